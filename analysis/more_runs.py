@@ -12,8 +12,9 @@ from analysis.store.frame import is_ok
 from paradnn.core.words import counted
 from paradnn.families import FAMILIES
 from paradnn.statistics.contrast import Contrast
-from paradnn.statistics.decision import Verdict, decide
+from paradnn.statistics.decision import decide
 from paradnn.statistics.effects import combine
+from paradnn.statistics.verdict import Verdict
 
 #: Largest number of further runs per side and point that is proposed.
 _MOST_RUNS = 20

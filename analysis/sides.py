@@ -24,7 +24,8 @@ from analysis.store.frame import is_ok, require_homogeneous
 from paradnn.core.errors import ConfigError, HeterogeneousError
 from paradnn.core.words import counted
 from paradnn.statistics.contrast import Contrast, Evidence
-from paradnn.statistics.decision import MARGIN, Verdict
+from paradnn.statistics.decision import MARGIN
+from paradnn.statistics.verdict import Verdict
 from paradnn.store.metrics import metric as registered
 
 #: Columns of a pair that are shown whether they vary or not.

@@ -21,7 +21,8 @@ import numpy as np
 from benchmarks.common import save
 from benchmarks.steadiness import ar1
 from paradnn.compare.gate import Gate, Limit
-from paradnn.statistics.paired_rounds import Rule, SpeedEstimate, SpeedVerdict, estimate, orders
+from paradnn.statistics.paired_rounds import Rule, SpeedEstimate, estimate, orders
+from paradnn.statistics.verdict import Verdict
 
 VISIT_SECONDS = 5.0
 #: Effects that neighboring visits of a comparison share: machine(visits, cv, random).
@@ -66,7 +67,7 @@ OWN = (0.3, 0.5, 0.7)
 class Outcome:
     """How one comparison ended."""
 
-    verdict: SpeedVerdict
+    verdict: Verdict
     rounds: int
     held: bool
     found: SpeedEstimate
@@ -140,7 +141,7 @@ def _cells(outcomes: list[Outcome]) -> dict[str, object]:
     counts = Counter(outcome.verdict for outcome in outcomes)
     draws = len(outcomes)
     cells: dict[str, object] = {
-        verdict.name.lower(): f"{counts[verdict] / draws:.1%}" for verdict in SpeedVerdict
+        verdict.name.lower(): f"{counts[verdict] / draws:.1%}" for verdict in Verdict
     }
     cells["interval holds"] = f"{sum(outcome.held for outcome in outcomes) / draws:.1%}"
     return cells | {"rounds": f"{statistics.median(outcome.rounds for outcome in outcomes):.0f}"}

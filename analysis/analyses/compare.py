@@ -36,8 +36,9 @@ from analysis.sides import (
 from analysis.store.frame import families
 from paradnn.core.words import counted
 from paradnn.statistics.contrast import Contrast, judge
-from paradnn.statistics.decision import MARGIN, Verdict, adjust_p_values, equivalent
+from paradnn.statistics.decision import MARGIN, adjust_p_values, equivalent
 from paradnn.statistics.dependence import Unit
+from paradnn.statistics.verdict import Verdict
 
 _KEPT = ("a_count", "b_count", "p_adjusted", "verdict")
 

@@ -29,10 +29,11 @@ from analysis.result import AnalysisAnswer, Paragraph, Result, pooled_within, re
 from analysis.store.frame import is_ok, units
 from paradnn.core.errors import ConfigError, NotEnoughData
 from paradnn.core.words import counted
-from paradnn.statistics.decision import Decision, Verdict, decide
+from paradnn.statistics.decision import Decision, decide
 from paradnn.statistics.dependence import Component, sum_components
 from paradnn.statistics.effects import Effect, side_effects
 from paradnn.statistics.priors import classify_devices, scatter_priors
+from paradnn.statistics.verdict import Verdict
 
 
 @dataclass(frozen=True, kw_only=True)

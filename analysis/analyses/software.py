@@ -26,9 +26,10 @@ from analysis.versions import sort_versions, version_key
 from paradnn.core.errors import ConfigError, NotEnoughData
 from paradnn.core.words import counted
 from paradnn.statistics.contrast import Contrast, judge
-from paradnn.statistics.decision import MARGIN, Verdict
+from paradnn.statistics.decision import MARGIN
 from paradnn.statistics.dependence import Unit
 from paradnn.statistics.regression import Lacking
+from paradnn.statistics.verdict import Verdict
 
 #: Columns that are compared by default. Of the first two, only the first that varies is compared,
 #: since the name of an interpreter stands for its versions.

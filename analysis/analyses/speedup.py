@@ -42,10 +42,11 @@ from analysis.store.frame import families
 from paradnn.core.errors import ConfigError, NotEnoughData
 from paradnn.core.words import counted
 from paradnn.statistics.contrast import Contrast, judge
-from paradnn.statistics.decision import Verdict, adjust_p_values
+from paradnn.statistics.decision import adjust_p_values
 from paradnn.statistics.dependence import Unit, shared_levels
 from paradnn.statistics.estimate import LEVEL
 from paradnn.statistics.regression import Lacking, Regression, regress
+from paradnn.statistics.verdict import Verdict
 
 #: Families that one figure can show.
 _MAXIMUM_PANELS = 6

@@ -29,11 +29,12 @@ from analysis.result import AnalysisAnswer, Paragraph, Result
 from analysis.store.frame import families
 from paradnn.core.errors import NotEnoughData
 from paradnn.core.words import counted
-from paradnn.statistics.decision import Decision, Verdict, decide
+from paradnn.statistics.decision import Decision, decide
 from paradnn.statistics.dependence import Component
 from paradnn.statistics.effects import Effect, side_effects
 from paradnn.statistics.estimate import Estimate
 from paradnn.statistics.priors import VariancePrior
+from paradnn.statistics.verdict import Verdict
 from paradnn.store.metrics import COST_TO_TARGET
 
 _SETTING_PREFIXES = ("optimizer.", "data.", "learn.", "platform.")

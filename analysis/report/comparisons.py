@@ -19,7 +19,7 @@ from analysis.report.sections import Context, KeyFinding, Missing, Section
 from analysis.sides import Compared
 from analysis.store.frame import families, is_ok
 from paradnn.core.words import counted
-from paradnn.statistics.decision import Verdict
+from paradnn.statistics.verdict import Verdict
 
 FASTER = "Which is faster"
 COSTS = "What it costs"

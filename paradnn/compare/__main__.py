@@ -17,7 +17,7 @@ from paradnn.cli.program import program
 from paradnn.compare.arguments import make_parser as make_parser
 from paradnn.compare.arguments import protocol_of, read_arguments
 from paradnn.core.words import counted
-from paradnn.statistics.paired_rounds import SpeedVerdict
+from paradnn.statistics.verdict import Verdict
 
 if TYPE_CHECKING:
     from paradnn.compare.result import PairedResult
@@ -138,7 +138,7 @@ def _report(
             text = "interrupted"
         print(text, file=sys.stderr)
         return 130
-    return int(any(result.verdict is SpeedVerdict.NOT_SETTLED for result in results))
+    return int(any(result.verdict is Verdict.UNDECIDED for result in results))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paradnn.core.words import counted
-from paradnn.statistics.paired_rounds import FEWEST, Rule, SpeedEstimate, SpeedVerdict, estimate
+from paradnn.statistics.paired_rounds import FEWEST, Rule, SpeedEstimate, estimate
+from paradnn.statistics.verdict import Verdict
 
 #: If more rounds than this would be needed, advising them is no help.
 _MAX_ADVISED_ROUNDS = 1000
@@ -65,11 +66,11 @@ class PairedResult:
         return len(self.logs)
 
     @property
-    def verdict(self) -> SpeedVerdict:
+    def verdict(self) -> Verdict:
         """The verdict on the first side; undecided if there is a problem."""
         found = self.estimate
         if found is None or self.problem:
-            return SpeedVerdict.NOT_SETTLED
+            return Verdict.UNDECIDED
         return found.verdict(self.rule.margin)
 
     @property
@@ -155,18 +156,18 @@ def sentence(found: SpeedEstimate, labels: tuple[str, str], margin: float) -> st
     """
     first, second = labels
     verdict = found.verdict(margin)
-    if verdict is SpeedVerdict.SLOWER:
+    if verdict is Verdict.SLOWER:
         found = found.inverse()
         first, second = second, first
     ratio = _format_ratio(found.ratio, found)
     interval = f"95% interval {format_interval(found)}, {counted(found.rounds, 'round')}"
-    if verdict is SpeedVerdict.EQUIVALENT:
+    if verdict is Verdict.EQUAL:
         return (
             f"no difference: {first} and {second} are equally fast within {100 * margin:.3g}% "
             f"(ratio {ratio}, {interval})"
         )
     statement = f"{first} is {ratio} times as fast as {second} ({interval})"
-    if verdict is not SpeedVerdict.NOT_SETTLED:
+    if verdict is not Verdict.UNDECIDED:
         return statement
     needed = found.rounds_needed(margin)
     if needed <= _MAX_ADVISED_ROUNDS:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from paradnn.statistics.decision import MARGIN, Verdict, adjust_p_values, equivalent
+from paradnn.statistics.decision import MARGIN, adjust_p_values, equivalent
 from paradnn.statistics.dependence import (
     MINIMUM_POINTS,
     Component,
@@ -30,6 +30,7 @@ from paradnn.statistics.effects import Effect, Schedule, SessionVariance, combin
 from paradnn.statistics.estimate import LEVEL, Estimate
 from paradnn.statistics.lazy import np, pd, stats
 from paradnn.statistics.priors import ScatterPriors, scatter_priors
+from paradnn.statistics.verdict import Verdict
 
 #: Values of a hyperparameter from which on they count as a sample; fewer are fixed.
 _MINIMUM_SAMPLE_VALUES = 6

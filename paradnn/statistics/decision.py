@@ -5,24 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 from paradnn.statistics.dependence import Component
 from paradnn.statistics.effects import combine
 from paradnn.statistics.lazy import np, stats
+from paradnn.statistics.verdict import Verdict
 
 #: Largest relative difference that is called equal, where that is shown.
 MARGIN = 0.05
 _TINY = 1e-300
-
-
-class Verdict(StrEnum):
-    """The verdict on A relative to B."""
-
-    FASTER = "faster"
-    SLOWER = "slower"
-    EQUAL = "equal"
-    UNDECIDED = "undecided"
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,10 @@ import random
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from itertools import pairwise
 from typing import Self
+
+from paradnn.statistics.verdict import Verdict
 
 #: Rounds that an interval needs.
 FEWEST = 5
@@ -22,15 +23,6 @@ FEWEST = 5
 LOOKS = tuple(round(FEWEST * 2 ** (step / 2)) for step in range(100))
 #: Default maximum of rounds for two commands, which may be short.
 COMMAND_ROUNDS = 640
-
-
-class SpeedVerdict(StrEnum):
-    """The verdict on the first side at one point."""
-
-    FASTER = "faster"
-    SLOWER = "slower"
-    EQUIVALENT = "equal"
-    NOT_SETTLED = "undecided"
 
 
 @dataclass(frozen=True)
@@ -77,18 +69,18 @@ class SpeedEstimate:
         """Return the estimate of the second side over the first."""
         return replace(self, mean=-self.mean)
 
-    def verdict(self, margin: float) -> SpeedVerdict:
+    def verdict(self, margin: float) -> Verdict:
         """Return the verdict if differences below `margin` (0.02: 2%) do not matter.
 
         An interval that lies within the margin means no difference, even if it excludes 1.
         """
         if abs(self.mean) + self.half <= math.log1p(margin):
-            return SpeedVerdict.EQUIVALENT
+            return Verdict.EQUAL
         if self.mean > self.half:
-            return SpeedVerdict.FASTER
+            return Verdict.FASTER
         if self.mean < -self.half:
-            return SpeedVerdict.SLOWER
-        return SpeedVerdict.NOT_SETTLED
+            return Verdict.SLOWER
+        return Verdict.UNDECIDED
 
     def rounds_needed(self, margin: float) -> int:
         """Return about how many rounds would give a verdict if the ratio is as estimated.
@@ -125,7 +117,7 @@ class Rule:
         difference, in logarithms.
         """
         is_precise = found.half <= max(math.log1p(self.within), abs(found.mean) / 10)
-        return is_precise and found.verdict(self.margin) is not SpeedVerdict.NOT_SETTLED
+        return is_precise and found.verdict(self.margin) is not Verdict.UNDECIDED
 
     def looks(self, rounds: int) -> bool:
         """Return whether an interval is computed after a number of rounds."""
@@ -172,7 +164,7 @@ def false_alarms(logs: Sequence[float], rule: Rule, draws: int) -> float:
     for _ in range(draws):
         exchanged = [log * random_signs.choice((-1, 1)) for log in logs]
         verdict = _replay(exchanged, rule).verdict(rule.margin)
-        if verdict in (SpeedVerdict.FASTER, SpeedVerdict.SLOWER):
+        if verdict in (Verdict.FASTER, Verdict.SLOWER):
             alarms += 1
     return alarms / draws
 

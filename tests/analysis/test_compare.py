@@ -13,8 +13,9 @@ from analysis.analyses.compare import CompareOptions, compare_points
 from analysis.analyses.compare import compare as command
 from analysis.sides import Compared
 from paradnn.statistics.contrast import Contrast, Evidence
-from paradnn.statistics.decision import Verdict, adjust_p_values, equivalent
+from paradnn.statistics.decision import adjust_p_values, equivalent
 from paradnn.statistics.effects import Schedule, SessionVariance
+from paradnn.statistics.verdict import Verdict
 from tests.analysis.rejected import assert_rejected
 from tests.analysis.test_pairing import side
 

@@ -7,7 +7,7 @@ import pytest
 from analysis.analyses.software import SoftwareOptions, software
 from analysis.cli.output import print_result
 from analysis.result import Result
-from paradnn.statistics.decision import Verdict
+from paradnn.statistics.verdict import Verdict
 from tests.analysis.planted import POINTS, runs
 
 ALONE = 10 ** np.random.default_rng(1).uniform(2, 5, len(POINTS))

@@ -21,14 +21,8 @@ from paradnn.config.point import Point
 from paradnn.core.errors import ConfigError
 from paradnn.families.fc import FullyConnected
 from paradnn.session.design import DesignPoint, RecordedPoint
-from paradnn.statistics.paired_rounds import (
-    LOOKS,
-    Rule,
-    SpeedEstimate,
-    SpeedVerdict,
-    estimate,
-    false_alarms,
-)
+from paradnn.statistics.paired_rounds import LOOKS, Rule, SpeedEstimate, estimate, false_alarms
+from paradnn.statistics.verdict import Verdict
 
 LABELS = ("compile=graph", "compile=xla")
 GRAPH = Point(FullyConnected())
@@ -97,7 +91,7 @@ def test_it_ends_at_the_first_look_that_is_precise_enough() -> None:
     comparison = Comparison("id", pairs(16), LABELS, Rule())
     assert len(follow(comparison, planted(1.31))) == 5
     [found] = comparison.results
-    assert found.verdict is SpeedVerdict.SLOWER
+    assert found.verdict is Verdict.SLOWER
     assert found.estimate
     assert 1 / found.estimate.high < 1.31 < 1 / found.estimate.low
     [line] = comparison.sentences()
@@ -182,8 +176,8 @@ def test_a_side_that_cannot_be_measured_ends_its_point_alone() -> None:
     assert [len(visits) for visits in batches] == [4, 4, 2, 2, 2]
     assert [sum(visit.turns is None for visit in visits) for visits in batches] == [0, 2, 0, 0, 0]
     measured, lost = comparison.results
-    assert measured.verdict is SpeedVerdict.SLOWER
-    assert lost.verdict is SpeedVerdict.NOT_SETTLED
+    assert measured.verdict is Verdict.SLOWER
+    assert lost.verdict is Verdict.UNDECIDED
     assert lost.problem == "compile=xla is oom_host: it said so"
     assert comparison.sentences()[1].endswith(f"no verdict: {lost.problem}")
     assert comparison.overall() is measured
@@ -314,7 +308,7 @@ def test_correlated_rounds_widen_it_as_an_ar1_series(n: int, rho: float, last: b
 def test_rounds_without_any_scatter_have_an_interval_without_width() -> None:
     found = estimate([math.log(1.5)] * 5)
     assert (found.low, found.ratio, found.high) == pytest.approx((1.5, 1.5, 1.5))
-    assert found.verdict(0.02) is SpeedVerdict.FASTER
+    assert found.verdict(0.02) is Verdict.FASTER
 
 
 @pytest.mark.parametrize(
@@ -349,13 +343,11 @@ def test_the_verdict_is_the_intervals(low: float, high: float, verdict: str) -> 
 def test_the_rounds_that_would_tell_are_a_look_and_would(mean: float, half: float) -> None:
     found = SpeedEstimate(mean, half, 40)
     needed = found.rounds_needed(0.02)
-    assert found.verdict(0.02) is SpeedVerdict.NOT_SETTLED
+    assert found.verdict(0.02) is Verdict.UNDECIDED
     assert needed in LOOKS
     narrower = half * math.sqrt(40 / needed)
-    assert (
-        SpeedEstimate(mean, narrower * 0.999, needed).verdict(0.02) is not SpeedVerdict.NOT_SETTLED
-    )
-    assert SpeedEstimate(mean, narrower * 1.5, needed).verdict(0.02) is SpeedVerdict.NOT_SETTLED
+    assert SpeedEstimate(mean, narrower * 0.999, needed).verdict(0.02) is not Verdict.UNDECIDED
+    assert SpeedEstimate(mean, narrower * 1.5, needed).verdict(0.02) is Verdict.UNDECIDED
 
 
 def test_it_ends_with_a_verdict_that_is_precise_enough() -> None:
@@ -378,16 +370,14 @@ def test_equal_sides_of_planted_machines_are_hardly_ever_called_different(
 ) -> None:
     """With `own`, each side adds a separate AR(1) series with that coefficient over the rounds."""
     outcomes = tally(200, 1.0, 0.01, Rule(), MACHINES[machine], own=own)
-    false = sum(
-        outcome.verdict in (SpeedVerdict.FASTER, SpeedVerdict.SLOWER) for outcome in outcomes
-    )
+    false = sum(outcome.verdict in (Verdict.FASTER, Verdict.SLOWER) for outcome in outcomes)
     assert false <= stats.binom.ppf(0.999, 200, 0.05)
     assert sum(not outcome.held for outcome in outcomes) <= stats.binom.ppf(0.999, 200, 0.05)
 
 
 def test_a_difference_is_found_in_few_rounds() -> None:
     outcomes = tally(100, 1.05, 0.01, Rule())
-    assert sum(outcome.verdict is SpeedVerdict.FASTER for outcome in outcomes) >= 95
+    assert sum(outcome.verdict is Verdict.FASTER for outcome in outcomes) >= 95
     assert np.median([outcome.rounds for outcome in outcomes]) <= 20
     assert all(abs(outcome.found.ratio - 1.05) < 0.03 for outcome in outcomes)
 
@@ -397,7 +387,7 @@ def test_rounds_of_one_side_against_itself_say_how_often_equals_would_be_called_
     noise = 0.01 * random.standard_normal(40)
     assert false_alarms([*noise], Rule(), 200) <= 0.02
     lucky = 0.02 + noise
-    assert estimate([*lucky]).verdict(0.01) is SpeedVerdict.FASTER
+    assert estimate([*lucky]).verdict(0.01) is Verdict.FASTER
     assert false_alarms([*lucky], Rule(), 200) <= 0.02  # noise if sides are exchanged at random
     often = Rule(
         within=1.0, margin=0.0001, misses=6.0
