@@ -29,7 +29,7 @@ from mlflow import MlflowClient
 from scipy import stats
 
 from analysis.cli import main as analysis
-from analysis.result import Answer
+from analysis.result import AnalysisAnswer
 from benchmarks import worlds
 from benchmarks.common import RESULTS, ROOT
 from benchmarks.worlds import TRUTH, Store, World
@@ -174,7 +174,7 @@ def right_verdicts(ratio: float) -> tuple[str, ...]:
     return tuple(verdicts)
 
 
-def reply_of(found: Answer | None, truth: float) -> Reply:
+def reply_of(found: AnalysisAnswer | None, truth: float) -> Reply:
     """Return an answer about two sides as a reply."""
     if found is None:
         return Reply("", truth=truth)
@@ -425,7 +425,7 @@ def _issue_rows() -> dict[str, Row]:
         kind = "quick" if processes == 1 else "standard"
         rows |= _sides_rows(
             f"one sweep equal, {kind} {points}",
-            f"one sweep, one {kind} run per side and point, {points} points: equal",
+            f"one sweep, one {kind} run per side and point, {points} point{'s' * (points > 1)}: equal",
             partial(worlds.one_run, points=points, processes=processes),
         )
     for own_hosts, where in ((False, "session"), (True, "host")):
