@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy import linalg
+from scipy import linalg, stats
 
 from paradnn.worker.series import (
     FEWEST,
@@ -148,3 +148,87 @@ def test_a_missing_interval_has_a_reason_and_a_remedy(count: int, start: str) ->
 
     assert reason.startswith(start)
     assert "measure." in reason.partition(";")[2]
+
+
+def lag_one(scores: np.ndarray) -> float:
+    return float(scores[1:] @ scores[:-1] / (scores @ scores))
+
+
+@pytest.mark.parametrize("memory", [0.0, 0.3, 0.6])
+@pytest.mark.parametrize("n", [8, 19, 60, 200])
+def test_an_interval_is_widened_as_documented(n: int, memory: float) -> None:
+    """Scores come from SciPy, the sign test's ranks from its binomial distribution."""
+    random = np.random.default_rng(n)
+    noise = random.normal(0, 0.1, n)
+    for index in range(1, n):
+        noise[index] += memory * noise[index - 1]
+    values = np.exp(noise)
+    scores = stats.norm.ppf((stats.rankdata(values) - 0.5) / n)
+    corrected = (n * lag_one(scores) + min(5, n / 4)) / (n - min(6, 0.3 * n))
+    r = np.clip(corrected, 0, 1 - 0.3 / n)
+    rank = int(stats.binom.ppf(0.025, n, 0.5))
+    ends = np.log(np.sort(values)[[rank - 1, n - rank]] / np.median(values))
+
+    interval = widened_interval(values.tolist())
+
+    expected = np.median(values) * np.exp(ends * np.sqrt((1 + r) / (1 - r)))
+    assert interval == pytest.approx(expected.tolist())
+
+
+@pytest.mark.parametrize("n", [6, 8, 12, 16])
+def test_few_values_keep_their_extremes_if_their_coverage_suffices(n: int) -> None:
+    """By Sheppard 1899, neighbors are on the same side with probability 1/2 + asin(r) / pi."""
+    random = np.random.default_rng(n)
+    outcomes = set()
+    for memory in np.linspace(0, 0.95, 40):
+        noise = random.normal(0, 0.1, n)
+        for index in range(1, n):
+            noise[index] += memory * noise[index - 1]
+        values = np.exp(noise)
+        low, high = widened_interval(values.tolist())
+        if low >= values.min() or high <= values.max():
+            continue
+        scores = stats.norm.ppf((stats.rankdata(values) - 0.5) / n)
+        same_side = 0.5 + np.arcsin(np.clip(lag_one(scores), 0, 1)) / np.pi
+        suffices = bool(same_side ** (n - 1) <= 0.05)
+
+        assert (block_interval(values.tolist()) is not None) == suffices
+        outcomes.add(suffices)
+    assert outcomes
+
+
+def unsure_series(n: int) -> np.ndarray:
+    """Return a series whose coefficient may be 0.9, and whose widened interval has an inner end."""
+    for seed in range(1000):
+        noise = np.random.default_rng(seed).normal(0, 0.1, n)
+        for index in range(1, n):
+            noise[index] += 0.6 * noise[index - 1]
+        values = np.exp(noise)
+        low, high = widened_interval(values.tolist())
+        has_inner_end = low > values.min() or high < values.max()
+        if has_inner_end and _odds_of_long_memory(values.tolist()) > -2:
+            return values
+    raise AssertionError("no such series")
+
+
+@pytest.mark.parametrize(
+    ("n", "has_extremes"),
+    [
+        pytest.param(19, False, id="below the range"),
+        pytest.param(20, True, id="fewest of the range"),
+        pytest.param(79, True, id="most of the range"),
+        pytest.param(80, False, id="above the range"),
+    ],
+)
+def test_a_possible_long_memory_extends_the_interval_to_the_extremes(
+    n: int, has_extremes: bool
+) -> None:
+    values = unsure_series(n)
+    low, high = widened_interval(values.tolist())
+    extremes = (values.min(), values.max())
+    clipped = (max(low, extremes[0]), min(high, extremes[1]))
+
+    interval = block_interval(values.tolist())
+
+    assert clipped != extremes
+    assert interval == (extremes if has_extremes else clipped)
