@@ -189,7 +189,7 @@ def layer_seconds(runs: pd.DataFrame, spent: pd.DataFrame) -> pd.DataFrame:
     runs = runs.reindex(columns=[*dict.fromkeys([*runs, *_START_LAYERS.values()])])
     has_session = runs["session_id"].notna() & (runs["session_id"].astype("string") != "")
     keys = [
-        runs["launcher"].astype("string").replace("", pd.NA).fillna(_BARE).rename("launcher"),
+        runs["launcher"].astype("string").fillna("").replace("", _BARE),
         runs["session_id"].astype("string"),
     ]
     layers = {name: runs[column].astype("float64") for name, column in _START_LAYERS.items()}
@@ -217,7 +217,7 @@ def layer_table(by_driver: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for launcher, seconds in by_driver.groupby(level="launcher"):
         plain = seconds.reset_index(drop=True)
-        for layer in plain:
+        for layer in map(str, plain):
             share = phase_share(plain, [layer])
             rows.append(
                 {

@@ -160,7 +160,7 @@ class _Session:
         self._open: list[OpenPoint] = []
         self._lost: list[OpenPoint] = []  # points that other drivers took over
         self._points: Sequence[Point] = ()
-        self._planned: Mapping[str, int] = {}
+        self._planned: Mapping[str, int] | None = None
         self._start_clock()
 
     @property
@@ -205,10 +205,7 @@ class _Session:
 
     def _register(self, sweep: SweepInfo) -> None:
         """Register this driver with its sweep, and warn about drivers on the same cores."""
-        if self._shared_sweep_id:
-            planned = self._planned
-        else:
-            planned = {}
+        planned = self._planned if self._shared_sweep_id else None
         lease = Lease(
             owner=Owner.current(),
             expires=0.0,

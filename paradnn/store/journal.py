@@ -164,9 +164,9 @@ class Journal:
         return list(self._all().get(identity, ()))
 
     def fetch(self, run_id: str) -> tuple[dict[str, float], dict[str, str]]:
-        """Return the metrics and tags of one run."""
+        """Return the metrics and tags of one run; the tags include its name as `mlflow.runName`."""
         record = read_record(self.path_of(run_id)).record
-        return dict(record.metrics), dict(record.tags)
+        return dict(record.metrics), {**record.tags, "mlflow.runName": record.name}
 
     def path_of(self, run_id: str) -> Path:
         """Return the path of a result, which need not exist."""

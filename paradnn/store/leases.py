@@ -19,7 +19,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 
 with contextlib.suppress(ModuleNotFoundError):  # as in `paradnn.platform.environment`
     import psutil
@@ -129,7 +129,8 @@ class Lease:
         cores: Cores that the driver may use, such as "0-7"; empty for the launching process.
         devices: Accelerators that the driver may use, as its environment names them.
         job_id: Id of the scheduler's job; empty outside of a scheduler.
-        planned: Environment -> number of points that the sweep measures in it.
+        planned: Environment -> number of points that the sweep measures in it; None if a design
+            chooses them.
         ended: End of the driver in Unix seconds; 0 while it runs.
         is_complete: Whether the driver ended because no point was left.
         conclusion: Result of the sweep's design as Markdown; empty without one.
@@ -142,7 +143,7 @@ class Lease:
     cores: str = ""
     devices: str = ""
     job_id: str = ""
-    planned: Mapping[str, int] = field(default_factory=dict)
+    planned: Mapping[str, int] | None = None
     ended: float = 0.0
     is_complete: bool = False
     conclusion: str = ""
@@ -213,12 +214,13 @@ def _cores(lease: Lease) -> set[int]:
 
 def planned_points(leases: Mapping[str, Lease]) -> int | None:
     """Return the number of points of a sweep over all environments; None if no driver knows it."""
-    planned: dict[str, int] = {}
-    for lease in leases.values():
-        for environment, count in lease.planned.items():
-            planned[environment] = max(count, planned.get(environment, 0))
-    if not planned and not any(key != LAUNCH for key in leases):
+    known = [lease.planned for lease in leases.values() if lease.planned is not None]
+    if not known:
         return None
+    planned: dict[str, int] = {}
+    for counts in known:
+        for environment, count in counts.items():
+            planned[environment] = max(count, planned.get(environment, 0))
     return sum(planned.values())
 
 

@@ -287,6 +287,8 @@ def test_planned_points_of_a_sweep_are_counted_once_per_environment() -> None:
     }
     assert planned_points(held) == 8
     assert planned_points({LAUNCH: lease_of(HERE)}) is None
+    assert planned_points({"0": lease_of(planned={}), LAUNCH: lease_of(HERE)}) == 0
+    assert planned_points({"0": lease_of(HERE)}) is None, "a design chooses the points"
 
 
 def test_a_heartbeat_retries_and_then_ends_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
