@@ -33,17 +33,22 @@ class SetSizes(NamedTuple):
 
 
 class Pictures(Input, ABC):
-    """A set of labeled, square pictures.
+    """A set of labeled, square pictures."""
 
-    Attributes:
-        pixels: Height and width.
-        channels: Number of channels.
-        sizes: Number of examples and classes.
-    """
+    @property
+    @abstractmethod
+    def pixels(self) -> int:
+        """Height and width."""
 
-    pixels: ClassVar[int]
-    channels: ClassVar[int]
-    sizes: ClassVar[SetSizes]
+    @property
+    @abstractmethod
+    def channels(self) -> int:
+        """Number of channels."""
+
+    @property
+    @abstractmethod
+    def sizes(self) -> SetSizes:
+        """Number of examples and classes."""
 
     @abstractmethod
     def arrays(self) -> Mapping[str, np.ndarray]:
@@ -181,8 +186,182 @@ class Cifar100(_Cifar):
     path: str | None = option(None, "folder of train.bin and test.bin")
 
 
+class _ReadFromFiles(Pictures):
+    """A set whose sizes are those of the user's files."""
+
+    @property
+    def pixels(self) -> int:
+        return int(self.arrays()["training"].shape[1])
+
+    @property
+    def channels(self) -> int:
+        return int(self.arrays()["training"].shape[3])
+
+    @property
+    def sizes(self) -> SetSizes:
+        arrays = self.arrays()
+        classes = arrays["training_classes"]
+        heldout_classes = arrays["heldout_classes"]
+        return SetSizes(
+            training=len(classes),
+            heldout=len(heldout_classes),
+            classes=int(max(classes.max(), heldout_classes.max())) + 1,
+        )
+
+
+@dataclass(frozen=True)
+class NpzFile(_ReadFromFiles):
+    """A file of NumPy arrays with the names in Keras' mnist.npz."""
+
+    name: str = option("npz", "arrays of an .npz file, such as Keras' mnist.npz", choices=("npz",))
+    path: str | None = option(
+        None,
+        "file with x_train and x_test (examples, pixels, pixels[, channels]), y_train and y_test "
+        "(examples,)",
+    )
+
+    def arrays(self) -> Mapping[str, np.ndarray]:
+        return _npz_arrays(Path(self.path or ""))
+
+
+@dataclass(frozen=True)
+class Mnist(NpzFile):
+    """MNIST in Keras' file."""
+
+    name: str = option("mnist", "MNIST from Keras' mnist.npz", choices=("mnist",))
+
+    def arrays(self) -> Mapping[str, np.ndarray]:
+        arrays = super().arrays()
+        if arrays["training"].shape != (60_000, 28, 28, 1):
+            raise DataError(f"{self.path}: is not MNIST; choose data=npz for other files")
+        return arrays
+
+
+@dataclass(frozen=True)
+class PictureFolder(_ReadFromFiles):
+    """A folder with a sub-folder of pictures per class. Every fifth picture is held out."""
+
+    name: str = option(
+        "folder", "pictures in a sub-folder per class; every fifth is held out", choices=("folder",)
+    )
+    path: str | None = option(None, "folder with a sub-folder of pictures per class")
+    size: int = option(
+        32, "height and width in pixels to which pictures are resized", low=4, high=1024
+    )
+
+    def arrays(self) -> Mapping[str, np.ndarray]:
+        return _folder_arrays(Path(self.path or ""), self.size)
+
+
+@cache
+def _npz_arrays(path: Path) -> Mapping[str, np.ndarray]:
+    """Return the set in a file; raises DataError."""
+    import zipfile
+
+    import numpy as np
+
+    names = {
+        "training": "x_train",
+        "training_classes": "y_train",
+        "heldout": "x_test",
+        "heldout_classes": "y_test",
+    }
+    try:
+        with np.load(path) as file:
+            arrays = {part: file[name] for part, name in names.items()}
+    except OSError as error:
+        reason = error.strerror or "it is no .npz file"
+        raise DataError(f"{path}: cannot be read ({reason}); set data.path to the file") from None
+    except KeyError as error:
+        missing = str(error.args[0]).split()[0]
+        raise DataError(f"{path}: has no array {missing}; add it to the file") from None
+    except (ValueError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path}: is no .npz file ({error}); set data.path to one") from None
+    for part in ("training", "heldout"):
+        if arrays[part].ndim == 3:
+            arrays[part] = arrays[part][..., None]
+        _check_part(path, arrays, part, names)
+    if arrays["training"].shape[1:] != arrays["heldout"].shape[1:]:
+        raise DataError(f"{path}: x_train and x_test have pictures of different shapes")
+    return arrays
+
+
+def _check_part(
+    path: Path, arrays: dict[str, np.ndarray], part: str, names: Mapping[str, str]
+) -> None:
+    """Raise DataError if a part has no square pictures, or not a class for each."""
+    pictures = arrays[part]
+    classes = arrays[f"{part}_classes"]
+    if pictures.ndim != 4 or pictures.shape[1] != pictures.shape[2] or not len(pictures):
+        shape = " x ".join(map(str, pictures.shape))
+        raise DataError(
+            f"{path}: {names[part]} is {shape}; "
+            "store square pictures, (examples, pixels, pixels, channels)"
+        )
+    if classes.shape == (len(pictures), 1):  # as in Keras' CIFAR
+        classes = arrays[f"{part}_classes"] = classes[:, 0]
+    is_valid = classes.shape == (len(pictures),) and classes.dtype.kind in "iu"
+    if not is_valid or classes.min() < 0:
+        raise DataError(
+            f"{path}: {names[f'{part}_classes']} has no class from 0 on for each picture; "
+            "store one whole number per picture"
+        )
+
+
+@cache
+def _folder_arrays(path: Path, size: int) -> Mapping[str, np.ndarray]:
+    """Return the set in a folder; raises DataError."""
+    import numpy as np
+    from PIL import Image, UnidentifiedImageError
+
+    pictures: dict[str, list[np.ndarray]] = {"training": [], "heldout": []}
+    classes: dict[str, list[int]] = {"training": [], "heldout": []}
+    try:
+        folders = sorted(folder for folder in path.iterdir() if folder.is_dir())
+    except OSError as error:
+        raise DataError(
+            f"{path}: cannot be read ({error.strerror}); set data.path to a folder"
+        ) from None
+    for label, folder in enumerate(folders):
+        files = sorted(file for file in folder.iterdir() if file.suffix.lower() in _PICTURE_FILES)
+        if len(files) < _HELDOUT_INTERVAL:
+            raise DataError(
+                f"{folder}: has {len(files)} pictures; every fifth is held out, "
+                "so add pictures until there are five"
+            )
+        for index, file in enumerate(files):
+            is_heldout = index % _HELDOUT_INTERVAL == _HELDOUT_INTERVAL - 1
+            part = "heldout" if is_heldout else "training"
+            try:
+                with Image.open(file) as opened:
+                    resized = opened.convert("RGB").resize((size, size))
+            except (OSError, UnidentifiedImageError) as error:
+                raise DataError(f"{file}: is no picture ({error}); remove it") from None
+            pictures[part].append(np.asarray(resized))
+            classes[part].append(label)
+    if len(folders) < 2:
+        raise DataError(f"{path}: has {len(folders)} classes; add a sub-folder for each class")
+    return {
+        "training": np.stack(pictures["training"]),
+        "training_classes": np.array(classes["training"]),
+        "heldout": np.stack(pictures["heldout"]),
+        "heldout_classes": np.array(classes["heldout"]),
+    }
+
+
+#: Suffixes of the pictures in a folder.
+_PICTURE_FILES = (".jpg", ".jpeg", ".png")
+#: Of this number of consecutive pictures of a class, the last is held out.
+_HELDOUT_INTERVAL = 5
 #: The sets by the name in `data=NAME`.
-SETS: dict[str, type[Pictures]] = {"digits": Digits, "cifar10": Cifar10, "cifar100": Cifar100}
+SETS: dict[str, type[Pictures]] = {
+    "digits": Digits,
+    "cifar10": Cifar10,
+    "cifar100": Cifar100,
+    "mnist": Mnist,
+    "npz": NpzFile,
+    "folder": PictureFolder,
+}
 #: The folder of this process for the files, which is deleted with the process.
 _folder = cache(Scratch)
 

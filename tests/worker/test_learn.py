@@ -7,10 +7,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 from sklearn.datasets import load_digits
 from sklearn.metrics import accuracy_score, log_loss, top_k_accuracy_score
 
-from paradnn.config.learning_sets import Cifar10, Cifar100, Digits, set_file
+from paradnn.config.learning_sets import (
+    Cifar10,
+    Cifar100,
+    Digits,
+    Mnist,
+    NpzFile,
+    PictureFolder,
+    set_file,
+)
 from paradnn.core.errors import DataError, UnavailableError
 from paradnn.worker.energy import EnergyMeter
 from paradnn.worker.evaluation import Arrays, fit_examples, read_arrays, score
@@ -269,3 +278,90 @@ def test_a_failed_write_does_not_end_the_training(
         checkpoint.save([EPOCH], lambda: VALUES)
 
     assert capsys.readouterr().err.count("no more checkpoints") == 1
+
+
+def npz(path: Path, **changes: Any) -> Path:
+    """Write a set of 12 x 12 pictures, 20 to train on and 5 held out, with changes."""
+    random = np.random.default_rng(0)
+    arrays = {
+        "x_train": random.integers(0, 256, (20, 12, 12), dtype="uint8"),
+        "y_train": np.arange(20) % 3,
+        "x_test": random.integers(0, 256, (5, 12, 12), dtype="uint8"),
+        "y_test": np.arange(5) % 4,
+    }
+    arrays |= changes
+    np.savez(path, **{name: values for name, values in arrays.items() if values is not None})
+    return path
+
+
+def test_an_npz_file_has_the_names_of_keras_mnist(tmp_path: Path) -> None:
+    data = NpzFile(path=str(npz(tmp_path / "own.npz")))
+
+    arrays = data.arrays()
+
+    assert data.sizes == (20, 5, 4)
+    assert (data.pixels, data.channels) == (12, 1)
+    with np.load(tmp_path / "own.npz") as file:
+        assert np.array_equal(arrays["heldout"][..., 0], file["x_test"])
+        assert np.array_equal(arrays["training_classes"], file["y_train"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        pytest.param({"y_test": None}, "has no array y_test", id="missing array"),
+        pytest.param({"x_train": np.zeros((20, 12, 9))}, "x_train is 20 x 12 x 9", id="no square"),
+        pytest.param({"y_train": np.zeros(19, int)}, "y_train has no class", id="too few classes"),
+        pytest.param({"y_train": np.zeros(20)}, "y_train has no class", id="fractions"),
+        pytest.param({"x_test": np.zeros((5, 8, 8))}, "of different shapes", id="another size"),
+    ],
+)
+def test_an_npz_file_that_is_no_set(changes: dict[str, Any], reason: str, tmp_path: Path) -> None:
+    path = npz(tmp_path / "own.npz", **changes)
+    with pytest.raises(DataError, match=reason):
+        NpzFile(path=str(path)).arrays()
+
+
+def test_files_that_are_no_npz_or_no_mnist(tmp_path: Path) -> None:
+    text = tmp_path / "text.npz"
+    text.write_text("no archive")
+    with pytest.raises(DataError, match=r"text\.npz: is no \.npz file"):
+        NpzFile(path=str(text)).arrays()
+    with pytest.raises(DataError, match=r"cannot be read \(No such file"):
+        NpzFile(path=str(tmp_path / "none.npz")).arrays()
+    with pytest.raises(DataError, match="is not MNIST; choose data=npz"):
+        Mnist(path=str(npz(tmp_path / "own.npz"))).arrays()
+
+
+def picture_folder(path: Path) -> Path:
+    """Write 10 dark pictures of one class and 5 bright ones of another."""
+    for name, count, shade in (("dark", 10, 40), ("light", 5, 200)):
+        (path / name).mkdir(parents=True)
+        for number in range(count):
+            color = (shade + number, shade, shade)
+            Image.new("RGB", (20, 30), color).save(path / name / f"{number}.png")
+    return path
+
+
+def test_a_folder_has_a_class_per_sub_folder(tmp_path: Path) -> None:
+    data = PictureFolder(path=str(picture_folder(tmp_path)), size=8)
+
+    arrays = data.arrays()
+
+    assert data.sizes == (12, 3, 2)
+    assert (data.pixels, data.channels) == (8, 3)
+    assert arrays["training_classes"].tolist() == [0] * 8 + [1] * 4
+    # Every fifth: pictures 4 and 9 of the dark ones, and 4 of the light ones.
+    assert arrays["heldout"][:, 0, 0].tolist() == [[44, 40, 40], [49, 40, 40], [204, 200, 200]]
+
+
+def test_folders_that_are_no_set(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="cannot be read"):
+        PictureFolder(path=str(tmp_path / "none")).arrays()
+    picture_folder(tmp_path / "set")
+    (tmp_path / "set" / "light" / "4.png").write_text("no picture")
+    with pytest.raises(DataError, match=r"4\.png: is no picture"):
+        PictureFolder(path=str(tmp_path / "set")).arrays()
+    (tmp_path / "set" / "light" / "4.png").unlink()
+    with pytest.raises(DataError, match=r"light: has 4 pictures"):
+        PictureFolder(path=str(tmp_path / "set"), size=16).arrays()

@@ -111,7 +111,9 @@ class Learn(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, Pha
         )
         if getattr(data, "path", "") is None:
             reason = f"data={data.name} is read from files"
-            raise ConfigError("data.path", "null", reason, "set it to the folder of the files")
+            raise ConfigError(
+                "data.path", "null", reason, "set it to the folder of the files, or to the file"
+            )
         data.check(point.model)
         if self.warmup_epochs >= self.epochs:
             reason = f"must be less than learn.epochs={self.epochs}"
