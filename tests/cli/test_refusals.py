@@ -130,7 +130,7 @@ REJECTED = [
     ("train --config-dir --cfg job", "--config-dir: needs a value; write --config-dir VALUE"),
     ("train model=glob(r*)", "model=glob(r*): several values are a sweep; add -m"),
     ("train -m model=glob(zzz*)", "model=glob(zzz*): matches no option; choose among "),
-    ("train -m experiment=glob(*)", "experiment=channel,"),
+    ("train -m experiment=glob(*)", "experiment=candle,"),
     ("train -m hydra/sweeper=optuna", "hydra/sweeper=optuna: is not a sweeper of ParaDnn"),
     ("train -m hydra.sweeper.params=x", "hydra.sweeper.params=x: is not a mapping of axes"),
     (
