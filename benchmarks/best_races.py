@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from benchmarks.common import save
-from paradnn.best.objective import Limits, Objective
+from paradnn.best.objective import Objective, WinnerLimits
 from paradnn.best.race import Candidate, Race
 from paradnn.config.point import Point
 from paradnn.families.fc import FullyConnected
@@ -183,7 +183,7 @@ def planted_race(world: World, random: Random) -> Outcome:
         str(random.integers(2**32)),
         [Candidate(str(i), replace(_POINT, batch_size=i + 1)) for i in range(CANDIDATES)],
         _OBJECTIVE,
-        limits=Limits(),
+        limits=WinnerLimits(),
         rule=EliminationRule(margin=_MARGIN),
         seconds=standard / 2,
         clock=machine.clock,
