@@ -208,10 +208,21 @@ def hyperparameters(frame: pd.DataFrame) -> list[str]:
 def settings(frame: pd.DataFrame) -> list[str]:
     """Return the varying columns of the configuration that are not hyperparameters.
 
-    They may change the speed of a run.
+    They may change the speed of a run. Keys that follow from the name of their group are omitted:
+    if `data.name` varies and `data.width` has one value per name, only the name is listed.
     """
     names = [name for name in map(str, frame) if name.startswith(_SETTING_PREFIXES)]
-    return [name for name in names if name != PRICE and frame[name].nunique(dropna=False) > 1]
+    varying = [name for name in names if name != PRICE and frame[name].nunique(dropna=False) > 1]
+    return [name for name in varying if not _follows_from_group(frame, name, varying)]
+
+
+def _follows_from_group(frame: pd.DataFrame, name: str, varying: Sequence[str]) -> bool:
+    """Return whether the varying name of a column's group determines the column."""
+    group_name = f"{name.partition('.')[0]}.name"
+    if name == group_name or group_name not in varying:
+        return False
+    values = frame[name].groupby(frame[group_name], dropna=False).nunique(dropna=False)
+    return bool(values.max() <= 1)
 
 
 def split_by_settings(

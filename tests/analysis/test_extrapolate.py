@@ -7,7 +7,7 @@ import pytest
 
 from analysis.analyses.extrapolate import ExtrapolateOptions, extrapolate
 from analysis.result import Result
-from paradnn.core.errors import ConfigError, NotEnoughData
+from paradnn.core.errors import ConfigError, NotEnoughData, SchemaError
 from tests.analysis.planted import runs
 from tests.analysis.test_own_kernels import planted_kernels, planted_step_seconds
 
@@ -103,6 +103,14 @@ def test_the_host_itself_is_checked_against_its_own_measurement() -> None:
     table = predict(models("Test CPU", 1.0)).table
     assert table["covered"].all()
     assert table["error"].abs().max() < 0.15
+
+
+def test_environments_of_a_host_are_pooled_only_on_request() -> None:
+    environments = [models("Host", 7.0, environment_id=name) for name in ("old", "new")]
+    frame = pd.concat(environments, ignore_index=True)
+    with pytest.raises(SchemaError, match="heterogeneous"):
+        predict(frame)
+    assert "environment_id = " in predict(frame, pool=True).pooled
 
 
 def test_kernels_alone_are_no_models() -> None:

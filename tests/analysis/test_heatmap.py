@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from analysis.analyses.heatmap import HeatmapOptions, heatmap
+from analysis.columns import settings
 from analysis.heat_maps import HeatMaps, draw_heat_maps, make_heat_maps
 from tests.analysis.planted import ROW
 from tests.analysis.rejected import assert_rejected
@@ -222,3 +223,11 @@ def test_a_device_on_which_nothing_ran_has_a_map_of_how_points_ended(
         drawn = result.figure()
         assert any("no point ran" in axes.get_title(loc="left") for axes in drawn.axes)
         drawn.savefig(tmp_path / "broken.png")
+
+
+def test_keys_that_follow_from_the_name_of_their_group_are_not_listed() -> None:
+    names = {"data.name": ["synthetic", "images"], "data.width": [None, 512], "data.threads": 2}
+    frame = pd.DataFrame(names)
+    assert settings(frame) == ["data.name"]
+    wider = pd.concat([frame, frame.assign(**{"data.width": [None, 640]})], ignore_index=True)
+    assert settings(wider) == ["data.name", "data.width"]

@@ -95,6 +95,7 @@ def test_every_command_that_analyses_is_here() -> None:
         "parameters",
         "breakdown",
         "beside",
+        "extrapolate",
         "time-to-accuracy",
         "frontier",
         "latency",
