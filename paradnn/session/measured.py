@@ -77,9 +77,9 @@ def quantile_metrics(
     accounts for the dependence of neighboring values. With several processes, it also covers the
     interval of the processes' own quantiles.
 
-    An end beyond all values is omitted. With several processes, the upper end is also omitted if
-    neighbors are strongly dependent and a process has fewer than `_SEEN` effectively independent
-    values. A queue that fills slowly has not shown its final length.
+    An end beyond all values is omitted. The upper end is also omitted if neighbors are strongly
+    dependent and a process has fewer than `_SEEN` effectively independent values. A queue that
+    fills slowly has not shown its final length. Of a single such process both ends are omitted.
 
     Args:
         name: Prefix of the metrics' names.
@@ -97,11 +97,15 @@ def quantile_metrics(
     first, last = quantile_ranks(len(ordered), share, factor)
     low = None if first is None else ordered[max(first, 0)]
     high = None if last is None else ordered[last]
+    is_seen = len(ordered) / len(each) / factor >= _SEEN or factor <= _ALIKE
+    if not is_seen:
+        high = None
+        if len(each) == 1:
+            low = None
     if len(each) > 1:
         ends = mean_interval(values)
         low = None if low is None else min(low, ends[0])
-        seen = len(ordered) / len(each) / factor >= _SEEN or factor <= _ALIKE
-        high = max(high, ends[1]) if high is not None and seen else None
+        high = None if high is None else max(high, ends[1])
     found = known_values({f"{name}_ms": middle, f"{name}_low_ms": low, f"{name}_high_ms": high})
     return {key: scale * value for key, value in found.items()}
 

@@ -175,19 +175,29 @@ def test_the_interval_of_several_processes_reaches_as_far_as_their_quantiles_lie
 
 
 @pytest.mark.parametrize(
-    ("load", "share"), [(0.5, 0.5), (0.5, 0.9), (0.8, 0.9), (0.95, 0.9), (0.95, 0.99)]
+    ("load", "share", "processes"),
+    [
+        pytest.param(0.5, 0.5, 5, id="median, half load"),
+        pytest.param(0.5, 0.9, 5, id="90th percentile, half load"),
+        pytest.param(0.8, 0.9, 5, id="90th percentile, high load"),
+        pytest.param(0.95, 0.9, 5, id="90th percentile, near saturation"),
+        pytest.param(0.95, 0.99, 5, id="99th percentile, near saturation"),
+        pytest.param(0.95, 0.5, 1, id="median of one process, near saturation"),
+    ],
 )
-def test_quantiles_of_a_known_queue_are_not_underestimated(load: float, share: float) -> None:
+def test_quantiles_of_a_known_queue_are_not_underestimated(
+    load: float, share: float, processes: int
+) -> None:
     """In an M/M/1 queue, sojourn times are exponential with mean 1 / (1 - load).
 
-    Each of five processes has 500 queries and starts with an empty queue.
+    Each process has 500 queries and starts with an empty queue.
     """
     random = np.random.default_rng(3)
     truth = -math.log(1 - share) / (1 - load)
     held = 0
     for _ in range(60):
         each = []
-        for _ in range(5):
+        for _ in range(processes):
             service = random.exponential(1, 500)
             gaps = random.exponential(1 / load, 500)
             walk = np.concatenate([[0.0], np.cumsum(service[:-1] - gaps[1:])])
