@@ -611,7 +611,9 @@ def _evidence(
         priors=measured.priors,
         point=found.both,
         variance=np.array([side["error"].to_numpy() for side in sides]),
-        inefficiency=np.array([side["inefficiency"].to_numpy() for side in sides]),
+        mean_variance=np.array(
+            [(side["pooled_error"] * side["inefficiency"]).to_numpy() for side in sides]
+        ),
         freedom=np.array([side["degrees"].to_numpy() for side in sides]),
         data_freedom=np.array([side["data_degrees"].to_numpy() for side in sides]),
         interaction=interaction,
@@ -627,7 +629,7 @@ def _by_point(found: _Match, measured: _Measured, metric: str, number: int) -> p
     """Return a row for each paired point with the values of one side that `_ratios` needs.
 
     `error` is the variance of the mean logarithm from processes, with `degrees` of freedom and
-    `data_degrees` without the prior; `scatter` is the variance of one measurement.
+    `data_degrees` without the prior; `pooled_error` is that of an average point; `scatter` is the variance of one measurement.
 
     Args:
         found: The matched runs.
@@ -699,7 +701,8 @@ def _by_point(found: _Match, measured: _Measured, metric: str, number: int) -> p
         by_process=scatter["by_process"],
         scatter=scatter["variance"],
         error=scatter["variance"] / count,
-        inefficiency=_median_inefficiency(summary["count"].to_numpy()),
+        pooled_error=scatter["pooled"] / count,
+        inefficiency=_median_inefficiency(summary["count"].to_numpy(), rarer),
         degrees=scatter["degrees"],
         data_degrees=scatter["data_degrees"],
         units=count.astype("int64"),
@@ -718,7 +721,8 @@ def _scatter_of_units(
     several measurements on, these points make the prior (`moderate_variances`).
 
     Returns:
-        (p,) arrays: `variance`, `degrees`, `data_degrees`, the `count` of measurements, and whether
+        (p,) arrays: `variance`, `pooled` (the mean variance of the family, for statements about all
+        of its points, of which shrinkage would bias the sum), `degrees`, `data_degrees`, the `count` of measurements, and whether
         they are processes (`by_process`).
     """
     prior = measured.priors.process
@@ -753,6 +757,7 @@ def _scatter_of_units(
     within = np.where(processes < 2, np.nan_to_num(half_width) / 1.96, 0.0) ** 2
     result = {
         "variance": np.zeros(len(units)),
+        "pooled": np.zeros(len(units)),
         "degrees": np.zeros(len(units)),
         "data_degrees": freedom,
         "count": count,
@@ -777,26 +782,43 @@ def _scatter_of_units(
                 if is_configuration_column(key)
             ]
             moderated = moderate_variances(variance[known], freedom[known], axes)
-            floor = 0.0
-            # With a drift, the scatter is the machine's. A few runs may agree only because they
-            # were close in time, so the mean variance is a lower limit.
-            if summary["drifts"].to_numpy()[mine].any():
-                floor = float(np.average(variance[known], weights=freedom[known]))
+            drifts = bool(summary["drifts"].to_numpy()[mine].any())
+            floor = _drift_floor(variance[known], freedom[known]) if drifts else 0.0
             variances[known[mine]] = np.maximum(moderated.variance, floor)
             degrees[known[mine]] = moderated.freedom
         is_single = mine & ~has_data
-        variances = variances + np.where(is_single, within, 0.0)[mine]
-        result["variance"][mine] = variances
+        added = np.where(is_single, within, 0.0)[mine]
+        result["variance"][mine] = variances + added
+        result["pooled"][mine] = posterior.variance / per_unit[mine] + added
         result["degrees"][mine] = degrees
     return result
 
 
-def _median_inefficiency(count: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return the variance of the median of some normal values over that of their mean.
+def _drift_floor(variance: np.ndarray[Any, Any], freedom: np.ndarray[Any, Any]) -> float:
+    """Return the least variance of a point while the machine drifts.
 
-    It is 1.35 for three and approaches pi / 2 (Hodges, Annals of Mathematical Statistics 38, 1967).
+    The scatter is then the machine's. A few runs may agree only because they were close in time.
     """
-    return np.where(count < 3, 1.0, np.pi / 2 * count / (count + np.pi / 2 - 1))
+    return float(np.average(variance, weights=freedom))
+
+
+def _median_inefficiency(
+    count: np.ndarray[Any, Any], rarer: np.ndarray[Any, Any]
+) -> np.ndarray[Any, Any]:
+    """Return the variance of the median of some measurements over that of their mean.
+
+    For normal values it is 1.35 for three and approaches pi / 2 (Hodges, Annals of Mathematical
+    Statistics 38, 1967). If measurements take one of two levels, the median is one of these, too.
+
+    Args:
+        count: (p,) number of measurements.
+        rarer: (p,) chance that a measurement takes the rarer of two levels; 0 for one level.
+    """
+    normal = np.pi / 2 * count / (count + np.pi / 2 - 1)
+    chance = np.clip(rarer, 1e-9, 0.5)
+    of_median = stats.binom.sf(count // 2, count, chance)
+    two_levels = of_median * (1 - of_median) * count / (chance * (1 - chance))
+    return np.where(count < 3, 1.0, np.maximum(normal, two_levels))
 
 
 def _within(frame: pd.DataFrame, metric: str) -> tuple[np.ndarray, np.ndarray]:

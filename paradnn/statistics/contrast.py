@@ -50,8 +50,8 @@ class Evidence:
         priors: Priors of the scatter.
         point: (p,) numbers of the paired points.
         variance: (2, p) variance of the mean log of each point on A and on B, from processes.
-        inefficiency: (2, p) variance of the median of the runs, from which the ratios are, over that
-            of their mean.
+        mean_variance: (2, p) variance of the logarithm of the median of each point, which the ratios
+            are from, with the mean scatter of its family.
         freedom: (2, p) degrees of freedom of `variance`.
         data_freedom: (2, p) degrees of freedom without the prior.
         interaction: Family -> what sessions do to its ratio, if both sides share several.
@@ -70,7 +70,7 @@ class Evidence:
     priors: ScatterPriors = field(default_factory=scatter_priors)
     point: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype="int64"))
     variance: np.ndarray = field(default_factory=lambda: np.zeros((2, 0)))
-    inefficiency: np.ndarray = field(default_factory=lambda: np.zeros((2, 0)))
+    mean_variance: np.ndarray = field(default_factory=lambda: np.zeros((2, 0)))
     freedom: np.ndarray = field(default_factory=lambda: np.zeros((2, 0)))
     data_freedom: np.ndarray = field(default_factory=lambda: np.zeros((2, 0)))
     interaction: dict[str, Effect] = field(default_factory=dict)
@@ -112,8 +112,8 @@ class Evidence:
         """
         place = np.searchsorted(self.point, points)
         shares = (counts / counts.sum()) ** 2
-        parts = shares * (self.variance * self.inefficiency)[:, place]
-        variance = float(parts.sum())
+        parts = shares * self.variance[:, place]
+        variance = float(np.sum(shares * self.mean_variance[:, place]))
         prior = self.priors.process.freedom
         known = float(self.data_freedom[:, place].sum())
         limit = prior + known
@@ -121,7 +121,7 @@ class Evidence:
             below = float(np.nansum(parts**2 / self.freedom[:, place]))
         freedom = limit
         if below > 0:
-            freedom = min(variance**2 / below, limit)
+            freedom = min(float(parts.sum()) ** 2 / below, limit)
         return Effect("processes", variance, freedom, prior / limit)
 
 
@@ -249,9 +249,7 @@ class Contrast:
         if self.evidence is None:
             return np.full(len(self.ratios), np.nan)
         place = np.searchsorted(self.evidence.point, self.pairs["point"].to_numpy())
-        errors: np.ndarray = np.sqrt(
-            (self.evidence.variance * self.evidence.inefficiency).sum(axis=0)[place]
-        )
+        errors: np.ndarray = np.sqrt(self.evidence.mean_variance.sum(axis=0)[place])
         return errors
 
     def share(self, above: float = 1.0) -> Estimate:

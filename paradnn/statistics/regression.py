@@ -154,9 +154,9 @@ def regress(
         variance = np.where(is_known, of_values.variance[1:], variance)
         freedom = np.where(is_known, of_values.freedom[1:], freedom)
     for place, name in enumerate(standardized.scores):
-        if products is None or name not in products:
+        if products is None or str(name) not in products:
             continue
-        of_product = product_variance(x, fitted.resid, place + 1, products[name])
+        of_product = product_variance(x, fitted.resid, place + 1, products[str(name)])
         if np.isfinite(of_product.freedom):
             variance[place] = of_product.variance
             freedom[place] = of_product.freedom

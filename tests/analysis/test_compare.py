@@ -197,7 +197,7 @@ def contrast_of(ratios: np.ndarray, weight: float, variance: float = 0.0) -> Con
         session=SessionVariance(variance, 1e9),
         point=numbers,
         variance=np.full((2, count), 1e-18),
-        inefficiency=np.ones((2, count)),
+        mean_variance=np.full((2, count), 1e-18),
         freedom=np.full((2, count), 1e9),
         data_freedom=np.full((2, count), 1e9),
     )
