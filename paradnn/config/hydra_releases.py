@@ -26,7 +26,7 @@ if _release("hydra-core") >= (1, 4):
 def register_resolver(name: str, resolver: Callable[..., Any]) -> None:
     """Register a resolver of interpolations under a name, in place of an earlier one."""
     # Before 2.4, `register_resolver` was the name of a deprecated function with other arguments.
+    register: Callable[..., None] = OmegaConf.register_new_resolver
     if _release("omegaconf") >= (2, 4):
-        OmegaConf.register_resolver(name, resolver, replace=True)
-    else:
-        OmegaConf.register_new_resolver(name, resolver, replace=True)
+        register = OmegaConf.register_resolver
+    register(name, resolver, replace=True)

@@ -33,8 +33,8 @@ REJECTED = [
         ("unrecognized arguments: --figure x.png; python -m analysis memory --help shows how"),
     ),
     (
-        "analysis sensitivity --interactions",
-        "unrecognized arguments: --interactions; python -m analysis sensitivity --help",
+        "analysis sensitivity --interplay",
+        "unrecognized arguments: --interplay; python -m analysis sensitivity --help",
     ),
     ("watch --intervall 2", "unrecognized arguments: --intervall 2; did you mean --interval? "),
     ("watch --interval 0", "--interval=0: must be positive"),
