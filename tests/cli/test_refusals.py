@@ -34,7 +34,7 @@ REJECTED = [
     ),
     (
         "analysis sensitivity --interplay",
-        "unrecognized arguments: --interplay; python -m analysis sensitivity --help",
+        "unrecognized arguments: --interplay; did you mean --interactions? python -m analysis ",
     ),
     ("watch --intervall 2", "unrecognized arguments: --intervall 2; did you mean --interval? "),
     ("watch --interval 0", "--interval=0: must be positive"),
