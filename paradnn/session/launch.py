@@ -136,6 +136,8 @@ class DriverTask:
                 code = process.wait()
             finally:  # a signal handler of the launcher may raise
                 _end(process)
+            if self.launcher.pid in start.pids and self.launcher.is_gone(0.0):
+                os._exit(0)  # a process pool would wait for further tasks forever
             return DriverResult(number, code, _last_error(log, begin) if log else "")
 
     @contextlib.contextmanager
