@@ -280,8 +280,9 @@ class Journal:
             artifacts = content.pop("artifacts")
             path = self.folder / f"sweep-{tags['sweep_id']}.json"
             write_document(path, {"sweep": content, "artifacts": artifacts})
-            for driver in self.leases_of_sweep():
-                self._lease_path(tags["sweep_id"], driver).unlink(missing_ok=True)
+            # The leases of files, not those of a store, which may be away.
+            for lease in self.folder.glob(self._lease_path(tags["sweep_id"], "*").name):
+                lease.unlink(missing_ok=True)
             self._sweep = None
 
     def begin(

@@ -210,7 +210,7 @@ def test_what_has_no_profile_is_no_part_of_a_point_with_one(
         f"tracking.folder={store.folder / 'kept'}",
     ]
     with monkeypatch.context() as patch:
-        patch.setattr(PartialResults, "forget", lambda *_: None)
+        patch.setattr(PartialResults, "forget", lambda *_, **__: None)
         run(axes, store)
     assert len(list((store.folder / "kept").glob("partial-*.json"))) == 1
     succeeded([*axes, "measure.profile=true"], store)
