@@ -116,7 +116,7 @@ def test_every_step_finds_the_planted_effect(store: Store, monkeypatch: pytest.M
     assert f"{mean:.4g}" in shown["compare"]
     assert "MatMul   0.75" in shown["operations"]
     # Every point has phases of 3 s and 1 s.
-    assert "25% (25% to 25%) is the stack's own overhead" in shown["phases"]
+    assert "the stack's own overhead 25% (95% CI 25% to 25%)" in shown["phases"]
 
 
 def test_a_store_without_runs_names_the_remedy(

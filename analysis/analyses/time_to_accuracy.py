@@ -317,16 +317,18 @@ def _seed_variance(samples: Sequence[np.ndarray], rounding: float = 0.0) -> Comp
 
 @functools.cache
 def _trimmed_error(count: int, unfinished: int, cut: float) -> float:
-    """Return the standard error of a trimmed mean, in standard deviations of a value.
+    """Return the standard error of a trimmed mean, in standard deviations of a sample.
 
     It is simulated over samples of `count` standard normal values, whose `unfinished` largest are
-    replaced by the next.
+    replaced by the next. This makes the standard deviation of the sample too small.
     """
+    if count == 1:
+        return 1.0
     random = np.random.default_rng(0)
     samples = np.sort(random.normal(size=(_SIMULATED_VALUES // count, count)), axis=1)
     samples[:, count - unfinished :] = samples[:, [count - unfinished - 1]]
     means = stats.trim_mean(samples, cut, axis=1)
-    return float(np.sqrt(np.mean(means**2)))
+    return float(np.sqrt(np.mean(means**2) / samples.var(axis=1, ddof=1).mean()))
 
 
 def _without_interrupted(runs: pd.DataFrame) -> pd.DataFrame:

@@ -41,7 +41,7 @@ def machine(
 def _enough_time(request: pytest.FixtureRequest, machine: Session) -> None:
     marker = request.node.get_closest_marker("seconds")
     if marker and machine.left < marker.args[0]:
-        pytest.skip(f"takes some {marker.args[0]} s, {max(0, machine.left):.0f} s are left")
+        pytest.skip(f"takes about {marker.args[0]} s, {max(0, machine.left):.0f} s are left")
 
 
 @pytest.fixture

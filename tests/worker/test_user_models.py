@@ -55,7 +55,9 @@ class Mean(keras.layers.Layer):  # type: ignore[misc]
         ),
         pytest.param({"a": np.ones((2, 4))}, "the example of net is a dict", id="dict"),
         pytest.param([], "the example of net is empty", id="empty"),
-        pytest.param((np.ones((2, 4)), [[1, 2], [3]]), "input 'b' of net is no array", id="ragged"),
+        pytest.param(
+            (np.ones((2, 4)), [[1, 2], [3]]), "input 'b' of net is not an array", id="ragged"
+        ),
     ],
 )
 def test_an_input_of_an_example_is_named(example: Any, reason: str) -> None:
