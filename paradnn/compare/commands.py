@@ -20,6 +20,7 @@ from paradnn.compare.processes import (
     CommandProtocol,
     CommandRun,
     command_line,
+    prepare_run,
     run_once,
 )
 from paradnn.compare.result import PairedResult
@@ -285,11 +286,9 @@ class CommandComparison(PairedResult):
     def _visit(self, side: int) -> Visit:
         """Consecutive runs of one side, until one fails."""
         command = self.sides[side]
-        if self.protocol.prepare:
-            done = self._guard.run(["/bin/sh", "-c", self.protocol.prepare], cwd=command.folder)
-            if done.returncode:
-                reason = f"--prepare ended with exit code {done.returncode}"
-                return [CommandRun(0.0, failure=reason)]
+        reason = prepare_run(command, self.protocol, self._guard)
+        if reason:
+            return [CommandRun(0.0, failure=reason)]
         runs: Visit = []
         for _ in range(self._runs_per_visit):
             runs.append(run_once(command, self.protocol, self._guard))

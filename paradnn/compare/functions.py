@@ -58,6 +58,11 @@ def command_of(function: Callable[[], Any] | str) -> Command:
     return Command(f"{source}:{name}", f"{source}:{name}")
 
 
+def is_function(text: str) -> bool:
+    """Return whether a side names a function: file.py:name or package.module:name."""
+    return _FUNCTION.fullmatch(text) is not None
+
+
 def comparison_of(
     sides: Sequence[Command], rule: Rule, protocol: CommandProtocol
 ) -> CommandComparison:
@@ -66,7 +71,7 @@ def comparison_of(
     Raises:
         ConfigError: the protocol has an option that only commands have.
     """
-    if not all(_FUNCTION.fullmatch(side.text) for side in sides):
+    if not all(is_function(side.text) for side in sides):
         return CommandComparison(sides, rule, protocol)
     command_options = {
         "--metric": protocol.metric.pattern,

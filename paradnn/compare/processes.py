@@ -213,6 +213,16 @@ def run_once(command: Command, protocol: CommandProtocol, guard: ProcessGuard) -
     return CommandRun(value or 0.0, cpu_seconds, failure)
 
 
+def prepare_run(command: Command, protocol: CommandProtocol, guard: ProcessGuard) -> str | None:
+    """Run the command of --prepare; return why it failed, None if it succeeded."""
+    if not protocol.prepare:
+        return None
+    done = guard.run(["/bin/sh", "-c", protocol.prepare], cwd=command.folder)
+    if done.returncode:
+        return f"--prepare ended with exit code {done.returncode}"
+    return None
+
+
 def _wait(process: "subprocess.Popen[bytes]", timeout: float) -> bool:
     """Whether a process ends within some seconds; it is not yet reaped then."""
     with open(os.pidfd_open(process.pid), "rb", buffering=0) as handle:

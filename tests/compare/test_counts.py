@@ -116,6 +116,12 @@ def test_options_that_contradict_each_other_are_rejected(
     assert problem in outcome.errors
 
 
+def test_functions_are_not_counted(repository: Path, call: Call) -> None:
+    outcome = call(gate.main, ["--base", "main", "--count", "instructions", "--", "bench.py:work"])
+    assert outcome.code == 2
+    assert "--count=instructions: is for commands, not for functions" in outcome.errors
+
+
 def test_a_machine_that_cannot_count_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,6 +136,24 @@ def test_a_head_that_fails_is_a_regression(repository: Path, call: Call) -> None
     outcome = call(gate.main, ["--base", "main", *COUNT, *PROGRAM])
     assert outcome.code == 1
     assert "FAILED: the working tree failed: exit code 1, under callgrind" in outcome.output
+
+
+@needs_valgrind
+def test_a_base_that_fails_under_the_counter_leaves_the_gate_undecided(
+    repository: Path, call: Call
+) -> None:
+    plant(repository, 'test -z "$LD_PRELOAD" && seq 1 30\n', "seq 1 30\n")
+    outcome = call(gate.main, ["--base", "main", *COUNT, *PROGRAM])
+    assert outcome.code == 3
+    assert "undecided: main failed: exit code 1, under callgrind" in outcome.output
+
+
+@needs_valgrind
+def test_counted_runs_are_prepared_too(repository: Path, call: Call) -> None:
+    plant(repository, "rm input && seq 1 30\n", "rm input && seq 1 3000\n")
+    outcome = call(gate.main, ["--base", "main", *COUNT, "--prepare", "touch input", *PROGRAM])
+    assert outcome.code == 1
+    assert "REGRESSED: more than 1% more instructions" in outcome.output
 
 
 @pytest.mark.parametrize(
