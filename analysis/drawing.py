@@ -48,7 +48,7 @@ COLOURS = (
 MARKERS = ("o", "s", "^", "D", "v", "P", "h", "<", "X")
 #: A colour map of even lightness, which survives grey print.
 SEQUENTIAL = "cividis"
-#: Colour of marks without a value, or without a colour of their own.
+#: Color of marks without a value, or without a separate color.
 GREY = "#888888"
 #: Width of the page in inches, if the figure is for print.
 _PAGE_WIDTH: ContextVar[float | None] = ContextVar("page_width", default=None)
@@ -134,7 +134,7 @@ def look(name: str | None, among: Sequence[str] = ()) -> dict[str, Any]:
 def names(
     axis: Axis, words: Sequence[str], places: Sequence[float] | None = None, smaller: float = 1.0
 ) -> None:
-    """Write names along an axis, on as many lines as they need.
+    """Write names along an axis, on one or more lines.
 
     Names of the horizontal axis are upright if a word is too long. For names of the vertical axis,
     the figure grows.

@@ -59,7 +59,7 @@ _DROPPED_PREFIXES = (
 
 
 class IntervalEnds(NamedTuple):
-    """Columns of an interval: its upper end, and its value (empty if there is none)."""
+    """Columns of an interval: its upper end, and its value (empty if absent)."""
 
     high: str
     value: str

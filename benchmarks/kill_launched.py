@@ -51,7 +51,7 @@ def drivers_of(launching: subprocess.Popen[bytes]) -> list[psutil.Process]:
 
 
 def kill_one(launching: subprocess.Popen[bytes]) -> str:
-    """Kill a random process; return what it was, empty if none was found."""
+    """Kill a random process; return its role, empty if no process was found."""
     target = random.choice(TARGETS)
     drivers = drivers_of(launching)
     if target == "launching":

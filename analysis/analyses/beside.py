@@ -249,7 +249,7 @@ def _has_similar_precisions(rows: pd.DataFrame) -> pd.Series:
 
 
 def _answer(table: pd.DataFrame, headline: Highlight | None) -> AnalysisAnswer:
-    """State the ratios of each platform, or that there are none."""
+    """State the ratios of each platform, or that no platform has one."""
     points = table["point"].nunique()
     if headline is not None:
         return AnalysisAnswer(sentence=headline.words, points=points)

@@ -301,7 +301,7 @@ def _describe_prediction(row: Mapping[str, Any], options: ExtrapolateOptions) ->
 
 
 def _format_duration(seconds: float) -> str:
-    """Format a time in the largest unit of which it has two: seconds, hours or days."""
+    """Format a time in seconds; in hours from two hours, and in days from two days."""
     for unit, size in (("d", _SECONDS_PER_DAY), ("h", 3600.0)):
         if seconds >= 2 * size:
             return format_number(seconds / size, unit, digits=3)

@@ -163,7 +163,7 @@ def _table(points: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _answer(placed: PlacedModels, unit: Unit) -> AnalysisAnswer | None:
-    """State what limits the models with a known verdict; None if there are none."""
+    """State what limits the models with a known verdict; None if no verdict is known."""
     known = placed.points[placed.points["verdict"] != RoofVerdict.UNKNOWN]
     if not len(known):
         return None
