@@ -13,12 +13,11 @@ from analysis.labels import label, not_recorded
 from analysis.lazy import np, pd
 from analysis.prices import PRICE
 from analysis.store.frame import families, is_ok, select_rows
-from paradnn.core.errors import ConfigError, NotEnoughData
+from paradnn.core.errors import ConfigError, InsufficientData
 from paradnn.core.results import ResultDescription
 from paradnn.core.words import did_you_mean
 from paradnn.core.workload import WORKLOADS, option_keys, selector_choices, workloads_by_group
 from paradnn.families import FAMILIES
-from paradnn.statistics.regression import Lacking
 from paradnn.store.files import read_json
 from paradnn.store.metrics import METRICS
 
@@ -166,12 +165,12 @@ def family_groups(frame: pd.DataFrame) -> list[FamilyGroup]:
 
 def analyze_groups(
     frame: pd.DataFrame, analyze: Callable[[FamilyGroup], ResultT], problem: str, remedy: str
-) -> tuple[list[ResultT], list[Lacking]]:
+) -> tuple[list[ResultT], list[InsufficientData]]:
     """Apply a function to the runs of every family on every device.
 
     Args:
         frame: one row per run.
-        analyze: the function. It raises NotEnoughData for a group that it cannot analyze.
+        analyze: the function. It raises InsufficientData for a group that it cannot analyze.
         problem: start of the error message if no group has enough data.
         remedy: end of that message.
 
@@ -179,18 +178,18 @@ def analyze_groups(
         The results, and the groups without enough data together with the reasons.
 
     Raises:
-        NotEnoughData: no group has enough data.
+        InsufficientData: no group has enough data.
     """
     results: list[ResultT] = []
-    lacking: list[Lacking] = []
+    omitted: list[InsufficientData] = []
     for group in family_groups(frame):
         try:
             results.append(analyze(group))
-        except NotEnoughData as error:
-            lacking.append(Lacking(group.name, error.problem))
+        except InsufficientData as error:
+            omitted.append(InsufficientData(error.problem, group=group.name))
     if not results:
-        raise NotEnoughData(problem, lacking, remedy)
-    return results, lacking
+        raise InsufficientData(problem, groups=omitted, remedy=remedy)
+    return results, omitted
 
 
 def hyperparameters(frame: pd.DataFrame) -> list[str]:

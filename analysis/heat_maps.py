@@ -24,10 +24,9 @@ from analysis.format import format_number, is_share
 from analysis.labels import label, label_with_unit
 from analysis.lazy import drawing, np, pd
 from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneous, units
-from paradnn.core.errors import ConfigError, NotEnoughData
+from paradnn.core.errors import ConfigError, InsufficientData
 from paradnn.core.metric import interval_names
 from paradnn.families import FAMILIES
-from paradnn.statistics.regression import Lacking
 
 #: Values of a numeric axis that are shown separately; more are cut into ranges.
 _MAX_VALUES = 24
@@ -58,7 +57,7 @@ class HeatMaps(NamedTuple):
             predicted map also has `measured`, the number of measured points.
         points: the points behind the cells.
         notes: what the cells of each map are medians over, by name of the map.
-        lacking: groups without a map, with the reason.
+        omitted: groups without a map, with the reason.
         run_ids: ids of the runs behind the points.
     """
 
@@ -69,7 +68,7 @@ class HeatMaps(NamedTuple):
     cells: pd.DataFrame
     points: pd.DataFrame
     notes: Mapping[str, str]
-    lacking: Sequence[Lacking]
+    omitted: Sequence[InsufficientData]
     run_ids: Sequence[str]
 
     def maps(self) -> Iterator[tuple[str, pd.DataFrame]]:
@@ -130,7 +129,7 @@ def make_heat_maps(
 
     Raises:
         ConfigError: a column or the metric does not exist.
-        NotEnoughData: no group has data for a map.
+        InsufficientData: no group has data for a map.
         HeterogeneousError: the runs of a group are heterogeneous and `pool` is false.
     """
     metric = _resolve_metric(frame, metric)
@@ -144,8 +143,8 @@ def make_heat_maps(
         frame = frame.assign(family="all")
     placed = frame[frame[list(columns)].notna().all(axis=1) & frame["outcome"].notna()]
     reason = f"no run with both {columns[0]} and {columns[1]}"
-    lacking = [
-        Lacking(group.name, reason)
+    omitted = [
+        InsufficientData(reason, group=group.name)
         for group in family_groups(frame)
         if not group.rows.index.isin(placed.index).any()
     ]
@@ -158,7 +157,7 @@ def make_heat_maps(
     for group in family_groups(placed):
         rows = require_homogeneous(group.rows, pool=pool)
         if not _has_content(rows, metric):
-            lacking.append(Lacking(group.name, f"no measured run has {metric}"))
+            omitted.append(InsufficientData(f"no measured run has {metric}", group=group.name))
             continue
         points = aggregate_replicates(rows)
         has_run = is_ok(points).astype(bool)
@@ -169,7 +168,8 @@ def make_heat_maps(
         run_ids += list(rows["run_id"])
     if not parts:
         problem = f"not enough data for a map of {metric}"
-        raise NotEnoughData(problem, lacking, "measure those points, or choose other runs")
+        remedy = "measure those points, or choose other runs"
+        raise InsufficientData(problem, groups=omitted, remedy=remedy)
     all_points = pd.concat(parts, ignore_index=True)
     return HeatMaps(
         metric=metric,
@@ -179,7 +179,7 @@ def make_heat_maps(
         cells=_make_cells(all_points, metric, x_axis, y_axis),
         points=all_points,
         notes=notes,
-        lacking=lacking,
+        omitted=omitted,
         run_ids=run_ids,
     )
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from analysis.lazy import np, pd
-from paradnn.core.errors import NotEnoughData
+from paradnn.core.errors import InsufficientData
 from paradnn.core.words import counted
 from paradnn.statistics.decision import adjust_p_values
 from paradnn.statistics.dependence import Levels
@@ -73,7 +73,7 @@ def fit_interactions(
         when: When the points were measured.
 
     Raises:
-        NotEnoughData: If fewer than two hyperparameters vary, or there are too few points.
+        InsufficientData: If fewer than two hyperparameters vary, or there are too few points.
     """
     varying = [name for name in map(str, design) if design[name].nunique() > 1]
     centered = design - design.mean()
@@ -88,7 +88,7 @@ def fit_interactions(
         products[name] = centered[a] * centered[b]
         factors[name] = design[[a, b]].to_numpy(dtype="float64")
     if not products:
-        raise NotEnoughData("interactions need two hyperparameters that vary")
+        raise InsufficientData("interactions need two hyperparameters that vary")
     whole = pd.concat([design[varying], pd.DataFrame(products)], axis=1)
     scale = np.log if is_log else np.asarray
     regression = regress(whole, values, scale, levels=levels, when=when, products=factors)

@@ -26,7 +26,7 @@ from analysis.pairing import RESULT_COLUMNS, pair
 from analysis.result import AnalysisAnswer, Result
 from analysis.roofs import find_roofs
 from analysis.sides import KEPT, Sides, format_mean, tidy
-from paradnn.core.errors import NotEnoughData
+from paradnn.core.errors import InsufficientData
 from paradnn.core.words import counted
 from paradnn.platform.specifications import find_hardware
 from paradnn.statistics.dependence import geometric_mean, shared_levels
@@ -87,7 +87,7 @@ def operations_over(sides: Sides, on: Sequence[str] | None, store: Sequence[str]
         store: The stores with the operation tables and ceilings.
 
     Raises:
-        NotEnoughData: If no operations can be paired.
+        InsufficientData: If no operations can be paired.
     """
     from analysis.store.load import load_types
 
@@ -195,7 +195,7 @@ def operation_speedup(
         on: Columns that identify a point; None for those that both sides share.
 
     Raises:
-        NotEnoughData: If a side has no profiled operations, or nothing can be paired.
+        InsufficientData: If a side has no profiled operations, or nothing can be paired.
     """
 
     one = _rows("A", a, types)
@@ -204,7 +204,7 @@ def operation_speedup(
     carried = ("intensity_a", "intensity_b", "share_a", "share_b")
     pairs = pair(one, two, "flops_per_second", [*keys, TYPE], carried)
     if pairs.empty:
-        raise NotEnoughData(
+        raise InsufficientData(
             "no type of operation has FLOPs in a point of both sides; "
             f"A has {format_values({*one[TYPE]}, 6)}; B has {format_values({*two[TYPE]}, 6)}"
         )
@@ -256,11 +256,11 @@ def _rows(name: str, side: pd.DataFrame, types: pd.DataFrame) -> pd.DataFrame:
     """Return a side's operations that have FLOPs and a rate, with the columns of their point.
 
     Raises:
-        NotEnoughData: If the side has no such operation.
+        InsufficientData: If the side has no such operation.
     """
     rows = types.merge(side[identity_columns(side)], on="run_id")
     if rows.empty:
-        raise NotEnoughData(
+        raise InsufficientData(
             f"no profile in {counted(len(side), 'run')} of {name}; measure with "
             "measure.profile=true"
         )
@@ -268,7 +268,7 @@ def _rows(name: str, side: pd.DataFrame, types: pd.DataFrame) -> pd.DataFrame:
         (rows["flops"] > 0) & (rows["flops_per_second"] > 0) & (rows["arithmetic_intensity"] > 0)
     )
     if not works.any():
-        raise NotEnoughData(f"no operation of {name} has FLOPs, a rate and an intensity")
+        raise InsufficientData(f"no operation of {name} has FLOPs, a rate and an intensity")
     suffix = name.lower()
     renamed = {
         "type": TYPE,

@@ -62,7 +62,7 @@ from analysis.columns import (
 )
 from analysis.lazy import np, pd, stats
 from analysis.store.frame import families, is_ok
-from paradnn.core.errors import ConfigError, NotEnoughData
+from paradnn.core.errors import ConfigError, InsufficientData
 from paradnn.core.metric import interval_names
 from paradnn.statistics.contrast import Evidence
 from paradnn.statistics.dependence import MINIMUM_POINTS, Component
@@ -208,7 +208,7 @@ def require_like_sessions(pairs: pd.DataFrame, family: str) -> None:
     contain different points, so the factor may differ between points.
 
     Raises:
-        NotEnoughData: If it cannot be separated.
+        InsufficientData: If it cannot be separated.
     """
     evidence = pairs.attrs["evidence"]
     rows = np.ones(len(evidence.family), dtype=bool)
@@ -218,7 +218,7 @@ def require_like_sessions(pairs: pd.DataFrame, family: str) -> None:
     sessions = [len(np.unique(schedule.session[schedule.side == number])) for number in (0, 1)]
     is_levelled = family in evidence.levelled
     if schedule.session_weight > _SHARED_WEIGHT and max(sessions) > 1 and not is_levelled:
-        raise NotEnoughData(
+        raise InsufficientData(
             "its points were measured in several sessions, which may differ as much as they do"
         )
 
@@ -927,7 +927,7 @@ def _missing(
 ) -> tuple[dict[str, tuple[int, int]], _Losses]:
     """Find points and replicates that only one side lacks.
 
-    Lacking replicates are those that failed, and those whose numbers are absent below the highest
+    InsufficientData replicates are those that failed, and those whose numbers are absent below the highest
     one. If one side of a family lacks them more often than the other (Fisher's exact test), the
     rest of that side may be the fast runs.
 

@@ -19,7 +19,7 @@ from typing import Any, Generic, Literal, TypeVar
 from analysis.lazy import pd
 from analysis.options import Options, columns_named
 from analysis.result import Result
-from paradnn.core.errors import NotEnoughData
+from paradnn.core.errors import InsufficientData
 from paradnn.core.registry import Registry
 
 OptionsT = TypeVar("OptionsT", bound=Options)
@@ -118,7 +118,7 @@ class Analysis(Generic[OptionsT, ResultT]):
             The result. Its `quality` reports which runs were excluded or flagged.
 
         Raises:
-            NotEnoughData: no run passes the gate, or too few for this analysis.
+            InsufficientData: no run passes the gate, or too few for this analysis.
         """
         options = options or self.options()
         if self.gate == "none":
@@ -130,7 +130,7 @@ class Analysis(Generic[OptionsT, ResultT]):
         runs, quality = usable_runs(frame, steady_only=options.steady_only)
         if len(frame) and not len(runs):
             reasons = quality.text().rstrip(".")
-            raise NotEnoughData(
+            raise InsufficientData(
                 f"no run is left to analyze ({reasons[:1].lower()}{reasons[1:]}); "
                 "choose other runs, or measure again"
             )

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 from analysis.lazy import drawing, np, pd
 from analysis.store.frame import IDENTITY, require_homogeneous
 from analysis.store.quality import Quality
-from paradnn.core.errors import NotEnoughData, ParadnnError
+from paradnn.core.errors import InsufficientData, ParadnnError
 
 
 class Paragraph(NamedTuple):
@@ -291,6 +291,6 @@ def joined(differences: Iterable[str]) -> str:
 
 
 def require_runs(frame: pd.DataFrame) -> None:
-    """Raise NotEnoughData if a frame has no run."""
+    """Raise InsufficientData if a frame has no run."""
     if frame.empty:
-        raise NotEnoughData("no run matches; choose other runs, see python -m analysis runs")
+        raise InsufficientData("no run matches; choose other runs, see python -m analysis runs")

@@ -21,7 +21,7 @@ from analysis.options import Options, option
 from analysis.registry import analysis
 from analysis.result import AnalysisAnswer, Highlight, Result, pooled_within, require_runs
 from analysis.store.frame import aggregate_replicates, is_ok
-from paradnn.core.errors import ConfigError, NotEnoughData
+from paradnn.core.errors import ConfigError, InsufficientData
 from paradnn.core.words import counted
 from paradnn.families import FAMILIES
 
@@ -71,7 +71,7 @@ def beside(frame: pd.DataFrame, options: BesideOptions) -> Result:
 
     Raises:
         ConfigError: the atlas lacks a device.
-        NotEnoughData: no model was measured.
+        InsufficientData: no model was measured.
         HeterogeneousError: runs of a device are heterogeneous.
     """
     from analysis.atlas import load
@@ -88,7 +88,7 @@ def beside(frame: pd.DataFrame, options: BesideOptions) -> Result:
         for point in part.to_dict("records"):
             rows += _point_rows(point, settings, devices)
     if not rows:
-        raise NotEnoughData("no model with layers was measured here, such as model=fc")
+        raise InsufficientData("no model with layers was measured here, such as model=fc")
     table = pd.DataFrame(rows).sort_values(["device", "point"], ignore_index=True)
     here = " and ".join(dict.fromkeys(runs["device"].astype(str)))
     headline = _headline(table)
@@ -106,16 +106,16 @@ def beside(frame: pd.DataFrame, options: BesideOptions) -> Result:
 def _own_runs(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the measured runs of models of known families that have a rate."""
     if "examples_per_second" not in frame:
-        raise NotEnoughData("no step was measured here")
+        raise InsufficientData("no step was measured here")
     is_measured = is_ok(frame) & frame["examples_per_second"].gt(0)
     if "source" in frame:
         is_measured &= frame["source"].ne("published")
     runs = frame[is_measured]
     if runs.empty:
-        raise NotEnoughData("no model was measured here; every run is published")
+        raise InsufficientData("no model was measured here; every run is published")
     runs = runs[runs["family"].isin(list(FAMILIES))]
     if runs.empty:
-        raise NotEnoughData("no model with layers was measured here, such as model=fc")
+        raise InsufficientData("no model with layers was measured here, such as model=fc")
     return runs
 
 
@@ -226,7 +226,7 @@ def _rate_in_precision(point: Mapping[Any, Any], device: str) -> _PlatformRate:
                 batch / seconds, source="published", precision=precision, notes=note
             )
         estimate = estimate_step_time(point, device)
-    except (ConfigError, NotEnoughData) as error:
+    except (ConfigError, InsufficientData) as error:
         return _PlatformRate(precision=precision, missing=str(error))
     if estimate.seconds is None or estimate.low is None or estimate.high is None:
         return _PlatformRate(precision=precision, missing=estimate.why)

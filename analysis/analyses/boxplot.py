@@ -28,7 +28,7 @@ from analysis.registry import SectionSpec, analysis
 from analysis.result import AnalysisAnswer, Result, pooled_within, require_runs
 from analysis.sides import choose_sides, side_option
 from analysis.store.frame import aggregate_replicates, families, units
-from paradnn.core.errors import ConfigError, NotEnoughData
+from paradnn.core.errors import ConfigError, InsufficientData
 from paradnn.core.words import counted
 from paradnn.statistics.dependence import Unit, crossed_quantile, shared_levels
 
@@ -90,7 +90,7 @@ def boxplot(frame: pd.DataFrame, options: BoxplotOptions) -> Result:
         Percentiles are missing in groups with too few points for them.
 
     Raises:
-        NotEnoughData: there are no runs.
+        InsufficientData: there are no runs.
         ConfigError: a column or the metric does not exist.
         HeterogeneousError: the runs of a group are heterogeneous.
     """
@@ -126,7 +126,7 @@ def _speedup_boxes(frame: pd.DataFrame, options: BoxplotOptions) -> Result:
     metric = options.metric or "examples_per_second"
     pairs = pair(sides.a, sides.b, metric)
     if pairs.empty:
-        raise NotEnoughData(
+        raise InsufficientData(
             f"no point was measured on both sides, of {counted(len(sides.a), 'run')} of A and "
             f"{len(sides.b)} of B"
         )

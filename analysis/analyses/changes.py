@@ -23,7 +23,7 @@ from analysis.registry import analysis
 from analysis.result import AnalysisAnswer, Result, require_runs
 from analysis.store.frame import is_ok
 from analysis.versions import sort_versions
-from paradnn.core.errors import ConfigError, DataError, NotEnoughData
+from paradnn.core.errors import ConfigError, DataError, InsufficientData
 from paradnn.statistics.decision import adjust_p_values
 from paradnn.statistics.dependence import Component, sum_components
 from paradnn.statistics.sessions import assign_sessions
@@ -67,7 +67,7 @@ def _read_history(options: ChangesOptions) -> pd.DataFrame | None:
 
     Raises:
         DataError: If a line is not from `paradnn gate --history`.
-        NotEnoughData: If the file holds no gate.
+        InsufficientData: If the file holds no gate.
     """
     if options.history is None:
         return None
@@ -82,7 +82,7 @@ def _read_history(options: ChangesOptions) -> pd.DataFrame | None:
                 f"{options.history}, line {number}: not a line of paradnn gate --history"
             ) from None
     if not rows:
-        raise NotEnoughData(f"{options.history} holds no gate")
+        raise InsufficientData(f"{options.history} holds no gate")
     frame = pd.DataFrame(rows).rename(columns={"commit": "git_commit"})
     series = frame["command"] + " against " + frame["base"] + ", " + frame["metric"]
     times = pd.to_datetime(frame["date"], utc=True, errors="coerce", format="ISO8601")
@@ -122,7 +122,7 @@ def changes(frame: pd.DataFrame, options: ChangesOptions) -> Result:
     series by Holm's rule.
 
     Raises:
-        NotEnoughData: If no series has enough sessions.
+        InsufficientData: If no series has enough sessions.
         ConfigError: If the runs lack a column that an option names.
     """
     require_runs(frame)
@@ -136,7 +136,7 @@ def changes(frame: pd.DataFrame, options: ChangesOptions) -> Result:
     series = [(name, rows) for name, rows in every_series if len(rows) >= _MINIMUM_SESSIONS]
     if not series:
         longest = max((len(rows) for _, rows in every_series), default=0)
-        raise NotEnoughData(
+        raise InsufficientData(
             f"no series has {_MINIMUM_SESSIONS} sessions, the longest has {longest}; "
             "measure the same points again"
         )

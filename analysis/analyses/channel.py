@@ -16,7 +16,7 @@ from analysis.options import Options
 from analysis.registry import SectionSpec, analysis
 from analysis.result import AnalysisAnswer, Paragraph, Result, pooled_within
 from analysis.store.frame import is_ok
-from paradnn.core.errors import NotEnoughData
+from paradnn.core.errors import InsufficientData
 from paradnn.core.words import counted
 from paradnn.statistics.estimate import Estimate
 from paradnn.statistics.sessions import assign_sessions
@@ -84,7 +84,7 @@ def channel(frame: pd.DataFrame, options: Options) -> Result:
         median relative error of the fit.
 
     Raises:
-        NotEnoughData: no run measured messages.
+        InsufficientData: no run measured messages.
         HeterogeneousError: the runs of a channel are heterogeneous.
     """
     channels = _find_channels(frame)
@@ -141,7 +141,7 @@ def _find_channels(frame: pd.DataFrame) -> list[_Channel]:
     if {*_GROUP, SIZE, TIME} <= {*frame.columns}:
         runs = frame[is_ok(frame) & frame[TIME].lt(np.inf)]
     if runs.empty:
-        raise NotEnoughData(
+        raise InsufficientData(
             "no run measured messages; measure some, as in "
             "python -m paradnn.train -m experiment=channel"
         )

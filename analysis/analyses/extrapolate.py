@@ -22,7 +22,7 @@ from analysis.options import Options, option
 from analysis.registry import analysis
 from analysis.result import AnalysisAnswer, Paragraph, Result, pooled_within, require_runs
 from analysis.store.frame import aggregate_replicates, is_ok
-from paradnn.core.errors import ConfigError, NotEnoughData
+from paradnn.core.errors import ConfigError, InsufficientData
 from paradnn.core.words import counted
 from paradnn.families import FAMILIES
 from paradnn.families.operations import Operation
@@ -79,7 +79,7 @@ def extrapolate(frame: pd.DataFrame, options: ExtrapolateOptions) -> Result:
 
     Raises:
         ConfigError: If no device is given, or one is unknown.
-        NotEnoughData: If no model with layers was measured.
+        InsufficientData: If no model with layers was measured.
         HeterogeneousError: If runs of a device are heterogeneous.
     """
     from analysis.atlas.own import load_kernels
@@ -151,7 +151,7 @@ def _measured_models(frame: pd.DataFrame) -> pd.DataFrame:
     if "mode" in frame:
         is_measured &= frame["mode"].isin(["train", "inference"]) | frame["mode"].isna()
     if "step_time_ms" not in frame or not is_measured.any():
-        raise NotEnoughData("no step of a model with layers was measured, such as model=fc")
+        raise InsufficientData("no step of a model with layers was measured, such as model=fc")
     return frame[is_measured]
 
 
@@ -211,7 +211,7 @@ def _predict(
     if kernels["device"].eq(device).any():
         try:
             atlas = own_atlas(kernels, device, point)
-        except NotEnoughData as problem:
+        except InsufficientData as problem:
             return *unknown, str(problem)
     estimate = estimate_step_time(point, device, atlas=atlas)
     if estimate.seconds is None or estimate.low is None or estimate.high is None:

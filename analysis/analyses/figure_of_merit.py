@@ -27,7 +27,7 @@ from analysis.pairing import direction
 from analysis.registry import analysis
 from analysis.result import AnalysisAnswer, Paragraph, Result, pooled_within, require_runs
 from analysis.store.frame import is_ok, units
-from paradnn.core.errors import ConfigError, NotEnoughData
+from paradnn.core.errors import ConfigError, InsufficientData
 from paradnn.core.words import counted
 from paradnn.statistics.decision import Decision, decide
 from paradnn.statistics.dependence import Component, sum_components
@@ -92,7 +92,7 @@ def figure_of_merit(frame: pd.DataFrame, options: FigureOfMeritOptions) -> Resul
 
     Raises:
         ConfigError: If the metric is not a rate, or the column or the baseline does not exist.
-        NotEnoughData: If the sides share no point.
+        InsufficientData: If the sides share no point.
         SchemaError: If the runs of a side are heterogeneous.
     """
     if options.work:
@@ -110,7 +110,7 @@ def figure_of_merit(frame: pd.DataFrame, options: FigureOfMeritOptions) -> Resul
     points = {name: _points(rows, keys, metric) for name, rows in parts.items()}
     suite = pd.concat({name: each["rate"] for name, each in points.items()}, axis=1, join="inner")
     if suite.empty:
-        raise NotEnoughData(
+        raise InsufficientData(
             f"no point was measured with every {by} of {', '.join(parts)}; choose some with --where"
         )
     missing = ", ".join(
@@ -259,7 +259,7 @@ def _sides(
         runs = frame[:0]
     parts = {str(name): rows for name, rows in runs.groupby(by)}
     if not parts:
-        raise NotEnoughData(f"no measured run has {metric} and {by}")
+        raise InsufficientData(f"no measured run has {metric} and {by}")
     first = baseline if baseline is not None else next(iter(parts))
     if first not in parts:
         raise ConfigError(

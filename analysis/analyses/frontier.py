@@ -30,14 +30,13 @@ from analysis.prices import PRICE, currency_of, price_option, read_prices, with_
 from analysis.registry import SectionSpec, analysis
 from analysis.result import AnalysisAnswer, Highlight, Paragraph, Result, joined
 from analysis.store.frame import is_ok, require_homogeneous
-from paradnn.core.errors import ConfigError, NotEnoughData
+from paradnn.core.errors import ConfigError, InsufficientData
 from paradnn.core.results import ResultDescription
 from paradnn.core.words import counted
 from paradnn.statistics.dependence import Component
 from paradnn.statistics.effects import Schedule, SessionVariance, combine, unit_scatter
 from paradnn.statistics.estimate import LEVEL
 from paradnn.statistics.priors import classify_devices, scatter_priors
-from paradnn.statistics.regression import Lacking
 from paradnn.statistics.sessions import assign_sessions
 from paradnn.store.metrics import METRICS
 
@@ -111,7 +110,7 @@ def frontier(frame: pd.DataFrame, options: FrontierOptions) -> Result:
     Raises:
         ConfigError: If a limit is not a number, or a quantity or limit is not of a metric that has
             a better direction.
-        NotEnoughData: If no task has two choices with both quantities.
+        InsufficientData: If no task has two choices with both quantities.
     """
     prices = read_prices(options.price, frame)
     limits = {name: _number(name, value) for name, value in options.limit}
@@ -424,7 +423,7 @@ def frontiers(
     Raises:
         ConfigError: If a quantity or a limit is of no metric that has a better direction, or both
             quantities are the same.
-        NotEnoughData: If no task has two choices with both quantities.
+        InsufficientData: If no task has two choices with both quantities.
     """
     limits = limits or {}
     for flag, name in (*(("--limit", name) for name in limits), ("--x", x), ("--y", y)):
@@ -438,17 +437,17 @@ def frontiers(
             frame["best_accuracy"].notna() & frame["outcome"].eq("timeout").fillna(False)
         )
     found = []
-    lacking = []
+    omitted = []
     for task in tasks(frame[used]):
         try:
             found.append(_frontier(task, list(limits), pool, (x, y)))
-        except NotEnoughData as problem:
-            lacking.append(Lacking(task.name, str(problem)))
+        except InsufficientData as problem:
+            omitted.append(InsufficientData(str(problem), group=task.name))
     if not found:
-        raise NotEnoughData(
+        raise InsufficientData(
             "no task has two choices to compare",
-            lacking or [Lacking("all runs", "none is ok")],
-            "measure more, such as python -m paradnn.train -m mode=inference batch_size=1,8,64",
+            groups=omitted or [InsufficientData("none is ok", group="all runs")],
+            remedy="measure more, such as python -m paradnn.train -m mode=inference batch_size=1,8,64",
         )
     return found
 
@@ -459,9 +458,9 @@ def _frontier(
     rows = require_homogeneous(task.rows, ("protocol_id", "schema_version"), pool=pool)
     x, y = _quantities(task, rows, quantities)
     metrics = list(dict.fromkeys([x, y, *limits]))
-    lacking = [name for name in metrics if name not in rows or not rows[name].notna().any()]
-    if lacking:
-        raise NotEnoughData(f"no run has {', '.join(lacking)}")
+    missing = [name for name in metrics if name not in rows or not rows[name].notna().any()]
+    if missing:
+        raise InsufficientData(f"no run has {', '.join(missing)}")
     columns = [name for name in task.varies if name in rows]
     if columns:
         groups = [part for _, part in rows.groupby(columns, dropna=False, sort=False)]
@@ -474,7 +473,7 @@ def _frontier(
     table = table[whole].reset_index(drop=True)
     incomplete = int((~whole).sum())
     if len(table) < 2:
-        raise NotEnoughData(
+        raise InsufficientData(
             f"{counted(len(table), 'choice')} with {' and '.join(metrics)}, it takes two"
         )
     # Number choices that differ only in their environment.
@@ -503,7 +502,7 @@ def _quantities(
         recorded = [name for name in others if name in rows and rows[name].notna().any()]
         x = recorded[0] if recorded else others[-1]
     if x == y:
-        raise NotEnoughData(f"--x and the default of --y are both {x}; name --y, too")
+        raise InsufficientData(f"--x and the default of --y are both {x}; name --y, too")
     return x, y
 
 

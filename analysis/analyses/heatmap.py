@@ -66,7 +66,7 @@ def heatmap(frame: pd.DataFrame, options: HeatmapOptions) -> Result:
 
     Raises:
         ConfigError: a column or the metric does not exist.
-        NotEnoughData: no family has data for a map.
+        InsufficientData: no family has data for a map.
         HeterogeneousError: runs of a family on a device are heterogeneous.
     """
     maps = make_heat_maps(frame, options.x, options.y, options.metric, pool=options.pool)
@@ -140,8 +140,8 @@ def _sentences(maps: HeatMaps) -> Iterator[Paragraph]:
         if extent:
             head += f": {extent}"
         yield Paragraph(f"{head}.", tuple(_details(name, cells, maps)))
-    for lacking in maps.lacking:
-        yield Paragraph(f"{lacking}: no map.")
+    for omitted in maps.omitted:
+        yield Paragraph(f"{omitted}: no map.")
 
 
 def _format_extent(cells: pd.DataFrame, maps: HeatMaps) -> str:

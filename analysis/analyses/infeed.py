@@ -27,11 +27,10 @@ from analysis.registry import analysis
 from analysis.result import AnalysisAnswer, Paragraph, Result, joined
 from analysis.sides import rare_event_caveat
 from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneous
-from paradnn.core.errors import NotEnoughData
+from paradnn.core.errors import InsufficientData
 from paradnn.core.words import counted
 from paradnn.statistics.dependence import Unit, crossed_quantile, crossed_share, shared_levels
 from paradnn.statistics.estimate import Estimate
-from paradnn.statistics.regression import Lacking
 
 #: The size of a model. The host's work per example is fixed, so the wait should fall with it.
 _SIZE = "flops_per_example"
@@ -97,16 +96,16 @@ def infeed(frame: pd.DataFrame, options: InfeedOptions) -> Result:
         The points of `input_waits`, the longest wait first; `size` is called flops_per_example.
 
     Raises:
-        NotEnoughData: no run has both a wait and a size.
+        InsufficientData: no run has both a wait and a size.
         HeterogeneousError: the runs of a group are heterogeneous.
     """
-    summaries, lacking = input_waits(frame, options)
+    summaries, omitted = input_waits(frame, options)
     table = pd.concat([summary.points for summary in summaries], ignore_index=True)
     table = table.sort_values("infeed_fraction", ascending=False, kind="stable", ignore_index=True)
     return Result(
         numbers=table.rename(columns={"size": _SIZE}),
         answer=_answer(summaries, options),
-        sentences=[*_sentences(summaries, lacking, options)],
+        sentences=[*_sentences(summaries, omitted, options)],
         picture=lambda: draw_infeed(summaries, options),
         sources=tuple(run for summary in summaries for run in summary.runs["run_id"]),
         pooled=joined(summary.runs.attrs.get("pooled", "") for summary in summaries),
@@ -143,7 +142,9 @@ def _answer(summaries: Sequence[InputBoundSummary], options: InfeedOptions) -> A
 
 
 def _sentences(
-    summaries: Sequence[InputBoundSummary], lacking: Sequence[Lacking], options: InfeedOptions
+    summaries: Sequence[InputBoundSummary],
+    omitted: Sequence[InsufficientData],
+    options: InfeedOptions,
 ) -> Iterator[Paragraph | str]:
     for summary in summaries:
         bound = summary.points["input_bound"].sum()
@@ -154,7 +155,7 @@ def _sentences(
             f"{format_percent_interval(summary.median)}."
         )
         yield Paragraph(head, tuple(_details(summary)))
-    yield from (f"{reason}." for reason in lacking)
+    yield from (f"{reason}." for reason in omitted)
     samples = "; ".join(dict.fromkeys(summary.sample for summary in summaries))
     yield f"Intervals are 95%, over {samples}. Headroom is a bound: the step without the wait."
     yield from rare_event_caveat(min(len(summary.points) for summary in summaries))
@@ -185,7 +186,7 @@ def _details(summary: InputBoundSummary) -> Iterator[str]:
 
 def input_waits(
     frame: pd.DataFrame, options: InfeedOptions
-) -> tuple[list[InputBoundSummary], list[Lacking]]:
+) -> tuple[list[InputBoundSummary], list[InsufficientData]]:
     """Find the input-bound points of each family on each device.
 
     A point with the infeed fraction f is input-bound if f exceeds the threshold. Its headroom is
@@ -196,7 +197,7 @@ def input_waits(
         The summaries, and the groups without data together with the reasons.
 
     Raises:
-        NotEnoughData: no run has both a wait and a size.
+        InsufficientData: no run has both a wait and a size.
         HeterogeneousError: the runs of a group are heterogeneous.
     """
     if {"flops_per_step", "batch_size"} <= set(frame.columns):
@@ -216,7 +217,7 @@ def _summarize(group: FamilyGroup, options: InfeedOptions) -> InputBoundSummary:
     has_wait = rows["infeed_fraction"].between(0, 1) & (rows[_SIZE] > 0)
     runs = rows[is_ok(rows) & has_wait]
     if runs.empty:
-        raise NotEnoughData(f"no measured run has both infeed_fraction and {_SIZE}")
+        raise InsufficientData(f"no measured run has both infeed_fraction and {_SIZE}")
     runs = require_homogeneous(runs, pool=options.pool)
     points = _point_table(aggregate_replicates(runs), options)
     points.insert(0, "family", group.family)

@@ -21,7 +21,7 @@ from analysis.options import Options, option
 from analysis.registry import SectionSpec, analysis
 from analysis.result import AnalysisAnswer, Paragraph, Result, joined
 from analysis.store.frame import require_homogeneous
-from paradnn.core.errors import NotEnoughData
+from paradnn.core.errors import InsufficientData
 from paradnn.statistics.estimate import LEVEL
 
 _RATE = "scheduled_queries_per_second"
@@ -99,7 +99,7 @@ def latency(frame: pd.DataFrame, options: LatencyOptions) -> Result:
         A row for each rate of each policy: task, policy, and the columns of `Curve.table`.
 
     Raises:
-        NotEnoughData: no run had queries by a schedule.
+        InsufficientData: no run had queries by a schedule.
         HeterogeneousError: the runs of a task are heterogeneous.
     """
     metric = f"latency_{options.quantile}_ms"
@@ -193,7 +193,7 @@ def latency_curves(
         pool: whether heterogeneous runs may be pooled.
 
     Raises:
-        NotEnoughData: no run had queries by a schedule.
+        InsufficientData: no run had queries by a schedule.
         HeterogeneousError: the runs of a task are heterogeneous and `pool` is false.
     """
     runs = frame[:0]
@@ -202,7 +202,7 @@ def latency_curves(
         runs = runs[runs["outcome"].isin(["ok", "overload"])]
     if runs.empty:
         command = "python -m paradnn.train -m mode=inference scenario=server server.rate=50,100,200"
-        raise NotEnoughData(
+        raise InsufficientData(
             f"no run has queries by a schedule and {metric}; measure some: {command}"
         )
     curves = []

@@ -22,9 +22,8 @@ from analysis.point_names import point_names, with_point_names
 from analysis.registry import SectionSpec, analysis
 from analysis.result import AnalysisAnswer, Paragraph, Result, pooled_within
 from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneous
-from paradnn.core.errors import NotEnoughData
+from paradnn.core.errors import InsufficientData
 from paradnn.core.words import counted
-from paradnn.statistics.regression import Lacking
 
 #: Contradicting points that are named.
 _MAX_NAMED = 3
@@ -83,10 +82,10 @@ def memory(frame: pd.DataFrame, options: Options) -> Result:
         `MemoryFrontier.points`.
 
     Raises:
-        NotEnoughData: sizes differ in no group.
+        InsufficientData: sizes differ in no group.
         HeterogeneousError: the runs of a group are heterogeneous.
     """
-    frontiers, lacking = find_frontiers(frame, pool=options.pool)
+    frontiers, omitted = find_frontiers(frame, pool=options.pool)
     parts = []
     for frontier in frontiers:
         part = frontier.points.sort_values("edge", ascending=False, kind="stable")
@@ -98,7 +97,7 @@ def memory(frame: pd.DataFrame, options: Options) -> Result:
     return Result(
         numbers=pd.concat(parts, ignore_index=True),
         answer=_answer(frontiers),
-        sentences=[*_sentences(frontiers), *(f"{reason}." for reason in lacking)],
+        sentences=[*_sentences(frontiers), *(f"{reason}." for reason in omitted)],
         sources=tuple(run_ids),
         pooled=pooled_within(frame, ["family", "device"], pool=True) if options.pool else "",
     )
@@ -106,7 +105,7 @@ def memory(frame: pd.DataFrame, options: Options) -> Result:
 
 def find_frontiers(
     frame: pd.DataFrame, *, pool: bool = False
-) -> tuple[list[MemoryFrontier], list[Lacking]]:
+) -> tuple[list[MemoryFrontier], list[InsufficientData]]:
     """Find the memory frontier of each family on each device.
 
     Args:
@@ -117,7 +116,7 @@ def find_frontiers(
         The frontiers, and the groups without one together with the reasons.
 
     Raises:
-        NotEnoughData: sizes differ in no group.
+        InsufficientData: sizes differ in no group.
         HeterogeneousError: the runs of a group are heterogeneous and `pool` is false.
     """
     return analyze_groups(
@@ -137,11 +136,11 @@ def _find_frontier(group: FamilyGroup, *, pool: bool) -> MemoryFrontier:
     excluded = outcomes.value_counts().to_dict()
     points = points[is_informative].reset_index(drop=True)
     if points.empty:
-        raise NotEnoughData("no point was tried")
+        raise InsufficientData("no point was tried")
     varying = [name for name in hyperparameters(points) if points[name].nunique(dropna=False) > 1]
     sizes = _size_columns(points, varying)
     if sizes.empty:
-        raise NotEnoughData("no size varies among the points that were tried")
+        raise InsufficientData("no size varies among the points that were tried")
     failed = (~is_ok(points)).to_numpy(dtype=bool)
     side = np.full(len(points), "open", dtype=object)
     edge = np.zeros(len(points), dtype=bool)

@@ -106,7 +106,7 @@ def overhead(frame: pd.DataFrame, options: OverheadOptions) -> Result:
         With `layers` a row per launcher and layer, as `layer_table` returns it.
 
     Raises:
-        NotEnoughData: there are no runs.
+        InsufficientData: there are no runs.
         HeterogeneousError: runs of a device are heterogeneous.
     """
     require_runs(frame)

@@ -40,9 +40,8 @@ from analysis.store.frame import (
     select_rows,
 )
 from analysis.store.lazy_step_inputs import step_inputs
-from paradnn.core.errors import ConfigError, NotEnoughData, ParadnnError
+from paradnn.core.errors import ConfigError, InsufficientData, ParadnnError
 from paradnn.core.words import counted
-from paradnn.statistics.regression import Lacking
 
 if TYPE_CHECKING:
     from paradnn.forecast.process import LeaveOneOutErrors
@@ -112,7 +111,7 @@ def predict(frame: pd.DataFrame, options: PredictOptions) -> Result:
 
     Raises:
         ConfigError: If the metric cannot be predicted, or a space is too large.
-        NotEnoughData: If there are too few runs.
+        InsufficientData: If there are too few runs.
         SchemaError: If the runs of a group are heterogeneous.
     """
     completed = complete(frame, options.metric, options.pool)
@@ -165,7 +164,7 @@ def space_of(group: FamilyGroup, pool: bool = False) -> Space:
         pool: Whether to pool heterogeneous runs.
 
     Raises:
-        NotEnoughData: If no point was measured, or all runs are of one point.
+        InsufficientData: If no point was measured, or all runs are of one point.
         ConfigError: If the space is too large.
         SchemaError: If the runs are heterogeneous.
     """
@@ -176,11 +175,13 @@ def space_of(group: FamilyGroup, pool: bool = False) -> Space:
         ended = ", ".join(
             f"{count} {name}" for name, count in points["outcome"].value_counts().items()
         )
-        raise NotEnoughData(f"no point was measured ({ended})" if ended else "no point was tried")
+        raise InsufficientData(
+            f"no point was measured ({ended})" if ended else "no point was tried"
+        )
     wanted = _spanned(points)
     keys = [str(name) for name in wanted]
     if not keys:
-        raise NotEnoughData("all runs are of one point, so the space is one point")
+        raise InsufficientData("all runs are of one point, so the space is one point")
     if len(wanted) > _MOST_POINTS:
         what = f"the grid that the runs of {group.name} span has {len(wanted):,} points"
         raise ConfigError(
@@ -346,14 +347,14 @@ class PredictedGrid:
             the metric and its 95% interval as `low` and `high`, or the outcome `EXCLUDED`.
         spaces: The completed spaces.
         trust: Name of a space -> leave-one-out errors at its measured points.
-        lacking: The groups without a prediction, and why.
+        omitted: The groups without a prediction, and why.
     """
 
     metric: str
     frame: pd.DataFrame
     spaces: tuple[Space, ...]
     trust: dict[str, LeaveOneOutErrors]
-    lacking: tuple[Lacking, ...]
+    omitted: tuple[InsufficientData, ...]
 
 
 def complete(frame: pd.DataFrame, metric: str | None = None, pool: bool = False) -> PredictedGrid:
@@ -368,7 +369,7 @@ def complete(frame: pd.DataFrame, metric: str | None = None, pool: bool = False)
 
     Raises:
         ConfigError: If the metric does not follow from the step time.
-        NotEnoughData: If no group has `_LEAST` measured points and a space of three points or more.
+        InsufficientData: If no group has `_LEAST` measured points and a space of three points or more.
         SchemaError: If the runs of a group are heterogeneous.
     """
     if not is_ok(frame).any():  # every group then reports that nothing was measured
@@ -384,7 +385,7 @@ def complete(frame: pd.DataFrame, metric: str | None = None, pool: bool = False)
             "--metric", metric, "does not follow from the time of a step", f"predicted are {known}"
         )
     lacks = f"not enough data to predict {metric}"
-    spaces, lacking = analyze_groups(
+    spaces, omitted = analyze_groups(
         frame, lambda group: _space(group, metric, pool), lacks, "measure more points"
     )
     runs = pd.concat([space.runs for space in spaces])
@@ -399,7 +400,7 @@ def complete(frame: pd.DataFrame, metric: str | None = None, pool: bool = False)
         predictor = _Predictor(pd.concat([space.runs for space in mine]), metric)
         whole.loc[here, [metric, "low", "high"]] = predictor.at(whole[here])
         trust |= {space.name: predictor.leave_one_out(space.family) for space in mine}
-    return PredictedGrid(metric, whole, tuple(spaces), trust, tuple(lacking))
+    return PredictedGrid(metric, whole, tuple(spaces), trust, tuple(omitted))
 
 
 def is_sparse(frame: pd.DataFrame) -> bool:
@@ -417,18 +418,18 @@ def is_sparse(frame: pd.DataFrame) -> bool:
 
 def _space(group: FamilyGroup, metric: str, pool: bool) -> Space:
     if group.family == not_recorded("family"):
-        raise NotEnoughData("what runs are of is not known")
+        raise InsufficientData("what runs are of is not known")
     space = space_of(group, pool)
     ok = space.runs[is_ok(space.runs)]
     if metric not in ok or not (ok[metric] > 0).any():
-        raise NotEnoughData(f"no measured run has {metric}")
+        raise InsufficientData(f"no measured run has {metric}")
     if space.total < 3:
-        raise NotEnoughData(
+        raise InsufficientData(
             f"the space is {space.total} points, there is nothing between them to predict"
         )
     points = ok["point_id"].nunique()
     if points < _LEAST:
-        raise NotEnoughData(f"{counted(points, 'measured point')}, a prediction takes {_LEAST}")
+        raise InsufficientData(f"{counted(points, 'measured point')}, a prediction takes {_LEAST}")
     return space
 
 
@@ -444,7 +445,7 @@ class _Predictor:
         values = runs[metric].to_numpy(dtype="float64")
         seconds = _work(runs, self._does) / values if self._does else values
         if not np.isfinite(np.log(seconds)).all():
-            raise NotEnoughData(
+            raise InsufficientData(
                 f"{metric} gives no time of a step for all runs; leave those out with --where"
             )
         self._per = 1.0
@@ -486,7 +487,7 @@ def _work(rows: pd.DataFrame, name: str) -> np.ndarray:
     The work is computed if the model is known, and read from the column otherwise.
 
     Raises:
-        NotEnoughData: If the work of a row is unknown.
+        InsufficientData: If the work of a row is unknown.
     """
     if name != "batch_size":
         work = step_inputs.analytic_costs(rows)[name]
@@ -495,7 +496,7 @@ def _work(rows: pd.DataFrame, name: str) -> np.ndarray:
     if name in rows:
         work = work.fillna(pd.to_numeric(rows[name], errors="coerce").astype("float64"))
     if work.isna().any():
-        raise NotEnoughData(f"{name} of {int(work.isna().sum())} points is not known")
+        raise InsufficientData(f"{name} of {int(work.isna().sum())} points is not known")
     return work.to_numpy(dtype="float64")
 
 
@@ -544,7 +545,7 @@ def _told_of(completed: PredictedGrid) -> Iterator[Paragraph]:
             rest += f", {space.failed:,} did not run, {excluded:,} are taken to be out of memory"
         share = f"{space.measured:,} of {space.total:,} points were measured, {space.measured / space.total:.0%}"
         yield Paragraph(f"{space.name}: {share}; {rest}.", tuple(points))
-    yield from (Paragraph(f"{lacking}: nothing is predicted.") for lacking in completed.lacking)
+    yield from (Paragraph(f"{omitted}: nothing is predicted.") for omitted in completed.omitted)
     if not completed.frame["predicted"].any():
         yield Paragraph("Every point of the space was tried: there is nothing to predict.")
 

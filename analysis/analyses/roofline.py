@@ -117,7 +117,7 @@ def roofline(frame: pd.DataFrame, options: RooflineOptions) -> Result:
 
     Raises:
         ConfigError: the colour is not a column.
-        NotEnoughData: there are no runs.
+        InsufficientData: there are no runs.
         HeterogeneousError: runs of one device are heterogeneous.
     """
     if options.operations and options.colour not in (None, "type"):

@@ -26,7 +26,7 @@ from analysis.registry import SectionSpec, analysis
 from analysis.result import AnalysisAnswer, Paragraph, Result, joined
 from analysis.sides import describe_confounding
 from analysis.store.frame import families, is_ok, require_homogeneous
-from paradnn.core.errors import ConfigError, NotEnoughData
+from paradnn.core.errors import ConfigError, InsufficientData
 from paradnn.families import message_families
 from paradnn.statistics.contrast import Contrast
 from paradnn.statistics.dependence import Component
@@ -238,7 +238,7 @@ def fit_scaling(
 
     Raises:
         ConfigError: If the metric is not one of `METRICS`, or `by` is no column of numbers.
-        NotEnoughData: If no point was measured both on one device and on several.
+        InsufficientData: If no point was measured both on one device and on several.
         SchemaError: If the runs of a family are heterogeneous.
     """
     if metric not in METRICS:
@@ -275,7 +275,7 @@ def _counted(frame: pd.DataFrame, by: str) -> pd.DataFrame:
             f"name one that counts: {', '.join(_COUNTS)}",
         )
     if by not in measured or measured[by].notna().sum() == 0:
-        raise NotEnoughData(
+        raise InsufficientData(
             f"{by}: no measured run records how many; measure points with {by}=1 and more"
         )
     if not pd.api.types.is_numeric_dtype(measured[by]):
@@ -296,7 +296,7 @@ def _paired(
     one = measured[measured[by] == 1].drop(columns=by)
     if one.empty or counts == [1]:
         there = ", ".join(map(str, counts))
-        raise NotEnoughData(
+        raise InsufficientData(
             f"{by} = {there}: scaling needs points on 1 and on more; measure the same points on both"
         )
     parts: list[pd.DataFrame] = []
@@ -312,7 +312,7 @@ def _paired(
                 apart.setdefault(name, limit.rstrip("."))
     found = pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
     if found.empty:
-        raise NotEnoughData(
+        raise InsufficientData(
             f"no point was measured with {by}=1 and with more; measure the same points on both"
         )
     return found, apart, contrasts

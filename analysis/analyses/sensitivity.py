@@ -42,7 +42,7 @@ from analysis.registry import SectionSpec, analysis
 from analysis.regression_terms import encode, format_weight, logarithms, takes_logarithm
 from analysis.result import AnalysisAnswer, Highlight, Paragraph, Result, pooled_within
 from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneous, units
-from paradnn.core.errors import NotEnoughData
+from paradnn.core.errors import InsufficientData
 from paradnn.core.words import counted
 from paradnn.statistics.decision import adjust_p_values
 from paradnn.statistics.dependence import Component, Levels, Unit, shared_levels, sum_components
@@ -165,7 +165,7 @@ def sensitivity(frame: pd.DataFrame, options: SensitivityOptions) -> Result:
 
     Raises:
         ConfigError: If the runs lack a column or the metric.
-        NotEnoughData: If no group can be fitted.
+        InsufficientData: If no group can be fitted.
         SchemaError: If the runs of a group are heterogeneous.
     """
     pooled = ""
@@ -176,7 +176,7 @@ def sensitivity(frame: pd.DataFrame, options: SensitivityOptions) -> Result:
     else:
         metric = choose_metric(frame)
     columns = [find_column(frame, name, "--on") for name in options.on or ()]
-    fits, lacking = analyze_groups(
+    fits, omitted = analyze_groups(
         frame,
         lambda group: _fit(group, metric, columns, options),
         f"not enough data to explain {metric}",
@@ -195,7 +195,7 @@ def sensitivity(frame: pd.DataFrame, options: SensitivityOptions) -> Result:
         numbers=pd.concat([_rows(fit, metric) for fit in fits], ignore_index=True),
         sentences=[
             *(fit.paragraph for fit in fits),
-            *(f"{group}: no fit." for group in lacking),
+            *(f"{group}: no fit." for group in omitted),
             explanation,
         ],
         picture=lambda: _draw(fits, f"{prefix}{label(metric)}", log),
@@ -281,13 +281,13 @@ def _fit(
         options: The options of the analysis.
 
     Raises:
-        NotEnoughData: If too few points have the metric and all hyperparameters.
+        InsufficientData: If too few points have the metric and all hyperparameters.
     """
     log = options.log_scale == "both"
     ok = is_ok(group.rows)
     measured = group.rows[ok & group.rows[metric].notna()]
     if measured.empty:
-        raise NotEnoughData(f"no measured run has {metric}")
+        raise InsufficientData(f"no measured run has {metric}")
     measured = require_homogeneous(measured, pool=options.pool)
     names = [
         name
@@ -297,7 +297,7 @@ def _fit(
     points = aggregate_replicates(measured)
     rows = points[points[names].notna().all(axis=1)]
     if rows.empty:
-        raise NotEnoughData(
+        raise InsufficientData(
             f"no measured run has all of {format_values(set(map(label, names)), 12)}; "
             "choose some with --on"
         )

@@ -23,12 +23,11 @@ from analysis.result import AnalysisAnswer, AnswerVerdict, Result, joined
 from analysis.sides import describe_basis, describe_confounding, format_ratio, speed_word
 from analysis.store.frame import families, is_ok, require_homogeneous
 from analysis.versions import sort_versions, version_key
-from paradnn.core.errors import ConfigError, NotEnoughData
+from paradnn.core.errors import ConfigError, InsufficientData
 from paradnn.core.words import counted
 from paradnn.statistics.contrast import Contrast, judge
 from paradnn.statistics.decision import MARGIN
 from paradnn.statistics.dependence import Unit
-from paradnn.statistics.regression import Lacking
 from paradnn.statistics.verdict import Verdict
 
 #: Columns that are compared by default. Of the first two, only the first that varies is compared,
@@ -103,7 +102,7 @@ def software(frame: pd.DataFrame, options: SoftwareOptions) -> Result:
 
     Raises:
         ConfigError: If a column or the baseline is not among the runs.
-        NotEnoughData: If no runs can be paired.
+        InsufficientData: If no runs can be paired.
         SchemaError: If the runs of a side are heterogeneous.
     """
     if options.baseline is not None and len(options.by or ()) != 1:
@@ -115,24 +114,26 @@ def software(frame: pd.DataFrame, options: SoftwareOptions) -> Result:
         )
     measured = frame[is_ok(frame)]
     if measured.empty:
-        raise NotEnoughData(
+        raise InsufficientData(
             "software: no measured run to compare; measure a point with two versions or precisions"
         )
     problems = _column_problems(measured, options.by)
-    lacking = [Lacking(name, problem) for name, problem in problems.items() if problem]
+    omitted = [
+        InsufficientData(problem, group=name) for name, problem in problems.items() if problem
+    ]
     rows: list[dict[str, Any]] = []
     pooled: set[str] = set()
     for column, problem in problems.items():
         if problem:
             continue
         for platform, runs in _split_platforms(measured, column):
-            for pairs in _pairs_with_baseline(runs, column, platform, options, lacking):
+            for pairs in _pairs_with_baseline(runs, column, platform, options, omitted):
                 rows.extend(_rows(pairs, options.unit))
                 pooled.add(pairs.attrs["pooled"])
     if not rows:
-        raise NotEnoughData(
+        raise InsufficientData(
             "not enough data",
-            lacking,
+            omitted,
             "measure the same points with two versions, precisions or compile modes",
         )
     table = judge(pd.DataFrame(rows)).rename(columns=_RENAMED_COLUMNS)[_TABLE_COLUMNS]
@@ -142,7 +143,7 @@ def software(frame: pd.DataFrame, options: SoftwareOptions) -> Result:
         answer=_answer(table, options.metric),
         sentences=[
             *map(_describe, table.to_dict("records")),
-            *(f"Not compared: {group}." for group in lacking),
+            *(f"Not compared: {group}." for group in omitted),
             *limits,
             f"Speedups are in {options.metric}, point by point, on the points that both ran; "
             "intervals are 95%; verdicts are on the geometric mean.",
@@ -285,17 +286,19 @@ def _pairs_with_baseline(
     column: str,
     platform: str,
     options: SoftwareOptions,
-    lacking: list[Lacking],
+    omitted: list[InsufficientData],
 ) -> Iterator[pd.DataFrame]:
     """Yield the pairs of each value with the baseline on one platform.
 
-    Reasons for points that cannot be compared are appended to `lacking`.
+    Reasons for points that cannot be compared are appended to `omitted`.
     """
     group = f"{column} on {platform}"
     texts = rows[column].astype("string").astype("object")
     values = sort_versions(list(texts.dropna().unique()))
     if len(values) < 2:
-        lacking.append(Lacking(group, f"all runs have {', '.join(values) or 'none'}"))
+        omitted.append(
+            InsufficientData(f"all runs have {', '.join(values) or 'none'}", group=group)
+        )
         return
     baseline = _baseline(column, values, options.baseline)
     for value in values:
@@ -309,7 +312,7 @@ def _pairs_with_baseline(
         attrs = pairs.attrs
         all_families = families(pd.concat(sides))
         for problem in _unpaired(pairs, value, baseline, all_families):
-            lacking.append(Lacking(group, problem))
+            omitted.append(InsufficientData(problem, group=group))
         if len(pairs):
             labeled = pairs.assign(on_device=platform, column=column, value=value, over=baseline)
             pooled = joined(side.attrs.get("pooled", "") for side in sides)

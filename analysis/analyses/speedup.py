@@ -39,13 +39,13 @@ from analysis.sides import (
     speed_word,
 )
 from analysis.store.frame import families
-from paradnn.core.errors import ConfigError, NotEnoughData
+from paradnn.core.errors import ConfigError, InsufficientData
 from paradnn.core.words import counted
 from paradnn.statistics.contrast import Contrast, judge
 from paradnn.statistics.decision import adjust_p_values
 from paradnn.statistics.dependence import Unit, shared_levels
 from paradnn.statistics.estimate import LEVEL
-from paradnn.statistics.regression import Lacking, Regression, regress
+from paradnn.statistics.regression import Regression, regress
 from paradnn.statistics.verdict import Verdict
 
 #: Families that one figure can show.
@@ -106,13 +106,13 @@ class Speedup(NamedTuple):
         pairs: The pairs, as `pairing.pair` returns them.
         families: A row per family, as `summarize` returns it.
         fits: A regression for each family that allows one.
-        lacking: Why the other families have none.
+        omitted: Why the other families have none.
     """
 
     pairs: pd.DataFrame
     families: pd.DataFrame
     fits: tuple[SpeedupFit, ...]
-    lacking: tuple[Lacking, ...]
+    omitted: tuple[InsufficientData, ...]
 
 
 @analysis(
@@ -187,7 +187,7 @@ def _describe(result: Speedup, sides: Sides, options: SpeedupOptions) -> Iterato
             yield _describe_family(row, word, names)
         yield describe_interval_sources(result.pairs)
     yield from map(_describe_fit, result.fits)
-    yield from (f"{group}: no regression." for group in result.lacking)
+    yield from (f"{group}: no regression." for group in result.omitted)
     yield from sides.describe_differences(result.pairs)
 
 
@@ -256,15 +256,15 @@ def pair_points(
     """
     pairs = pair(a, b, metric, on, carry)
     fits = []
-    lacking = []
+    omitted = []
     for family in families(pairs):
         rows = pairs[pairs["family"] == family]
         try:
             require_like_sessions(pairs, family)
             fits.append(_fit(family, rows, terms, unit))
-        except NotEnoughData as problem:
-            lacking.append(Lacking(family, str(problem)))
-    return Speedup(pairs, summarize(pairs, unit), tuple(fits), tuple(lacking))
+        except InsufficientData as problem:
+            omitted.append(InsufficientData(str(problem), group=family))
+    return Speedup(pairs, summarize(pairs, unit), tuple(fits), tuple(omitted))
 
 
 def summarize(pairs: pd.DataFrame, unit: Unit = "crossed") -> pd.DataFrame:

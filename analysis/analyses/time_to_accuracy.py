@@ -27,7 +27,7 @@ from analysis.prices import PRICE, price_option, read_prices, with_costs
 from analysis.registry import analysis
 from analysis.result import AnalysisAnswer, Paragraph, Result
 from analysis.store.frame import families
-from paradnn.core.errors import NotEnoughData
+from paradnn.core.errors import InsufficientData
 from paradnn.core.words import counted
 from paradnn.statistics.decision import Decision, decide
 from paradnn.statistics.dependence import Component
@@ -85,7 +85,7 @@ def time_to_accuracy(frame: pd.DataFrame, options: TimeToAccuracyOptions) -> Res
     - `speedup`: over the smallest batch size that has a score; missing for upper bounds.
 
     Raises:
-        NotEnoughData: If no run trains to an accuracy.
+        InsufficientData: If no run trains to an accuracy.
     """
     frame = with_costs(frame, read_prices(options.price, frame))
     if "best_accuracy" not in frame:
@@ -93,7 +93,7 @@ def time_to_accuracy(frame: pd.DataFrame, options: TimeToAccuracyOptions) -> Res
     else:
         runs = _without_interrupted(frame[frame["best_accuracy"].notna()])
     if runs.empty:
-        raise NotEnoughData(
+        raise InsufficientData(
             "no run trains to an accuracy; measure one: python -m paradnn.train task=learn"
         )
     missing = [name for name in (*_TARGET_METRICS, "batch_size") if name not in runs]

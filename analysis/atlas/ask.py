@@ -36,7 +36,7 @@ from analysis.store.lazy_step_inputs import step_inputs
 from paradnn.cli.console import say
 from paradnn.cli.parser import Parser
 from paradnn.cli.program import program
-from paradnn.core.errors import ConfigError, NotEnoughData
+from paradnn.core.errors import ConfigError, InsufficientData
 from paradnn.core.layers import COMPUTE_BYTES
 from paradnn.core.words import did_you_mean
 from paradnn.store.files import write_json
@@ -187,7 +187,7 @@ def _answer(
         try:
             atlas = own_atlas(kernels, device, row, options.similar)
             return estimate_step_time(row, device, atlas=atlas)
-        except NotEnoughData as problem:
+        except InsufficientData as problem:
             missing = str(problem)
     elif options.similar:
         raise ConfigError(

@@ -25,7 +25,7 @@ from analysis.atlas.traced import traced_layers
 from analysis.atlas.whole_steps import fc_columns, overhead_note
 from analysis.format import format_seconds
 from analysis.lazy import np
-from paradnn.core.errors import NotEnoughData
+from paradnn.core.errors import InsufficientData
 from paradnn.core.layers import COMPUTE_BYTES, sum_costs
 from paradnn.families import Model, optimizer_slots
 from paradnn.families.operations import Operation, RepeatedOperation, product_operations
@@ -300,7 +300,7 @@ def _estimate_from_kernels(question: _Question) -> StepTimeEstimate:
         return question.unknown(_missing_products_reason(question))
     try:
         phases = list(_phases(question))
-    except NotEnoughData as problem:
+    except InsufficientData as problem:
         return question.unknown(str(problem))
     estimates = []
     for operations, other_bytes in phases:
@@ -343,7 +343,7 @@ def _phases(question: _Question) -> Iterator[tuple[Sequence[RepeatedOperation], 
         The products of the phase, and the bytes that it moves beyond these.
 
     Raises:
-        NotEnoughData: A user's own model cannot be built here.
+        InsufficientData: A user's own model cannot be built here.
     """
     row = question.row
     model = question.model

@@ -17,7 +17,7 @@ from analysis.atlas.points import model_from_row
 from analysis.lazy import np, pd
 from analysis.store.frame import IDENTITY
 from analysis.store.lazy_step_inputs import step_inputs
-from paradnn.core.errors import NotEnoughData, StoreError
+from paradnn.core.errors import InsufficientData, StoreError
 from paradnn.families import FAMILIES
 from paradnn.families.operations import Operation
 
@@ -64,7 +64,7 @@ def own_atlas(
         similar: A device of the shipped atlas whose fits are the prior of these.
 
     Raises:
-        NotEnoughData: Too few kernels ran there.
+        InsufficientData: Too few kernels ran there.
         ConfigError: The similar device is not in the atlas.
     """
     from paradnn.forecast.operation_times import MIN_OPERATIONS
@@ -104,7 +104,7 @@ def own_atlas(
         )
     if not groups:
         found = ", ".join(f"{count} {kind}" for kind, count in counts.items())
-        raise NotEnoughData(
+        raise InsufficientData(
             f"too few kernels ran there ({found}); "
             f"at least {MIN_OPERATIONS} of a kind are needed, {2 * MIN_OPERATIONS} are better"
         )
@@ -121,7 +121,7 @@ def _comparable_kernels(runs: pd.DataFrame, device: str, row: Mapping[Any, Any])
         runs = runs[runs[name].eq(value) | runs[name].isna()]
     if runs.empty:
         settings = " ".join(f"{name}={value}" for name, value in wanted.items())
-        raise NotEnoughData(
+        raise InsufficientData(
             f"no kernel ran there with {settings}; "
             "measure some: paradnn train -m experiment=kernels"
         )

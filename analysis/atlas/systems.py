@@ -15,7 +15,7 @@ from typing import Any
 from analysis.atlas import Atlas, TimingGroup, make_operation
 from analysis.atlas.kernels import Columns, collective, product
 from analysis.lazy import np
-from paradnn.core.errors import ConfigError, NotEnoughData
+from paradnn.core.errors import ConfigError, InsufficientData
 from paradnn.platform.specifications import Hardware, find_hardware
 
 #: Sides of square products.
@@ -48,7 +48,7 @@ def system_file(name: str, atlas: Atlas, device: str) -> tuple[Any, Any]:
 
     Raises:
         ConfigError: The device has no specifications.
-        NotEnoughData: No products were timed on the device.
+        InsufficientData: No products were timed on the device.
     """
     hardware = find_hardware(device)
     if hardware is None or hardware.memory_bytes is None or "float32" not in hardware.peak_flops:
@@ -60,7 +60,7 @@ def system_file(name: str, atlas: Atlas, device: str) -> tuple[Any, Any]:
         )
     gemm = atlas.find_group(device, "gemm", "bfloat16")
     if gemm is None:
-        raise NotEnoughData(f"no products of 16-bit numbers were timed on {device}")
+        raise InsufficientData(f"no products of 16-bit numbers were timed on {device}")
     products = [product(side, side, side, 2) for side in _PRODUCT_SIDES]
     vector_products = [product(1, side, side, 2) for side in _MATRIX_SIDES]
     rates = {

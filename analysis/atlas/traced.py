@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from paradnn.core.errors import NotEnoughData
+from paradnn.core.errors import InsufficientData
 from paradnn.core.layers import Layer, Multiply
 from paradnn.families import Model
 
@@ -27,12 +27,12 @@ def traced_layers(framework: str, model: Model, batch: int) -> list[Layer]:
         is not in the trace: each result is assumed to be read and written once more.
 
     Raises:
-        NotEnoughData: The model cannot be built.
+        InsufficientData: The model cannot be built.
     """
     question = {"framework": framework, "model": vars(model), "batch_size": batch}
     trace = _trace(json.dumps(question))
     if "why" in trace:
-        raise NotEnoughData(trace["why"])
+        raise InsufficientData(trace["why"])
     layers: list[Layer] = []
     for category, flops, operand_sizes in trace["products"]:
         layers.append(

@@ -24,7 +24,7 @@ from analysis.sides import is_speed
 from analysis.store.conditions import Condition, Conditions, filter_rows, format_conditions
 from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneous
 from analysis.versions import sort_versions
-from paradnn.core.errors import NotEnoughData, ParadnnError
+from paradnn.core.errors import InsufficientData, ParadnnError
 from paradnn.core.words import counted
 from paradnn.statistics.contrast import Contrast
 from paradnn.statistics.dependence import Component, shared_levels
@@ -98,22 +98,22 @@ def require(frame: pd.DataFrame, conditions: Conditions, noun: str = "run") -> p
         noun: What a row is.
 
     Raises:
-        NotEnoughData: If no row meets them. The message lists the conditions up to the first
+        InsufficientData: If no row meets them. The message lists the conditions up to the first
             that no row meets.
     """
     rows = frame
     applied = dict[str, tuple[Condition, ...]]()
     for name, group in conditions.items():
         if name not in frame:
-            raise NotEnoughData(f"no {noun} records {name}")
+            raise InsufficientData(f"no {noun} records {name}")
         rows = filter_rows(rows, group, "condition")
         applied[name] = group
         if rows.empty:
             break
     if rows.empty and applied:
-        raise NotEnoughData(f"no {noun}s with {format_conditions(applied)}")
+        raise InsufficientData(f"no {noun}s with {format_conditions(applied)}")
     if rows.empty:
-        raise NotEnoughData(f"no {noun}s")
+        raise InsufficientData(f"no {noun}s")
     return rows
 
 
@@ -126,17 +126,17 @@ def side(data: Data, conditions: Conditions, metric: str | None = None) -> pd.Da
         metric: If given, only ok runs with a value of it are returned.
 
     Raises:
-        NotEnoughData: If no run qualifies.
+        InsufficientData: If no run qualifies.
         SchemaError: If the runs are heterogeneous.
     """
     rows = require(data.frame, conditions)
     if metric is not None:
         ok = rows[is_ok(rows)]
         if ok.empty:
-            raise NotEnoughData("none of these runs is ok")
+            raise InsufficientData("none of these runs is ok")
         rows = ok[ok[metric].notna()] if metric in ok else ok.iloc[:0]
         if rows.empty:
-            raise NotEnoughData(f"no {metric} was measured in these {counted(len(ok), 'run')}")
+            raise InsufficientData(f"no {metric} was measured in these {counted(len(ok), 'run')}")
     rows = require_homogeneous(rows, pool=data.pool)
     data.used.update(rows["run_id"])
     if rows.attrs.get("pooled"):
@@ -165,7 +165,7 @@ def paired_points(
         extra: Columns of numbers to keep that do not identify a point, such as parameters.
 
     Raises:
-        NotEnoughData: If a side has no runs, or no point was measured on both.
+        InsufficientData: If a side has no runs, or no point was measured on both.
     """
     measured = []
     tried = []
@@ -182,7 +182,7 @@ def paired_points(
     ]
     pairs = pair(tried[0], tried[1], metric, carry=carried)
     if pairs.empty:
-        raise NotEnoughData(
+        raise InsufficientData(
             f"no point was measured on both sides, of {len(measured[0])} and "
             f"{counted(len(measured[1]), 'run')}"
         )
@@ -203,26 +203,26 @@ def paired_operations(
         metric: The metric to compare.
 
     Raises:
-        NotEnoughData: If a side has no profile, or no operation was profiled on both.
+        InsufficientData: If a side has no profile, or no operation was profiled on both.
     """
     sides = []
     for conditions in (a, b):
         runs = side(data, {**where, **conditions})
         rows = data.operations.merge(runs[identity_columns(runs)], on="run_id")
         if rows.empty:
-            raise NotEnoughData(
+            raise InsufficientData(
                 f"none of {counted(len(runs), 'run')} was profiled; "
                 "measure with measure.profile=true"
             )
         if metric not in rows or rows[metric].isna().all():
-            raise NotEnoughData(f"no {metric} in the operation tables")
+            raise InsufficientData(f"no {metric} in the operation tables")
         sides.append(rows)
     sides[1] = require(sides[1], operations, "operation")
     operations_a, operations_b = (rows.rename(columns={"type": _OPERATION}) for rows in sides)
     keys, _ = join_columns(operations_a, operations_b)
     pairs = pair(operations_a, operations_b, metric, on=[*keys, _OPERATION])
     if pairs.empty:
-        raise NotEnoughData("no operation was profiled on both sides")
+        raise InsufficientData("no operation was profiled on both sides")
     return pairs
 
 
@@ -407,9 +407,9 @@ def _successive_versions(check: Check, data: Data) -> list[tuple[Conditions, Con
     if name in rows:
         versions = sort_versions(set(rows[name].dropna().astype("str")))
     if not versions:
-        raise NotEnoughData(f"no run records {name}")
+        raise InsufficientData(f"no run records {name}")
     if len(versions) < 2:
-        raise NotEnoughData(f"one {name} alone: {versions[0]}")
+        raise InsufficientData(f"one {name} alone: {versions[0]}")
     conditions = [{name: (Condition(name, "=", (version,)),)} for version in versions]
     return [(new, old) for old, new in itertools.pairwise(conditions)]
 
@@ -474,13 +474,13 @@ def _share(check: Check, data: Data) -> CheckFinding:
     runs = side(data, check.where)
     profiled = data.operations[data.operations["run_id"].isin(runs["run_id"])]
     if profiled.empty:
-        raise NotEnoughData(
+        raise InsufficientData(
             f"none of these {counted(len(runs), 'run')} was profiled; "
             "measure with measure.profile=true"
         )
-    lacking = [name for name in check.operations if name not in profiled]
-    if lacking:
-        raise NotEnoughData(f"the operation tables do not record {', '.join(lacking)}")
+    missing = [name for name in check.operations if name not in profiled]
+    if missing:
+        raise InsufficientData(f"the operation tables do not record {', '.join(missing)}")
     conditions = [condition for group in check.operations.values() for condition in group]
     matching = filter_rows(profiled, conditions, "operations")
     shares = matching.groupby("run_id")["share"].sum()
@@ -503,14 +503,14 @@ def _outcome(check: Check, data: Data) -> CheckFinding:
     ended_a = tried_a[tried_a["outcome"].isin(check.a_outcome)]
     ended_b = tried_b[tried_b["outcome"].isin(check.b_outcome)]
     if ended_b.empty:
-        raise NotEnoughData(
+        raise InsufficientData(
             f"no point ended as {'|'.join(check.b_outcome)} with {format_conditions(check.b)}"
         )
     points_b = set(_point_keys(ended_b, keys))
     points_a = _point_keys(tried_a, keys)
     both = points_b & set(points_a)
     if not both:
-        raise NotEnoughData(
+        raise InsufficientData(
             f"none of the {counted(len(points_b), 'point')} that did was tried with "
             f"{format_conditions(check.a)}"
         )
@@ -569,7 +569,7 @@ def _regression_rows(
         rows = rows.assign(response=rows[check.metric])
     for name in columns:
         if name not in rows or rows[name].isna().all():
-            raise NotEnoughData(f"no run records {name}")
+            raise InsufficientData(f"no run records {name}")
     rows = rows[rows[list(columns)].notna().all(axis=1)]
     if not check.a:
         when = measurement_times(runs, rows["point_id"])
@@ -583,20 +583,20 @@ def _regress_on(
     design = _rank_design(rows, columns)
     texts = [name for name in columns if name not in design]
     if texts:
-        raise NotEnoughData(f"{texts[0]} is a text, not a number")
+        raise InsufficientData(f"{texts[0]} is a text, not a number")
     regression = _regress_ranks(rows, when, design)
     for name in columns:
         if name in regression.collinear:
             others = ", ".join(regression.collinear[name])
-            raise NotEnoughData(
+            raise InsufficientData(
                 f"{name} goes with {others} in these {counted(regression.rows, 'point')}"
             )
         if name not in regression.weights.index:
-            raise NotEnoughData(
+            raise InsufficientData(
                 f"{name} does not vary in these {counted(regression.rows, 'point')}"
             )
         if regression.weights["between"][name] >= BETWEEN:
-            raise NotEnoughData(
+            raise InsufficientData(
                 f"other values of {name} were measured in other sessions, which may differ as much"
             )
     return regression

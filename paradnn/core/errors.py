@@ -7,7 +7,6 @@ outcome. Any other exception that reaches the top level is a bug.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 from paradnn.core.words import without_logins
 
@@ -77,28 +76,40 @@ class DataError(ParadnnError):
     """A file is damaged, incomplete or not of the expected kind."""
 
 
-class NotEnoughData(ParadnnError):
+class InsufficientData(ParadnnError):
     """The data are insufficient for an answer.
+
+    An analysis raises it. An analysis of several groups collects one per group that it omits.
 
     Args:
         problem: What is missing.
-        lacking: What is missing per group of runs; None if `problem` says it all.
+        group: Name of the group of runs without an answer, such as a family on a device.
+        groups: What is missing in each group, if no group has an answer.
         remedy: What to do.
 
     Attributes:
-        problem: What is missing, without groups and remedy.
+        problem: What is missing, without group names and remedy.
+        group: Name of the group, or None.
     """
 
     def __init__(
-        self, problem: str, lacking: Sequence[Any] | None = None, remedy: str = ""
+        self,
+        problem: str,
+        *,
+        group: str | None = None,
+        groups: Sequence["InsufficientData"] | None = None,
+        remedy: str = "",
     ) -> None:
         message = problem
-        if lacking is not None:
-            message += f": {_list_groups(lacking)}"
+        if group is not None:
+            message = f"{group}: {message}"
+        if groups is not None:
+            message += f": {_list_groups(groups)}"
         if remedy:
             message += f"; {remedy}"
         super().__init__(message)
         self.problem = problem
+        self.group = group
 
 
 class PointEnded(Exception):
@@ -144,8 +155,8 @@ def require_value(
         raise ConfigError(key, value, reason, remedy or default_remedy)
 
 
-def _list_groups(groups: Sequence[Any]) -> str:
-    """Return the first groups as text, and how many more there are."""
+def _list_groups(groups: Sequence[InsufficientData]) -> str:
+    """Return what the first groups lack as text, and how many more there are."""
     if not groups:
         return "there are no runs"
     text = "; ".join(str(group) for group in groups[:_MAX_LISTED_GROUPS])

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from paradnn.core.errors import NotEnoughData
+from paradnn.core.errors import InsufficientData
 from paradnn.core.words import counted
 from paradnn.statistics.dependence import Component, Levels, crossed_variances, sum_components
 from paradnn.statistics.estimate import LEVEL
@@ -42,16 +42,6 @@ _CONSTANT = 1e-12
 #: Values that a column needs to show how they scatter about a line.
 _MINIMUM_VALUES = 3
 _TINY = 1e-300
-
-
-class Lacking(NamedTuple):
-    """A group that could not be analyzed, such as a family on a device, and why."""
-
-    group: str
-    problem: str
-
-    def __str__(self) -> str:
-        return f"{self.group}: {self.problem}"
 
 
 @dataclass(frozen=True)
@@ -119,15 +109,15 @@ def regress(
             may have its own slope along the other.
 
     Raises:
-        NotEnoughData: If there are fewer than two rows per coefficient, or nothing varies.
+        InsufficientData: If there are fewer than two rows per coefficient, or nothing varies.
     """
     from statsmodels.regression.linear_model import OLS
 
     values = np.asarray(values, dtype="float64")
     if len(values) < 2:
-        raise NotEnoughData("there is one point")
+        raise InsufficientData("there is one point")
     if np.ptp(values) <= _CONSTANT * np.abs(values).max():
-        raise NotEnoughData(f"the metric is the same in all {len(values)} rows")
+        raise InsufficientData(f"the metric is the same in all {len(values)} rows")
     standardized = _standardize(design.astype("float64"))
     terms = standardized.scores.shape[1]
     x = np.column_stack([np.ones(len(values)), standardized.scores])
@@ -289,7 +279,7 @@ def _standardize(values: pd.DataFrame) -> _Standardized:
     """Standardize columns, without the constant and the collinear ones.
 
     Raises:
-        NotEnoughData: If no column is left, or there are too few rows.
+        InsufficientData: If no column is left, or there are too few rows.
     """
     varies = values.max() - values.min() > _CONSTANT * values.abs().max()
     constant = {str(name): float(values[name].iloc[0]) for name in values.columns[~varies]}
@@ -297,10 +287,10 @@ def _standardize(values: pd.DataFrame) -> _Standardized:
     scores, collinear = independent_columns((values - values.mean()) / values.std())
     count, terms = scores.shape
     if not terms:
-        raise NotEnoughData("no hyperparameter varies")
+        raise InsufficientData("no hyperparameter varies")
     needed = _ROWS_PER_COEFFICIENT * (terms + 1)
     if count < needed:
-        raise NotEnoughData(
+        raise InsufficientData(
             f"{counted(count, 'point')} for {counted(terms, 'term')}, at least {needed} are needed"
         )
     return _Standardized(scores, values.std()[scores.columns], constant, collinear)

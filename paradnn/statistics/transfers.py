@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from paradnn.core.errors import NotEnoughData
+from paradnn.core.errors import InsufficientData
 from paradnn.statistics.dependence import Component
 from paradnn.statistics.estimate import Estimate
 from paradnn.statistics.lazy import np, pd, stats
@@ -136,7 +136,7 @@ def fit_transfers(
         sessions: (n,) labels of sessions. Runs without a label share one session.
 
     Raises:
-        NotEnoughData: If there are fewer than four distinct sizes.
+        InsufficientData: If there are fewer than four distinct sizes.
     """
     runs = pd.DataFrame({"size": np.asarray(sizes, float), "us": np.asarray(times, float)})
     # Runs without a label share one session.
@@ -152,7 +152,7 @@ def fit_transfers(
     x = means.index.to_numpy(dtype=float)
     y = np.exp(means.to_numpy())
     if len(x) < FEWEST:
-        raise NotEnoughData(f"{len(x)} sizes of messages; a fit takes {FEWEST}")
+        raise InsufficientData(f"{len(x)} sizes of messages; a fit takes {FEWEST}")
     shared = _shared(runs)
     edges = _edges(x)
 

@@ -20,7 +20,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from paradnn.core.errors import NotEnoughData
+from paradnn.core.errors import InsufficientData
 from paradnn.statistics.dependence import Component, Levels
 from paradnn.statistics.lazy import np
 
@@ -59,17 +59,17 @@ def variance_shares(
         levels: Levels that the points share; None for independent points.
 
     Raises:
-        NotEnoughData: If there are more than MOST_FACTORS hyperparameters, or too few points.
+        InsufficientData: If there are more than MOST_FACTORS hyperparameters, or too few points.
     """
     names = list(dict.fromkeys(name for owner in owners for name in sorted(owner)))
     count, terms = columns.shape
     if len(names) > MOST_FACTORS:
-        raise NotEnoughData(
+        raise InsufficientData(
             f"shares of {len(names)} hyperparameters need 2^{len(names)} regressions, at most "
             f"{MOST_FACTORS} are possible; choose some with --on"
         )
     if count < 3 * (terms + 1):
-        raise NotEnoughData(
+        raise InsufficientData(
             f"{count} points for shares of {terms} terms, at least {3 * (terms + 1)} are needed"
         )
     data = np.column_stack([_standardize(columns), _standardize(values[:, None])])

@@ -7,7 +7,7 @@ from analysis.analyses.beside import BesideOptions, beside
 from analysis.cli import make_parser
 from analysis.options import read_arguments
 from analysis.result import Result
-from paradnn.core.errors import NotEnoughData
+from paradnn.core.errors import InsufficientData
 from tests.analysis.planted import ROW
 
 #: A fully connected model with published steps on TPU v2 (bfloat16) and V100 (float16).
@@ -117,5 +117,5 @@ def test_a_floor_is_called_a_floor_and_is_in_no_mean() -> None:
 
 
 def test_published_runs_are_not_measured_here() -> None:
-    with pytest.raises(NotEnoughData, match="every run is published"):
+    with pytest.raises(InsufficientData, match="every run is published"):
         compare(run(FC, 100.0, source="published"))

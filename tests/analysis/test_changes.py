@@ -14,7 +14,7 @@ from scipy import stats
 from analysis import changes
 from analysis.analyses.changes import ChangesOptions, _divergence, change_points
 from analysis.cli import main
-from paradnn.core.errors import ConfigError, NotEnoughData
+from paradnn.core.errors import ConfigError, InsufficientData
 from tests.analysis.planted import runs
 
 
@@ -136,7 +136,7 @@ def test_versions_are_compared_in_their_order() -> None:
 
 
 def test_too_few_sessions_and_unknown_columns_are_rejected() -> None:
-    with pytest.raises(NotEnoughData, match="no series has 8 sessions, the longest has 7"):
+    with pytest.raises(InsufficientData, match="no series has 8 sessions, the longest has 7"):
         changes(history(5, sessions=7))
     with pytest.raises(ConfigError, match="--by=nothing: these runs have no such column"):
         changes(history(5), ChangesOptions(by="nothing"))

@@ -6,7 +6,7 @@ import pytest
 from analysis.claims.evaluate import require
 from analysis.claims.load import parse_claims
 from analysis.store.conditions import claim_conditions, filter_by_text, format_conditions
-from paradnn.core.errors import ConfigError, NotEnoughData
+from paradnn.core.errors import ConfigError, InsufficientData
 
 FRAME = pd.DataFrame(
     {
@@ -77,7 +77,7 @@ def test_a_condition_means_the_same_everywhere(
     if rows:
         assert list(require(FRAME, check.where)["row"]) == rows
     else:
-        with pytest.raises(NotEnoughData, match=f"no runs with {column}{condition}"):
+        with pytest.raises(InsufficientData, match=f"no runs with {column}{condition}"):
             require(FRAME, check.where)
 
 

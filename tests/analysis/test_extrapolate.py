@@ -7,7 +7,7 @@ import pytest
 
 from analysis.analyses.extrapolate import ExtrapolateOptions, extrapolate
 from analysis.result import Result
-from paradnn.core.errors import ConfigError, NotEnoughData, SchemaError
+from paradnn.core.errors import ConfigError, InsufficientData, SchemaError
 from tests.analysis.planted import runs
 from tests.analysis.test_own_kernels import planted_kernels, planted_step_seconds
 
@@ -114,5 +114,5 @@ def test_environments_of_a_host_are_pooled_only_on_request() -> None:
 
 
 def test_kernels_alone_are_no_models() -> None:
-    with pytest.raises(NotEnoughData, match="no step of a model with layers"):
+    with pytest.raises(InsufficientData, match="no step of a model with layers"):
         predict(planted_kernels())

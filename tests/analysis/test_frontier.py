@@ -11,7 +11,7 @@ import pytest
 from analysis import FrontierOptions, frontier
 from analysis.analyses.frontier import BEATEN, ON, UNDECIDED, Box, frontiers, standings
 from analysis.result import Result
-from paradnn.core.errors import ConfigError, NotEnoughData
+from paradnn.core.errors import ConfigError, InsufficientData
 from tests.analysis.planted import ROW
 from tests.analysis.rejected import assert_rejected
 
@@ -371,7 +371,7 @@ def test_quantities_that_cannot_be_compared_are_rejected(
 
 def test_a_quantity_that_equals_the_other_default_is_rejected() -> None:
     rows = pd.DataFrame([generated(1, 10.0), generated(8, 12.0)])
-    with pytest.raises(NotEnoughData, match="name --y, too"):
+    with pytest.raises(InsufficientData, match="name --y, too"):
         frontier(rows, FrontierOptions(x="time_per_output_token_ms"))
 
 

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from analysis.analyses.infeed import InfeedOptions, InputBoundSummary, infeed, input_waits
-from paradnn.core.errors import NotEnoughData
+from paradnn.core.errors import InsufficientData
 from tests.analysis.planted import BATCH, POINTS, SIZE, runs
 from tests.analysis.rejected import assert_rejected
 
@@ -51,13 +51,13 @@ def test_models_below_the_hosts_rate_are_input_bound() -> None:
 
 def test_groups_without_infeed_are_named() -> None:
     frame = pd.concat([planted(), planted(family="rnn", infeed_fraction=np.nan)], ignore_index=True)
-    (found,), lacking = input_waits(frame, InfeedOptions())
+    (found,), omitted = input_waits(frame, InfeedOptions())
     assert found.name == "fc on Test CPU"
-    assert lacking == [
-        ("rnn on Test CPU", "no measured run has both infeed_fraction and flops_per_example")
+    assert [str(group) for group in omitted] == [
+        "rnn on Test CPU: no measured run has both infeed_fraction and flops_per_example"
     ]
     with pytest.raises(
-        NotEnoughData, match="not enough data: fc on Test CPU: no measured run has both"
+        InsufficientData, match="not enough data: fc on Test CPU: no measured run has both"
     ):
         infeed(planted().drop(columns="infeed_fraction"))
 

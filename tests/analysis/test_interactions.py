@@ -11,7 +11,7 @@ import pytest
 from analysis.analyses.sensitivity import SensitivityOptions, sensitivity
 from analysis.interactions import fit_interactions
 from analysis.result import Result
-from paradnn.core.errors import NotEnoughData
+from paradnn.core.errors import InsufficientData
 from paradnn.statistics.dependence import shared_levels
 from paradnn.statistics.variance_shares import variance_shares
 from tests.analysis.planted import POINTS, grid, runs
@@ -106,7 +106,7 @@ def test_two_optimizations_that_bring_less_together_than_alone() -> None:
 
 def test_one_hyperparameter_has_no_interaction() -> None:
     frame = runs(POINTS, examples_per_second=speed_of(POINTS, 0.0))
-    with pytest.raises(NotEnoughData, match="two hyperparameters that vary"):
+    with pytest.raises(InsufficientData, match="two hyperparameters that vary"):
         fit(frame, on=("nodes",))
 
 
@@ -166,7 +166,7 @@ def test_the_command_reports_shares_that_add_up() -> None:
 def test_too_many_hyperparameters_for_shares_are_rejected() -> None:
     columns = np.random.default_rng(6).normal(size=(100, 11))
     owners = [frozenset([str(place)]) for place in range(11)]
-    with pytest.raises(NotEnoughData, match="choose some with --on"):
+    with pytest.raises(InsufficientData, match="choose some with --on"):
         variance_shares(columns, owners, columns[:, 0], None)
 
 

@@ -10,7 +10,7 @@ from analysis.analyses.speedup import SpeedupOptions, pair_points
 from analysis.analyses.speedup import speedup as command
 from analysis.operation_speedup import Level, operation_speedup
 from analysis.result import Result
-from paradnn.core.errors import NotEnoughData
+from paradnn.core.errors import InsufficientData
 from tests.analysis.rejected import assert_rejected
 from tests.analysis.test_pairing import side
 from tests.conftest import depth
@@ -209,11 +209,11 @@ def test_invalid_options_give_one_line(options: str, message: str) -> None:
 
 def test_missing_data_are_reported() -> None:
     (a, types_a), (b, types_b) = profiled("A"), profiled("B")
-    with pytest.raises(NotEnoughData, match="no profile in 40 runs of B"):
+    with pytest.raises(InsufficientData, match="no profile in 40 runs of B"):
         operation_speedup(a, b, types_a)
     other = types_b.assign(type=types_b["type"] + " fusion")
     with pytest.raises(
-        NotEnoughData,
+        InsufficientData,
         match="A has AllReduce, Conv2D, MatMul, Mul, Odd, Small; B has AllReduce fusion",
     ):
         operation_speedup(a, b, pd.concat([types_a, other]))
