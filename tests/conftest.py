@@ -5,6 +5,7 @@ import gc
 import importlib
 import io
 import os
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -132,8 +133,11 @@ class Store:
         return [run for run in found.values() if run.get("kind") == kind]
 
     def values(self, table: str, run_id: str) -> dict[str, object]:
-        """Return the params or latest_metrics of a run."""
-        return dict(self.query(f"SELECT key, value FROM {table} WHERE run_uuid = ?", run_id))
+        """Return the params or latest_metrics of a run; metrics without their sections."""
+        rows = self.query(f"SELECT key, value FROM {table} WHERE run_uuid = ?", run_id)
+        if table != "latest_metrics":
+            return dict(rows)
+        return {re.sub(r"^[a-z]+/", "", key): value for key, value in rows}
 
     def files(self, run_id: str) -> Path:
         """Return the folder of a run's artifacts."""

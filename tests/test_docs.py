@@ -18,6 +18,8 @@ from analysis.cli import COMMANDS, make_parser
 from paradnn.cli.help import known_keys
 from paradnn.config.groups import option_names
 from paradnn.config.paths import CONFIG
+from paradnn.core.metric import SECTIONS, interval_names
+from paradnn.store.metrics import FAMILIES, METRICS
 from tests.conftest import ROOT
 
 
@@ -48,6 +50,26 @@ def test_the_reference_has_all_that_the_package_offers() -> None:
         if ".analyses." not in each.__module__
     }
     assert named <= set(re.findall(r"^::: (.*)", reference, re.MULTILINE))
+
+
+def section_table() -> str:
+    """Return the table of the sections of metrics in docs/reference/metrics.md."""
+    members: dict[str, dict[str, None]] = {"": {}, **{name: {} for name in SECTIONS}}
+    ends = {end for name in METRICS for end in interval_names(name)}
+    for name, metric in (METRICS | FAMILIES).items():
+        if name not in ends:
+            shown = "phase_<name>_seconds" if name.startswith("phase_") else metric.name
+            members[metric.section][f"`{shown}`"] = None
+    contents = {"": "headline metrics", **SECTIONS}
+    lines = ["| section | contents | metrics |", "| --- | --- | --- |"]
+    for name, shown in members.items():
+        section = f"`{name}/`" if name else "(none)"
+        lines.append(f"| {section} | {contents[name]} | {', '.join(shown)} |")
+    return "\n".join(lines)
+
+
+def test_the_reference_lists_the_sections_of_metrics() -> None:
+    assert section_table() in (ROOT / "docs/reference/metrics.md").read_text(), section_table()
 
 
 def test_what_the_site_is_made_of_is_there() -> None:

@@ -22,6 +22,7 @@ from paradnn.store.client import open_experiment as open_for_writing
 from paradnn.store.client import store_errors
 from paradnn.store.files import PACKED, unpack
 from paradnn.store.leases import owner_tag
+from paradnn.store.metrics import stored_name
 from paradnn.store.mlflow_store import view_tags
 from paradnn.store.reader import open_reader
 from paradnn.store.runs import EXPIRES, OUTCOME_TAGS, OWNER, Query, Row, Run, Values
@@ -101,7 +102,7 @@ def log_run(  # noqa: PLR0913 - one keyword per part of a run
         tags: Tags with which the run is created.
         span: Its first and its last Unix millisecond.
         params: Its params.
-        metrics: Key, value, millisecond and step of each metric.
+        metrics: Bare name, value, millisecond and step of each metric.
         last: Tags that are written last.
         files: Folder with its files.
         status: Its status.
@@ -118,7 +119,8 @@ def log_run(  # noqa: PLR0913 - one keyword per part of a run
     run_id = str(run.info.run_id)
     if files is not None:
         client.log_artifacts(run_id, str(files))
-    metric_batches = _batches([Metric(*metric) for metric in metrics], _METRIC_BATCH_SIZE)
+    entities = [Metric(stored_name(key), *rest) for key, *rest in metrics]
+    metric_batches = _batches(entities, _METRIC_BATCH_SIZE)
     param_batches = _batches(
         [Param(key, value) for key, value in (params or {}).items()], _BATCH_SIZE
     )

@@ -6,11 +6,35 @@ declarations.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass, replace
 
 #: Units at the end of the name of a metric.
 _UNIT_SUFFIXES = ("_us", "_ms", "_seconds", "_joules")
+
+#: Sections of a run's page in MLflow -> their contents. MLflow groups metrics by the part of the
+#: name before a slash. Only stores hold names with a section, such as memory/step_memory_bytes;
+#: everything else uses the bare name. Headline metrics have no section. Sections are never
+#: removed, so that every version reads the stores of earlier versions.
+SECTIONS: Mapping[str, str] = {
+    "step": "blocks behind the step time, and their spread",
+    "latency": "quantiles of latency, queueing and service apart from the headline ones",
+    "load": "the offered load and the served queries",
+    "generation": "reading prompts and decoding tokens",
+    "learning": "the effort until the target accuracy",
+    "messages": "messages between processes",
+    "work": "parameters, FLOPs and bytes of a step",
+    "roofline": "the position under the roofline, and its peaks",
+    "operations": "the profile: shares of operations and of their categories",
+    "input": "the input pipeline",
+    "compile": "compilation and conversion",
+    "memory": "bounds and parts of the memory",
+    "energy": "energy of a step, an example, a query or a training",
+    "cost": "costs at the price of an hour",
+    "machine": "other work on the machine, and the machine's own speed",
+    "phase": "wall time of the phases, and of the driver",
+    "trace": "values from published profiler traces",
+}
 
 
 @dataclass(frozen=True)
@@ -23,6 +47,7 @@ class Metric:
         better: "higher", "lower", or None if neither is better in itself.
         description: What it is, or its formula.
         has_interval: Whether the ends of its 95% interval are recorded as metrics, too.
+        section: One of `SECTIONS`; empty for a headline metric.
     """
 
     name: str
@@ -31,14 +56,54 @@ class Metric:
     description: str
     _: KW_ONLY
     has_interval: bool = False
+    section: str = ""
+
+    @property
+    def stored_prefix(self) -> str:
+        """What precedes the name in a store: the section and a slash; empty for a headline."""
+        return f"{self.section}/" if self.section else ""
 
     def with_interval_ends(self) -> Iterator[Metric]:
         """Yield the metric, and the ends of its interval if it has one."""
         yield self
         if self.has_interval:
-            low, high = interval_names(self.name)
-            yield Metric(low, self.unit, self.better, "lower end of its 95% interval")
-            yield Metric(high, self.unit, self.better, "upper end of its 95% interval")
+            for name, end in zip(interval_names(self.name), ("lower", "upper"), strict=True):
+                yield replace(
+                    self,
+                    name=name,
+                    description=f"{end} end of its 95% interval",
+                    has_interval=False,
+                )
+
+
+def in_section(section: str, *metrics: Metric) -> tuple[Metric, ...]:
+    """Return metrics as parts of a section of a run's page.
+
+    Args:
+        section: One of `SECTIONS`.
+        metrics: The metrics.
+
+    Raises:
+        KeyError: If the section is unknown; stores with it could not be read without this kind of
+            work.
+    """
+    if section not in SECTIONS:
+        raise KeyError(f"section {section!r} is unknown; choose one of {', '.join(SECTIONS)}")
+    return tuple(replace(metric, section=section) for metric in metrics)
+
+
+def bare_name(stored: str) -> str:
+    """Return the name of a metric without the section under which a store holds it."""
+    section, slash, name = stored.partition("/")
+    if slash and section in SECTIONS:
+        return name
+    return stored
+
+
+def stored_names(names: Collection[str]) -> list[str]:
+    """Return all names under which a store of any version may hold the given metrics."""
+    sectioned = [f"{section}/{name}" for section in SECTIONS for name in names]
+    return sorted({*names, *sectioned})
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from paradnn.core.metric import bare_name
 from paradnn.store.runs import LARGEST, OUTCOME_TAGS, Query, Row, Run, Values
 
 
@@ -144,7 +145,7 @@ class Records:
             values = values[order]
             counts = np.bincount(keys.codes[there])
             ends = np.cumsum(counts)
-            names = list(keys.places)
+            names = [bare_name(key) for key in keys.places] if kind == "metrics" else [*keys.places]
             for code in np.flatnonzero(counts):
                 rows = slice(ends[code] - counts[code], ends[code])
                 columns[names[code]][positions[rows]] = values[rows]

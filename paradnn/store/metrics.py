@@ -6,9 +6,10 @@ point and every timed step. This module declares the others.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
-from paradnn.core.metric import Metric, interval_names
+from paradnn.core.metric import Metric, in_section, interval_names
 from paradnn.core.results import ResultDescription
 from paradnn.core.workload import WORKLOADS
 
@@ -139,22 +140,6 @@ _OTHERS = (
         "median relative error expected of the others' step times",
     ),
     Metric(
-        "overhead_seconds", "s", "lower", "schedule + start + record: what the stack itself cost"
-    ),
-    Metric(
-        "task_start_seconds", "s", "lower", "the driver's process began until its first point could"
-    ),
-    Metric(
-        "queue_seconds", "s", "lower", "the launch of the driver until its scheduler's job began"
-    ),
-    Metric("launcher_seconds", "s", "lower", "the job began until the driver's process began"),
-    Metric(
-        "session_seconds",
-        "s",
-        None,
-        "the session's first point could begin until this one was recorded",
-    ),
-    Metric(
         "published_flops_per_second", "FLOP/s", "higher", "as printed; TPU v2: one core of eight"
     ),
     Metric(
@@ -163,20 +148,6 @@ _OTHERS = (
     Metric(
         "trace_flops_utilization", "1", "higher", "FLOP rate in the best trace / specified peak"
     ),
-    Metric("trace_captures", "1", None, "how often the profiler captured the traced run"),
-    Metric(
-        "trace_flops_utilization_median", "1", "higher", "the same, median over the run's captures"
-    ),
-    Metric(
-        "trace_flops_utilization_lowest", "1", "higher", "the same, lowest of the run's captures"
-    ),
-    Metric(
-        "trace_bandwidth_utilization", "1", "higher", "traffic rate in a trace / specified peak"
-    ),
-    Metric(
-        "trace_arithmetic_intensity", "FLOP/B", None, "FLOPs / bytes moved, both counted by a trace"
-    ),
-    Metric("trace_bytes", "B", None, "memory traffic in the whole of a profiler trace"),
     Metric(
         "peak_flops_per_second.<precision>", "FLOP/s", None, "fastest product of a ceilings run"
     ),
@@ -186,13 +157,76 @@ _OTHERS = (
     Metric(
         "peak_flops_per_second_high.<precision>", "FLOP/s", None, "upper end of its 95% interval"
     ),
-    Metric(
-        "peak_bytes_per_second.<array>", "B/s", None, "measured bandwidth over arrays of one size"
+    *in_section(
+        "roofline",
+        Metric(
+            "peak_bytes_per_second.<array>",
+            "B/s",
+            None,
+            "measured bandwidth over arrays of one size",
+        ),
     ),
-    *(Metric(cost.name, "currency", "lower", cost.description) for cost in COSTS),
-    *(
-        Metric(f"phase_{name}_seconds", "s", "lower", f"wall time of the phase '{name}'")
-        for name in PHASES
+    *in_section(
+        "phase",
+        Metric(
+            "overhead_seconds",
+            "s",
+            "lower",
+            "schedule + start + record: what the stack itself cost",
+        ),
+        Metric(
+            "task_start_seconds",
+            "s",
+            "lower",
+            "the driver's process began until its first point could",
+        ),
+        Metric(
+            "queue_seconds",
+            "s",
+            "lower",
+            "the launch of the driver until its scheduler's job began",
+        ),
+        Metric("launcher_seconds", "s", "lower", "the job began until the driver's process began"),
+        Metric(
+            "session_seconds",
+            "s",
+            None,
+            "the session's first point could begin until this one was recorded",
+        ),
+        *(
+            Metric(f"phase_{name}_seconds", "s", "lower", f"wall time of the phase '{name}'")
+            for name in PHASES
+        ),
+    ),
+    *in_section(
+        "trace",
+        Metric("trace_captures", "1", None, "how often the profiler captured the traced run"),
+        Metric(
+            "trace_flops_utilization_median",
+            "1",
+            "higher",
+            "FLOP rate in a trace / specified peak, median over the run's captures",
+        ),
+        Metric(
+            "trace_flops_utilization_lowest",
+            "1",
+            "higher",
+            "FLOP rate in a trace / specified peak, lowest of the run's captures",
+        ),
+        Metric(
+            "trace_bandwidth_utilization", "1", "higher", "traffic rate in a trace / specified peak"
+        ),
+        Metric(
+            "trace_arithmetic_intensity",
+            "FLOP/B",
+            None,
+            "FLOPs / bytes moved, both counted by a trace",
+        ),
+        Metric("trace_bytes", "B", None, "memory traffic in the whole of a profiler trace"),
+    ),
+    *in_section(
+        "cost",
+        *(Metric(cost.name, "currency", "lower", cost.description) for cost in COSTS),
     ),
 )
 _DECLARED = (
@@ -228,6 +262,18 @@ def metric(name: str) -> Metric:
     raise KeyError(
         f"metric {name!r} is not declared; do so where it is computed, with its unit and formula"
     )
+
+
+@cache
+def stored_name(name: str) -> str:
+    """Return the name under which a store holds a metric: with its section, if it has one.
+
+    Names that are not declared have no section.
+    """
+    try:
+        return f"{metric(name).stored_prefix}{name}"
+    except KeyError:
+        return name
 
 
 def stored_value(value: float) -> float:

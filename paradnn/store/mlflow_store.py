@@ -53,7 +53,7 @@ from paradnn.store.client import (
 from paradnn.store.files import file_content, file_identity, inside, pack
 from paradnn.store.journal import Document, identity_of
 from paradnn.store.leases import LAUNCH, LEASE_SECONDS, Lease, expiry, owner_tag
-from paradnn.store.metrics import stored_value
+from paradnn.store.metrics import stored_name, stored_value
 from paradnn.store.reader import open_reader
 from paradnn.store.runs import Claim, Claimed, Finished, Record, SweepRun
 
@@ -600,11 +600,11 @@ class MlflowStore(RunIndex):
 
 
 def _numbers(moments: Sequence[MetricSnapshot]) -> list[Metric]:
-    """Convert snapshots to MLflow's metric entities, with rounded values."""
+    """Convert snapshots to MLflow's metric entities, with sections and rounded values."""
     from mlflow.entities import Metric
 
     return [
-        Metric(name, stored_value(value), _since_1970(moment.time), moment.step)
+        Metric(stored_name(name), stored_value(value), _since_1970(moment.time), moment.step)
         for moment in moments
         for name, value in moment.metrics.items()
     ]

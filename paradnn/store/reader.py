@@ -13,6 +13,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from paradnn.core.errors import StoreError
+from paradnn.core.metric import bare_name
 from paradnn.store.address import StoreAddress
 from paradnn.store.client import client_of, store_errors
 from paradnn.store.runs import Query, Row, Run, number
@@ -168,7 +169,9 @@ class SearchReader:
             if run.run_id not in seen and query.accepts(run, data.params, data.tags):
                 seen.add(run.run_id)
                 numbers = {
-                    key: number(value) for key, value in data.metrics.items() if value == value
+                    bare_name(key): number(value)
+                    for key, value in data.metrics.items()
+                    if value == value
                 }
                 yield query.narrowed(Row(run, data.params, data.tags, numbers))
 

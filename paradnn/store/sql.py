@@ -25,6 +25,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
 from paradnn.core.errors import NoStoreError, StoreError
+from paradnn.core.metric import bare_name, stored_names
 from paradnn.store.address import StoreAddress
 from paradnn.store.client import one_line_of, require_usable, store_errors
 from paradnn.store.runs import DRIVER_LEASE, OUTCOME_TAGS, Query, Row, Run, Values, number
@@ -190,10 +191,12 @@ class SqlReader:
             rows = {run.run_id: Row(run, {}, {}, {}) for run in runs}
             for kind, statement in self._statements(query, runs, lookup):
                 for run_id, key, value in _rows(connection, statement):
-                    if run_id in rows:
-                        getattr(rows[run_id], kind)[key] = (
-                            number(value) if kind == "metrics" else value
-                        )
+                    if run_id not in rows:
+                        continue
+                    if kind == "metrics":
+                        rows[run_id].metrics[bare_name(key)] = number(value)
+                    else:
+                        getattr(rows[run_id], kind)[key] = value
             return list(rows.values())
 
     def columns(self, query: Query) -> Records:
@@ -249,7 +252,9 @@ class SqlReader:
                 ]
             conditions += [table.c.is_nan.is_not(sa.true())] if kind == "metrics" else []
             if kind in query.columns:
-                conditions.append(key.in_(sorted(query.columns[kind])))
+                wanted = query.columns[kind]
+                names = stored_names(wanted) if kind == "metrics" else sorted(wanted)
+                conditions.append(key.in_(names))
             elif kind == "tags":
                 conditions.append(
                     sa.or_(

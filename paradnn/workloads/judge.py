@@ -14,7 +14,7 @@ from paradnn.config.learning_sets import SETS, Pictures, set_file
 from paradnn.config.rules import PointRules
 from paradnn.core.errors import ConfigError, UnavailableError, require_value
 from paradnn.core.messages import WorkloadMessage, messages_of_kind
-from paradnn.core.metric import Metric
+from paradnn.core.metric import Metric, in_section
 from paradnn.core.results import ResultDescription, ResultText
 from paradnn.core.workload import Workload
 from paradnn.families import Model
@@ -45,11 +45,14 @@ METRICS = (
         "higher",
         "share of held-out examples whose class is the likeliest",
     ),
-    Metric(
-        "judged_error",
-        "1",
-        "lower",
-        "share of held-out examples whose class is not the likeliest",
+    *in_section(
+        "learning",
+        Metric(
+            "judged_error",
+            "1",
+            "lower",
+            "share of held-out examples whose class is not the likeliest",
+        ),
     ),
 )
 

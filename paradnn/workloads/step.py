@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from paradnn.core.errors import UnavailableError
 from paradnn.core.messages import InputMeasurement, Measurement, Profile
-from paradnn.core.metric import Metric, interval_metrics, known_values
+from paradnn.core.metric import Metric, in_section, interval_metrics, known_values
 from paradnn.core.results import ResultDescription
 from paradnn.core.workload import Workload
 from paradnn.session.run_records import RunRecords, has_valid_steps
@@ -30,7 +30,6 @@ AfterCompiling = Callable[[Any, Any], Callable[[Any], None]]
 
 #: The metrics of every point, whatever its outcome, and of its timed steps.
 METRICS = (
-    # speed
     Metric(
         "examples_per_second", "1/s", "higher", "batch_size / median step time", has_interval=True
     ),
@@ -41,75 +40,7 @@ METRICS = (
         "median over a process' blocks, geometric mean over processes",
         has_interval=True,
     ),
-    Metric(
-        "step_time_error", "1", "lower", "standard error of its logarithm, correlation allowed for"
-    ),
-    Metric("step_time_min_ms", "ms", "lower", "fastest block"),
-    Metric("step_time_max_ms", "ms", "lower", "slowest block"),
-    Metric(
-        "step_time_cv", "1", "lower", "standard deviation / mean of the step times within a process"
-    ),
-    Metric("process_cv", "1", "lower", "standard deviation of the processes' medians (logarithms)"),
-    Metric(
-        "between_process_cv", "1", "lower", "what of process_cv the spread within does not explain"
-    ),
     Metric("flops_per_second", "FLOP/s", "higher", "flops_per_step / median step time"),
-    Metric("processes", "1", None, "short processes in which the point was measured"),
-    Metric("blocks", "1", None, "blocks measured, in all processes"),
-    Metric("steps_per_block", "1", None, "steps between two synchronizations"),
-    Metric("warmup_blocks", "1", None, "blocks run before the measured ones, calibration included"),
-    Metric(
-        "repeated_seconds", "s", "lower", "blocks that do not count, as they were measured again"
-    ),
-    Metric("final_loss", "1", None, "loss after the last measured block (training only)"),
-    # Corrected to the machine's speed during its ceilings (measure.reference,
-    # `paradnn.session.reference`).
-    Metric(
-        "examples_per_second_at_reference",
-        "1/s",
-        "higher",
-        "at the machine's speed for its ceilings",
-        has_interval=True,
-    ),
-    Metric(
-        "step_time_at_reference_ms", "ms", "lower", "step_time_ms at that speed", has_interval=True
-    ),
-    Metric(
-        "reference_speed",
-        "1",
-        "higher",
-        "speed of reference_kernel between the blocks / for the ceilings",
-    ),
-    Metric(
-        "reference_own",
-        "1",
-        None,
-        "slowdown of the kernel by the point itself: between its blocks / before",
-    ),
-    Metric(
-        "reference_slope",
-        "1",
-        None,
-        "change of log step time with the kernel's, shrunk; 0: none is seen",
-    ),
-    Metric(
-        "reference_slope_seen",
-        "1",
-        None,
-        "the same before it is shrunk, freed of the kernel's own noise",
-    ),
-    Metric("reference_slope_error", "1", None, "standard error of reference_slope_seen"),
-    Metric(
-        "reference_correlation", "1", None, "of log step time and the kernel's, over the blocks"
-    ),
-    *(
-        Metric(
-            f"{best}reference_{kernel}_ms", "ms", "lower", f"a call of the {kernel} kernel {when}"
-        )
-        for kernel in ("arithmetic", "memory", "dispatch")
-        for best, when in (("", "between the blocks"), ("best_", "for the ceilings"))
-    ),
-    # single steps
     Metric(
         "latency_p50_ms",
         "ms",
@@ -117,159 +48,320 @@ METRICS = (
         "median of a synchronized step, or of a query (inference)",
         has_interval=True,
     ),
-    Metric("latency_p90_ms", "ms", "lower", "90th percentile of the same", has_interval=True),
-    Metric("latency_p99_ms", "ms", "lower", "99th percentile of the same", has_interval=True),
-    Metric("latency_steps", "1", None, "synchronized steps behind the latency quantiles"),
-    # work and limits
-    Metric("parameters", "1", None, "trainable parameters"),
     Metric(
-        "batch_size_per_device",
-        "1",
-        None,
-        "examples of a step on each device: batch_size / devices",
+        "latency_p99_ms",
+        "ms",
+        "lower",
+        "99th percentile of a synchronized step, or of a query",
+        has_interval=True,
     ),
-    Metric("flops_per_step", "FLOP", None, "analytic matmul and convolution work of one step"),
-    Metric("bytes_per_step", "B", None, "analytic compulsory memory traffic of one step"),
-    Metric("arithmetic_intensity", "FLOP/B", None, "flops_per_step / bytes_per_step"),
     Metric(
         "flops_utilization",
         "1",
         "higher",
         "flops_per_second / measured matmul peak of this precision",
     ),
-    Metric("flops_utilization_spec", "1", "higher", "flops_per_second / the specification's peak"),
     Metric(
         "roofline_fraction", "1", "higher", "flops_per_second / min(peak, intensity x bandwidth)"
     ),
-    Metric(
-        "peak_flops_per_second", "FLOP/s", None, "measured matmul peak used for flops_utilization"
-    ),
-    Metric(
-        "peak_bytes_per_second",
-        "B/s",
-        None,
-        "measured memory bandwidth used for the roofline",
-        has_interval=True,
-    ),
-    Metric("spec_flops_per_second", "FLOP/s", None, "the specification's peak in this precision"),
-    Metric("spec_bytes_per_second", "B/s", None, "the specification's memory bandwidth"),
-    Metric(
-        "precision_share", "1", None, "share of the program's product FLOPs in the requested type"
-    ),
-    # memory and energy
-    Metric("memory_lower_bound_bytes", "B", None, "analytic lower bound of memory for one step"),
     Metric(
         "peak_memory_bytes",
         "B",
         "lower",
         "peak of the point's processes (docs/reference/metrics.md)",
     ),
-    Metric(
-        "step_memory_bytes",
-        "B",
-        "lower",
-        "peak growth of anonymous memory in the steps after compiling",
+    *in_section(
+        "step",
+        Metric(
+            "step_time_error",
+            "1",
+            "lower",
+            "standard error of its logarithm, correlation allowed for",
+        ),
+        Metric("step_time_min_ms", "ms", "lower", "fastest block"),
+        Metric("step_time_max_ms", "ms", "lower", "slowest block"),
+        Metric(
+            "step_time_cv",
+            "1",
+            "lower",
+            "standard deviation / mean of the step times within a process",
+        ),
+        Metric(
+            "process_cv", "1", "lower", "standard deviation of the processes' medians (logarithms)"
+        ),
+        Metric(
+            "between_process_cv",
+            "1",
+            "lower",
+            "what of process_cv the spread within does not explain",
+        ),
+        Metric("processes", "1", None, "short processes in which the point was measured"),
+        Metric("blocks", "1", None, "blocks measured, in all processes"),
+        Metric("steps_per_block", "1", None, "steps between two synchronizations"),
+        Metric(
+            "warmup_blocks", "1", None, "blocks run before the measured ones, calibration included"
+        ),
+        Metric(
+            "repeated_seconds",
+            "s",
+            "lower",
+            "blocks that do not count, as they were measured again",
+        ),
+        Metric("final_loss", "1", None, "loss after the last measured block (training only)"),
     ),
-    Metric(
-        "peak_device_memory_bytes", "B", "lower", "peak device memory, as the framework reports it"
+    *in_section(
+        "machine",
+        # Corrected to the machine's speed during its ceilings (measure.reference,
+        # `paradnn.session.reference`).
+        Metric(
+            "examples_per_second_at_reference",
+            "1/s",
+            "higher",
+            "at the machine's speed for its ceilings",
+            has_interval=True,
+        ),
+        Metric(
+            "step_time_at_reference_ms",
+            "ms",
+            "lower",
+            "step_time_ms at that speed",
+            has_interval=True,
+        ),
+        Metric(
+            "reference_speed",
+            "1",
+            "higher",
+            "speed of reference_kernel between the blocks / for the ceilings",
+        ),
+        Metric(
+            "reference_own",
+            "1",
+            None,
+            "slowdown of the kernel by the point itself: between its blocks / before",
+        ),
+        Metric(
+            "reference_slope",
+            "1",
+            None,
+            "change of log step time with the kernel's, shrunk; 0: none is seen",
+        ),
+        Metric(
+            "reference_slope_seen",
+            "1",
+            None,
+            "the same before it is shrunk, freed of the kernel's own noise",
+        ),
+        Metric("reference_slope_error", "1", None, "standard error of reference_slope_seen"),
+        Metric(
+            "reference_correlation", "1", None, "of log step time and the kernel's, over the blocks"
+        ),
+        *(
+            Metric(
+                f"{best}reference_{kernel}_ms",
+                "ms",
+                "lower",
+                f"a call of the {kernel} kernel {when}",
+            )
+            for kernel in ("arithmetic", "memory", "dispatch")
+            for best, when in (("", "between the blocks"), ("best_", "for the ceilings"))
+        ),
+        Metric(
+            "load_average", "1", None, "the host's one-minute load average when the point started"
+        ),
+        Metric(
+            "foreign_cpu_fraction", "1", "lower", "cores' time that others took during the blocks"
+        ),
+        Metric(
+            "own_cpu_fraction",
+            "1",
+            None,
+            "cores' time that the point itself took during the blocks",
+        ),
+        Metric(
+            "steal_fraction", "1", "lower", "cores' time that the hypervisor took during the blocks"
+        ),
+        Metric(
+            "throttled_fraction",
+            "1",
+            "lower",
+            "time in which a CPU quota stopped the measured blocks",
+        ),
+        Metric(
+            "involuntary_switches_per_second",
+            "1/s",
+            "lower",
+            "times a thread of the point lost its core",
+        ),
+        Metric(
+            "processor_time_ms", "ms", "lower", "cores' time that the point itself took for a step"
+        ),
     ),
-    Metric("energy_per_step_joules", "J", "lower", "energy of the package or board for one step"),
-    Metric("energy_per_example_joules", "J", "lower", "energy_per_step_joules / batch_size"),
-    # compiling
-    Metric(
-        "compile_seconds", "s", "lower", "steps up to the last that compiled, less ordinary ones"
+    *in_section(
+        "latency",
+        Metric(
+            "latency_p90_ms",
+            "ms",
+            "lower",
+            "90th percentile of a synchronized step, or of a query",
+            has_interval=True,
+        ),
+        Metric("latency_steps", "1", None, "synchronized steps behind the latency quantiles"),
     ),
-    Metric(
-        "compile_steps", "1", "lower", "steps up to the last that compiled something, at least one"
+    *in_section(
+        "work",
+        Metric("parameters", "1", None, "trainable parameters"),
+        Metric(
+            "batch_size_per_device",
+            "1",
+            None,
+            "examples of a step on each device: batch_size / devices",
+        ),
+        Metric("flops_per_step", "FLOP", None, "analytic matmul and convolution work of one step"),
+        Metric("bytes_per_step", "B", None, "analytic compulsory memory traffic of one step"),
     ),
-    Metric("compilations", "1", "lower", "programs (PyTorch: frames) compiled by those steps"),
-    Metric(
-        "conversion_seconds",
-        "s",
-        "lower",
-        "until an engine's artifact was made and loaded, in compile_seconds",
+    *in_section(
+        "roofline",
+        Metric("arithmetic_intensity", "FLOP/B", None, "flops_per_step / bytes_per_step"),
+        Metric(
+            "flops_utilization_spec", "1", "higher", "flops_per_second / the specification's peak"
+        ),
+        Metric(
+            "peak_flops_per_second",
+            "FLOP/s",
+            None,
+            "measured matmul peak used for flops_utilization",
+        ),
+        Metric(
+            "peak_bytes_per_second",
+            "B/s",
+            None,
+            "measured memory bandwidth used for the roofline",
+            has_interval=True,
+        ),
+        Metric(
+            "spec_flops_per_second", "FLOP/s", None, "the specification's peak in this precision"
+        ),
+        Metric("spec_bytes_per_second", "B/s", None, "the specification's memory bandwidth"),
     ),
-    Metric("artefact_bytes", "B", "lower", "size of the artifact that an engine loads"),
-    Metric(
-        "conversion_error",
-        "1",
-        "lower",
-        "largest difference of its outputs from the model's / the largest",
+    *in_section(
+        "operations",
+        Metric(
+            "precision_share",
+            "1",
+            None,
+            "share of the program's product FLOPs in the requested type",
+        ),
+        Metric("profile_steps", "1", None, "steps under the profiler"),
+        Metric("profile_step_time_ms", "ms", None, "step time under the profiler"),
+        Metric("profile_slowdown", "1", None, "step time under the profiler / measured step time"),
+        Metric(
+            "profile_flops_ratio",
+            "1",
+            None,
+            "matmul and convolution FLOPs of the table / flops_per_step",
+        ),
+        Metric(
+            "profile_precision_share",
+            "1",
+            None,
+            "share of those FLOPs in operands of the requested type",
+        ),
+        Metric(
+            "profile_unexplained_share",
+            "1",
+            "lower",
+            "share of the step in which no known operation ran",
+        ),
+        Metric("op_share.<type>", "1", None, "share of the profiled step in one operation type"),
+        Metric("category_share.<category>", "1", None, "share of the step in one category"),
     ),
-    # contention
-    Metric("load_average", "1", None, "the host's one-minute load average when the point started"),
-    Metric("foreign_cpu_fraction", "1", "lower", "cores' time that others took during the blocks"),
-    Metric(
-        "own_cpu_fraction", "1", None, "cores' time that the point itself took during the blocks"
+    *in_section(
+        "memory",
+        Metric(
+            "memory_lower_bound_bytes", "B", None, "analytic lower bound of memory for one step"
+        ),
+        Metric(
+            "step_memory_bytes",
+            "B",
+            "lower",
+            "peak growth of anonymous memory in the steps after compiling",
+        ),
+        Metric(
+            "peak_device_memory_bytes",
+            "B",
+            "lower",
+            "peak device memory, as the framework reports it",
+        ),
     ),
-    Metric(
-        "steal_fraction", "1", "lower", "cores' time that the hypervisor took during the blocks"
+    *in_section(
+        "energy",
+        Metric(
+            "energy_per_step_joules", "J", "lower", "energy of the package or board for one step"
+        ),
+        Metric("energy_per_example_joules", "J", "lower", "energy_per_step_joules / batch_size"),
     ),
-    Metric(
-        "throttled_fraction", "1", "lower", "time in which a CPU quota stopped the measured blocks"
+    *in_section(
+        "compile",
+        Metric(
+            "compile_seconds",
+            "s",
+            "lower",
+            "steps up to the last that compiled, less ordinary ones",
+        ),
+        Metric(
+            "compile_steps",
+            "1",
+            "lower",
+            "steps up to the last that compiled something, at least one",
+        ),
+        Metric("compilations", "1", "lower", "programs (PyTorch: frames) compiled by those steps"),
+        Metric(
+            "conversion_seconds",
+            "s",
+            "lower",
+            "until an engine's artifact was made and loaded, in compile_seconds",
+        ),
+        Metric("artefact_bytes", "B", "lower", "size of the artifact that an engine loads"),
+        Metric(
+            "conversion_error",
+            "1",
+            "lower",
+            "largest difference of its outputs from the model's / the largest",
+        ),
     ),
-    Metric(
-        "involuntary_switches_per_second",
-        "1/s",
-        "lower",
-        "times a thread of the point lost its core",
+    *in_section(
+        "input",
+        Metric("infeed_fraction", "1", "lower", "share of the step spent waiting for input"),
+        Metric(
+            "infeed_gain",
+            "1",
+            "lower",
+            "fed step time / step time with input free of charge, less 1",
+            has_interval=True,
+        ),
+        Metric(
+            "input_free_examples_per_second",
+            "1/s",
+            "higher",
+            "the step on a batch that stays, pipeline idle",
+            has_interval=True,
+        ),
+        Metric(
+            "input_examples_per_second",
+            "1/s",
+            "higher",
+            "the pipeline alone, without the step",
+            has_interval=True,
+        ),
+        Metric(
+            "input_cpu_ms_per_example",
+            "ms",
+            "lower",
+            "processor time of the pipeline alone for an example",
+            has_interval=True,
+        ),
+        Metric("input_threads", "1", None, "threads of the pipeline's pool"),
     ),
-    Metric("processor_time_ms", "ms", "lower", "cores' time that the point itself took for a step"),
-    # input
-    Metric("infeed_fraction", "1", "lower", "share of the step spent waiting for input"),
-    Metric(
-        "infeed_gain",
-        "1",
-        "lower",
-        "fed step time / step time with input free of charge, less 1",
-        has_interval=True,
-    ),
-    Metric(
-        "input_free_examples_per_second",
-        "1/s",
-        "higher",
-        "the step on a batch that stays, pipeline idle",
-        has_interval=True,
-    ),
-    Metric(
-        "input_examples_per_second",
-        "1/s",
-        "higher",
-        "the pipeline alone, without the step",
-        has_interval=True,
-    ),
-    Metric(
-        "input_cpu_ms_per_example",
-        "ms",
-        "lower",
-        "processor time of the pipeline alone for an example",
-        has_interval=True,
-    ),
-    Metric("input_threads", "1", None, "threads of the pipeline's pool"),
-    # profile
-    Metric("profile_steps", "1", None, "steps under the profiler"),
-    Metric("profile_step_time_ms", "ms", None, "step time under the profiler"),
-    Metric("profile_slowdown", "1", None, "step time under the profiler / measured step time"),
-    Metric(
-        "profile_flops_ratio",
-        "1",
-        None,
-        "matmul and convolution FLOPs of the table / flops_per_step",
-    ),
-    Metric(
-        "profile_precision_share",
-        "1",
-        None,
-        "share of those FLOPs in operands of the requested type",
-    ),
-    Metric(
-        "profile_unexplained_share",
-        "1",
-        "lower",
-        "share of the step in which no known operation ran",
-    ),
-    Metric("op_share.<type>", "1", None, "share of the profiled step in one operation type"),
-    Metric("category_share.<category>", "1", None, "share of the step in one category"),
 )
 
 

@@ -17,6 +17,42 @@ from paradnn.core.errors import SchemaError, StoreError
 from paradnn.store import columns, sql
 from tests.analysis.conftest import copy_of
 
+#: Metrics of the planted runs -> their section in stores of this version.
+SECTIONED = {
+    "parameters": "work",
+    "step_time_cv": "step",
+    "op_share.MatMul": "operations",
+}
+
+
+def test_a_store_of_an_earlier_version_gives_the_same_frame(
+    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Earlier versions wrote every metric without a section.
+
+    One store may hold both forms: models with 3000 parameters keep the earlier one here.
+    """
+    earlier = load(store)
+    uri = copy_of(store, tmp_path)
+    with closing(sqlite3.connect(uri.removeprefix("sqlite:///"))) as connection, connection:
+        for name, section in SECTIONED.items():
+            for table in ("metrics", "latest_metrics"):
+                changed = connection.execute(
+                    f"UPDATE {table} SET key = ? WHERE key = ? AND value <> 3000",
+                    (f"{section}/{name}", name),
+                ).rowcount
+                assert changed > 0
+    some = ["step_time_cv", "examples_per_second"]
+    monkeypatch.setattr(columns, "PART", 50)
+    for few, many in ((500, 500), (0, 500), (0, 0)):
+        monkeypatch.setattr(sql, "_FEW", few)
+        monkeypatch.setattr(sql, "_MANY", many)
+        for reader in ("sql", "api"):
+            frame = load(uri, reader=reader)
+            pd.testing.assert_frame_equal(frame, earlier, check_exact=True)
+            part = load(uri, reader=reader, columns=some)
+            pd.testing.assert_frame_equal(part[some], earlier[some], check_exact=True)
+
 
 # A count of None is not checked here.
 @pytest.mark.parametrize(

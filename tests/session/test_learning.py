@@ -26,7 +26,10 @@ LEARN += ["model.output_size=10", "learn.target=0.9", "ceilings=false"]
 
 def curve(store: Store, run_id: str, name: str) -> list[tuple[int, float]]:
     return store.query(
-        "SELECT step, value FROM metrics WHERE run_uuid = ? AND key = ? ORDER BY step", run_id, name
+        "SELECT step, value FROM metrics WHERE run_uuid = ? AND key IN (?, ?) ORDER BY step",
+        run_id,
+        name,
+        f"learning/{name}",
     )
 
 

@@ -102,7 +102,9 @@ def test_a_run_is_five_requests_and_leaves_every_file_and_value(remote: Remote) 
     [[status]] = remote.query("SELECT status FROM runs WHERE run_uuid = ?", run_id)
     assert status == "FINISHED"
     held = dict(remote.query("SELECT key, value FROM metrics WHERE run_uuid = ?", run_id))
-    assert held == {f"metric_{index}": 2.0 for index in range(40)} | {"phase_record_seconds": 0.5}
+    assert held == {f"metric_{index}": 2.0 for index in range(40)} | {
+        "phase/phase_record_seconds": 0.5
+    }
 
 
 def test_pictures_tables_and_standard_error_stay_separate_files(remote: Remote) -> None:

@@ -1,6 +1,6 @@
 """The metrics of messages between processes."""
 
-from paradnn.core.metric import Metric
+from paradnn.core.metric import Metric, in_section
 
 METRICS = (
     Metric(
@@ -24,18 +24,21 @@ METRICS = (
         "bytes of messages, or a collective / time",
         has_interval=True,
     ),
-    Metric(
-        "bus_bytes_per_second",
-        "B/s",
-        "higher",
-        "of a collective, on each process' link",
-        has_interval=True,
-    ),
-    Metric(
-        "messages_per_second",
-        "1/s",
-        "higher",
-        "messages of all senders, or collectives",
-        has_interval=True,
+    *in_section(
+        "messages",
+        Metric(
+            "bus_bytes_per_second",
+            "B/s",
+            "higher",
+            "of a collective, on each process' link",
+            has_interval=True,
+        ),
+        Metric(
+            "messages_per_second",
+            "1/s",
+            "higher",
+            "messages of all senders, or collectives",
+            has_interval=True,
+        ),
     ),
 )

@@ -21,7 +21,7 @@ from paradnn.config.rules import PointRules, require_time
 from paradnn.core.errors import ConfigError, PointEnded, UnavailableError, require_value
 from paradnn.core.layers import UNKNOWN, Costs
 from paradnn.core.messages import Answer, messages_of_kind
-from paradnn.core.metric import Metric
+from paradnn.core.metric import Metric, in_section
 from paradnn.core.results import ResultDescription, ResultText
 from paradnn.core.schema import option
 from paradnn.core.words import counted, rounded
@@ -48,24 +48,10 @@ _PROBE_SECONDS = 10.0
 _PRECISION = 0.05
 METRICS = (
     Metric(
-        "time_to_first_token_p90_ms",
-        "ms",
-        "lower",
-        "90th percentile of the time from when a request was due until its first token",
-        has_interval=True,
-    ),
-    Metric(
         "time_to_first_token_p99_ms",
         "ms",
         "lower",
         "99th percentile of the time from when a request was due until its first token",
-        has_interval=True,
-    ),
-    Metric(
-        "time_per_output_token_p90_ms",
-        "ms",
-        "lower",
-        "90th percentile over requests of the mean time between tokens",
         has_interval=True,
     ),
     Metric(
@@ -75,9 +61,34 @@ METRICS = (
         "99th percentile over requests of the mean time between tokens",
         has_interval=True,
     ),
-    Metric("failed_queries", "1", "lower", "requests that were rejected, broke off or timed out"),
-    Metric("prompt_tokens", "1", None, "mean tokens of a prompt, as the server counts them"),
-    Metric("output_tokens", "1", None, "mean tokens of an answer, as the server counts them"),
+    *in_section(
+        "latency",
+        Metric(
+            "time_to_first_token_p90_ms",
+            "ms",
+            "lower",
+            "90th percentile of the time from when a request was due until its first token",
+            has_interval=True,
+        ),
+        Metric(
+            "time_per_output_token_p90_ms",
+            "ms",
+            "lower",
+            "90th percentile over requests of the mean time between tokens",
+            has_interval=True,
+        ),
+    ),
+    *in_section(
+        "load",
+        Metric(
+            "failed_queries", "1", "lower", "requests that were rejected, broke off or timed out"
+        ),
+    ),
+    *in_section(
+        "generation",
+        Metric("prompt_tokens", "1", None, "mean tokens of a prompt, as the server counts them"),
+        Metric("output_tokens", "1", None, "mean tokens of an answer, as the server counts them"),
+    ),
 )
 
 

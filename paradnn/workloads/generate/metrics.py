@@ -1,6 +1,6 @@
 """The metrics of a generation."""
 
-from paradnn.core.metric import Metric
+from paradnn.core.metric import Metric, in_section
 
 METRICS = (
     Metric(
@@ -16,27 +16,53 @@ METRICS = (
     Metric(
         "tokens_per_second", "1/s", "higher", "batch_size / decode step time", has_interval=True
     ),
-    Metric(
-        "tokens_per_second_per_user", "1/s", "higher", "1 / decode step time", has_interval=True
+    *in_section(
+        "generation",
+        Metric(
+            "tokens_per_second_per_user", "1/s", "higher", "1 / decode step time", has_interval=True
+        ),
+        Metric("generation_ms", "ms", "lower", "first token + (generate.tokens - 1) decode steps"),
+        Metric(
+            "prompt_tokens_per_second",
+            "1/s",
+            "higher",
+            "tokens of all prompts / time to first token",
+        ),
+        Metric(
+            "decode_bandwidth_fraction",
+            "1",
+            "higher",
+            "decode_bytes / time / peak_bytes_per_second",
+        ),
+        Metric("prefill_intensity", "FLOP/B", None, "prefill_flops / prefill_bytes"),
+        Metric(
+            "prefill_flops_per_second", "FLOP/s", "higher", "prefill_flops / time to first token"
+        ),
+        Metric("prefill_flops_utilization", "1", "higher", "prefill_flops_per_second / its peak"),
     ),
-    Metric("generation_ms", "ms", "lower", "first token + (generate.tokens - 1) decode steps"),
-    Metric(
-        "prompt_tokens_per_second", "1/s", "higher", "tokens of all prompts / time to first token"
+    *in_section(
+        "work",
+        Metric(
+            "cache_bytes", "B", None, "analytic bytes of keys and values of all layers and examples"
+        ),
+        Metric(
+            "decode_flops", "FLOP", None, "flops_per_step of a generation: a token of each example"
+        ),
+        Metric(
+            "decode_bytes", "B", None, "bytes_per_step of a generation: weights once, the cache"
+        ),
+        Metric("prefill_flops", "FLOP", None, "analytic matmul work of reading the prompts"),
+        Metric(
+            "prefill_bytes", "B", None, "analytic compulsory memory traffic of reading the prompts"
+        ),
     ),
-    Metric(
-        "cache_bytes", "B", None, "analytic bytes of keys and values of all layers and examples"
-    ),
-    Metric("decode_flops", "FLOP", None, "flops_per_step of a generation: a token of each example"),
-    Metric("decode_bytes", "B", None, "bytes_per_step of a generation: weights once, the cache"),
-    Metric(
-        "decode_bandwidth_fraction", "1", "higher", "decode_bytes / time / peak_bytes_per_second"
-    ),
-    Metric("prefill_flops", "FLOP", None, "analytic matmul work of reading the prompts"),
-    Metric("prefill_bytes", "B", None, "analytic compulsory memory traffic of reading the prompts"),
-    Metric("prefill_intensity", "FLOP/B", None, "prefill_flops / prefill_bytes"),
-    Metric("prefill_flops_per_second", "FLOP/s", "higher", "prefill_flops / time to first token"),
-    Metric("prefill_flops_utilization", "1", "higher", "prefill_flops_per_second / its peak"),
-    Metric(
-        "prefill_compile_seconds", "s", "lower", "first runs of the prompts, until none compiled"
+    *in_section(
+        "compile",
+        Metric(
+            "prefill_compile_seconds",
+            "s",
+            "lower",
+            "first runs of the prompts, until none compiled",
+        ),
     ),
 )

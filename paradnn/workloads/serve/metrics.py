@@ -1,69 +1,13 @@
 """The metrics of inference under load."""
 
-from paradnn.core.metric import Metric
+from paradnn.core.metric import Metric, in_section
 
 METRICS = (
-    Metric(
-        "latency_p95_ms", "ms", "lower", "95th percentile of a query's latency", has_interval=True
-    ),
-    Metric(
-        "latency_p99.9_ms",
-        "ms",
-        "lower",
-        "99.9th percentile of a query's latency",
-        has_interval=True,
-    ),
-    Metric("queue_mean_ms", "ms", "lower", "mean of a query's time from its schedule to its batch"),
-    Metric(
-        "queue_p50_ms", "ms", "lower", "median of a query's time from its schedule to its batch"
-    ),
-    Metric(
-        "queue_p99_ms",
-        "ms",
-        "lower",
-        "99th percentile of a query's time from its schedule to its batch",
-    ),
-    Metric("service_mean_ms", "ms", "lower", "mean of its batch's time"),
-    Metric("service_p50_ms", "ms", "lower", "median of its batch's time"),
-    Metric("service_p99_ms", "ms", "lower", "99th percentile of its batch's time"),
-    Metric("latency_mean_ms", "ms", "lower", "mean latency of a query, from its scheduled time"),
-    Metric("latency_max_ms", "ms", "lower", "longest latency of a query"),
-    Metric(
-        "latency_early_stopping_ms", "ms", "lower", "LoadGen's estimate of a stream's percentile"
-    ),
-    Metric(
-        "single_query_ms",
-        "ms",
-        "lower",
-        "median time of a query that is served alone, before the load",
-    ),
-    Metric("queries", "1", None, "queries that were served"),
     Metric(
         "queries_per_second",
         "1/s",
         "higher",
         "queries served / time from the first scheduled query to the last end",
-    ),
-    Metric("queries_per_batch", "1", None, "mean number of queries that were served at once"),
-    Metric("scheduled_queries_per_second", "1/s", None, "rate of the schedule"),
-    Metric(
-        "goodput_per_second", "1/s", "higher", "queries within server.latency_ms / the same time"
-    ),
-    Metric("in_time_fraction", "1", "higher", "share of the queries within server.latency_ms"),
-    Metric(
-        "failed_queries_per_second",
-        "1/s",
-        None,
-        "lowest rate above it that failed, if one did in each process",
-    ),
-    Metric(
-        "generator_late_p99_ms", "ms", "lower", "99th percentile of how late queries were issued"
-    ),
-    Metric(
-        "generator_late_max_ms",
-        "ms",
-        "lower",
-        "latest that a query was issued after its scheduled time",
     ),
     Metric(
         "peak_queries_per_second",
@@ -72,10 +16,92 @@ METRICS = (
         "highest rate found that met the limit",
         has_interval=True,
     ),
-    Metric(
-        "energy_per_query_joules",
-        "J",
-        "lower",
-        "energy of the package or board under load / queries",
+    *in_section(
+        "latency",
+        Metric(
+            "latency_p95_ms",
+            "ms",
+            "lower",
+            "95th percentile of a query's latency",
+            has_interval=True,
+        ),
+        Metric(
+            "latency_p99.9_ms",
+            "ms",
+            "lower",
+            "99.9th percentile of a query's latency",
+            has_interval=True,
+        ),
+        Metric(
+            "queue_mean_ms", "ms", "lower", "mean of a query's time from its schedule to its batch"
+        ),
+        Metric(
+            "queue_p50_ms", "ms", "lower", "median of a query's time from its schedule to its batch"
+        ),
+        Metric(
+            "queue_p99_ms",
+            "ms",
+            "lower",
+            "99th percentile of a query's time from its schedule to its batch",
+        ),
+        Metric("service_mean_ms", "ms", "lower", "mean of its batch's time"),
+        Metric("service_p50_ms", "ms", "lower", "median of its batch's time"),
+        Metric("service_p99_ms", "ms", "lower", "99th percentile of its batch's time"),
+        Metric(
+            "latency_mean_ms", "ms", "lower", "mean latency of a query, from its scheduled time"
+        ),
+        Metric("latency_max_ms", "ms", "lower", "longest latency of a query"),
+        Metric(
+            "latency_early_stopping_ms",
+            "ms",
+            "lower",
+            "LoadGen's estimate of a stream's percentile",
+        ),
+        Metric(
+            "single_query_ms",
+            "ms",
+            "lower",
+            "median time of a query that is served alone, before the load",
+        ),
+    ),
+    *in_section(
+        "load",
+        Metric("queries", "1", None, "queries that were served"),
+        Metric("queries_per_batch", "1", None, "mean number of queries that were served at once"),
+        Metric("scheduled_queries_per_second", "1/s", None, "rate of the schedule"),
+        Metric(
+            "goodput_per_second",
+            "1/s",
+            "higher",
+            "queries within server.latency_ms / the same time",
+        ),
+        Metric("in_time_fraction", "1", "higher", "share of the queries within server.latency_ms"),
+        Metric(
+            "failed_queries_per_second",
+            "1/s",
+            None,
+            "lowest rate above it that failed, if one did in each process",
+        ),
+        Metric(
+            "generator_late_p99_ms",
+            "ms",
+            "lower",
+            "99th percentile of how late queries were issued",
+        ),
+        Metric(
+            "generator_late_max_ms",
+            "ms",
+            "lower",
+            "latest that a query was issued after its scheduled time",
+        ),
+    ),
+    *in_section(
+        "energy",
+        Metric(
+            "energy_per_query_joules",
+            "J",
+            "lower",
+            "energy of the package or board under load / queries",
+        ),
     ),
 )
