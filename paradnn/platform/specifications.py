@@ -1,8 +1,9 @@
 """Manufacturers' specifications: peak arithmetic rates by precision, memory bandwidth, memory size.
 
-The table `specifications.csv` has one row per part. Rates are in TFLOP/s, bandwidth in GB/s, and
-memory in GiB. The rate of float32 applies outside the tensor cores. Those of float16 and bfloat16
-apply inside them if the part has any.
+The table `specifications.csv` has one row per part. Rates are in TFLOP/s, bandwidth in GB/s,
+memory in GiB, and the clock in MHz. The rate of float32 applies outside the tensor cores. Those of
+float16 and bfloat16 apply inside them if the part has any. The clock of a GPU is its highest boost
+clock; other data sheets and the whitepapers of the architectures state it.
 
 Rates are those of dense products without structured sparsity, at boost clock. Those of CPUs are
 cores x base clock x float32 FLOP per cycle: 64 with two 512-bit FMA units, 32 with two 256-bit
@@ -32,6 +33,7 @@ class Hardware:
         aliases: Lower-case substrings of the names that frameworks and systems report. The longest
             alias that occurs in a name decides.
         cores: Number of cores of a CPU.
+        clock: Highest clock of a GPU or TPU in Hz.
     """
 
     name: str
@@ -42,6 +44,7 @@ class Hardware:
     source: str
     aliases: tuple[str, ...] = ()
     cores: int | None = None
+    clock: float | None = None
 
 
 def _part(row: Mapping[str, str]) -> Hardware:
@@ -55,8 +58,17 @@ def _part(row: Mapping[str, str]) -> Hardware:
     memory = int(float(row["memory"]) * 2**30) if row["memory"] else None
     aliases = tuple(row["aliases"].split("; "))
     cores = int(row["cores"]) if row["cores"] else None
+    clock = float(row["clock"]) * 1e6 if row["clock"] else None
     return Hardware(
-        row["name"], row["kind"], peaks, bandwidth, memory, row["source"], aliases, cores
+        name=row["name"],
+        kind=row["kind"],
+        peak_flops=peaks,
+        bandwidth=bandwidth,
+        memory_bytes=memory,
+        source=row["source"],
+        aliases=aliases,
+        cores=cores,
+        clock=clock,
     )
 
 
