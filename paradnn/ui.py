@@ -6,14 +6,16 @@
 import os
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from paradnn.cli.parser import Parser
 from paradnn.cli.program import program
 from paradnn.core.errors import ConfigError, NoStoreError, StoreError
 from paradnn.store.address import StoreAddress, address_of, settle
 from paradnn.store.client import client_of, store_errors
-from paradnn.store.mlflow_store import VIEWS, link, view_tags
+from paradnn.store.reader import open_reader
+from paradnn.store.runs import Query
+from paradnn.store.views import VIEWS, is_outdated, run_link, view_link, view_tags
 
 #: ParaDnn uses no traces or evaluations, whose jobs would start eight more processes.
 _SETTINGS = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
@@ -52,8 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         server = address.public.rstrip("/")
     else:
         server = f"http://{given.host}:{given.port}"
-    for view, about in VIEWS.items():
-        print(f"{about['shows']}:\n  {link(server, experiment_id, view)}")
+    for line in _links(address, given.experiment, server, experiment_id):
+        print(line)
     if not served:
         settle(address)
         print("starting the server takes about 20 s; Ctrl-C ends it", flush=True)
@@ -88,9 +90,24 @@ def prepare_views(address: StoreAddress, experiment: str) -> str:
             remedy = "measure first, with python -m paradnn.train"
             raise StoreError(f"{address.public}: has no experiment {experiment}; {remedy}")
         for key, value in view_tags().items():
-            if found.tags.get(key) != value:
+            if is_outdated(found.tags.get(key), value):
                 client.set_experiment_tag(found.experiment_id, key, value)
     return str(found.experiment_id)
+
+
+def _links(
+    address: StoreAddress, experiment: str, server: str, experiment_id: str
+) -> Iterator[str]:
+    """Yield lines with the addresses of the views, and of the newest sweep."""
+    for key, view in VIEWS.items():
+        yield f"{view.content}:"
+        yield f"  {view_link(server, experiment_id, key)}"
+        if view.charts:
+            yield f"  {view_link(server, experiment_id, key, charts=True)} (charts)"
+    query = Query((experiment,), tags={"kind": ("sweep",)}, unfinished=True, newest=1)
+    for row in open_reader(address).read(query):
+        yield f"the newest sweep, {row.run.run_name}:"
+        yield f"  {run_link(server, experiment_id, row.run.run_id)}"
 
 
 def _require_database(address: StoreAddress) -> None:

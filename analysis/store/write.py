@@ -23,9 +23,9 @@ from paradnn.store.client import store_errors
 from paradnn.store.files import PACKED, unpack
 from paradnn.store.leases import owner_tag
 from paradnn.store.metrics import stored_name
-from paradnn.store.mlflow_store import view_tags
 from paradnn.store.reader import open_reader
 from paradnn.store.runs import EXPIRES, OUTCOME_TAGS, OWNER, Query, Row, Run, Values
+from paradnn.store.views import view_tags
 
 Progress = Callable[[int, int], None] | None
 

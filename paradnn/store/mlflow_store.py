@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import os
 import random
 import secrets
@@ -31,7 +30,6 @@ from paradnn.core.errors import (
 )
 from paradnn.core.metric import MetricSnapshot
 from paradnn.core.scratch import Scratch
-from paradnn.core.tables import rows
 from paradnn.store import runs
 from paradnn.store.address import address_of, local_folder, locate, settle
 from paradnn.store.claims import (
@@ -56,6 +54,7 @@ from paradnn.store.leases import LAUNCH, LEASE_SECONDS, Lease, expiry, owner_tag
 from paradnn.store.metrics import stored_name, stored_value
 from paradnn.store.reader import open_reader
 from paradnn.store.runs import Claim, Claimed, Finished, Record, SweepRun
+from paradnn.store.views import view_tags
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -616,40 +615,3 @@ def _since_1970(milliseconds: float) -> int:
     A host's clock may show a time before 1970, which MLflow rejects.
     """
     return max(1, int(milliseconds))
-
-
-_PREFIX = "mlflow.sharedViewState."
-#: View key -> description, filter, order and columns of the view. The UI nests runs below their
-#: parents if they are sorted by time; for any other order it lists them flat.
-VIEWS = {view.pop("key"): view for view in rows(__file__, "views.csv")}
-
-
-def view_tags() -> Mapping[str, str]:
-    """Return the tags of an experiment that define its views."""
-    fixed = {
-        "orderByAsc": False,
-        "startTime": "ALL",
-        "lifecycleFilter": "Active",
-        "datasetsFilter": [],
-    }
-    tags = {}
-    for key, view in VIEWS.items():
-        columns = view["columns"].split()
-        shown = ["attributes.`Run Name`", *columns]
-        state = fixed | {
-            "searchFilter": view["filter"],
-            "orderByKey": view["order"],
-            "selectedColumns": columns,
-        }
-        state |= {
-            "columnOrder": shown,
-            "modelVersionFilter": "All Runs",
-            "columnWidths": dict.fromkeys(shown, 170),
-        }
-        tags[f"{_PREFIX}{key}"] = json.dumps(state)
-    return tags
-
-
-def link(server: str, experiment_id: str, view: str = "points") -> str:
-    """Return the address of a view in the UI of a server."""
-    return f"{server}/#/experiments/{experiment_id}/runs?workflowType=machine_learning&viewStateShareKey={view}"

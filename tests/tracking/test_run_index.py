@@ -19,7 +19,6 @@ import pytest
 
 from analysis.store.frame import is_ok
 from analysis.store.load import load
-from paradnn import ui
 from paradnn.config.identity import Identity
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Point
@@ -39,7 +38,7 @@ from paradnn.store.claims import Entry, RunIndex
 from paradnn.store.client import store_errors
 from paradnn.store.journal import Journal, read_record
 from paradnn.store.leases import Owner, owner_tag
-from paradnn.store.mlflow_store import VIEWS, MlflowStore, view_tags
+from paradnn.store.mlflow_store import MlflowStore
 from paradnn.store.reader import open_reader
 from paradnn.store.runs import EXPIRES, OWNER, Claim, Record, SweepRun
 from paradnn.worker.peak_rates import ARRAY_BYTES
@@ -445,30 +444,3 @@ def test_a_clock_before_1970_and_seven_digits(
     assert [status for (status,) in store.query("SELECT status FROM runs")] == ["FINISHED"] * 2
     held = store.values("latest_metrics", claim.run_id)
     assert (held["examples_per_second"], held["parameters"]) == (95235.82, 123456789012.0)
-
-
-@pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")
-def test_views_are_those_of_mlflow_and_an_experiment_of_an_earlier_version_gets_them(
-    store: Store,
-) -> None:
-    from mlflow import MlflowClient
-
-    MlflowStore(Tracking(uri=store.uri))
-    store.change("DELETE FROM experiment_tags WHERE key LIKE 'mlflow.sharedViewState.%'")
-    assert ui.prepare_views(address_of(store.uri), "paradnn") == "1"
-    rows = dict(
-        store.query("SELECT key, value FROM experiment_tags WHERE key LIKE 'mlflow.shared%'")
-    )
-    assert rows == dict(view_tags())
-    client = MlflowClient(store.uri)
-    experiment = client.get_experiment_by_name("paradnn")
-    for key in VIEWS:
-        state = json.loads(experiment.tags[f"mlflow.sharedViewState.{key}"])
-        order = f"{state['orderByKey']} {'ASC' if state['orderByAsc'] else 'DESC'}"
-        assert (
-            client.search_runs([experiment.experiment_id], state["searchFilter"], order_by=[order])
-            == []
-        )
-        assert (
-            set(state["columnOrder"]) == set(state["columnWidths"]) > set(state["selectedColumns"])
-        )
