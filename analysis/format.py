@@ -23,7 +23,7 @@ def is_share(metric: str, unit: str, values: Iterable[float] = ()) -> bool:
     return has_share_name and unit in ("", "1") and is_small
 
 
-def format_number(value: float, unit: str = "", share: bool = False, digits: int = 2) -> str:
+def format_number(value: float, unit: str = "", *, share: bool = False, digits: int = 2) -> str:
     """Format a number with its unit, such as "12 TFLOP/s", "0.4%", "1.5 ms" or "1.2k".
 
     Args:

@@ -340,7 +340,7 @@ def draw_heat_maps(maps: HeatMaps) -> drawing.Figure:
     figure, panels = drawing.panels(len(named_cells), width, height, across=across)
     for axes, (name, cells) in zip(panels, named_cells, strict=True):
         cell_width = (drawing.cell(axes)[0] - _MARGIN) / columns
-        texts = [format_number(value, "", as_share) for value in cells["value"].dropna()]
+        texts = [format_number(value, share=as_share) for value in cells["value"].dropna()]
         longest = max(map(len, texts), default=0)
         text_width = cell_width if drawing.fits(longest, cell_width) else 0.0
         for cell in cells.itertuples(index=False):
@@ -357,7 +357,7 @@ def draw_heat_maps(maps: HeatMaps) -> drawing.Figure:
         metric = label(maps.metric) if as_share else label_with_unit(maps.metric)
         text = f"{metric}, median of a cell"
         drawing.colour_bar(
-            figure, panels, norm, text, lambda value: format_number(value, "", as_share)
+            figure, panels, norm, text, lambda value: format_number(value, share=as_share)
         )
     handles = _legend_handles(maps)
     if handles:
@@ -413,7 +413,9 @@ def _draw_cell(
     height = cell.j
     if cell.failed:
         height += 0.06 if measured else 0.14
-    axes.text(cell.i, height, format_number(cell.value, "", as_share), fontsize="small", **centered)
+    axes.text(
+        cell.i, height, format_number(cell.value, share=as_share), fontsize="small", **centered
+    )
     if cell.failed:
         label = "OOM" if cell.memory == cell.failed else "failed"
         text = f"{cell.failed}/{cell.failed + cell.points} {label}"

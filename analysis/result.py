@@ -264,7 +264,7 @@ def _json_value(value: Any) -> Any:
     return str(value)
 
 
-def pooled_within(frame: pd.DataFrame, by: Sequence[str], pool: bool) -> str:
+def pooled_within(frame: pd.DataFrame, by: Sequence[str], *, pool: bool) -> str:
     """Return what differs within groups in environment, protocol and schema; empty for nothing.
 
     Args:

@@ -273,7 +273,7 @@ class Compared(Result):
 
 
 def choose_sides(
-    frame: pd.DataFrame, a: Sequence[str], b: Sequence[str], names: Sequence[str], pool: bool
+    frame: pd.DataFrame, a: Sequence[str], b: Sequence[str], names: Sequence[str], *, pool: bool
 ) -> Sides:
     """Select the runs of both sides, each of one environment and protocol.
 
@@ -295,7 +295,7 @@ def choose_sides(
             raise ConfigError(
                 name, "(none)", "both sides are needed", "name --a 'device=TPU v2' --b device=V100"
             )
-        side, display_name = _choose_side(frame, conditions, name, pool)
+        side, display_name = _choose_side(frame, conditions, name, pool=pool)
         rows.append(side)
         display_names.append(display_name)
     pooled = joined(
@@ -307,7 +307,7 @@ def choose_sides(
 
 
 def _choose_side(
-    frame: pd.DataFrame, conditions: Sequence[str], name: str, pool: bool
+    frame: pd.DataFrame, conditions: Sequence[str], name: str, *, pool: bool
 ) -> tuple[pd.DataFrame, str]:
     """Return the runs of one side and its display name."""
     parts = [part.strip() for text in conditions for part in text.split(" & ")]
@@ -503,7 +503,7 @@ def describe_share(
     return f"{text})"
 
 
-def describe_population(row: Mapping[Any, Any], inverted: bool = False) -> Iterator[str]:
+def describe_population(row: Mapping[Any, Any], *, inverted: bool = False) -> Iterator[str]:
     """Yield the geometric mean for other models like these, if there are enough of them."""
     value = float(row["geometric_mean"])
     low = float(row["population_low"])

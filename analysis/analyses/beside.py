@@ -79,7 +79,7 @@ def beside(frame: pd.DataFrame, options: BesideOptions) -> Result:
     require_runs(frame)
     devices = [load().device_name(name, "--platform-of") for name in options.platform_of]
     runs = _own_runs(frame)
-    pooled = pooled_within(runs, ["device"], options.pool)
+    pooled = pooled_within(runs, ["device"], pool=options.pool)
     points = aggregate_replicates(runs)
     compiled = _without_eager_duplicates(points)
     chosen = _sample_points(compiled)

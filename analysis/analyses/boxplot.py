@@ -105,7 +105,7 @@ def boxplot(frame: pd.DataFrame, options: BoxplotOptions) -> Result:
     else:
         metric = choose_metric(frame, _DEFAULT_METRICS)
     unit = units([metric]).get(metric, "")
-    pooled = pooled_within(frame, by, options.pool)
+    pooled = pooled_within(frame, by, pool=options.pool)
     points = aggregate_replicates(frame)
     boxes = box_statistics(points, metric, by, families(frame), options.unit)
     as_share = is_share(metric, unit, boxes["maximum"].dropna())
@@ -122,7 +122,7 @@ def boxplot(frame: pd.DataFrame, options: BoxplotOptions) -> Result:
 
 
 def _speedup_boxes(frame: pd.DataFrame, options: BoxplotOptions) -> Result:
-    sides = choose_sides(frame, options.a, options.b, ("--a", "--b"), options.pool)
+    sides = choose_sides(frame, options.a, options.b, ("--a", "--b"), pool=options.pool)
     metric = options.metric or "examples_per_second"
     pairs = pair(sides.a, sides.b, metric)
     if pairs.empty:

@@ -76,7 +76,7 @@ def breakdown(frame: pd.DataFrame, options: BreakdownOptions) -> Result:
         ParadnnError: no run was profiled.
         HeterogeneousError: runs of a family on a device are heterogeneous.
     """
-    pooled = pooled_within(frame, ["family", "device"], options.pool)
+    pooled = pooled_within(frame, ["family", "device"], pool=options.pool)
     points = aggregate_replicates(frame)
     points = points[is_ok(points)]
     table, profiled = measure_shares(points, options.unit)

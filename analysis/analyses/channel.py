@@ -96,7 +96,7 @@ def channel(frame: pd.DataFrame, options: Options) -> Result:
         sentences=[*_sentences(channels)],
         picture=lambda: _draw(channels),
         sources=tuple(run_ids),
-        pooled=pooled_within(frame[frame["run_id"].isin(run_ids)], _GROUP, options.pool),
+        pooled=pooled_within(frame[frame["run_id"].isin(run_ids)], _GROUP, pool=options.pool),
     )
 
 

@@ -138,7 +138,7 @@ def _describe(compared: ComparedPoints, sides: Sides, options: CompareOptions) -
     if len(compared.cells):
         total = compared.total
         yield f"{describe_share(total, names, word)}."
-        yield from describe_population(total, total["verdict"] == Verdict.SLOWER)
+        yield from describe_population(total, inverted=total["verdict"] == Verdict.SLOWER)
         yield from describe_confounding(Contrast.of(compared.cells, "all", options.unit))
         yield from describe_bounds(total, names)
     yield from sides.describe_differences(compared.cells)

@@ -88,7 +88,7 @@ def extrapolate(frame: pd.DataFrame, options: ExtrapolateOptions) -> Result:
     if not options.to:
         raise ConfigError("--to", "(none)", "is missing", "name a device, such as --to H200")
     runs = _measured_models(frame)
-    pooled = pooled_within(runs, ["device"], options.pool)
+    pooled = pooled_within(runs, ["device"], pool=options.pool)
     points = aggregate_replicates(runs)
     kernels = load_kernels(options.store or None)
     rows = []

@@ -151,7 +151,7 @@ def figure_of_merit(frame: pd.DataFrame, options: FigureOfMeritOptions) -> Resul
             ),
         ],
         answer=best or _baseline_alone(first, suite),
-        pooled=pooled_within(frame[frame["run_id"].isin(sources)], [by], options.pool),
+        pooled=pooled_within(frame[frame["run_id"].isin(sources)], [by], pool=options.pool),
         sources=sources,
     )
 

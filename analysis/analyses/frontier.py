@@ -115,7 +115,7 @@ def frontier(frame: pd.DataFrame, options: FrontierOptions) -> Result:
     prices = read_prices(options.price, frame)
     limits = {name: _number(name, value) for name, value in options.limit}
     frame = with_costs(frame, prices)
-    found = frontiers(frame, limits, options.pool, x=options.x, y=options.y)
+    found = frontiers(frame, limits, pool=options.pool, x=options.x, y=options.y)
     currency = currency_of(frame)
     largest = sorted(found, key=lambda one: -len(one.table))
     said = [*_told(found if limits else largest[:_WRITTEN], largest, limits, currency)]
@@ -203,7 +203,7 @@ def _best(one: Frontier, currency: str) -> str:
     told = []
     for name, other in ((one.x, one.y), (one.y, one.x)):
         row = one.table.sort_values(name, ascending=less_is_better(name), kind="stable").iloc[0]
-        values = (_quantity(row, metric, currency, False) for metric in (name, other))
+        values = (_quantity(row, metric, currency, interval=False) for metric in (name, other))
         told.append(f"{row['choice']} in {label(name)} ({', '.join(values)})")
     return f"{one.task}: as measured, of {counted(len(one.table), 'choice')} best are {' and '.join(told)}."
 
@@ -231,7 +231,7 @@ def _describe(one: Frontier, currency: str) -> Paragraph:
     )
 
 
-def _quantity(row: pd.Series, metric: str, currency: str, interval: bool = True) -> str:
+def _quantity(row: pd.Series, metric: str, currency: str, *, interval: bool = True) -> str:
     """Format a quantity of a choice, with its interval if requested."""
     words = f"{label(metric)} {format_number(row[metric], _unit(metric, currency), digits=3)}"
     low = row[f"{metric}_low"]
@@ -406,8 +406,8 @@ def less_is_better(metric: str, flag: str = "--limit") -> bool:
 def frontiers(
     frame: pd.DataFrame,
     limits: Mapping[str, float] | None = None,
-    pool: bool = False,
     *,
+    pool: bool = False,
     x: str | None = None,
     y: str | None = None,
 ) -> list[Frontier]:
@@ -440,7 +440,7 @@ def frontiers(
     omitted = []
     for task in tasks(frame[used]):
         try:
-            found.append(_frontier(task, list(limits), pool, (x, y)))
+            found.append(_frontier(task, list(limits), pool=pool, quantities=(x, y)))
         except InsufficientData as problem:
             omitted.append(InsufficientData(str(problem), group=task.name))
     if not found:
@@ -453,7 +453,11 @@ def frontiers(
 
 
 def _frontier(
-    task: Task, limits: Sequence[str], pool: bool, quantities: tuple[str | None, str | None]
+    task: Task,
+    limits: Sequence[str],
+    *,
+    pool: bool,
+    quantities: tuple[str | None, str | None],
 ) -> Frontier:
     rows = require_homogeneous(task.rows, ("protocol_id", "schema_version"), pool=pool)
     x, y = _quantities(task, rows, quantities)

@@ -129,7 +129,7 @@ def overhead(frame: pd.DataFrame, options: OverheadOptions) -> Result:
         sentences=[*_sentences(spent, untimed=len(frame) - len(timed))],
         picture=lambda: draw_phases(spent, timed),
         sources=tuple(timed["run_id"]),
-        pooled=pooled_within(timed, ["device"], options.pool) if len(timed) else "",
+        pooled=pooled_within(timed, ["device"], pool=options.pool) if len(timed) else "",
     )
 
 
@@ -169,7 +169,7 @@ def _layers(runs: pd.DataFrame, spent: pd.DataFrame, options: OverheadOptions) -
         sentences=[*_layer_sentences(by_driver)],
         picture=lambda: draw_layers(by_driver),
         sources=tuple(runs["run_id"]),
-        pooled=pooled_within(runs, ["device"], options.pool),
+        pooled=pooled_within(runs, ["device"], pool=options.pool),
     )
 
 

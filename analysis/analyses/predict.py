@@ -114,7 +114,7 @@ def predict(frame: pd.DataFrame, options: PredictOptions) -> Result:
         InsufficientData: If there are too few runs.
         SchemaError: If the runs of a group are heterogeneous.
     """
-    completed = complete(frame, options.metric, options.pool)
+    completed = complete(frame, options.metric, pool=options.pool)
     maps = _maps(completed, options)
     return Result(
         numbers=_every_point(completed),
@@ -152,7 +152,7 @@ class Space(GroupKey):
         return self.measured + self.failed + len(self.others)
 
 
-def space_of(group: FamilyGroup, pool: bool = False) -> Space:
+def space_of(group: FamilyGroup, *, pool: bool = False) -> Space:
     """Return the space of a group's runs, which is the grid that they span.
 
     The grid is the product of the values of model.* and batch_size, separately for each combination
@@ -357,7 +357,9 @@ class PredictedGrid:
     omitted: tuple[InsufficientData, ...]
 
 
-def complete(frame: pd.DataFrame, metric: str | None = None, pool: bool = False) -> PredictedGrid:
+def complete(
+    frame: pd.DataFrame, metric: str | None = None, *, pool: bool = False
+) -> PredictedGrid:
     """Predict a metric at every point of the spaces of a frame's families on its devices.
 
     One model is fitted per device. For the spaces see `space_of`.
@@ -386,7 +388,7 @@ def complete(frame: pd.DataFrame, metric: str | None = None, pool: bool = False)
         )
     lacks = f"not enough data to predict {metric}"
     spaces, omitted = analyze_groups(
-        frame, lambda group: _space(group, metric, pool), lacks, "measure more points"
+        frame, lambda group: _space(group, metric, pool=pool), lacks, "measure more points"
     )
     runs = pd.concat([space.runs for space in spaces])
     whole = pd.concat([runs, *(space.others for space in spaces)], ignore_index=True)
@@ -416,10 +418,10 @@ def is_sparse(frame: pd.DataFrame) -> bool:
     return False
 
 
-def _space(group: FamilyGroup, metric: str, pool: bool) -> Space:
+def _space(group: FamilyGroup, metric: str, *, pool: bool) -> Space:
     if group.family == not_recorded("family"):
         raise InsufficientData("what runs are of is not known")
-    space = space_of(group, pool)
+    space = space_of(group, pool=pool)
     ok = space.runs[is_ok(space.runs)]
     if metric not in ok or not (ok[metric] > 0).any():
         raise InsufficientData(f"no measured run has {metric}")

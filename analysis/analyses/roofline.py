@@ -126,7 +126,7 @@ def roofline(frame: pd.DataFrame, options: RooflineOptions) -> Result:
     if options.operations and options.operations != ALL:
         return operations_of(options.operations, frame, options.store)
     require_runs(frame)
-    pooled = pooled_within(frame, ["device"], options.pool)
+    pooled = pooled_within(frame, ["device"], pool=options.pool)
     if options.operations:
         return operations_of(ALL, frame, options.store, pooled, options.unit)
     rows = with_best_ceilings(aggregate_replicates(frame), options.store)

@@ -123,7 +123,7 @@ def scaling(frame: pd.DataFrame, options: ScalingOptions) -> Result:
     The table has the pairs of `fit_scaling` without the columns whose values agree in all pairs.
     For errors see `fit_scaling`.
     """
-    found = fit_scaling(frame, options.metric, options.by, options.pool)
+    found = fit_scaling(frame, options.metric, options.by, pool=options.pool)
     others = [
         name
         for name in found.pairs
@@ -223,6 +223,7 @@ def fit_scaling(
     frame: pd.DataFrame,
     metric: str = "examples_per_second",
     by: str = "devices",
+    *,
     pool: bool = False,
 ) -> Scaling:
     """Pair each point on n > 1 devices with itself on one, and fit each family's fraction.

@@ -198,7 +198,7 @@ def sensitivity(frame: pd.DataFrame, options: SensitivityOptions) -> Result:
             *(f"{group}: no fit." for group in omitted),
             explanation,
         ],
-        picture=lambda: _draw(fits, f"{prefix}{label(metric)}", log),
+        picture=lambda: _draw(fits, f"{prefix}{label(metric)}", log=log),
         answer=_answer(fits, metric, headline),
         stands_out=headline,
         sources=tuple(run for fit in fits for run in fit.sources),
@@ -336,7 +336,7 @@ def _fit(
         shares = _shares(design, np.log(values) if log else values, interactions, levels, options)
     findings = [
         *_describe_weights(weights, design.nunique()),
-        _describe_accuracy(regression, units([metric]).get(metric, ""), log),
+        _describe_accuracy(regression, units([metric]).get(metric, ""), log=log),
         *(describe_interactions(interactions, regression.r2_held_out) if interactions else ()),
         *_describe_shares(shares),
         *_describe_omissions(
@@ -549,7 +549,7 @@ def _has_too_few_values(weight: pd.Series) -> bool:
     return bool(normal_quantile < ratio <= t_quantile)
 
 
-def _describe_accuracy(regression: Regression, unit: str, log: bool) -> str:
+def _describe_accuracy(regression: Regression, unit: str, *, log: bool) -> str:
     """Say how well the terms describe the metric; `unit` is the unit of the metric."""
     if log:
         error = f"a factor of {math.exp(regression.rmse_held_out):.2f}"
@@ -596,7 +596,7 @@ def _describe_omissions(
         )
 
 
-def _draw(fits: Sequence[Fit], metric_label: str, log: bool) -> drawing.Figure:
+def _draw(fits: Sequence[Fit], metric_label: str, *, log: bool) -> drawing.Figure:
     """Draw a panel per family: a row per term, and a mark with its interval per device.
 
     Zero means no effect. A term that is constant on a device, or not separable from others, says so

@@ -311,8 +311,10 @@ def _pairs_with_baseline(
         pairs = pair(sides[0], sides[1], options.metric)
         attrs = pairs.attrs
         all_families = families(pd.concat(sides))
-        for problem in _unpaired(pairs, value, baseline, all_families):
-            omitted.append(InsufficientData(problem, group=group))
+        omitted.extend(
+            InsufficientData(problem, group=group)
+            for problem in _unpaired(pairs, value, baseline, all_families)
+        )
         if len(pairs):
             labeled = pairs.assign(on_device=platform, column=column, value=value, over=baseline)
             pooled = joined(side.attrs.get("pooled", "") for side in sides)

@@ -133,7 +133,7 @@ def speedup(frame: pd.DataFrame, options: SpeedupOptions) -> Result:
         ConfigError: If a side has no runs, or the runs lack a column.
         SchemaError: If the runs of a side are heterogeneous.
     """
-    sides = choose_sides(frame, options.a, options.b, ("--a", "--b"), options.pool)
+    sides = choose_sides(frame, options.a, options.b, ("--a", "--b"), pool=options.pool)
     on = sides.join_on(options.on)
     if options.operations:
         return operations_over(sides, on, options.store)
@@ -179,7 +179,7 @@ def _describe(result: Speedup, sides: Sides, options: SpeedupOptions) -> Iterato
         total = result.families.iloc[-1].to_dict()
         word = speed_word(options.metric)
         yield f"{describe_share(total, names, word)}."
-        yield from describe_population(total, total["by_itself"] == Verdict.SLOWER)
+        yield from describe_population(total, inverted=total["by_itself"] == Verdict.SLOWER)
         yield from describe_confounding(Contrast.of(result.pairs, "all", options.unit))
         yield from describe_bounds(total, names)
         word = word if is_speed(options.metric) else f"better in {options.metric}"
@@ -340,7 +340,7 @@ def _draw(result: Speedup, sides: Sides, options: SpeedupOptions) -> drawing.Fig
         x_label = label_with_unit(x) if is_last else ""
         drawing.finish(axes, title, x_label, "speedup", logs={"y": drawing.times})
         if fits:
-            _draw_weights(panels[2 * number + 1], fits.get(family), is_last)
+            _draw_weights(panels[2 * number + 1], fits.get(family), is_last=is_last)
     if coloring is not None:
         coloring.explain(figure, panels[::across])
     return figure
@@ -374,7 +374,7 @@ def _draw_ratios(
         drawing.log_ticks(axes.xaxis, format_number)
 
 
-def _draw_weights(axes: drawing.Axes, fit: SpeedupFit | None, is_last: bool) -> None:
+def _draw_weights(axes: drawing.Axes, fit: SpeedupFit | None, *, is_last: bool) -> None:
     """Draw the weights of one family; remove the panel if it has no regression."""
     if fit is None:
         axes.remove()

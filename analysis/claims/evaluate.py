@@ -526,7 +526,7 @@ def _scaling(check: Check, data: Data) -> CheckFinding:
     from analysis.analyses.scaling import fit_scaling
 
     rows = side(data, check.where, check.metric)
-    families = fit_scaling(rows, check.metric, check.by, data.pool).families
+    families = fit_scaling(rows, check.metric, check.by, pool=data.pool).families
     estimates = [Estimate(*family.fraction) for family in families]
     points = sum(family.points for family in families)
     return _finding(check, "non-parallel fraction", estimates, points)

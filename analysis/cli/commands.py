@@ -303,7 +303,9 @@ def _report(options: ReportOptions, selection: Selection) -> None:
     frame = load_selection(selection)
     prices = read_prices(options.price, frame)
     with Console(stderr=True).status("Running every analysis ..."):
-        page = make_report(frame, selection, options.pool, prices).encode(errors="replace")
+        page = make_report(frame, selection, pool=options.pool, prices=prices).encode(
+            errors="replace"
+        )
     with whole_file(target, "--out") as temporary:
         temporary.write_bytes(page)
     print(f"{target} ({len(page) / 1e6:.1f} MB, {counted(len(frame), 'run')})")

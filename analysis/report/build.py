@@ -32,6 +32,7 @@ _MAX_POPULATIONS = 8
 def make_report(
     frame: pd.DataFrame,
     selection: Selection,
+    *,
     pool: bool = False,
     prices: PriceList | None = None,
     made: str = "",
@@ -53,7 +54,7 @@ def make_report(
     context = Context(selection.store, pool)
     if selection.store:
         selection = replace(selection, store=tuple(map(without_secrets, selection.store)))
-    populations = split(frame, selection, pool)
+    populations = split(frame, selection, pool=pool)
     shown = populations[:_MAX_POPULATIONS]
     reports = [_report_population(population, context) for population in shown]
     for population in populations[_MAX_POPULATIONS:]:

@@ -112,7 +112,7 @@ def _sort_points(points: pd.DataFrame) -> pd.DataFrame:
     return points.loc[keys.sort_values(["order", "parameters", "batch_size"], kind="stable").index]
 
 
-def split(frame: pd.DataFrame, selection: Selection, pool: bool = False) -> list[Population]:
+def split(frame: pd.DataFrame, selection: Selection, *, pool: bool = False) -> list[Population]:
     """Split runs into populations.
 
     Args:

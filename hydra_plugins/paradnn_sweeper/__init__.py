@@ -44,6 +44,7 @@ class ParadnnSweeper(Sweeper):
     def __init__(
         self,
         params: Mapping[str, Any] | None = None,
+        *,
         searches: bool = True,
         drops_invalid: bool = False,
     ) -> None:

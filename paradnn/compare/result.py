@@ -57,7 +57,7 @@ class PairedResult:
     def estimate(self) -> SpeedEstimate | None:
         """The ratio of speeds with its interval; None after fewer than `FEWEST` rounds."""
         if len(self.logs) >= FEWEST:
-            return estimate(self.logs, self.rule.misses, self.last)
+            return estimate(self.logs, self.rule.misses, last=self.last)
         return None
 
     @property

@@ -127,7 +127,7 @@ class SweepDesign:
         """
         raise NotImplementedError
 
-    def wants(self, visit: DesignPoint, claimed: bool) -> bool:
+    def wants(self, visit: DesignPoint, claimed: bool) -> bool:  # noqa: FBT001 - a callback
         """Return whether a measurement of the batch is still needed.
 
         Args:

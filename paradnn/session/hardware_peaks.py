@@ -238,11 +238,11 @@ class CeilingsKeeper:
         point = single_device(point, environment)
         identity = ceilings_identity(point, environment)
         if again or identity not in self._known:
-            self._known[identity] = self._obtain(point, environment, identity, again)
+            self._known[identity] = self._obtain(point, environment, identity, again=again)
         return self._known[identity]
 
     def _obtain(
-        self, point: Point, environment: Environment, identity: Identity, again: bool
+        self, point: Point, environment: Environment, identity: Identity, *, again: bool
     ) -> Ceilings | None:
         if point.software.name == "current":
             stack = ""

@@ -156,7 +156,7 @@ def narrow_enough(processes: Sequence[Sequence[float]], goal: float) -> bool:
     ) ** 2 <= goal**2
 
 
-def summarise(processes: Sequence[Sequence[float]], looked: bool = False) -> Summarised:
+def summarise(processes: Sequence[Sequence[float]], *, looked: bool = False) -> Summarised:
     """Summarise the values of one or more processes.
 
     One process: the median with the interval of `block_interval`. Several processes: the geometric
@@ -252,7 +252,7 @@ class Measured:
         """Summary of the step times of all processes, in seconds."""
         measure = self.point.measure
         looked = measure.relative_interval is not None and measure.processes > 1
-        return summarise([entry.timing.step_times for entry in self.timed], looked)
+        return summarise([entry.timing.step_times for entry in self.timed], looked=looked)
 
     def ending(self) -> tuple[str, str | None]:
         """Return the outcome and its reason; the outcome is `ok` only if all processes are `ok`."""

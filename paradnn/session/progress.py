@@ -93,7 +93,7 @@ class Reporter:
         """Stop the status line, whether the work was completed or not."""
         self._live.stop()
 
-    def say(self, text: str, once: bool = False) -> None:
+    def say(self, text: str, *, once: bool = False) -> None:
         """Print a message that the user must see now.
 
         Args:

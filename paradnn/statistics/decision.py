@@ -85,7 +85,7 @@ def decide(
     )
 
 
-def adjust_p_values(p_values: np.ndarray, discoveries: bool = False) -> np.ndarray:
+def adjust_p_values(p_values: np.ndarray, *, discoveries: bool = False) -> np.ndarray:
     """Adjust p values for the number of tests.
 
     Args:

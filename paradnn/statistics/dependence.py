@@ -138,9 +138,11 @@ def shared_levels(points: pd.DataFrame, unit: Unit = "crossed", axes: int = 0) -
         factors.append(batch)
         descriptions.append(counted(batches, "batch size"))
     if unit == "crossed" and axes:
-        for name in model_columns:
-            if axes <= points[name].nunique() <= models / 2:
-                factors.append(_number_groups(points, [name]))
+        factors.extend(
+            _number_groups(points, [name])
+            for name in model_columns
+            if axes <= points[name].nunique() <= models / 2
+        )
         if models > 1 and 1 < axes <= batches < _MINIMUM_BATCH_SIZES:
             factors.append(batch)
     return Levels(np.array(factors), point, " and ".join(descriptions))

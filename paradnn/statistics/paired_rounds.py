@@ -259,7 +259,7 @@ def _robust_centre(values: Sequence[float]) -> _RobustCentre:
     )
 
 
-def estimate(logs: Sequence[float], misses: float = 0.05, last: bool = False) -> SpeedEstimate:
+def estimate(logs: Sequence[float], misses: float = 0.05, *, last: bool = False) -> SpeedEstimate:
     """Estimate the ratio of two speeds, with an interval that holds whenever the comparison stops.
 
     The location is Huber's M-estimate: rounds far from the others count as if they were at the

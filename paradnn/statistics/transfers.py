@@ -158,7 +158,7 @@ def fit_transfers(
 
     def piece(part: slice) -> Piece:
         count = int(np.isin(all_x, x[part]).sum())
-        return _piece(x[part], y[part], shared, part.start == 0, count)
+        return _piece(x[part], y[part], shared, is_first=part.start == 0, measurements=count)
 
     pieces = [
         piece(slice(edges[low], edges[high])) for low, high in _choose(_costs(x, y, edges), len(x))
@@ -220,7 +220,7 @@ def _costs(x: np.ndarray, y: np.ndarray, edges: list[int]) -> np.ndarray:
         for high in range(low + 1, len(edges)):
             part = slice(begin, edges[high])
             if len(x[part]) >= FEWEST:
-                alpha, beta = _line(x[part], y[part], y[part], begin == 0)
+                alpha, beta = _line(x[part], y[part], y[part], is_first=begin == 0)
                 costs[low, high] = np.sum(((alpha + beta * x[part]) / y[part] - 1) ** 2)
     return costs
 
@@ -263,7 +263,9 @@ def _choose(costs: np.ndarray, count: int) -> list[tuple[int, int]]:
     return list(pairwise([0, *edges]))
 
 
-def _line(x: np.ndarray, y: np.ndarray, scale: np.ndarray, is_first: bool) -> tuple[float, float]:
+def _line(
+    x: np.ndarray, y: np.ndarray, scale: np.ndarray, *, is_first: bool
+) -> tuple[float, float]:
     """Fit alpha and beta by least squares of (y - alpha - beta x) / scale.
 
     beta is at least 0, and so is alpha of the first piece.
@@ -279,19 +281,19 @@ def _line(x: np.ndarray, y: np.ndarray, scale: np.ndarray, is_first: bool) -> tu
 
 
 def _piece(
-    x: np.ndarray, y: np.ndarray, shared: _Shared, is_first: bool, measurements: int
+    x: np.ndarray, y: np.ndarray, shared: _Shared, *, is_first: bool, measurements: int
 ) -> Piece:
     """Fit a line and its intervals.
 
     The weights come from the fitted times. Weights from the measured times would favor times that
     were short by chance.
     """
-    alpha, beta = _line(x, y, y, is_first)
+    alpha, beta = _line(x, y, y, is_first=is_first)
     scale = y
     for _ in range(_ROUNDS):
         fitted = alpha + beta * x
         scale = fitted if (fitted > 0).all() else y
-        alpha, beta = _line(x, y, scale, is_first)
+        alpha, beta = _line(x, y, scale, is_first=is_first)
     unit = max(float(x.max()), 1.0)
     design = np.column_stack([1 / scale, x / unit / scale])
     freedom = max(len(x) - 2, 1)
