@@ -19,6 +19,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -124,25 +125,10 @@ def emit_result(
         raise ConfigError("--json", output.json, problem, "name a file for one of them")
     table_file = _file_of(output.csv, "--csv")
     json_file = _file_of(output.json, "--json")
-    figure_files = [
-        check_file(path, "--figure", suffixes=_FIGURE_SUFFIXES, kind="a .png, .svg or .pdf file")
-        for path in output.figure
-    ]
-    if output.width is not None and not figure_files:
-        problem = "there is no figure to set"
-        raise ConfigError("--width", output.width, problem, "name its file with --figure")
-    if figure_files and not result.drawable:
-        problem = "there is nothing to draw"
-        raise ConfigError("--figure", str(figure_files[0]), problem, "choose other runs")
+    figure_files = _figure_files(result, output)
+    # Figures are drawn before anything is printed, because drawing can fail.
     figures = [(result.figure(output.width), path) for path in figure_files]
-    if output.csv == "-":
-        _print_csv(result.table)
-        if result.set_aside is not None:
-            say(result.set_aside, sys.stderr)
-    elif output.json == "-":
-        print(json.dumps(result.as_json(), indent=1, allow_nan=False))
-    else:
-        print_result(result, everything=output.all)
+    _print_requested(result, output)
     if table_file is not None:
         with whole_file(table_file, "--csv") as temporary:
             write_csv(result.table, temporary)
@@ -160,6 +146,37 @@ def emit_result(
             command, result, frame=frame, selection=selection, command_line=command_line
         )
         print(f"logged as run {run_id}", file=sys.stderr)
+
+
+def _figure_files(result: Result, output: FigureOutput) -> list[Path]:
+    """Return the files of the requested figures.
+
+    Raises:
+        ConfigError: a file cannot be written, there is nothing to draw, or a width has no figure.
+    """
+    files = [
+        check_file(path, "--figure", suffixes=_FIGURE_SUFFIXES, kind="a .png, .svg or .pdf file")
+        for path in output.figure
+    ]
+    if output.width is not None and not files:
+        problem = "there is no figure to set"
+        raise ConfigError("--width", output.width, problem, "name its file with --figure")
+    if files and not result.drawable:
+        problem = "there is nothing to draw"
+        raise ConfigError("--figure", str(files[0]), problem, "choose other runs")
+    return files
+
+
+def _print_requested(result: Result, output: FigureOutput) -> None:
+    """Print CSV or JSON if standard output was requested for it, else the text and the table."""
+    if output.csv == "-":
+        _print_csv(result.table)
+        if result.set_aside is not None:
+            say(result.set_aside, sys.stderr)
+    elif output.json == "-":
+        print(json.dumps(result.as_json(), indent=1, allow_nan=False))
+    else:
+        print_result(result, everything=output.all)
 
 
 def _file_of(path: str | None, option: str) -> Path | None:
@@ -292,42 +309,69 @@ def print_result(result: Result, *, everything: bool = False) -> None:
         result: The result.
         everything: Whether to print all lines, rows and columns, however many they are.
     """
-    console = unlimited_output() if everything else standard_output()
-
-    def say_dim(note: str) -> None:
-        console.print(note, style="dim", soft_wrap=True, markup=False)
-
+    if everything:
+        console = unlimited_output()
+        max_lines = sys.maxsize
+        limits = _NO_LIMITS
+    else:
+        console = standard_output()
+        max_lines = _MAX_LINES
+        limits = _TableLimits(min(console.width, _MAX_WIDTH))
     opening = result.opening()
     if opening:
         console.print(opening, style="bold", soft_wrap=True, markup=False)
-    lines, omitted = result.brief(sys.maxsize if everything else _MAX_LINES)
+    lines, omitted = result.brief(max_lines)
     for line in lines:
         console.print(line, soft_wrap=True, markup=False)
     if omitted:
-        say_dim(f"{counted(omitted, 'more line')}: --all")
-    limits = _NO_LIMITS if everything else _TableLimits(min(console.width, _MAX_WIDTH))
-    grids = result.rows or ()
+        _print_note(console, f"{counted(omitted, 'more line')}: --all")
+    if result.rows:
+        _print_grids(console, result.rows, limits)
+    elif result.rows is not None and len(result.table):
+        _print_table(console, result.table, limits, everything=everything)
+
+
+def _print_grids(
+    console: Console, grids: Sequence[tuple[str, pd.DataFrame]], limits: _TableLimits
+) -> None:
+    """Print the first grids that fit, each below its title, and how many more there are."""
     fitting_grids = _first_grids(grids, limits.rows)
     for title, cells in fitting_grids:
-        console.print(f"\n{title}" if title else "", style="bold", soft_wrap=True, markup=False)
         shown = cells.head(limits.rows)
         fitting = _fit_table(shown, limits, keeps_constants=bool(title))
-        numeric = fitting.cells.columns[1:] if title else ()
+        heading = ""
+        numeric: Collection[str] = ()
+        if title:
+            heading = f"\n{title}"
+            numeric = fitting.cells.columns[1:]
+        console.print(heading, style="bold", soft_wrap=True, markup=False)
         console.print(_make_table(fitting.cells, numeric=numeric))
         for note in fitting.notes(len(cells) - len(shown)):
-            say_dim(note)
-    if len(grids) > len(fitting_grids):
-        say_dim(f"{counted(len(grids) - len(fitting_grids), 'more map')}: --all prints them")
-    if result.rows is not None and not grids and len(result.table):
-        shown = result.table.head(limits.rows)
-        if not everything:
-            shown = _without_named_columns(shown)
+            _print_note(console, note)
+    omitted = len(grids) - len(fitting_grids)
+    if omitted:
+        _print_note(console, f"{counted(omitted, 'more map')}: --all prints them")
+
+
+def _print_table(
+    console: Console, table: pd.DataFrame, limits: _TableLimits, *, everything: bool
+) -> None:
+    """Print the first rows of a table, and how many rows and columns are omitted."""
+    shown = table.head(limits.rows)
+    if everything:
         cells = _format_cells(shown)
-        fitting = _fit_table(cells if everything else _merge_intervals(cells), limits)
-        console.print()
-        console.print(_make_table(fitting.cells, numeric=[*shown.select_dtypes("number")]))
-        for note in fitting.notes(len(result.table) - len(shown)):
-            say_dim(note)
+    else:
+        shown = _without_named_columns(shown)
+        cells = _merge_intervals(_format_cells(shown))
+    fitting = _fit_table(cells, limits)
+    console.print()
+    console.print(_make_table(fitting.cells, numeric=[*shown.select_dtypes("number")]))
+    for note in fitting.notes(len(table) - len(shown)):
+        _print_note(console, note)
+
+
+def _print_note(console: Console, note: str) -> None:
+    console.print(note, style="dim", soft_wrap=True, markup=False)
 
 
 def _first_grids(
@@ -368,8 +412,9 @@ def _safe_table(table: pd.DataFrame) -> pd.DataFrame:
 
 def _escape_formula(value: Any) -> Any:
     """Put a quotation mark before a text that a spreadsheet would evaluate."""
-    is_formula = isinstance(value, str) and _FORMULA.match(value) and not _NUMBER.fullmatch(value)
-    return f"'{value}" if is_formula else value
+    if isinstance(value, str) and _FORMULA.match(value) and not _NUMBER.fullmatch(value):
+        return f"'{value}"
+    return value
 
 
 def _format_cells(table: pd.DataFrame) -> pd.DataFrame:
@@ -471,7 +516,9 @@ class _FittingTable(NamedTuple):
         if omitted_rows:
             note = counted(omitted_rows, "more row")
         if self.omitted:
-            note += f"{', ' if note else ''}{counted(len(self.omitted), 'more column')}"
+            if note:
+                note += ", "
+            note += counted(len(self.omitted), "more column")
             room = _MAX_WIDTH - len(note) - len(_REMEDY) - len(" ()")
             names = _join_fitting("", self.omitted, room)
             if len(names) <= room:

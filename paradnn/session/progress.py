@@ -7,7 +7,7 @@ import math
 import re
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import Console
 from rich.live import Live
@@ -20,18 +20,14 @@ from paradnn.core.results import ResultDescription, ResultText
 from paradnn.core.words import counted, rounded
 from paradnn.core.workload import WORKLOADS
 from paradnn.session.design import RecordedPoint, Summary
-from paradnn.session.record import headline
+from paradnn.session.record import Headline, headline
 
 _COLOURS = {"ok": "green", "unavailable": "yellow"}
 _ROWS = 60  # longer sweeps end with counts instead of one row per point
+_LEADING_OPERATIONS = 4  # kinds of operations that a profile line names
 _LONG_COMPILE = 3.0  # seconds of compilation above which it gets a line
-_SPARE = (
-    "FLOP/s",
-    "memory",
-    "steady",
-    "± 95%",
-    # columns that a narrow terminal drops, in this order
-)
+#: Columns that a narrow terminal drops, in this order.
+_SPARE = ("FLOP/s", "memory", "steady", "± 95%")
 
 
 class Reporter:
@@ -51,12 +47,17 @@ class Reporter:
         self._console = SafeConsole(stderr=True)
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
         self._counts: Counter[str] = Counter()
-        # Start of the work, end of the latest process, and latest message without a terminal.
-        self._begin = self._ended = self._said = time.monotonic()
+        now = time.monotonic()
+        self._begin = now  # start of the work
+        self._ended = now  # end of the latest process
+        self._said = now  # latest phase that was printed without a terminal
         self._deadline = math.inf
-        self._name = self._phase = ""
+        self._name = ""
+        self._phase = ""
         self._known: set[str] = set()  # messages that were printed already
-        self._skipped = self._processes = self._processes_left = 0
+        self._skipped = 0
+        self._processes = 0
+        self._processes_left = 0
 
     def start(self, skipped: int, processes: int) -> None:
         """Report that the work begins.
@@ -140,10 +141,10 @@ class Reporter:
         self._counts[row.outcome] += 1
         if self._title:
             first, *rest = self._status()
-            shown = [
-                f"{first} {row.name}: {_verdict(row)}",
-                *([] if self._console.is_terminal else rest),
-            ]
+            shown = [f"{first} {row.name}: {_verdict(row)}"]
+            if not self._console.is_terminal:
+                # On a terminal the status line shows the rest.
+                shown += rest
             if row.outcome == "ok":
                 style = ""
             else:
@@ -172,36 +173,27 @@ class Reporter:
         done = measured + self._skipped
         left = self._total - measured - self._skipped
         parts = [f"[{done}/{self._total}]"]
-        parts += (
-            [", ".join(f"{count} {name}" for name, count in self._counts.most_common())]
-            if self._counts
-            else []
-        )
+        if self._counts:
+            parts.append(", ".join(f"{count} {name}" for name, count in self._counts.most_common()))
         if self._processes and left > 0:
             expected = (self._ended - self._begin) / self._processes * max(1, self._processes_left)
             now = time.monotonic()
             remaining = max(1.0, min(expected - (now - self._ended), self._deadline - now))
             parts.append(f"{_duration(remaining)} {self._left}")
-        return [*parts, self.known] if self.known else parts
+        if self.known:
+            parts.append(self.known)
+        return parts
 
 
 def describe_point(row: RecordedPoint, where: str) -> str:
     """Return the results of one point as a few lines of text; `where` names the store."""
     metrics = row.metrics
     tags = row.tags
-    own = next(
-        filter(
-            None,
-            (work.role(ResultDescription).describe(metrics, tags) for work in WORKLOADS.values()),
-        ),
-        None,
-    )
+    own = _own_text(row)
+    lines: list[tuple[str, str]] = []
     if own:
-        lines = [
-            (own.heading if place == 0 else "", text) for place, text in enumerate(own.clauses)
-        ]
-    else:
-        lines = []
+        headings = [own.heading, *[""] * len(own.clauses)]
+        lines += zip(headings, own.clauses, strict=False)
     if "step_time_ms" in metrics and "steady" in tags:
         lines += _step_lines(row, own)
     if "peak_memory_bytes" in metrics:
@@ -211,7 +203,9 @@ def describe_point(row: RecordedPoint, where: str) -> str:
     lines.append(("run", f"{row.run_id} in {where}"))
     if row.known:
         lines.append(("", "Already in the store, not measured again; resume=false re-measures it."))
-    first = f"{row.name}: {row.outcome}" + (f" ({row.reason})" if row.reason else "")
+    first = f"{row.name}: {row.outcome}"
+    if row.reason:
+        first += f" ({row.reason})"
     return "\n".join([first, *(f"  {name:<12} {text}" for name, text in lines)])
 
 
@@ -222,6 +216,23 @@ def _step_lines(row: RecordedPoint, own: ResultText | None) -> Iterator[tuple[st
     caveats.
     """
     metrics = row.metrics
+    yield from _time_lines(row, own)
+    yield from _work_lines(metrics)
+    yield from _input_and_latency_lines(metrics)
+    if "artefact_bytes" in metrics:
+        seconds = f"{metrics['conversion_seconds']:.2f} s"
+        size = f"{si(metrics['artefact_bytes'])}B"
+        error = f"outputs within {metrics['conversion_error']:.2g} of the model's"
+        yield "conversion", f"{seconds} to {size}, {error}"
+    yield from _profile_lines(row)
+    yield from (("note", note) for note in _notes(row.tags))
+    if "energy_per_step_joules" in metrics:
+        yield "energy", f"{metrics['energy_per_step_joules']:.3g} J a step"
+
+
+def _time_lines(row: RecordedPoint, own: ResultText | None) -> Iterator[tuple[str, str]]:
+    """Yield throughput, step time, and the compile time if it is long."""
+    metrics = row.metrics
     tags = row.tags
     # The metric is absent in runs recorded before points could have several processes.
     count = metrics.get("processes", 1)
@@ -231,73 +242,84 @@ def _step_lines(row: RecordedPoint, own: ResultText | None) -> Iterator[tuple[st
         processes = f"{count:.0f} processes"
     rate = headline(metrics, steps=True)
     if rate and not (own and own.replaces_steps):
+        text = str(rate)
         if rate.ends:
-            ends = f"  (95% CI {rounded(rate.ends[0])} .. {rounded(rate.ends[1])}, {processes})"
+            low, high = rate.ends
+            text += f"  (95% CI {rounded(low)} .. {rounded(high)}, {processes})"
+        if headline(metrics) == rate:
+            yield "throughput", text
         else:
-            ends = ""
-        yield "throughput" if headline(metrics) == rate else "steps alone", f"{rate}{ends}"
-    blocks = f"{counted(round(metrics['blocks']), 'block')} of {counted(round(metrics['steps_per_block']), 'step')}"
+            yield "steps alone", text
+    blocks = counted(round(metrics["blocks"]), "block")
+    steps = counted(round(metrics["steps_per_block"]), "step")
     if tags["steady"] == "true":
         steady = "steady"
     else:
         steady = f"not steady ({tags['steady_reason']})"
-    yield "step time", f"{metrics['step_time_ms']:.3f} ms, {blocks} in {processes}, {steady}"
+    step_time = f"{metrics['step_time_ms']:.3f} ms"
+    yield "step time", f"{step_time}, {blocks} of {steps} in {processes}, {steady}"
     if metrics.get("compile_seconds", 0.0) >= _LONG_COMPILE:
         yield "compiled", f"in {metrics['compile_seconds']:.1f} s"
+
+
+def _work_lines(metrics: Mapping[str, float]) -> Iterator[tuple[str, str]]:
+    """Yield the arithmetic of a step, and how close it comes to the machine's peaks."""
     if "flops_per_second" in metrics:
-        work = (
-            f"{si(metrics['flops_per_step'])}FLOP a step, {si(metrics['flops_per_second'])}FLOP/s"
-        )
-        yield "work", f"{work}, {si(metrics['parameters'])}parameters"
+        flops = f"{si(metrics['flops_per_step'])}FLOP a step"
+        rate = f"{si(metrics['flops_per_second'])}FLOP/s"
+        yield "work", f"{flops}, {rate}, {si(metrics['parameters'])}parameters"
     if "reference_speed" in metrics:
         name = "examples_per_second_at_reference"
+        best = f"{metrics['reference_speed']:.0%} of its best"
+        text = f"at {best}, where it would be {rounded(metrics[name])} examples/s"
         low, high = (metrics.get(end) for end in interval_names(name))
         if low and high:
-            ends = f" (95% CI {rounded(low)} .. {rounded(high)})"
-        else:
-            ends = ""
-        best = f"{metrics['reference_speed']:.0%} of its best"
-        yield "machine", f"at {best}, where it would be {rounded(metrics[name])} examples/s{ends}"
+            text += f" (95% CI {rounded(low)} .. {rounded(high)})"
+        yield "machine", text
     if "flops_utilization" in metrics:
         yield "utilization", f"{metrics['flops_utilization']:.1%} of the measured matmul peak"
+
+
+def _input_and_latency_lines(metrics: Mapping[str, float]) -> Iterator[tuple[str, str]]:
+    """Yield the wait for input and the latency percentiles, if they were measured."""
     if "infeed_gain" in metrics:
-        waits = f"waits {metrics['infeed_fraction']:.0%} of the step, free input {metrics['infeed_gain']:+.0%}"
-        yield "input", f"{waits}; alone {rounded(metrics['input_examples_per_second'])} examples/s"
-    quantiles = {share: f"latency_p{share}_ms" for share in (50, 90, 99)}
-    if quantiles[50] in metrics:
-        known = (
-            f"p{share} {metrics[name]:.3f} ms"
-            for share, name in quantiles.items()
-            if name in metrics
-        )
-        yield "latency", ", ".join(known)
-    if "artefact_bytes" in metrics:
-        made = f"{metrics['conversion_seconds']:.2f} s to {si(metrics['artefact_bytes'])}B"
-        yield (
-            "conversion",
-            f"{made}, outputs within {metrics['conversion_error']:.2g} of the model's",
-        )
-    leading = [key for key in metrics if key.startswith("op_share.")][:4]
+        wait = f"waits {metrics['infeed_fraction']:.0%} of the step"
+        gain = f"free input {metrics['infeed_gain']:+.0%}"
+        alone = f"alone {rounded(metrics['input_examples_per_second'])} examples/s"
+        yield "input", f"{wait}, {gain}; {alone}"
+    if "latency_p50_ms" in metrics:
+        percentiles = [
+            f"p{percent} {metrics[f'latency_p{percent}_ms']:.3f} ms"
+            for percent in (50, 90, 99)
+            if f"latency_p{percent}_ms" in metrics
+        ]
+        yield "latency", ", ".join(percentiles)
+
+
+def _profile_lines(row: RecordedPoint) -> Iterator[tuple[str, str]]:
+    """Yield the operations that take most of the time, or why there is no profile."""
+    leading = [key for key in row.metrics if key.startswith("op_share.")][:_LEADING_OPERATIONS]
     if leading:
-        shares = [f"{key.removeprefix('op_share.')} {metrics[key]:.0%}" for key in leading]
-        idle = metrics.get("profile_unexplained_share")
+        shares = [f"{key.removeprefix('op_share.')} {row.metrics[key]:.0%}" for key in leading]
+        idle = row.metrics.get("profile_unexplained_share")
         if idle is not None:
             shares.append(f"no operation {idle:.0%}")
         yield "time goes to", ", ".join(shares)
-    if tags.get("profile", "ok") != "ok":
-        yield "profile", tags["profile"]
-    notes = [tags.get("interval_reason")]
+    if row.tags.get("profile", "ok") != "ok":
+        yield "profile", row.tags["profile"]
+
+
+def _notes(tags: Mapping[str, str]) -> Iterator[str]:
+    """Yield the caveats that the tags of a run hold."""
+    if tags.get("interval_reason"):
+        yield tags["interval_reason"]
     if "contended_reason" in tags:
-        notes.append(f"contended: {tags['contended_reason']}; python -m paradnn.check has details")
-    notes += [
-        tags.get(name)
-        for name in ("profile_note", "emulation_note", "precision_note", "ceilings_contended")
-    ]
+        yield f"contended: {tags['contended_reason']}; python -m paradnn.check has details"
+    for name in ("profile_note", "emulation_note", "precision_note", "ceilings_contended"):
+        if tags.get(name):
+            yield tags[name]
     if "ceilings_note" in tags:
-        notes.append(f"{tags['ceilings_note']} Measure it again: {tags['ceilings_remedy']}")
-    yield from (("note", note) for note in notes if note)
-    if "energy_per_step_joules" in metrics:
-        yield "energy", f"{metrics['energy_per_step_joules']:.3g} J a step"
+        yield f"{tags['ceilings_note']} Measure it again: {tags['ceilings_remedy']}"
 
 
 def describe_sweep(summary: Summary) -> None:
@@ -308,26 +330,24 @@ def describe_sweep(summary: Summary) -> None:
         _print_points(console, sorted(rows, key=_natural))
     elif rows:
         counts = Counter((row.family, row.outcome) for row in rows)
-        console.print(
-            "\n".join(
-                f"{family}: {count} {outcome}"
-                for (family, outcome), count in sorted(counts.items())
-            )
-        )
+        for (family, outcome), count in sorted(counts.items()):
+            console.print(f"{family}: {count} {outcome}")
     done = f"{counted(summary.total, 'point')} in {_duration(summary.seconds)}: {summary.counts()}."
     lines = [f"{done} Runs are in {summary.where}", summary.conclusion]
     if summary.skipped and not rows:
         lines.append("python -m analysis report shows what it holds")
-    for command in dict.fromkeys(
-        row.tags["ceilings_remedy"] for row in rows if "ceilings_remedy" in row.tags
-    ):
-        ratios = [
-            row.metrics["flops_utilization"]
-            for row in rows
-            if row.tags.get("ceilings_remedy") == command
-        ]
-        over = f"{counted(len(ratios), 'point')} ran at up to {max(ratios):.2f} times the measured matmul peak"
-        lines.append(f"{over}, which is too low. Measure it again on a quiet machine: {command}")
+    utilization_by_remedy: dict[str, list[float]] = {}
+    for row in rows:
+        if "ceilings_remedy" in row.tags:
+            utilizations = utilization_by_remedy.setdefault(row.tags["ceilings_remedy"], [])
+            utilizations.append(row.metrics["flops_utilization"])
+    for command, utilizations in utilization_by_remedy.items():
+        points = counted(len(utilizations), "point")
+        highest = f"{max(utilizations):.2f} times the measured matmul peak"
+        lines.append(
+            f"{points} ran at up to {highest}, which is too low. "
+            f"Measure it again on a quiet machine: {command}"
+        )
     for line in filter(None, lines):
         console.print(line, soft_wrap=True, markup=False)
 
@@ -337,50 +357,72 @@ def _print_points(console: Console, rows: Sequence[RecordedPoint]) -> None:
 
     Reasons are printed as lines because they are too long for a column.
     """
-    measured = [
-        (row, rate) for row in rows if row.outcome == "ok" and (rate := headline(row.metrics))
-    ]
+    measured: list[tuple[RecordedPoint, Headline]] = []
+    for row in rows:
+        rate = headline(row.metrics)
+        if row.outcome == "ok" and rate:
+            measured.append((row, rate))
     units = {rate.unit for _, rate in measured}
-    headings = (*(units if len(units) == 1 else ("speed",)), "± 95%", "FLOP/s", "memory", "steady")
-    cells = [
-        (
-            row.name,
-            rate.number() if len(units) == 1 else str(rate),
-            rate.relative(),
-            si(row.metrics["flops_per_second"]) if "flops_per_second" in row.metrics else "-",
-            f"{row.metrics.get('peak_memory_bytes', 0) / 2**30:.2f} GiB",
-            {"true": "yes", "false": "no"}.get(row.tags.get("steady", ""), "-") + _contended(row),
+    speed_heading = "speed"
+    if len(units) == 1:
+        (speed_heading,) = units
+    cells = []
+    for row, rate in measured:
+        if len(units) == 1:
+            speed = rate.number()
+        else:
+            speed = str(rate)
+        flops = "-"
+        if "flops_per_second" in row.metrics:
+            flops = si(row.metrics["flops_per_second"])
+        memory = f"{row.metrics.get('peak_memory_bytes', 0) / 2**30:.2f} GiB"
+        steady = {"true": "yes", "false": "no"}.get(row.tags.get("steady", ""), "-")
+        cells.append(
+            (row.name, speed, rate.relative(), flops, memory, f"{steady}{_contended(row)}")
         )
-        for row, rate in measured
-    ]
     if cells:
+        headings = (speed_heading, "± 95%", "FLOP/s", "memory", "steady")
         numbers = [Column(heading, justify="right", no_wrap=True) for heading in headings]
         console.print(fitting_table(console, [Column("point"), *numbers], cells, _SPARE))
     for row in rows:
         if row.outcome != "ok":
             text = Text.assemble(f"{row.name}: ", (row.outcome, _COLOURS.get(row.outcome, "red")))
-            console.print(text.append(f": {row.reason}" if row.reason else ""), soft_wrap=True)
+            if row.reason:
+                text.append(f": {row.reason}")
+            console.print(text, soft_wrap=True)
+
+
+def _own_text(row: RecordedPoint) -> ResultText | None:
+    """Return the description of the first kind of work that describes the point."""
+    for work in WORKLOADS.values():
+        text = work.role(ResultDescription).describe(row.metrics, row.tags)
+        if text:
+            return text
+    return None
 
 
 def _verdict(row: RecordedPoint) -> str:
     if row.outcome != "ok":
-        return f"{row.outcome}: {row.reason}" if row.reason else row.outcome
-    words = (
-        work.role(ResultDescription).describe(row.metrics, row.tags) for work in WORKLOADS.values()
-    )
-    own = next(filter(None, words), None)
+        if row.reason:
+            return f"{row.outcome}: {row.reason}"
+        return row.outcome
+    own = _own_text(row)
     if own and own.verdict:
         return f"{own.verdict}{_contended(row)}"
     rate = headline(row.metrics)
-    if rate and rate.ends:
-        known = f" ± {rate.relative()}"
+    if rate is None:
+        return row.outcome
+    if rate.ends:
+        interval = f" ± {rate.relative()}"
     else:
-        known = ", no interval"
-    return f"{rate}{known}{_contended(row)}" if rate else row.outcome
+        interval = ", no interval"
+    return f"{rate}{interval}{_contended(row)}"
 
 
 def _contended(row: RecordedPoint) -> str:
-    return ", contended" if row.tags.get("contended") == "true" else ""
+    if row.tags.get("contended") == "true":
+        return ", contended"
+    return ""
 
 
 def _duration(seconds: float) -> str:
@@ -394,5 +436,6 @@ def _duration(seconds: float) -> str:
 
 
 def _natural(row: RecordedPoint) -> list[tuple[int, int, str]]:
+    """Return a sort key that orders the numbers in names by value."""
     parts = re.findall(r"[0-9]+|[^0-9]", f"{row.name} ")
     return [(1, int(part), "") if part.isdecimal() else (0, 0, part) for part in parts]

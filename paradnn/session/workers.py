@@ -36,8 +36,12 @@ from paradnn.platform.stack import interpreter_of
 #: Variables that bound the threads of an operation in one of the frameworks. NPROC bounds those of
 #: XLA's CPU client.
 _THREADS = (
-    *("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"),
-    *("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NPROC"),
+    "OMP_NUM_THREADS",
+    "TF_NUM_INTRAOP_THREADS",
+    "TF_NUM_INTEROP_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NPROC",
 )
 
 
@@ -263,15 +267,8 @@ class Worker:
         (self._folder.path / PACKAGE.name).symlink_to(PACKAGE)
         path = [str(self._folder.path), environ.get("PYTHONPATH")]
         environ["PYTHONPATH"] = os.pathsep.join(filter(None, path))
-        command = [
-            key.python,
-            "-m",
-            "paradnn.worker",
-            "--framework",
-            key.framework,
-            "--driver",
-            str(os.getpid()),
-        ]
+        command = [key.python, "-m", "paradnn.worker", "--framework", key.framework]
+        command += ["--driver", str(os.getpid())]
         # A separate session: Ctrl-C in the terminal reaches only the driver, which then kills the
         # worker.
         own: dict[str, Any] = {"env": environ, "cwd": self._folder.path, "start_new_session": True}
@@ -287,7 +284,8 @@ class Worker:
         self.pid = self._process.pid
         assert self._process.stdin
         assert self._process.stdout
-        self._to, self._from = self._process.stdin, self._process.stdout.fileno()
+        self._to = self._process.stdin
+        self._from = self._process.stdout.fileno()
         os.set_blocking(self._from, False)
         self._buffer = bytearray()
         self._received = 0  # bytes received about the latest point
@@ -367,7 +365,8 @@ class Worker:
                     return "unavailable", f"the framework cannot be imported: {event.reason}"
                 self._ready = isinstance(event, messages.Ready)
             if not self.alive:
-                last = (self._tail(self._log).strip().splitlines() or ["no message"])[-1]
+                lines = self._tail(self._log).strip().splitlines() or ["no message"]
+                last = lines[-1]
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     code = self._process.wait(_GRACE)
                     # A signal is no evidence about the software: a new worker is started.
@@ -397,43 +396,51 @@ class Worker:
         """
         while True:
             for event in self._events(_LOOK):
-                if isinstance(event, messages.Refused):
-                    raise MessageError(f"it rejects the request: {event.reason}")
-                if (
-                    isinstance(event, messages.Started | messages.PointAnswered | messages.Exited)
-                    and event.id != self._points
-                ):
-                    raise MessageError(
-                        f"{type(event).__name__.lower()}.id={event.id}: the request is {self._points}"
-                    )
-                if isinstance(event, messages.Started):
-                    watch.pid = event.pid
-                    watch.started = time.perf_counter()
-                    self.reached_point = True
-                elif isinstance(event, messages.PhaseBegun):
-                    watch.phase = event.phase
-                    watch.entered = time.perf_counter()
-                    watch.measured = event.answer or watch.measured
-                    on_news(watch.phase)
-                elif isinstance(event, messages.News):
-                    watch.news.append(event.part)
-                    on_news(event.part)
-                elif isinstance(event, messages.PointAnswered):
-                    if event.answer.outcome not in OUTCOMES:
-                        raise MessageError(
-                            f"result.answer.outcome={event.answer.outcome!r} is not an outcome"
-                        )
-                    watch.answer = event.answer
-                elif isinstance(event, messages.Exited):
+                self._require_valid(event)
+                if isinstance(event, messages.Exited):
                     watch.peak = max(watch.peak, event.max_resident_bytes)
                     if watch.answer is None and event.exit_code == 0 and self._broken:
                         watch.fault = self._broken
                     return Ending(
                         event.exit_code, event.signal, watch.stopped, watch.phase, watch.has_eager
                     )
+                self._observe(event, watch, on_news)
             if not self.alive:
                 return Ending(None, None, watch.stopped or "worker", watch.phase, watch.has_eager)
             self._enforce(watch, limits, sent)
+
+    def _require_valid(self, event: Event) -> None:
+        """Raise MessageError if an event cannot belong to the latest request."""
+        if isinstance(event, messages.Refused):
+            raise MessageError(f"it rejects the request: {event.reason}")
+        answers_request = messages.Started | messages.PointAnswered | messages.Exited
+        if isinstance(event, answers_request) and event.id != self._points:
+            name = type(event).__name__.lower()
+            raise MessageError(f"{name}.id={event.id}: the request is {self._points}")
+        if isinstance(event, messages.PointAnswered) and event.answer.outcome not in OUTCOMES:
+            raise MessageError(f"result.answer.outcome={event.answer.outcome!r} is not an outcome")
+
+    def _observe(
+        self,
+        event: Event,
+        watch: ProcessMonitor,
+        on_news: Callable[[str | WorkloadMessage], None],
+    ) -> None:
+        """Record what an event says about the child, and report phases and workload messages."""
+        if isinstance(event, messages.Started):
+            watch.pid = event.pid
+            watch.started = time.perf_counter()
+            self.reached_point = True
+        elif isinstance(event, messages.PhaseBegun):
+            watch.phase = event.phase
+            watch.entered = time.perf_counter()
+            watch.measured = event.answer or watch.measured
+            on_news(watch.phase)
+        elif isinstance(event, messages.News):
+            watch.news.append(event.part)
+            on_news(event.part)
+        elif isinstance(event, messages.PointAnswered):
+            watch.answer = event.answer
 
     def _enforce(self, watch: ProcessMonitor, limits: Limits, sent: float) -> None:
         """Kill the child if it exceeds a limit; kill the worker if the child survives that."""
@@ -474,7 +481,13 @@ class Worker:
         stderr.unlink(missing_ok=True)
         for folder in self._folder.path.glob("trace-*"):  # left behind by a child that was killed
             shutil.rmtree(folder, ignore_errors=True)
-        answer = None if watch.fault else watch.answer
+        if watch.fault:
+            # After a protocol violation the answer cannot be trusted.
+            answer = None
+            news = []
+        else:
+            answer = watch.answer
+            news = watch.news
         outcome, reason = classify(
             ending,
             answer,
@@ -483,7 +496,9 @@ class Worker:
             memory_limit=limits.memory_bytes,
             peak=watch.peak,
         )
-        shown = tail if outcome != "ok" else ""
+        shown = ""
+        if outcome != "ok":
+            shown = tail
         if limits.memory_bytes is None:
             most = math.inf
         else:
@@ -504,7 +519,6 @@ class Worker:
         known = answer or watch.measured
         if known:
             phases = {**known.phases, **phases}
-        news = [] if watch.fault else watch.news
         return PointResult(outcome, reason, answer, phases, shown, watch.peak or None, news=news)
 
     def _events(self, timeout: float) -> list[Event]:
