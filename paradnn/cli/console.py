@@ -57,8 +57,10 @@ class Ticker:
         last = done == total
         now = self._clock()
         if sys.stderr.isatty():
-            if done % _UPDATE_INTERVAL == 0 or last:
-                print(f"\r{line}", end="\n" if last else "", file=sys.stderr, flush=True)
+            if last:
+                print(f"\r{line}", file=sys.stderr, flush=True)
+            elif done % _UPDATE_INTERVAL == 0:
+                print(f"\r{line}", end="", file=sys.stderr, flush=True)
         elif now - self._said >= QUIET_SECONDS:
             self._said = now
             print(line, file=sys.stderr, flush=True)
@@ -75,7 +77,9 @@ class SafeConsole(Console):
     ) -> Iterable[Segment]:
         """The segments to print. Control segments come from rich itself, never from a text."""
         for segment in super().render(renderable, options):
-            yield segment if segment.control else segment._replace(text=visible(segment.text))
+            if not segment.control:
+                segment = segment._replace(text=visible(segment.text))
+            yield segment
 
     def on_broken_pipe(self) -> None:
         """Discard further output after the reader of a pipe, such as head, has ended.

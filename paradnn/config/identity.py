@@ -97,7 +97,9 @@ def _part_as_json(name: str, part: Any) -> str:
         return known[0]
     if len(_json_by_object) >= _MAX_CACHED_PARTS:
         _json_by_object.clear()
-    values = {name: dict(vars(part)) if is_dataclass(part) else part}
+    if is_dataclass(part):
+        part = dict(vars(part))
+    values = {name: part}
     if name == "platform":
         values[name]["price_per_hour"] = None
     text = _as_json(without_added_defaults(values))[1:-1]

@@ -126,11 +126,15 @@ def job_tags() -> dict[str, str]:
             job_id = environ["SLURM_JOB_ID"]
         return {"job_id": job_id, "node": environ.get("SLURMD_NODENAME", "unknown")}
     start = driver_start()
-    job_id = environ.get("PARADNN_JOB_ID") or (start.job_id if start else "")
+    job_id = environ.get("PARADNN_JOB_ID")
+    if not job_id and start:
+        job_id = start.job_id
     if start is None and not job_id:
         return {}
-    node = environ.get("PARADNN_NODE") or socket.gethostname()
-    return {**({"job_id": job_id} if job_id else {}), "node": node}
+    tags = {"node": environ.get("PARADNN_NODE") or socket.gethostname()}
+    if job_id:
+        tags["job_id"] = job_id
+    return tags
 
 
 def visible_cores() -> str:

@@ -158,18 +158,24 @@ def dense(
     Its outputs are kept for the gradient of the next layer.
     """
     weights = inputs * outputs
+    parameters = weights
+    if bias:
+        parameters += outputs
+    targets = 0
+    if is_last:
+        targets = tokens
     return Layer(
         name,
         macs=tokens * weights,
         input_macs=0 if is_first else None,
-        parameters=weights + (outputs if bias else 0),
+        parameters=parameters,
         weights=0 if is_first else weights,
         read=tokens * inputs,
         written=tokens * outputs,
         kept=tokens * outputs,
         is_first=is_first,
         is_last=is_last,
-        targets=tokens if is_last else 0,
+        targets=targets,
         products=(Multiply(tokens, inputs, outputs),),
     )
 
@@ -321,8 +327,10 @@ def _training_bytes(layer: Layer, batch_size: int, width: int, slots: int) -> in
     with the loss that reads them.
     """
     inputs_again = layer.read if layer.again is None else layer.again
-    example_bytes = inputs_again * (_FULL_BYTES if layer.is_first else width)
-    if not layer.is_first:
+    if layer.is_first:
+        example_bytes = inputs_again * _FULL_BYTES
+    else:
+        example_bytes = inputs_again * width
         example_bytes += 2 * layer.read * width  # the gradient of the inputs: written and read
     example_bytes += (2 * layer.inner + layer.reread) * width
     if layer.is_last:

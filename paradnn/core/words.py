@@ -87,7 +87,10 @@ def core_text(cores: Iterable[int]) -> str:
     # The difference between a core and its position is constant within a range.
     for _, group in groupby(enumerate(sorted(cores)), lambda pair: pair[1] - pair[0]):
         run = [core for _, core in group]
-        texts.append(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}")
+        if len(run) > 1:
+            texts.append(f"{run[0]}-{run[-1]}")
+        else:
+            texts.append(str(run[0]))
     return ",".join(texts)
 
 

@@ -111,8 +111,10 @@ def describe_environment(
             device = f"TPU {os.environ['TPU_ACCELERATOR_TYPE']}"
         else:
             device = "no TPU"
-    found = (*_host_findings(), *(gpu_findings() if platform_name == "gpu" else ()))
-    return Environment(device, hardware, dict(software), _host(), packages, found)
+    findings = _host_findings()
+    if platform_name == "gpu":
+        findings = (*findings, *gpu_findings())
+    return Environment(device, hardware, dict(software), _host(), packages, findings)
 
 
 _host_findings = functools.cache(host_findings)
@@ -246,15 +248,20 @@ def _processor() -> Mapping[str, Any]:
     for entry in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
         level, kind, size = (read_text(entry / part) for part in ("level", "type", "size"))
         caches[f"L{level}{kinds.get(kind, '')}"] = size
+    architecture = platform.machine()
+    model = _cpuinfo("model name", "Hardware", "Model")
+    if hasattr(os, "sched_getaffinity"):
+        cores: int | None = len(os.sched_getaffinity(0))
+    else:
+        cores = os.cpu_count()
+    physical_cores = None
+    if sys.modules.get("psutil"):
+        physical_cores = psutil.cpu_count(logical=False)
     return {
-        "processor": _cpuinfo("model name", "Hardware", "Model")
-        or platform.processor()
-        or platform.machine(),
-        "architecture": platform.machine(),
-        "cores": len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else os.cpu_count(),
-        "physical_cores": psutil.cpu_count(logical=False) if sys.modules.get("psutil") else None,
+        "processor": model or platform.processor() or architecture,
+        "architecture": architecture,
+        "cores": cores,
+        "physical_cores": physical_cores,
         "memory_gib": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30),
         "caches": caches,
         "isa": sorted(_ISA & {*_cpuinfo("flags", "Features").split()}),

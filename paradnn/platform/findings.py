@@ -297,8 +297,12 @@ def _machine_facts(root: Path) -> Iterator[Finding]:
 
     swaps = [line.split() for line in read_text(root / "proc/swaps").splitlines()[1:]]
     used = sum(int(swap[3]) for swap in swaps if len(swap) > 3) / 2**10  # KiB in /proc/swaps
-    remedy = "sudo swapoff -a" if used > _MAX_SWAP else ""
-    yield _finding("swap", f"{used:.0f} MiB in use" if swaps else "none", remedy)
+    if not swaps:
+        yield _finding("swap", "none")
+    elif used > _MAX_SWAP:
+        yield _finding("swap", f"{used:.0f} MiB in use", "sudo swapoff -a")
+    else:
+        yield _finding("swap", f"{used:.0f} MiB in use")
 
     source = read_text(root / "sys/devices/system/clocksource/clocksource0/current_clocksource")
     if source:
@@ -308,8 +312,10 @@ def _machine_facts(root: Path) -> Iterator[Finding]:
     lines = read_text(root / "proc/cpuinfo").splitlines()
     flags = [line.split() for line in lines if line.startswith("flags")]
     if flags:
-        is_virtual = "hypervisor" in flags[0]
-        yield _finding("virtual", "virtual machine" if is_virtual else "bare metal")
+        if "hypervisor" in flags[0]:
+            yield _finding("virtual", "virtual machine")
+        else:
+            yield _finding("virtual", "bare metal")
 
     supplies = sorted((root / "sys/class/power_supply").glob("*/status"))
     states = [read_text(path) for path in supplies]

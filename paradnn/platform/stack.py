@@ -105,8 +105,10 @@ class Stack:
 
 def _stacks_folder() -> Path:
     """Return the folder of all stacks: $XDG_CACHE_HOME/paradnn/stacks, by default in ~/.cache."""
-    given = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    return (given if given.is_absolute() else Path.home() / ".cache") / "paradnn" / "stacks"
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    if not caches.is_absolute():
+        caches = Path.home() / ".cache"
+    return caches / "paradnn" / "stacks"
 
 
 @cache
@@ -216,8 +218,10 @@ def _check(stack: Stack) -> tuple[tuple[str, ...], str]:
         description = _describe(stack.python)
     except WorkerError:
         return (), "no longer runs"
-    changed = any(description[name] != marker.get(name) for name in description)
-    return tuple(description["packages"]), "was changed since it was made" if changed else ""
+    packages = tuple(description["packages"])
+    if any(description[name] != marker.get(name) for name in description):
+        return packages, "was changed since it was made"
+    return packages, ""
 
 
 def _make(stack: Stack, lock: int) -> None:

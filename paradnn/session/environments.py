@@ -40,15 +40,27 @@ def current_environments(points: Iterable[Point]) -> dict[WorkerKey, Environment
     for point in points:
         key = WorkerKey.of(point)
         if key not in environments:
-            environments[key] = None
-            stack = Stack.of(point.software)
-            packages = find_stack(stack) if stack else ()
-            # Points of a stack without the framework are unavailable; the session reports them.
-            with contextlib.suppress(*((ParadnnError,) if stack else ())):
-                if packages is not None:
-                    versions = software_versions(key.python, key.framework)
-                    environments[key] = describe_environment(key.platform, versions, packages)
+            environments[key] = _find_environment(key, Stack.of(point.software))
     return environments
+
+
+def _find_environment(key: WorkerKey, stack: Stack | None) -> Environment | None:
+    """Return the environment of a worker; None if its stack is missing or lacks the framework.
+
+    Points of a stack without the framework are unavailable; the session reports them.
+    """
+    packages: Sequence[str] | None = ()
+    if stack:
+        packages = find_stack(stack)
+    if packages is None:
+        return None
+    try:
+        versions = software_versions(key.python, key.framework)
+        return describe_environment(key.platform, versions, packages)
+    except ParadnnError:
+        if stack is None:
+            raise
+        return None
 
 
 class WorkerEnvironments(contextlib.ExitStack):
@@ -200,9 +212,9 @@ def require_possible(points: Sequence[Point]) -> None:
     for data in dict.fromkeys(point.data for point in points):
         path = getattr(data, "path", None)
         if path is not None and not Path(path).exists():
-            remedy = "give a file or a folder" + (
-                ", or omit it for a generated set" if data.is_made else ""
-            )
+            remedy = "give a file or a folder"
+            if data.is_made:
+                remedy += ", or omit it for a generated set"
             raise ConfigError("data.path", path, "there is no such file or folder", remedy)
     problems = [
         _problem(platform) for platform in dict.fromkeys(point.platform for point in points)

@@ -94,7 +94,9 @@ class Ceilings:
         """
         ours = self.flops_per_second.get(precision)
         full = self.flops_per_second.get("float32")
-        return ours / full if ours and full and ours < full else None
+        if not ours or not full or ours >= full:
+            return None
+        return ours / full
 
     def tags(self, precision: str) -> dict[str, str]:
         """Return the tags of a point that is compared with these ceilings."""
@@ -141,10 +143,10 @@ def single_device(point: Point, environment: Environment) -> Point:
         return point
     platform = point.platform
     if platform.name == "cpu" and platform.threads:
-        threads = point.devices * platform.threads
-        platform = replace(
-            platform, threads=threads if threads < int(environment.hardware["cores"]) else None
-        )
+        threads: int | None = point.devices * platform.threads
+        if threads and threads >= int(environment.hardware["cores"]):
+            threads = None
+        platform = replace(platform, threads=threads)
     return replace(point, devices=1, platform=platform)
 
 
@@ -163,14 +165,17 @@ def device_peaks(
         known. The best times of the reference kernels in ms are included.
     """
     measured = ceilings or Ceilings("", {}, None)
-    chips = 1 if point.platform.name == "cpu" else point.devices
-    sheet = find_hardware(environment.device, int(environment.hardware["cores"]))
     peaks = {
         "peak_flops_per_second": measured.flops_per_second.get(point.precision),
         "peak_bytes_per_second": measured.bytes_per_second,
-        "spec_flops_per_second": sheet.peak_flops.get(point.precision) if sheet else None,
-        "spec_bytes_per_second": sheet.bandwidth if sheet else None,
     }
+    sheet = find_hardware(environment.device, int(environment.hardware["cores"]))
+    if sheet:
+        peaks["spec_flops_per_second"] = sheet.peak_flops.get(point.precision)
+        peaks["spec_bytes_per_second"] = sheet.bandwidth
+    chips = point.devices
+    if point.platform.name == "cpu":
+        chips = 1
     return {key: chips * value for key, value in peaks.items() if value} | dict(measured.references)
 
 
@@ -189,19 +194,23 @@ def overrun_tags(
     ratio = metrics.get("flops_utilization", 0.0)
     if ratio <= 1 + _MARGIN:
         return {}
-    given = {
+    overrides: dict[str, object] = {
         "platform": platform.name,
         "platform.threads": platform.threads,
         "platform.cores": platform.cores and f"'{platform.cores}'",
         "platform.index": platform.index,
-        "framework": framework.name if framework.name != "tensorflow" else None,
-        **{f"+framework.env.{key}": json.dumps(value) for key, value in framework.env.items()},
-        "software.python": software.python and json.dumps(software.python),
-        "software": software.name if software.name != "current" else None,
-        "software.requirements": software.name == "current"
-        and json.dumps(list(software.requirements or ())),
     }
-    words = (f"{key}={value}" for key, value in given.items() if value and value != "[]")
+    if framework.name != "tensorflow":
+        overrides["framework"] = framework.name
+    for key, value in framework.env.items():
+        overrides[f"+framework.env.{key}"] = json.dumps(value)
+    if software.python:
+        overrides["software.python"] = json.dumps(software.python)
+    if software.name != "current":
+        overrides["software"] = software.name
+    elif software.requirements:
+        overrides["software.requirements"] = json.dumps(list(software.requirements))
+    words = (f"{key}={value}" for key, value in overrides.items() if value)
     note = f"{ratio:.2f} times the measured matmul peak, which is too low: was the machine busy?"
     return {
         "ceilings_note": note,
@@ -251,7 +260,9 @@ class CeilingsKeeper:
         name = f"ceilings {point.framework.name} {point.platform.name}{stack}"
         tags = run_tags("ceilings", identity, environment)
         deadline = time.monotonic() + _TIMEOUT
-        accepts = None if again else self._sound(identity)
+        accepts = None
+        if not again:
+            accepts = self._sound(identity)
         while not (claim := self._tracker.begin(identity, name, tags, accepts)):
             if time.monotonic() > deadline:
                 problem = f"another driver has been measuring them for over {_TIMEOUT:.0f} s"
@@ -379,14 +390,17 @@ def make_ceilings_record(
         result: Result of the first process.
         processes: Rates that each process measured; may be empty.
     """
-    metrics, reason = (_metrics(processes), _disturbed(processes)) if processes else ({}, None)
     artifacts: dict[str, Any] = {"environment.json": environment.as_dict()}
     tags = run_tags("ceilings", claim.identity, environment) | {CEILINGS_OUTCOME: result.outcome}
-    tags |= {"reason": result.reason} if result.reason else {}
+    if result.reason:
+        tags["reason"] = result.reason
+    metrics: dict[str, float] = {}
     if processes:
-        tags |= {"contended": str(bool(reason)).lower()} | (
-            {"contended_reason": reason} if reason else {}
-        )
+        metrics = _metrics(processes)
+        contended_reason = _disturbed(processes)
+        tags["contended"] = str(bool(contended_reason)).lower()
+        if contended_reason:
+            tags["contended_reason"] = contended_reason
     for key in ("matmul", "bandwidth"):
         rows = [_rounded(plain(row)) for each in processes for row in getattr(each, key)]
         if rows:
@@ -398,15 +412,24 @@ def make_ceilings_record(
     rates = ", ".join(
         f"{rate / 1e9:,.1f} GFLOP/s in {key}" for key, rate in peaks.flops_per_second.items()
     )
+    description = (
+        f"Ceilings of {environment.device}, measured in the framework. Matrix products: {rates}."
+    )
     if peaks.bytes_per_second:
-        memory = f" Main memory: {peaks.bytes_per_second / 1e9:,.1f} GB/s."
-    else:
-        memory = ""
-    params = as_params({"platform": asdict(point.platform), "framework": asdict(point.framework)})
-    said = f"Ceilings of {environment.device}, measured in the framework. Matrix products: {rates}.{memory}"
-    times = claim.start_time, int(time.time() * 1000)
+        description += f" Main memory: {peaks.bytes_per_second / 1e9:,.1f} GB/s."
     return Record(
-        name, result.outcome, result.reason, params, metrics, tags, artifacts, *times, said
+        name=name,
+        outcome=result.outcome,
+        reason=result.reason,
+        params=as_params(
+            {"platform": asdict(point.platform), "framework": asdict(point.framework)}
+        ),
+        metrics=metrics,
+        tags=tags,
+        artifacts=artifacts,
+        start_time=claim.start_time,
+        end_time=int(time.time() * 1000),
+        description=description,
     )
 
 
@@ -439,10 +462,9 @@ def _disturbed(processes: Sequence[PeakRates]) -> str | None:
     for name, rows in _kernels(processes).items():
         reasons = [disturbed for _, disturbed in rows if disturbed]
         if reasons and len(rows) - len(reasons) < QUIET:
-            return (
-                f"{name.split('_per_')[0].replace('_', ' ')} {name.partition('.')[2]}".rstrip()
-                + f": {reasons[0]}"
-            )
+            quantity = name.partition("_per_")[0].replace("_", " ")
+            precision = name.partition(".")[2]
+            return f"{f'{quantity} {precision}'.rstrip()}: {reasons[0]}"
     return None
 
 
@@ -455,9 +477,9 @@ def _metrics(processes: Sequence[PeakRates]) -> dict[str, float]:
     """
     metrics: dict[str, float] = {}
     for name, rows in _kernels(processes).items():
-        rates = [rate for rate, disturbed in rows if disturbed is None] or [
-            rate for rate, _ in rows
-        ]
+        rates = [rate for rate, disturbed in rows if disturbed is None]
+        if not rates:
+            rates = [rate for rate, _ in rows]
         # Clamp the mean: rounding errors of logarithms can put it outside the range of equal rates.
         metrics[name] = min(max(statistics.geometric_mean(rates), min(rates)), max(rates))
         if len(rates) > 1:
@@ -473,7 +495,8 @@ def _metrics(processes: Sequence[PeakRates]) -> dict[str, float]:
 
 def _rounded(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values with floats rounded as stores round metrics."""
-    return {
-        name: rounded_measurement(value) if isinstance(value, float) else value
-        for name, value in values.items()
-    }
+    rounded = dict(values)
+    for name, value in values.items():
+        if isinstance(value, float):
+            rounded[name] = rounded_measurement(value)
+    return rounded

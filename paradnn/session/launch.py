@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from omegaconf import DictConfig
 
@@ -123,14 +123,13 @@ class DriverTask:
         environ.pop(_FULL_ERROR, None)
         command = [sys.executable, "-m", "paradnn.train", *self.arguments]
         with self._log(number) as log:
-            begin = log.tell() if log else 0
+            begin = 0
+            streams: dict[str, Any] = {}
+            if log:
+                begin = log.tell()
+                streams = {"stdout": log, "stderr": subprocess.STDOUT}
             process = subprocess.Popen(
-                command,
-                cwd=self.folder,
-                env=environ,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT if log else None,
+                command, cwd=self.folder, env=environ, stdin=subprocess.DEVNULL, **streams
             )
             try:
                 code = process.wait()
@@ -138,7 +137,10 @@ class DriverTask:
                 _end(process)
             if self.launcher.pid in start.pids and self.launcher.is_gone(0.0):
                 os._exit(0)  # a process pool would wait for further tasks forever
-            return DriverResult(number, code, _last_error(log, begin) if log else "")
+            error = ""
+            if log:
+                error = _last_error(log, begin)
+            return DriverResult(number, code, error)
 
     @contextlib.contextmanager
     def _log(self, number: int) -> Iterator[IO[bytes] | None]:

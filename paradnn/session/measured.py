@@ -95,17 +95,19 @@ def quantile_metrics(
         events_factor([*accumulate(entry > middle for entry in process)]) for process in each
     )
     first, last = quantile_ranks(len(ordered), share, factor)
-    low = None if first is None else ordered[max(first, 0)]
-    high = None if last is None else ordered[last]
+    low: float | None = None
+    high: float | None = None
     is_seen = len(ordered) / len(each) / factor >= _SEEN or factor <= _ALIKE
-    if not is_seen:
-        high = None
-        if len(each) == 1:
-            low = None
+    if first is not None and (is_seen or len(each) > 1):
+        low = ordered[max(first, 0)]
+    if last is not None and is_seen:
+        high = ordered[last]
     if len(each) > 1:
-        ends = mean_interval(values)
-        low = None if low is None else min(low, ends[0])
-        high = None if high is None else max(high, ends[1])
+        lowest_mean, highest_mean = mean_interval(values)
+        if low is not None:
+            low = min(low, lowest_mean)
+        if high is not None:
+            high = max(high, highest_mean)
     found = known_values({f"{name}_ms": middle, f"{name}_low_ms": low, f"{name}_high_ms": high})
     return {key: scale * value for key, value in found.items()}
 
@@ -151,9 +153,9 @@ def narrow_enough(processes: Sequence[Sequence[float]], goal: float) -> bool:
     if found.low is None or found.high is None:
         return False
     student = LOOKED * t_quantile(count - 1) / statistics.NormalDist().inv_cdf(0.975)
-    return ((found.high - found.low) / 2 / found.value) ** 2 + 2 * (
-        student * goal / count
-    ) ** 2 <= goal**2
+    half_width = (found.high - found.low) / 2 / found.value
+    chance = 2 * (student * goal / count) ** 2
+    return half_width**2 + chance <= goal**2
 
 
 def summarise(processes: Sequence[Sequence[float]], *, looked: bool = False) -> Summarised:
@@ -181,16 +183,17 @@ def summarise(processes: Sequence[Sequence[float]], *, looked: bool = False) -> 
     minimum = min(map(min, processes))
     maximum = max(map(max, processes))
     # Standard errors of the logarithms of medians; the values are correlated in time.
-    errors = [
-        (ends := widened_interval(values)) and math.log(ends[1] / ends[0]) / (2 * 1.96)
-        for values in processes
-    ]
+    errors = [_log_error(values) for values in processes]
+    reason = None
     if len(medians) == 1:
         low, high = block_interval(processes[0]) or (None, None)
-        reason = missing_interval_reason(processes[0]) if low is None else None
+        if low is None:
+            reason = missing_interval_reason(processes[0])
         return Summarised(medians[0], low, high, minimum, maximum, cv, errors[0], reason=reason)
-    low, high = mean_interval(medians, LOOKED if looked else 1.0)
-    reason = None
+    widening = 1.0
+    if looked:
+        widening = LOOKED
+    low, high = mean_interval(medians, widening)
     if low < minimum / (maximum / minimum) or high > maximum * (maximum / minimum):
         apart = f"{len(medians)} processes lie {max(medians) / min(medians) - 1:.0%} apart"
         low = None
@@ -198,17 +201,21 @@ def summarise(processes: Sequence[Sequence[float]], *, looked: bool = False) -> 
         reason = f"{apart}, which says too little of further ones; raise measure.processes"
     process_cv = statistics.stdev(math.log(value) for value in medians)
     known = [error for error in errors if error is not None]
+    between = None
     if len(known) == len(errors):
         within = statistics.fmean(error**2 for error in known)
-    else:
-        within = None
-    if within is None:
-        between = None
-    else:
         between = math.sqrt(max(0.0, process_cv**2 - within))
     value = statistics.geometric_mean(medians)
     error = process_cv / math.sqrt(len(medians))
     return Summarised(value, low, high, minimum, maximum, cv, error, process_cv, between, reason)
+
+
+def _log_error(values: Sequence[float]) -> float | None:
+    """Return the standard error of the logarithm of a median; None if it has no interval."""
+    ends = widened_interval(values)
+    if ends is None:
+        return None
+    return math.log(ends[1] / ends[0]) / (2 * 1.96)
 
 
 @dataclass(frozen=True)

@@ -96,7 +96,7 @@ def shared_summary(tracker: Journal, sweep: SweepInfo, points: Sequence[Point]) 
     families = {point_id(point): point.model.name for point in points}
     has_metrics = len(found) <= _MOST_ROWS
     planned = planned_points(leases)
-    summary = Summary(total=len(found) if planned is None else max(planned, len(found)))
+    summary = Summary(total=max(planned or 0, len(found)))
     for identity, run in found.items():
         family = families.get(identity.point_id, "")
         summary.rows.append(shared_row(tracker, run, family, has_metrics=has_metrics))

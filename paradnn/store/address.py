@@ -25,6 +25,18 @@ _SQLITE = "sqlite:///"
 _SQL = ("sqlite", "postgresql", "mysql", "mssql")
 _HTTP = ("http://", "https://", "databricks")
 BUNDLE = "bundle"  # scheme of the address of a file of results
+_FOLDER = "artifacts"
+#: Environment variable with trusted artifact folders outside the store, in the syntax of PATH.
+_TRUSTED = "PARADNN_ARTIFACTS"
+#: Select the newest runs whose artifact address has a given prefix, and replace that prefix.
+_HELD = """
+    SELECT run_uuid FROM runs WHERE substr(artifact_uri, 1, ?) = ?
+    ORDER BY start_time DESC LIMIT 100
+"""
+_MOVE = """
+    UPDATE runs SET artifact_uri = ? || substr(artifact_uri, ?)
+    WHERE substr(artifact_uri, 1, ?) = ?
+"""
 
 
 @dataclass(frozen=True)
@@ -42,7 +54,9 @@ class StoreAddress:
     @property
     def folder(self) -> Path | None:
         """Folder of the database and artifacts of a SQLite store; else None."""
-        return self.database.parent if self.database else None
+        if self.database is None:
+            return None
+        return self.database.parent
 
     @property
     def scheme(self) -> str:
@@ -67,7 +81,9 @@ class StoreAddress:
     @property
     def artifact_location(self) -> str | None:
         """Artifact location of a new experiment; None if the server chooses it."""
-        return (self.folder / "artifacts").as_uri() if self.folder else None
+        if self.folder is None:
+            return None
+        return (self.folder / _FOLDER).as_uri()
 
     @property
     def public(self) -> str:
@@ -89,23 +105,23 @@ def address_of(uri: str | None = None) -> StoreAddress:
     chosen = os.environ.get("MLFLOW_TRACKING_URI", "")
     if chosen.startswith(_SQLITE) and "MLFLOW_EXPERIMENT_ID" in os.environ:
         # Ignore the default of `mlflow run`, mlflow.db in the project folder: no user chose it.
-        own = (
-            Path(unquote(chosen.removeprefix(_SQLITE))).resolve() == (HOME / "mlflow.db").resolve()
-        )
-        chosen = "" if own else chosen
+        database = Path(unquote(chosen.removeprefix(_SQLITE)))
+        if database.resolve() == (HOME / "mlflow.db").resolve():
+            chosen = ""
     uri = uri or chosen or f"{_SQLITE}{HOME / 'mlruns' / 'mlflow.db'}"
     try:
         if ":" not in uri and uri != "databricks":
             path = Path(uri).expanduser().absolute()
             if path.is_dir():
-                within = path / "mlruns" / "mlflow.db"
-                path = within if within.is_file() else path / "mlflow.db"
+                in_subfolder = path / "mlruns" / "mlflow.db"
+                if in_subfolder.is_file():
+                    path = in_subfolder
+                else:
+                    path = path / "mlflow.db"
             if path.suffix == ".zip":
                 uri = f"{BUNDLE}:{path}"
             elif path.suffix == ".db":
                 uri = f"{_SQLITE}{path}"
-            else:
-                uri = uri
         uri = re.sub(r"^postgres(?=[:+])", "postgresql", uri)
         if not uri.startswith(_SQLITE) or "?" in uri:
             urlsplit(uri).port  # noqa: B018  ValueError if the port is not a number
@@ -137,27 +153,26 @@ def locate(uri: str | None, *, write: bool = True) -> StoreAddress:
             "give sqlite:///path/of/mlflow.db, a database or the http address of an mlflow server"
         )
         raise StoreError(f"tracking.uri={address.public}: no tracking store; {remedy}")
-    if write and (path := address.database):
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            writable = not path.is_dir() and os.access(
-                path if path.exists() else path.parent, os.W_OK
-            )
-            problem = "" if writable else f"{path} cannot be written"
-        except OSError as error:
-            problem = f"{path.parent} cannot be made ({error.strerror})"
+    if write and address.database:
+        problem = _make_writable(address.database)
         if problem:
             raise StoreError(f"tracking.uri={uri or address.uri}: {problem}; give a writable path")
     return address
 
 
-#: Environment variable with trusted artifact folders outside the store, in the syntax of PATH.
-_TRUSTED = "PARADNN_ARTIFACTS"
-
-_FOLDER = "artifacts"
-#: Select the newest runs whose artifact address has a given prefix, and replace that prefix.
-_HELD = "SELECT run_uuid FROM runs WHERE substr(artifact_uri, 1, ?) = ? ORDER BY start_time DESC LIMIT 100"
-_MOVE = "UPDATE runs SET artifact_uri = ? || substr(artifact_uri, ?) WHERE substr(artifact_uri, 1, ?) = ?"
+def _make_writable(path: Path) -> str:
+    """Create the folder of a database; return why the database cannot be written, if so."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        existing = path
+        if not path.exists():
+            existing = path.parent
+        is_writable = not path.is_dir() and os.access(existing, os.W_OK)
+    except OSError as error:
+        return f"{path.parent} cannot be made ({error.strerror})"
+    if not is_writable:
+        return f"{path} cannot be written"
+    return ""
 
 
 def local_folder(address: str | None) -> Path | None:
@@ -174,7 +189,9 @@ def local_folder(address: str | None) -> Path | None:
         path = ""
     else:
         path = address
-    return Path(path) if path and "\0" not in path else None
+    if not path or "\0" in path:
+        return None
+    return Path(path)
 
 
 def artifact_folder(
@@ -208,18 +225,22 @@ def artifact_folder(
     ]
     trusted += [home for home in homes if home]
     real = Path(os.path.realpath(folder))
-    usual = real.parts[-2:] == (run_id, _FOLDER)
-    if (usual and None in homes) or any(
-        real.is_relative_to(os.path.realpath(trusted_folder)) for trusted_folder in trusted
-    ):
+    has_usual_layout = real.parts[-2:] == (run_id, _FOLDER)
+    if has_usual_layout and None in homes:
         return real
-    for home in filter(None, homes if usual else ()):
-        with contextlib.suppress(DataError):
-            if (sibling := inside(home, f"{_FOLDER}/{run_id}/{_FOLDER}")).is_dir():
-                return sibling
+    if any(real.is_relative_to(os.path.realpath(trusted_folder)) for trusted_folder in trusted):
+        return real
+    to_trust = real
+    if has_usual_layout:
+        to_trust = real.parents[1]
+        for home in filter(None, homes):
+            with contextlib.suppress(DataError):
+                sibling = inside(home, f"{_FOLDER}/{run_id}/{_FOLDER}")
+                if sibling.is_dir():
+                    return sibling
     raise StoreError(
-        f"run {run_id}: its recorded artifact folder {folder} is outside {homes[0]}, the folder of its store; "
-        f"if you trust this store, set {_TRUSTED}={real.parents[1] if usual else real}"
+        f"run {run_id}: its recorded artifact folder {folder} is outside {homes[0]}, "
+        f"the folder of its store; if you trust this store, set {_TRUSTED}={to_trust}"
     )
 
 

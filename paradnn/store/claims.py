@@ -32,34 +32,27 @@ if TYPE_CHECKING:
 
 
 #: Tags of a claim -> their names in earlier versions.
-_EARLIER = {
-    OWNER: "owner",
-    EXPIRES: "claim_expires",
-}
+_EARLIER = {OWNER: "owner", EXPIRES: "claim_expires"}
 #: Values that the index reads: a fixed set of tags, no params and no metrics.
 _TAGS_ALONE: Mapping[Values, Collection[str]] = {
     "tags": (
-        *(
-            "point_id",
-            "environment_id",
-            "replicate",
-            *OUTCOME_TAGS,
-            "limits_id",
-            "extras",
-            "contended",
-            "kind",
-        ),
-        *(
-            OWNER,
-            _EARLIER[OWNER],
-            EXPIRES,
-            _EARLIER[EXPIRES],
-            LEASE,
-            "device",
-            "reason",
-            "offline_id",
-            "sweep_id",
-        ),
+        "point_id",
+        "environment_id",
+        "replicate",
+        *OUTCOME_TAGS,
+        "limits_id",
+        "extras",
+        "contended",
+        "kind",
+        OWNER,
+        _EARLIER[OWNER],
+        EXPIRES,
+        _EARLIER[EXPIRES],
+        LEASE,
+        "device",
+        "reason",
+        "offline_id",
+        "sweep_id",
     ),
     "params": (),
     "metrics": (),
@@ -111,19 +104,26 @@ class Entry:
     @property
     def owner(self) -> str:
         """Tag of the process that holds the run; empty if no process does."""
-        return self._said(OWNER)
+        return self._claim_tag(OWNER)
+
+    @property
+    def parsed_owner(self) -> Owner | None:
+        """The process that holds the run; None if no process does, or if its tag is invalid."""
+        if not self.owner:
+            return None
+        return Owner.read(self.owner)
 
     def is_abandoned(self) -> bool:
         """Whether no process will finish this RUNNING run.
 
         A sweep is finished by the process that launched it, or by the last of its drivers.
         """
+        if self.status != "RUNNING":
+            return False
         if self.leases:
-            return self.status == "RUNNING" and not any(
-                lease.is_alive for lease in self.leases.values()
-            )
-        owner = Owner.read(self.owner) if self.owner else None
-        return self.status == "RUNNING" and owner is not None and owner.is_gone(self._expires)
+            return not any(lease.is_alive for lease in self.leases.values())
+        owner = self.parsed_owner
+        return owner is not None and owner.is_gone(self._expires)
 
     @property
     def is_readable(self) -> bool:
@@ -131,24 +131,26 @@ class Entry:
 
         Other programs write into the store too.
         """
-        number = self.tags.get("replicate", "0")
-        whole = number.isascii() and number.isdigit() and len(number) < 10
-        return whole and (
-            not self.owner or (Owner.read(self.owner) is not None and not math.isnan(self._expires))
-        )
+        replicate = self.tags.get("replicate", "0")
+        if not (replicate.isascii() and replicate.isdigit() and len(replicate) < 10):
+            return False
+        if not self.owner:
+            return True
+        return self.parsed_owner is not None and not math.isnan(self._expires)
 
     @property
     def _expires(self) -> float:
+        """Unix time in seconds at which the claim expires; NaN if its tag is invalid."""
         try:
-            return (
-                expires
-                if math.isfinite(expires := float(self._said(EXPIRES) or _NEVER))
-                else math.nan
-            )
+            expires = float(self._claim_tag(EXPIRES) or _NEVER)
         except ValueError:
             return math.nan
+        if math.isinf(expires):
+            return math.nan
+        return expires
 
-    def _said(self, tag: str) -> str:
+    def _claim_tag(self, tag: str) -> str:
+        """Return a tag of the claim by its present or its earlier name; empty without one."""
         return self.tags.get(tag) or self.tags.get(_EARLIER[tag], "")
 
     def is_claim_of(self, owner: str) -> bool:
@@ -179,9 +181,9 @@ class RunIndex:
             environment_ids: The environments.
             sweep_id: Include runs of this sweep, regardless of their environment.
         """
-        wanted = [("environment_id", name) for name in environment_ids] + (
-            [("sweep_id", sweep_id)] if sweep_id else []
-        )
+        wanted = [("environment_id", name) for name in environment_ids]
+        if sweep_id:
+            wanted.append(("sweep_id", sweep_id))
         entries = {
             entry.run_id: entry for tag in wanted for entry in self.with_tag(*tag) if entry.outcome
         }
@@ -200,13 +202,19 @@ class RunIndex:
         rows = self._reader.read(query)
         if not rows:  # ceilings may be in another experiment
             rows = self._reader.read(replace(query, experiments=self._all_experiments()))
-        for run, _, tags, metrics in rows:
-            return metrics, tags | ({"mlflow.runName": run.run_name} if run.run_name else {})
-        raise StoreError(f"no run {run_id}")
+        if not rows:
+            raise StoreError(f"no run {run_id}")
+        run, _, tags, metrics = rows[0]
+        if run.run_name:
+            tags["mlflow.runName"] = run.run_name
+        return metrics, tags
 
     def of_point(self, identity: Identity, *, everywhere: bool = False) -> list[Entry]:
         """Return the runs of one measurement in this experiment, or everywhere in the store."""
-        experiments = self._all_experiments() if everywhere else (self._experiment,)
+        if everywhere:
+            experiments = self._all_experiments()
+        else:
+            experiments = (self._experiment,)
         tags = {"point_id": (identity.point_id,)}
         entries = self._entries(experiments=experiments, tags=tags)
         return [entry for entry in entries if entry.identity == identity]
@@ -249,10 +257,7 @@ class RunIndex:
         for entry in entries:
             if not entry.is_readable and entry.run_id not in self._unreadable:
                 self._unreadable.add(entry.run_id)
-                print(
-                    f"run {entry.run_id} is skipped: its tags are invalid",
-                    file=sys.stderr,
-                )
+                print(f"run {entry.run_id} is skipped: its tags are invalid", file=sys.stderr)
         return self._with_leases([entry for entry in entries if entry.is_readable])
 
     def leases(self, run_id: str) -> dict[str, Lease]:
@@ -264,7 +269,9 @@ class RunIndex:
         rows = self._reader.read(
             Query(self._all_experiments(), run_id=run_id, unfinished=True, columns=columns)
         )
-        return rows[0].tags if rows else {}
+        if not rows:
+            return {}
+        return rows[0].tags
 
     def _with_leases(self, entries: Sequence[Entry]) -> list[Entry]:
         """Add what the leases of drivers say about runs in progress."""
@@ -280,7 +287,7 @@ class RunIndex:
             return entry
         if entry.tags.get("kind") == "sweep":
             return replace(entry, leases=self.leases(entry.run_id))
-        owner = Owner.read(entry.owner) if entry.owner else None
+        owner = entry.parsed_owner
         if owner is None or owner.is_on_this_boot:
             return entry
         if time.monotonic() < self.expiries_count_from:

@@ -244,7 +244,9 @@ def _store_error(where: str, error: BaseException) -> StoreError:
         is_away = any(isinstance(cause, away) for cause in causes)
     else:
         is_away = status in (408, 429) or status >= 500
-    return (StoreAwayError if is_away else StoreError)(f"{where}: {text}")
+    if is_away:
+        return StoreAwayError(f"{where}: {text}")
+    return StoreError(f"{where}: {text}")
 
 
 def _status(error: BaseException, causes: Sequence[BaseException]) -> int | None:
@@ -270,6 +272,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
     current: BaseException | None = error
     while current is not None:
         yield current
-        current = current.__cause__ or (
-            None if current.__suppress_context__ else current.__context__
-        )
+        cause = current.__cause__
+        if cause is None and not current.__suppress_context__:
+            cause = current.__context__
+        current = cause

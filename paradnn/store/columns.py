@@ -27,7 +27,7 @@ class Texts:
 
     def __init__(self, codes: NDArray[np.int32], places: dict[str, int] | None = None) -> None:
         self.codes = codes
-        self.places: dict[str, int] = {} if places is None else places
+        self.places: dict[str, int] = places or {}
 
     @classmethod
     def missing(cls, length: int) -> Self:
@@ -51,11 +51,11 @@ class Texts:
 
     def filled(self, other: Self) -> Self:
         """Return a copy in which missing texts are taken from another column."""
-        whole = type(self)(self.codes.copy(), dict(self.places))
-        lacking = np.flatnonzero((self.codes < 0) & (other.codes >= 0))
-        own = [whole.places.setdefault(text, len(whole.places)) for text in other.places]
-        whole.codes[lacking] = np.array(own, dtype="int32")[other.codes[lacking]]
-        return whole
+        filled = type(self)(self.codes.copy(), dict(self.places))
+        missing = np.flatnonzero((self.codes < 0) & (other.codes >= 0))
+        codes = [filled.places.setdefault(text, len(filled.places)) for text in other.places]
+        filled.codes[missing] = np.array(codes, dtype="int32")[other.codes[missing]]
+        return filled
 
 
 #: Rows of a table as three columns of shape (rows,): run ids, keys and values. Values are texts or,
@@ -69,21 +69,23 @@ def in_parts(kind: Values, rows: Iterable[Sequence[Any]]) -> Iterator[Part]:
     rows = iter(rows)
     while part := list(islice(rows, PART)):
         run_ids, keys, values = zip(*part, strict=True)
-        yield (
-            Texts.of(run_ids),
-            Texts.of(keys),
-            np.array(values, float) if kind == "metrics" else Texts.of(values),
-        )
+        column: Texts | NDArray[np.float64]
+        if kind == "metrics":
+            column = np.array(values, float)
+        else:
+            column = Texts.of(values)
+        yield Texts.of(run_ids), Texts.of(keys), column
 
 
 def of_batch(batch: pa.RecordBatch) -> Part:
     """Convert a batch of `paradnn.store.scan`."""
     run_ids, keys, values = batch.columns
-    return (
-        _texts(run_ids),
-        _texts(keys),
-        _texts(values) if pa.types.is_dictionary(values.type) else values.to_numpy(),
-    )
+    column: Texts | NDArray[np.float64]
+    if pa.types.is_dictionary(values.type):
+        column = _texts(values)
+    else:
+        column = values.to_numpy()
+    return _texts(run_ids), _texts(keys), column
 
 
 def _texts(column: pa.DictionaryArray) -> Texts:
@@ -128,17 +130,18 @@ class Records:
 
     def add(self, kind: Values, parts: Iterable[Part]) -> None:
         """Add all values of one kind; values of runs that are not in the index are omitted."""
-        lacking: Any = np.nan if kind == "metrics" else np.int32(-1)
-        columns: dict[str, Any] = defaultdict(lambda: np.full(len(self.runs), lacking))
+        absent: Any = np.int32(-1)
+        if kind == "metrics":
+            absent = np.nan
+        columns: dict[str, Any] = defaultdict(lambda: np.full(len(self.runs), absent))
         places: dict[str, int] = {}  # text -> code, shared by all columns
         for run_ids, keys, values in parts:
-            positions = np.array(
-                [self.index.get(run_id, -1) for run_id in run_ids.places], "int32"
-            )[run_ids.codes]
+            indices = [self.index.get(run_id, -1) for run_id in run_ids.places]
+            positions = np.array(indices, "int32")[run_ids.codes]
             if isinstance(values, Texts):
                 known = [places.setdefault(text, len(places)) for text in values.places]
                 values = np.array([*known, -1], "int32")[values.codes]
-            there = np.flatnonzero((positions >= 0) & (values != lacking) & (values == values))
+            there = np.flatnonzero((positions >= 0) & (values != absent) & (values == values))
             # NumPy sorts 16-bit integers with a radix sort, in linear time.
             order = there[np.argsort(keys.codes[there].astype("uint16"), kind="stable")]
             positions = positions[order]
@@ -156,9 +159,8 @@ class Records:
                 continue
             there = column >= 0
             column[there], used = pd.factorize(column[there])
-            getattr(self, kind)[name] = Texts(
-                column, {texts[code]: place for place, code in enumerate(used)}
-            )
+            own_places = {texts[code]: place for place, code in enumerate(used)}
+            getattr(self, kind)[name] = Texts(column, own_places)
 
     def chosen(self, query: Query) -> Self:
         """Return the runs that satisfy the tag filters and the outcome condition of a query.
@@ -170,12 +172,10 @@ class Records:
             [self.tags.get(name, nothing).are(text) for text in texts]
             for name, texts in query.tags.items()
         ]
-        conditions += [
-            [self.tags.get(name, nothing).codes >= 0 for name in OUTCOME_TAGS]
-        ] * query.needs_outcome
-        if np.all(
-            accepted := np.logical_and.reduce([np.logical_or.reduce(each) for each in conditions])
-        ):
+        if query.needs_outcome:
+            conditions.append([self.tags.get(name, nothing).codes >= 0 for name in OUTCOME_TAGS])
+        accepted = np.logical_and.reduce([np.logical_or.reduce(each) for each in conditions])
+        if np.all(accepted):
             return self
         part = type(self)(compress(self.runs, accepted))
         tags = (
@@ -191,14 +191,12 @@ class Records:
         merged = cls(run for part in parts for run in part.runs)
         own = [(part, Texts.of(run.run_id for run in part.runs)) for part in parts]
         for kind in get_args(Values):
-            held = ((ids, entry) for part, ids in own for entry in getattr(part, kind).items())
-            merged.add(
-                kind,
-                (
-                    (ids, Texts(np.zeros_like(ids.codes), {name: 0}), each)
-                    for ids, (name, each) in held
-                ),
+            columns = (
+                (ids, Texts(np.zeros_like(ids.codes), {name: 0}), column)
+                for part, ids in own
+                for name, column in getattr(part, kind).items()
             )
+            merged.add(kind, columns)
         return merged
 
     def numbers(self, name: str) -> NDArray[np.float64]:
@@ -207,5 +205,6 @@ class Records:
         MLflow's SQL stores write infinities as the largest float.
         """
         numbers = self.metrics[name]
-        numbers[numbers >= LARGEST], numbers[numbers <= -LARGEST] = np.inf, -np.inf
+        numbers[numbers >= LARGEST] = np.inf
+        numbers[numbers <= -LARGEST] = -np.inf
         return numbers

@@ -170,7 +170,9 @@ def file_content(content: Any) -> bytes:
     """Return the bytes of a file, given text, a JSON-able value, or {"base64": ...}."""
     if _is_binary(content):
         return base64.b64decode(content["base64"], validate=True)
-    return (content if isinstance(content, str) else json.dumps(content, indent=1)).encode()
+    if isinstance(content, str):
+        return content.encode()
+    return json.dumps(content, indent=1).encode()
 
 
 def pack(files: Mapping[str, Any]) -> dict[str, Any]:
@@ -186,10 +188,10 @@ def pack(files: Mapping[str, Any]) -> dict[str, Any]:
         table = isinstance(content, Mapping) and {"columns", "data"} <= set(content)
         if name in _LISTS or (name.endswith(".json") and not table and not _is_binary(content)):
             inner[name] = content
-    packed = {name: content for name, content in files.items() if name not in inner} | {
-        PACKED: inner
-    }
-    return packed if len(inner) > 1 else dict(files)
+    if len(inner) < 2:
+        return dict(files)
+    separate = {name: content for name, content in files.items() if name not in inner}
+    return separate | {PACKED: inner}
 
 
 def unpack(content: bytes) -> dict[str, bytes]:

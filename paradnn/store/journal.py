@@ -111,7 +111,10 @@ class Journal:
     """
 
     def __init__(self, folder: Path, key: str = "") -> None:
-        self._key = f"{key}-" if key else ""
+        self._key = key  # identifies the store; empty without one
+        self._file_prefix = "point-"
+        if key:
+            self._file_prefix += f"{key}-"
         self.folder = folder.expanduser().absolute()
         self._sweep: SweepRun | None = None
         self._known: dict[Identity, list[Finished]] = {}
@@ -120,11 +123,14 @@ class Journal:
         self._file_claims: set[Identity] = set()  # points that this process has claimed in files
         self._driver = ""  # key of this process among the drivers of the sweep
         self._own_lease: Lease | None = None
-        # With a store, the folder is needed only while the store is away.
-        with contextlib.suppress(*[StoreError] if key else []):
+        try:
             _make(self.folder)
             if not os.access(self.folder, os.W_OK):
                 raise StoreError(f"tracking.folder={folder}: cannot be written; give another")
+        except StoreError:
+            # With a store, the folder is needed only while the store is away.
+            if not key:
+                raise
 
     @property
     def where(self) -> str:
@@ -341,10 +347,20 @@ class Journal:
             record: The result.
             metrics: Metrics of the recording itself.
         """
-        ours = claim.run_id.startswith("point-")
-        run_id, begun = (claim.run_id, None) if ours else (self._new_id(), claim.run_id)
-        complete = replace(record, metrics={**record.metrics, **metrics})
-        return Document(complete, run_id, begun, self._sweep, claim.repeats, owner_tag())
+        if claim.run_id.startswith("point-"):  # claimed in files
+            offline_id = claim.run_id
+            run_id = None
+        else:
+            offline_id = self._new_id()
+            run_id = claim.run_id
+        return Document(
+            record=replace(record, metrics={**record.metrics, **metrics}),
+            offline_id=offline_id,
+            run_id=run_id,
+            sweep=self._sweep,
+            repeats=claim.repeats,
+            owner=owner_tag(),
+        )
 
     def keep(self, document: Document) -> Path:
         """Write a document and release the claim of its point; return the path.
@@ -366,11 +382,12 @@ class Journal:
 
     def left_behind(self) -> Iterator[Path]:
         """Yield the results for this store whose driver has ended."""
-        for path in self.folder.glob(f"point-{self._key}*.json") if self._key else ():
+        if not self._key:
+            return
+        for path in self.folder.glob(f"{self._file_prefix}*.json"):
             with contextlib.suppress(DataError):
-                if Entry(
-                    path.stem, "RUNNING", {"owner": read_record(path).owner or ""}
-                ).is_abandoned():
+                owner = read_record(path).owner or ""
+                if Entry(path.stem, "RUNNING", {"owner": owner}).is_abandoned():
                     yield path
 
     def abandon(self, claim: Claim, reason: str) -> None:
@@ -395,10 +412,7 @@ class Journal:
         return self._known
 
     def _claim_path(self, identity: Identity) -> Path:
-        return (
-            self.folder
-            / f"{identity.point_id}-{identity.environment_id}-{identity.replicate}.claim"
-        )
+        return self.folder / f"{_file_stem(identity)}.claim"
 
     def _claim(self, identity: Identity) -> bool:
         path = self._claim_path(identity)
@@ -439,22 +453,31 @@ class Journal:
             return False
         # An earlier process of this driver, which a scheduler restarted, does not return.
         is_own = bool(self._lease_key) and entry.tags.get(LEASE) == self._lease_key
-        stale = entry.is_abandoned() or (is_own and entry.owner != owner_tag())
-        if stale:
+        is_stale = entry.is_abandoned() or (is_own and entry.owner != owner_tag())
+        if is_stale:
             path.unlink(missing_ok=True)
-        return stale
+        return is_stale
 
     def _new_id(self) -> str:
-        return f"point-{self._key}{uuid.uuid4().hex}"
+        return f"{self._file_prefix}{uuid.uuid4().hex}"
 
 
 def _claim_in(path: Path) -> Entry | None:
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+    """Return the claim in a file; None if the file is absent or damaged."""
+    try:
         content = read_json(path.read_text())
         tags = {**content.pop("identity"), **content}
         entry = Entry(path.stem, "RUNNING", {key: str(value) for key, value in tags.items()})
-        return entry if entry.is_readable and entry.owner else None
-    return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    if not (entry.is_readable and entry.owner):
+        return None
+    return entry
+
+
+def _file_stem(identity: Identity) -> str:
+    """Return the part of file names that identifies a measurement."""
+    return f"{identity.point_id}-{identity.environment_id}-{identity.replicate}"
 
 
 def write_document(path: Path, content: Mapping[str, Any]) -> None:
@@ -505,15 +528,14 @@ def read_document(path: Path) -> dict[str, Any]:
             raise DataError(f"{path}: larger than any result, {_LARGEST:,} bytes")
         outer = read_json(path.read_text())
         body = outer["body"]
-        intact = hashlib.sha256(body.encode()).hexdigest() == outer["sha256"]
-        content: dict[str, Any] = read_json(body) if intact else {}
+        if hashlib.sha256(body.encode()).hexdigest() != outer["sha256"]:
+            raise DataError(f"{path}: damaged, its checksum does not match")
+        content: dict[str, Any] = read_json(body)
         form = content.get("format")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(
             f"{path}: not a result file, or a damaged one ({type(error).__name__})"
         ) from None
-    if not intact:
-        raise DataError(f"{path}: damaged, its checksum does not match")
     if form != FORMAT:
         raise DataError(f"{path}: format {str(form)[:80]!r}, this version reads {FORMAT!r}")
     return content
@@ -562,7 +584,8 @@ def _checked(path: Path, what: str) -> Iterator[dict[str, Any]]:
         raise DataError(
             f"{path}: schema_version {str(version)[:80]}, this version reads {SCHEMA_VERSION}"
         )
-    if isinstance(sweep := content.get("sweep"), dict):
+    sweep = content.get("sweep")
+    if isinstance(sweep, dict):
         content["sweep"] = {"status": "FINISHED", "metrics": {}, "artifacts": {}} | sweep
     try:
         yield content
@@ -589,10 +612,8 @@ class PartialResults:
         """
         try:
             content = read_document(self._path("partial", identity, "json"))
-            if (content["schema_version"], content["protocol"]) != (
-                SCHEMA_VERSION,
-                PROTOCOL_VERSION,
-            ):
+            versions = (content["schema_version"], content["protocol"])
+            if versions != (SCHEMA_VERSION, PROTOCOL_VERSION):
                 return []
             return [read_message(PointResult, result, "result") for result in content["results"]]
         except (DataError, MessageError, KeyError, TypeError):
@@ -632,8 +653,7 @@ class PartialResults:
         return self._path("training", identity, "npz")
 
     def _path(self, kind: str, identity: Identity, suffix: str) -> Path:
-        own = f"{identity.point_id}-{identity.environment_id}-{identity.replicate}"
-        return self._folder / f"{kind}-{self._store}-{own}.{suffix}"
+        return self._folder / f"{kind}-{self._store}-{_file_stem(identity)}.{suffix}"
 
 
 def _make(folder: Path) -> None:

@@ -14,19 +14,17 @@ from paradnn.core.results import ResultDescription
 from paradnn.core.workload import WORKLOADS
 
 _COMMON = (
-    *(
-        "schedule",
-        "start",
-        "build",
-        "input",
-        "compile",
-        "warmup",
-        "measure",
-        "latency",
-        "balance",
-        "profile",
-        "record",
-    ),
+    "schedule",
+    "start",
+    "build",
+    "input",
+    "compile",
+    "warmup",
+    "measure",
+    "latency",
+    "balance",
+    "profile",
+    "record",
 )
 
 
@@ -38,8 +36,12 @@ def _phases() -> tuple[str, ...]:
     found = list(_COMMON)
     for work in reversed(list(WORKLOADS.values())):
         for name, before in work.role(ResultDescription).phases.items():
-            if name not in found:
-                found.insert(found.index(before) + 1 if before in found else len(found), name)
+            if name in found:
+                continue
+            if before in found:
+                found.insert(found.index(before) + 1, name)
+            else:
+                found.append(name)
     return tuple(found)
 
 
@@ -75,7 +77,10 @@ class PriceMetric:
 
         The upper end of the rate gives the lower end of the cost.
         """
-        return interval_names(self.of[0])[::-1] if self.rate else ()
+        if not self.rate:
+            return ()
+        low, high = interval_names(self.of[0])
+        return high, low
 
     def value(self, price: Any, amount: Any) -> Any:
         """Return the cost.
@@ -84,7 +89,11 @@ class PriceMetric:
             price: Price per hour; a number or a column.
             amount: Value of the metric: seconds, or items per second; a number or a column.
         """
-        return price / _HOUR * (_MILLION / amount if self.rate else amount)
+        if self.rate:
+            seconds = _MILLION / amount
+        else:
+            seconds = amount
+        return price / _HOUR * seconds
 
 
 COST_TO_TARGET = PriceMetric(
@@ -279,7 +288,9 @@ def stored_name(name: str) -> str:
 def stored_value(value: float) -> float:
     """Return a metric as every store keeps it: counts unchanged, measurements rounded."""
     number = float(value)
-    return number if number.is_integer() else rounded_measurement(number)
+    if number.is_integer():
+        return number
+    return rounded_measurement(number)
 
 
 def rounded_measurement(value: float) -> float:

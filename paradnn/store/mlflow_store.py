@@ -158,7 +158,9 @@ class MlflowStore(RunIndex):
 
     def _current_identity(self) -> tuple[int, int] | None:
         database = self._address.database
-        return file_identity(database) if database else None
+        if database is None:
+            return None
+        return file_identity(database)
 
     def _require_present(self) -> None:
         """Raise StoreDeletedError if the database is not the one that was opened."""
@@ -193,7 +195,8 @@ class MlflowStore(RunIndex):
             "schema_version": runs.SCHEMA_VERSION,
             runs.OWNER: self._owner,
         }
-        own |= {_PARENT: self._project_run} if self._project_run else {}
+        if self._project_run:
+            own[_PARENT] = self._project_run
         run = self._client.create_run(
             self._experiment_id, run_name=name, tags={**own, _NOTE: description, **tags}
         )
@@ -375,7 +378,9 @@ class MlflowStore(RunIndex):
         start: float,
         parent: str | None,
     ) -> Claim:
-        all_tags = {**_SOURCE, **tags} | ({_PARENT: parent} if parent else {})
+        all_tags = {**_SOURCE, **tags}
+        if parent:
+            all_tags[_PARENT] = parent
         begun = _since_1970(start)
         run = self._client.create_run(
             self._experiment_id, start_time=begun, run_name=name, tags=all_tags
@@ -588,8 +593,10 @@ class MlflowStore(RunIndex):
         from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
         address = address or str(self._client.get_run(run_id).info.artifact_uri)
+        if not local_folder(address):
+            artifacts = pack(artifacts)
         with Scratch() as folder:
-            for name, content in (artifacts if local_folder(address) else pack(artifacts)).items():
+            for name, content in artifacts.items():
                 path = inside(folder, name)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(file_content(content))

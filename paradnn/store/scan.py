@@ -35,7 +35,9 @@ def main() -> None:
         cursor.execute("PRAGMA busy_timeout = 60000")
         cursor.adbc_statement.set_options(**{"adbc.sqlite.query.batch_rows": str(rows)})
         for statement, least, most, has_numbers in tables:
-            fields = {"run": CODED, "key": CODED, "value": NUMBER if has_numbers else CODED}
+            fields = {"run": CODED, "key": CODED, "value": CODED}
+            if has_numbers:
+                fields["value"] = NUMBER
             with pa.ipc.new_stream(sys.stdout.buffer, pa.schema(fields)) as stream:
                 for first in range(least + share * rows, most + 1, shares * rows):
                     cursor.execute(
@@ -44,15 +46,15 @@ def main() -> None:
                     # Read the whole result before sending it, so that a slow consumer never keeps
                     # a writer of the store waiting.
                     for batch in filter(len, cursor.fetch_arrow_table().to_batches()):
-                        found = {
-                            name: column.cast(NUMBER)
-                            if kind == NUMBER
-                            else column.cast(TEXT).dictionary_encode()
-                            for (name, kind), column in zip(
-                                fields.items(), batch.columns, strict=True
-                            )
-                        }
-                        stream.write_batch(pa.record_batch(found))
+                        columns = map(_convert, batch.columns, fields.values())
+                        names = list(fields)
+                        stream.write_batch(pa.record_batch(list(columns), names=names))
+
+
+def _convert(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    if kind == NUMBER:
+        return column.cast(NUMBER)
+    return column.cast(TEXT).dictionary_encode()
 
 
 if __name__ == "__main__":

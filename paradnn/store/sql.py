@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import replace
 from functools import cached_property
 from itertools import zip_longest
@@ -37,7 +37,13 @@ if TYPE_CHECKING:
 TABLES = {
     "experiments": ("experiment_id", "name", "lifecycle_stage", "artifact_location"),
     "runs": (
-        *("run_uuid", "name", "experiment_id", "status", "start_time", "end_time", "artifact_uri"),
+        "run_uuid",
+        "name",
+        "experiment_id",
+        "status",
+        "start_time",
+        "end_time",
+        "artifact_uri",
         "lifecycle_stage",
     ),
     "params": ("run_uuid", "key", "value"),
@@ -50,10 +56,13 @@ _EXPERIMENTS, _RUNS, _PARAMS, _TAGS, _METRICS = (
 )
 #: Tags first: see `SqlReader.read`.
 _KINDS: dict[Values, sa.TableClause] = {"tags": _TAGS, "params": _PARAMS, "metrics": _METRICS}
+# Empty text: an upper bound of all numbers.
+_TEXTS: sa.ColumnElement[Any] = sa.literal_column("''")
 # Empty blob: an upper bound of all texts. SQLite converts numbers in a text column to texts.
 _BYTES: sa.ColumnElement[Any] = sa.literal_column("x''")
 _POINTS = {"kind": ("point",)}  # tags of the runs that analyses read
 _CHUNK = 20_000  # rows per fetch
+_LOCK_TIMEOUT = 60  # seconds to wait for a writer of a SQLite database
 _PIPE = 1 << 20  # bytes that a scanning process may write ahead of this process
 _MANY = 5_000  # number of runs above which separate processes read an SQLite file
 _SHARES = 4  # most scanning processes
@@ -76,26 +85,18 @@ def engine_of(address: StoreAddress, *, pooled: bool = False) -> sa.Engine:
         StoreError: If the address is invalid or its driver is not installed. The message has no
             password.
     """
-    options: dict[str, Any] = {} if pooled else {"poolclass": sa.pool.NullPool}
+    options: dict[str, Any] = {}
+    if not pooled:
+        options["poolclass"] = sa.pool.NullPool
     try:
         url = sa.make_url(address.uri)
-        sqlite = url.get_backend_name() == "sqlite"
-        if sqlite and not (url.database or "").startswith("file:"):
-            if not (url.database and Path(url.database).is_file()):
-                raise NoStoreError(
-                    f"no tracking store at {address.public}: measure first with python -m paradnn.train, import with "
-                    "python -m analysis import-archive, or name another with --store"
-                )
-            path = Path(url.database).absolute()
-            # A write-ahead log needs new files next to the database. If the folder is read-only and
-            # has no log or journal of the database, open the database as immutable.
-            left = any(Path(f"{path}{end}").is_file() for end in ("-wal", "-journal"))
-            opened = {"mode": "rw", "uri": "true"}
-            if not left and not os.access(path.parent, os.W_OK):
-                opened["immutable"] = "1"
-            url = url.set(database=f"file:{quote(str(path))}", query={**url.query, **opened})
-        # A writer locks a SQLite database briefly: wait for it instead of failing.
-        engine = sa.create_engine(url, connect_args={"timeout": 60} if sqlite else {}, **options)
+        is_sqlite = url.get_backend_name() == "sqlite"
+        if is_sqlite:
+            # A writer locks a SQLite database briefly: wait for it instead of failing.
+            options["connect_args"] = {"timeout": _LOCK_TIMEOUT}
+            if not (url.database or "").startswith("file:"):
+                url = _sqlite_file_url(url, address)
+        engine = sa.create_engine(url, **options)
     except SQLAlchemyError as error:
         raise StoreError(
             f"cannot read the tracking store's address: {one_line_of(error)}"
@@ -108,11 +109,28 @@ def engine_of(address: StoreAddress, *, pooled: bool = False) -> sa.Engine:
         raise StoreError(
             f"cannot open a {address.scheme} store: {error}; install that driver{how}"
         ) from error
-    if sqlite:
+    if is_sqlite:
         sa.event.listen(
             engine, "connect", lambda connection, _: connection.execute("PRAGMA query_only = ON")
         )
     return engine
+
+
+def _sqlite_file_url(url: sa.URL, address: StoreAddress) -> sa.URL:
+    """Return the URL with which SQLite opens the file of a store without creating it."""
+    if not (url.database and Path(url.database).is_file()):
+        raise NoStoreError(
+            f"no tracking store at {address.public}: measure first with python -m paradnn.train, "
+            "import with python -m analysis import-archive, or name another with --store"
+        )
+    path = Path(url.database).absolute()
+    options = {"mode": "rw", "uri": "true"}
+    # A write-ahead log needs new files next to the database. If the folder is read-only and
+    # has no log or journal of the database, open the database as immutable.
+    has_log = any(Path(f"{path}{ending}").is_file() for ending in ("-wal", "-journal"))
+    if not has_log and not os.access(path.parent, os.W_OK):
+        options["immutable"] = "1"
+    return url.set(database=f"file:{quote(str(path))}", query={**url.query, **options})
 
 
 class SqlReader:
@@ -135,7 +153,9 @@ class SqlReader:
             )
         wanted = [f"{table}.{column}" for table, columns in TABLES.items() for column in columns]
         missing = [column for column in wanted if column not in self._columns]
-        return f"its tables lack {', '.join(missing)}" if missing else ""
+        if missing:
+            return f"its tables lack {', '.join(missing)}"
+        return ""
 
     def experiments(self) -> list[str]:
         """Return the names of the store's experiments that are not deleted."""
@@ -151,12 +171,13 @@ class SqlReader:
             StoreError: If the experiment was deleted, or if a server keeps its files.
         """
         if self.unexpected:
-            row = None
-        else:
-            row = next((row for row in self._experiments() if row.name == name), None)
-        if row:
-            require_usable(self._address, name, row.lifecycle_stage, row.artifact_location or "")
-        return str(row.experiment_id) if row else None
+            return None
+        for row in self._experiments():
+            if row.name == name:
+                location = row.artifact_location or ""
+                require_usable(self._address, name, row.lifecycle_stage, location)
+                return str(row.experiment_id)
+        return None
 
     def _experiments(self) -> Sequence[sa.Row[Any]]:
         with self._answers(), self._engine.connect() as connection:
@@ -208,29 +229,37 @@ class SqlReader:
         from paradnn.store.columns import Records, in_parts  # slow imports
 
         required_tags = {*query.tags, *OUTCOME_TAGS}
-        every = replace(query, tags={}, unfinished=True)
-        by_tags = (
-            query.newest is None and not query.params and query.tags.items() <= _POINTS.items()
+        read_tags = {*query.columns.get("tags", required_tags)}
+        selects_by_tags = (
+            query.newest is None
+            and not query.params
+            and query.tags.items() <= _POINTS.items()
+            and required_tags <= read_tags
         )
-        by_tags = by_tags and required_tags <= {*query.columns.get("tags", required_tags)}
         with self._answers(), self._engine.connect() as connection:
-            runs, lookup = self._chosen(connection, every if by_tags else query)
-            if by_tags and lookup is not None:
-                (runs, lookup), by_tags = self._chosen(connection, query), False
+            if selects_by_tags:
+                every = replace(query, tags={}, unfinished=True)
+                runs, lookup = self._chosen(connection, every)
+                selects_by_tags = lookup is None
+            if not selects_by_tags:
+                runs, lookup = self._chosen(connection, query)
             records = Records(runs)
             statements = [*self._statements(query, runs, lookup)]
             scans_tables = (
                 lookup is None and len(runs) > _MANY and connection.dialect.name == "sqlite"
             )
-            with self._scanned(connection, statements) if scans_tables else nullcontext() as parts:
+            with ExitStack() as scan:
+                scanned_parts = None
+                if scans_tables:
+                    scanned_parts = scan.enter_context(self._scanned(connection, statements))
                 for kind, statement in statements:
-                    records.add(
-                        kind, parts() if parts else in_parts(kind, _rows(connection, statement))
-                    )
-                    if by_tags and kind == "tags":
-                        records = records.chosen(query)
+                    if scanned_parts:
+                        parts = scanned_parts()
                     else:
-                        records = records
+                        parts = in_parts(kind, _rows(connection, statement))
+                    records.add(kind, parts)
+                    if selects_by_tags and kind == "tags":
+                        records = records.chosen(query)
             return records
 
     def _statements(
@@ -240,17 +269,21 @@ class SqlReader:
 
         Each gives rows of (run id, key, value), limited to the requested keys and runs.
         """
-        for kind, table in _KINDS.items() if runs else ():
+        if not runs:
+            return
+        for kind, table in _KINDS.items():
             key = table.c.key
             value = table.c.value
-            conditions: list[sa.ColumnElement[bool]] = [value.is_not(None)]
+            conditions: list[sa.ColumnElement[bool]] = []
+            if self._engine.dialect.name != "sqlite":
+                conditions.append(value.is_not(None))
             # A damaged file may hold values of any type. SQLite orders numbers < texts < blobs.
-            if self._engine.dialect.name == "sqlite":
-                conditions = [
-                    key < _BYTES,
-                    value < (sa.literal_column("''") if kind == "metrics" else _BYTES),
-                ]
-            conditions += [table.c.is_nan.is_not(sa.true())] if kind == "metrics" else []
+            elif kind == "metrics":
+                conditions += [key < _BYTES, value < _TEXTS]
+            else:
+                conditions += [key < _BYTES, value < _BYTES]
+            if kind == "metrics":
+                conditions.append(table.c.is_nan.is_not(sa.true()))
             if kind in query.columns:
                 wanted = query.columns[kind]
                 names = stored_names(wanted) if kind == "metrics" else sorted(wanted)
@@ -263,7 +296,8 @@ class SqlReader:
                         key.like(f"{DRIVER_LEASE}%"),
                     )
                 )
-            conditions += [] if lookup is None else [table.c.run_uuid.in_(lookup)]
+            if lookup is not None:
+                conditions.append(table.c.run_uuid.in_(lookup))
             if query.columns.get(kind, True):
                 yield kind, sa.select(table.c.run_uuid, key, value).where(*conditions)
 
@@ -295,12 +329,15 @@ class SqlReader:
                 connection.execute(sa.text(f"SELECT {end}(rowid) FROM {table}")).scalar()
                 for end in ("min", "max")
             )
-            tables.append((text, *(end or 0 for end in ends), kind == "metrics"))
-        uri = f"{url.database}?{urlencode({key: value for key, value in url.query.items() if key != 'uri'})}"
+            first, last = (end or 0 for end in ends)
+            tables.append((text, first, last, kind == "metrics"))
+        options = {key: value for key, value in url.query.items() if key != "uri"}
+        uri = f"{url.database}?{urlencode(options)}"
+        shares = min(os.cpu_count() or 1, _SHARES)
         with ExitStack() as opened:
             children = []
             errors = opened.enter_context(tempfile.TemporaryFile())
-            for share in range(shares := min(os.cpu_count() or 1, _SHARES)):
+            for share in range(shares):
                 command = [sys.executable, "-P", str(Path(__file__).with_name("scan.py"))]
                 command.append(json.dumps((uri, PART, share, shares, tables)))
                 child = subprocess.Popen(
@@ -314,9 +351,8 @@ class SqlReader:
                 opened.callback(child.kill)
 
             def parts() -> Iterator[Part]:
-                for batches in zip_longest(
-                    *(pa.ipc.open_stream(child.stdout) for child in children)
-                ):
+                streams = [pa.ipc.open_stream(child.stdout) for child in children]
+                for batches in zip_longest(*streams):
                     yield from map(of_batch, filter(None, batches))
 
             try:
@@ -351,9 +387,9 @@ class SqlReader:
                 replace(query, since_ms=min(run.start_ms or 0 for run in runs))
             )
         total = connection.execute(sa.select(sa.func.count()).select_from(_RUNS)).scalar_one()
-        return runs, chosen.with_only_columns(_RUNS.c.run_uuid) if len(
-            runs
-        ) < _SCAN_SHARE * total else None
+        if len(runs) >= _SCAN_SHARE * total:
+            return runs, None
+        return runs, chosen.with_only_columns(_RUNS.c.run_uuid)
 
     @cached_property
     def _columns(self) -> set[str]:
@@ -374,9 +410,8 @@ class SqlReader:
         """
         if "experiments.workspace" not in self._columns:
             return []
-        return [
-            sa.column("workspace") == (os.environ.get("MLFLOW_WORKSPACE", "").strip() or "default")
-        ]
+        workspace = os.environ.get("MLFLOW_WORKSPACE", "").strip() or "default"
+        return [sa.column("workspace") == workspace]
 
     def _selection(self, query: Query) -> sa.Select[Any]:
         """Return the statement for the runs of a query, in column order of `Run`."""

@@ -270,7 +270,9 @@ class Tracker(Journal):
         self._held.discard(claim.run_id)
 
     def _no_room(self, lost: str = "") -> StoreError:
-        detail = f": {lost} is lost" if lost else ""
+        detail = ""
+        if lost:
+            detail = f": {lost} is lost"
         return StoreError(
             f"neither {self._store.where} nor {self.folder} accepts results{detail}; "
             f"{counted(len(self._kept), 'result')} in files. "
@@ -375,16 +377,17 @@ class Tracker(Journal):
         Another process may upload the same file at the same time.
         """
         with _alone_with(path) as is_locked:
-            done = self._store.upload(read_record(path)) if is_locked else None
-            if done and done.state != "withheld":
+            if not is_locked:
+                return False
+            done = self._store.upload(read_record(path))
+            if done.state != "withheld":
                 path.unlink(missing_ok=True)
                 return True
-        if done:
-            self._notify(
-                f"{done.record.name} was not uploaded: run {done.run_id} holds the same point, "
-                f"which another driver measured in the meantime; {path} is kept, and "
-                f"{self._command} --repeats uploads it too"
-            )
+        self._notify(
+            f"{done.record.name} was not uploaded: run {done.run_id} holds the same point, "
+            f"which another driver measured in the meantime; {path} is kept, and "
+            f"{self._command} --repeats uploads it too"
+        )
         return False
 
 
@@ -448,5 +451,8 @@ def sync(
         except (StoreAwayError, StoreRefusalError):
             raise
         except (DataError, StoreError) as error:
-            problems.append(str(error) if str(path) in str(error) else f"{path}: {error}")
+            problem = str(error)
+            if str(path) not in problem:
+                problem = f"{path}: {problem}"
+            problems.append(problem)
     return done, problems
