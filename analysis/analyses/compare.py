@@ -102,7 +102,7 @@ def compare(frame: pd.DataFrame, options: CompareOptions) -> Compared:
         ConfigError: If a side has no runs, or the metric has no direction.
         SchemaError: If the runs of a side are heterogeneous.
     """
-    sides = choose_sides(frame, [options.a], [options.b], ("A", "B"), options.pool)
+    sides = choose_sides(frame, [options.a], [options.b], ("A", "B"), pool=options.pool)
     compared = compare_points(
         sides.a,
         sides.b,

@@ -133,8 +133,8 @@ def software(frame: pd.DataFrame, options: SoftwareOptions) -> Result:
     if not rows:
         raise InsufficientData(
             "not enough data",
-            omitted,
-            "measure the same points with two versions, precisions or compile modes",
+            groups=omitted,
+            remedy="measure the same points with two versions, precisions or compile modes",
         )
     table = judge(pd.DataFrame(rows)).rename(columns=_RENAMED_COLUMNS)[_TABLE_COLUMNS]
     limits = dict.fromkeys(limit for row in rows for limit in row["limits"])

@@ -126,7 +126,7 @@ def job_tags() -> dict[str, str]:
             job_id = environ["SLURM_JOB_ID"]
         return {"job_id": job_id, "node": environ.get("SLURMD_NODENAME", "unknown")}
     start = driver_start()
-    job_id = environ.get("PARADNN_JOB_ID")
+    job_id = environ.get("PARADNN_JOB_ID", "")
     if not job_id and start:
         job_id = start.job_id
     if start is None and not job_id:

@@ -111,10 +111,10 @@ def describe_environment(
             device = f"TPU {os.environ['TPU_ACCELERATOR_TYPE']}"
         else:
             device = "no TPU"
-    findings = _host_findings()
+    findings = list(_host_findings())
     if platform_name == "gpu":
-        findings = (*findings, *gpu_findings())
-    return Environment(device, hardware, dict(software), _host(), packages, findings)
+        findings += gpu_findings()
+    return Environment(device, hardware, dict(software), _host(), packages, tuple(findings))
 
 
 _host_findings = functools.cache(host_findings)

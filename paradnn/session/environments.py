@@ -49,7 +49,7 @@ def _find_environment(key: WorkerKey, stack: Stack | None) -> Environment | None
 
     Points of a stack without the framework are unavailable; the session reports them.
     """
-    packages: Sequence[str] | None = ()
+    packages: tuple[str, ...] | None = ()
     if stack:
         packages = find_stack(stack)
     if packages is None:
