@@ -30,8 +30,8 @@ OUTCOMES = {
 LIMIT_OUTCOMES = ("oom_host", "oom_predicted", "timeout")
 
 #: The signal that ends a process of a point when another process of the point is gone
-#: (`paradnn.worker.process_group`).
-_PEER_GONE = signal.SIGIO
+#: (`paradnn.worker.process_group`). Windows, where nothing is measured, has no such signal.
+_PEER_GONE = getattr(signal, "SIGIO", None)
 
 _ALLOCATION_FAILED = (
     "std::bad_alloc",

@@ -5,11 +5,12 @@ owner: drivers in containers may share one /tmp, and each sees only its own proc
 """
 
 import contextlib
-import fcntl
 import os
 import shutil
 import tempfile
 from pathlib import Path
+
+from paradnn.core import locks
 
 _PREFIX = "paradnn-scratch-"
 
@@ -27,7 +28,7 @@ class Scratch:
             self.path = Path(self._folder.name)
             with contextlib.suppress(FileNotFoundError):
                 self._descriptor = os.open(self.path, os.O_RDONLY)
-                fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+                locks.lock(self._descriptor)
                 if self.path.exists():
                     return
                 os.close(self._descriptor)
@@ -54,9 +55,7 @@ def remove_leftovers() -> None:
             # O_DIRECTORY rejects a pipe of this name, which would block.
             descriptor = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY)
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder, ignore_errors=True)
-            except BlockingIOError:  # its driver is alive
-                pass
+                if locks.try_lock(descriptor):  # otherwise its driver is alive
+                    shutil.rmtree(folder, ignore_errors=True)
             finally:
                 os.close(descriptor)

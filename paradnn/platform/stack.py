@@ -13,7 +13,6 @@ line, and any address in it to its host.
 """
 
 import contextlib
-import fcntl
 import json
 import os
 import platform
@@ -32,6 +31,7 @@ from typing import Any, Self
 from paradnn.config.groups import option_content, option_names
 from paradnn.config.identity import digest
 from paradnn.config.point import Software
+from paradnn.core import locks
 from paradnn.core.errors import ConfigError, WorkerError
 from paradnn.core.schema import read
 from paradnn.core.words import without_secrets
@@ -158,11 +158,11 @@ def _ready(stack: Stack, lock: int, say: Say) -> tuple[str, ...]:
     """
     has_reported = False
     while True:
-        if _holds(lock, fcntl.LOCK_SH):
+        if locks.try_lock(lock, is_shared=True):
             packages, problem = _check(stack)
             if not problem:
                 return packages
-            if _holds(lock, fcntl.LOCK_EX) and (problem := _check(stack)[1]):
+            if locks.try_lock(lock) and (problem := _check(stack)[1]):
                 cause = f"; the installed one {problem}" if stack.folder.exists() else ""
                 description = (
                     f"{stack.name} (Python {stack.python_version}, {', '.join(stack.requirements)})"
@@ -175,7 +175,7 @@ def _ready(stack: Stack, lock: int, say: Say) -> tuple[str, ...]:
         if not has_reported:
             say(f"waiting for another process that installs the software stack {stack.name}")
             has_reported = True
-        fcntl.flock(lock, fcntl.LOCK_UN)
+        locks.unlock(lock)
         time.sleep(_PAUSE)
 
 
@@ -189,15 +189,6 @@ def _lock_of(key: str) -> Iterator[int]:
         yield lock
     finally:
         os.close(lock)
-
-
-def _holds(lock: int, kind: int) -> bool:
-    """Try to replace the current lock by one of `kind` at once; return whether it succeeded."""
-    try:
-        fcntl.flock(lock, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _marker(folder: Path) -> dict[str, Any] | None:
@@ -337,7 +328,7 @@ def remove_stacks(name: str) -> Iterator[str]:
     ]
     for folder, key in matching:
         with _lock_of(key) as lock:
-            if not _holds(lock, fcntl.LOCK_EX):
+            if not locks.try_lock(lock):
                 raise WorkerError(f"{folder} is in use; remove it when the sweep is over")
             shutil.rmtree(folder)
         yield f"removed {folder}"

@@ -12,7 +12,6 @@ address with its password.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import functools
 import logging
 import os
@@ -22,6 +21,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from paradnn.core import locks
 from paradnn.core.errors import StoreAwayError, StoreError, StoreRefusalError
 from paradnn.core.words import without_secrets
 from paradnn.store.address import StoreAddress, settle
@@ -86,7 +86,7 @@ def open_experiment(
     with contextlib.ExitStack() as stack:
         # Without a lock, two processes that open a new SQLite database would both make its tables.
         if address.folder is not None:
-            fcntl.flock(stack.enter_context((address.folder / ".lock").open("w")), fcntl.LOCK_EX)
+            locks.lock(stack.enter_context((address.folder / ".lock").open("w")))
         settle(address)
         _make_tables(address)
         client = client_of(address)

@@ -8,7 +8,6 @@ opens, such as pictures, tables and a worker's last output, stay separate.
 import base64
 import contextlib
 import errno
-import fcntl
 import json
 import os
 import secrets
@@ -16,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from paradnn.core import locks
 from paradnn.core.errors import ConfigError, DataError
 
 PACKED = "files.json"  # name of the file that contains packed files
@@ -154,7 +154,7 @@ def append_line(path: Path, key: str, content: Any) -> None:
     """
     try:
         with path.open("ab", buffering=0) as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            locks.lock(file)
             end = file.seek(0, os.SEEK_END)
             line = json.dumps(content, allow_nan=False).encode() + b"\n"
             if file.write(line) != len(line):

@@ -8,7 +8,6 @@ recorded twice.
 """
 
 import contextlib
-import fcntl
 import math
 import os
 import shlex
@@ -20,6 +19,7 @@ from typing import TypeVar
 
 from paradnn.config.identity import Identity
 from paradnn.config.settings import Tracking
+from paradnn.core import locks
 from paradnn.core.errors import (
     ClaimLostError,
     DataError,
@@ -396,11 +396,10 @@ def _alone_with(path: Path) -> Iterator[bool]:
     """Lock a file; yield whether it exists and no other process uploads it."""
     is_locked = False
     with contextlib.ExitStack() as stack:
-        with contextlib.suppress(OSError):  # it is gone, or another process holds the lock
+        with contextlib.suppress(OSError):  # it is gone
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             stack.callback(os.close, descriptor)
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            is_locked = path.exists()
+            is_locked = locks.try_lock(descriptor) and path.exists()
         yield is_locked
 
 

@@ -10,7 +10,6 @@ the counters; elsewhere nothing is reported.
 import contextlib
 import math
 import os
-import resource
 import signal
 import time
 from collections.abc import Iterator
@@ -21,6 +20,11 @@ from typing import Any
 from paradnn.core.control_groups import throttled_seconds
 from paradnn.core.messages import Contention
 from paradnn.core.words import counted
+
+try:
+    import resource
+except ModuleNotFoundError:  # Windows, where nothing is measured
+    resource = None  # type: ignore[assignment]
 
 #: Blocks are contended if others take more than this share of the capacity of the point's cores, or
 #: if a quota stops the point for more than this share of the time. docs/how-to/check.md explains

@@ -9,6 +9,7 @@ without files.
 import contextlib
 import ctypes
 import gc
+import mmap
 import os
 import sys
 
@@ -17,7 +18,7 @@ import sys
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
 
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_PAGE_BYTES = mmap.PAGESIZE
 #: Entries of /proc/self/pagemap have eight bytes. The last one has a bit for a page in memory
 #: (0x80) and one for a page of a file (0x20). Maps this byte to whether both are set.
 _ENTRY_BYTES = 8

@@ -1,11 +1,14 @@
 """Points whose step is communication, and functions that tests run in separate processes."""
 
+import threading
 import time
 from multiprocessing.connection import Connection
 from typing import Any
 
-from paradnn.workloads.channel.processes import Processes
-from tests.processes import children_of, wait_for
+from paradnn.workloads.channel.processes import Processes, make_message
+from paradnn.workloads.channel.shared_memory import SharedLane, SharedMemoryStep, serve_lanes
+from paradnn.workloads.channel.transports import answer_bytes
+from tests.processes import PATIENCE, children_of, wait_for
 
 MODEL = {
     "name": "channel",
@@ -20,6 +23,21 @@ MODEL = {
 
 def point(**model: Any) -> dict[str, Any]:
     return {"model": MODEL | model, "seed": 0, "measure": {"timeout": 10.0}}
+
+
+def exchange_by_shared_memory(point: dict[str, Any]) -> None:
+    """Exchange messages with a thread that serves until its process ends."""
+    size = point["model"]["bytes"]
+    message = make_message(size, 7)
+    there = SharedLane(size)
+    back = SharedLane(answer_bytes(point))
+    threading.Thread(target=serve_lanes, args=(point, there, back), daemon=True).start()
+    step = SharedMemoryStep(point, there, back, message, PATIENCE)
+
+    step.run(20)
+
+    is_echoed = point["model"]["pattern"] == "latency"
+    assert bytes(step._answer) == (message if is_echoed else message[:1])
 
 
 def measure_beside(point: dict[str, Any], server: int) -> None:

@@ -27,18 +27,22 @@ from paradnn.worker import process_group as remote
 from paradnn.worker.process_group import KEY, RankFailed, listen, processes_elsewhere
 from paradnn.workloads.channel.payload import buffer_sizes, codec, split
 from paradnn.workloads.channel.processes import make_message
-from paradnn.workloads.channel.shared_memory import SharedLane, SharedMemoryStep, serve_lanes
+from paradnn.workloads.channel.shared_memory import SharedLane, SharedMemoryStep
 from paradnn.workloads.channel.transports import (
     GrpcStep,
     TcpStep,
-    answer_bytes,
     message_sizes,
     serve_calls,
     serve_connections,
 )
 from tests.conftest import ROOT
 from tests.processes import PATIENCE, exit_code, fresh, in_fresh_process, wait_for
-from tests.worker.channel_points import measure_beside, measure_until_killed, point
+from tests.worker.channel_points import (
+    exchange_by_shared_memory,
+    measure_beside,
+    measure_until_killed,
+    point,
+)
 from tests.worker.two_hosts import SECRET, host_server
 
 
@@ -147,15 +151,7 @@ def test_payloads_have_the_stated_mixture() -> None:
 @pytest.mark.parametrize("pattern", ["latency", "bandwidth"])
 def test_shared_memory_carries_whole_messages(pattern: str) -> None:
     given = point(transport="shared_memory", pattern=pattern, bytes=300_001)
-    message = make_message(300_001, 7)
-    there = SharedLane(300_001)
-    back = SharedLane(answer_bytes(given))
-    threading.Thread(target=serve_lanes, args=(given, there, back), daemon=True).start()
-    step = SharedMemoryStep(given, there, back, message, PATIENCE)
-
-    step.run(20)
-
-    assert pattern == "bandwidth" or bytes(step._answer) == message
+    in_fresh_process(exchange_by_shared_memory, given)
 
 
 def test_shared_memory_without_an_answer_is_a_timeout() -> None:

@@ -6,7 +6,6 @@ Each picture has a number, its position in the order of reading. Random decision
 and this number, so batches are the same for any number of threads.
 """
 
-import fcntl
 import math
 import os
 import shutil
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from paradnn.core import locks
 from paradnn.core.errors import UnavailableError
 
 #: Mean and standard deviation of the channels of ImageNet's training pictures, in 0..255.
@@ -259,7 +259,7 @@ def generated_images(options: Mapping[str, Any]) -> list[Path]:
     partial = sets / f"{name}.making"
     sets.mkdir(parents=True, exist_ok=True)
     with (sets / f".{name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        locks.lock(lock)
         if not folder.exists():
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir()

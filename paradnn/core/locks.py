@@ -1,0 +1,58 @@
+"""Locks on files and folders, which the system releases when their holder ends.
+
+A lock belongs to an open file: closing the descriptor releases it, however the process ends.
+"""
+
+from typing import IO
+
+from paradnn.core.errors import ParadnnError
+
+try:
+    import fcntl
+except ModuleNotFoundError:  # Windows, where results are analyzed but nothing is measured
+    fcntl = None  # type: ignore[assignment]
+
+
+def lock(file: int | IO[str] | IO[bytes]) -> None:
+    """Wait for an exclusive lock on an open file or folder.
+
+    Args:
+        file: The file, or its descriptor.
+
+    Raises:
+        ParadnnError: The system has no such locks.
+    """
+    _require_locks()
+    fcntl.flock(file, fcntl.LOCK_EX)
+
+
+def try_lock(file: int | IO[str] | IO[bytes], *, is_shared: bool = False) -> bool:
+    """Lock an open file or folder if no other process prevents it; return whether it is locked.
+
+    Args:
+        file: The file, or its descriptor. A lock that it holds already is replaced.
+        is_shared: Whether others may hold a shared lock at the same time.
+
+    Raises:
+        ParadnnError: The system has no such locks.
+    """
+    _require_locks()
+    kind = fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def unlock(file: int | IO[str] | IO[bytes]) -> None:
+    """Release the lock of an open file or folder."""
+    _require_locks()
+    fcntl.flock(file, fcntl.LOCK_UN)
+
+
+def _require_locks() -> None:
+    if fcntl is None:
+        raise ParadnnError(
+            "this system has no file locks: measure on Linux or macOS, and analyze the results here"
+        )
