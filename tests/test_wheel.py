@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -16,14 +17,21 @@ import pytest
 
 from tests.conftest import ROOT, TINY, Store, environment
 
+#: Requirements of `paradnn` that only measuring needs.
+MEASURING = {"grpcio", "keras", "tensorflow"}
+
+
+def build(project: Path, folder: Path) -> Path:
+    """Build the wheel of a project."""
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(command, cwd=project, check=True, capture_output=True)
+    [path] = folder.glob("*.whl")
+    return path
+
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-    [path] = folder.glob("*.whl")
-    return path
+    return build(ROOT, tmp_path_factory.mktemp("wheel"))
 
 
 def uv(*command: str | Path) -> None:
@@ -96,20 +104,37 @@ def test_a_container_is_built_from_files_that_suffice(wheel: Path, tmp_path: Pat
             shutil.copytree(source, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(source, tmp_path / name)
-    command = [
-        sys.executable,
-        "-m",
-        "hatchling",
-        "build",
-        "-t",
-        "wheel",
-        "-d",
-        str(tmp_path / "dist"),
-    ]
-    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
-    [path] = (tmp_path / "dist").glob("*.whl")
+    path = build(tmp_path, tmp_path / "dist")
     with zipfile.ZipFile(wheel) as whole, zipfile.ZipFile(path) as other:
         assert other.namelist() == whole.namelist()
+
+
+def test_the_analysis_alone_is_the_same_code_without_frameworks(
+    wheel: Path, tmp_path: Path
+) -> None:
+    project = ROOT / "packaging" / "analysis"
+
+    path = build(project, tmp_path)
+
+    with zipfile.ZipFile(wheel) as whole, zipfile.ZipFile(path) as alone:
+        files = [
+            {name for name in archive.namelist() if ".dist-info/" not in name}
+            for archive in (whole, alone)
+        ]
+    assert files[0] == files[1]
+    required = [
+        {
+            re.split(r"[<>=]", line)[0]: line
+            for line in tomllib.loads((folder / "pyproject.toml").read_text())["project"][
+                "dependencies"
+            ]
+        }
+        for folder in (ROOT, project)
+    ]
+    assert required[0].keys() >= MEASURING
+    assert required[1] == {
+        name: line for name, line in required[0].items() if name not in MEASURING
+    }
 
 
 def test_the_configuration_is_inside_the_package(wheel: Path) -> None:
