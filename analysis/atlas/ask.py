@@ -1,41 +1,50 @@
 """`paradnn ask`: how long a step of a model would take on devices that you do not have.
 
-  paradnn ask --device H200 model=gpt batch_size=8 precision=bfloat16 mode=inference
-  paradnn ask --device H200 --device "L40S" --price H200=3.5 --price L40S=0.9 model=llama precision=fp8 mode=inference
+  paradnn ask --device H200 model=gpt2 batch_size=8 precision=bfloat16 mode=inference
+  paradnn ask --device H100 --device A100 --price H100=3.5 --price A100=1.8 model=llama3-8b precision=bfloat16 mode=generate batch_size=1,8,64     compare machines
+  paradnn ask --device H100 model=llama3-70b precision=bfloat16 mode=generate devices=4,8 parallel=tensor     several devices
+  paradnn ask --device H100 model=gpt2 precision=bfloat16 batch_size=64 --tokens 1e10     time and cost of a job
   paradnn ask --device 'H200; B200' model=own model.build=nets.py:make_net precision=bfloat16     your own model
   paradnn ask --device H200 --engine vLLM --versions         what versions of an engine changed there
   paradnn ask --device here model=fc model.nodes=512         from the runs of this machine in the tracking store
   paradnn ask --device 'Tesla V100' model=fc batch_size=32   from kernels of the store that ran on this device
   paradnn ask --device 'Tesla V100' --from T4 model=fc       from a few of these, with a similar device as prior
 
-A device whose kernels are in the store (paradnn train -m experiment=kernels) is answered from
-these. The answer is a time with a 95% interval, its sources, and what of it is extrapolated; or
-that the time is not known, and why. The exit code is 1 if no device has an answer.
+The answer is a sentence, what limits it, and a table of times with 95% intervals, throughput, cost
+and memory. Beyond the keys of a point, devices=2,4,8 asks for several devices, which share each
+batch (parallel=data) or each product of a transformer (parallel=tensor). A device whose kernels are
+in the store (paradnn train -m experiment=kernels) is answered from these. The exit code is 1 if no
+device has an answer.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import itertools
+import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from analysis.atlas import load as load_atlas
 from analysis.atlas import version_key
 from analysis.atlas.estimate import StepTimeEstimate, estimate_step_time
+from analysis.atlas.offer_table import offer_result
+from analysis.atlas.offers import Offer, rank_offers
 from analysis.atlas.own import load_kernels, own_atlas
-from analysis.atlas.points import format_point, model_from_row
+from analysis.atlas.parallel import PARALLEL
+from analysis.atlas.points import format_point, model_from_row, model_label
 from analysis.atlas.systems import SYSTEMS, system_file
 from analysis.atlas.versions import version_changes
-from analysis.format import format_seconds
+from analysis.cli.output import FigureOutput, emit_result
 from analysis.lazy import np, pd
+from analysis.options import Selection
 from analysis.store.lazy_step_inputs import step_inputs
 from paradnn.cli.console import say
 from paradnn.cli.parser import Parser
 from paradnn.cli.program import program
+from paradnn.config.price import load_prices, positive_price
 from paradnn.core.errors import ConfigError, InsufficientData
 from paradnn.core.layers import COMPUTE_BYTES
 from paradnn.core.words import did_you_mean
@@ -46,8 +55,9 @@ _HERE = "here"
 _DEVICE_SEPARATOR = re.compile(r"\s*(?:;|,(?! \d+ cores?$))\s*")
 #: Runs of this machine that a prediction from them takes.
 _MIN_RUNS_HERE = 3
-#: Parts of a step below this share are not printed.
-_MIN_SHARE = 0.01
+#: Keys of a point that the driver reads differently, or not at all.
+_OWN_KEYS = ("precision", "devices", "parallel")
+_MOST_DEVICES = 100_000
 
 
 def make_parser() -> Parser:
@@ -73,7 +83,18 @@ def make_parser() -> Parser:
         metavar="NAME",
         help="a similar device, if the store has few kernels of this one",
     )
-    add("--price", action="append", default=[], metavar="DEVICE=PER_HOUR", help="repeatable")
+    add(
+        "--price",
+        action="append",
+        default=[],
+        metavar="DEVICE=PER_HOUR",
+        help="price of an hour of one device, or the name of a table in conf/price; repeatable",
+    )
+    add("--tokens", type=_count, metavar="N", help="state time and cost of N tokens")
+    add("--examples", type=_count, metavar="N", help="state time and cost of N examples")
+    add(
+        "--epochs", type=_count, metavar="N", help="with --examples: the number of passes over them"
+    )
     add("--list", action="store_true", help="list the devices and what was timed there")
     add(
         "--versions",
@@ -87,8 +108,29 @@ def make_parser() -> Parser:
         help=f"write the system file of a simulator to --json: {', '.join(SYSTEMS)}",
     )
     add("--store", metavar="URI", help="store of your runs and kernels (default: as for analysis)")
-    add("--json", type=Path, metavar="FILE", help="write the answer; a list if there are several")
+    add("--json", metavar="FILE", help="write answer and rows as JSON, - for standard output")
+    add("--csv", metavar="FILE", help="write the rows as CSV, - for standard output")
+    add(
+        "--figure",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="draw cost or throughput against step time as PNG, SVG or PDF; repeatable",
+    )
+    add("--all", action="store_true", help="print all rows, sources and caveats")
     return parser
+
+
+def _count(text: str) -> float:
+    """Read a positive number, such as 1e12.
+
+    Raises:
+        ValueError: It is none, which the parser reports.
+    """
+    number = float(text)
+    if not 0 < number < math.inf:
+        raise ValueError
+    return number
 
 
 @program
@@ -119,26 +161,79 @@ def _split_devices(arguments: Sequence[str]) -> list[str]:
 def _answer_points(options: argparse.Namespace) -> int:
     prices = _read_prices(options)
     rows = _read_points(options.points)
+    _check_job(options)
     kernels = load_kernels(options.store)
-    answers = []
+    offers = []
     for row in rows:
-        of_point = [
-            _with_cost(_answer(row, device, kernels, options), device, prices)
-            for device in options.device
-        ]
-        answers.append(of_point)
-    written = list(itertools.chain.from_iterable(answers))
-    if options.json:
-        write_json(options.json, written[0] if len(written) == 1 else written)
-    for of_point in answers:
-        for answer in of_point:
-            _print_answer(answer)
-        known = [answer for answer in of_point if answer["seconds"] is not None]
-        if len(known) > 1:
-            _print_ranking(known, name_point=len(rows) > 1)
-    if any(answer["seconds"] is not None for answer in written):
+        model = model_from_row(row, "model")
+        for device in options.device:
+            estimate = _answer(row, device, kernels, options)
+            offer = Offer(
+                row=row,
+                model=model,
+                label=model_label(model),
+                estimate=estimate,
+                price=_price(prices, device, estimate.devices),
+            )
+            offers.append(replace(offer, amount=_job_amount(options, offer)))
+    result = offer_result(rank_offers(offers), everything=options.all)
+    output = FigureOutput(
+        csv=options.csv,
+        json=options.json,
+        all=options.all,
+        figure=tuple(options.figure),
+    )
+    emit_result(
+        "ask", result, frame=pd.DataFrame(), selection=Selection(), output=output, command_line=()
+    )
+    if any(offer.seconds is not None for offer in offers):
         return 0
     return 1
+
+
+def _price(prices: Mapping[str, float], device: str, devices: int) -> float | None:
+    """Return the price of an hour of all devices; None if it is unknown."""
+    if device not in prices:
+        return None
+    return devices * prices[device]
+
+
+def _check_job(options: argparse.Namespace) -> None:
+    """Raise ConfigError if the size of the job is ambiguous."""
+    if options.tokens and options.examples:
+        raise ConfigError(
+            "--tokens", f"{options.tokens:g}", "--examples also states the job", "give one of them"
+        )
+    if options.epochs and not options.examples:
+        raise ConfigError(
+            "--epochs",
+            f"{options.epochs:g}",
+            "the size of an epoch is missing",
+            "add --examples N, such as --examples 1281167",
+        )
+
+
+def _job_amount(options: argparse.Namespace, offer: Offer) -> float | None:
+    """Return the tokens or examples of the job, as the offer counts them.
+
+    Raises:
+        ConfigError: Tokens are asked for, and the model has none.
+    """
+    if options.tokens:
+        if offer.unit != "token":
+            raise ConfigError(
+                "--tokens",
+                f"{options.tokens:g}",
+                f"{offer.label} is counted in examples",
+                "write --examples N",
+            )
+        return float(options.tokens)
+    if not options.examples:
+        return None
+    amount = float(options.examples) * (options.epochs or 1.0)
+    if offer.is_generation:
+        return amount * int(offer.row["generate.tokens"])
+    return amount * offer.units_per_example
 
 
 def _check_engine(options: argparse.Namespace) -> None:
@@ -206,42 +301,81 @@ def _answer(
 
 
 def _read_points(words: Sequence[str]) -> list[Mapping[Any, Any]]:
-    """The points that a command line names.
+    """The points that a command line names, in its order.
 
-    The driver's grammar reads all words but the precision. A precision may be one of published
-    weights alone, which the driver does not know.
+    The driver's grammar reads all words but the precision and the devices. A precision may be one
+    of published weights alone, and devices are those of the asked machine.
 
     Args:
         words: KEY=VALUE words.
-
-    Returns:
-        Rows in ascending order of their values.
     """
-    driver_words = [word for word in words if not word.startswith("precision=")]
+    driver_words = [word for word in words if word.partition("=")[0] not in _OWN_KEYS]
     if not driver_words:
         raise ConfigError(
             "KEY=VALUE", "(none)", "names no point", "write for example model=gpt batch_size=8"
         )
     precisions = _read_precisions(words)
-    table = step_inputs.points_from_words(driver_words)
-    rows = [
-        _with_following_prompt(row, driver_words)
-        for row in sorted(table.to_dict("records"), key=_sort_key)
-    ]
+    device_counts = _read_device_counts(words)
+    parallels = _read_parallels(words)
+    if "parallel" in _keys(words) and device_counts == [1]:
+        raise ConfigError(
+            "parallel",
+            ",".join(parallels),
+            "needs several devices",
+            "add for example devices=8",
+        )
+    # The driver's default order is random.
+    table = step_inputs.points_from_words(["sweep.order=given", *driver_words])
+    rows = [_with_following_prompt(row, driver_words) for row in table.to_dict("records")]
     return [
-        {**row, "precision": precision}
+        {**row, "precision": precision, "devices": devices, "parallel": parallel}
         for row in rows
         for precision in precisions or [row["precision"]]
+        for devices in device_counts
+        for parallel in (parallels if devices > 1 else [""])
     ]
+
+
+def _keys(words: Sequence[str]) -> list[str]:
+    return [word.partition("=")[0] for word in words]
+
+
+def _values(words: Sequence[str], key: str) -> list[str]:
+    """The values of a key, each once."""
+    values = [
+        value
+        for word in words
+        if word.startswith(f"{key}=")
+        for value in word.partition("=")[2].split(",")
+    ]
+    return list(dict.fromkeys(values))
+
+
+def _read_device_counts(words: Sequence[str]) -> list[int]:
+    counts = []
+    for text in _values(words, "devices"):
+        if not text.isdecimal() or not 1 <= int(text) <= _MOST_DEVICES:
+            raise ConfigError("devices", text, "is not a number of devices", "write for example 8")
+        counts.append(int(text))
+    return counts or [1]
+
+
+def _read_parallels(words: Sequence[str]) -> list[str]:
+    parallels = _values(words, "parallel")
+    for name in parallels:
+        if name not in PARALLEL:
+            hint = did_you_mean(name, PARALLEL)
+            raise ConfigError(
+                "parallel",
+                name,
+                "is not a way to share a step",
+                f"{hint}choose one of {', '.join(PARALLEL)}",
+            )
+    return parallels or ["data"]
 
 
 def _read_precisions(words: Sequence[str]) -> list[str]:
-    precisions = [
-        name
-        for word in words
-        if word.startswith("precision=")
-        for name in word.partition("=")[2].split(",")
-    ]
+    precisions = _values(words, "precision")
     known = sorted({*COMPUTE_BYTES, *(group.precision for group in load_atlas().groups)})
     for name in precisions:
         if name not in known:
@@ -253,17 +387,6 @@ def _read_precisions(words: Sequence[str]) -> list[str]:
                 f"{hint}choose one of {', '.join(known)}",
             )
     return precisions
-
-
-def _sort_key(row: Mapping[Any, Any]) -> list[tuple[bool, float, str]]:
-    """Numbers in ascending order, then texts in alphabetical order."""
-    key = []
-    for value in row.values():
-        try:
-            key.append((False, float(value), ""))
-        except (TypeError, ValueError):
-            key.append((True, 0.0, str(value)))
-    return key
 
 
 def _with_following_prompt(row: Mapping[Any, Any], words: Sequence[str]) -> Mapping[Any, Any]:
@@ -284,33 +407,36 @@ def _with_following_prompt(row: Mapping[Any, Any], words: Sequence[str]) -> Mapp
 
 
 def _read_prices(options: argparse.Namespace) -> dict[str, float]:
-    """Prices per hour by device."""
-    prices = dict(_read_price(text) for text in options.price)
-    for name in sorted(prices):
-        if name not in options.device:
+    """Prices of an hour by device, as the command line names it.
+
+    Later values override earlier ones. Entries of a table for other devices are ignored.
+
+    Raises:
+        ConfigError: A price is no positive number, or belongs to no device of the command line.
+    """
+    devices = {name.casefold(): name for name in options.device}
+    prices = {}
+    for text in options.price:
+        name, sign, price = text.rpartition("=")
+        if not sign:
+            table = load_prices(text, "--price").per_hour
+            priced = {key: value for key, value in table.items() if key.casefold() in devices}
+            if not priced:
+                raise ConfigError(
+                    "--price",
+                    text,
+                    f"has no price of {', '.join(options.device)}",
+                    f"it has {', '.join(table) or 'none'}",
+                )
+            prices.update({devices[key.casefold()]: float(priced[key]) for key in priced})
+            continue
+        if name.casefold() not in devices:
+            hint = did_you_mean(name, options.device)
             raise ConfigError(
-                "--price", name, "is not one of the devices", f"add --device '{name}'"
+                "--price", name, "is not one of the devices", f"{hint}add --device '{name}'"
             )
+        prices[devices[name.casefold()]] = positive_price("--price", text, price, "H200=3.5")
     return prices
-
-
-def _read_price(text: str) -> tuple[str, float]:
-    name, _, value = text.rpartition("=")
-    with contextlib.suppress(ValueError):
-        if name and 0 < float(value) < 1e9:
-            return name, float(value)
-    raise ConfigError("--price", text, "is not a price", "write DEVICE=PER_HOUR, such as H200=3.5")
-
-
-def _with_cost(
-    answer: StepTimeEstimate, device: str, prices: Mapping[str, float]
-) -> dict[str, Any]:
-    """The fields of an answer, with the price per hour and the cost of a step."""
-    price = prices.get(device)
-    cost = None
-    if price is not None and answer.seconds is not None:
-        cost = price / 3600 * answer.seconds
-    return {**vars(answer), "price_per_hour": price, "cost": cost}
 
 
 def estimate_from_runs(
@@ -375,82 +501,6 @@ def estimate_from_runs(
     )
 
 
-def _print_answer(answer: Mapping[str, Any]) -> None:
-    about = f"{answer['point']} on {answer['device']}"
-    if answer["seconds"] is None:
-        say(f"{about}: not known: {answer['why']}")
-        return
-    is_generation = answer["prompt"] is not None
-    unit = "token" if is_generation else "step"
-    interval = f"{format_seconds(answer['low'])} to {format_seconds(answer['high'])}"
-    say(f"{about}: {format_seconds(answer['seconds'])} per {unit}, {interval}")
-    for line in _answer_details(answer, unit):
-        say(f"  {line}")
-
-
-def _answer_details(answer: Mapping[str, Any], unit: str) -> Iterator[str]:
-    if answer["prompt"] is not None:
-        yield (
-            f"prompt of {answer['prompt_tokens']:,} tokens, read in "
-            f"{format_seconds(answer['prompt'])}; {answer['generated_tokens']:,} generated tokens"
-        )
-    if len(answer["parts"]) > 1:
-        parts = sorted(answer["parts"].items(), key=lambda part: -part[1])
-        shares = ", ".join(f"{name} {share:.0%}" for name, share in parts if share >= _MIN_SHARE)
-        yield f"of it {shares}"
-    if answer["cost"] is not None:
-        yield (
-            f"at {answer['price_per_hour']:g} per hour a million {unit}s cost "
-            f"{1e6 * answer['cost']:.3g}"
-        )
-    for source in answer["sources"]:
-        yield f"from {source}"
-    for note in answer["notes"]:
-        yield f"note: {note}"
-    for note in answer["extrapolated"]:
-        yield f"extrapolated: {note}"
-
-
-def _print_ranking(known: Sequence[Mapping[str, Any]], *, name_point: bool) -> None:
-    """Print the best device of a point.
-
-    Devices are ranked by cost if all prices are known, else by time. Devices whose intervals
-    overlap are not ranked.
-
-    Args:
-        known: Answers of one point that have a time, two or more.
-        name_point: Whether the sentence names the point.
-    """
-    unpriced = [answer["device"] for answer in known if answer["cost"] is None]
-    key = "seconds" if unpriced else "cost"
-    unit = "step" if known[0]["prompt"] is None else "token"
-    superlative = "fastest" if unpriced else f"cheapest per {unit}"
-    prefix = f"{known[0]['point']}: " if name_point else ""
-    if unpriced and len(unpriced) < len(known):
-        say(f"{prefix}ranked by time, since {' and '.join(unpriced)} has no --price")
-    first, second = sorted(known, key=lambda answer: float(answer[key]))[:2]
-    first_high = first[key] * first["high"] / first["seconds"]
-    second_low = second[key] * second["low"] / second["seconds"]
-    if first_high < second_low:
-        factor = second[key] / first[key]
-        say(f"{prefix}{first['device']} is the {superlative}, by a factor of {factor:.3g}")
-    else:
-        say(
-            f"{prefix}{first['device']} may be the {superlative}; "
-            f"its interval overlaps with that of {second['device']}"
-        )
-    if not unpriced:
-        best = " or ".join(answer["device"] for answer in known if not _is_dominated(answer, known))
-        say(f"{prefix}no other device is both faster and cheaper than {best}")
-
-
-def _is_dominated(answer: Mapping[str, Any], known: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether another device is both faster and cheaper."""
-    return any(
-        other["cost"] < answer["cost"] and other["seconds"] < answer["seconds"] for other in known
-    )
-
-
 def _write_system_file(options: argparse.Namespace) -> int:
     """Write the system file of a simulator, and the intervals of its numbers to a second file."""
     name, *others = options.device
@@ -460,12 +510,12 @@ def _write_system_file(options: argparse.Namespace) -> int:
         )
     device = load_atlas().device_name(name)
     system, intervals = system_file(options.system, load_atlas(), device)
-    intervals_file = options.json.with_name(f"{options.json.stem}-intervals.json")
-    write_json(options.json, system)
+    file = Path(options.json)
+    intervals_file = file.with_name(f"{file.stem}-intervals.json")
+    write_json(file, system)
     write_json(intervals_file, intervals)
     say(
-        f"{device} in 16 bits for {options.system} written to {options.json}, "
-        f"intervals to {intervals_file}"
+        f"{device} in 16 bits for {options.system} written to {file}, intervals to {intervals_file}"
     )
     say(f"  from {intervals['source']}")
     return 0
@@ -480,7 +530,7 @@ def _compare_versions(options: argparse.Namespace) -> int:
         for change in version_changes(atlas, atlas.device_name(name), options.engine)
     ]
     if options.json:
-        write_json(options.json, [change.as_json() for change in changes])
+        write_json(Path(options.json), [change.as_json() for change in changes])
     for change in changes:
         say(str(change))
     if not changes:

@@ -5,8 +5,10 @@ the products follow from the layers, with exact shapes. The two products of an a
 kernel if the device ran such a kernel. The rest of the step's traffic moves at the speed of
 elementwise kernels, or of memory-bound products.
 
-Kernels were timed alone, so the sum excludes what a framework adds between them. All operations are
-drawn jointly, so that the interval of a sum includes the errors that its operations share.
+Kernels were timed alone, so the sum excludes what a framework adds between them, except the launches
+of eager execution. All operations are drawn jointly, so that the interval of a sum includes the
+errors that its operations share. Several devices also exchange messages
+(`analysis.atlas.parallel`).
 """
 
 from __future__ import annotations
@@ -15,9 +17,20 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from analysis.atlas import Atlas, TimingGroup, load, make_operation
+from analysis.atlas.memory import device_memory_bytes, memory_bytes, memory_reason
+from analysis.atlas.parallel import (
+    Message,
+    communication_parts,
+    gradient_messages,
+    parallel_error,
+    tensor_layers,
+    tensor_messages,
+    timed_device_counts,
+)
 from analysis.atlas.parts import StepPart, step_parts, weight_bytes
 from analysis.atlas.points import format_point, get_text, model_from_row
 from analysis.atlas.scaling import scaled_atlas
@@ -26,10 +39,9 @@ from analysis.atlas.whole_steps import fc_columns, overhead_note
 from analysis.format import format_seconds
 from analysis.lazy import np
 from paradnn.core.errors import InsufficientData
-from paradnn.core.layers import COMPUTE_BYTES, sum_costs
+from paradnn.core.layers import COMPUTE_BYTES, Costs, sum_costs
 from paradnn.families import Model, optimizer_slots
 from paradnn.families.operations import Operation, RepeatedOperation, product_operations
-from paradnn.platform.specifications import find_hardware
 
 #: Draws of a sum.
 _DRAWS = 2000
@@ -41,10 +53,17 @@ _SUBSTITUTE_SPREAD = 0.35
 _STEP_SPREAD = 0.1
 #: An interval whose ends differ by more than this factor says nothing.
 _MAX_INTERVAL_FACTOR = 30.0
+#: Share of a training step in which gradients are made: backward passes take two thirds of the
+#: arithmetic.
+_BACKWARD_SHARE = 2 / 3
 #: Seconds in which a framework without graphs dispatches an operation, and the standard deviation
 #: of their logarithm.
-_DISPATCH_SECONDS = 1e-5
-_DISPATCH_SPREAD = 0.5
+LAUNCH_SECONDS = 1e-5
+_LAUNCH_SPREAD = 0.5
+#: Name of the part of a step in which kernels wait for their launch.
+LAUNCHES = "launches"
+#: Numbers of devices that are proposed to share a step that exceeds the memory of one.
+_DEVICE_COUNTS = (2, 4, 8)
 #: Parts of a step below this share are not worth mentioning.
 _MIN_SHARE = 0.05
 #: Sources of different precisions disagree only beyond this factor, which no precision explains.
@@ -74,10 +93,17 @@ class StepTimeEstimate:
             time of the kernels. The estimate is then a lower bound that hardly depends on the
             model's sizes.
         notes: What a reader must know to use the number: a floor, time that is not the device's,
-            or sources that disagree.
+            or sources that disagree, in which case the interval spans both.
         prompt_tokens: Tokens of the prompt of a generation.
         generated_tokens: Tokens that a generation adds.
         precision: Precision of the point.
+        operations: Operations of a step, or of a token, each of which eager execution launches.
+        eager_seconds: Seconds of the step if each operation is launched separately; None if
+            unknown.
+        devices: Number of devices.
+        parallel: How they share the step; empty for one device.
+        memory_bytes: Lower bound of the memory that the step needs on each device; None if unknown.
+        device_memory_bytes: Memory of a device by its specification; None if unknown.
     """
 
     device: str
@@ -95,6 +121,29 @@ class StepTimeEstimate:
     prompt_tokens: int | None = None
     generated_tokens: int | None = None
     precision: str = ""
+    operations: float | None = None
+    eager_seconds: float | None = None
+    devices: int = 1
+    parallel: str = ""
+    memory_bytes: float | None = None
+    device_memory_bytes: float | None = None
+
+
+@dataclass(frozen=True)
+class _Phase:
+    """What one device does in a step, or in one of the two phases of a generation.
+
+    Attributes:
+        products: Products and convolutions.
+        other_bytes: Bytes that it moves beyond these.
+        costs: Its costs.
+        messages: Sums over all devices.
+    """
+
+    products: Sequence[RepeatedOperation]
+    other_bytes: float
+    costs: Costs
+    messages: Sequence[Message] = ()
 
 
 @dataclass(frozen=True)
@@ -110,11 +159,44 @@ class _Question:
 
     @property
     def batch(self) -> int:
+        """Examples over all devices."""
         return int(self.row["batch_size"])
+
+    @property
+    def device_batch(self) -> int:
+        """Examples on each device."""
+        if self.parallel == "data":
+            return self.batch // self.devices
+        return self.batch
+
+    @property
+    def devices(self) -> int:
+        return int(float(get_text(self.row, "devices", "1")))
+
+    @property
+    def parallel(self) -> str:
+        """How several devices share the step; empty for one device, and if the row does not say."""
+        if self.devices == 1:
+            return ""
+        return get_text(self.row, "parallel", "")
+
+    @property
+    def tensor_devices(self) -> int:
+        """Number of devices that share each product."""
+        if self.parallel == "tensor":
+            return self.devices
+        return 1
 
     @property
     def precision(self) -> str:
         return str(self.row["precision"])
+
+    @property
+    def compute(self) -> str:
+        """Type of the activations. Narrow types are those of weights alone."""
+        if self.precision in COMPUTE_BYTES:
+            return self.precision
+        return "bfloat16"
 
     @property
     def mode(self) -> str:
@@ -129,11 +211,32 @@ class _Question:
         """Whether this is a step of the kind that was published as a whole."""
         return self.model.name == "fc" and self.mode == "train"
 
+    @property
+    def is_eager(self) -> bool:
+        """Whether the framework launches operations one by one."""
+        return get_text(self.row, "compile", "graph") == "eager"
+
+    @cached_property
+    def phases(self) -> Sequence[_Phase]:
+        """The step; for a generation, reading the prompt and then one token.
+
+        Raises:
+            InsufficientData: A user's own model cannot be built here.
+        """
+        return tuple(_phases(self))
+
     def in_precision(self, precision: str) -> _Question:
         return replace(self, row={**self.row, "precision": precision})
 
     def unknown(self, why: str) -> StepTimeEstimate:
-        return StepTimeEstimate(self.device, self.point, why=why)
+        return StepTimeEstimate(
+            self.device,
+            self.point,
+            why=why,
+            precision=self.precision,
+            devices=self.devices,
+            parallel=self.parallel,
+        )
 
     def find_group(self, kind: str) -> TimingGroup | None:
         """The group of a kind of kernel in this precision.
@@ -175,26 +278,69 @@ def estimate_step_time(
     Raises:
         ConfigError: The device or the model is unknown.
     """
-    is_shipped = atlas is None
+    # What ran on the user's own device did fit there.
+    memory_device = ""
+    other_device = ""
     if atlas is None:
         atlas = load()
+        memory_device = device
+    name = device
     if not atlas.matching_devices(device):
         scaled = scaled_atlas(atlas, device, str(row["precision"]))
         if scaled is not None:
-            other_device, other_atlas = scaled
-            estimate = estimate_step_time(row, other_device, engine, version, other_atlas)
-            return _as_substitute(estimate, device, other_device)
+            other_device, atlas = scaled
+            name = other_device
     question = _Question(
         row=row,
         model=model_from_row(row, "model"),
         atlas=atlas,
-        device=atlas.device_name(device),
+        device=atlas.device_name(name),
         engine=engine,
         version=version,
     )
-    why = _unsupported_reason(question, memory_device=device if is_shipped else "")
+    estimate = _estimate(question, memory_device)
+    if other_device:
+        return _as_substitute(estimate, device, other_device)
+    return estimate
+
+
+def _estimate(question: _Question, memory_device: str) -> StepTimeEstimate:
+    """Estimate a step if it is supported and fits into the memory of a device."""
+    why = _unsupported_reason(question)
     if why:
         return question.unknown(why)
+    try:
+        costs = [phase.costs for phase in question.phases]
+    except InsufficientData as problem:
+        return question.unknown(str(problem))
+    needed = memory_bytes(costs, question.precision, question.compute, question.mode)
+    why = memory_reason(memory_device, needed)
+    if why:
+        why += _memory_remedy(question, memory_device)
+    estimate = question.unknown(why) if why else _estimate_known(question)
+    return replace(
+        estimate,
+        memory_bytes=needed or None,
+        device_memory_bytes=device_memory_bytes(memory_device),
+    )
+
+
+def _memory_remedy(question: _Question, memory_device: str) -> str:
+    """Name the smallest number of devices that together hold a step; empty if none is known."""
+    for devices in _DEVICE_COUNTS:
+        row = {**question.row, "devices": devices, "parallel": "tensor"}
+        shared = replace(question, row=row)
+        if devices <= question.tensor_devices or _unsupported_reason(shared):
+            continue
+        costs = [phase.costs for phase in shared.phases]
+        needed = memory_bytes(costs, shared.precision, shared.compute, shared.mode)
+        if not memory_reason(memory_device, needed):
+            return f"; ask for devices={devices} parallel=tensor"
+    return ""
+
+
+def _estimate_known(question: _Question) -> StepTimeEstimate:
+    """Estimate a supported step, and compare the estimate with that of another source."""
     group = _whole_step_group(question)
     if group is None:
         estimate = _estimate_from_kernels(question)
@@ -203,13 +349,20 @@ def estimate_step_time(
         estimate = _estimate_whole_step(question, group)
         other = _kernels_in_any_precision(question)
     note = _disagreement(estimate, other)
-    if note:
-        estimate = replace(estimate, notes=(*estimate.notes, note))
+    if note and other is not None:
+        ends = [estimate.low, estimate.high, other.low, other.high]
+        known_ends = [end for end in ends if end is not None]
+        estimate = replace(
+            estimate,
+            low=min(known_ends),
+            high=max(known_ends),
+            notes=(*estimate.notes, note),
+        )
     return estimate
 
 
 def _whole_step_group(question: _Question) -> TimingGroup | None:
-    if not question.is_fc_training:
+    if not question.is_fc_training or question.devices > 1:
         return None
     return question.atlas.find_group(
         question.device, "fc", question.precision, question.engine, question.version
@@ -240,7 +393,7 @@ def _estimate_whole_step(question: _Question, group: TimingGroup) -> StepTimeEst
 
 def _whole_step_in_other_precision(question: _Question) -> StepTimeEstimate | None:
     """The published whole step on this device, in whatever precision it was published."""
-    if not question.is_fc_training:
+    if not question.is_fc_training or question.devices > 1:
         return None
     for group in question.atlas.groups:
         if (group.device, group.kind) == (question.device, "fc"):
@@ -298,15 +451,24 @@ def _is_explained_by_precision(precision: str, other_precision: str, ratio: floa
 def _estimate_from_kernels(question: _Question) -> StepTimeEstimate:
     if question.find_group("gemm") is None:
         return question.unknown(_missing_products_reason(question))
-    try:
-        phases = list(_phases(question))
-    except InsufficientData as problem:
-        return question.unknown(str(problem))
+    collectives = None
+    if any(phase.messages for phase in question.phases):
+        collectives = _collective_group(question)
+        why = _missing_collectives_reason(collectives, question)
+        if why:
+            return question.unknown(why)
     estimates = []
-    for operations, other_bytes in phases:
+    for phase in question.phases:
         parts = step_parts(
-            question.find_group, question.model, operations, other_bytes, question.batch
+            question.find_group,
+            question.model,
+            phase.products,
+            phase.other_bytes,
+            question.device_batch,
+            question.tensor_devices,
         )
+        if collectives is not None:
+            parts += communication_parts(collectives, phase.messages, question.devices)
         estimates.append(_sum_estimate(question, parts))
     estimate = estimates[-1]
     if question.model.is_counted:
@@ -319,6 +481,29 @@ def _estimate_from_kernels(question: _Question) -> StepTimeEstimate:
             generated_tokens=int(question.row["generate.tokens"]),
         )
     return estimate
+
+
+def _collective_group(question: _Question) -> TimingGroup | None:
+    """The collectives of the engine; those of NCCL for gradients, and if the engine has none."""
+    group = None
+    if question.parallel == "tensor":
+        group = question.atlas.find_group(
+            question.device, "collective", "bfloat16", question.engine
+        )
+    if group is None:
+        group = question.atlas.find_group(question.device, "collective", "bfloat16", "NCCL")
+    return group
+
+
+def _missing_collectives_reason(group: TimingGroup | None, question: _Question) -> str:
+    """State that no collective was timed over that many devices; empty if some were."""
+    if group is None:
+        return "no collectives were timed there; ask for devices=1"
+    counts = timed_device_counts(group)
+    if question.devices in counts:
+        return ""
+    known = ",".join(map(str, counts))
+    return f"collectives were timed over other numbers of devices there; ask for devices={known}"
 
 
 def _missing_products_reason(question: _Question) -> str:
@@ -336,58 +521,65 @@ def _missing_products_reason(question: _Question) -> str:
     return f"no products were timed in {question.precision} there, but {', '.join(known)}"
 
 
-def _phases(question: _Question) -> Iterator[tuple[Sequence[RepeatedOperation], float]]:
-    """The phases of a step: for a generation, reading the prompt and then one token.
-
-    Yields:
-        The products of the phase, and the bytes that it moves beyond these.
+def _phases(question: _Question) -> Iterator[_Phase]:
+    """The phases of a step on one device: for a generation, reading the prompt and then one token.
 
     Raises:
         InsufficientData: A user's own model cannot be built here.
     """
     row = question.row
     model = question.model
-    batch = question.batch
-    precision = question.precision if question.precision in COMPUTE_BYTES else "bfloat16"
-    optimizer = get_text(row, "optimizer.name", "rmsprop")
+    batch = question.device_batch
+    if model.is_kernel:
+        operation = model.as_operation(batch, question.compute)
+        costs = model.costs(
+            batch_size=batch, precision=question.compute, mode="inference", optimizer="sgd"
+        )
+        yield _make_phase(question, [RepeatedOperation("", operation, 1.0)], costs)
+        return
+    slots = 0
+    if question.mode == "train":
+        slots = optimizer_slots(get_text(row, "optimizer.name", "rmsprop"), 0.9)
     if question.mode == "generate":
         prompt = int(row["generate.prompt"])
-        tokens = int(row["generate.tokens"])
-        lengths: dict[str, Any] = {
-            "batch_size": batch,
-            "precision": precision,
-            "prompt": prompt,
-            "tokens": tokens,
-        }
-        costs = [
-            model.prefill_costs(**lengths),
-            model.costs(**lengths, mode="generate", optimizer="sgd"),
-        ]
-        operations = [
-            product_operations(layers, batch, precision, "inference")
-            for layers in (
-                model.prefill_layers(prompt, prompt + tokens),
-                model.decode_layers(prompt + tokens),
-            )
-        ]
+        length = prompt + int(row["generate.tokens"])
+        phases = [model.prefill_layers(prompt, length), model.decode_layers(length)]
     elif model.is_counted:
         framework = get_text(row, "framework.name", "tensorflow")
-        layers = traced_layers(framework, model, batch)
+        phases = [traced_layers(framework, model, batch)]
         # The layers are those of the whole batch.
-        slots = optimizer_slots(optimizer, 0.9)
-        costs = [sum_costs(layers, 1, precision, question.mode, slots=slots)]
-        operations = [product_operations(layers, 1, precision, question.mode)]
+        batch = 1
     else:
-        about: dict[str, Any] = {"batch_size": batch, "precision": precision}
-        costs = [model.costs(**about, mode=question.mode, optimizer=optimizer)]
-        if model.is_kernel:
-            operations = [[RepeatedOperation("", model.as_operation(**about), 1.0)]]
-        else:
-            operations = [model.product_list(**about, mode=question.mode)]
-    for entries, cost in zip(operations, costs, strict=True):
-        products = [entry for entry in entries if entry.operation.kind in ("gemm", "conv2d")]
-        product_bytes = sum(entry.count * entry.operation.bytes for entry in products)
-        yield products, max(0.0, cost.bytes_per_step - product_bytes)
+        phases = [model.layer_list()]
+    product_mode = "train" if question.mode == "train" else "inference"
+    for layers in phases:
+        own_layers = layers
+        if question.tensor_devices > 1:
+            own_layers = tensor_layers(layers, question.tensor_devices)
+        costs = sum_costs(own_layers, batch, question.compute, question.mode, slots=slots)
+        operations = product_operations(own_layers, batch, question.compute, product_mode)
+        messages: Sequence[Message] = ()
+        width = COMPUTE_BYTES[question.compute]
+        if question.parallel == "tensor":
+            messages = tensor_messages(layers, batch, width, question.mode)
+        elif question.parallel == "data" and question.mode == "train":
+            messages = gradient_messages(costs.parameters, width)
+        yield _make_phase(question, operations, costs, messages)
+
+
+def _make_phase(
+    question: _Question,
+    operations: Sequence[RepeatedOperation],
+    costs: Costs,
+    messages: Sequence[Message] = (),
+) -> _Phase:
+    if question.model.is_kernel:
+        products = operations
+    else:
+        products = [entry for entry in operations if entry.operation.kind in ("gemm", "conv2d")]
+    product_bytes = sum(entry.count * entry.operation.bytes for entry in products)
+    other_bytes = max(0.0, costs.bytes_per_step - product_bytes)
+    return _Phase(products, other_bytes, costs, messages)
 
 
 def sum_parts(parts: Sequence[StepPart]) -> tuple[np.ndarray, dict[str, float]]:
@@ -403,7 +595,8 @@ def sum_parts(parts: Sequence[StepPart]) -> tuple[np.ndarray, dict[str, float]]:
     total = np.full(_DRAWS, max(part.group.dispatch_seconds for part in parts))
     common_errors: dict[str, np.ndarray] = {}
     seconds: defaultdict[str, float] = defaultdict(float)
-    for part in parts:
+    # What runs next to other parts follows them.
+    for part in sorted(parts, key=lambda part: part.is_overlapped):
         # Equal operations share their prediction.
         counts: defaultdict[Operation, float] = defaultdict(float)
         for entry in part.operations:
@@ -414,8 +607,15 @@ def sum_parts(parts: Sequence[StepPart]) -> tuple[np.ndarray, dict[str, float]]:
         logs = part.group.predict(list(counts)).draws(_DRAWS, random)
         each = np.exp(logs) + part.group.overhead_seconds
         drawn = np.array(list(counts.values()))[:, None] * each * common_errors[part.name]
-        total = total + drawn.sum(axis=0)
-        seconds[part.name] += float(np.median(drawn, axis=1).sum())
+        part_seconds = drawn.sum(axis=0)
+        if part.is_overlapped:
+            # Anything from none to all of it may be hidden, within the backward pass.
+            hidden = np.minimum(part_seconds, _BACKWARD_SHARE * total)
+            part_seconds = part_seconds - random.random(_DRAWS) * hidden
+            seconds[part.name] += float(np.median(part_seconds))
+        else:
+            seconds[part.name] += float(np.median(drawn, axis=1).sum())
+        total = total + part_seconds
     return total, seconds
 
 
@@ -438,9 +638,23 @@ def interval_of_draws(
 
 def _sum_estimate(question: _Question, parts: Sequence[StepPart]) -> StepTimeEstimate:
     """The sum of all parts with its interval, sources and caveats."""
-    total, part_seconds = sum_parts(parts)
-    total, floor_note = _apply_dispatch_floor(total, parts)
-    median, low, high = interval_of_draws(total, is_whole_step=parts[0].name == "whole step")
+    kernel_total, part_seconds = sum_parts(parts)
+    is_whole_step = parts[0].name == "whole step"
+    operations = sum(entry.count for part in parts for entry in part.operations)
+    # Other timings include what a framework needs to start a step.
+    includes_launches = is_whole_step or any(part.group.dispatch_seconds for part in parts)
+    eager_total = np.maximum(kernel_total, _launch_draws(operations))
+    is_launched = question.is_eager or any(part.group.engine == "PyTorch" for part in parts)
+    total = kernel_total
+    if is_launched and not includes_launches:
+        total = eager_total
+    median, low, high = interval_of_draws(total, is_whole_step=is_whole_step)
+    floor_note = ""
+    kernel_median = float(np.median(kernel_total))
+    if total is eager_total:
+        part_seconds[LAUNCHES] = max(0.0, median - kernel_median)
+        if kernel_median < operations * LAUNCH_SECONDS:
+            floor_note = _floor_note(operations)
     shares = {name: seconds / median for name, seconds in part_seconds.items()}
     least, most = np.quantile(total, (0.025, 0.975))
     if not most < _MAX_INTERVAL_FACTOR * least:
@@ -470,43 +684,38 @@ def _sum_estimate(question: _Question, parts: Sequence[StepPart]) -> StepTimeEst
         is_dispatch_floor=bool(floor_note),
         notes=(floor_note,) if floor_note else (),
         precision=question.precision,
+        operations=None if includes_launches else operations,
+        eager_seconds=None if includes_launches else float(np.median(eager_total)),
+        devices=question.devices,
+        parallel=question.parallel,
     )
 
 
-def _apply_dispatch_floor(total: np.ndarray, parts: Sequence[StepPart]) -> tuple[np.ndarray, str]:
-    """Raise a step's draws to the time of dispatching its operations.
+def _launch_draws(operations: float) -> np.ndarray:
+    """Draw the time in which a framework without graphs launches all operations of a step.
 
-    A framework without graphs dispatches operations one by one, and kernels wait if that takes
-    longer than running them.
-
-    Returns:
-        The draws, and a note if dispatch exceeds the kernels.
+    Kernels wait for their launch if that takes longer than running them.
     """
-    dispatches = any(
-        part.group.engine == "PyTorch" and not part.group.dispatch_seconds for part in parts
-    )
-    if not dispatches:
-        return total, ""
-    count = sum(entry.count for part in parts for entry in part.operations)
     random = np.random.default_rng(2)
-    each = _DISPATCH_SECONDS * np.exp(_DISPATCH_SPREAD * random.standard_normal(_DRAWS))
-    note = ""
-    if np.median(total) < count * _DISPATCH_SECONDS:
-        note = (
-            f"the time is a floor: dispatching {count:,.0f} operations at about "
-            f"{_DISPATCH_SECONDS * 1e6:.0f} us each takes longer than running their kernels"
-        )
-    return np.maximum(total, count * each), note
+    each = LAUNCH_SECONDS * np.exp(_LAUNCH_SPREAD * random.standard_normal(_DRAWS))
+    return np.asarray(operations * each)
 
 
-def _unsupported_reason(question: _Question, memory_device: str) -> str:
-    """Why no atlas can answer, or why the device cannot hold the weights; empty if neither."""
+def _floor_note(operations: float) -> str:
+    return (
+        f"the time is a floor: dispatching {operations:,.0f} operations at about "
+        f"{LAUNCH_SECONDS * 1e6:.0f} us each takes longer than running their kernels"
+    )
+
+
+def _unsupported_reason(question: _Question) -> str:
+    """Why no atlas can answer; empty if it can."""
     row = question.row
     model = question.model
     timed_kernels = ("gemm", "conv2d", "elementwise")
     if model.is_communication or (model.is_kernel and model.name not in timed_kernels):
         return f"{model.name} was not timed as part of a step; ask for a model, such as gpt"
-    if get_text(row, "devices", "1") not in ("1", "1.0"):
+    if question.devices > 1 and not question.parallel:
         return "a step over several devices is not in the atlas; ask for devices=1"
     if question.mode not in ("train", "inference", "generate"):
         return f"mode={question.mode} is unknown to this version"
@@ -517,22 +726,7 @@ def _unsupported_reason(question: _Question, memory_device: str) -> str:
         optimizer_slots(optimizer, 0.9)
     except KeyError:
         return f"optimizer.name={optimizer} is unknown to this version"
-    return _memory_reason(question, memory_device)
-
-
-def _memory_reason(question: _Question, device: str) -> str:
-    """Why the device's memory cannot hold the weights; empty if it can, or if it is unknown."""
-    hardware = find_hardware(device)
-    if hardware is None or not hardware.memory_bytes:
-        return ""
-    costs = question.model.costs(
-        batch_size=1, precision="float32", mode="inference", optimizer="sgd"
-    )
-    needed = weight_bytes(question.precision) * costs.parameters
-    if needed <= hardware.memory_bytes:
-        return ""
-    available = f"{hardware.memory_bytes / 2**30:,.0f}"
-    return f"its weights take {needed / 2**30:,.0f} GiB, and {hardware.name} has {available}"
+    return parallel_error(question.model, question.batch, question.devices, question.parallel)
 
 
 def _as_substitute(estimate: StepTimeEstimate, device: str, other_device: str) -> StepTimeEstimate:

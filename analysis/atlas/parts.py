@@ -31,12 +31,14 @@ class StepPart:
         group: Timings of these operations, or of substitutes for them.
         operations: The operations, as the group describes them.
         substitution: How other timings replace those of the operations; empty if these were timed.
+        is_overlapped: Whether the backward pass may run in the meantime.
     """
 
     name: str
     group: TimingGroup
     operations: Sequence[RepeatedOperation]
     substitution: str = ""
+    is_overlapped: bool = False
 
 
 def step_parts(
@@ -45,6 +47,7 @@ def step_parts(
     operations: Sequence[RepeatedOperation],
     other_bytes: float,
     batch: int,
+    head_shares: int = 1,
 ) -> list[StepPart]:
     """Assign every operation of a step to the group that timed its like.
 
@@ -54,6 +57,7 @@ def step_parts(
         operations: Products and convolutions of the step.
         other_bytes: Bytes that the step moves beyond these.
         batch: Batch size.
+        head_shares: Number of devices that share the heads of each attention.
 
     Returns:
         The parts that have operations.
@@ -67,7 +71,7 @@ def step_parts(
     parts = [
         StepPart("products", gemm, as_products(single, gemm)),
         *_convolution_parts(find_group("conv2d"), gemm, convolutions),
-        *_attention_parts(find_group, gemm, model, batched, batch),
+        *_attention_parts(find_group, gemm, model, batched, batch, head_shares),
         *_traffic_parts(
             find_group("elementwise"),
             gemm,
@@ -167,8 +171,9 @@ def _attention_parts(
     model: Model,
     products: Sequence[RepeatedOperation],
     batch: int,
+    head_shares: int,
 ) -> Iterator[StepPart]:
-    """The two products of each attention, for all heads.
+    """The two products of each attention, for all heads of a device.
 
     They are one kernel if the device timed such, else batched products.
     """
@@ -188,8 +193,12 @@ def _attention_parts(
             yield StepPart("attention", batched, as_products(products, batched))
         return
 
-    heads = getattr(model, "heads", None) or max(1, forward[0].operation.batch // batch)
-    key_heads = getattr(model, "key_heads", heads)
+    heads = max(1, forward[0].operation.batch // batch)
+    if hasattr(model, "heads"):
+        heads = model.heads // head_shares
+    key_heads = heads
+    if hasattr(model, "key_heads"):
+        key_heads = model.key_heads // head_shares
     fused = []
     for entry in forward[::2]:
         tokens = entry.operation.m

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 from collections.abc import Mapping
 from typing import Any
 
 from analysis.lazy import np, pd
-from paradnn.core.errors import ConfigError
+from paradnn.config.paths import CONFIG
+from paradnn.core.errors import ConfigError, ParadnnError
 from paradnn.families import FAMILIES, Model, make_model
 from paradnn.store.files import read_json
 
@@ -73,3 +76,37 @@ def format_point(row: Mapping[Any, Any], model: Model) -> str:
     if mode != "train":
         parts.append(mode)
     return " ".join(parts)
+
+
+def model_label(model: Model) -> str:
+    """The preset that has the sizes of a model, such as "llama3-8b"; else its family and sizes.
+
+    A preset of language models names other lengths of sequences, too: "llama3-8b t2048".
+    """
+    length = getattr(model, "sequence_length", None)
+    for name, preset in _presets().items():
+        if preset == model:
+            return name
+        if length and _with_length(preset, length) == model:
+            return f"{name} t{length}"
+    return f"{model.name} {model.size}".strip()
+
+
+def _with_length(preset: Model, length: int) -> Model | None:
+    if not hasattr(preset, "sequence_length"):
+        return None
+    return make_model({**vars(preset), "sequence_length": length})
+
+
+@functools.cache
+def _presets() -> dict[str, Model]:
+    """The models of the files in conf/model that are valid, by name."""
+    import yaml
+
+    presets = {}
+    for path in sorted((CONFIG / "model").glob("*.yaml")):
+        keys = yaml.safe_load(path.read_text(encoding="utf-8"))
+        if isinstance(keys, dict) and keys.get("name") in FAMILIES:
+            with contextlib.suppress(ParadnnError, TypeError):
+                presets[path.stem] = make_model(keys)
+    return presets

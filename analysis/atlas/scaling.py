@@ -6,7 +6,8 @@ import math
 from dataclasses import replace
 
 from analysis.atlas import Atlas
-from paradnn.platform.specifications import Hardware, find_hardware
+from analysis.atlas.hardware import device_hardware
+from paradnn.platform.specifications import Hardware
 
 
 def scaled_atlas(atlas: Atlas, device: str, precision: str) -> tuple[str, Atlas] | None:
@@ -29,9 +30,9 @@ def scaled_atlas(atlas: Atlas, device: str, precision: str) -> tuple[str, Atlas]
         for group in atlas.groups
         if (group.kind, group.precision) == ("gemm", precision)
     }
-    own = find_hardware(device) or find_hardware(f"NVIDIA {device}")
+    own = device_hardware(device) or device_hardware(f"NVIDIA {device}")
     for name in names:
-        ratios = _speed_ratios(own, find_hardware(name), precision)
+        ratios = _speed_ratios(own, device_hardware(name), precision)
         if ratios is not None:
             peak_ratio, bandwidth_ratio = ratios
             ridge_distance = abs(math.log(peak_ratio / bandwidth_ratio))

@@ -13,10 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from analysis.atlas import Atlas, TimingGroup, make_operation
+from analysis.atlas.hardware import device_hardware
 from analysis.atlas.kernels import Columns, collective, product
 from analysis.lazy import np
 from paradnn.core.errors import ConfigError, InsufficientData
-from paradnn.platform.specifications import Hardware, find_hardware
+from paradnn.platform.specifications import Hardware
 
 #: Sides of square products.
 _PRODUCT_SIDES = (8192, 4096, 2048, 512)
@@ -50,7 +51,7 @@ def system_file(name: str, atlas: Atlas, device: str) -> tuple[Any, Any]:
         ConfigError: The device has no specifications.
         InsufficientData: No products were timed on the device.
     """
-    hardware = find_hardware(device)
+    hardware = device_hardware(device)
     if hardware is None or hardware.memory_bytes is None or "float32" not in hardware.peak_flops:
         raise ConfigError(
             "--device",

@@ -179,7 +179,8 @@ def test_a_step_grows_with_its_batch() -> None:
         ),
         pytest.param(
             {"model.layers": 120, "model.width": 20480, "mode": "train"},
-            "its weights take 1,125 GiB, and H200 (SXM) has 141",
+            # 604 G parameters with 4 bytes, and 8 bytes of the optimizer's variables.
+            "it needs 6,940 GiB or more, and H200 (SXM) has 141",
             id="memory",
         ),
         pytest.param({"devices": "2"}, "ask for devices=1", id="devices"),
@@ -333,51 +334,7 @@ def test_ask_prints_notes(capsys: pytest.CaptureFixture[str]) -> None:
 
     assert ask(["--device", "V100", *words, "precision=float16"]) == 0
 
-    assert "  note: input and dispatch" in capsys.readouterr().out
-
-
-PRICED = ["--device", "H200", "--device", "L40S", "--price", "H200=3", "--price", "L40S=1"]
-
-
-def test_every_point_has_its_cost_and_its_ranking(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "answers.json"
-    words = ["model=gpt", "batch_size=64,1,8", "precision=bfloat16", "mode=inference"]
-
-    assert ask([*PRICED, "--json", str(file), *words]) == 0
-
-    answers = json.loads(file.read_text())
-    batches = ["b1", "b1", "b8", "b8", "b64", "b64"]
-    assert [answer["point"].split()[4] for answer in answers] == batches
-    for answer in answers:
-        assert answer["cost"] == pytest.approx(answer["price_per_hour"] / 3600 * answer["seconds"])
-    lines = capsys.readouterr().out.splitlines()
-    assert len([line for line in lines if "a million steps cost" in line]) == 6
-    rankings = [line for line in lines if "the cheapest per step" in line]
-    assert [line.partition(":")[0] for line in rankings] == [
-        answers[0]["point"],
-        answers[2]["point"],
-        answers[4]["point"],
-    ]
-
-
-def test_a_single_point_is_ranked_without_its_name(capsys: pytest.CaptureFixture[str]) -> None:
-    assert ask([*PRICED, *GPT_WORDS]) == 0
-
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[-2].startswith("L40S is the cheapest per step, by a factor of ")
-    assert lines[-1].startswith("no other device is both faster and cheaper than ")
-
-
-def test_devices_without_a_price_are_ranked_by_time(capsys: pytest.CaptureFixture[str]) -> None:
-    devices = ["--device", "H200", "--device", "L40S", "--price", "H200=3"]
-
-    assert ask([*devices, "model=gpt", "batch_size=256", *GPT_WORDS[2:]]) == 0
-
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[-2] == "ranked by time, since L40S has no --price"
-    assert "H200 is the fastest" in lines[-1]
+    assert "note, V100: input and dispatch" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -402,7 +359,7 @@ def test_the_prompt_of_a_generation_is_printed_and_follows_the_question(
     assert json.loads(file.read_text())["prompt_tokens"] == prompt
     out = capsys.readouterr().out
     assert f"prompt of {prompt:,} tokens, read in" in out
-    assert " per token, " in out
+    assert ") per token: " in out
 
 
 #: Arguments of `ask`, and a part of the error line.
@@ -410,7 +367,7 @@ REJECTED = [
     ("model=gpt", "--device"),
     ("--device H200", "names no point"),
     ("--device H200 model=gtp", "did you mean gpt"),
-    ("--device H200 --price H200=-1 model=gpt", "is not a price"),
+    ("--device H200 --price H200=-1 model=gpt", "is not a positive price"),
     ("--device H20 model=gpt precision=bfloat16", "H20: is not in the atlas; did you mean H200"),
     ('--device "Intel(R) Xeon(R) Processor, 2 cores" model=gpt', "is not in the atlas"),
     ("--device H200 --engine vlm model=gpt", "--engine=vlm: is in no table; did you mean vLLM"),
@@ -425,7 +382,7 @@ REJECTED = [
             "--device H200 --json /none/no.json model=gpt batch_size=8 precision=bfloat16 "
             "mode=inference"
         ),
-        "--json=/none/no.json: cannot be",
+        "--json=/none/no.json: there is no folder /none",
     ),
     ("--device P4 --system calculon --json no.json", "has no specifications"),
     ("--device H200 model=llama model.experts=8 mode=generate", "set model.experts=1"),

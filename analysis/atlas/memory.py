@@ -1,0 +1,60 @@
+"""Memory that a step needs on each device, and whether the device has it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from analysis.atlas.hardware import device_hardware
+from analysis.atlas.parts import weight_bytes
+from paradnn.core.layers import COMPUTE_BYTES, Costs
+
+#: Bytes of a weight in the analytic memory of a step that does not generate.
+_FULL_BYTES = 4.0
+
+
+def memory_bytes(phases: Iterable[Costs], precision: str, compute: str, mode: str) -> float:
+    """Return the lower bound of the memory of a step, which is that of its largest phase.
+
+    Training keeps weights, optimizer variables and activations as docs/reference/metrics.md lists
+    them. Otherwise the weights are kept in the precision of the point.
+
+    Args:
+        phases: Costs of each phase.
+        precision: Precision of the point.
+        compute: Type of the activations.
+        mode: Mode of the step.
+    """
+    largest = 0.0
+    for costs in phases:
+        needed = float(costs.memory_lower_bound_bytes)
+        if mode != "train":
+            counted = COMPUTE_BYTES[compute] if mode == "generate" else _FULL_BYTES
+            parameters = costs.parameters + costs.non_trainable_parameters
+            needed += (weight_bytes(precision) - counted) * parameters
+        largest = max(largest, needed)
+    return largest
+
+
+def device_memory_bytes(device: str) -> float | None:
+    """Return the memory of a device by its specification; None if that is unknown."""
+    hardware = device_hardware(device)
+    if hardware is None or not hardware.memory_bytes:
+        return None
+    return float(hardware.memory_bytes)
+
+
+def memory_reason(device: str, needed: float) -> str:
+    """State that a device cannot hold what a step needs; empty if it can or if it is unknown."""
+    available = device_memory_bytes(device)
+    hardware = device_hardware(device)
+    if hardware is None or available is None or needed <= available:
+        return ""
+    return f"it needs {format_gib(needed)} GiB or more, and {hardware.name} has {format_gib(available)}"
+
+
+def format_gib(size: float) -> str:
+    """Format bytes in GiB, with a decimal below ten."""
+    gib = size / 2**30
+    if gib < 9.95:
+        return f"{gib:.1f}"
+    return f"{gib:,.0f}"

@@ -1,0 +1,486 @@
+"""The answer of `paradnn ask`: one sentence, what limits it, a table of offers, and a picture."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from analysis.atlas.estimate import LAUNCH_SECONDS, StepTimeEstimate
+from analysis.atlas.memory import format_gib
+from analysis.atlas.offers import Offer, PositiveInterval, Ranking
+from analysis.format import format_number, format_seconds, format_with_interval
+from analysis.lazy import drawing, np, pd
+from analysis.result import AnalysisAnswer, Paragraph, Result
+from paradnn.core.words import counted
+
+#: Parts of a step below this share are not named.
+_MIN_SHARE = 0.01
+#: Launches that lengthen a step by less than this factor are not worth a line.
+_MIN_LAUNCH_FACTOR = 1.1
+#: Offers that a line names.
+_MAX_NAMED = 3
+#: Columns that hold several entries.
+_LISTS = ("sources", "extrapolated", "notes", "parts")
+_BASIS = "errors of the predicted kernels, which devices do not share"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class OfferResult(Result):
+    """The offers of a command line.
+
+    Attributes:
+        rankings: The offers by kind of work.
+    """
+
+    rankings: Sequence[Ranking] = ()
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """The table that --csv writes: lists are joined to text."""
+        joined = {name: self.numbers[name].map(_join_entries) for name in _LISTS}
+        return self.numbers.assign(**joined)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the answer and the rows; a single row's values are those of the object, too."""
+        values = super().as_json()
+        for row, numbers in zip(values["rows"], self.numbers.to_dict("records"), strict=True):
+            row.update({name: numbers[name] for name in _LISTS})
+        if len(values["rows"]) == 1:
+            return {**values, **values["rows"][0]}
+        return values
+
+
+def offer_result(rankings: Sequence[Ranking], *, everything: bool = False) -> OfferResult:
+    """Make the result of ranked offers.
+
+    Args:
+        rankings: One ranking or more.
+        everything: Whether parts and sources are stated for more than one offer.
+    """
+    offers = [offer for ranking in rankings for offer in ranking.offers]
+    is_any_known = any(ranking.best is not None for ranking in rankings)
+    details = []
+    if everything or len(offers) == 1:
+        details = [_details(offer, names_offer=len(offers) > 1) for offer in offers]
+    return OfferResult(
+        sources=(),
+        numbers=pd.DataFrame([_numbers(offer) for offer in offers]),
+        answer=_answer(rankings),
+        sentences=[*_remarks(rankings), *details],
+        caveats=tuple(_limits(offers)),
+        picture=(lambda: _draw(rankings)) if is_any_known else None,
+        rows=[("", _cells(offers))],
+        rankings=rankings,
+    )
+
+
+def _numbers(offer: Offer) -> dict[str, Any]:
+    """Return the row of an offer for files."""
+    estimate = offer.estimate
+    cost_of_step = None
+    if offer.price is not None and estimate.seconds is not None:
+        cost_of_step = offer.price / 3600 * estimate.seconds
+    row: dict[str, Any] = {
+        "model": offer.label,
+        **vars(estimate),
+        "batch_size": offer.batch,
+        "mode": offer.mode,
+        "unit": offer.unit,
+        "price_per_hour": offer.price,
+        "cost": cost_of_step,
+        "fits": offer.fits,
+        "verdict": offer.verdict,
+    }
+    row |= {name: list(row[name]) for name in ("sources", "extrapolated", "notes")}
+    row["parts"] = dict(estimate.parts)
+    quantities = {
+        f"{offer.unit}s_per_second": offer.rate,
+        "cost_per_million": offer.cost_per_million,
+        "job_seconds": offer.job_seconds,
+        "job_cost": offer.job_cost,
+    }
+    for name, interval in quantities.items():
+        if interval is None:
+            interval = PositiveInterval(np.nan, np.nan, np.nan)
+        row[name] = interval.value
+        row[f"{name}_low"] = interval.low
+        row[f"{name}_high"] = interval.high
+    return row
+
+
+def _answer(rankings: Sequence[Ranking]) -> AnalysisAnswer:
+    if len(rankings) == 1:
+        return _answer_of(rankings[0])
+    named = [ranking for ranking in rankings if ranking.best is not None]
+    winners = {ranking.best.machine for ranking in named if ranking.best is not None}
+    points = sum(len(ranking.offers) for ranking in rankings)
+    if not named:
+        return AnalysisAnswer(sentence="No time is known", points=points)
+    quantity = "cheapest" if all(ranking.by_cost for ranking in named) else "fastest"
+    models = counted(len(named), "model")
+    if len(winners) == 1:
+        sentence = f"{winners.pop()} is the {quantity} for all {models}"
+    else:
+        choices = (
+            f"{ranking.best.machine} for {ranking.best.label}"
+            for ranking in named
+            if ranking.best is not None
+        )
+        sentence = f"The {quantity} device differs among {models}: {', '.join(choices)}"
+    return AnalysisAnswer(sentence=sentence, points=points)
+
+
+def _answer_of(ranking: Ranking) -> AnalysisAnswer:
+    """Answer which machine is the best for one kind of work."""
+    best = ranking.best
+    points = len(ranking.offers)
+    if best is None:
+        return AnalysisAnswer(sentence=_unknown_sentence(ranking.offers), points=points)
+    if ranking.runner_up is None or ranking.ratio is None:
+        return AnalysisAnswer(sentence=_single_machine_sentence(ranking, best), points=points)
+    estimate = (ranking.ratio.value, ranking.ratio.low, ranking.ratio.high)
+    ratio = format_with_interval(estimate, "{:.3g}x".format)
+    quantity = "cheapest" if ranking.by_cost else "fastest"
+    certainty = "is" if ranking.is_decided else "may be"
+    value = _format_value(best, by_cost=ranking.by_cost)
+    comparison = f"{ratio} the rate of {ranking.runner_up.machine}"
+    if ranking.by_cost:
+        comparison = f"{ranking.runner_up.machine} costs {ratio} as much"
+    sentence = (
+        f"{best.machine} {certainty} the {quantity} for {_name(best)}: {value} at batch "
+        f"{best.batch:,}; {comparison}"
+    )
+    if ranking.settings > 1:
+        sentence += f"; {best.machine} leads at {ranking.ahead} of {ranking.settings} settings"
+    return AnalysisAnswer(
+        sentence=sentence,
+        verdict="faster" if ranking.is_decided else "undecided",
+        ratio=ranking.ratio.value,
+        low=ranking.ratio.low,
+        high=ranking.ratio.high,
+        ahead=ranking.ahead,
+        points=ranking.settings or points,
+        basis=_BASIS,
+    )
+
+
+def _name(offer: Offer) -> str:
+    """Name the work of an offer."""
+    if offer.is_generation:
+        return f"{offer.label} generating"
+    if offer.mode == "train":
+        return f"{offer.label} in training"
+    return f"{offer.label} in {offer.mode}"
+
+
+def _format_value(offer: Offer, *, by_cost: bool) -> str:
+    if by_cost and offer.cost_per_million is not None:
+        return f"{offer.cost_per_million.value:.3g} per million {offer.unit}s"
+    assert offer.rate is not None
+    return f"{format_number(offer.rate.value, digits=3)} {offer.unit}s/s"
+
+
+def _unknown_sentence(offers: Sequence[Offer]) -> str:
+    """State that no time is known, and why if there is one reason."""
+    offer = offers[0]
+    machines = ", ".join(dict.fromkeys(offer.machine for offer in offers))
+    reasons = list(dict.fromkeys(offer.estimate.why for offer in offers))
+    sentence = f"The time of {_name(offer)} on {machines} is not known"
+    if len(reasons) == 1:
+        sentence += f": {reasons[0]}"
+    return sentence
+
+
+def _single_machine_sentence(ranking: Ranking, best: Offer) -> str:
+    known = [offer for offer in ranking.offers if offer.seconds is not None]
+    if len(known) == 1:
+        assert best.seconds is not None
+        time = format_with_interval(best.seconds, format_seconds)
+        return (
+            f"{_name(best)} at batch {best.batch:,} on {best.machine} takes {time} per "
+            f"{best.step_unit}: {_format_value(best, by_cost=False)}"
+        )
+    quantity = "cheapest" if ranking.by_cost else "fastest"
+    value = _format_value(best, by_cost=ranking.by_cost)
+    return f"{_name(best)} on {best.machine} is {quantity} at batch {best.batch:,}: {value}"
+
+
+def _limits(offers: Sequence[Offer]) -> Iterator[str]:
+    """Yield what limits the answer: unknown times, and notes about known ones."""
+    known = [offer for offer in offers if offer.seconds is not None]
+    too_large = [offer for offer in offers if offer.fits is False]
+    others = [offer for offer in offers if offer.seconds is None and offer.fits is not False]
+    if too_large and len(offers) > 1:
+        offer = too_large[0]
+        yield (
+            f"{len(too_large)} of {counted(len(offers), 'offer')} exceed the memory; "
+            f"{_short_name(offer)}: {offer.estimate.why}"
+        )
+    if known or too_large or len({offer.estimate.why for offer in offers}) > 1:
+        for why, group in _by_text(others, lambda estimate: [estimate.why]):
+            yield f"not known on {group}: {why}"
+    for note, group in _by_text(known, lambda estimate: estimate.notes):
+        yield f"note, {group}: {note}"
+
+
+def _remarks(rankings: Sequence[Ranking]) -> Iterator[str]:
+    """Yield how offers were ranked, what launches cost, and what is extrapolated."""
+    known = [offer for ranking in rankings for offer in ranking.offers if offer.seconds is not None]
+    for ranking in rankings:
+        if ranking.unpriced:
+            names = " and ".join(ranking.unpriced)
+            yield f"ranked by time, since {names} has no --price"
+        efficient = ranking.efficient()
+        if ranking.by_cost and ranking.runner_up is not None:
+            names = " or ".join(map(_short_name, efficient[:_MAX_NAMED]))
+            if len(efficient) > _MAX_NAMED:
+                names += f" or {len(efficient) - _MAX_NAMED} more"
+            yield f"no other offer is both faster and cheaper than {names}"
+        if ranking.best is not None and ranking.best.job_seconds is not None:
+            yield _job_line(ranking.best)
+    launches = _launch_line(known)
+    if launches:
+        yield launches
+    # The shares of a part differ between batch sizes; the first stands for all.
+    stated = set()
+    for note, group in _by_text(known, lambda estimate: estimate.extrapolated):
+        kind = re.sub(r"[\d.,]+", "", note)
+        if (kind, group) not in stated:
+            stated.add((kind, group))
+            yield f"extrapolated, {group}: {note}"
+
+
+def _job_line(offer: Offer) -> str:
+    """State time and cost of the job of an offer."""
+    assert offer.amount is not None
+    assert offer.job_seconds is not None
+    time = format_with_interval(offer.job_seconds, format_duration)
+    line = f"{offer.amount:,.0f} {offer.unit}s take {time} on {_short_name(offer)}"
+    if offer.job_cost is not None:
+        line += f" and cost {format_with_interval(offer.job_cost, _format_three)}"
+    return line
+
+
+def _short_name(offer: Offer) -> str:
+    return f"{offer.machine} at batch {offer.batch:,}"
+
+
+def _by_text(
+    offers: Sequence[Offer], texts: Callable[[StepTimeEstimate], Iterable[str]]
+) -> Iterator[tuple[str, str]]:
+    """Yield each distinct text of some offers with the names of those that share it."""
+    names: dict[str, list[str]] = {}
+    for offer in offers:
+        for text in texts(offer.estimate):
+            names.setdefault(text, []).append(offer.machine)
+    for text, machines in names.items():
+        yield text, ", ".join(dict.fromkeys(machines))
+
+
+def _launch_line(offers: Sequence[Offer]) -> str:
+    """State how long steps take if operations are launched one by one; empty if as long."""
+    slowed = [offer for offer in offers if _launch_factor(offer.estimate) > _MIN_LAUNCH_FACTOR]
+    if not slowed:
+        return ""
+    offer = max(slowed, key=lambda offer: _launch_factor(offer.estimate))
+    estimate = offer.estimate
+    assert estimate.eager_seconds is not None
+    return (
+        f"times are those of a captured graph; with compile=eager {len(slowed)} of "
+        f"{counted(len(offers), 'offer')} take longer, {_short_name(offer)} "
+        f"{format_seconds(estimate.eager_seconds)} for {estimate.operations:,.0f} launches of about "
+        f"{LAUNCH_SECONDS * 1e6:.0f} us"
+    )
+
+
+def _launch_factor(estimate: StepTimeEstimate) -> float:
+    if not estimate.eager_seconds or not estimate.seconds:
+        return 1.0
+    return estimate.eager_seconds / estimate.seconds
+
+
+def _details(offer: Offer, *, names_offer: bool) -> Paragraph:
+    """Return what is known about an offer beyond its row."""
+    estimate = offer.estimate
+    lines = list(_detail_lines(offer))
+    if names_offer:
+        return Paragraph(f"{estimate.point} on {offer.machine}:", tuple(lines))
+    return Paragraph("", tuple(lines))
+
+
+def _detail_lines(offer: Offer) -> Iterator[str]:
+    estimate = offer.estimate
+    if estimate.prompt is not None:
+        yield (
+            f"prompt of {estimate.prompt_tokens:,} tokens, read in "
+            f"{format_seconds(estimate.prompt)}; {estimate.generated_tokens:,} generated tokens"
+        )
+    shown = {name: share for name, share in estimate.parts.items() if share >= _MIN_SHARE}
+    if len(estimate.parts) > 1:
+        parts = sorted(shown.items(), key=lambda part: -part[1])
+        yield "of it " + ", ".join(f"{name} {share:.0%}" for name, share in parts)
+    for source in estimate.sources:
+        yield f"from {source}"
+
+
+def _cells(offers: Sequence[Offer]) -> pd.DataFrame:
+    """Return the table that a terminal shows, without columns that have no value."""
+    rows = [_cell_row(offer, is_single=len(offers) == 1) for offer in offers]
+    cells = pd.DataFrame(rows).fillna("")
+    return cells.loc[:, (cells != "").any()].replace("", "-")
+
+
+def _cell_row(offer: Offer, *, is_single: bool) -> dict[str, str]:
+    """Return the texts of a row, the same keys for all offers; empty texts for missing values."""
+    estimate = offer.estimate
+    row = {"device": estimate.device, "devices": "", "model": "", "mode": "", "precision": ""}
+    row |= {"compile": "", "batch": f"{offer.batch:,}"}
+    if estimate.devices > 1:
+        row["devices"] = f"{estimate.devices} {estimate.parallel}"
+    if not is_single:
+        row["model"] = offer.label
+        row["mode"] = offer.mode
+        row["precision"] = estimate.precision
+        row["compile"] = str(offer.row.get("compile", ""))
+    row[f"time/{offer.step_unit}"] = _format(offer.seconds, format_seconds)
+    row["95% interval"] = ""
+    if offer.seconds is not None:
+        row["95% interval"] = _format_range(offer.seconds, _seconds_format(offer.seconds))
+    row[f"{offer.unit}s/s"] = _format(offer.rate, _format_three)
+    row["cost/1M"] = _format(offer.cost_per_million, "{:.3g}".format)
+    row["job"] = _format(offer.job_seconds, format_duration)
+    row["job cost"] = _format(offer.job_cost, _format_three)
+    row["verdict"] = "" if is_single else offer.verdict
+    row["memory"] = _format_memory(estimate)
+    return row
+
+
+def _format(interval: PositiveInterval | None, format_value: Callable[[float], str]) -> str:
+    """Format the value of an interval; empty if there is none."""
+    if interval is None:
+        return ""
+    return format_value(interval.value)
+
+
+def _format_three(value: float) -> str:
+    return format_number(value, digits=3)
+
+
+def _seconds_format(interval: PositiveInterval) -> Callable[[float], str]:
+    """The format of both ends of an interval, milliseconds if the lower end is in these."""
+    if format_seconds(interval.low).endswith("ms"):
+        return lambda value: format_number(1e3 * value, "ms", digits=3)
+    return format_seconds
+
+
+def _format_range(interval: PositiveInterval, format_value: Callable[[float], str]) -> str:
+    """Format an interval, with one unit if its ends share it: "1.2 to 1.5 ms"."""
+    low = format_value(interval.low)
+    high = format_value(interval.high)
+    number, _, unit = low.partition(" ")
+    if unit and high.endswith(f" {unit}"):
+        return f"{number} to {high}"
+    return f"{low} to {high}"
+
+
+def _format_memory(estimate: StepTimeEstimate) -> str:
+    if estimate.memory_bytes is None:
+        return ""
+    needed = format_gib(estimate.memory_bytes)
+    if estimate.device_memory_bytes is None:
+        return f"{needed} GiB"
+    return f"{needed}/{format_gib(estimate.device_memory_bytes)} GiB"
+
+
+def format_duration(seconds: float) -> str:
+    """Format the duration of a job in the largest unit of which it has two or more."""
+    for name, size in (("years", 365.25 * 86400), ("days", 86400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * size:
+            return f"{format_number(seconds / size, digits=3)} {name}"
+    return format_seconds(seconds)
+
+
+def _draw(rankings: Sequence[Ranking]) -> drawing.Figure:
+    """Draw the offers of each kind of work: what a unit costs against how long a step takes."""
+    known = [
+        [offer for offer in ranking.offers if offer.seconds is not None] for ranking in rankings
+    ]
+    shown = [(ranking, offers) for ranking, offers in zip(rankings, known, strict=True) if offers]
+    drawn, panels = drawing.panels(len(shown), 6.2, 4.4, across=2)
+    names = list(dict.fromkeys(_line_name(offer) for _, offers in shown for offer in offers))
+    for axes, (ranking, offers) in zip(panels, shown, strict=True):
+        _draw_panel(axes, ranking, offers, names)
+    drawing.legend(drawn, [drawing.handle(name, **drawing.look(name, names)) for name in names], "")
+    return drawn
+
+
+def _line_name(offer: Offer) -> str:
+    return f"{offer.machine} {offer.estimate.precision}"
+
+
+def _draw_panel(
+    axes: drawing.Axes, ranking: Ranking, offers: Sequence[Offer], names: Sequence[str]
+) -> None:
+    """Draw a line per machine through its batch sizes."""
+    is_generation = offers[0].is_generation
+    lines: dict[str, list[Offer]] = {}
+    for offer in offers:
+        lines.setdefault(_line_name(offer), []).append(offer)
+    for name, line in lines.items():
+        line.sort(key=lambda offer: offer.batch)
+        x = [_speed(offer) for offer in line]
+        y = [_benefit(offer, by_cost=ranking.by_cost) for offer in line]
+        look = drawing.look(name, names)
+        drawing.marks(
+            axes,
+            [point.value for point in x],
+            [point.value for point in y],
+            x_ends=([point.low for point in x], [point.high for point in x]),
+            y_ends=([point.low for point in y], [point.high for point in y]),
+            **{**look, "linestyle": "-", "linewidth": 1.4, "elinewidth": 0.7, "capsize": 0},
+        )
+        for offer, across, up in zip(line, x, y, strict=True):
+            axes.annotate(
+                f"{offer.batch:,}",
+                (across.value, up.value),
+                (5, 4),
+                textcoords="offset points",
+                fontsize="x-small",
+                color=look["color"],
+            )
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    unit = offers[0].unit
+    speed = "tokens per second for each user" if is_generation else "time per step (ms)"
+    benefit = f"cost of a million {unit}s" if ranking.by_cost else f"{unit}s per second"
+    drawing.finish(
+        axes,
+        f"{_name(offers[0])}, by batch size",
+        speed,
+        benefit,
+        logs={"x": drawing.plain, "y": _format_three},
+    )
+
+
+def _speed(offer: Offer) -> PositiveInterval:
+    """How fast a step is: its milliseconds, or for a generation tokens per second of a user."""
+    assert offer.seconds is not None
+    if offer.is_generation:
+        return offer.seconds.inverse()
+    return offer.seconds.times(1e3)
+
+
+def _benefit(offer: Offer, *, by_cost: bool) -> PositiveInterval:
+    """What a machine is chosen by: the cost of a million units, or its rate."""
+    interval = offer.cost_per_million if by_cost else offer.rate
+    assert interval is not None
+    return interval
+
+
+def _join_entries(value: Mapping[str, float] | Sequence[str]) -> str:
+    """Join the entries of a cell to one text."""
+    if isinstance(value, Mapping):
+        return "; ".join(f"{name} {share:.4g}" for name, share in value.items())
+    return "; ".join(value)

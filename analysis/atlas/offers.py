@@ -1,0 +1,301 @@
+"""Offers: a point on a device at a price, with throughput, cost and a verdict among its rivals.
+
+Models that predict tokens are counted in tokens, others in examples. A generation is counted in
+generated tokens; its cost includes reading the prompts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from analysis.atlas.estimate import StepTimeEstimate
+from analysis.atlas.points import get_text
+from paradnn.families import Model
+
+#: Keys of a point that distinguish offers for the same work.
+_OFFER_KEYS = ("batch_size", "precision", "devices", "parallel", "compile")
+_SECONDS_PER_HOUR = 3600.0
+_MILLION = 1e6
+
+
+class PositiveInterval(NamedTuple):
+    """A value with the ends of its 95% interval."""
+
+    value: float
+    low: float
+    high: float
+
+    def times(self, factor: float) -> PositiveInterval:
+        """Multiply by a positive factor."""
+        return PositiveInterval(*(factor * end for end in self))
+
+    def inverse(self) -> PositiveInterval:
+        """Divide one by a positive interval."""
+        return PositiveInterval(1 / self.value, 1 / self.high, 1 / self.low)
+
+    def over(self, other: PositiveInterval) -> PositiveInterval:
+        """Divide by another positive interval, whose error is independent.
+
+        Half widths of logarithms add as squares (Zou and Donner, Statistics in Medicine 27, 2008).
+        """
+        ratio = self.value / other.value
+        below = math.hypot(math.log(self.value / self.low), math.log(other.high / other.value))
+        above = math.hypot(math.log(self.high / self.value), math.log(other.value / other.low))
+        return PositiveInterval(ratio, ratio * math.exp(-below), ratio * math.exp(above))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offer:
+    """A point on one or several equal devices.
+
+    Attributes:
+        row: The point.
+        model: Its model.
+        label: Name of the model.
+        estimate: Time of a step.
+        price: Price of an hour of all devices; None if unknown.
+        amount: Tokens or examples of the whole job, as `unit` counts them; None without a job.
+        verdict: How it compares with its rivals.
+    """
+
+    row: Mapping[Any, Any]
+    model: Model
+    label: str
+    estimate: StepTimeEstimate
+    price: float | None = None
+    amount: float | None = None
+    verdict: str = ""
+
+    @property
+    def mode(self) -> str:
+        return get_text(self.row, "mode", "train")
+
+    @property
+    def batch(self) -> int:
+        return int(self.row["batch_size"])
+
+    @property
+    def is_generation(self) -> bool:
+        return self.mode == "generate"
+
+    @property
+    def unit(self) -> str:
+        """What the throughput counts: "token" or "example"."""
+        if self.model.predicts_tokens:
+            return "token"
+        return "example"
+
+    @property
+    def step_unit(self) -> str:
+        """What the time is of: "step", or "token" of each example in a generation."""
+        if self.is_generation:
+            return "token"
+        return "step"
+
+    @property
+    def units_per_example(self) -> int:
+        """Tokens of an example that a step processes; 1 if examples are counted."""
+        if self.is_generation or self.unit == "example":
+            return 1
+        return int(vars(self.model)["sequence_length"])
+
+    @property
+    def work(self) -> tuple[Any, ...]:
+        """What offers must share to be rivals."""
+        keys = {name: value for name, value in self.row.items() if name not in _OFFER_KEYS}
+        return tuple(sorted((str(name), str(value)) for name, value in keys.items()))
+
+    @property
+    def machine(self) -> str:
+        """The device, with the number of devices if there are several."""
+        estimate = self.estimate
+        if estimate.devices == 1:
+            return estimate.device
+        return f"{estimate.devices} x {estimate.device} ({estimate.parallel})"
+
+    @property
+    def seconds(self) -> PositiveInterval | None:
+        """Time of a step, or of a token of each example; None if it is not known."""
+        estimate = self.estimate
+        if estimate.seconds is None or estimate.low is None or estimate.high is None:
+            return None
+        return PositiveInterval(estimate.seconds, estimate.low, estimate.high)
+
+    @property
+    def rate(self) -> PositiveInterval | None:
+        """Units per second; of a generation without its prompts."""
+        if self.seconds is None:
+            return None
+        return self.seconds.inverse().times(self.batch * self.units_per_example)
+
+    @property
+    def seconds_per_unit(self) -> PositiveInterval | None:
+        """Seconds of all devices per unit; of a generation including its prompts."""
+        if self.seconds is None:
+            return None
+        per_step = self.seconds
+        if self.is_generation and self.estimate.prompt and self.estimate.generated_tokens:
+            prompt_share = self.estimate.prompt / self.estimate.generated_tokens
+            per_step = per_step.times(1 + prompt_share / per_step.value)
+        return per_step.times(1 / (self.batch * self.units_per_example))
+
+    @property
+    def cost_per_million(self) -> PositiveInterval | None:
+        """Price of a million units; None without a price."""
+        if self.price is None or self.seconds_per_unit is None:
+            return None
+        return self.seconds_per_unit.times(_MILLION * self.price / _SECONDS_PER_HOUR)
+
+    @property
+    def job_seconds(self) -> PositiveInterval | None:
+        """Seconds of the whole job."""
+        if self.amount is None or self.seconds_per_unit is None:
+            return None
+        return self.seconds_per_unit.times(self.amount)
+
+    @property
+    def job_cost(self) -> PositiveInterval | None:
+        """Cost of the whole job."""
+        if self.price is None or self.job_seconds is None:
+            return None
+        return self.job_seconds.times(self.price / _SECONDS_PER_HOUR)
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the step fits into the memory of each device; None if that is unknown."""
+        estimate = self.estimate
+        if estimate.memory_bytes is None or estimate.device_memory_bytes is None:
+            return None
+        return estimate.memory_bytes <= estimate.device_memory_bytes
+
+    def score(self, *, by_cost: bool) -> PositiveInterval:
+        """What rivals are ranked by, less being better: cost or time of a unit.
+
+        The time or the cost must be known.
+        """
+        score = self.cost_per_million if by_cost else self.seconds_per_unit
+        assert score is not None
+        return score
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranking:
+    """Offers for the same work, ranked by cost or by throughput.
+
+    Attributes:
+        offers: All of them, with verdicts, in their order.
+        by_cost: Whether cost ranks them; all known offers then have a price.
+        best: The best offer; None if no time is known.
+        runner_up: The best offer of another machine; None if there is no other.
+        ratio: Cost, or time, of the runner-up relative to the best.
+        ahead: Number of settings, such as batch sizes, at which the best machine leads.
+        settings: Number of settings that both machines share.
+    """
+
+    offers: Sequence[Offer]
+    by_cost: bool
+    best: Offer | None = None
+    runner_up: Offer | None = None
+    ratio: PositiveInterval | None = None
+    ahead: int = 0
+    settings: int = 0
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether the interval of the ratio excludes that both are equal."""
+        return self.ratio is not None and self.ratio.low > 1
+
+    @property
+    def unpriced(self) -> list[str]:
+        """Devices without a price whose time is known, if another device has one."""
+        known = [offer for offer in self.offers if offer.seconds is not None]
+        if all(offer.price is None for offer in known):
+            return []
+        names = (offer.estimate.device for offer in known if offer.price is None)
+        return list(dict.fromkeys(names))
+
+    def efficient(self) -> list[Offer]:
+        """Offers than which no other has both a shorter step and a lower cost."""
+        known = [offer for offer in self.offers if offer.seconds and offer.cost_per_million]
+        return [offer for offer in known if not any(_beats(other, offer) for other in known)]
+
+
+def _beats(other: Offer, offer: Offer) -> bool:
+    assert other.seconds is not None
+    assert offer.seconds is not None
+    other_cost = other.score(by_cost=True).value
+    cost = offer.score(by_cost=True).value
+    return other_cost < cost and other.seconds.value < offer.seconds.value
+
+
+def rank_offers(offers: Iterable[Offer]) -> list[Ranking]:
+    """Rank the offers for each kind of work.
+
+    Returns:
+        A ranking per kind of work, in the order of the offers.
+    """
+    rivals: dict[tuple[Any, ...], list[Offer]] = {}
+    for offer in offers:
+        rivals.setdefault(offer.work, []).append(offer)
+    return [_rank(group) for group in rivals.values()]
+
+
+def _rank(offers: Sequence[Offer]) -> Ranking:
+    known = [offer for offer in offers if offer.seconds is not None]
+    by_cost = bool(known) and all(offer.price is not None for offer in known)
+    if not known:
+        judged = [replace(offer, verdict=_unknown_verdict(offer)) for offer in offers]
+        return Ranking(offers=judged, by_cost=by_cost)
+
+    def value(offer: Offer) -> float:
+        return offer.score(by_cost=by_cost).value
+
+    best = min(known, key=value)
+    judged = [replace(offer, verdict=_verdict(offer, best, by_cost=by_cost)) for offer in offers]
+    others = [offer for offer in known if offer.machine != best.machine]
+    if not others:
+        return Ranking(offers=judged, by_cost=by_cost, best=best)
+    runner_up = min(others, key=value)
+    ratio = runner_up.score(by_cost=by_cost).over(best.score(by_cost=by_cost))
+    leads = []
+    for offer in known:
+        for other in known:
+            is_pair = (offer.machine, other.machine) == (best.machine, runner_up.machine)
+            if is_pair and _setting(offer) == _setting(other):
+                leads.append(value(offer) < value(other))
+    return Ranking(
+        offers=judged,
+        by_cost=by_cost,
+        best=best,
+        runner_up=runner_up,
+        ratio=ratio,
+        ahead=sum(leads),
+        settings=len(leads),
+    )
+
+
+def _setting(offer: Offer) -> tuple[str, ...]:
+    return tuple(get_text(offer.row, key, "") for key in ("batch_size", "precision", "compile"))
+
+
+def _unknown_verdict(offer: Offer) -> str:
+    if offer.fits is False:
+        return "does not fit"
+    return "not known"
+
+
+def _verdict(offer: Offer, best: Offer, *, by_cost: bool) -> str:
+    if offer.seconds is None:
+        return _unknown_verdict(offer)
+    if offer is best:
+        return "cheapest" if by_cost else "fastest"
+    ratio = offer.score(by_cost=by_cost).over(best.score(by_cost=by_cost))
+    verdict = f"{ratio.value:.3g}x the cost"
+    if not by_cost:
+        verdict = f"{1 / ratio.value:.3g}x the rate"
+    if ratio.low <= 1:
+        return f"{verdict[: verdict.index(' ')]}, undecided"
+    return verdict

@@ -1,0 +1,184 @@
+"""Several devices: the share of a step that each performs, and what they send each other.
+
+- `parallel=data`: each device holds all weights and takes an equal share of the batch. Training
+  adds the gradients of all devices, in buckets, while the backward pass still runs (Li et al. 2020,
+  PyTorch Distributed, section 3.2).
+- `parallel=tensor`: each device holds a share of the heads, of the hidden units and of the
+  vocabulary of a transformer, and processes the whole batch. The outputs of attention and of
+  feed-forward layers, and the embeddings, are sums over the devices (Shoeybi et al. 2019,
+  Megatron-LM, section 3). In training the backward pass adds as many sums.
+
+Normalizations and residual additions are repeated on every device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from analysis.atlas import TimingGroup, make_operation
+from analysis.atlas.kernels import collective
+from analysis.atlas.parts import StepPart
+from paradnn.core.layers import Layer, Multiply
+from paradnn.families import Model
+from paradnn.families.operations import RepeatedOperation
+
+#: How a step can be divided.
+PARALLEL = ("data", "tensor")
+#: Name of the part of a step in which devices wait for each other.
+COMMUNICATION = "communication"
+
+#: Bytes of a bucket of gradients, PyTorch's default.
+_BUCKET_BYTES = 25 * 2**20
+#: Layers whose outputs are divided, and layers whose inputs are.
+_COLUMN_LAYERS = ("query_key_value", "query", "key_value", "hidden", "gates_hidden", "logits")
+_ROW_LAYERS = ("attended", "output")
+#: Fields of a layer that are divided.
+_COLUMN_FIELDS = ("macs", "parameters", "weights", "borrowed", "written", "kept")
+_ROW_FIELDS = ("macs", "parameters", "weights", "read")
+_HEAD_FIELDS = ("macs", "read", "written", "kept", "inner", "reread", "held")
+_TABLE_FIELDS = ("parameters", "borrowed")
+
+
+@dataclass(frozen=True)
+class Message:
+    """Equal sums over all devices.
+
+    Attributes:
+        size: Bytes of a summand.
+        count: Number of sums in a step.
+        is_overlapped: Whether the backward pass runs in the meantime.
+    """
+
+    size: float
+    count: float
+    is_overlapped: bool = False
+
+
+def parallel_error(model: Model, batch: int, devices: int, parallel: str) -> str:
+    """State why a step cannot be divided among devices; empty if it can.
+
+    Args:
+        model: The model.
+        batch: Examples over all devices.
+        devices: Number of devices.
+        parallel: One of `PARALLEL`.
+    """
+    if devices == 1:
+        return ""
+    if parallel == "data":
+        if batch % devices:
+            return (
+                f"batch_size={batch} cannot be divided among {devices} devices; "
+                f"ask for batch_size={devices * (batch // devices + 1)}, or for parallel=tensor"
+            )
+        return ""
+    heads = getattr(model, "heads", None)
+    if heads is None:
+        return f"parallel=tensor divides transformers, not {model.name}; ask for parallel=data"
+    for name, count in (("heads", heads), ("key_heads", getattr(model, "key_heads", heads))):
+        if count % devices:
+            return (
+                f"model.{name}={count} cannot be divided among {devices} devices; "
+                f"ask for devices={_largest_divisor(count, devices)}"
+            )
+    return ""
+
+
+def _largest_divisor(count: int, limit: int) -> int:
+    return max(number for number in range(1, limit) if count % number == 0)
+
+
+def tensor_layers(layers: Sequence[Layer], devices: int) -> list[Layer]:
+    """Return the share of a transformer's layers that one device of several has.
+
+    Args:
+        layers: Layers of the model, for one example.
+        devices: Number of devices; it divides the heads.
+    """
+    return [_layer_share(layer, devices) for layer in layers]
+
+
+def _layer_share(layer: Layer, devices: int) -> Layer:
+    if layer.name in _COLUMN_LAYERS:
+        return _divided(layer, devices, _COLUMN_FIELDS, "outputs")
+    if layer.name in _ROW_LAYERS:
+        return _divided(layer, devices, _ROW_FIELDS, "inputs")
+    if layer.name in ("attention", "cache"):
+        return _divided(layer, devices, _HEAD_FIELDS, "own")
+    if layer.name == "embedding":
+        return _divided(layer, devices, _TABLE_FIELDS, "")
+    return layer
+
+
+def _divided(layer: Layer, devices: int, fields: Sequence[str], side: str) -> Layer:
+    """Divide some fields of a layer, and one side of its products."""
+    share: dict[str, Any] = {name: -(-getattr(layer, name) // devices) for name in fields}
+    if side:
+        share["products"] = tuple(
+            replace(product, **{side: -(-getattr(product, side) // devices)})
+            for product in layer.products
+            if isinstance(product, Multiply)
+        )
+    return replace(layer, **share)
+
+
+def tensor_messages(layers: Sequence[Layer], batch: int, width: int, mode: str) -> list[Message]:
+    """Return the sums over devices that share the products of a transformer.
+
+    Args:
+        layers: Layers of the whole model, for one example.
+        batch: Batch size.
+        width: Bytes of an activation.
+        mode: Mode of the step.
+    """
+    # Outputs of attention and of feed-forward layers are as wide as the model.
+    elements = max(layer.written for layer in layers if layer.name == "attended")
+    names = (*_ROW_LAYERS, "embedding")
+    count = sum(layer.name in names for layer in layers)
+    if mode == "train":
+        count *= 2
+    return [Message(size=float(width * batch * elements), count=count)]
+
+
+def gradient_messages(parameters: int, width: int) -> list[Message]:
+    """Return the sums of the gradients of devices that each have all weights.
+
+    Args:
+        parameters: Trained parameters.
+        width: Bytes of a gradient.
+    """
+    total = float(width * parameters)
+    size = min(total, _BUCKET_BYTES)
+    return [Message(size=size, count=total / size, is_overlapped=True)]
+
+
+def communication_parts(
+    group: TimingGroup, messages: Sequence[Message], devices: int
+) -> list[StepPart]:
+    """Return the parts of a step in which devices add their summands.
+
+    Args:
+        group: Timings of collectives.
+        messages: The sums of a step.
+        devices: Number of devices.
+    """
+    parts = []
+    for message in messages:
+        columns = collective("all_reduce", devices, message.size)
+        operation = make_operation("collective", columns, "all_reduce")
+        part = StepPart(
+            COMMUNICATION,
+            group,
+            [RepeatedOperation("", operation, message.count)],
+            is_overlapped=message.is_overlapped,
+        )
+        parts.append(part)
+    return parts
+
+
+def timed_device_counts(group: TimingGroup) -> list[int]:
+    """Return the numbers of devices over which a group of collectives was timed."""
+    is_sum = group.timings["variant"].eq("all_reduce")
+    return sorted(int(count) for count in group.timings.loc[is_sum, "m"].unique())

@@ -1,0 +1,361 @@
+"""`paradnn ask` as a buyer uses it: machines, prices, jobs, several devices, launches."""
+
+import json
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.atlas import load
+from analysis.atlas.ask import main as ask
+from analysis.atlas.estimate import estimate_step_time
+from analysis.atlas.offers import PositiveInterval
+from analysis.atlas.parallel import gradient_messages, tensor_layers, tensor_messages
+from paradnn.core.layers import sum_costs
+from paradnn.families import make_model
+
+LLAMA_70B = {
+    "name": "llama",
+    "layers": 80,
+    "width": 8192,
+    "heads": 64,
+    "key_heads": 8,
+    "feed_forward": 28672,
+    "sequence_length": 8192,
+    "vocab_size": 128256,
+}
+POINT = "model=gpt batch_size=64,1,8 precision=bfloat16 mode=inference"
+DEVICES = "--device H200 --device L40S"
+PRICED = f"{DEVICES} --price H200=3 --price L40S=1"
+
+Asked = Callable[[str], dict[str, Any]]
+
+
+@pytest.fixture
+def asked(tmp_path: Path) -> Asked:
+    """Run `ask` and return what it writes as JSON."""
+
+    def run(words: str) -> dict[str, Any]:
+        file = tmp_path / "answer.json"
+        assert ask([*shlex.split(words), "--json", str(file)]) == 0
+        answer: dict[str, Any] = json.loads(file.read_text())
+        return answer
+
+    return run
+
+
+def llama_row(**changes: Any) -> dict[str, Any]:
+    sizes = {f"model.{key}": value for key, value in LLAMA_70B.items() if key != "name"}
+    generation = {"mode": "generate", "generate.prompt": 1000, "generate.tokens": 200}
+    row = {"family": "llama", "batch_size": 8, "precision": "bfloat16"}
+    return {**row, **sizes, **generation, **changes}
+
+
+def test_rows_keep_the_order_of_the_command_line(asked: Asked) -> None:
+    answer = asked(f"{PRICED} {POINT}")
+
+    rows = [(row["batch_size"], row["device"]) for row in answer["rows"]]
+    expected = [(batch, device) for batch in (64, 1, 8) for device in ("H200", "L40S")]
+    assert rows == expected
+
+
+def test_costs_follow_from_times_and_prices(asked: Asked) -> None:
+    answer = asked(f"{PRICED} {POINT}")
+
+    for row in answer["rows"]:
+        tokens = row["batch_size"] * 128
+        price = {"H200": 3, "L40S": 1}[row["device"]]
+        assert row["tokens_per_second"] == pytest.approx(tokens / row["seconds"])
+        assert row["tokens_per_second_low"] == pytest.approx(tokens / row["high"])
+        expected = price * row["seconds"] / 3600 / tokens * 1e6
+        assert row["cost_per_million"] == pytest.approx(expected)
+    cheapest = min(answer["rows"], key=lambda row: row["cost_per_million"])
+    assert cheapest["verdict"] == "cheapest"
+    assert [row["verdict"] for row in answer["rows"]].count("cheapest") == 1
+
+
+def test_the_answer_comes_first_and_the_table_fits(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ask(shlex.split(f"{PRICED} {POINT}")) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("L40S is the cheapest for gpt 4x256 h4 t128 in inference: ")
+    table = lines[next(i for i, line in enumerate(lines) if line.startswith("device ")) :]
+    assert max(map(len, table)) <= 100
+    assert sum(line.startswith(("H200", "L40S")) for line in table) == 6
+    for heading in ("batch", "time/step", "95% interval", "tokens/s", "cost/1M", "verdict"):
+        assert heading in table[0]
+
+
+def test_the_answer_has_the_shared_keys(asked: Asked) -> None:
+    answer = asked(f"{DEVICES} {POINT}")
+
+    assert answer["verdict"] == "faster"
+    assert 1 < answer["low"] < answer["ratio"] < answer["high"]
+    times = {(row["device"], row["batch_size"]): row["seconds"] for row in answer["rows"]}
+    leads = [times["H200", batch] < times["L40S", batch] for batch in (64, 1, 8)]
+    assert (answer["ahead"], answer["points"]) == (sum(leads), 3)
+    assert answer["basis"]
+    assert answer["ratio"] == pytest.approx(times["L40S", 64] / times["H200", 64])
+
+
+def test_devices_without_a_price_are_ranked_by_time(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ask(shlex.split(f"{DEVICES} --price H200=3 {POINT}")) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("H200 is the fastest")
+    assert "ranked by time, since L40S has no --price" in lines
+
+
+def test_options_that_no_other_beats_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ask(shlex.split(f"{PRICED} {POINT}".replace("64,1,8", "64"))) == 0
+
+    assert "no other offer is both faster and cheaper than " in capsys.readouterr().out
+
+
+def test_a_price_table_is_read(tmp_path: Path, asked: Asked) -> None:
+    table = tmp_path / "mine.yaml"
+    table.write_text("per_hour: {h200: 4, another: 1}\n")
+
+    answer = asked(f"--device H200 --price {table} {POINT}")
+
+    assert {row["price_per_hour"] for row in answer["rows"]} == {4.0}
+
+
+@pytest.mark.parametrize(
+    ("mode", "job", "units"),
+    [
+        pytest.param("inference", "--tokens 1e9", 1e9, id="tokens"),
+        pytest.param("inference", "--examples 1e6", 1e6 * 128, id="examples"),
+        pytest.param("train", "--examples 1e6 --epochs 3", 3e6 * 128, id="epochs"),
+    ],
+)
+def test_time_and_cost_of_a_job(mode: str, job: str, units: float, asked: Asked) -> None:
+    words = f"--device H200 --price H200=3 {job} model=gpt precision=bfloat16 mode={mode}"
+
+    row = asked(words)["rows"][0]
+
+    assert row["job_seconds"] == pytest.approx(units / row["tokens_per_second"])
+    assert row["job_cost"] == pytest.approx(units / 1e6 * row["cost_per_million"])
+    assert row["job_seconds_low"] < row["job_seconds"] < row["job_seconds_high"]
+
+
+def test_a_generated_token_bears_its_share_of_the_prompt(asked: Asked) -> None:
+    point = "model=gpt precision=bfloat16 mode=generate batch_size=8"
+    words = f"--device H200 --price H200=3600 {point} generate.prompt=90 generate.tokens=10"
+
+    row = asked(words)["rows"][0]
+
+    seconds = row["prompt"] + 10 * row["seconds"]
+    assert row["cost_per_million"] == pytest.approx(seconds / (8 * 10) * 1e6)
+    assert row["tokens_per_second"] == pytest.approx(8 / row["seconds"])
+
+
+def test_shares_of_all_devices_are_the_whole_model() -> None:
+    model = make_model(LLAMA_70B)
+
+    whole = sum_costs(model.layer_list(), 1, "bfloat16", "train", slots=0)
+    share = sum_costs(tensor_layers(model.layer_list(), 8), 1, "bfloat16", "train", slots=0)
+
+    # 161 normalizations are on every device.
+    repeated = 161 * 8192
+    assert 8 * (share.parameters - repeated) == whole.parameters - repeated
+    assert 8 * share.flops_per_step == whole.flops_per_step
+
+
+def test_messages_of_shared_products_are_megatrons() -> None:
+    """Two sums of all activations per layer and direction, and one of the embeddings."""
+    model = make_model(LLAMA_70B)
+    layers = model.layer_list()
+
+    [forward] = tensor_messages(layers, batch=3, width=2, mode="inference")
+    [both] = tensor_messages(layers, batch=3, width=2, mode="train")
+
+    assert forward.size == both.size == 2 * 3 * 8192 * 8192
+    assert (forward.count, both.count) == (2 * 80 + 1, 2 * (2 * 80 + 1))
+
+
+def test_gradients_are_sent_once() -> None:
+    [message] = gradient_messages(parameters=100_000_000, width=2)
+
+    assert message.size * message.count == pytest.approx(200e6)
+    assert message.is_overlapped
+
+
+def test_several_devices_are_faster_and_state_their_communication() -> None:
+    one = estimate_step_time(llama_row(precision="fp8"), "H200")
+    eight = estimate_step_time(llama_row(precision="fp8", devices=8, parallel="tensor"), "H200")
+
+    assert one.seconds is not None
+    assert eight.seconds is not None
+    assert 2 < one.seconds / eight.seconds < 8
+    assert "communication" not in one.parts
+    assert 0.05 < eight.parts["communication"] < 0.7
+
+
+def test_data_parallel_training_takes_a_share_of_the_batch() -> None:
+    row = {
+        "family": "gpt",
+        "model.layers": 12,
+        "model.width": 1024,
+        "model.heads": 16,
+        "precision": "bfloat16",
+        "mode": "train",
+    }
+
+    one = estimate_step_time({**row, "batch_size": 8}, "H100")
+    eight = estimate_step_time({**row, "batch_size": 64, "devices": 8, "parallel": "data"}, "H100")
+
+    assert one.seconds is not None
+    assert eight.seconds is not None
+    # Gradients take time, of which the backward pass may hide all or nothing.
+    assert 1 < eight.seconds / one.seconds < 1.5
+    assert eight.parts["communication"] > 0
+
+
+def test_a_model_that_exceeds_the_memory_names_the_devices_that_hold_it() -> None:
+    estimate = estimate_step_time(llama_row(), "H100")
+
+    # 70,553,706,496 parameters in 16 bits, and 8 caches of 1,200 positions in 80 layers.
+    weights = 2 * 70_553_706_496
+    caches = 8 * 80 * 2 * 1200 * 1024 * 2
+    assert estimate.seconds is None
+    assert estimate.memory_bytes == pytest.approx(weights + caches, rel=0.02)
+    assert estimate.why.endswith("and H100 (SXM) has 80; ask for devices=2 parallel=tensor")
+    remedy = llama_row(devices=2, parallel="tensor")
+    assert estimate_step_time(remedy, "H100").seconds is not None
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        pytest.param(
+            "model=gpt batch_size=4 devices=8", "ask for batch_size=8", id="batch-below-devices"
+        ),
+        pytest.param(
+            "model=gpt devices=8 parallel=tensor", "ask for devices=4", id="heads-below-devices"
+        ),
+        pytest.param(
+            "model=resnet50 devices=8 parallel=tensor", "ask for parallel=data", id="no-transformer"
+        ),
+        pytest.param(
+            "model=gpt devices=256 mode=train", "ask for devices=2,4,8", id="untimed-number"
+        ),
+    ],
+)
+def test_a_step_that_cannot_be_shared_says_what_can(
+    words: str, why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ask(["--device", "H200", "precision=bfloat16", *words.split()]) == 1
+
+    assert why in capsys.readouterr().out
+
+
+def test_eager_execution_takes_at_least_its_launches(asked: Asked) -> None:
+    """A GPT of four layers of width 256 is a few kernels of microseconds each."""
+    words = "--device H200 model=gpt precision=bfloat16 mode=inference batch_size=1"
+
+    graph = asked(words)["rows"][0]
+    eager = asked(f"{words} compile=eager")["rows"][0]
+
+    assert graph["seconds"] < 3e-4
+    assert eager["seconds"] == pytest.approx(graph["eager_seconds"])
+    assert eager["seconds"] == pytest.approx(graph["operations"] * 1e-5, rel=0.1)
+    assert eager["parts"]["launches"] == pytest.approx(
+        1 - graph["seconds"] / eager["seconds"], abs=0.02
+    )
+
+
+def test_sources_that_disagree_widen_the_interval() -> None:
+    """Published V100 steps of 16.8 ms in half precision, and kernels of 0.28 ms."""
+    sizes = {"layers": 4, "nodes": 128, "input_size": 2000, "output_size": 1000}
+    row = {"family": "fc", "batch_size": 512, **{f"model.{k}": v for k, v in sizes.items()}}
+
+    for precision in ("float16", "float32"):
+        estimate = estimate_step_time({**row, "precision": precision}, "V100")
+        assert estimate.low is not None
+        assert estimate.high is not None
+        assert estimate.low < 0.3e-3
+        assert estimate.high > 16e-3
+
+
+def test_the_figure_and_the_csv_file_are_written(tmp_path: Path) -> None:
+    figure = tmp_path / "machines.png"
+    table = tmp_path / "machines.csv"
+
+    assert ask(shlex.split(f"{PRICED} {POINT} --figure {figure} --csv {table}")) == 0
+
+    assert figure.read_bytes().startswith(b"\x89PNG")
+    rows = pd.read_csv(table)
+    assert len(rows) == 6
+    assert rows["sources"].str.startswith("ai-dynamo/aiconfigurator: ").all()
+
+
+def test_the_ratio_of_two_intervals_covers_its_truth() -> None:
+    """Two independent lognormal errors: the interval of the ratio holds it in 95%."""
+    random = np.random.default_rng(0)
+    spreads = (0.1, 0.25)
+    covered = 0
+    for _ in range(2000):
+        ends = []
+        for spread in spreads:
+            value = float(np.exp(spread * random.standard_normal()))
+            half = float(np.exp(1.96 * spread))
+            ends.append(PositiveInterval(value, value / half, value * half))
+        ratio = ends[0].over(ends[1])
+        covered += ratio.low < 1 < ratio.high
+
+    assert 0.94 < covered / 2000 < 0.96
+
+
+REJECTED = [
+    pytest.param("parallel=tensor", "parallel=tensor: needs several devices", id="one-device"),
+    pytest.param("devices=8 parallel=tensr", "did you mean tensor", id="misspelled-parallel"),
+    pytest.param("devices=0", "devices=0: is not a number of devices", id="no-device"),
+    pytest.param("--epochs 3", "add --examples N", id="epochs-without-examples"),
+    pytest.param("--tokens 1e9 --examples 5", "give one of them", id="two-jobs"),
+    pytest.param("--price H20=2", "did you mean H200? add --device 'H20'", id="misspelled-price"),
+    pytest.param("--price nothing", "--price=nothing", id="unknown-table"),
+    pytest.param("--figure a.bmp", "name a .png, .svg or .pdf file", id="figure-ending"),
+]
+
+
+@pytest.mark.parametrize(("words", "line"), REJECTED)
+def test_invalid_options_give_one_line(
+    words: str, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = f"--device H200 model=gpt precision=bfloat16 mode=inference {words}"
+
+    assert ask(shlex.split(command)) == 2
+
+    captured = capsys.readouterr()
+    assert line in captured.err
+    assert (captured.err.count("\n"), captured.out) == (1, "")
+
+
+def test_tokens_of_a_model_without_tokens_are_rejected(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert ask(shlex.split("--device V100 model=fc --tokens 1e9")) == 2
+
+    assert "is counted in examples; write --examples N" in capsys.readouterr().err
+
+
+def test_an_a100_is_the_one_that_was_timed() -> None:
+    """Its kernels are those of the part with 80 GiB, so 50 GiB of weights fit."""
+    row = llama_row(**{"model.layers": 28})
+
+    estimate = estimate_step_time(row, "A100")
+
+    assert estimate.device_memory_bytes == 80 * 2**30
+    assert estimate.seconds is not None
+
+
+def test_collectives_of_the_atlas_cover_the_proposed_numbers_of_devices() -> None:
+    for group in load().groups:
+        if group.kind == "collective":
+            counts = set(group.timings["m"])
+            assert {2, 4} <= counts <= {2, 4, 8}
