@@ -292,7 +292,8 @@ class StoreChoice(Arguments):
 
     store: tuple[str, ...] = option(
         (),
-        "tracking URI, or path of an mlflow.db or of a .zip of results; repeatable: the column "
+        "tracking URI, or path of an mlflow.db, of a Parquet store or of a .zip of results; "
+        "repeatable: the column "
         "`store` then names the store of a run (default: MLFLOW_TRACKING_URI, else this "
         "checkout's)",
         metavar="URI",

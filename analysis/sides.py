@@ -15,11 +15,11 @@ from analysis.columns import find_column
 from analysis.format import format_distinct, format_number
 from analysis.lazy import drawing, np, pd
 from analysis.more_runs import describe_more_runs
-from analysis.options import Options, column_option, option, unit_option
+from analysis.options import Options, arguments, column_option, option, unit_option
 from analysis.pairing import LEVELLED
 from analysis.point_names import with_point_names
 from analysis.result import AnalysisAnswer, AnswerVerdict, Result, joined
-from analysis.store.conditions import filter_by_text, parse_condition
+from analysis.store.conditions import filter_by_text, parse_condition, possible_texts
 from analysis.store.frame import is_ok, require_homogeneous
 from paradnn.core.errors import ConfigError, HeterogeneousError
 from paradnn.core.words import counted
@@ -91,6 +91,21 @@ class PairedOptions(Options):
         "(default: the whole configuration, except what sets A and B apart)",
         "X,Y",
     )
+
+    def side_devices(self) -> list[set[str]]:
+        """Return the devices that the runs of each side may have; empty if a side names none."""
+        devices = []
+        for argument in arguments(type(self)):
+            if argument.metadata.get("names") != "conditions":
+                continue
+            value = getattr(self, argument.name)
+            side = (value,) if isinstance(value, str) else value
+            texts = [part.strip() for text in side for part in text.split(" & ")]
+            possible = possible_texts(texts, "device", argument.flag)
+            if possible is None:
+                return []
+            devices.append(possible)
+        return devices
 
 
 @dataclass(frozen=True)

@@ -111,6 +111,8 @@ def _links(
 
 
 def _require_database(address: StoreAddress) -> None:
+    if address.is_parquet:
+        raise StoreError(f"{address.public} is read-only: analyze it with python -m analysis")
     if address.is_bundle:
         raise StoreError(
             f"{address.public} is read-only: record it in a store with python -m analysis import"

@@ -17,7 +17,7 @@ from analysis.lazy import pd
 from analysis.options import Options, Selection, command_line
 from analysis.registry import Analysis
 from analysis.result import Paragraph, Result
-from analysis.store.conditions import filter_by_text, parse_condition
+from analysis.store.conditions import filter_by_text, parse_condition, possible_texts
 from paradnn.config.outcome import OUTCOMES
 from paradnn.config.paths import default_experiment
 from paradnn.core.errors import ConfigError, HeterogeneousError, ParadnnError
@@ -32,7 +32,11 @@ _MAX_LISTED = 4  # groups whose command is shown
 
 
 def load_selection(
-    selection: Selection, columns: Collection[str] | None = None, *, may_be_empty: bool = False
+    selection: Selection,
+    columns: Collection[str] | None = None,
+    *,
+    may_be_empty: bool = False,
+    options: Options | None = None,
 ) -> pd.DataFrame:
     """Load the runs that a selection chooses.
 
@@ -40,6 +44,8 @@ def load_selection(
         selection: the options that choose runs.
         columns: columns to read; None for all.
         may_be_empty: whether a frame without runs is returned instead of an error.
+        options: options of the analysis; runs of devices that neither side of a comparison names
+            are not read.
 
     Raises:
         ConfigError: an option has an unknown value.
@@ -47,7 +53,16 @@ def load_selection(
     """
     if columns is not None:
         columns = {*columns, *(parse_condition(text).column for text in selection.where)}
-    frame = filter_by_text(_load(selection, columns), selection.where)
+    loaded = None
+    device_groups = _device_groups(selection, options)
+    if device_groups:
+        loaded = _load(selection, columns, set().union(*device_groups))
+        present = set(loaded["device"].dropna())
+        if any(present.isdisjoint(group) for group in device_groups):
+            loaded = None  # errors name the devices that the store has
+    if loaded is None:
+        loaded = _load(selection, columns)
+    frame = filter_by_text(loaded, selection.where)
     _check_values(selection, frame)
     if frame.empty and not may_be_empty:
         raise ParadnnError(_no_match_reason(selection))
@@ -69,10 +84,25 @@ def _check_values(selection: Selection, frame: pd.DataFrame) -> None:
                 raise ConfigError(option, value, "unknown value", remedy)
 
 
-def _load(selection: Selection, columns: Collection[str] | None) -> pd.DataFrame:
+def _device_groups(selection: Selection, options: Options | None) -> list[set[str]]:
+    """Return sets of devices; only runs of these are needed, and each set must have some."""
+    from analysis.sides import PairedOptions
+
+    groups = options.side_devices() if isinstance(options, PairedOptions) else []
+    chosen = possible_texts(selection.where, "device")
+    if chosen is None:
+        return groups
+    return [group & chosen for group in groups] or [chosen]
+
+
+def _load(
+    selection: Selection, columns: Collection[str] | None, devices: Collection[str] = ()
+) -> pd.DataFrame:
     from analysis.store.load import load
 
-    tags = dict(selection.tag)
+    tags: dict[str, str | Sequence[str]] = dict(selection.tag)
+    if devices:
+        tags.setdefault("device", sorted(devices))
     if selection.device:
         tags["device"] = selection.device
     return load(

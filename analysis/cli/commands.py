@@ -101,7 +101,9 @@ class SubCommand(NamedTuple):
             frame = analysis.load_frame(options)
         if frame is None:
             may_be_empty = analysis.accepts_no_runs
-            frame = load_selection(selection, analysis.columns, may_be_empty=may_be_empty)
+            frame = load_selection(
+                selection, analysis.columns, may_be_empty=may_be_empty, options=options
+            )
         emit_result(
             self.name,
             answer(analysis, frame, options, selection),
@@ -116,20 +118,32 @@ class SubCommand(NamedTuple):
 class ExportOptions(Options):
     """Options of `export`."""
 
-    file: str = option(
-        text="a .csv or .parquet file for the frame, a .zip for the runs with all their files",
+    file: str | None = option(
+        None,
+        "a .csv or .parquet file for the frame, a .zip for the runs with all their files",
         metavar="FILE",
         positional=True,
+    )
+    parquet: str | None = option(
+        None, "a Parquet store that the runs are appended to, instead of FILE", metavar="DIR"
     )
 
 
 def _export(options: ExportOptions, selection: Selection) -> None:
-    """Write the chosen runs to a file.
+    """Write the chosen runs to a file, or append them to a Parquet store.
 
     CSV and Parquet have one row per run with params, metrics and tags; Parquet keeps types and
     units. A .zip holds the runs with all their files: every command reads it as --store, and
     `import` logs it.
+
+    --parquet appends the runs to a folder of Parquet files, partitioned by experiment, month and
+    device. Every command reads it as --store. Runs that it holds already are not appended again.
     """
+    if options.parquet is not None:
+        _export_parquet(options, selection)
+        return
+    if options.file is None:
+        raise ConfigError("FILE", "(none)", "nothing to write to", "give FILE or --parquet DIR")
     path = check_file(
         options.file,
         "FILE",
@@ -141,6 +155,20 @@ def _export(options: ExportOptions, selection: Selection) -> None:
         _export_bundle(frame, path, selection)
     else:
         _export_frame(frame, path)
+
+
+def _export_parquet(options: ExportOptions, selection: Selection) -> None:
+    from analysis.store.write import export_parquet
+
+    if options.file is not None:
+        raise ConfigError("FILE", options.file, "--parquet takes no file", "omit one of the two")
+    folder = Path(options.parquet or "").expanduser().absolute()
+    experiments = selection.experiment or (default_experiment(),)
+    appended, present = export_parquet(
+        load_selection(selection), folder, selection.store, experiments
+    )
+    print(f"{counted(appended, 'run')} appended to {folder}, {present:,} were there already")
+    print(f"Analyze it anywhere: python -m analysis runs --store {shlex.quote(str(folder))}")
 
 
 def _export_bundle(frame: pd.DataFrame, path: Path, selection: Selection) -> None:
@@ -327,7 +355,7 @@ _STORE_COMMANDS = (
         name="export",
         options=ExportOptions,
         summary="write chosen runs to a file: their frame as CSV or Parquet, or all of them as a "
-        ".zip for others",
+        ".zip for others, or appended to a Parquet store",
         example="python -m analysis export fc.parquet --family fc --outcome ok",
         action=_export,
     ),

@@ -113,16 +113,16 @@ def _describe_runs(
 ) -> dict[str, Any]:
     """What the page says about the systems, their results, and the location of the runs."""
     stores = [address_of(uri) for uri in context.store] or [address_of()]
-    store = next((address for address in stores if not address.is_bundle), stores[0])
+    store = next((address for address in stores if not address.is_read_only), stores[0])
     export = shlex.join(
         ["python", "-m", "analysis", "export", "runs.csv", *command_line(selection)]
     )
     store_names = [
-        address.public.rpartition("/")[2] if address.is_bundle else address.public
+        address.public.rpartition("/")[2] if address.is_read_only else address.public
         for address in stores
     ]
     ui_command = ""
-    if not store.is_bundle:
+    if not store.is_read_only:
         ui_command = f"python -m paradnn.ui --store {shlex.quote(store.public)}"
     return {
         "names": [population.name for population in shown],

@@ -145,6 +145,32 @@ def _value_text(value: Value) -> str:
     return str(value)
 
 
+def possible_texts(texts: Iterable[str], column: str, option: str = "--where") -> set[str] | None:
+    """The values to which conditions restrict a column of text.
+
+    Args:
+        texts: Conditions, which `parse_condition` reads; all must hold.
+        column: The column.
+        option: Option that an error message names.
+
+    Returns:
+        Every value that a row which meets the conditions may have; None if that is not known
+        without the column.
+    """
+    possible: set[str] | None = None
+    for text in texts:
+        condition = parse_condition(text, option)
+        if condition.column != column or condition.sign != "=":
+            continue
+        value = condition.values[0]
+        # A value with a comma is one value or several.
+        values = {value, *(part.strip() for part in value.split(","))}
+        if _NULL in values or any("*" in part or "?" in part for part in values):
+            continue
+        possible = values if possible is None else possible & values
+    return possible
+
+
 def filter_by_text(
     frame: pd.DataFrame, texts: Iterable[str], option: str = "--where"
 ) -> pd.DataFrame:

@@ -108,10 +108,7 @@ def build_frame(records: stored.Records) -> pd.DataFrame:
 
 def _run_columns(records: stored.Records) -> dict[str, object]:
     """The columns that every run has."""
-    fields = {
-        name: pd.Series([getattr(run, name) for run in records.runs], dtype="str")
-        for name in _RUN_FIELDS
-    }
+    fields = {name: pd.Series(records.texts(name), dtype="str") for name in _RUN_FIELDS}
     kinds = records.tags["kind"]
     outcomes = records.tags["outcome"]
     # Other kinds of runs, of earlier versions, have outcomes too. Only those of points count.
@@ -122,8 +119,8 @@ def _run_columns(records: stored.Records) -> dict[str, object]:
         "run_name": fields["run_name"],
         "experiment": fields["experiment"],
         "status": fields["status"],
-        "start_time": _time_column(run.start_ms for run in records.runs),
-        "end_time": _time_column(run.end_ms for run in records.runs),
+        "start_time": _time_column(records.times("start_ms")),
+        "end_time": _time_column(records.times("end_ms")),
         "parent_run_id": _text_column(records.tags["mlflow.parentRunId"]),
         "artifact_uri": fields["artifact_uri"],
         "family": _text_column(records.params["model.name"]),
@@ -327,13 +324,10 @@ def _text_column(column: stored.Texts) -> pd.Series:
     return pd.Series(pd.array([*column.places, None], dtype="str")[column.codes])
 
 
-def _time_column(milliseconds: Iterable[int | None]) -> pd.Series:
+def _time_column(milliseconds: np.ndarray) -> pd.Series:
     """UTC timestamps; missing for a run that has not ended, or for a time after the year 9999."""
-    missing = np.iinfo(np.int64).min
-    stamps = [
-        ms if ms is not None and 0 <= ms <= _LAST_MILLISECOND else missing for ms in milliseconds
-    ]
-    array = np.array(stamps, dtype="int64")
+    is_valid = (milliseconds >= 0) & (milliseconds <= _LAST_MILLISECOND)
+    array = np.where(is_valid, milliseconds, np.iinfo(np.int64).min)
     return pd.Series(array.view("datetime64[ms]")).dt.tz_localize("UTC")
 
 

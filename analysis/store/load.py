@@ -355,6 +355,8 @@ def _read_artifact(
             return None
         path = folder / name
         return path.read_bytes() if path.is_file() else None
+    if address_of(uri).is_parquet:
+        raise StoreError(f"{name} of run {run_id} is in the store that the run was exported from")
     return _download_artifact(run_id, name, address_of(uri).uri, is_packed=is_packed)
 
 

@@ -23,7 +23,7 @@ from paradnn.store.client import store_errors
 from paradnn.store.files import PACKED, unpack
 from paradnn.store.leases import owner_tag
 from paradnn.store.metrics import stored_name
-from paradnn.store.reader import open_reader
+from paradnn.store.reader import open_reader, read_columns
 from paradnn.store.runs import EXPIRES, OUTCOME_TAGS, OWNER, Query, Row, Run, Values
 from paradnn.store.views import view_tags
 
@@ -58,7 +58,11 @@ def open_experiment(uri: str | None, name: str) -> tuple[Any, str]:
     """
     address = address_of(uri)
     if not address.is_sql and not address.is_server:
-        problem = "a bundle is only read" if address.is_bundle else "it is not a tracking store"
+        problem = "it is not a tracking store"
+        if address.is_bundle:
+            problem = "a bundle is only read"
+        elif address.is_parquet:
+            problem = "a Parquet store takes runs only from python -m analysis export --parquet"
         raise StoreError(
             f"cannot write to {address.public}: {problem}; "
             "give sqlite:///path/of/mlflow.db or an http address"
@@ -156,12 +160,48 @@ def export_bundle(
     Returns:
         The number of runs in the bundle.
     """
+    rows = _read_rows(_with_related_runs(frame), stores, experiments)
+    return write_bundle(path, rows, lambda run: _read_files(run, stores))
+
+
+def export_parquet(
+    frame: pd.DataFrame, folder: Path, stores: Sequence[str], experiments: Sequence[str]
+) -> tuple[int, int]:
+    """Append the runs of a frame to a Parquet store, with their sweeps and ceilings.
+
+    Args:
+        frame: The runs.
+        folder: The Parquet store, which is created if it is absent.
+        stores: Addresses of the stores that the frame is from.
+        experiments: Experiments that the frame is from.
+
+    Returns:
+        The number of runs that were appended, and of those that were there already.
+
+    Raises:
+        ConfigError: The folder holds something else, or cannot be written.
+    """
+    from paradnn.store.parquet import append_runs
+
+    wanted = _with_related_runs(frame)
+    appended = 0
+    total = 0
+    for uri in stores or (None,):
+        query = Query(tuple(experiments), unfinished=True)
+        records, _ = read_columns(address_of(uri), query)
+        runs = records.selected([run.run_id in wanted for run in records.runs])
+        appended += append_runs(folder, runs)
+        total += len(runs.runs)
+    return appended, total - appended
+
+
+def _with_related_runs(frame: pd.DataFrame) -> set[str]:
+    """The ids of the runs of a frame, of their sweeps and of the ceilings that they name."""
     wanted = set(frame["run_id"])
     for column in ("parent_run_id", "ceilings_run"):
         if column in frame:
             wanted |= set(frame[column].dropna())
-    rows = _read_rows(wanted, stores, experiments)
-    return write_bundle(path, rows, lambda run: _read_files(run, stores))
+    return wanted
 
 
 def _read_rows(

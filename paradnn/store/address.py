@@ -25,6 +25,8 @@ _SQLITE = "sqlite:///"
 _SQL = ("sqlite", "postgresql", "mysql", "mssql")
 _HTTP = ("http://", "https://", "databricks")
 BUNDLE = "bundle"  # scheme of the address of a file of results
+PARQUET = "parquet"  # scheme of the address of a Parquet store
+MARKER = "_paradnn.json"  # file in the folder of a Parquet store
 _FOLDER = "artifacts"
 #: Environment variable with trusted artifact folders outside the store, in the syntax of PATH.
 _TRUSTED = "PARADNN_ARTIFACTS"
@@ -74,6 +76,16 @@ class StoreAddress:
         return self.scheme == BUNDLE
 
     @property
+    def is_parquet(self) -> bool:
+        """Whether it is a folder of Parquet files (`paradnn.store.parquet`)."""
+        return self.scheme == PARQUET
+
+    @property
+    def is_read_only(self) -> bool:
+        """Whether runs cannot be logged into it: a file of results or a Parquet store."""
+        return self.is_bundle or self.is_parquet
+
+    @property
     def is_server(self) -> bool:
         """Whether the store is accessed through an MLflow server."""
         return self.uri.startswith(_HTTP)
@@ -95,8 +107,8 @@ def address_of(uri: str | None = None) -> StoreAddress:
     """Return the address of a store, which need not exist.
 
     Args:
-        uri: A tracking URI, or the path of a database, of a folder that holds mlflow.db, or of a
-            .zip of results. Paths become absolute, with `~` expanded. If absent,
+        uri: A tracking URI, or the path of a database, of a folder that holds mlflow.db, of a
+            Parquet store, or of a .zip of results. Paths become absolute, with `~` expanded. If absent,
             MLFLOW_TRACKING_URI or the default applies.
 
     Raises:
@@ -112,13 +124,16 @@ def address_of(uri: str | None = None) -> StoreAddress:
     try:
         if ":" not in uri and uri != "databricks":
             path = Path(uri).expanduser().absolute()
-            if path.is_dir():
+            is_parquet = (path / MARKER).is_file()
+            if path.is_dir() and not is_parquet:
                 in_subfolder = path / "mlruns" / "mlflow.db"
                 if in_subfolder.is_file():
                     path = in_subfolder
                 else:
                     path = path / "mlflow.db"
-            if path.suffix == ".zip":
+            if is_parquet:
+                uri = f"{PARQUET}:{path}"
+            elif path.suffix == ".zip":
                 uri = f"{BUNDLE}:{path}"
             elif path.suffix == ".db":
                 uri = f"{_SQLITE}{path}"

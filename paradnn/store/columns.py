@@ -5,6 +5,7 @@ A million runs fit in memory.
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from itertools import compress, islice
 from typing import Any, Self, get_args
 
@@ -93,6 +94,28 @@ def _texts(column: pa.DictionaryArray) -> Texts:
     return Texts(column.indices.to_numpy(), {text: code for code, text in enumerate(distinct)})
 
 
+class RunFields(Sequence[Run]):
+    """Runs whose fields are stored as columns, so that millions fit in memory.
+
+    Args:
+        columns: Field of `Run` -> its values.
+    """
+
+    def __init__(self, columns: dict[str, pa.Array]) -> None:
+        self.columns = columns
+
+    def __len__(self) -> int:
+        return len(self.columns["run_id"])
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[position] for position in range(*index.indices(len(self)))]
+        return Run(*(self.columns[name][int(index)].as_py() for name in Run._fields))
+
+    def __iter__(self) -> Iterator[Run]:
+        return map(Run, *(self.columns[name].to_pylist() for name in Run._fields))
+
+
 class Records:
     """Runs and their values as columns.
 
@@ -100,22 +123,57 @@ class Records:
 
     Attributes:
         runs: The runs, each once.
-        index: Run id -> i.
         params: Param name -> column.
         tags: Tag name -> column.
         metrics: Metric name -> float64 array of shape (runs,).
     """
 
     def __init__(self, runs: Iterable[Run]) -> None:
-        unique = {run.run_id: run for run in runs}
-        self.runs = list(unique.values())
-        length = len(unique)
-        self.index = dict(zip(unique, range(length), strict=True))
+        self.runs: Sequence[Run]
+        if isinstance(runs, RunFields):
+            self.runs = runs
+        else:
+            self.runs = list({run.run_id: run for run in runs}.values())
+        length = len(self.runs)
         self.params: defaultdict[str, Texts] = defaultdict(lambda: Texts.missing(length))
         self.tags: defaultdict[str, Texts] = defaultdict(lambda: Texts.missing(length))
         self.metrics: defaultdict[str, NDArray[np.float64]] = defaultdict(
             lambda: np.full(length, np.nan)
         )
+
+    @cached_property
+    def index(self) -> dict[str, int]:
+        """Run id -> i."""
+        return {run.run_id: position for position, run in enumerate(self.runs)}
+
+    def texts(self, name: str) -> list[str | None] | pa.Array:
+        """Return a text field of `Run` of every run."""
+        if isinstance(self.runs, RunFields):
+            return self.runs.columns[name]
+        return [getattr(run, name) for run in self.runs]
+
+    def times(self, name: str) -> NDArray[np.int64]:
+        """Return a time field of `Run` of every run in Unix milliseconds, of shape (runs,).
+
+        A missing time is -1.
+        """
+        if isinstance(self.runs, RunFields):
+            times = self.runs.columns[name].fill_null(-1).to_numpy()
+        else:
+            given = (getattr(run, name) for run in self.runs)
+            times = np.array([-1 if time is None else time for time in given], dtype="int64")
+        return times
+
+    def rows(self) -> list[Row]:
+        """Return the runs with their values."""
+        rows = [Row(run, {}, {}, {}) for run in self.runs]
+        for kind in get_args(Values):
+            for name, column in getattr(self, kind).items():
+                values = self.numbers(name).tolist() if kind == "metrics" else column
+                for row, value in zip(rows, values, strict=True):
+                    if value is not None and value == value:
+                        getattr(row, kind)[name] = value
+        return rows
 
     @classmethod
     def of(cls, rows: Sequence[Row]) -> Self:
@@ -163,10 +221,7 @@ class Records:
             getattr(self, kind)[name] = Texts(column, own_places)
 
     def chosen(self, query: Query) -> Self:
-        """Return the runs that satisfy the tag filters and the outcome condition of a query.
-
-        A subset has only the tags of its runs; its params and metrics are still to be added.
-        """
+        """Return the runs that satisfy the tag filters and the outcome condition of a query."""
         nothing = Texts.missing(len(self.runs))
         conditions = [
             [self.tags.get(name, nothing).are(text) for text in texts]
@@ -175,14 +230,23 @@ class Records:
         if query.needs_outcome:
             conditions.append([self.tags.get(name, nothing).codes >= 0 for name in OUTCOME_TAGS])
         accepted = np.logical_and.reduce([np.logical_or.reduce(each) for each in conditions])
+        return self.selected(accepted)
+
+    def selected(self, accepted: Any) -> Self:
+        """Return the runs that a mask of shape (runs,) selects, with their values."""
+        accepted = np.asarray(accepted, dtype=bool)
         if np.all(accepted):
             return self
         part = type(self)(compress(self.runs, accepted))
-        tags = (
-            (name, Texts(column.codes[accepted], column.places))
-            for name, column in self.tags.items()
-        )
-        part.tags.update((name, column) for name, column in tags if np.any(column.codes >= 0))
+        for kind in ("params", "tags"):
+            for name, column in getattr(self, kind).items():
+                texts = Texts(column.codes[accepted], column.places)
+                if np.any(texts.codes >= 0):
+                    getattr(part, kind)[name] = texts
+        for name, numbers in self.metrics.items():
+            kept = numbers[accepted]
+            if not np.all(np.isnan(kept)):
+                part.metrics[name] = kept
         return part
 
     @classmethod

@@ -62,9 +62,13 @@ def open_reader(
         from paradnn.store.bundle import BundleReader
 
         return BundleReader(address)
+    if address.is_parquet:
+        from paradnn.store.parquet import ParquetReader
+
+        return ParquetReader(address)
     if not address.is_sql and not address.is_server:
         raise StoreError(
-            f"no tracking store at {address.public}: give the path of an mlflow.db or of a .zip of results, the "
+            f"no tracking store at {address.public}: give the path of an mlflow.db, of a Parquet store or of a .zip of results, the "
             "address of a database such as sqlite:///path/of/mlflow.db, or the http address of an mlflow server"
         )
     if way == "sql" and not address.is_sql:

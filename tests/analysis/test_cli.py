@@ -114,7 +114,7 @@ REJECTED = [
     ("boxplot --family fc --platform gpu", "no run meets all of --family fc --platform gpu"),
     (
         "runs --store /none",
-        "no tracking store at /none: give the path of an mlflow.db or of a .zip of",
+        "no tracking store at /none: give the path of an mlflow.db, of a Parquet store or",
     ),
     ("runs --store /nowhere", "no tracking store at /nowhere: give the path of an mlflow.db"),
     ("runs --store /tmp", "no tracking store at sqlite:////tmp/mlflow.db: measure first"),
