@@ -110,11 +110,7 @@ def overhead(frame: pd.DataFrame, options: OverheadOptions) -> Result:
         HeterogeneousError: runs of a device are heterogeneous.
     """
     require_runs(frame)
-    columns = {f"phase_{name}_seconds": name for name in PHASES}
-    seconds = frame.reindex(columns=list(columns)).rename(columns=columns).astype("float64")
-    seconds = seconds.where(np.isfinite(seconds)).dropna(how="all").dropna(axis=1, how="all")
-    # Published and imported runs have no phases, so they need not be homogeneous with others.
-    timed = frame.loc[seconds.index]
+    timed, seconds = phase_seconds(frame)
     spent = seconds.fillna(0.0)
     if options.layers:
         return _layers(timed, spent, options)
@@ -131,6 +127,18 @@ def overhead(frame: pd.DataFrame, options: OverheadOptions) -> Result:
         sources=tuple(timed["run_id"]),
         pooled=pooled_within(timed, ["device"], pool=options.pool) if len(timed) else "",
     )
+
+
+def phase_seconds(frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the runs that record phases, and their seconds by phase.
+
+    Published and imported runs have no phases, so they need not be homogeneous with others. A phase
+    that a run lacks is missing.
+    """
+    columns = {f"phase_{name}_seconds": name for name in PHASES}
+    seconds = frame.reindex(columns=list(columns)).rename(columns=columns).astype("float64")
+    seconds = seconds.where(np.isfinite(seconds)).dropna(how="all").dropna(axis=1, how="all")
+    return frame.loc[seconds.index], seconds
 
 
 def _answer(spent: pd.DataFrame, untimed: int) -> AnalysisAnswer:

@@ -24,7 +24,7 @@ from analysis.sides import is_speed
 from analysis.store.conditions import Condition, Conditions, filter_rows, format_conditions
 from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneous
 from analysis.versions import sort_versions
-from paradnn.core.errors import InsufficientData, ParadnnError
+from paradnn.core.errors import ConfigError, InsufficientData, ParadnnError
 from paradnn.core.words import counted
 from paradnn.statistics.contrast import Contrast
 from paradnn.statistics.dependence import Component, shared_levels
@@ -532,6 +532,21 @@ def _scaling(check: Check, data: Data) -> CheckFinding:
     return _finding(check, "non-parallel fraction", estimates, points)
 
 
+def _layers(check: Check, data: Data) -> CheckFinding:
+    from analysis.analyses.overhead import layer_seconds, phase_seconds, phase_share
+
+    timed, spent = phase_seconds(side(data, check.where))
+    drivers = layer_seconds(timed, spent.fillna(0.0))
+    if drivers.empty:
+        raise InsufficientData("none of these runs records the session and phases of its driver")
+    unknown = [name for name in check.layers if name not in drivers]
+    if unknown:
+        known = ", ".join(map(str, drivers))
+        raise ConfigError("layers", ", ".join(unknown), "no such layer", f"choose from {known}")
+    share = phase_share(drivers.reset_index(drop=True), check.layers)
+    return _finding(check, "share of the wall time", [share], len(drivers))
+
+
 _EVALUATORS: dict[str, Callable[[Check, Data], CheckFinding]] = {
     "trend": _trend,
     "ranking": _ranking,
@@ -541,6 +556,7 @@ _EVALUATORS: dict[str, Callable[[Check, Data], CheckFinding]] = {
     "share": _share,
     "outcome": _outcome,
     "scaling": _scaling,
+    "layers": _layers,
 }
 
 

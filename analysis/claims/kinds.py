@@ -117,6 +117,10 @@ KINDS = {
     "scaling": CheckKind(
         statement="non-parallel fraction over {by} is {bound}", optional=("metric", "by")
     ),
+    # The share of layers of the stack in the wall time of drivers, as `overhead --layers` has it.
+    "layers": CheckKind(
+        statement="share of {layers} in a driver's wall time is {bound}", required=("layers",)
+    ),
 }
 
 
@@ -143,6 +147,7 @@ class Check:
     a_outcome: tuple[str, ...] = ("ok",)
     b_outcome: tuple[str, ...] = ("oom_host", "oom_device", "oom_predicted")
     by: str = "devices"
+    layers: tuple[str, ...] = ()
 
     def sentence(self) -> str:
         """Return what is checked as text."""
@@ -167,6 +172,7 @@ class Check:
             "sides": sides,
             "middle": self.middle(),
             "than": ", ".join(self.than),
+            "layers": " and ".join(self.layers),
             "a_outcome": "|".join(self.a_outcome),
             "b_outcome": "|".join(self.b_outcome),
         }

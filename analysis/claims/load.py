@@ -29,8 +29,8 @@ def load_claims(path: Path) -> tuple[StatedClaim, ...]:
     """Read the claims in a user's file, or in a packaged file.
 
     Args:
-        path: Path of the file. The name of a packaged file (observations.yaml, engines.yaml)
-            selects that file, unless a file at the path exists.
+        path: Path of the file. The name of a packaged file (observations.yaml, engines.yaml,
+            launchers.yaml) selects that file, unless a file at the path exists.
 
     Raises:
         DataError: If the file cannot be read.

@@ -158,11 +158,9 @@ class Records:
         A missing time is -1.
         """
         if isinstance(self.runs, RunFields):
-            times = self.runs.columns[name].fill_null(-1).to_numpy()
-        else:
-            given = (getattr(run, name) for run in self.runs)
-            times = np.array([-1 if time is None else time for time in given], dtype="int64")
-        return times
+            return np.asarray(self.runs.columns[name].fill_null(-1).to_numpy(), dtype="int64")
+        times = (getattr(run, name) for run in self.runs)
+        return np.array([-1 if time is None else time for time in times], dtype="int64")
 
     def rows(self) -> list[Row]:
         """Return the runs with their values."""

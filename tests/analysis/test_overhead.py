@@ -11,6 +11,9 @@ from analysis.analyses.overhead import (
     overhead,
     phase_share,
 )
+from analysis.claims.evaluate import Data, judge
+from analysis.claims.kinds import ClaimAnswer
+from analysis.claims.load import load_claims, parse_claims
 from paradnn.statistics.dependence import crossed_ratio, shared_levels
 from paradnn.store.metrics import PHASES
 
@@ -153,3 +156,46 @@ def test_layers_of_drivers_per_launcher(tmp_path: Path) -> None:
     assert "bare 33.3% (no interval: fewer than 6 drivers)" in result.text()
     assert f"submitit_slurm {78 / 106:.1%} (" in result.text()
     result.figure().savefig(tmp_path / "layers.png")
+
+
+@pytest.mark.parametrize(
+    ("bound", "expected"),
+    [
+        pytest.param("at_most: 0.9", ClaimAnswer.SUPPORTED, id="above the share"),
+        pytest.param("at_most: 0.3", ClaimAnswer.REFUTED, id="below the share"),
+        pytest.param("at_most: 0.57", ClaimAnswer.NOT_ENOUGH, id="at the share"),
+    ],
+)
+def test_a_claim_about_layers(bound: str, expected: ClaimAnswer) -> None:
+    check = f"{{kind: layers, layers: [queue], {bound}, where: {{launcher: submitit_slurm}}}}"
+    claims = parse_claims(f"- id: x\n  says: s\n  checks: [{check}]", "test")
+
+    [found] = judge(claims, Data(drivers()))
+
+    assert found.answer == expected
+    assert found.findings[0].value == pytest.approx(60 / 106)
+
+
+def test_a_claim_about_too_few_drivers_is_open() -> None:
+    """Two drivers ran without a launcher, and an interval needs six."""
+    check = "{kind: layers, layers: [driver], at_most: 0.9, where: {launcher: 'null'}}"
+    claims = parse_claims(f"- id: x\n  says: s\n  checks: [{check}]", "test")
+
+    [found] = judge(claims, Data(drivers()))
+
+    assert found.answer == ClaimAnswer.NOT_ENOUGH
+
+
+def test_an_unknown_layer_is_named() -> None:
+    check = "{kind: layers, layers: [yarn], at_most: 0.9}"
+    claims = parse_claims(f"- id: x\n  says: s\n  checks: [{check}]", "test")
+
+    [found] = judge(claims, Data(drivers()))
+
+    assert "layers=yarn: no such layer; choose from queue" in found.findings[0].missing
+
+
+def test_the_packaged_claims_about_launchers_are_valid() -> None:
+    claims = load_claims(Path("launchers.yaml"))
+
+    assert {check.bound.high for claim in claims for check in claim.checks} == {0.155, 0.181}
