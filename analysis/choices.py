@@ -19,12 +19,16 @@ from analysis.point_names import model_name
 from analysis.prices import PRICE
 from paradnn.core.metric import interval_names
 from paradnn.core.workload import Workload, requested_workload
+from paradnn.statistics.dependence import Component
 from paradnn.statistics.sessions import FEWEST_SESSIONS, assign_sessions
 
+#: Factor beyond which the end of an interval says nothing about a value: it is open.
+_OPEN_FACTOR = 100.0
 #: Columns that identify a platform.
 PLATFORM = ("device", "environment_id", "framework.name", "software.name")
 _WORK = ("family", "mode", "task", "scenario", "model.", "generate.", "data.", "learn.metric")
 _LEARN = "learn"
+_CLOSED = "closed"
 _LEARNT = ("data.", "learn.metric")
 _TELLING = ("model.", "generate.", *_LEARNT)
 #: Configuration columns: whole names, and prefixes of groups of keys.
@@ -56,6 +60,18 @@ class Task:
     work: Workload
     rows: pd.DataFrame
     varies: tuple[str, ...]
+
+    @property
+    def has_step_times(self) -> bool:
+        """Whether the quantities follow from step times, whose scatter has a prior.
+
+        Latencies of served queries and times to an accuracy may scatter by any factor.
+        """
+        if self.work.name == _LEARN:
+            return False
+        if "scenario" not in self.rows:
+            return True
+        return bool(self.rows["scenario"].fillna(_CLOSED).eq(_CLOSED).all())
 
 
 def tasks(frame: pd.DataFrame) -> list[Task]:
@@ -129,7 +145,7 @@ def _named(known: Mapping[str, object], *, learning: bool) -> tuple[str, Workloa
         )
     scenario = known.get("scenario")
     mode = known.get("mode")
-    if isinstance(scenario, str) and scenario != "closed":
+    if isinstance(scenario, str) and scenario != _CLOSED:
         said = f", {scenario}"
     else:
         said = ""
@@ -177,18 +193,32 @@ def _word(name: str) -> str:
     )
 
 
-def estimate(rows: pd.DataFrame, metric: str, error: float) -> tuple[float, float, float]:
+def estimate(
+    rows: pd.DataFrame,
+    metric: str,
+    error: float,
+    run: Component | None = None,
+    session: Component | None = None,
+) -> tuple[float, float, float]:
     """Estimate a quantity of one choice, with an interval that misses it with probability `error`.
 
     For several runs, the interval is Student's interval of their mean. If they are from at least
     FEWEST_SESSIONS sessions, the mean is over the means of sessions. Logarithms are used if all
-    values are positive and the metric is not a share.
+    values are positive and the metric is not a share. An end that is more than a factor of
+    _OPEN_FACTOR away from the value is open.
 
     For one run, or runs that agree to the last digit, it is the recorded 95% interval. Each side is
     scaled, in standard errors, from 95% to `error`. A value that a schedule fixed is exact.
 
+    Args:
+        rows: The runs of the choice.
+        metric: The quantity.
+        error: Probability with which the interval misses.
+        run: Variance of the logarithm of one run, if more than these runs is known about it.
+        session: The same for the mean of a session.
+
     Returns:
-        The value, and the low and high end of its interval; NaN if unknown.
+        The value, and the low and high end of its interval; NaN if unknown or open.
     """
     if metric in rows:
         values = rows[metric].to_numpy(dtype="float64", na_value=np.nan)
@@ -199,19 +229,20 @@ def estimate(rows: pd.DataFrame, metric: str, error: float) -> tuple[float, floa
     sessions = assign_sessions(rows)[held] if held.sum() > FEWEST_SESSIONS else []
     if not len(values):
         return math.nan, math.nan, math.nan
+    known = run
     if None not in sessions and len(set(sessions)) >= FEWEST_SESSIONS:
         values = pd.Series(values).groupby(sessions).mean().to_numpy()
-    log = bool((values > 0).all()) and not metric.endswith(("accuracy", "fraction"))
+        known = session
+    is_share = metric.endswith(("accuracy", "fraction"))
+    log = bool((values > 0).all()) and not is_share
     if (values != values[0]).any():
-        scaled = np.log(values) if log else values
-        middle = float(scaled.mean())
-        half = float(
-            stats.t.ppf(1 - error / 2, len(values) - 1)
-            * scaled.std(ddof=1)
-            / math.sqrt(len(values))
-        )
-        ends = middle, middle - half, middle + half
-        middle, low, high = map(math.exp, ends) if log else ends
+        if log:
+            return _log_mean(np.log(values), error, known)
+        middle = float(values.mean())
+        half = _half_width(_sample_variance(values), len(values), error)
+        low, high = middle - half, middle + half
+        if is_share:
+            low, high = max(low, 0.0), min(high, 1.0)
         return middle, low, high
     value = float(values[0])
     factor = float(stats.norm.ppf(1 - error / 2) / stats.norm.ppf(0.975))
@@ -220,6 +251,27 @@ def estimate(rows: pd.DataFrame, metric: str, error: float) -> tuple[float, floa
         for end in recorded_interval(metric, rows[held].iloc[0])
     )
     return value, low, high
+
+
+def _log_mean(
+    logs: np.ndarray, error: float, known: Component | None
+) -> tuple[float, float, float]:
+    """Return the geometric mean and the ends of its interval; NaN if they are open."""
+    value = math.exp(logs.mean())
+    half = _half_width(known or _sample_variance(logs), len(logs), error)
+    if half > math.log(_OPEN_FACTOR):
+        return value, math.nan, math.nan
+    return value, value * math.exp(-half), value * math.exp(half)
+
+
+def _sample_variance(values: np.ndarray) -> Component:
+    return Component(float(values.var(ddof=1)), len(values) - 1)
+
+
+def _half_width(variance: Component, count: int, error: float) -> float:
+    """Return the half width of Student's interval of the mean of `count` values."""
+    quantile = float(stats.t.ppf(1 - error / 2, variance.freedom))
+    return quantile * math.sqrt(float(variance.variance) / count)
 
 
 def recorded_interval(metric: str, run: pd.Series) -> tuple[float, float]:

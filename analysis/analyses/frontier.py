@@ -33,11 +33,12 @@ from analysis.store.frame import is_ok, require_homogeneous
 from paradnn.core.errors import ConfigError, InsufficientData
 from paradnn.core.results import ResultDescription
 from paradnn.core.words import counted
-from paradnn.statistics.dependence import Component
+from paradnn.statistics.dependence import MINIMUM_POINTS, Component
 from paradnn.statistics.effects import Schedule, SessionVariance, combine, unit_scatter
 from paradnn.statistics.estimate import LEVEL
 from paradnn.statistics.priors import classify_devices, scatter_priors
 from paradnn.statistics.sessions import assign_sessions
+from paradnn.statistics.variances import moderate_variances
 from paradnn.store.metrics import METRICS
 
 #: Better directions of metrics that are goals only in the context of a choice: the served rate and
@@ -217,7 +218,8 @@ def _describe(one: Frontier, currency: str) -> Paragraph:
         + ("" if row["standing"] == ON else " (undecided)")
         for _, row in rows.head(_LISTED).iterrows()
     ]
-    unknown = int(one.table[[f"{one.x}_high", f"{one.y}_high"]].isna().any(axis=1).sum())
+    ends = [f"{name}_{end}" for name in (one.x, one.y) for end in ("low", "high")]
+    unknown = int(one.table[ends].isna().any(axis=1).sum())
     for count, words in (
         (len(rows) - _LISTED, "not listed, see --csv."),
         (unknown, "with an open interval: measure longer, or replicates."),
@@ -236,9 +238,17 @@ def _quantity(row: pd.Series, metric: str, currency: str, *, interval: bool = Tr
     words = f"{label(metric)} {format_number(row[metric], _unit(metric, currency), digits=3)}"
     low = row[f"{metric}_low"]
     high = row[f"{metric}_high"]
-    if interval and low < high:
-        return f"{words} ({format_number(low, digits=3)} to {format_number(high, digits=3)})"
-    return words
+    if not interval or low == high:
+        return words
+    low_text = format_number(low, digits=3)
+    high_text = format_number(high, digits=3)
+    if pd.isna(low) and pd.isna(high):
+        return f"{words} (open interval)"
+    if pd.isna(low):
+        return f"{words} (at most {high_text})"
+    if pd.isna(high):
+        return f"{words} (at least {low_text})"
+    return f"{words} ({low_text} to {high_text})"
 
 
 def _unit(metric: str, currency: str) -> str:
@@ -472,7 +482,12 @@ def _frontier(
         groups = [rows]
     error = (1 - LEVEL) / (len(groups) * len(metrics))
     shown = [name for name in columns if name != "environment_id"]
-    table = pd.DataFrame([_row(part, shown, metrics, error) for part in groups])
+    scatters = {name: _Scatter.unknown(len(groups)) for name in metrics}
+    if task.has_step_times:
+        scatters = {name: _Scatter.of(groups, name) for name in metrics}
+    table = pd.DataFrame(
+        [_row(part, shown, scatters, place, error) for place, part in enumerate(groups)]
+    )
     whole = table[metrics].notna().all(axis=1)
     table = table[whole].reset_index(drop=True)
     incomplete = int((~whole).sum())
@@ -486,8 +501,10 @@ def _frontier(
     )
     table["choice"] = table["choice"].where(~table["choice"].duplicated(keep=False), numbered)
     box = Box(*np.stack([_ends(table, name) for name in (x, y)], axis=-1))
-    parts = [part for part, kept in zip(groups, whole, strict=True) if kept]
-    tables, apart = _over_sessions(table, parts, (x, y))
+    kept = np.flatnonzero(whole)
+    parts = [groups[place] for place in kept]
+    runs = [[scatters[name].runs[place] for name in (x, y)] for place in kept]
+    tables, apart = _over_sessions(table, parts, (x, y), runs)
     table = table.assign(standing=standings(*tables), efficient=efficient(box))
     table = table.sort_values(x, ascending=less_is_better(x), kind="stable", ignore_index=True)
     return Frontier(task.name, x, y, table, incomplete, apart, rows.attrs.get("pooled", ""))
@@ -511,7 +528,10 @@ def _quantities(
 
 
 def _over_sessions(
-    table: pd.DataFrame, parts: Sequence[pd.DataFrame], names: Sequence[str]
+    table: pd.DataFrame,
+    parts: Sequence[pd.DataFrame],
+    names: Sequence[str],
+    runs: Sequence[Sequence[Component | None]],
 ) -> tuple[tuple[np.ndarray, np.ndarray], bool]:
     """Compare all pairs of choices, and allow for what their sessions may differ by.
 
@@ -525,6 +545,8 @@ def _over_sessions(
         table: The n choices, with `_low` and `_high` of each metric.
         parts: (n,) the runs of each choice.
         names: (k,) the metrics.
+        runs: (n, k) variance of the logarithm of one run, where more than the runs of the choice is
+            known about it.
 
     Returns:
         The tables of `Box.beaten`, and whether sessions decided any of their entries.
@@ -540,7 +562,12 @@ def _over_sessions(
             continue
         sign = 1 if less_is_better(name) else -1
         center = sign * np.log(values)
-        half = np.array([_half_width(_noise(part, name), error) for part in parts])
+        half = np.array(
+            [
+                _half_width(_noise(part, name, known[place]), error)
+                for part, known in zip(parts, runs, strict=True)
+            ]
+        )
         boxes.append(np.stack([center, center - half, center + half]))
         halves[:, place] = half
     box = Box(*np.stack(boxes, axis=-1))
@@ -589,22 +616,80 @@ def _half_width(component: Component, error: float) -> float:
     return quantile * math.sqrt(float(component.variance))
 
 
-def _noise(part: pd.DataFrame, metric: str) -> Component:
+@dataclass(frozen=True)
+class _Scatter:
+    """Knowledge about the scatter of one metric that all choices of a task share.
+
+    Attributes:
+        runs: Posterior variance of the logarithm of one run of each choice; None if only the runs
+            of the choice are known.
+        session: The same for the mean of a session.
+    """
+
+    runs: Sequence[Component | None]
+    session: Component | None
+
+    @classmethod
+    def unknown(cls, count: int) -> _Scatter:
+        """Return the scatter of a metric without a prior."""
+        return cls([None] * count, None)
+
+    @classmethod
+    def of(cls, parts: Sequence[pd.DataFrame], metric: str) -> _Scatter:
+        """Update the priors of step times by the runs of all choices.
+
+        The choices have the mean scatter of all. From MINIMUM_POINTS choices with replicates on,
+        each has its own, shrunk toward that of the others.
+        """
+        known = [part[part[metric].gt(0).fillna(False)] for part in parts if metric in part]
+        if len(known) < len(parts):
+            return cls.unknown(len(parts))
+        own = [_within_sessions(part, metric) for part in known]
+        variances = np.array([one.variance for one in own])
+        freedoms = np.array([one.freedom for one in own])
+        prior = scatter_priors(classify_devices(*parts)).process
+        total = float(freedoms.sum())
+        mean = 0.0
+        if total:
+            mean = float((variances * freedoms).sum()) / total
+        posterior = prior.update(mean, total)
+        runs: list[Component | None] = [posterior] * len(parts)
+        if ((variances > 0) & (freedoms > 0)).sum() >= MINIMUM_POINTS:
+            moderated = moderate_variances(variances, freedoms)
+            for place in np.flatnonzero(freedoms > 0):
+                runs[place] = Component(moderated.variance[place], moderated.freedom[place])
+        return cls(runs, _session_variance(parts, [metric]))
+
+
+def _within_sessions(part: pd.DataFrame, metric: str) -> Component:
+    """Return the variance of a run's logarithm within the sessions of a choice."""
+    logs = pd.Series(np.log(part[metric].to_numpy(dtype="float64")))
+    sessions = pd.Series(assign_sessions(part)).fillna("")
+    deviations = logs - logs.groupby(sessions.to_numpy()).transform("mean")
+    freedom = len(part) - sessions.nunique()
+    if freedom <= 0 or not bool((deviations != 0).any()):
+        return Component(0.0, 0.0)
+    return Component(float((deviations**2).sum()) / freedom, float(freedom))
+
+
+def _noise(part: pd.DataFrame, metric: str, run: Component | None = None) -> Component:
     """Return the variance of a choice's mean logarithm that is due to noise within its sessions.
 
     It comes from the runs of the same session. Without such runs it is that of the recorded
     intervals, to which the prior of the scatter between processes is added if a run timed one
     process or has no interval. A value that a schedule fixed has no noise.
+
+    Args:
+        part: The runs of the choice.
+        metric: The quantity.
+        run: Variance of the logarithm of one run, if more than these runs is known about it.
     """
     known = part[part[metric].notna()]
-    values = known[metric].to_numpy(dtype="float64")
-    count = len(values)
-    logs = pd.Series(np.log(values))
-    sessions = pd.Series(assign_sessions(known)).fillna("")
-    deviations = logs - logs.groupby(sessions.to_numpy()).transform("mean")
-    freedom = count - sessions.nunique()
-    if freedom > 0 and bool((deviations != 0).any()):
-        return Component(float((deviations**2).sum()) / freedom / count, float(freedom))
+    count = len(known)
+    own = _within_sessions(known, metric)
+    if own.freedom > 0:
+        used = run or own
+        return Component(used.variance / count, used.freedom)
     ends = np.array([recorded_interval(metric, row) for _, row in known.iterrows()])
     if (ends[:, 0] == ends[:, 1]).all():
         return Component(0.0, np.inf)
@@ -639,8 +724,13 @@ def _session_variance(parts: Sequence[pd.DataFrame], names: Sequence[str]) -> Co
 
 
 def _row(
-    part: pd.DataFrame, columns: Sequence[str], metrics: Sequence[str], error: float
+    part: pd.DataFrame,
+    columns: Sequence[str],
+    scatters: Mapping[str, _Scatter],
+    place: int,
+    error: float,
 ) -> dict[str, object]:
+    """Return the row of a choice, whose runs are the part at `place`."""
     first = part.iloc[0]
     platform = [
         str(first[name])
@@ -653,8 +743,10 @@ def _row(
         "runs": len(part),
         "run_ids": tuple(part["run_id"]),
     }
-    for name in metrics:
-        row[name], row[f"{name}_low"], row[f"{name}_high"] = estimate(part, name, error)
+    for name, scatter in scatters.items():
+        row[name], row[f"{name}_low"], row[f"{name}_high"] = estimate(
+            part, name, error, run=scatter.runs[place], session=scatter.session
+        )
     return row
 
 

@@ -420,3 +420,27 @@ def test_a_planted_frontier_is_inside_its_intervals() -> None:
     # A true share of 95% falls below 92.9% of 400 in 2.5% of the cases; the seed is fixed.
     assert held / repeats >= 0.929
     assert right / repeats >= 0.95
+
+
+def test_two_replicates_of_closed_runs_have_a_narrow_interval() -> None:
+    rows = pd.DataFrame(
+        [
+            generated(batch, step * factor, replicate=place) | {"run_id": f"{batch}-{place}"}
+            for batch, step in ((1, 10.0), (8, 12.0), (32, 20.0))
+            for place, factor in enumerate((0.99, 1.02))
+        ]
+    )
+    result = frontier(rows, FrontierOptions(x="tokens_per_second", y="tokens_per_second_per_user"))
+    reach = result.table["tokens_per_second_high"] / result.table["tokens_per_second_low"]
+    assert (reach < 1.5).all()
+
+
+def test_an_end_beyond_any_use_is_open() -> None:
+    rows = [served("A", 8, rate, latency) for rate, latency in ((100.0, 5.0), (400.0, 50.0))]
+    rows.append(served("B", 8, 90.0, 60.0))
+    result = frontier(pd.DataFrame(rows))
+    table = result.table.set_index("choice")
+    assert math.isnan(table.loc["A", "latency_p99_ms_high"])
+    assert math.isnan(table.loc["A", "latency_p99_ms_low"])
+    assert "latency p99 15.8 ms (open interval)" in result.text()
+    assert "1 choice with an open interval: measure longer, or replicates." in result.text()
