@@ -132,7 +132,7 @@ def scaling(frame: pd.DataFrame, options: ScalingOptions) -> Result:
     return Result(
         numbers=found.pairs[["family", *others, *_SHOWN]],
         answer=_answer(found, options.by.rpartition(".")[2]),
-        sentences=[*_sentences(found, options.by.rpartition(".")[2])],
+        sentences=[*_sentences(found, options.by)],
         picture=lambda: draw_scaling(found, options),
         sources=tuple(found.measured["run_id"]),
         pooled=found.pooled,
@@ -148,7 +148,10 @@ def _answer(found: Scaling, what: str) -> AnalysisAnswer:
 
     def describe(family: FamilyScaling) -> str:
         speed = format_with_interval(family.efficiency, format_share)
-        return f"{family.family} runs on {family.counts[-1]} {what} at {speed} of the speed without loss"
+        text = f"{family.family} runs on {family.counts[-1]} {what} at {speed} of the speed without loss"
+        if family.efficiency.low > 1:
+            text += ", which is more than linear"
+        return text
 
     if len(ordered) == 1:
         text = describe(best)
@@ -163,22 +166,17 @@ def _answer(found: Scaling, what: str) -> AnalysisAnswer:
     )
 
 
-def _sentences(found: Scaling, what: str) -> Iterator[Paragraph | str]:
+def _sentences(found: Scaling, by: str) -> Iterator[Paragraph | str]:
+    what = by.rpartition(".")[2]
     for family in found.families:
         counts = ", ".join(map(str, family.counts))
         most = family.counts[-1]
-        fraction = family.fraction.value
-        bound = f": more {what} make it slower"
-        if fraction < 1:
-            if fraction > 0:
-                bound = f", so no number of {what} makes it more than {1 / fraction:.3g}x as fast"
-            else:
-                bound = ""
+        scope = f"{family.family}: over {family.points} points on {counts} against 1 ({what}), "
         yield Paragraph(
-            f"{family.family}: over {family.points} points on {counts} against 1 ({what}), "
-            f"{format_percent_interval(family.fraction)} of the step does not run in parallel{bound or ': nothing is lost'}.",
+            f"{scope}{_describe_fraction(family.fraction, what)}.",
             (
                 f"On {most}: a median of {format_percent_interval(family.efficiency)} of the speed of {most} without loss.",
+                *_explain_superlinear(family, by),
             ),
         )
     if found.alone:
@@ -190,6 +188,39 @@ def _sentences(found: Scaling, what: str) -> Iterator[Paragraph | str]:
     for reason in dict.fromkeys(found.apart.values()):
         those = ", ".join(name for name, one in found.apart.items() if one == reason)
         yield f"The interval of {those} rests on the prior of sessions: {reason}."
+
+
+def _describe_fraction(fraction: Estimate, what: str) -> str:
+    """State the part of a step that does not run in parallel, and what follows from it."""
+    share = format_percent_interval(fraction)
+    if fraction.value <= 0:
+        return (
+            f"the speedup is at least the number of {what}, so Amdahl's fraction is not positive: "
+            f"{share}"
+        )
+    if fraction.value < 1:
+        limit = f"{1 / fraction.value:.3g}x"
+        return (
+            f"{share} of the step does not run in parallel, so no number of {what} makes it more "
+            f"than {limit} as fast"
+        )
+    return f"{share} of the step does not run in parallel: more {what} make it slower"
+
+
+def _explain_superlinear(family: FamilyScaling, by: str) -> Iterator[str]:
+    """Say why the speed on n devices may exceed n times that of one."""
+    value = family.efficiency.value
+    if not value > 1:
+        return
+    if not family.efficiency.low > 1:
+        yield "The interval includes 100%, so neither a loss nor a gain is shown."
+        return
+    most = family.counts[-1]
+    yield (
+        f"More than linear: either the parts of the work fit the caches of {most} but not those "
+        f"of 1, or something slowed the baseline on 1. Measure the baseline again with {by}=1 "
+        "replicate=1,2; if it is as slow as before, caches are the likely cause."
+    )
 
 
 def amdahl_speedup(fraction: float, count: np.typing.ArrayLike) -> np.ndarray:

@@ -135,3 +135,34 @@ def test_device_counts_in_time_order_are_reported() -> None:
         assert ("were measured in blocks" in found.text()) == told
         assert (found.table["fraction"].iloc[0] > 0.01) == told
     assert "The sessions are not recorded" in summarised(planted(0.1)).text()
+
+
+@pytest.mark.parametrize(
+    ("factor", "expected", "rejected"),
+    [
+        pytest.param(2.0, "which is more than linear", "includes 100%", id="superlinear"),
+        pytest.param(1.005, "The interval includes 100%", "more than linear", id="by chance"),
+        pytest.param(0.8, "of the speed without loss", "100%, so", id="with a loss"),
+    ],
+)
+def test_an_efficiency_above_one_is_explained(factor: float, expected: str, rejected: str) -> None:
+    """A planted efficiency of `factor` on four devices, in one sweep in random order."""
+    frame = planted(0.0).query("devices in (1, 4)")
+    speed = frame["examples_per_second"].where(
+        frame["devices"].eq(1), frame["examples_per_second"] * factor
+    )
+    order = np.random.default_rng(0).permutation(len(frame))
+    begin = pd.Timestamp("2026-01-01", tz="UTC")
+    frame = frame.assign(
+        examples_per_second=speed,
+        sweep_id="s",
+        sweep_order="random",
+        start_time=begin + pd.to_timedelta(order, unit="m"),
+    )
+    found = summarised(frame)
+    text = found.text()
+    assert expected in text
+    assert rejected not in text
+    assert ("Measure the baseline again with devices=1 replicate=1,2" in text) == (factor == 2.0)
+    assert ("Amdahl's fraction is not positive" in text) == (factor > 1)
+    assert "95% CI" in found.opening()
