@@ -20,9 +20,10 @@ from analysis.lazy import drawing, np, pd
 from analysis.operation_speedup import operations_over
 from analysis.options import column_option, option
 from analysis.pairing import pair, require_like_sessions
+from analysis.point_names import with_point_names
 from analysis.registry import analysis
 from analysis.regression_terms import encode, format_weight
-from analysis.result import Result
+from analysis.result import AnalysisAnswer, Result
 from analysis.sides import (
     PairedOptions,
     Sides,
@@ -52,6 +53,8 @@ from paradnn.statistics.verdict import Verdict
 _MAXIMUM_PANELS = 6
 #: Values of a hyperparameter from which on each may have an effect of its own besides the slope.
 _MINIMUM_VALUES = 3
+#: Columns of the regression that a report shows.
+_WEIGHT_COLUMNS = ("weight", "low", "high", "p", "doubling")
 #: Range of x (largest / smallest) above which the axis is logarithmic.
 _LOG_AXIS_RANGE = 20
 
@@ -134,20 +137,9 @@ def speedup(frame: pd.DataFrame, options: SpeedupOptions) -> Result:
         SchemaError: If the runs of a side are heterogeneous.
     """
     sides = choose_sides(frame, options.a, options.b, ("--a", "--b"), pool=options.pool)
-    on = sides.join_on(options.on)
     if options.operations:
-        return operations_over(sides, on, options.store)
-    numeric = [name for name in sides.a.columns if is_number(sides.a[name])]
-    carry = [name for name in dict.fromkeys(("parameters", options.x)) if name in numeric]
-    result = pair_points(
-        sides.a,
-        sides.b,
-        options.metric,
-        on,
-        carry=carry,
-        terms=options.terms,
-        unit=options.unit,
-    )
+        return operations_over(sides, sides.join_on(options.on), options.store)
+    result = _pair_sides(sides, options)
     return sides.compared(
         cells=result.pairs,
         families=result.families,
@@ -162,6 +154,53 @@ def speedup(frame: pd.DataFrame, options: SpeedupOptions) -> Result:
         ),
         sentences=_describe(result, sides, options),
         picture=lambda: _draw(result, sides, options),
+    )
+
+
+def speedup_dependence(frame: pd.DataFrame, options: SpeedupOptions) -> Result:
+    """Return only what the speedup depends on, for a page that compares the same points anyway.
+
+    The table has a row per family and term of its regression; without any regression, a row per
+    point.
+
+    Raises:
+        ConfigError: If a side has no runs, or the runs lack a column.
+        SchemaError: If the runs of a side are heterogeneous.
+    """
+    sides = choose_sides(frame, options.a, options.b, ("--a", "--b"), pool=options.pool)
+    result = _pair_sides(sides, options)
+    fits = sorted(result.fits, key=lambda fit: -fit.regression.rows)
+    sentences = [_describe_fit(fit) for fit in fits]
+    sentences += [f"{group}: no regression." for group in result.lacking]
+    if fits:
+        weights = [fit.weights.assign(family=fit.family).reset_index() for fit in fits]
+        table = pd.concat(weights, ignore_index=True)[["family", "term", *_WEIGHT_COLUMNS]]
+    else:
+        table = with_point_names(result.pairs[["speedup"]], result.pairs, {})
+    answer = None
+    if sentences:
+        answer = AnalysisAnswer(sentence=sentences[0], points=len(result.pairs))
+    return Result(
+        numbers=table,
+        answer=answer,
+        sentences=sentences,
+        picture=lambda: _draw(result, sides, options),
+        sources=sides.sources,
+        pooled=sides.pooled,
+    )
+
+
+def _pair_sides(sides: Sides, options: SpeedupOptions) -> Speedup:
+    numeric = [name for name in sides.a.columns if is_number(sides.a[name])]
+    carry = [name for name in dict.fromkeys(("parameters", options.x)) if name in numeric]
+    return pair_points(
+        sides.a,
+        sides.b,
+        options.metric,
+        sides.join_on(options.on),
+        carry=carry,
+        terms=options.terms,
+        unit=options.unit,
     )
 
 

@@ -79,7 +79,7 @@ def make_report(
         ],
         chapters=reports,
         choices=choices,
-        roofline=_first_roofline(reports),
+        rooflines=_rooflines(reports),
         comparisons=comparisons,
         claims=claims,
         missing=_group_missing(context.missing),
@@ -99,13 +99,19 @@ def _report_population(population: Population, context: Context) -> PopulationRe
     return PopulationReport(population, sections)
 
 
-def _first_roofline(reports: Sequence[PopulationReport]) -> Section | None:
-    """Return the first section that places models under a roof, for the first screen."""
+def _rooflines(reports: Sequence[PopulationReport]) -> list[tuple[str, Section]]:
+    """Return the section of each system that places its models under a roof, for the first screen.
+
+    Returns:
+        The name of the system and the section.
+    """
+    found = []
     for report in reports:
         for section in report.sections:
             if section.name == "roofline" and section.figure:
-                return section
-    return None
+                found.append((report.population.name, section))
+                break
+    return found
 
 
 def _describe_runs(

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from analysis.analyses.compare import CompareOptions, compare
-from analysis.analyses.speedup import SpeedupOptions, speedup
+from analysis.analyses.speedup import SpeedupOptions, speedup, speedup_dependence
 from analysis.format import format_distinct
 from analysis.labels import label
 from analysis.options import Selection
@@ -169,8 +169,9 @@ def _compare_pair(
         return None
     options = SpeedupOptions(a=(side_a,), b=(side_b,))
     sections = [by_cell]
+    # The comparison has the ratios and the verdict of the same points.
     by_size = make_section(
-        speedup,
+        replace(speedup, function=speedup_dependence),
         SectionSpec(
             options,
             "What the speedup depends on",

@@ -289,3 +289,40 @@ def test_messages_are_no_examples() -> None:
     assert "Heat map: fc" in found
     assert not any("channel" in title for title in found)
     assert found["Messages between processes"].families == ()
+
+
+def test_the_first_screen_has_the_roofline_of_every_system_and_ratios_once() -> None:
+    points = grid(nodes=(64, 256), layers=(4, 8), batches=(16, 64, 256))
+    frame = pd.concat(
+        [
+            runs(
+                points,
+                device=device,
+                environment_id=device,
+                examples_per_second=100 * points["batch_size"].astype(float) ** exponent,
+                flops_per_second=exponent * 1e9,
+                arithmetic_intensity=20.0,
+                peak_flops_per_second=1e12,
+                peak_bytes_per_second=1e11,
+                artifact_uri="",
+                start_time=pd.Timestamp("2026-01-01", tz="UTC"),
+            )
+            for device, exponent in (("A", 0.5), ("B", 0.7), ("C", 0.9))
+        ],
+        ignore_index=True,
+    )
+    text = make_report(frame, Selection())
+    checked(text)
+    first = text[: text.index('<nav aria-label="Contents">')]
+    shown = first[first.index("Roofline of the models") :]
+    assert shown.count("<img") == 3
+    assert re.findall(r'<figure><a href="#p\d-roofline">(\w+)</a>', shown) == [
+        "A",
+        "B",
+        "C",
+    ]
+    compared = text[text.index('<section id="compared">') :].partition('<section id="missing">')[0]
+    by_size = compared[compared.index("What the speedup depends on") :]
+    by_size = by_size[: by_size.index("</details>")]
+    assert "geometric mean" not in by_size
+    assert "standardized weights on log speedup" in by_size
