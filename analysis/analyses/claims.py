@@ -105,7 +105,7 @@ def _overview(verdicts: Sequence[ClaimVerdict]) -> pd.DataFrame:
 @analysis(
     ClaimsOptions,
     name="claims",
-    summary="claims about platforms, each supported, refuted or not enough data",
+    summary="claims about platforms, each supported, refuted, undecided or without data",
     example="python -m analysis claims --only 1,3",
     requires_one_protocol=True,
     gate="queries",
@@ -113,7 +113,7 @@ def _overview(verdicts: Sequence[ClaimVerdict]) -> pd.DataFrame:
     reading=("Supported: the 95% interval of its number lies on the claimed side."),
 )
 def check_claims(frame: pd.DataFrame, options: ClaimsOptions) -> ClaimsResult:
-    """AnalysisAnswer every claim, with its numbers and the data that are missing.
+    """Answer every claim, with its numbers and the data that are missing.
 
     An obstacle to a single check raises nothing; the finding of the check names it.
 
@@ -162,7 +162,7 @@ _ORDER = ("standardized weight", "share", "ratio")
 _LOOKS = {
     ClaimAnswer.SUPPORTED: ("o", 0),
     ClaimAnswer.REFUTED: ("X", 1),
-    ClaimAnswer.NOT_ENOUGH: ("D", 4),
+    ClaimAnswer.UNDECIDED: ("D", 4),
 }
 
 

@@ -31,7 +31,7 @@ from paradnn.statistics.dependence import Component, shared_levels
 from paradnn.statistics.effects import combine, side_effects
 from paradnn.statistics.estimate import Estimate
 from paradnn.statistics.priors import classify_devices, scatter_priors
-from paradnn.statistics.regression import BETWEEN, Regression, regress
+from paradnn.statistics.regression import Regression, regress
 from paradnn.statistics.sessions import MeasurementTimes, measurement_times
 
 #: Model columns that are not hyperparameters.
@@ -49,7 +49,7 @@ UNDECIDED = (
 )
 #: Answers in order of precedence. A claim has the first answer that any measured check has; a check
 #: with several estimates has the first that any estimate has.
-_ANSWER_ORDER = (ClaimAnswer.REFUTED, ClaimAnswer.NOT_ENOUGH, ClaimAnswer.SUPPORTED)
+_ANSWER_ORDER = (ClaimAnswer.REFUTED, ClaimAnswer.UNDECIDED, ClaimAnswer.SUPPORTED)
 
 
 @dataclass
@@ -232,8 +232,8 @@ class CheckFinding:
 
     Attributes:
         check: The check.
-        answer: Its answer. If the interval includes the bound, the answer is NOT_ENOUGH, with `points`
-            above 0.
+        answer: Its answer. It is UNDECIDED if the interval includes the bound, and NO_DATA if there
+            is no number; `points` is then 0.
         quantity: What `value` is.
         value: The number, with its 95% interval from `low` to `high`.
         low: Lower end.
@@ -257,11 +257,11 @@ class CheckFinding:
 
 
 def evaluate(check: Check, data: Data) -> CheckFinding:
-    """AnalysisAnswer a check; if it has no number, the finding says why."""
+    """Answer a check; if it has no number, the finding says why."""
     try:
         return _EVALUATORS[check.kind](check, data)
     except ParadnnError as problem:
-        return CheckFinding(check, ClaimAnswer.NOT_ENOUGH, missing=str(problem))
+        return CheckFinding(check, ClaimAnswer.NO_DATA, missing=str(problem))
 
 
 def _finding(
@@ -281,7 +281,7 @@ def _finding(
     answer = next(answer for answer in _ANSWER_ORDER if answer in answers)
     worst = estimates[answers.index(answer)]
     missing = ""
-    if answer is ClaimAnswer.NOT_ENOUGH:
+    if answer is ClaimAnswer.UNDECIDED:
         missing = UNDECIDED
         if not np.isfinite([worst.low, worst.high]).all():
             verb = "is" if points == 1 else "are"
@@ -611,10 +611,6 @@ def _regress_on(
             raise InsufficientData(
                 f"{name} does not vary in these {counted(regression.rows, 'point')}"
             )
-        if regression.weights["between"][name] >= BETWEEN:
-            raise InsufficientData(
-                f"other values of {name} were measured in other sessions, which may differ as much"
-            )
     return regression
 
 
@@ -664,7 +660,7 @@ class ClaimVerdict:
     """A claim with the findings of its checks.
 
     It is refuted if any check is. It is supported if some check is, and every one that has data.
-    Otherwise the data do not suffice.
+    Otherwise it is undecided, or no check has data.
     """
 
     claim: StatedClaim
@@ -677,7 +673,7 @@ class ClaimVerdict:
         for answer in _ANSWER_ORDER:
             if answer in answers:
                 return answer
-        return ClaimAnswer.NOT_ENOUGH
+        return ClaimAnswer.NO_DATA
 
     @property
     def title(self) -> str:
@@ -702,7 +698,7 @@ class ClaimVerdict:
 
 
 def judge(claims: Sequence[StatedClaim], data: Data) -> tuple[ClaimVerdict, ...]:
-    """AnalysisAnswer every claim over one frame."""
+    """Answer every claim over one frame."""
     return tuple(
         ClaimVerdict(claim, tuple(evaluate(check, data) for check in claim.checks))
         for claim in claims
@@ -760,7 +756,7 @@ def sentences(verdict: ClaimVerdict) -> list[str]:
     lines = [_describe(finding) for finding in verdict.findings if finding.points]
     missing = Counter(finding.missing for finding in verdict.findings if not finding.points)
     for reason, count in missing.items():
-        lines.append(f"{ClaimAnswer.NOT_ENOUGH}: {reason} ({counted(count, 'check')})")
+        lines.append(f"{ClaimAnswer.NO_DATA}: {reason} ({counted(count, 'check')})")
     return lines
 
 

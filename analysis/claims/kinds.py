@@ -16,7 +16,8 @@ class ClaimAnswer(StrEnum):
 
     SUPPORTED = "supported"
     REFUTED = "refuted"
-    NOT_ENOUGH = "not enough data"
+    UNDECIDED = "undecided"
+    NO_DATA = "no data"
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Bound:
             return ClaimAnswer.SUPPORTED
         if high < self.low or low > self.high:
             return ClaimAnswer.REFUTED
-        return ClaimAnswer.NOT_ENOUGH
+        return ClaimAnswer.UNDECIDED
 
     def __str__(self) -> str:
         if self.high == math.inf:

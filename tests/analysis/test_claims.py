@@ -44,7 +44,8 @@ def answer(
 
 YES = "supported"
 NO = "refuted"
-UNSURE = "not enough data"
+UNSURE = "undecided"
+NO_DATA = "no data"
 SPEED = "metric: examples_per_second"
 TPU_GPU = "a: {platform.name: tpu}, b: {platform.name: gpu}"
 
@@ -276,7 +277,7 @@ def test_every_version_is_compared_with_the_one_before(
         parts.append(side("cpu", POINTS, FLAT * speeds[number] * np.roll(NOISE, number), **named))
     check = "{kind: ratio, successive: version.tensorflow, at_least: 1}"
     assert answer(check, pd.concat(parts, ignore_index=True))[0] == expected
-    assert answer(check, parts[0]) == (UNSURE, "one version.tensorflow alone: 2.8")
+    assert answer(check, parts[0]) == (NO_DATA, "one version.tensorflow alone: 2.8")
 
 
 def operations(frame: pd.DataFrame, shares: dict[str, float], rate: float = 1.0) -> pd.DataFrame:
@@ -308,11 +309,11 @@ def test_a_share_adds_up_the_operations_that_are_meant() -> None:
         "an operation that never ran took no time"
     )
     unsaid = "the operation tables do not record arithmetic_intensity"
-    assert answer(check + "{arithmetic_intensity: '<75'}}", frame) == (UNSURE, unsaid)
+    assert answer(check + "{arithmetic_intensity: '<75'}}", frame) == (NO_DATA, unsaid)
     full = operations(frame, {"MatMul": 0.7, "AllReduce": 0.2, "Add": 0.1})
     assert answer(check + "{arithmetic_intensity: '<75'}}", frame, full)[0] == "supported"
     unprofiled = "none of these 64 runs was profiled; measure with measure.profile=true"
-    assert answer(check + "{type: Add}}", side("tpu", POINTS, FLAT)) == (UNSURE, unprofiled)
+    assert answer(check + "{type: Add}}", side("tpu", POINTS, FLAT)) == (NO_DATA, unprofiled)
 
 
 def test_speedups_of_operations_are_paired_by_point_and_type() -> None:
@@ -346,8 +347,8 @@ def test_an_outcome_share_is_over_the_points_that_both_tried() -> None:
         (gpu, cpu, (YES, "")),
         (gpu, cpu.assign(outcome="oom_host"), (NO, "")),
         (gpu, cpu.assign(outcome=np.where(tried, "ok", "oom_host")), (YES, "")),
-        (gpu, cpu[~large], (UNSURE, untried)),
-        (gpu[~large], cpu, (UNSURE, "no point ended as oom_host|oom_device|oom_predicted")),
+        (gpu, cpu[~large], (NO_DATA, untried)),
+        (gpu[~large], cpu, (NO_DATA, "no point ended as oom_host|oom_device|oom_predicted")),
     ):
         check = "{kind: outcome, a: {platform.name: cpu}, b: {platform.name: gpu}, at_least: 0.6}"
         said, missing = answer(check, pd.concat([one, other]))
@@ -395,7 +396,7 @@ def test_an_outcome_share_is_over_the_points_that_both_tried() -> None:
     ],
 )
 def test_a_finding_names_the_missing_data(check: str, missing: str) -> None:
-    assert answer(check, side("tpu", POINTS, NOISE, seed=0)) == ("not enough data", missing)
+    assert answer(check, side("tpu", POINTS, NOISE, seed=0)) == (NO_DATA, missing)
 
 
 def test_sides_without_a_common_point_are_reported() -> None:
@@ -413,8 +414,8 @@ def test_a_claim_is_supported_by_checks_with_data_and_refuted_by_one() -> None:
         ((good, absent), "supported"),
         ((good, bad), "refuted"),
         ((unsure, bad), "refuted"),
-        ((good, unsure), "not enough data"),
-        ((absent,), "not enough data"),
+        ((good, unsure), UNSURE),
+        ((absent,), NO_DATA),
     ):
         claims = parse_claims(f"- {{id: 1, says: it, checks: [{', '.join(checks)}]}}", "test")
         verdicts = judge(claims, Data(frame))
@@ -423,7 +424,7 @@ def test_a_claim_is_supported_by_checks_with_data_and_refuted_by_one() -> None:
         assert f"1. it: {expected.upper()}" in words
         if absent in checks and good in checks:
             assert "as far as measured: 1 of 2 checks" in words
-            assert "not enough data: no runs with family=rnn (1 check)" in words
+            assert "no data: no runs with family=rnn (1 check)" in words
         assert list(table(verdicts)["claim_answer"]) == [expected] * len(checks)
 
 
@@ -543,7 +544,7 @@ def test_claims_answers_a_users_own(
         "devices=1",
     )
     out = run(capsys, *chosen, "--file", MINE, "--figure", str(png))
-    assert out.startswith("2 claims: 1 supported, 1 refuted, 0 not enough data.\n")
+    assert out.startswith("2 claims: 1 supported, 1 refuted, 0 undecided, 0 no data.\n")
     assert (
         "wide. Batches pay: SUPPORTED\n  supported: examples_per_second rises with batch_size: rank "
     ) in out
@@ -747,7 +748,7 @@ def test_the_fourteen_observations_load_and_an_empty_frame_answers_none() -> Non
     asked = {check.kind for claim in claims for check in claim.checks}
     assert asked | {"threshold"} == set(KINDS)
     verdicts = judge(claims, Data(runs(POINTS, examples_per_second=100.0)))
-    assert {verdict.answer for verdict in verdicts} == {"not enough data"}
+    assert {verdict.answer for verdict in verdicts} == {NO_DATA}
     assert all(finding.missing for verdict in verdicts for finding in verdict.findings)
 
 

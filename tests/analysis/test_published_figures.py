@@ -112,9 +112,7 @@ def test_the_papers_observations_are_answered_as_far_as_its_data_go(frame: pd.Da
         each.claim.id: each
         for each in judge(observations(), Data(frame, lambda runs: load_types(runs)))
     }
-    assert {verdicts[str(name)].answer for name in (*range(4, 7), *range(9, 15))} == {
-        "not enough data"
-    }
+    assert {verdicts[str(name)].answer for name in (*range(4, 7), *range(9, 15))} == {"no data"}
     assert (
         verdicts["6"].findings[0].missing == "no runs with family=fc, mode=train, platform.name=cpu"
     )
@@ -126,7 +124,7 @@ def test_the_papers_observations_are_answered_as_far_as_its_data_go(frame: pd.Da
     }
     assert all(verdict.answer != "refuted" for verdict in verdicts.values())
     large, small = verdicts["7"].findings[1:3]
-    assert (large.answer, small.answer) == ("supported", "not enough data")
+    assert (large.answer, small.answer) == ("supported", "undecided")
     plain = plain_pairs()
     for finding, batch in ((large, 16384), (small, 64)):
         wins = plain.loc[plain["batch_size"] == batch, "speedup"] > 1
