@@ -17,7 +17,8 @@ from paradnn.core.errors import InsufficientData
 from paradnn.core.words import counted
 from paradnn.statistics.decision import adjust_p_values
 from paradnn.statistics.dependence import Levels
-from paradnn.statistics.regression import BETWEEN, Regression, regress
+from paradnn.statistics.priors import ScatterPriors
+from paradnn.statistics.regression import Regression, regress
 from paradnn.statistics.sessions import MeasurementTimes
 
 #: Probability, per fit without any interaction, that some pair is said to interact.
@@ -37,7 +38,7 @@ class Interactions:
             `combined_high`, the factor by which both changes together differ from the product of
             the two alone (NaN unless the metric is a logarithm); and `verdict`: "interact",
             "values interact" (at the measured values, but no trend along them is shown),
-            "not shown", "none (sessions)" or "none (order)".
+            "not shown", "undecided (sessions)" or "undecided (order)".
         is_log: Whether the metric is a logarithm.
     """
 
@@ -57,6 +58,7 @@ def fit_interactions(
     is_log: bool,
     levels: Levels | None,
     when: MeasurementTimes | None,
+    priors: ScatterPriors | None = None,
 ) -> Interactions:
     """Fit a metric on hyperparameters and on the products of all pairs of them.
 
@@ -71,6 +73,7 @@ def fit_interactions(
         is_log: Whether to explain the logarithm of the metric.
         levels: Levels that the points share; None for independent points.
         when: When the points were measured.
+        priors: Priors of the scatter; None for those of shared machines.
 
     Raises:
         InsufficientData: If fewer than two hyperparameters vary, or there are too few points.
@@ -91,7 +94,9 @@ def fit_interactions(
         raise InsufficientData("interactions need two hyperparameters that vary")
     whole = pd.concat([design[varying], pd.DataFrame(products)], axis=1)
     scale = np.log if is_log else np.asarray
-    regression = regress(whole, values, scale, levels=levels, when=when, products=factors)
+    regression = regress(
+        whole, values, scale, levels=levels, when=when, products=factors, priors=priors
+    )
     names = [name for name in products if name in regression.weights.index]
     weights = regression.weights.loc[names]
     weights = weights.assign(p_adjusted=_adjusted(weights, "p"), verdict=_verdicts(weights))
@@ -110,8 +115,8 @@ def fit_interactions(
 
 
 def _adjusted(weights: pd.DataFrame, name: str) -> np.ndarray:
-    """Return a column of p values, adjusted for the number of products that have a verdict."""
-    return adjust_p_values(weights[name].mask(weights["between"] >= BETWEEN).to_numpy())
+    """Return a column of p values, adjusted for the number of products."""
+    return adjust_p_values(weights[name].to_numpy())
 
 
 def _verdicts(weights: pd.DataFrame) -> np.ndarray:
@@ -119,8 +124,8 @@ def _verdicts(weights: pd.DataFrame) -> np.ndarray:
     is_shown = (_adjusted(weights, "p") <= _FALSE_POSITIVE_RATE) & excludes_zero
     of_values = _adjusted(weights, "p_given") <= _FALSE_POSITIVE_RATE
     return np.select(
-        [weights["between"] >= BETWEEN, is_shown, weights["drift"] > 0, of_values],
-        ["none (sessions)", "interact", "none (order)", "values interact"],
+        [is_shown, weights["limit"] == "sessions", weights["limit"] == "order", of_values],
+        ["interact", "undecided (sessions)", "undecided (order)", "values interact"],
         "not shown",
     )
 
@@ -173,12 +178,15 @@ def describe_interactions(found: Interactions, r2_without: float) -> Iterator[st
             "doubles a number, or selects a value instead of its base."
         )
     for verdict, reason in (
-        ("none (sessions)", "values were measured in different sessions"),
-        ("none (order)", "values were measured one after the other"),
+        ("undecided (sessions)", "values were measured in different sessions"),
+        ("undecided (order)", "values were measured one after the other"),
     ):
         rows = by_verdict.get(verdict)
         if rows is not None:
-            yield f"No verdict on {', '.join(map(str, rows.index))}: {reason}."
+            yield (
+                f"Undecided: {', '.join(map(str, rows.index))}; {reason}, which the interval "
+                "allows for."
+            )
     yield (
         f"On held-out points R² is {found.regression.r2_held_out:.2f} with interactions and "
         f"{r2_without:.2f} without."

@@ -6,9 +6,10 @@ that one standard deviation more of the hyperparameter brings half a standard de
 metric.
 
 Here each weight has an interval, which allows for unequal scatter and for values that each have an
-effect of their own, and a verdict. There is no verdict on a hyperparameter that varied together
-with the session that measured it. Each family on each device has its own fit. Constant and
-collinear columns cannot have a weight and are named instead.
+effect of their own, and a verdict. If a hyperparameter varied together with the session that
+measured it, or with time, the interval allows for what sessions and a drift do
+(`paradnn.statistics.priors`). Each family on each device has its own fit. Constant and collinear
+columns cannot have a weight and are named instead.
 
 --interactions shows whether the effect of one hyperparameter depends on the value of another.
 --shares divides the variance among the hyperparameters.
@@ -47,8 +48,9 @@ from paradnn.core.words import counted
 from paradnn.statistics.decision import adjust_p_values
 from paradnn.statistics.dependence import Component, Levels, Unit, shared_levels, sum_components
 from paradnn.statistics.estimate import LEVEL
-from paradnn.statistics.regression import BETWEEN, Regression, independent_columns, regress
-from paradnn.statistics.sessions import ALLOWANCE, MeasurementTimes, measurement_times
+from paradnn.statistics.priors import ScatterPriors, classify_devices, scatter_priors
+from paradnn.statistics.regression import Regression, independent_columns, regress
+from paradnn.statistics.sessions import MeasurementTimes, measurement_times
 from paradnn.statistics.variance_shares import Share, variance_shares
 
 #: Probability, per fit without any effect, that some term is said to matter.
@@ -92,8 +94,8 @@ class Fit(GroupKey):
         weights: The weights of the regression, the largest first. Further columns are
             `p_adjusted`, for the number of terms; `doubling`, the factor by which doubling the
             hyperparameter multiplies the metric (NaN unless both are logarithms); and `verdict`:
-            "depends", "values differ" (but no slope is shown), "not shown", "none (sessions)" or
-            "none (order)".
+            "depends", "values differ" (but no slope is shown), "not shown", and "undecided
+            (sessions)" or "undecided (order)" if these alone widen the interval to include 0.
         constant: The value of every column without variation.
         paragraph: The findings as text.
         sample: What the points are a sample of, such as "23 models and 9 batch sizes".
@@ -128,7 +130,7 @@ class Fit(GroupKey):
         """Return whether a term may weigh as much as the strongest."""
         a = self.weights.loc[strongest]
         b = self.weights.loc[other]
-        if b["verdict"].startswith("none"):
+        if b["verdict"].startswith("undecided"):
             return True
         correlations = self.regression.correlation.to_numpy()
         terms = self.regression.correlation.index
@@ -226,7 +228,7 @@ def _rows(fit: Fit, metric: str) -> pd.DataFrame:
 
 
 def _weight_rows(weights: pd.DataFrame, regression: Regression) -> pd.DataFrame:
-    rows = weights.drop(columns=["p_given", "between", "drift"], errors="ignore")
+    rows = weights.drop(columns=["p_given", "limit"], errors="ignore")
     rows = rows.rename_axis("term").reset_index()
     return rows.assign(points=regression.rows, r2=regression.r2, r2_held_out=regression.r2_held_out)
 
@@ -235,9 +237,14 @@ def _answer(fits: Sequence[Fit], metric: str, headline: Highlight | None) -> Ana
     """State what the metric depends on most, or that no dependence is shown."""
     points = sum(fit.regression.rows for fit in fits)
     if headline is None:
-        groups = ", ".join(dict.fromkeys(fit.family for fit in fits))
-        sentence = f"No hyperparameter of {groups} is shown to change the {label(metric)}."
-        return AnalysisAnswer(sentence=sentence, points=points)
+        fit = max(fits, key=lambda fit: fit.regression.rows)
+        row = fit.weights.iloc[0]
+        sentence = (
+            f"Undecided what {label(metric)} of {fit.family} depends on: {label(str(row.name))} has "
+            f"the largest weight, {row['weight']:+.2f} (95% CI {row['low']:+.2f} to "
+            f"{row['high']:+.2f}) over {counted(fit.regression.rows, 'point')}."
+        )
+        return AnalysisAnswer(sentence=sentence, points=points, basis=fit.sample)
     sentence = f"{headline.words[0].upper()}{headline.words[1:]}"
     samples = dict.fromkeys(fit.sample for fit in fits)
     return AnalysisAnswer(sentence=sentence, points=points, basis="; ".join(samples))
@@ -262,10 +269,9 @@ def _headline(fits: Sequence[Fit], metric: str) -> Highlight | None:
     if pd.notna(row["doubling"]):
         factor = f"{row['doubling']:.2f}"
         sentence += f"; doubling it multiplies it by {factor}"
-    sentence += "."
     if rivals:
-        names = " or ".join(map(label, rivals))
-        sentence += f" Whether it depends more on {names} is not shown."
+        sentence += f"; {' or '.join(map(label, rivals))} may weigh as much"
+    sentence += "."
     return Highlight("What it depends on", sentence)
 
 
@@ -309,6 +315,7 @@ def _fit(
         logarithms(values, metric, "leave those runs out with --where")
     levels = shared_levels(rows, options.unit)
     when = measurement_times(measured, rows["point_id"])
+    priors = scatter_priors(classify_devices(measured))
     regression, weights = _regress(
         design=design,
         values=values,
@@ -316,6 +323,7 @@ def _fit(
         levels=levels,
         unit=options.unit,
         when=when,
+        priors=priors,
     )
     constant |= {name: f"{value:g} in total" for name, value in regression.constant.items()}
     logarithmic = [name for name in varying if log and takes_logarithm(rows[name])]
@@ -330,6 +338,7 @@ def _fit(
             is_log=log,
             levels=None if options.unit == "point" else levels,
             when=when,
+            priors=priors,
         )
     shares: Mapping[str, Share] = {}
     if options.shares:
@@ -420,6 +429,7 @@ def _regress(
     levels: Levels,
     unit: Unit,
     when: MeasurementTimes | None,
+    priors: ScatterPriors,
 ) -> tuple[Regression, pd.DataFrame]:
     """Fit the values, or their logarithms, and test each term for a slope.
 
@@ -432,6 +442,7 @@ def _regress(
     options: dict[str, Any] = {
         "by_value": unit == "crossed",
         "when": when,
+        "priors": priors,
         "levels": None if unit == "point" else levels,
     }
     if log:
@@ -454,23 +465,22 @@ def _with_verdicts(weights: pd.DataFrame, logarithmic: Sequence[str]) -> pd.Data
         logarithmic: The terms that are logarithms, as the metric is.
     """
     weights = weights.sort_values("weight", key=lambda column: -column.abs(), kind="stable")
-    is_confounded = weights["between"] >= BETWEEN
-    p_slope = adjust_p_values(weights["p"].mask(is_confounded).to_numpy())
-    p_values_differ = adjust_p_values(weights["p_given"].mask(is_confounded).to_numpy())
+    p_slope = adjust_p_values(weights["p"].to_numpy())
+    p_values_differ = adjust_p_values(weights["p_given"].to_numpy())
     excludes_zero = (weights["low"] * weights["high"] > 0).to_numpy()
     weights["p_adjusted"] = p_slope
     weights["verdict"] = np.select(
         [
-            is_confounded,
             (p_slope <= _FALSE_POSITIVE_RATE) & excludes_zero,
-            weights["drift"] > 0,
+            weights["limit"] == "sessions",
+            weights["limit"] == "order",
             p_values_differ <= _FALSE_POSITIVE_RATE,
         ],
-        ["none (sessions)", "depends", "none (order)", "values differ"],
+        ["depends", "undecided (sessions)", "undecided (order)", "values differ"],
         "not shown",
     )
     weights["doubling"] = (2 ** weights["slope"]).where(weights.index.isin(logarithmic))
-    return weights.drop(columns=["p_given", "between", "drift"])
+    return weights.drop(columns=["p_given", "limit"])
 
 
 def _describe_scope(group: FamilyGroup, metric: str, regression: Regression) -> str:
@@ -501,7 +511,11 @@ def _describe_weights(weights: pd.DataFrame, value_counts: pd.Series) -> Iterato
         texts = [format_weight(term, weights.loc[term]) for term in terms]
         yield f"It depends on {'; '.join(texts)}."
     differing = by_verdict.get("values differ", [])
-    too_few = [term for term in differing if _has_too_few_values(weights.loc[term])]
+    too_few = [
+        term
+        for term in differing
+        if value_counts[term] < _RECOMMENDED_VALUES or _has_too_few_values(weights.loc[term])
+    ]
     if too_few:
         texts = [f"{term} ({counted(int(value_counts[term]), 'value')})" for term in too_few]
         wanted = max(_RECOMMENDED_VALUES, 1 + max(int(value_counts[term]) for term in too_few))
@@ -521,19 +535,19 @@ def _describe_weights(weights: pd.DataFrame, value_counts: pd.Series) -> Iterato
             f"Not distinguished from no effect, with {counted(len(weights), 'term')} tried: "
             f"{', '.join(terms)}."
         )
-    terms = by_verdict.get("none (sessions)")
+    terms = by_verdict.get("undecided (sessions)")
     if terms:
         yield (
-            f"No verdict on {', '.join(terms)}: other values were measured in other sessions, "
-            "whose own shifts cannot be told from an effect; measure all of them in one session, "
+            f"Undecided: {', '.join(terms)}. Other values were measured in other sessions, and the "
+            "interval allows for what sessions may differ by; measure all of them in one session, "
             "or some again in each (replicate=0,1)."
         )
-    terms = by_verdict.get("none (order)")
+    terms = by_verdict.get("undecided (order)")
     if terms:
         yield (
-            f"No verdict on {', '.join(terms)}: values were measured one after the other, and a "
-            f"machine that changed by {ALLOWANCE - 1:.0%} in the meantime would look the same; "
-            "measure in random order (sweep.order=random)."
+            f"Undecided: {', '.join(terms)}. Values were measured one after the other, and the "
+            "interval allows for a drift of the machine; measure in random order "
+            "(sweep.order=random)."
         )
 
 
@@ -614,13 +628,14 @@ def _draw(fits: Sequence[Fit], metric_label: str, *, log: bool) -> drawing.Figur
     ]
     height = 0.34 * max(rows_per_panel) + 1.5
     figure, panels = drawing.panels(len(families), 5.5, height, across=2)
-    scale = ", logarithms of the hyperparameters" if log else ""
-    x_label = f"what {metric_label} depends on: standardized weights ({LEVEL:.0%} intervals{scale})"
+    x_label = f"standardized weight, {LEVEL:.0%} interval"
+    if log:
+        x_label += " (log scales)"
     for axes, family_fits, order in zip(panels, families, term_orders, strict=True):
         _draw_panel(axes, family_fits, order, devices)
         title = family_fits[0].name if len(family_fits) == 1 else family_fits[0].family
         r2 = ", ".join(f"{fit.regression.r2:.2f}" for fit in family_fits)
-        drawing.finish(axes, f"{title}\nR² {r2}", x_label, grid="x")
+        drawing.finish(axes, f"{title}: {metric_label}\nR² {r2}", x_label, grid="x")
     handles = []
     if len(devices) > 1:
         handles = [drawing.handle(name, **drawing.look(name, devices)) for name in devices]

@@ -328,14 +328,7 @@ class Schedule:
             weights = self.weights[rows]
             shares = np.array([weights[side == 0].sum(), -weights[side == 1].sum()])
             scaled = np.where(side == 0, weights / shares[0], weights / shares[1])
-            length = float(np.ptp(hours))
-            if length > 0:
-                order = np.argsort(hours, kind="stable")
-                ahead = np.cumsum(scaled[order])[:-1]
-                squared = float(np.sum(ahead**2 * np.diff(hours[order])) / length)
-            else:
-                squared = 0.0
-            drift = _DRIFT_RATIO * min(length / _FULL_DRIFT_HOURS, 1.0) * squared
+            drift = float(drift_weights(scaled[None], hours)[0])
             total += shares.min() ** 2 * min(drift, 2.0)
         return total
 
@@ -415,6 +408,28 @@ class Schedule:
             found.append(sums.groupby(level=0).sum())
         # Within an unmixed session a point has the drift of the whole family.
         return pd.concat(found, axis=1).max(axis=1) + self.drift_weight
+
+
+def drift_weights(weights: np.ndarray, hours: np.ndarray) -> np.ndarray:
+    """Return the variances that a drift adds to sums of one session, per variance of a session.
+
+    The drift is a Brownian motion W. A sum of w_i W(t_i) is the integral of F dW, in which F(t) is
+    the sum of the weights that follow t.
+
+    Args:
+        weights: (k, n) weights of the runs in k sums.
+        hours: (n,) start of each run.
+
+    Returns:
+        (k,) variances.
+    """
+    order = np.argsort(hours, kind="stable")
+    length = float(np.ptp(hours))
+    if not length > 0:
+        return np.zeros(len(weights))
+    following = np.cumsum(weights[:, order[::-1]], axis=1)[:, -2::-1]
+    squared = (following**2 @ np.diff(hours[order])) / length
+    return np.asarray(_DRIFT_RATIO * min(length / _FULL_DRIFT_HOURS, 1.0) * squared)
 
 
 def learn_session_variance(

@@ -17,9 +17,6 @@ from paradnn.statistics.lazy import np, pd, stats
 
 #: Sessions from which on the mean of a choice is over the means of its sessions.
 FEWEST_SESSIONS = 3
-#: Factor by which a session may change the speed of the machine, where points of one side that were
-#: measured at different times are compared (`paradnn.statistics.regression`).
-ALLOWANCE = 1.1
 #: p below which an order, or the loss of replicates of one side, is not taken for chance.
 BY_CHANCE = 0.01
 
@@ -52,10 +49,12 @@ class MeasurementTimes(NamedTuple):
     Attributes:
         session: (n,) number of the session.
         place: (n,) position in the session, from -1/2 for the first to 1/2 for the last.
+        hours: (n,) time in hours; NaN if it is unknown.
     """
 
     session: np.ndarray
     place: np.ndarray
+    hours: np.ndarray
 
 
 def measurement_times(runs: pd.DataFrame, points: pd.Series) -> MeasurementTimes | None:
@@ -68,7 +67,9 @@ def measurement_times(runs: pd.DataFrame, points: pd.Series) -> MeasurementTimes
     table = pd.DataFrame({"session": assign_sessions(runs), "time": runs.get("start_time", pd.NaT)})
     if table["session"].isna().any():
         return None
-    table["time"] = table["time"].astype("int64").where(table["time"].notna())
+    is_known = table["time"].notna()
+    nanoseconds = table["time"].to_numpy(dtype="datetime64[ns]").astype("int64")
+    table["time"] = pd.Series(nanoseconds, dtype="float64").where(is_known)
     table["point"] = runs["point_id"].to_numpy()
     visits = table[["point", "session"]].drop_duplicates().sort_values("session")
     # Joining names is slow, so only points of several sessions take that way.
@@ -79,7 +80,11 @@ def measurement_times(runs: pd.DataFrame, points: pd.Series) -> MeasurementTimes
     times = table.groupby("point")["time"].mean().reindex(points)
     by_session = times.groupby(names.to_numpy())
     place = (by_session.rank(method="first") - 0.5) / by_session.transform("size") - 0.5
-    return MeasurementTimes(pd.factorize(names)[0], place.fillna(0.0).to_numpy())
+    return MeasurementTimes(
+        session=pd.factorize(names)[0],
+        place=place.fillna(0.0).to_numpy(),
+        hours=times.to_numpy(dtype="float64", na_value=np.nan) / 3.6e12,
+    )
 
 
 def assign_sessions(runs: pd.DataFrame) -> np.ndarray:
