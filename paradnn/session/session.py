@@ -515,6 +515,9 @@ class _Session:
             self._skip(identity, claim)
             self.reporter.skipped(point.measure.processes)
             return True
+        if self.resume.resume is False:
+            # Drivers of a shared sweep claim points in turn; no earlier result replaces theirs.
+            claim = replace(claim, repeats=True)
         if not is_still_wanted():
             self.tracker.abandon(claim, "other drivers began the last points at the same time")
             time.sleep(random.uniform(0.2, 1.0))  # else all drivers would come back together

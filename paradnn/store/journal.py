@@ -151,7 +151,7 @@ class Journal:
             identity: runs
             for identity, runs in self._all().items()
             if identity.environment_id in wanted
-            or (sweep_id and runs[0].tags.get("sweep_id") == sweep_id)
+            or (sweep_id and any(run.tags.get("sweep_id") == sweep_id for run in runs))
         }
 
     @property
@@ -376,7 +376,7 @@ class Journal:
         write_document(path, content)
         self._read.add(path.name)
         self._known.setdefault(identity, []).append(Finished(document.offline_id, tags))
-        if document.run_id is None and not document.repeats:
+        if document.run_id is None and identity in self._file_claims:
             self._release(identity)
         return path
 

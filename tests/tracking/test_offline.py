@@ -95,6 +95,40 @@ def test_offline_files_are_logged_once_and_damaged_ones_are_named(
     assert "3 skipped" in online.stdout
 
 
+@pytest.mark.framework
+def test_a_shared_sweep_without_resume_is_measured_and_logged_again(
+    store: Store, tmp_path: Path
+) -> None:
+    """The second sweep finds the results of the first in its folder, and in the store."""
+    folder = tmp_path / "results"
+    sweep = ["paradnn.train", "-m", "model.nodes=8,9", *AXES, "resume=false"]
+    sweep += ["tracking=offline", f"tracking.folder={folder}"]
+    for name in ("first", "second"):
+        variables = {"PARADNN_SWEEP": name, "PARADNN_DRIVER": "0"}
+        done = run(sweep, store, **variables)
+        assert done.returncode == 0, done.stderr
+        assert "2 ok" in done.stdout
+
+        logged = run(["paradnn.sync", str(folder)], store)
+
+        assert "2 logged" in logged.stdout
+    assert not list(folder.glob("*.claim"))
+    assert Counter(run["sweep_id"] for run in store.runs()) == {"first": 2, "second": 2}
+
+
+def test_results_of_a_sweep_are_found_among_those_of_others(tmp_path: Path) -> None:
+    files = Journal(tmp_path)
+    claim = claimed(files, 1)
+    for sweep_id in ("first", "second"):
+        record = record_of(claim)
+        of_sweep = replace(record, tags={**record.tags, "sweep_id": sweep_id})
+        files.record(replace(claim, run_id=f"point-{sweep_id}"), of_sweep, dict)
+
+    found = [Journal(tmp_path).finished((), sweep_id) for sweep_id in ("first", "second")]
+
+    assert [list(runs) for runs in found] == [[claim.identity], [claim.identity]]
+
+
 def test_a_run_recorded_without_its_end_is_ended(store: Store, tmp_path: Path) -> None:
     """The server became unavailable before it ended the run, so the result was kept as a file.
 
