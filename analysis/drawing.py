@@ -306,7 +306,9 @@ def cell(axes: Axes) -> tuple[float, float]:
     """Return width and height of a panel in inches, with its labels and title."""
     width, height = axes.figure.get_size_inches()  # type: ignore[union-attr]
     spec = axes.get_subplotspec()
-    rows, columns = (1, 1) if spec is None else spec.get_gridspec().get_geometry()
+    if spec is None:
+        return width, height
+    rows, columns = spec.get_gridspec().get_geometry()
     return width / columns, height / rows
 
 
@@ -336,12 +338,11 @@ def finish(
         shares: the axes in percent, such as "xy".
         grid: the axes with grid lines.
     """
+    axis_by_name = {"x": axes.xaxis, "y": axes.yaxis}
     for name, words in (logs or {}).items():
-        log_ticks(axes.xaxis if name == "x" else axes.yaxis, words)
+        log_ticks(axis_by_name[name], words)
     for name in shares:
-        (axes.xaxis if name == "x" else axes.yaxis).set_major_formatter(
-            PercentFormatter(1.0, decimals=0)
-        )
+        axis_by_name[name].set_major_formatter(PercentFormatter(1.0, decimals=0))
     width, height = cell(axes)
     # Long names at the left leave less room than is assumed here. Matplotlib then wraps the text
     # while it draws.

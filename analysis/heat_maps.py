@@ -92,14 +92,16 @@ def choose_axes(rows: pd.DataFrame) -> Iterator[tuple[tuple[str, ...], str, str]
     kinds: dict[object, list[str]] = {}
     for name in compute_families(rows):
         family = FAMILIES.get(name)
-        kind: object = family.options if family and family.swept else name
+        kind: object = name
+        if family and family.swept:
+            kind = family.options
         kinds.setdefault(kind, []).append(name)
     # Families that are swept come first.
     for kind, names in sorted(kinds.items(), key=lambda pair: isinstance(pair[0], str)):
         selected = rows[rows["family"].isin(names)]
-        swept = (
-            [] if isinstance(kind, str) else [f"model.{key}" for key in FAMILIES[names[0]].swept]
-        )
+        swept = []
+        if not isinstance(kind, str):
+            swept = [f"model.{key}" for key in FAMILIES[names[0]].swept]
         others = [str(name) for name in rows if str(name).startswith("model.")]
         candidates = dict.fromkeys(["batch_size", *swept, *others])
         varying = [
@@ -217,21 +219,27 @@ def _describe_cells(points: pd.DataFrame, axes: Collection[str]) -> str:
     listed = ", ".join(f"{label(name)} ({count})" for name, count in varying.items())
     if counts.max() == 1:
         text = "a cell is one point"
-        return f"{text}; runs differ in {listed}" if listed else text
+        if listed:
+            text += f"; runs differ in {listed}"
+        return text
     sizes = " to ".join(map(str, dict.fromkeys([counts.min(), counts.max()])))
     text = f"a cell is the median of {sizes} points"
-    return f"{text} over {listed}" if listed else text
+    if listed:
+        text += f" over {listed}"
+    return text
 
 
 def _make_cells(points: pd.DataFrame, metric: str, x: Axis, y: Axis) -> pd.DataFrame:
     """Return the rows of `HeatMaps.cells`."""
-    low, high = interval_names(metric)
     points = points.assign(
         failed=~points["ok"],
         memory=points["outcome"].isin(MEMORY_OUTCOMES),
-        low=points[low].where(points["ok"]) if low in points else np.nan,
-        high=points[high].where(points["ok"]) if high in points else np.nan,
+        low=np.nan,
+        high=np.nan,
     )
+    for end, name in zip(("low", "high"), interval_names(metric), strict=True):
+        if name in points:
+            points[end] = points[name].where(points["ok"])
     groups: Any = points.groupby(["map", "family", "device", "j", "i"])
     ran = groups["ok"].sum()
     # The interval of one point says nothing about the median of several.
@@ -317,6 +325,7 @@ _CELL_WIDTH = 0.66  # inches, enough for a value
 _CELL_HEIGHT = 0.42  # inches
 _MARGIN = 1.2  # inches of a panel for labels and title
 _MAX_NARROW = 6  # cells across a map that fits next to another
+_LIGHT = 0.45  # luminance of a cell above which its text is black
 _LUMINANCE = (0.2126, 0.7152, 0.0722)  # of red, green and blue (ITU-R BT.709)
 _LOGARITHMIC_RATIO = 30.0  # of the largest to the smallest value, for logarithmic colours
 
@@ -407,12 +416,16 @@ def _draw_cell(
     )
     if not text_width:
         return
-    text_color = "black" if np.dot(color[:3], _LUMINANCE) > 0.45 else "white"
+    text_color = "white"
+    if np.dot(color[:3], _LUMINANCE) > _LIGHT:
+        text_color = "black"
     centered: dict[str, Any] = {"ha": "center", "va": "center", "color": text_color}
     measured = getattr(cell, "measured", 0)
     height = cell.j
-    if cell.failed:
-        height += 0.06 if measured else 0.14
+    if cell.failed and measured:
+        height += 0.06
+    elif cell.failed:
+        height += 0.14
     axes.text(
         cell.i, height, format_number(cell.value, share=as_share), fontsize="small", **centered
     )

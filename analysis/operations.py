@@ -325,13 +325,17 @@ def _answer(
     times = {verdict: median_time(models, levels, verdict) for verdict in verdicts}
     longest = max(times, key=lambda verdict: times[verdict].value)
     share = format_with_interval(times[longest], format_share)
-    where = (
-        f"of {single_run}" if single_run else f"in the median of {counted(len(models), 'model')}"
-    )
+    if single_run:
+        where = f"of {single_run}"
+    else:
+        where = f"in the median of {counted(len(models), 'model')}"
+    basis = ""
+    if len(models) > 1:
+        basis = levels.description
     return AnalysisAnswer(
         sentence=f"Operations that are {longest} take {share} of the profiled time {where}.",
         points=len(models),
-        basis=levels.description if len(models) > 1 else "",
+        basis=basis,
     )
 
 
@@ -448,9 +452,15 @@ def _draw(roofs: Sequence[Roof], operations: pd.DataFrame, single_run: str) -> d
     """
     points = operations[operations["drawn"]]
     shares = points.groupby("type")["share"]
-    weights = (shares.sum() if single_run else shares.size()).sort_values(
-        ascending=False, kind="stable"
-    )
+    if single_run:
+        weights = shares.sum()
+        format_weight = format_share
+        legend_title = "type, share of the time (area: share)"
+    else:
+        weights = shares.size()
+        format_weight = "({})".format
+        legend_title = "type (operations)"
+    weights = weights.sort_values(ascending=False, kind="stable")
     looks = list(_type_looks(weights))
     keys = points[["device", "precision"]].drop_duplicates()
     figure, panels = drawing.panels(len(keys), 8.5, 4.4)
@@ -472,18 +482,18 @@ def _draw(roofs: Sequence[Roof], operations: pd.DataFrame, single_run: str) -> d
         drawing.finish(axes, title, "arithmetic intensity (FLOP/B)", "FLOP/s")
     handles = []
     for entry in looks:
-        weight = weights[entry.types].sum()
-        text = format_share(weight) if single_run else f"({weight})"
-        handles.append(drawing.handle(f"{entry.label} {text}", **entry.look))
-    title = "type, share of the time (area: share)" if single_run else "type (operations)"
-    drawing.legend(figure, handles, title)
+        weight = format_weight(weights[entry.types].sum())
+        handles.append(drawing.handle(f"{entry.label} {weight}", **entry.look))
+    drawing.legend(figure, handles, legend_title)
     return figure
 
 
 def _draw_marks(
     axes: drawing.Axes, rows: pd.DataFrame, look: dict[str, Any], *, area_is_share: bool
 ) -> None:
-    size: Any = 20 + 900 * rows["share"] if area_is_share else 16
+    size: Any = 16
+    if area_is_share:
+        size = 20 + 900 * rows["share"]
     axes.scatter(
         rows["arithmetic_intensity"],
         rows["flops_per_second"],
@@ -502,7 +512,9 @@ def _type_looks(weights: pd.Series) -> Iterator[_TypeLook]:
     Args:
         weights: weight of each type, the largest first.
     """
-    count = _MAX_TYPES if len(weights) <= _MAX_TYPES else _MAX_TYPES - 1
+    count = _MAX_TYPES
+    if len(weights) > _MAX_TYPES:
+        count -= 1
     named = list(weights.index[:count])
     for name in named:
         yield _TypeLook(name, [name], drawing.look(name, named))

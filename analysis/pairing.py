@@ -159,7 +159,7 @@ def pair(
     sign = 1.0 if direction(metric) == "higher" else -1.0
     _require_sides(a, b, metric)
     metric = levelled(a, b, metric)
-    finished = [side[is_ok(side).to_numpy()] if "outcome" in side else side for side in (a, b)]
+    finished = [_finished(side) for side in (a, b)]
     if metric in LEVELLED.values():
         finished = [_by_family_slope(side, pd.concat(finished), metric, sign) for side in finished]
     usable = [side[_positive(side[metric])] for side in finished]
@@ -169,7 +169,9 @@ def pair(
     }
     # A family of one side only must neither set the sides apart nor join points.
     kept = [side[~side["family"].isin([*alone["a"], *alone["b"]])] for side in usable]
-    one, two = kept if all(map(len, kept)) else usable
+    if not all(map(len, kept)):
+        kept = usable
+    one, two = kept
     found = _match(one, two, on)
     missing, losses = _missing(a, b, metric, found.keys)
     measured = _measure(found, metric, losses)
@@ -252,7 +254,7 @@ def levelled(a: pd.DataFrame, b: pd.DataFrame, metric: str) -> str:
     environment. Otherwise it is the metric itself: two machines have two references.
     """
     name = LEVELLED.get(metric, "")
-    ok = [side[is_ok(side)] if "outcome" in side else side for side in (a, b)]
+    ok = [_finished(side) for side in (a, b)]
     places = {
         place
         for side in ok
@@ -264,7 +266,16 @@ def levelled(a: pd.DataFrame, b: pd.DataFrame, metric: str) -> str:
     known = known and all(
         side[seen].between(*ends).all() for side in ok for seen, ends in _CAN_BE.items()
     )
-    return name if known else metric
+    if not known:
+        return metric
+    return name
+
+
+def _finished(side: pd.DataFrame) -> pd.DataFrame:
+    """Return the runs that succeeded; all runs of a frame without outcomes."""
+    if "outcome" not in side:
+        return side
+    return side[is_ok(side).to_numpy()]
 
 
 def _by_family_slope(
@@ -287,8 +298,12 @@ def _by_family_slope(
     )
     speed = side["reference_speed"].astype("float64")
     better = pd.Series(0.0, side.index)
-    for kernel in side["reference_kernel"].dropna().unique() if "reference_kernel" in side else ():
-        best = side[name := f"best_reference_{kernel}_ms"].astype("float64")
+    kernels: Sequence[str] = ()
+    if "reference_kernel" in side:
+        kernels = side["reference_kernel"].dropna().unique()
+    for kernel in kernels:
+        name = f"best_reference_{kernel}_ms"
+        best = side[name].astype("float64")
         better = better.mask(side["reference_kernel"].eq(kernel), np.log(best / runs[name].min()))
     slow = -np.log(speed) - side["reference_own"].astype("float64")
     factor = np.exp(

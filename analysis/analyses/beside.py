@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from analysis.columns import split_by_settings
@@ -92,10 +93,13 @@ def beside(frame: pd.DataFrame, options: BesideOptions) -> Result:
     table = pd.DataFrame(rows).sort_values(["device", "point"], ignore_index=True)
     here = " and ".join(dict.fromkeys(runs["device"].astype(str)))
     headline = _headline(table)
+    picture = None
+    if table["there"].notna().any():
+        picture = partial(draw_beside, table, here)
     return Result(
         numbers=table,
         sentences=[*_sentences(table, here, points=points, compiled=compiled)],
-        picture=(lambda: draw_beside(table, here)) if table["there"].notna().any() else None,
+        picture=picture,
         answer=_answer(table, headline),
         stands_out=headline,
         sources=tuple(runs["run_id"]),
@@ -167,11 +171,13 @@ def _point_rows(
         return
     here = float(point["examples_per_second"])
     name = format_point(point, model)
+    if settings:
+        name += f", {settings}"
     for device in devices:
         there = _find_rate(point, device)
         yield {
             "family": point["family"],
-            "point": f"{name}, {settings}" if settings else name,
+            "point": name,
             "settings": settings,
             "here_precision": str(point["precision"]),
             "here": here,
@@ -300,7 +306,9 @@ def _format_precisions(rows: pd.DataFrame) -> str:
     """Return the precisions of a group, such as "float32 here, float16 there"."""
     here = ", ".join(dict.fromkeys(rows["here_precision"]))
     there = ", ".join(dict.fromkeys(rows["precision"]))
-    return here if here == there else f"{here} here, {there} there"
+    if here == there:
+        return here
+    return f"{here} here, {there} there"
 
 
 def _sentences(

@@ -170,11 +170,14 @@ def _make_result(boxes: pd.DataFrame, quantity: _Quantity, by: Sequence[str]) ->
     ):
         table[column] = table[column].where(is_known)
     known = boxes[boxes["count"] > 0]
+    picture = None
+    if len(known):
+        picture = partial(draw_boxes, known, quantity, by)
     return Result(
         numbers=table,
         answer=_answer(known, quantity),
         sentences=[_box_sentence(row, quantity) for row in boxes.to_dict("records")],
-        picture=(lambda: draw_boxes(known, quantity, by)) if len(known) else None,
+        picture=picture,
         sources=(),
     )
 
@@ -249,8 +252,8 @@ def box_statistics(
     rows = []
     for key, group in frame.groupby(list(by), sort=True, dropna=False):
         row: dict[str, object] = dict(zip(by, key, strict=True))
-        parts: list[Any] = list(key)
-        row["label"] = ", ".join("(none)" if pd.isna(part) else str(part) for part in parts)
+        parts = pd.Series(key, dtype="object").fillna("(none)")
+        row["label"] = ", ".join(parts.astype(str))
         rows.append(row | _statistics_of_group(group, metric, unit))
     columns = [
         *by,
@@ -267,6 +270,9 @@ def box_statistics(
         "values",
     ]
     table = pd.DataFrame(rows, columns=columns)
+    # An unknown end of an interval is infinite in the estimate and absent in the table.
+    ends = ["median_low", "median_high"]
+    table[ends] = table[ends].replace([np.inf, -np.inf], np.nan)
     positions = {name: position for position, name in enumerate(order)}
     return table.sort_values(
         by[0],
@@ -293,8 +299,8 @@ def _statistics_of_group(group: pd.DataFrame, metric: str, unit: Unit) -> dict[s
     row |= dict(zip(_PERCENTILE_COLUMNS, percentiles, strict=True))
     levels = shared_levels(known, unit)
     interval = crossed_quantile(known["value"], levels)
-    row["median_low"] = interval.low if np.isfinite(interval.low) else np.nan
-    row["median_high"] = interval.high if np.isfinite(interval.high) else np.nan
+    row["median_low"] = interval.low
+    row["median_high"] = interval.high
     row["sample"] = levels.description
     row["minimum"] = values[0]
     row["maximum"] = values[-1]

@@ -124,7 +124,9 @@ def _headline(shares: pd.DataFrame) -> Highlight:
         f"in the median over {_sample_size(row, 'profiled point')}"
     )
     interval = _format_interval(row)
-    return Highlight("What limits it", f"{text} ({interval})." if interval else f"{text}.")
+    if interval:
+        text += f" ({interval})"
+    return Highlight("What limits it", f"{text}.")
 
 
 def _sentences(
@@ -165,7 +167,9 @@ def _sentences(
 
 def _group_name(row: Mapping[Any, Any]) -> str:
     """Return the family with the settings of the group, such as "fc, eager"."""
-    return f"{row['family']}, {row['settings']}" if row["settings"] else str(row["family"])
+    if not row["settings"]:
+        return str(row["family"])
+    return f"{row['family']}, {row['settings']}"
 
 
 def _sample_size(row: Mapping[Any, Any], noun: str) -> str:
@@ -280,15 +284,17 @@ def _group_shares(rows: pd.DataFrame, level: str, columns: list[str], unit: Unit
             "points": len(shares),
             "models": models,
             "median": estimate.value,
-            "low": estimate.low if math.isfinite(estimate.low) else np.nan,
-            "high": estimate.high if math.isfinite(estimate.high) else np.nan,
+            "low": estimate.low,
+            "high": estimate.high,
             "sample": levels.description,
             "q25": shares[column].quantile(0.25),
             "q75": shares[column].quantile(0.75),
             "remaining": remaining[column].median(),
         }
         found.append(row)
-    return pd.DataFrame(found)
+    table = pd.DataFrame(found)
+    # An unknown end of an interval is infinite in the estimate and absent in the table.
+    return table.replace({"low": -np.inf, "high": np.inf}, np.nan)
 
 
 def draw_breakdown(table: pd.DataFrame) -> drawing.Figure:

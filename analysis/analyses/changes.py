@@ -144,19 +144,24 @@ def changes(frame: pd.DataFrame, options: ChangesOptions) -> Result:
     sentences = [_describe(row) for row in rows]
     scope = f"Examined: {options.metric} of {len(series)} series by {label_column}."
     short = len(every_series) - len(series)
-    if short:
-        scope += f" {short} more {'has' if short == 1 else 'have'} too few sessions."
+    if short == 1:
+        scope += " 1 more has too few sessions."
+    elif short:
+        scope += f" {short} more have too few sessions."
     sentences.append(scope)
     if options.history is not None and frame["machine"].nunique() > 1:
         sentences.append(
             f"The gates ran on {frame['machine'].nunique()} machines; each ratio compares both "
             "sides on one machine."
         )
+    sources: tuple[str, ...] = ()
+    if options.history is None:
+        sources = tuple(frame["run_id"])
     return Result(
         numbers=pd.DataFrame(rows, columns=_COLUMNS),
         answer=_answer(rows, options.metric, len(series)),
         sentences=sentences,
-        sources=tuple(frame["run_id"]) if options.history is None else (),
+        sources=sources,
     )
 
 

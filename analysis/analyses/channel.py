@@ -151,6 +151,9 @@ def _find_channels(frame: pd.DataFrame) -> list[_Channel]:
     for (device, transport, pattern), group in runs.groupby(_GROUP, sort=True):
         for variant, part in _split_variants(group):
             name = ", ".join([f"{transport} {pattern}", *variant])
+            full_name = name
+            if has_several_devices:
+                full_name += f" on {device}"
             fit = None
             if part[SIZE].nunique() >= FEWEST:
                 fit = fit_transfers(part[SIZE], part[TIME], assign_sessions(part))
@@ -158,7 +161,7 @@ def _find_channels(frame: pd.DataFrame) -> list[_Channel]:
                 _Channel(
                     device=str(device),
                     name=name,
-                    full_name=f"{name} on {device}" if has_several_devices else name,
+                    full_name=full_name,
                     runs=part,
                     fit=fit,
                 )

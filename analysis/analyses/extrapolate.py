@@ -168,6 +168,9 @@ def _row(
     seconds, low, high, missing = _predict(point, device, kernels)
     host_seconds = float(point["step_time_ms"]) / 1e3
     measured = _measured_there(point, points[points["device"] == device])
+    covered = None
+    if measured > 0 and seconds > 0:
+        covered = low <= measured <= high
     row = {
         "family": point["family"],
         "point": format_point(point, model_from_row(point)),
@@ -181,7 +184,7 @@ def _row(
         "speedup": host_seconds / seconds,
         "measured_seconds": measured,
         "error": seconds / measured - 1,
-        "covered": low <= measured <= high if measured > 0 and seconds > 0 else None,
+        "covered": covered,
         "missing": missing,
     }
     if options.examples is not None:
@@ -310,7 +313,10 @@ def _format_duration(seconds: float) -> str:
 
 def _interval(row: Mapping[str, Any], name: str, format_value: Any) -> str:
     """Format a quantity with its interval; the empty name is that of the step."""
-    keys = ("seconds", "low", "high") if not name else (name, f"{name}_low", f"{name}_high")
+    if name:
+        keys = (name, f"{name}_low", f"{name}_high")
+    else:
+        keys = ("seconds", "low", "high")
     value, low, high = (format_value(row[key]) for key in keys)
     return f"{value} ({low} to {high})"
 

@@ -134,22 +134,26 @@ def figure_of_merit(frame: pd.DataFrame, options: FigureOfMeritOptions) -> Resul
     sources = tuple(run for listed in used.values() for run in listed)
     counts = suite.reset_index()["family"].value_counts()
     listed = ", ".join(f"{count} {family}" for family, count in counts.items())
+    sentences: list[str | Paragraph] = [
+        f"The suite is the {len(suite)} points that every {by} measured: {listed}.",
+        *_describe_nodes(nodes),
+        *_means(rows, units([metric]).get(metric, "")),
+    ]
+    if missing:
+        sentences.append(f"Omitted, because not every side measured them: {missing}.")
+    sentences.append(
+        "95% intervals cover the errors of the measurements. Those of ratios also cover the "
+        "differences between sessions and hosts. The suite counts as fixed."
+    )
+    if single:
+        scatter = scatter_priors(classify_devices(runs)).process.scale
+        sentences.append(
+            f"In {single} points a single process was timed; others are expected to scatter "
+            f"by {scatter:.0%}."
+        )
     return Result(
         numbers=pd.DataFrame(rows),
-        sentences=[
-            f"The suite is the {len(suite)} points that every {by} measured: {listed}.",
-            *_describe_nodes(nodes),
-            *_means(rows, units([metric]).get(metric, "")),
-            *([f"Left out, since not every side measured them: {missing}."] if missing else []),
-            "95% intervals hold the errors of the measurements, and ratios what sessions and hosts "
-            "may differ by; the suite is as it was stated.",
-            *(
-                f"In {single} points a single process was timed; others are expected to scatter by "
-                f"{scatter_priors(classify_devices(runs)).process.scale:.0%}."
-                for single in [single]
-                if single
-            ),
-        ],
+        sentences=sentences,
         answer=best or _baseline_alone(first, suite),
         pooled=pooled_within(frame[frame["run_id"].isin(sources)], [by], pool=options.pool),
         sources=sources,
@@ -269,21 +273,23 @@ def _sides(
 
 
 def _means(rows: Sequence[Mapping[str, Any]], unit: str) -> Iterator[Paragraph]:
-    def told(row: Mapping[str, Any], name: str, unit: str = "", more: str = "") -> str:
+    def format_mean(row: Mapping[str, Any], name: str, unit: str = "", more: str = "") -> str:
         value, low, high = (
             format_number(row[f"{name}{end}"], unit, digits=4) for end in ("", "_low", "_high")
         )
-        return f"{value}{more}{'' if math.isnan(row[f'{name}_low']) else f' ({low} to {high})'}"
+        if math.isnan(row[f"{name}_low"]):
+            return f"{value}{more}"
+        return f"{value}{more} ({low} to {high})"
 
     base = rows[0]["side"]
     for row in rows:
-        words = f"{row['side']}: {told(row, 'harmonic', unit)} in the harmonic mean"
+        words = f"{row['side']}: {format_mean(row, 'harmonic', unit)} in the harmonic mean"
         if row is rows[0]:
             yield Paragraph(f"{words}.")
             continue
         mean = format_number(row["mean_ratio"], digits=4)
         yield Paragraph(
-            f"{words}, {told(row, 'merit', more=f' times {base}')}.",
+            f"{words}, {format_mean(row, 'merit', more=f' times {base}')}.",
             (f"The arithmetic mean of the points' ratios, {mean}, is no ratio of times.",),
         )
 

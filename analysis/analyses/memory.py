@@ -94,12 +94,15 @@ def memory(frame: pd.DataFrame, options: Options) -> Result:
         part.insert(2, "device", frontier.group.device)
         parts.append(part)
     run_ids = [run for frontier in frontiers for run in frontier.group.rows["run_id"]]
+    pooled = ""
+    if options.pool:
+        pooled = pooled_within(frame, ["family", "device"], pool=True)
     return Result(
         numbers=pd.concat(parts, ignore_index=True),
         answer=_answer(frontiers),
         sentences=[*_sentences(frontiers), *(f"{reason}." for reason in omitted)],
         sources=tuple(run_ids),
-        pooled=pooled_within(frame, ["family", "device"], pool=True) if options.pool else "",
+        pooled=pooled,
     )
 
 
@@ -210,11 +213,15 @@ def _details(points: pd.DataFrame) -> Iterator[str]:
     failed = points[points["edge"] & points["failed"]]
     fitted = points[points["edge"] & ~points["failed"]]
     if len(failed):
-        several = f" (one of {len(failed)} minimal failing points)" if len(failed) > 1 else ""
-        yield f"Smallest failing point: {_format_point(failed.iloc[0])}{several}."
+        smallest = _format_point(failed.iloc[0])
+        if len(failed) > 1:
+            smallest += f" (one of {len(failed)} minimal failing points)"
+        yield f"Smallest failing point: {smallest}."
     if len(fitted):
-        several = f" (one of {len(fitted)} maximal fitting points)" if len(fitted) > 1 else ""
-        yield f"Largest fitting point: {_format_point(fitted.iloc[-1])}{several}."
+        largest = _format_point(fitted.iloc[-1])
+        if len(fitted) > 1:
+            largest += f" (one of {len(fitted)} maximal fitting points)"
+        yield f"Largest fitting point: {largest}."
     contradicting = points[~points["failed"] & points["side"].isin(["contradicted", "fails"])]
     if len(contradicting):
         named = [_format_point(row) for _, row in contradicting.head(_MAX_NAMED).iterrows()]

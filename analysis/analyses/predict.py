@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from analysis.columns import (
@@ -116,13 +117,19 @@ def predict(frame: pd.DataFrame, options: PredictOptions) -> Result:
     """
     completed = complete(frame, options.metric, pool=options.pool)
     maps = _maps(completed, options)
+    picture = None
+    if maps is not None:
+        picture = partial(draw_heat_maps, maps)
+    pooled = ""
+    if options.pool:
+        pooled = pooled_within(frame, ["family", "device"], pool=True)
     return Result(
         numbers=_every_point(completed),
         answer=_answer(completed),
         sentences=[*_told_of(completed)],
-        picture=None if maps is None else lambda: draw_heat_maps(maps),
+        picture=picture,
         sources=tuple(completed.frame.loc[~completed.frame["predicted"], "run_id"]),
-        pooled=pooled_within(frame, ["family", "device"], pool=True) if options.pool else "",
+        pooled=pooled,
         metrics=(completed.metric,),
     )
 
@@ -172,12 +179,12 @@ def space_of(group: FamilyGroup, *, pool: bool = False) -> Space:
     rows = select_rows(rows, rows["outcome"].notna())
     points = aggregate_replicates(rows)
     if points.empty or not is_ok(points).any():
+        if points.empty:
+            raise InsufficientData("no point was tried")
         ended = ", ".join(
             f"{count} {name}" for name, count in points["outcome"].value_counts().items()
         )
-        raise InsufficientData(
-            f"no point was measured ({ended})" if ended else "no point was tried"
-        )
+        raise InsufficientData(f"no point was measured ({ended})")
     wanted = _spanned(points)
     keys = [str(name) for name in wanted]
     if not keys:
@@ -226,9 +233,10 @@ def _spanned(points: pd.DataFrame) -> pd.DataFrame:
     settings = [name for name in keys if not _is_size(name)]
     parts = [pd.DataFrame()]
     points = points[keys]
-    for _, part in (
-        points.groupby(settings, dropna=False, sort=False) if settings else [((), points)]
-    ):
+    groups = [points]
+    if settings:
+        groups = [group for _, group in points.groupby(settings, dropna=False, sort=False)]
+    for part in groups:
         # Axes whose values vary together in all points stay together. Each pair of values must
         # occur twice on average, which rules out chance.
         bundles: list[list[str]] = []

@@ -142,12 +142,15 @@ def roofline(frame: pd.DataFrame, options: RooflineOptions) -> Result:
     used_points = rows.loc[rows["run_id"].isin(points["run_id"]), "point_id"]
     groups = summarize_families(points, options.unit)
     answer = _answer(placed, options.unit)
+    headline = None
+    if answer:
+        headline = Highlight("What limits it", answer.sentence)
     return Result(
         numbers=_table(points, rows),
         sentences=[*_sentences(placed, groups)],
         picture=lambda: draw_roofline(points, placed.roofs, colour),
         answer=answer,
-        stands_out=Highlight("What limits it", answer.sentence) if answer else None,
+        stands_out=headline,
         sources=tuple(frame.loc[frame["point_id"].isin(used_points), "run_id"]),
         pooled=pooled,
     )
@@ -171,11 +174,12 @@ def _answer(placed: PlacedModels, unit: Unit) -> AnalysisAnswer | None:
     count = int(is_memory.sum())
     points = counted(len(known), "point")
     basis = ""
+    every = "The point is"
+    if len(known) > 1:
+        every = f"All {points} are"
     if count == 0:
-        every = f"All {points} are" if len(known) > 1 else "The point is"
         text = f"{every} limited by arithmetic or overhead, none by memory bandwidth"
     elif count == len(known):
-        every = f"All {points} are" if len(known) > 1 else "The point is"
         text = f"{every} limited by memory bandwidth"
     else:
         levels = shared_levels(known, unit)
@@ -288,8 +292,10 @@ def _sentences(placed: PlacedModels, groups: pd.DataFrame) -> Iterator[Paragraph
     for row in groups.to_dict("records"):
         is_member = pd.Series(True, index=points.index)
         for key in keys:
-            is_equal = points[key].eq(row[key]).fillna(False)
-            is_member &= is_equal if pd.notna(row[key]) else points[key].isna()
+            if pd.notna(row[key]):
+                is_member &= points[key].eq(row[key]).fillna(False)
+            else:
+                is_member &= points[key].isna()
         yield _family_paragraph(row, points[is_member], keys)
     yield from _traffic_sentences(points)
     if placed.omitted:

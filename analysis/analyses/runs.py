@@ -56,12 +56,20 @@ def runs(frame: pd.DataFrame, options: Options) -> Result:
 def _answer(runs: pd.DataFrame) -> AnalysisAnswer:
     """State how many runs there are, of what, and how they ended."""
     measured = int(is_ok(runs).sum())
-    ended = "all" if measured == len(runs) else f"{measured:,} of them"
+    ended = "all"
+    if measured < len(runs):
+        ended = f"{measured:,} of them"
     devices = runs["device"].unique()
-    where = str(devices[0]) if len(devices) == 1 else counted(len(devices), "device")
+    where = counted(len(devices), "device")
+    if len(devices) == 1:
+        where = str(devices[0])
     others = runs.loc[~is_ok(runs), "outcome"].value_counts()
     failures = "".join(f", {count:,} {label(str(name))}" for name, count in others.items())
     families = runs["family"].nunique()
-    of = f"{families} families" if families > 1 else str(runs["family"].iloc[0])
-    sentence = f"{counted(len(runs), 'run')} of {of} on {where}, {ended} measured{failures}."
+    of_families = f"{families} families"
+    if families == 1:
+        of_families = str(runs["family"].iloc[0])
+    sentence = (
+        f"{counted(len(runs), 'run')} of {of_families} on {where}, {ended} measured{failures}."
+    )
     return AnalysisAnswer(sentence=sentence, points=len(runs))

@@ -218,10 +218,10 @@ def _describe(row: Mapping[Any, Any]) -> str:
 def _format_speedup(row: Mapping[Any, Any], name: str) -> str:
     """Format a speedup with its interval: "1.21x (1.1 to 1.34)"."""
     numbers = [row[f"{name}{end}"] for end in _ENDS]
-    texts = [
-        text if math.isfinite(number) else "unknown"
-        for text, number in zip(format_distinct(*numbers), numbers, strict=True)
-    ]
+    texts = list(format_distinct(*numbers))
+    for position, number in enumerate(numbers):
+        if not math.isfinite(number):
+            texts[position] = "unknown"
     value, low, high = texts
     if low == high == "unknown":
         return f"{value}x (too few points for an interval)"
@@ -344,7 +344,9 @@ def _unpaired(
     paired_families = set(pairs["family"])
     rest = [family for family in all_families if family not in paired_families]
     if rest:
-        of_families = f" of {', '.join(rest)}" if paired_families else ""
+        of_families = ""
+        if paired_families:
+            of_families = f" of {', '.join(rest)}"
         yield f"no point{of_families} was measured with both {value} and {baseline}"
     if not paired_families:
         return

@@ -119,11 +119,14 @@ def time_to_accuracy(frame: pd.DataFrame, options: TimeToAccuracyOptions) -> Res
             "The target is evaluated after whole epochs: a score is an upper bound (at most) if all "
             "runs reached it in the first epoch. Raise learn.target to tell such settings apart."
         )
+    picture = None
+    if drawable:
+        picture = functools.partial(_draw, scores)
     return Result(
         numbers=scores.drop(columns=["_platform", "_logs"]),
         answer=answer or _answer(scores),
         sentences=sentences,
-        picture=(lambda: _draw(scores)) if drawable else None,
+        picture=picture,
         sources=tuple(runs["run_id"]),
     )
 
@@ -181,8 +184,10 @@ def _scores(runs: pd.DataFrame) -> pd.DataFrame:
         row = {
             "family": first["family"],
             "platform": ", ".join(str(first[name]) for name in shown),
-            "choice": words_of(first, columns) if columns else "",
+            "choice": "",
         }
+        if columns:
+            row["choice"] = words_of(first, columns)
         row |= _score(group)
         row |= {
             "batch_size": first.get("batch_size"),

@@ -67,14 +67,19 @@ def _product_layer(
         n = macs / left
         own = left * right * result / macs**2
     rows, inputs, outputs, count = (max(1, round(size)) for size in (m, k, n, own))
-    is_shared = count == 1
-    product = Multiply(rows, inputs, outputs, own=0 if is_shared else count)
+    if count == 1:
+        # All examples share the right matrix.
+        product = Multiply(rows, inputs, outputs, own=0)
+        shared_weights = inputs * outputs
+    else:
+        product = Multiply(rows, inputs, outputs, own=count)
+        shared_weights = 0
     return Layer(
         "",
         round(macs),
         # The first product has no gradient of its input.
         0 if is_first else None,
-        rows=inputs * outputs if is_shared else 0,
+        rows=shared_weights,
         read=count * rows * inputs,
         written=3 * count * rows * outputs,
         products=(product,),

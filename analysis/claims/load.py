@@ -89,7 +89,10 @@ def parse_claims(text: str, source: str) -> tuple[StatedClaim, ...]:
 
 
 def _claim(entry: Any, number: int, source: str) -> StatedClaim:
-    place = f"{source}: claim {entry.get('id', number) if isinstance(entry, dict) else number}"
+    name: object = number
+    if isinstance(entry, dict):
+        name = entry.get("id", number)
+    place = f"{source}: claim {name}"
     _keys(entry, ("id", "says", "checks"), ("proof", "where"), place)
     if not isinstance(entry["checks"], list):
         raise ConfigError(
@@ -158,13 +161,9 @@ def _sides(entry: Mapping[str, Any], place: str) -> None:
         ConfigError: If a side is missing or superfluous.
     """
     if ("a" in entry) != ("b" in entry):
-        lacking = "b" if "a" in entry else "a"
-        raise ConfigError(
-            f"{place}: {lacking}",
-            "(none)",
-            "is missing",
-            "a speedup has two sides: write a: and b:",
-        )
+        missing = "b" if "a" in entry else "a"
+        remedy = "a speedup has two sides: write a: and b:"
+        raise ConfigError(f"{place}: {missing}", "(none)", "is missing", remedy)
     if entry["kind"] == "ratio" and ("a" in entry) == ("successive" in entry):
         given = "both" if "a" in entry else "neither"
         remedy = "write a: and b:, or successive: version.tensorflow"

@@ -165,7 +165,9 @@ def _ask(
 
 def _prefix(population: Population, *, name_systems: bool) -> str:
     """The beginning of a sentence about one of several systems."""
-    return f"{population.name}: " if name_systems else ""
+    if name_systems:
+        return f"{population.name}: "
+    return ""
 
 
 def _comparison_findings(

@@ -172,7 +172,10 @@ def _interval_cells(low: pd.Series, high: pd.Series, values: pd.Series | None) -
         return None
     cells = []
     for empty, low_text, high_text in zip(is_empty, _as_texts(low), _as_texts(high), strict=True):
-        cells.append(_EMPTY_CELL if empty else Cell(f"{low_text}\u00a0to\u00a0{high_text}"))
+        if empty:
+            cells.append(_EMPTY_CELL)
+        else:
+            cells.append(Cell(f"{low_text}\u00a0to\u00a0{high_text}"))
     return cells
 
 
@@ -437,11 +440,13 @@ def _describe_system(population: Population, store: str | None) -> dict[str, str
         for name in ("environment_id", "protocol_id")
         if population.listed(name)
     ]
-    memory = machine.get("memory_gib")
+    memory = ""
+    if machine.get("memory_gib"):
+        memory = f"{machine['memory_gib']:g} GiB"
     return {
         "Processor": str(machine.get("processor", "")),
         "Cores": _describe_cores(machine),
-        "Memory": f"{memory:g} GiB" if memory else "",
+        "Memory": memory,
         "Largest point": _describe_largest_point(population),
         "Accelerator": _describe_accelerators(population, machine),
         "Measured hardware peaks": _describe_peaks(population.rows),
