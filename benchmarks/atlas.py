@@ -102,7 +102,10 @@ def left_out(group: TimingGroup) -> str | None:
     off = there.predict(operations_from_rows(group.timings, group.kind)).mean - logs
     error = np.median(np.abs(np.expm1(off)))
     shift = math.exp(float(np.median(off)))
-    return f"{group.device} from {name}, {group.kind} in {group.precision}: {error:.1%}, {shift:.2f} times as long"
+    return (
+        f"{group.device} from {name}, {group.kind} in {group.precision}: {error:.1%}, "
+        f"{shift:.2f} times as long"
+    )
 
 
 def planted(device: str, factors: Sequence[float], count: int) -> dict[float, Counter[str]]:
@@ -136,10 +139,12 @@ def main() -> None:
     start = time.perf_counter()
     size = sum(path.stat().st_size for path in DATA.iterdir())
     print(
-        f"{len(load().groups)} tables, {size / 1e6:.1f} MB, loaded in {time.perf_counter() - start:.2f} s"
+        f"{len(load().groups)} tables, {size / 1e6:.1f} MB, loaded in "
+        f"{time.perf_counter() - start:.2f} s"
     )
     print(
-        f"called by how many times as long they took: {planted('TPU v2', (1.25, 1.5, 2.0, 5.0), 100)}"
+        "called by how many times as long they took: "
+        f"{planted('TPU v2', (1.25, 1.5, 2.0, 5.0), 100)}"
     )
     for first, second, *about in _PAIRS:
         pair = [found for name in (first, second) if (found := load().find_group(name, *about))]

@@ -41,8 +41,10 @@ digest = hashlib.sha256()
 for name in frame:
     digest.update(name.encode() + str(frame[name].dtype).encode())
     digest.update(pd.util.hash_pandas_object(frame[name], index=False).to_numpy().tobytes())
-print(json.dumps({"seconds": seconds, "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-                  "rows": frame.shape[0], "columns": frame.shape[1], "digest": digest.hexdigest()[:16]}))
+peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+rows, columns = frame.shape
+print(json.dumps({"seconds": seconds, "peak_mb": peak_mb, "rows": rows, "columns": columns,
+                  "digest": digest.hexdigest()[:16]}))
 """
 
 
@@ -108,7 +110,8 @@ def make_store(folder: Path, runs: int) -> str:
     fill(unfinished, (point(draw, number) for number in range(runs)))
     unfinished.rename(path)
     print(
-        f"made {path.name}: {path.stat().st_size / 1e6:,.0f} MB in {time.perf_counter() - start:.0f} s",
+        f"made {path.name}: {path.stat().st_size / 1e6:,.0f} MB in "
+        f"{time.perf_counter() - start:.0f} s",
         flush=True,
     )
     return uri

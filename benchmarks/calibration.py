@@ -425,7 +425,8 @@ def _issue_rows() -> dict[str, Row]:
         kind = "quick" if processes == 1 else "standard"
         rows |= _sides_rows(
             f"one sweep equal, {kind} {points}",
-            f"one sweep, one {kind} run per side and point, {points} point{'s' * (points > 1)}: equal",
+            f"one sweep, one {kind} run per side and point, {points} point{'s' * (points > 1)}: "
+            "equal",
             partial(worlds.one_run, points=points, processes=processes),
         )
     for own_hosts, where in ((False, "session"), (True, "host")):

@@ -77,7 +77,10 @@ def fill(path: Path, planted: Iterable[Planted]) -> None:
                 f"INSERT INTO experiments {columns} VALUES (7, 'paradnn', '/nowhere', 'active')"
             )
         (experiment,) = store.execute(chosen).fetchone()
-        columns = "(run_uuid, name, start_time, end_time, status, lifecycle_stage, artifact_uri, experiment_id)"
+        columns = (
+            "(run_uuid, name, start_time, end_time, status, lifecycle_stage, artifact_uri, "
+            "experiment_id)"
+        )
         for run in planted:
             held = (
                 run.run_id,
@@ -96,7 +99,8 @@ def fill(path: Path, planted: Iterable[Planted]) -> None:
                     f"INSERT INTO {table} (run_uuid, key, value) VALUES (?, ?, ?)", texts
                 )
             store.executemany(
-                "INSERT INTO latest_metrics (run_uuid, key, value, timestamp, step, is_nan) VALUES (?, ?, ?, ?, 0, 0)",
+                "INSERT INTO latest_metrics (run_uuid, key, value, timestamp, step, is_nan) VALUES "
+                "(?, ?, ?, ?, 0, 0)",
                 [(run.run_id, key, float(value), run.start) for key, value in run.metrics.items()],
             )
 

@@ -1,8 +1,9 @@
 """Planted pairs through the stopping rule of `paradnn compare`: false verdicts and power.
 
-    python -m benchmarks.compare_verdicts [--draws 2000]            # the tables of docs/validation/comparisons.md
-    python -m benchmarks.compare_verdicts --gate [--draws 2000]     # that of `paradnn gate`
+    python -m benchmarks.compare_verdicts [--draws 2000]
+    python -m benchmarks.compare_verdicts --gate [--draws 2000]
 
+The first prints the tables of docs/validation/comparisons.md, the second that of `paradnn gate`.
 Each draw is one whole comparison in simulated time, with the order of sides, looks, stopping rule
 and cap of the command. A visit takes five seconds; machine and process determine the logarithm of
 its speed. CV is the variation of one visit of one side.

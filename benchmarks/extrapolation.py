@@ -1,8 +1,8 @@
 """How well are times predicted from kernels? Cross-validated operations, and published models.
 
-    python -m benchmarks.extrapolation DIR [--gpu NAME] [--most 1500]      # a clone of sitar-lab/NeuSight
+    python -m benchmarks.extrapolation DIR [--gpu NAME] [--most 1500]
 
-Uses NeuSight's kernels, DeepBench's on a V100 (part of the package), and NeuSight's language
+DIR is a clone of sitar-lab/NeuSight. Uses NeuSight's kernels, DeepBench's on a V100 (part of the package), and NeuSight's language
 models from its operations alone. Each operation is predicted by a fit to nine tenths of the
 shapes; replicates and directions of a shape are omitted together. NeuSight's own errors for
 products are 14 to 26% (its paper).
@@ -231,7 +231,8 @@ def operations(
         print(
             f"{source}, {kind}: {row['operations']} operations of {row['shapes']} shapes; "
             f"median error {row['median_error']:.1%}, mean {row['mean_error']:.1%}, "
-            f"nine of ten within {row['upper_error']:.1%}; {row['coverage']:.1%} in their 95% interval",
+            f"nine of ten within {row['upper_error']:.1%}; {row['coverage']:.1%} in their 95% "
+            "interval",
             flush=True,
         )
         yield row
@@ -247,8 +248,15 @@ def models(folder: Path, gpu: str, most: int) -> list[dict[str, object]]:
     about = {"source": "", "commit": "", "engine": "", "version": ""}
     groups = {
         kind: TimingGroup(
-            **about, device=gpu, precision="float32", kind=kind, timings=pd.DataFrame(), includes_call=True, dispatch_seconds=call,
-            overhead_seconds=fit.dispatch - call, fit=fit,
+            **about,
+            device=gpu,
+            precision="float32",
+            kind=kind,
+            timings=pd.DataFrame(),
+            includes_call=True,
+            dispatch_seconds=call,
+            overhead_seconds=fit.dispatch - call,
+            fit=fit,
         )
         for kind, fit in fits.items()
     }  # fmt: skip
@@ -275,7 +283,8 @@ def models(folder: Path, gpu: str, most: int) -> list[dict[str, object]]:
         rows.append(row)
         print(
             f"{gpu}, {model.name}: {model.seconds:.3f} s; predicted {seconds:.3f} s ({low:.3f} to "
-            f"{high:.3f}), predicted / measured {row['ratio']:.3f}; NeuSight's {row['published']:.3f}",
+            f"{high:.3f}), predicted / measured {row['ratio']:.3f}; NeuSight's "
+            f"{row['published']:.3f}",
             flush=True,
         )
     errors, published = (
@@ -283,7 +292,8 @@ def models(folder: Path, gpu: str, most: int) -> list[dict[str, object]]:
     )
     held = np.mean([row["held"] for row in rows])
     print(
-        f"{gpu}: {len(rows)} models; median error {np.median(errors):.1%}, greatest {errors.max():.1%}; {held:.0%} in "
+        f"{gpu}: {len(rows)} models; median error {np.median(errors):.1%}, greatest "
+        f"{errors.max():.1%}; {held:.0%} in "
         f"their 95% interval; NeuSight's median error {np.nanmedian(published):.1%}, "
         f"greatest {np.nanmax(published):.1%}"
     )

@@ -1,8 +1,8 @@
 """How well do few points predict a space? Designs replayed on fully measured tables.
 
-    python -m benchmarks.few_points --seeds 100                   # the paper's archive, part of the package
-    python -m benchmarks.few_points --timm FOLDER --table timm    # results/benchmark-*.csv of pytorch-image-models
-    python -m benchmarks.few_points --table own                   # 630 models measured here, or --own FILE
+    python -m benchmarks.few_points --seeds 100  # the paper's archive, part of the package
+    python -m benchmarks.few_points --timm FOLDER --table timm  # benchmark-*.csv of timm's results
+    python -m benchmarks.few_points --table own  # 630 models measured here, or --own FILE
 
 A design chooses points, the predictor sees only these, and all others are predicted. Designs are
 nested: `adaptive` starts with the Sobol points of `first_points` and continues with what `choose`
@@ -296,7 +296,8 @@ def replay(known: Known, seeds: int) -> None:
                 found.setdefault((design, count), []).append(result)
     print(f"\n{known.name}: {len(known.values)} points, {seeds} seeds")
     print(
-        "points  design     error  95% of seeds    within  leave-one-out    within  strongest  signs  alone"
+        "points  design     error  95% of seeds    within  leave-one-out    within  strongest  "
+        "signs  alone"
     )
     for count in counts:
         for design in DESIGNS:
@@ -317,7 +318,8 @@ def _line(results: Sequence[Result]) -> str:
 
     low, high = np.quantile([result.error for result in results], [0.025, 0.975])
     return (
-        f"{mean('error'):6.1%}  {low:5.1%} .. {high:5.1%}  {mean('coverage'):6.1%}  {mean('left_out_error'):15.1%}  "
+        f"{mean('error'):6.1%}  {low:5.1%} .. {high:5.1%}  {mean('coverage'):6.1%}  "
+        f"{mean('left_out_error'):15.1%}  "
         f"{mean('left_out_coverage'):6.1%}  {mean('strongest'):9.0%}  {mean('signs'):5.0%}  "
         f"{mean('strongest_alone'):.0%}, {mean('signs_alone'):.0%}"
     )
@@ -361,7 +363,8 @@ def frontier(known: Sizes, share: float, seeds: int) -> None:
         wrong.append((fails != known.failed)[others].mean())
         unproven.append(1 - (fails | fits)[others].mean())
     print(
-        f"\nout of memory: {known.failed.sum()} of {len(known.failed)} points; {count} measured, {seeds} seeds: "
+        f"\nout of memory: {known.failed.sum()} of {len(known.failed)} points; {count} measured, "
+        f"{seeds} seeds: "
         f"{np.mean(wrong):.2%} of the others on the wrong side (at most 1% in "
         f"{np.mean(np.array(wrong) <= 0.01):.0%} of seeds, most {np.max(wrong):.2%}), "
         f"{np.mean(unproven):.1%} unproven, and taken as fitting"

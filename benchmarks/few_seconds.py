@@ -100,7 +100,8 @@ def timed(count: int) -> None:
         spent.append(time.perf_counter() - begin)
     mebibytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(
-        f"{count:6d}  {np.median(spent):6.2f} ({min(spent):.2f} .. {max(spent):.2f})  {mebibytes:7.0f}",
+        f"{count:6d}  {np.median(spent):6.2f} ({min(spent):.2f} .. {max(spent):.2f})  "
+        f"{mebibytes:7.0f}",
         flush=True,
     )
 

@@ -50,8 +50,8 @@ INTERVAL_WITHIN = (0.96, 1.04)
 BUSY = 0.05
 #: Discarded rounds at the beginning of each start.
 WARM_ROUNDS = 8
-#: Programs sum in different orders. Losses may differ by the first share of the initial loss, and by
-#: the second share of its change: every step adds to earlier rounding differences.
+#: Programs sum in different orders. Losses may differ by the first share of the initial loss, and
+#: by the second share of its change: every step adds to earlier rounding differences.
 FIRST_TOLERANCE = 1e-4
 CHANGE_TOLERANCE = 1e-2
 
@@ -136,7 +136,10 @@ def differences(found: Mapping[str, Ready]) -> str | None:
     reference = found[first]
     for name in others:
         if found[name].shapes != reference.shapes:
-            return f"{name} trains {found[name].parameters} weights, {first} {reference.parameters}, or other shapes"
+            return (
+                f"{name} trains {found[name].parameters} weights, "
+                f"{first} {reference.parameters}, or other shapes"
+            )
         for step, (a, b) in enumerate(zip(reference.losses, found[name].losses, strict=True), 1):
             start = reference.losses[0]
             if not abs(a - b) <= FIRST_TOLERANCE * abs(start) + CHANGE_TOLERANCE * abs(a - start):

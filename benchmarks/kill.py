@@ -249,7 +249,8 @@ def main() -> None:
             )
             print(*(f"  {problem}\n" for problem in found), sep="", end="", flush=True)
     print(
-        f"{sweeps} sweeps of {POINTS} points, {KILLED.total()} kills ({KILLED}): {len(problems)} problems"
+        f"{sweeps} sweeps of {POINTS} points, {KILLED.total()} kills ({KILLED}): {len(problems)} "
+        "problems"
     )
 
 

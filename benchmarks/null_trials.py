@@ -1,10 +1,12 @@
 """Compare equal things for real: how often does `paradnn compare`, or another tool, call them
 different?
 
-    python -m benchmarks.null_trials commands --trials 100 --seconds 4      # with hyperfine (-N) for comparison
-    python -m benchmarks.null_trials functions --trials 20 --seconds 20 --pytest PYTHON   # with pytest-benchmark
-    python -m benchmarks.null_trials models --trials 3 --seconds 120        # three equal pairs, three 3% apart
+    python -m benchmarks.null_trials commands --trials 100 --seconds 4
+    python -m benchmarks.null_trials functions --trials 20 --seconds 20 --pytest PYTHON
+    python -m benchmarks.null_trials models --trials 3 --seconds 120
 
+The first also runs hyperfine (-N), the second pytest-benchmark. The third measures three equal pairs
+and three that differ by 3%.
 `--busy N` runs N neighbors that come and go. Each trial runs its tools in random order. A tool
 without verdicts is judged by 2% and 5% of the ratio of its means, and by 1.96 standard errors of
 it.
@@ -52,7 +54,7 @@ MODEL = [
     "tracking=offline",
 ]
 
-#: Log ratio, its uncertainty (half an interval, or a standard error), and the tool's verdict if any.
+#: Log ratio, its uncertainty (half an interval, or a standard error), and the tool's verdict.
 Found = tuple[float, float, str | None]
 
 

@@ -42,16 +42,19 @@ def main() -> None:
         overhead = [float(run["overhead_seconds"]) for run in points]
         rest = wall - sum(map(work, points))
         print(
-            f"one sweep of {len(points)} points: {wall:.1f} s, of which work {sum(map(work, points)):.1f} s"
+            f"one sweep of {len(points)} points: {wall:.1f} s, of which work "
+            f"{sum(map(work, points)):.1f} s"
         )
         low, middle, high = statistics.quantiles(overhead, n=4)
         print(
-            f"  recorded overhead per point: median {middle:.3f} s, quartiles {low:.3f} .. {high:.3f} s, ",
+            f"  recorded overhead per point: median {middle:.3f} s, quartiles {low:.3f} .. "
+            f"{high:.3f} s, ",
             end="",
         )
         print(f"first point {overhead[0]:.1f} s")
         print(
-            f"  wall clock minus work, start-up of driver and framework included: {rest / len(points):.3f} s per point"
+            "  wall clock minus work, start-up of driver and framework included: "
+            f"{rest / len(points):.3f} s per point"
         )
         for phase in ("schedule", "start", "record"):
             median = statistics.median(float(run[f"phase_{phase}_seconds"]) for run in points)
@@ -68,7 +71,8 @@ def main() -> None:
             train([*sizes, "resume=false", *PROTOCOL], folder)
             fresh.append(time.perf_counter() - begin - work(runs(folder)[-1]))
         print(
-            f"one fresh process each, {len(fresh)} of them: median {statistics.median(fresh):.1f} s in addition to the work"
+            f"one fresh process each, {len(fresh)} of them: median {statistics.median(fresh):.1f} "
+            "s in addition to the work"
         )
 
 

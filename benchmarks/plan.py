@@ -21,10 +21,12 @@ from paradnn.core.scratch import Scratch
 
 GRIDS = (
     "sweep.grids=["
-    "{model: fc, model.layers: '1,2,4,8', model.nodes: '32,128,512,1024', batch_size: '64,256,1024'},"
-    "{model: 'residual,bottleneck', model.filters: '8,16,32', model.image_size: '32,64', batch_size: '8,16,32'},"
-    "{model: 'rnn,lstm,gru', model.embedding_size: '50,100,200,400', model.sequence_length: '10,30',"
-    " batch_size: '16,64,128'}]"
+    "{model: fc, model.layers: '1,2,4,8', model.nodes: '32,128,512,1024',"
+    " batch_size: '64,256,1024'},"
+    "{model: 'residual,bottleneck', model.filters: '8,16,32', model.image_size: '32,64',"
+    " batch_size: '8,16,32'},"
+    "{model: 'rnn,lstm,gru', model.embedding_size: '50,100,200,400',"
+    " model.sequence_length: '10,30', batch_size: '16,64,128'}]"
 )
 #: Numeric columns of a plan.
 PLANNED = [
@@ -62,7 +64,8 @@ def against_reality(store: Path | None, points: int) -> None:
         wall = time.perf_counter() - begin
         measured = {str(run["mlflow.runName"]): run for run in runs(known)[before:]}
         print(
-            f"{len(measured)} points, expected {expected}, from the cost model alone {alone}, actual {wall:.0f} s"
+            f"{len(measured)} points, expected {expected}, from the cost model alone {alone}, "
+            f"actual {wall:.0f} s"
         )
         compare("with the store", rows, measured)
         compare("from the cost model alone", rows_alone, measured)

@@ -64,7 +64,8 @@ def main() -> None:
         print(rows[-1], flush=True)
     errors = [float(str(row["median_error"])) for row in rows]
     print(
-        f"median errors from {_LARGE} bytes on: {np.median(errors):.1%} in the median, {max(errors):.1%} at most"
+        f"median errors from {_LARGE} bytes on: {np.median(errors):.1%} in the median, "
+        f"{max(errors):.1%} at most"
     )
     save("published_channels", rows)
 

@@ -3,9 +3,9 @@
     python -m benchmarks.recording [--rounds 3] [--points 30] [--drivers 1,4] [--server OPTIONS]
 
 Reports requests and seconds per run, runs per second of several drivers, and the processor time of
-drivers, server and database. A run is the record of a real point (metrics, params, tags, artifacts; with
---profile its tables and picture too), claimed and written as a driver does; only its model is not
-measured again. Takes two minutes. Needs PostgreSQL (Debian: postgresql) and paradnn[server].
+drivers, server and database. A run is the record of a real point: metrics, params, tags, artifacts,
+and with --profile its tables and picture. It is claimed and written as a driver does; only its model
+is not measured again. Takes two minutes. Needs PostgreSQL (Debian: postgresql) and paradnn[server].
 """
 
 import argparse
@@ -204,10 +204,12 @@ def report(count: int, asked: float, rates: Sequence[float], rows: Sequence[dict
     print(f"{count} driver(s):")
     print(f"  requests a run    {asked:.2f}")
     print(
-        f"  seconds a run     median {middle:.3f}, quartiles {low:.3f} .. {high:.3f}, longest {max(seconds):.3f}"
+        f"  seconds a run     median {middle:.3f}, quartiles {low:.3f} .. {high:.3f}, longest "
+        f"{max(seconds):.3f}"
     )
     print(
-        f"  runs a second     median {statistics.median(rates):.1f}, {min(rates):.1f} .. {max(rates):.1f} of rounds"
+        f"  runs a second     median {statistics.median(rates):.1f}, {min(rates):.1f} .. "
+        f"{max(rates):.1f} of rounds"
     )
     parts = ", ".join(f"{name} {value:.0f}" for name, value in cores.items())
     print(f"  ms of a core each {sum(cores.values()):.0f}: {parts}", flush=True)

@@ -1,7 +1,7 @@
 """Do reference kernels disturb a step, how much variation do they explain, what do they detect?
 
     python -m benchmarks.reference [--processes 6] [--seconds 6] [--cells "fc train" ...] [--settle 0.01]
-    python -m benchmarks.reference --disturbed [--points 4] [--seconds 2]        # neighbors, a quota
+    python -m benchmarks.reference --disturbed [--points 4] [--seconds 2]  # neighbors, a quota
 
 Each process builds its model again and times it as a point. Then it alternates blocks that follow
 the kernels (and untimed steps for --settle seconds) with blocks that do not, in the order ABBA.
@@ -119,7 +119,8 @@ def cell(found: Sequence[Mapping[str, Any]]) -> str:
     ratios = [ratio for each in found for ratio in each["ratios"]]
     low, high = block_interval(ratios) or (math.nan, math.nan)
     words = [
-        f"{len(found)} x  step with over without {statistics.median(ratios):.4f} ({low:.4f} .. {high:.4f})"
+        f"{len(found)} x  step with over without {statistics.median(ratios):.4f} ({low:.4f} .. "
+        f"{high:.4f})"
     ]
     medians = [
         [math.log(statistics.median(times)) for times in table]
@@ -158,7 +159,8 @@ def cell(found: Sequence[Mapping[str, Any]]) -> str:
 
     whole = reference_metrics(timings, best, 1)
     words += [
-        f"{chosen_kernel(timings)} r {whole['reference_correlation']:.2f} slope {whole['reference_slope']:.2f}"
+        f"{chosen_kernel(timings)} r {whole['reference_correlation']:.2f} slope "
+        f"{whole['reference_slope']:.2f}"
     ]
     words += ["half " + " -> ".join(f"{half:.1%}" for _, half in intervals(range(len(found))))]
     agree: tuple[list[bool], list[bool]] = [], []

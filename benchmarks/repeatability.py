@@ -25,7 +25,8 @@ from paradnn.session.measured import summarise
 CNN = "model.filters: 16, model.image_size: 64, batch_size: 16"
 RNN = "model.embedding_size: 200, batch_size: 64"
 GRIDS = (
-    f"sweep.grids=[{{model: fc, model.nodes: 512, batch_size: 256}}, {{model: 'residual,bottleneck', {CNN}}},"
+    f"sweep.grids=[{{model: fc, model.nodes: 512, batch_size: 256}}, "
+    f"{{model: 'residual,bottleneck', {CNN}}},"
     f"{{model: 'rnn,lstm,gru', {RNN}}}]"
 )
 

@@ -256,7 +256,8 @@ def main() -> None:
         )
     few = np.exp(table.loc[table["batch_size"] <= 4, "first"])
     print(
-        f"prompt / time to first token, at most 4 in flight, {len(few)} points: {few.median():.2f} in the median"
+        f"prompt / time to first token, at most 4 in flight, {len(few)} points: {few.median():.2f} "
+        "in the median"
     )
     print(f"all: {error['error'].median():.1%} in the median")
 

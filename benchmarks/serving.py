@@ -120,7 +120,8 @@ def mean_wait(log: QueryLog, service: float) -> tuple[float, float]:
 def beside_loadgen(loads: list[float], seconds: float, service: float) -> None:
     """Print our quantiles and LoadGen's per load, both queried at the same time."""
     print(
-        "load  queries  wait (ms)  exact  M/D/1   late p50, p99, max   p50, p90, p99 (ms)   LoadGen's   ratio"
+        "load  queries  wait (ms)  exact  M/D/1   late p50, p99, max   p50, p90, p99 (ms)   "
+        "LoadGen's   ratio"
     )
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as elsewhere:
         elsewhere.submit(time.sleep, 0).result()  # it has imported all
@@ -164,8 +165,10 @@ def search_twice(seconds: float, service: float) -> None:
             if not probe.held and probe.rate > (load_of.rate or 0)
         )
         print(
-            f"peak at p99 of {peak.latency_ms:g} ms, seed {seed}: {load_of.rate:.1f} .. {failed:.1f} "
-            f"of {1 / service:g}/s, {len(load_of.probes)} probes in {time.monotonic() - begin:.0f} s"
+            f"peak at p99 of {peak.latency_ms:g} ms, seed {seed}: {load_of.rate:.1f} .. "
+            f"{failed:.1f} "
+            f"of {1 / service:g}/s, {len(load_of.probes)} probes in {time.monotonic() - begin:.0f} "
+            "s"
         )
 
 

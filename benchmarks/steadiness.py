@@ -3,8 +3,8 @@ coverage.
 
     python -m benchmarks.steadiness [--series 400]     # the tables of docs/validation/intervals.md
     python -m benchmarks.steadiness --coverage         # only the second
-    python -m benchmarks.steadiness --stop 0.02        # coverage if the interval decides when to stop
-    python -m benchmarks.steadiness --table            # the critical values of paradnn/worker/series.py
+    python -m benchmarks.steadiness --stop 0.02  # coverage if the interval decides when to stop
+    python -m benchmarks.steadiness --table  # the critical values of paradnn/worker/series.py
 
 Noise is Gaussian and AR(1) from block to block. `false` counts series without a change that are
 called unsteady. `missed` counts series with a change that are called steady, with the reported

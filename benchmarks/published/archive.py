@@ -67,7 +67,10 @@ _OUTCOMES = {
     "not run": "unavailable",
     "no error but not finished": "crash",
 }
-_NOTE = "Published measurement of ParaDnn (Wang, Wei, Brooks, MLSys 2020) on {}; see docs/validation/published-data.md."
+_NOTE = (
+    "Published measurement of ParaDnn (Wang, Wei, Brooks, MLSys 2020) on {}; "
+    "see docs/validation/published-data.md."
+)
 
 
 def read_archive(folder: Path) -> ImportedFolder:

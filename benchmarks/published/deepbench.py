@@ -204,7 +204,8 @@ def _publication(path: Path) -> Publication:
     use = "training" if path.parent.name == "train" else "inference"
     device = device_called(platform.device)
     source = "github.com/baidu-research/DeepBench, Baidu Research, Apache-2.0"
-    about = f"{len(timings):,} timings of {path.name} ({source}); see docs/validation/published-data.md."
+    origin = f"{path.name} ({source})"
+    about = f"{len(timings):,} timings of {origin}; see docs/validation/published-data.md."
     specs = platform.specs
     file = f"{use}/{path.name}"
     versions = {

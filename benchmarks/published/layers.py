@@ -25,7 +25,8 @@ _PUBLISHED = 1_508_716_800_000
 def read_layers(path: Path) -> ImportedFolder:
     """Return the rows of a file."""
     runs = [_run(row) for row in csv.DictReader(read_text(path).splitlines())]
-    about = f"{len(runs)} tables by type of layer from {path.name}; see docs/validation/published-data.md."
+    tables = f"{len(runs)} tables by type of layer from {path.name}"
+    about = f"{tables}; see docs/validation/published-data.md."
     return ImportedFolder(
         [Publication(f"published, layers of {path.stem}", about, _PUBLISHED, runs)]
     )

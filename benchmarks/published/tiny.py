@@ -29,7 +29,10 @@ _MODELS = {
 }
 _RATE = re.compile(r"(?:Median throughput is|Estimated throughput:)\s*([0-9.]+) inf\./sec")
 _ENERGY = re.compile(r"Median energy cost is\s*([0-9.]+) uJ/inf")
-_ABOUT = "{} results of MLPerf Tiny v1.3, closed division (github.com/mlcommons/tiny_results_v1.3, Apache-2.0)."
+_ABOUT = (
+    "{} results of MLPerf Tiny v1.3, closed division "
+    "(github.com/mlcommons/tiny_results_v1.3, Apache-2.0)."
+)
 
 
 def read_tiny(folder: Path) -> ImportedFolder:

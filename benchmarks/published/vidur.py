@@ -42,7 +42,8 @@ def read_vidur(folder: Path) -> ImportedFolder:
         seen[content] = name
         device = device_called(machine)
         runs = repeated(_runs(machine, device, name, path.stem, content), "vidur", name)
-        about = f"{len(runs):,} timings of {name} ({_SOURCE}, MIT License); see docs/validation/published-data.md."
+        origin = f"{name} ({_SOURCE}, MIT License)"
+        about = f"{len(runs):,} timings of {origin}; see docs/validation/published-data.md."
         publications.append(
             Publication(f"published, Vidur {device}, {path.stem}", about, _PUBLISHED, runs)
         )
