@@ -13,6 +13,7 @@ no analysis, and options cost neither pandas nor Matplotlib.
 
 from importlib import import_module
 from typing import Any
+from warnings import warn
 
 import_module("paradnn")  # exits quietly on an early Ctrl-C of `python -m analysis`
 
@@ -25,6 +26,10 @@ _MODULES = {
     "load_tables": "analysis.store.load",
     "make_report": "analysis.report",
 }
+
+
+#: Deprecated public name -> present name.
+_RENAMED = {"beside": "compare_published", "BesideOptions": "ComparePublishedOptions"}
 
 
 def _registered_names() -> dict[str, Any]:
@@ -48,6 +53,10 @@ def __getattr__(name: str) -> Any:
         return [*_MODULES, *(entry for entry in _registered_names() if entry not in _MODULES)]
     if not name.startswith("_"):
         names = _registered_names()
+        if name in _RENAMED:
+            present = _RENAMED[name]
+            warn(f"analysis.{name} is now analysis.{present}", DeprecationWarning, stacklevel=2)
+            name = present
         if name in names:
             return names[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

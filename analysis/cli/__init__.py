@@ -9,7 +9,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 
-from analysis.cli.commands import COMMANDS
+from analysis.cli.commands import COMMANDS, RENAMED_COMMANDS
 from paradnn.cli.console import say
 from paradnn.cli.parser import Parser
 from paradnn.cli.program import program
@@ -27,9 +27,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code. An error that the user can fix is one line on standard error and code 2.
     """
-    parser = make_parser()
-    parsed = parser.parse_args(argv)
-    command_line = ["analysis", *(sys.argv[1:] if argv is None else argv)]
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments and arguments[0] in RENAMED_COMMANDS:
+        present = RENAMED_COMMANDS[arguments[0]]
+        say(f"warning: the command {arguments[0]} is now {present}", sys.stderr)
+        arguments[0] = present
+    parsed = make_parser().parse_args(arguments)
+    command_line = ["analysis", *arguments]
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_, **__: say(f"warning: {message}", sys.stderr)
         # Columns of text are a block each, and pandas warns of frames with more than a hundred.

@@ -341,6 +341,9 @@ def _report(options: ReportOptions, selection: Selection) -> None:
     print(f"Open it in a browser: {opener} {shlex.quote(str(target))}")
 
 
+#: Deprecated name of a command -> present name.
+RENAMED_COMMANDS = {"beside": "compare-published"}
+
 _STORE_COMMANDS = (
     SubCommand(
         name="audit",

@@ -98,7 +98,7 @@ def _profiled() -> pd.DataFrame:
     return runs(points, **{f"op_share.Operation{n}": shares[:, n] for n in range(14)})
 
 
-def _beside() -> pd.DataFrame:
+def _compare_published() -> pd.DataFrame:
     frame = _two_platforms()
     return frame[frame["device"] == "A"].assign(precision="float32", mode="train", compile="graph")
 
@@ -165,7 +165,7 @@ def _figure_of_merit() -> pd.DataFrame:
 
 #: Analysis -> runs with a known answer, options, and a part of the answer.
 CASES: dict[str, tuple[Callable[[], pd.DataFrame], dict[str, Any], str]] = {
-    "beside": (_beside, {"platform_of": ("V100",)}, "V100"),
+    "compare-published": (_compare_published, {"platform_of": ("V100",)}, "V100"),
     "boxplot": (
         _two_platforms,
         {"metric": "examples_per_second", "by": ("device",)},

@@ -313,7 +313,7 @@ def test_values_of_others_may_be_nested_however_deeply(tmp_path: Path) -> None:
     store = str(
         crafted(tmp_path / "b.zip", {"artifacts/r1/environment.json": deep.encode() * 20}, run)
     )
-    assert main(["beside", "--store", store]) in (0, 2)
+    assert main(["compare-published", "--store", store]) in (0, 2)
     assert read_environment(load(store).iloc[0], store) == {}
     with pytest.raises(
         DataError, match=r"operations\.json of run r1 is damaged: nested too deeply"

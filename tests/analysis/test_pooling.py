@@ -94,7 +94,7 @@ def test_every_command_that_analyses_is_here() -> None:
         "runs",
         "parameters",
         "breakdown",
-        "beside",
+        "compare-published",
         "extrapolate",
         "time-to-accuracy",
         "frontier",

@@ -3,8 +3,9 @@
 import pandas as pd
 import pytest
 
-from analysis.analyses.beside import BesideOptions, beside
-from analysis.cli import make_parser
+import analysis
+from analysis.analyses.compare_published import ComparePublishedOptions, compare_published
+from analysis.cli import main, make_parser
 from analysis.options import read_arguments
 from analysis.result import Result
 from paradnn.core.errors import InsufficientData
@@ -38,7 +39,7 @@ def run(model: dict[str, object], rate: float, **columns: object) -> dict[str, o
 def compare(*rows: dict[str, object], platforms: tuple[str, ...] = ("V100",)) -> Result:
     frame = pd.DataFrame(rows)
     frame["run_id"] = [f"run-{place}" for place in range(len(frame))]
-    return beside(frame, BesideOptions(platform_of=platforms))
+    return compare_published(frame, ComparePublishedOptions(platform_of=platforms))
 
 
 def test_replicates_count_with_their_median() -> None:
@@ -48,9 +49,22 @@ def test_replicates_count_with_their_median() -> None:
     assert row["ratio"] == pytest.approx(row["there"] / 120.0)
 
 
+def test_former_names_still_work_and_are_deprecated(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.deprecated_call(match="is now analysis.compare_published"):
+        former = analysis.beside
+    assert former is compare_published
+    with pytest.deprecated_call():
+        assert analysis.BesideOptions is ComparePublishedOptions
+    with pytest.raises(SystemExit):
+        main(["beside", "--help"])
+    out, err = capsys.readouterr()
+    assert out.startswith("usage: python -m analysis compare-published")
+    assert err == "warning: the command beside is now compare-published\n"
+
+
 def test_platforms_are_repeatable_on_the_command_line() -> None:
-    words = ["beside", "--platform-of", "H200", "--platform-of", "V100"]
-    options = read_arguments(BesideOptions, make_parser().parse_args(words))
+    words = ["compare-published", "--platform-of", "H200", "--platform-of", "V100"]
+    options = read_arguments(ComparePublishedOptions, make_parser().parse_args(words))
     assert options.platform_of == ("H200", "V100")
 
 

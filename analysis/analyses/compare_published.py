@@ -1,4 +1,4 @@
-"""`beside`: examples per second of every measured model, compared with published platforms.
+"""`compare-published`: examples per second of every measured model, compared with published platforms.
 
 The number of a platform is what was published for the same step, else a prediction with its
 interval. Measured points that differ in a setting which changes their operations, such as the
@@ -38,8 +38,8 @@ _EAGER = "eager"
 
 
 @dataclass(frozen=True, kw_only=True)
-class BesideOptions(Options):
-    """Options of `beside`: the platforms."""
+class ComparePublishedOptions(Options):
+    """Options of `compare-published`: the platforms."""
 
     platform_of: tuple[str, ...] = option(
         ("V100", "TPU v2"),
@@ -50,15 +50,15 @@ class BesideOptions(Options):
 
 
 @analysis(
-    BesideOptions,
+    ComparePublishedOptions,
     summary="this machine and published platforms (V100, TPU v2 and others), model by model",
-    example="python -m analysis beside --platform-of V100 --platform-of H200 --figure beside.png",
+    example="python -m analysis compare-published --platform-of V100 --figure published.png",
     section="system",
     order=15,
     title="Compared with published platforms",
     reading="Marks further right are faster. Bars are 95% intervals; published steps have none.",
 )
-def beside(frame: pd.DataFrame, options: BesideOptions) -> Result:
+def compare_published(frame: pd.DataFrame, options: ComparePublishedOptions) -> Result:
     """Compare the measured models with published platforms.
 
     Replicates of a point count once, with their median.
@@ -95,7 +95,7 @@ def beside(frame: pd.DataFrame, options: BesideOptions) -> Result:
     headline = _headline(table)
     picture = None
     if table["there"].notna().any():
-        picture = partial(draw_beside, table, here)
+        picture = partial(draw_comparison, table, here)
     return Result(
         numbers=table,
         sentences=[*_sentences(table, here, points=points, compiled=compiled)],
@@ -376,11 +376,11 @@ def _format_side(row: Mapping[Any, Any], here: str) -> str:
     return f"{here}, {row['settings']}" if row["settings"] else here
 
 
-def draw_beside(table: pd.DataFrame, here: str) -> drawing.Figure:
+def draw_comparison(table: pd.DataFrame, here: str) -> drawing.Figure:
     """Draw examples per second, with a row for each point and a mark for each platform.
 
     Args:
-        table: the table of `beside`.
+        table: the table of `compare-published`.
         here: name of the measured device.
     """
     points = sorted(set(table["point"]))
