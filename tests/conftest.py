@@ -7,15 +7,17 @@ import io
 import os
 import re
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import closing, redirect_stderr, redirect_stdout, suppress
+from contextlib import closing, contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from multiprocessing.util import Finalize
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -24,6 +26,7 @@ import yaml
 
 from paradnn.session import session
 from paradnn.session.workers import WorkerPool
+from paradnn.store.mlflow_store import MlflowStore
 from tests.processes import children_of
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -235,6 +238,27 @@ def run(
     return subprocess.CompletedProcess(
         list(arguments), code or 0, out.getvalue(), errors.getvalue()
     )
+
+
+@contextmanager
+def ctrl_c_after_records(count: int) -> Iterator[None]:
+    """Press Ctrl-C when the store has recorded a number of points."""
+    record = MlflowStore.record
+    recorded = []
+
+    def record_and_interrupt(*arguments: Any) -> str:
+        recorded.append(record(*arguments))
+        if len(recorded) == count:
+            signal.raise_signal(signal.SIGINT)
+        return recorded[-1]
+
+    # A background process of a shell ignores SIGINT, and this process may be one.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with mock.patch.object(MlflowStore, "record", record_and_interrupt):
+            yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 class _KeptPool(WorkerPool):

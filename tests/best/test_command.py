@@ -1,16 +1,13 @@
 """`python -m paradnn.best` as a user runs it: real races of tiny points, recorded."""
 
 import json
-import signal
 import statistics
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from paradnn.store.metrics import METRICS
-from paradnn.store.mlflow_store import MlflowStore
-from tests.conftest import TINY, Store, run
+from tests.conftest import TINY, Store, ctrl_c_after_records, run
 
 #: Options that a race determines itself are omitted.
 POINT = [entry for entry in TINY if "processes" not in entry]
@@ -84,26 +81,11 @@ def test_every_candidate_has_an_outcome_and_everything_is_recorded(
 
 
 @pytest.mark.framework
-def test_an_interrupted_race_prints_the_best_so_far(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Press Ctrl-C when the second measurement is recorded."""
-    record = MlflowStore.record
-    recorded = []
+def test_an_interrupted_race_prints_the_best_so_far(store: Store, tmp_path: Path) -> None:
+    options = ["--json", str(tmp_path / "answer.json")]
 
-    def interrupted(*arguments: Any) -> str:
-        recorded.append(record(*arguments))
-        if len(recorded) == 2:
-            signal.raise_signal(signal.SIGINT)
-        return recorded[-1]
-
-    monkeypatch.setattr(MlflowStore, "record", interrupted)
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        options = ["--json", str(tmp_path / "answer.json")]
+    with ctrl_c_after_records(2):
         done = run([RACE, *options, "compile=graph,eager,xla", *POINT], store)
-    finally:
-        signal.signal(signal.SIGINT, before)
 
     assert done.returncode == 130, done.stderr
     answer = json.loads((tmp_path / "answer.json").read_text())

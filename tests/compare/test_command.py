@@ -2,12 +2,10 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,8 +14,7 @@ from scipy import stats
 from paradnn.session.workers import WorkerPool
 from paradnn.statistics.paired_rounds import estimate
 from paradnn.store.metrics import METRICS
-from paradnn.store.mlflow_store import MlflowStore
-from tests.conftest import TINY, Store, run
+from tests.conftest import TINY, Store, ctrl_c_after_records, run
 
 FEW = ["--most", "5", "--within", "0.5"]
 #: Options that a comparison determines itself are omitted.
@@ -107,27 +104,14 @@ def test_a_side_that_is_not_there_leaves_no_verdict(store: Store) -> None:
 
 
 @pytest.mark.framework
-def test_an_interrupted_comparison_is_recorded(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Press Ctrl-C after the third point is recorded, which is the first of its round."""
-    record = MlflowStore.record
-    recorded = []
+def test_an_interrupted_comparison_is_recorded(store: Store, tmp_path: Path) -> None:
+    """The third point is the first of its round."""
+    options = ["--json", str(tmp_path / "answer.json"), "--within", "0.0001", "--most", "400"]
 
-    def interrupted(*arguments: Any) -> str:
-        recorded.append(record(*arguments))
-        if len(recorded) == 3:
-            signal.raise_signal(signal.SIGINT)
-        return recorded[-1]
+    with ctrl_c_after_records(3):
+        sides = ["compile=graph", "compile=xla"]
+        done = run(["paradnn.compare.__main__", *options, *sides, *POINT], store)
 
-    monkeypatch.setattr(MlflowStore, "record", interrupted)
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        answer = ["--json", str(tmp_path / "answer.json")]
-        sides = [*answer, "--within", "0.0001", "--most", "400", "compile=graph", "compile=xla"]
-        done = run(["paradnn.compare.__main__", *sides, *POINT], store)
-    finally:
-        signal.signal(signal.SIGINT, before)
     out = done.stdout
     errors = done.stderr
     assert done.returncode == 130, errors

@@ -37,18 +37,6 @@ TOKENS = 5
 SHORT_PATIENCE = 2.0
 
 
-@pytest.fixture(scope="module")
-def shared_server() -> Iterator[OpenAIServer]:
-    with serving(OpenAIServer()) as server:
-        yield server
-
-
-@pytest.fixture
-def server(shared_server: OpenAIServer) -> OpenAIServer:
-    shared_server.forget()
-    return shared_server
-
-
 def options(server: OpenAIServer, **changes: Any) -> Endpoint:
     keys = {
         "url": server.url,

@@ -1,7 +1,6 @@
 """Runs of `model=endpoint` against a server of the OpenAI protocol, from the command line."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,6 @@ from tests.workloads.openai_server import (
     GOOD_REQUESTS,
     TOKEN_SECONDS,
     OpenAIServer,
-    serving,
 )
 
 TOKENS = 5
@@ -35,18 +33,6 @@ FAILURES = (
     "broken",
     "endless",
 )
-
-
-@pytest.fixture(scope="module")
-def shared_server() -> Iterator[OpenAIServer]:
-    with serving(OpenAIServer()) as server:
-        yield server
-
-
-@pytest.fixture
-def server(shared_server: OpenAIServer) -> OpenAIServer:
-    shared_server.forget()
-    return shared_server
 
 
 #: Nanoseconds of a millisecond.
