@@ -30,7 +30,7 @@ _PRESETS = ("quick",)
 
 
 def describe_more_runs(a: pd.DataFrame, b: pd.DataFrame, contrast: Contrast, margin: float) -> str:
-    """Say what would decide a comparison; empty if nothing that is known would.
+    """Return which further runs would decide a comparison; empty if that is unknown.
 
     Args:
         a: Runs of A.

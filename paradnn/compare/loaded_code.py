@@ -104,14 +104,14 @@ def _digest(files: Collection[Path], checkout: Checkout) -> str:
 def foreign_code(
     loaded: Sequence[LoadedFiles], checkouts: Sequence[Checkout], command: str, begun: float
 ) -> str | None:
-    """Why the two sides do not run their commits' code; None if no reason is known.
+    """Return why the sides do not run the code of their commits; None if no reason is known.
 
     Args:
-        loaded: what each side opened.
-        checkouts: the checkout of each side.
-        command: the command of both sides. Files that it names are shared on purpose.
-        begun: when the comparison began, in seconds since the epoch. What both sides execute and
-            was written later was built by --setup.
+        loaded: files that each side opened.
+        checkouts: checkout of each side.
+        command: command of both sides. Files that it names are shared on purpose.
+        begun: start of the comparison in Unix seconds. If both sides execute a file that was
+            written later, --setup built it.
     """
     named = _named_files(command)
     for side, (own, checkout) in enumerate(zip(loaded, checkouts, strict=True)):

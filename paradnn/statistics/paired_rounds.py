@@ -151,8 +151,8 @@ def orders(seed: object) -> Iterator[tuple[int, int]]:
 def false_alarms(logs: Sequence[float], rule: Rule, draws: int) -> float:
     """Return the share of comparisons of equal sides that call them different.
 
-    The rounds of one side against itself are replayed, with the sides of each round exchanged at
-    random. Equal sides do not show that.
+    Replays rounds of a side that was compared with itself. The two measurements of each round are
+    exchanged at random, which changes nothing if the sides are equal.
 
     Args:
         logs: Logarithms of the ratios, one per round, in order.

@@ -287,8 +287,9 @@ def _noise(generator: np.random.Generator, size: int) -> np.ndarray:
 def _picture(
     generator: np.random.Generator, fields: np.ndarray, width: int, height: int
 ) -> np.ndarray:
-    """Return a picture (height, width, 3) as uint8: randomly shifted fields, mixed into light and
-    color.
+    """Return a random picture (height, width, 3) as uint8.
+
+    Light, red and blue are randomly shifted fields of noise.
     """
 
     def shifted_field() -> np.ndarray:
