@@ -378,7 +378,7 @@ _MAX_LOOKS = 9  # distinct values with a colour and a marker each
 
 @dataclass(frozen=True)
 class Colouring:
-    """How the values of a column are coloured, the same in every panel.
+    """Colors of the values of a column, the same in every panel.
 
     Attributes:
         label: label of the column.

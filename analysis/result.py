@@ -43,7 +43,7 @@ AnswerVerdict = Literal["faster", "slower", "equal", "undecided"]
 
 @dataclass(frozen=True, kw_only=True)
 class AnalysisAnswer:
-    """What an analysis found, in one sentence and as numbers.
+    """Finding of an analysis, in one sentence and as numbers.
 
     Attributes:
         sentence: The answer with its interval, as one sentence without line breaks.

@@ -27,7 +27,7 @@ Sheets = Callable[[str], Any]
 
 
 class RoofVerdict(StrEnum):
-    """What limits a model or an operation; tables hold the values.
+    """Limit of a model or an operation; tables hold the values.
 
     Only an operation can be "between devices": its bytes cross the links between devices, whose
     rate is not a ceiling of this roof.

@@ -108,7 +108,7 @@ WORLDS = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one race ended.
+    """End of one race.
 
     Attributes:
         is_decided: Whether it named a winner.

@@ -47,7 +47,7 @@ NO_DECISION = ("undecided", "not enough data", "")
 
 
 class Reply(NamedTuple):
-    """What a command answered about one draw.
+    """Answer of a command about one draw.
 
     Attributes:
         verdict: The verdict; empty if the command gave none.

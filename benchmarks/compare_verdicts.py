@@ -66,7 +66,7 @@ OWN = (0.3, 0.5, 0.7)
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one comparison ended."""
+    """End of one comparison."""
 
     verdict: Verdict
     rounds: int

@@ -149,7 +149,7 @@ def _speedup_boxes(frame: pd.DataFrame, options: BoxplotOptions) -> Result:
 
 
 class _Quantity(NamedTuple):
-    """What the boxes show: its name, that with the unit, and how to format a value."""
+    """Quantity that the boxes show: its name, its name with the unit, and a formatter."""
 
     name: str
     name_with_unit: str

@@ -48,7 +48,7 @@ _COLUMNS = ["series", "sessions", "before", "after", "ratio", "low", "high", "p"
 
 @dataclass(frozen=True, kw_only=True)
 class ChangesOptions(Options):
-    """Which metric to look at, and which column names its sessions."""
+    """Options of `changes`: the metric, and the column that names its sessions."""
 
     metric: str = column_option("examples_per_second", "any metric above 0", "M")
     by: str | None = column_option(

@@ -41,7 +41,7 @@ class LatencyOptions(Options):
 
 
 class Knee(NamedTuple):
-    """The rate with the highest power, and the outermost rates whose power may be as high."""
+    """Rate with the highest power, and the outermost rates whose power may be as high."""
 
     rate: float
     low: float

@@ -36,7 +36,7 @@ _RESULTS = ("failed", "side", "edge")
 
 
 class MemoryFrontier(NamedTuple):
-    """Where memory ends for one family on one device.
+    """Memory limit of one family on one device.
 
     Attributes:
         group: the runs.

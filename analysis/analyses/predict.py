@@ -456,7 +456,7 @@ class _Predictor:
         seconds = _work(runs, self._does) / values if self._does else values
         if not np.isfinite(np.log(seconds)).all():
             raise InsufficientData(
-                f"{metric} gives no time of a step for all runs; leave those out with --where"
+                f"{metric} yields no step time for some runs; exclude them with --where"
             )
         self._per = 1.0
         if "step_time_ms" in runs and runs["step_time_ms"].gt(0).any():

@@ -66,7 +66,7 @@ _TABLE_COLUMNS = [
 
 @dataclass(frozen=True, kw_only=True)
 class SoftwareOptions(Options):
-    """Which columns to compare, with which baseline."""
+    """Options of `software`: the columns to compare, and their baseline."""
 
     by: tuple[str, ...] | None = column_option(
         None, "what to compare, such as precision (default: what varies)", "COLUMNS"

@@ -88,7 +88,7 @@ def _product_layer(
 
 @functools.cache
 def _trace(question: str) -> Mapping[str, Any]:
-    """What `paradnn.worker.count` answers; cached, since several devices need the same model."""
+    """Return the answer of `paradnn.worker.count`; cached, since devices share models."""
     command = [sys.executable, "-m", "paradnn.worker.count"]
     process = subprocess.run(command, input=question, capture_output=True, text=True, check=False)
     try:

@@ -28,7 +28,7 @@ _VERDICTS: dict[str, AnswerVerdict] = {
 
 @dataclass(frozen=True, kw_only=True)
 class AuditOptions(Arguments):
-    """Which files are read."""
+    """Options of `audit`: the files to read."""
 
     files: tuple[str, ...] = option(
         text="result files of one side, one per session",

@@ -53,7 +53,7 @@ class AuditFinding(NamedTuple):
 def draw_conclusions(
     side: Sequence[Results], other_side: Sequence[Results] = ()
 ) -> Iterator[AuditFinding]:
-    """What the sessions of one side show, or those of two sides against each other.
+    """Return what the sessions of one side show, or how those of two sides differ.
 
     Args:
         side: Sessions of the first side.
@@ -78,7 +78,7 @@ def draw_conclusions(
 
 
 def _describe(series: Series) -> AuditFinding:
-    """How a series scatters within its session, and whether it was steady."""
+    """Describe how a series scatters within its session, and whether it was steady."""
     value = format_value(series.center, series.unit)
     if series.count < 2:
         sentence = f"{value}, a single number: its repeatability is unknown."
@@ -223,7 +223,7 @@ def _describe_difference(first: Sequence[Series], second: Sequence[Series], rati
 
 
 def _comparison_obstacle(sessions: Sequence[Series]) -> str:
-    """Why series of the same name are not measurements of the same thing; empty if they are."""
+    """Return why series of the same name do not measure the same thing; empty if they do."""
     units = {series.unit for series in sessions}
     if len(units) > 1:
         return f"the units differ ({format_values({unit or 'none' for unit in units})})"

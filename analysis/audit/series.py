@@ -58,7 +58,7 @@ class Series:
 
 
 class Note(NamedTuple):
-    """What a harness reports about failures or about the state of the machine."""
+    """Report of a harness about failures or about the state of the machine."""
 
     text: str
 
@@ -76,7 +76,7 @@ Reading = Iterator[Series | Note | SharedSetting | None]
 
 @dataclass(frozen=True, kw_only=True)
 class Results:
-    """What one session's file holds."""
+    """Content of one session's file."""
 
     file: str
     harness: str

@@ -187,7 +187,7 @@ def _comparison_findings(
 
 
 def _costs(population: Population) -> Answers:
-    """What each kind of work costs, from the cheapest model to the dearest."""
+    """Yield the cost of each kind of work, from the cheapest model to the dearest."""
     is_model = ~population.rows["family"].isin(message_families())
     rows = select_rows(population.rows, is_ok(population.rows) & is_model)
     currency = population.value("price_currency") or ""
@@ -544,7 +544,7 @@ def _relative_size(rows: pd.DataFrame) -> pd.Series:
 
 
 def _trust(population: Population) -> Answers:
-    """Which measured points are doubtful, how wide their intervals are, and what to do."""
+    """Yield which measured points are doubtful, how wide their intervals are, and what to do."""
     rows = select_rows(population.rows, is_ok(population.rows))
     if rows.empty:
         return
@@ -597,7 +597,7 @@ def _describe_doubts(rows: pd.DataFrame, doubts: Sequence[str]) -> str:
 
 
 def _describe_intervals(points: pd.DataFrame) -> Iterator[str]:
-    """How wide the intervals of the points are, and how many points have none."""
+    """Yield how wide the intervals of the points are, and how many points have none."""
     half_widths = pd.Series(dtype=float)
     if "examples_per_second_low" in points:
         width = points["examples_per_second_high"] - points["examples_per_second_low"]

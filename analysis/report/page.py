@@ -66,7 +66,7 @@ def render(template: str, **values: Any) -> str:
 
 
 def to_plain_text(value: Any) -> Any:
-    """What a template writes for a value.
+    """Return the text that a template writes for a value.
 
     Our own markup stays as it is. Any other value becomes text without characters that disturb a
     page.

@@ -95,7 +95,7 @@ class Population:
 
 
 def _with_whole_intervals(points: pd.DataFrame) -> pd.DataFrame:
-    """The points, without intervals that lack an end."""
+    """Return the points, without intervals that lack an end."""
     low = "examples_per_second_low"
     high = "examples_per_second_high"
     ends = points.reindex(columns=[low, high]).astype("float64")

@@ -290,7 +290,7 @@ def _results_frame(population: Population) -> pd.DataFrame:
 
 
 def _describe_quality(values: Row) -> str:
-    """How far a row can be trusted, as text."""
+    """Describe how far a row can be trusted."""
     steady = _number(values, "steady")
     processes = _number(values, "processes")
     replicates = _number(values, "replicates")
@@ -538,7 +538,7 @@ def _describe_period(population: Population) -> str:
 
 
 def _describe_protocol(population: Population) -> str:
-    """How a population was measured."""
+    """Describe the protocol of a population."""
     if population.is_published:
         return "one figure for each point, without intervals (docs/validation/published-data.md)"
     parts = []

@@ -102,7 +102,7 @@ class PopulationReport(NamedTuple):
 
 @dataclass
 class Context:
-    """What all sections of a page share.
+    """Data that all sections of a page share.
 
     Attributes:
         store: Stores that tables are read from.

@@ -75,7 +75,7 @@ class WinnerLimits:
         return f"has p99 {rounded(typical)} ms, the limit is {rounded(self.p99_ms)} ms"
 
     def _unknown_p99(self, rows: Sequence[RecordedPoint]) -> str:
-        """Why a candidate without a 99th percentile is excluded; a lower one may suffice."""
+        """Return why a candidate without a 99th percentile is excluded; a lower one may suffice."""
         assert self.p99_ms is not None
         for share in (50, 90):
             values = [row.metrics.get(f"latency_p{share}_ms", 0.0) for row in rows]
@@ -102,7 +102,7 @@ class Objective:
 
     @property
     def adjective(self) -> str:
-        """How the winner is described, such as "fastest"."""
+        """Adjective of the winner, such as "fastest"."""
         return GOALS[self.goal]
 
     def metric_name(self, row: RecordedPoint) -> str | None:

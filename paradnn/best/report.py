@@ -27,7 +27,7 @@ _SPARE = ("processes", "p99", "epoch", "step time", "memory")
 
 @dataclass(frozen=True)
 class RaceAnswer:
-    """What a race has found.
+    """Result of a race.
 
     Attributes:
         race: The race.

@@ -338,7 +338,7 @@ def _no_such_option(group: str, value: str, options: Sequence[str]) -> ParadnnEr
 
 
 def _no_such_key(key: str, arguments: Sequence[str]) -> str:
-    """Why the composed configuration does not have a key, and where the key belongs."""
+    """Return why the composed configuration lacks a key, and where the key belongs."""
     group, _, name = key.partition(".")
     work = workloads_by_group().get(group)
     if work and key in known_keys():

@@ -250,7 +250,7 @@ def _key(override: str) -> str:
 
 
 def protocol_of(options: argparse.Namespace, *, base_first: bool = False) -> CommandProtocol:
-    """How the options say that commands are run.
+    """Return the protocol that the options give for commands.
 
     Raises:
         ConfigError: the metric is wrong, or its direction is not known.

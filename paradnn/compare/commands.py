@@ -120,11 +120,11 @@ class CommandComparison(PairedResult):
         return [run.cpu_seconds for run in runs if run.cpu_seconds is not None]
 
     def failures(self, side: int) -> list[str]:
-        """Why visits of a side failed."""
+        """Return the reasons for which visits of a side failed."""
         return [visit[-1].failure for visit in self.visits[side] if visit and visit[-1].failure]
 
     def notes(self) -> list[str]:
-        """What a reader of the verdict must know: failed rounds, and the code that was loaded."""
+        """Return caveats of the verdict: failed rounds, and the code that was loaded."""
         lines = []
         for side, label in enumerate(self.labels):
             failures = self.failures(side)

@@ -42,7 +42,7 @@ _ALLOCATIONS = re.compile(r"Total: +[\d,]+ bytes in ([\d,]+) blocks")
 
 @dataclass(frozen=True)
 class Count:
-    """What one run of a command counted.
+    """Counts of one run of a command.
 
     Attributes:
         value: The number of the quantity.

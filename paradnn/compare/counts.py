@@ -123,7 +123,7 @@ class CountComparison:
 
 @dataclass
 class CountReport:
-    """What was counted of both sides.
+    """Counts of both sides.
 
     Attributes:
         comparisons: One for each quantity.

@@ -118,7 +118,7 @@ class InterleavedFunctions(CommandComparison):
     def _failure(
         self, number: int, process: "subprocess.Popen[bytes]", errors: IO[bytes]
     ) -> str | None:
-        """Why the process of a side did not finish; None if it did.
+        """Return why the process of a side did not finish; None if it did.
 
         Raises:
             ConfigError: it did not find its function.

@@ -90,7 +90,7 @@ class Limit(Rule):
 
 
 class FailOn(StrEnum):
-    """What decides the outcome of a gate."""
+    """Criterion that decides the outcome of a gate."""
 
     TIME = "time"
     COUNT = "count"

@@ -35,7 +35,7 @@ _SHOWN = 3
 
 @dataclass(frozen=True)
 class LoadedFiles:
-    """What one run of a side opened for reading or executed.
+    """Files that one run of a side opened for reading or executed.
 
     Attributes:
         files: resolved path -> whether it was executed. Byte code counts as its source.

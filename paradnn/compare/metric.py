@@ -32,7 +32,7 @@ _TIME_IN_UNIT = re.compile(r"(?:time|latency|duration|elapsed|wall)\s*/", re.I)
 
 @dataclass(frozen=True)
 class OutputMetric:
-    """What a run is compared by: wall time, processor time, or a number that the command prints.
+    """Quantity of a comparison: wall time, processor time, or a number that the command prints.
 
     Attributes:
         pattern: a regular expression whose only group is the number; its last match

@@ -53,7 +53,7 @@ class Command(NamedTuple):
 
 @dataclass(frozen=True)
 class CommandProtocol:
-    """How two commands are run.
+    """Protocol by which two commands are run.
 
     Attributes:
         minutes: no round begins that would end later.
@@ -237,7 +237,7 @@ def _read(source: IO[bytes]) -> str:
 
 
 def failure_reason(code: int, good_codes: Sequence[int], err: IO[bytes]) -> str | None:
-    """Why a process failed, with the last line of its standard error; None if it succeeded."""
+    """Return why a process failed, with the last line of its standard error; None if it succeeded."""
     if code in good_codes:
         return None
     if code < 0:

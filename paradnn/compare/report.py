@@ -107,7 +107,7 @@ def side_cells(result: PairedResult, side: int) -> list[str]:
 
 
 def closing_lines(result: PairedResult, *, is_null: bool = False) -> list[str]:
-    """How long the comparison took and which difference it would have found.
+    """Return the duration of the comparison and the difference that it would have found.
 
     A null comparison (one side against itself) adds what this machine can resolve in a few minutes,
     its rate of false alarms, and its most harmful setting.

@@ -92,7 +92,7 @@ class PairedResult:
         return found.high if found else None
 
     def values(self, side: int) -> list[float]:
-        """What a side measured, in `unit`."""
+        """Return the measurements of a side, in `unit`."""
         return [pair[side] for pair in self.measured]
 
     def cpu_seconds(self, side: int) -> list[float]:

@@ -9,7 +9,7 @@ from paradnn.core.schema import option
 
 @dataclass(frozen=True)
 class Input:
-    """Where the batches of a point come from; a subclass adds options.
+    """Source of the batches of a point; a subclass adds options.
 
     Attributes:
         name: The name in `data=NAME`.

@@ -49,7 +49,7 @@ _MAX_CACHED_PARTS = 2**14
 
 @dataclass(frozen=True, slots=True)  # a plan has up to a million of them
 class Identity:
-    """What resume compares: what was measured, where, and which repetition.
+    """Key that resume compares: the point, its environment, and the replicate.
 
     Attributes:
         point_id: Hash of the point and its timing protocol.

@@ -47,7 +47,7 @@ _MAX_STDERR_CHARS = 300
 
 @dataclass(frozen=True)
 class Ending:
-    """How the process of a child ended.
+    """End of a child process.
 
     Attributes:
         exit_code: The exit code; None if a signal ended the process.
@@ -66,17 +66,17 @@ class Ending:
 
 @dataclass(frozen=True)
 class PointResult:
-    """How one process of a point ended, as the driver saw it.
+    """Result of one process of a point, as the driver observed it.
 
     Attributes:
         outcome: One of `OUTCOMES`.
         reason: One line; None if the outcome needs none.
         answer: The answer of the child; None if it sent none.
         phases: Seconds by phase.
-        stderr: The end of what the child wrote to standard error.
-        peak_memory_bytes: The peak that was seen from outside.
+        stderr: Last lines that the child wrote to standard error.
+        peak_memory_bytes: Peak that the driver observed.
         begun: Unix time of the start in seconds.
-        news: What the kind of work sent while the point was measured.
+        news: Messages of the kind of work during the measurement.
     """
 
     outcome: str

@@ -44,7 +44,7 @@ _START_FIELD = 19
 
 @dataclass(frozen=True)
 class DriverStart:
-    """What a launcher knows about the start of a driver; times are Unix seconds.
+    """Start of a driver as its launcher knows it; times are Unix seconds.
 
     Attributes:
         launched: When the launching process submitted the job.

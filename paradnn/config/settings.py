@@ -19,7 +19,7 @@ _DAY = 86_400.0
 
 @dataclass(frozen=True)
 class Tracking:
-    """Where runs are recorded."""
+    """Settings of the store that records runs."""
 
     name: str = option(
         "mlflow",
@@ -53,7 +53,7 @@ class Tracking:
 
 @dataclass(frozen=True)
 class Sweep:
-    """How the points of a multirun are chosen and ordered."""
+    """Choice and order of the points of a multirun."""
 
     grids: tuple[Mapping[str, Any], ...] = option(
         (), "axes of a preset: a list of grids, whose union is swept"
@@ -102,7 +102,7 @@ class Sweep:
 
 @dataclass(frozen=True)
 class Largest:
-    """What `batch_size=largest`, or `largest.of=model.nodes`, searches for."""
+    """Search for the largest size: `batch_size=largest`, or `largest.of=model.nodes`."""
 
     of: str = option(
         "batch_size",
@@ -144,7 +144,7 @@ class Largest:
 
 @dataclass(frozen=True)
 class Settings:
-    """What the driver needs in addition to the points."""
+    """Settings of the driver that do not belong to a point."""
 
     resume: bool | str = option(
         True,

@@ -43,7 +43,7 @@ class InvalidPoint:
 
 @dataclass(frozen=True)
 class SweepInfo:
-    """What the parent run records about a sweep.
+    """Description of a sweep for its parent run.
 
     Attributes:
         sweep_id: Unique over hosts, and sortable by time.

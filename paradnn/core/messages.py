@@ -164,7 +164,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Contention:
-    """What took processor time from the measured blocks (`paradnn.worker.contention`).
+    """Processor time that others took from the measured blocks (`paradnn.worker.contention`).
 
     Shares are relative to the capacity of the cores, except `throttled_fraction`, which is relative
     to the elapsed time. A value is None if the system does not provide it.
@@ -246,7 +246,7 @@ class Compilation:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What the timed steps of a process gave.
+    """Measurements of the timed steps of a process.
 
     Attributes:
         parameters: Trainable parameters of the model that was built.
@@ -294,7 +294,7 @@ class OperationTable:
 
 @dataclass(frozen=True)
 class Profile:
-    """Where the time of a step goes (`paradnn.worker.profile`); seconds and FLOPs are per step.
+    """Time of a step by operation (`paradnn.worker.profile`); seconds and FLOPs are per step.
 
     Attributes:
         operations: One row per operation.
@@ -392,7 +392,7 @@ class PeakRates:
 
 @dataclass(frozen=True)
 class Answer:
-    """How a request ended in the child, and what was measured until then.
+    """Outcome of a request in the child, with the measurements until then.
 
     Attributes:
         outcome: One of `paradnn.config.outcome.OUTCOMES`.

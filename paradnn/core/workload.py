@@ -75,12 +75,12 @@ class Workload:
 
     @property
     def mode(self) -> str:
-        """What is done with the model: train, inference, or a custom word."""
+        """Use of the model: train, inference, or a custom word."""
         return "inference"
 
     @property
     def unit(self) -> str:
-        """What one timed step does, such as "forward pass"."""
+        """Content of one timed step, such as "forward pass"."""
         return "forward pass"
 
     @property

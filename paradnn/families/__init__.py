@@ -263,7 +263,7 @@ class Family:
 
     @property
     def description(self) -> str:
-        """What the family is, in one sentence."""
+        """Description of the family in one sentence."""
         if self.summary:
             return self.summary
         first_paragraph = (self.options.__doc__ or "").split("\n\n")[0]

@@ -65,7 +65,7 @@ _SETTINGS = (
 
 
 class _Description(NamedTuple):
-    """What a finding is called, and why it matters. `{}` in the name is the number of a GPU."""
+    """Name of a finding, and why it matters. `{}` in the name is the number of a GPU."""
 
     what: str
     why: str
@@ -217,7 +217,7 @@ def _setting(root: Path, setting: _Setting) -> Iterator[Finding]:
 
 
 def load_findings(load: HostLoad) -> list[Finding]:
-    """What others take now."""
+    """Yield findings about the present load of other processes."""
     found = []
     if load.average is not None:
         found.append(_finding("load_average", f"{load.average:.2f}"))

@@ -57,7 +57,7 @@ class ForeignProcess:
 
 @dataclass(frozen=True)
 class HostLoad:
-    """What others took of the cores that this process may use.
+    """Load of other processes on the cores that this process may use.
 
     Attributes:
         cores: the number of these cores.

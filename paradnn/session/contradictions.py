@@ -29,18 +29,18 @@ FREE_HEAP = 4 * 2**20
 def find_contradictions(
     point: Point, costs: Costs, metrics: Mapping[str, float], answer: Answer
 ) -> list[str]:
-    """What contradicts itself in one process of a measured point, a line each; nothing where all
-    agrees.
-    """
+    """Return the contradictions in one process of a measured point, one line each."""
     measurement = answer.measurement
     if measurement is None:
         return ["the outcome is ok, but nothing was measured"]
     problems = [*point.workload.role(RunRecords).find_contradictions(costs, answer)]
     if measurement.parameters != costs.parameters:
         problems.append(
-            f"the model has {measurement.parameters} parameters, the analytic count is {costs.parameters}"
+            f"the model has {measurement.parameters} parameters, "
+            f"the analytic count is {costs.parameters}"
         )
-    if not 0 <= (waited := metrics.get("infeed_fraction", 0.0)) <= 1:
+    waited = metrics.get("infeed_fraction", 0.0)
+    if not 0 <= waited <= 1:
         problems.append(f"the step waited for {waited:.3f} of its time")
     watched = (measurement.contention, answer.contention.get("latency"))
     if answer.latencies and not answer.input and not any(seen and seen.reason for seen in watched):

@@ -58,7 +58,7 @@ _FULL_ERROR = "HYDRA_FULL_ERROR"
 
 @dataclass(frozen=True)
 class DriverResult:
-    """How a driver ended.
+    """End of a driver.
 
     Attributes:
         number: Number of the driver.
@@ -299,7 +299,7 @@ class _Jobs:
 
     @property
     def logs_hint(self) -> str:
-        """Where the output of drivers is, as text."""
+        """Location of the drivers' output, as text."""
         return f"logs are in {self._folder}"
 
     def start(self) -> None:

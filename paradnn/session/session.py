@@ -117,7 +117,7 @@ def measure_ceilings(point: Point, settings: Settings) -> tuple[Ceilings | None,
 
 @dataclass(frozen=True)
 class _Begin:
-    """When a process of a point begins.
+    """Start of a process of a point.
 
     schedule_seconds: time since the previous process ended. unix_seconds: the begin itself.
     """
@@ -697,7 +697,7 @@ class _Session:
         return result
 
     def _request(self, entry: OpenPoint, side: int) -> dict[str, Any]:
-        """What the worker gets to measure the next process of a point."""
+        """Return the request with which a worker measures the next process of a point."""
         point = entry.point
         records = point.workload.role(RunRecords)
         request = entry.request() | records.request_fields(point)

@@ -41,7 +41,7 @@ _TINY = 1e-300
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """What the pairs of two sides rest on besides their ratios.
+    """Evidence behind the pairs of two sides, in addition to their ratios.
 
     Attributes:
         schedule: When and where the n runs were measured that the ratios are from.
@@ -157,7 +157,7 @@ class Contrast:
 
     @cached_property
     def levels(self) -> Levels:
-        """What the points share."""
+        """Levels of the factors that the points share."""
         return shared_levels(self.pairs, self.unit, axes=_MINIMUM_SAMPLE_VALUES)
 
     @property
@@ -181,7 +181,7 @@ class Contrast:
 
     @cached_property
     def shared(self) -> list[Effect]:
-        """What shifts the ratios of all points together."""
+        """Effects that shift the ratios of all points together."""
         if self.evidence is None or not len(self.pairs):
             return []
         return self.evidence.shared_effects(self._families, self.pairs["point"].to_numpy())
@@ -211,7 +211,7 @@ class Contrast:
 
     @property
     def shift(self) -> float:
-        """How far all log ratios together may be off (95%)."""
+        """Largest common shift of all log ratios (95%)."""
         parts = [effect.component for effect in self.shared]
         half_width = 0.0
         if parts:

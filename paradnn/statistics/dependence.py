@@ -41,7 +41,7 @@ _TINY = 1e-300
 
 @dataclass(frozen=True)
 class Levels:
-    """Which rows share a level of a factor, such as a model.
+    """Levels of the factors of each row, such as its model.
 
     Attributes:
         codes: (factors, n) number of each row's level.
@@ -77,7 +77,7 @@ class Levels:
 
     @cached_property
     def of_mean(self) -> Crossing:
-        """How the variance of a mean follows from residuals."""
+        """Variance of a mean as a function of residuals."""
         return Crossing.of(np.ones((len(self.point), 1)), self.factors)
 
 
@@ -370,7 +370,7 @@ def _wilson(share: float, count: float, freedom: float, level: float) -> tuple[f
 
 @dataclass(frozen=True)
 class Crossing:
-    """How the variance of each of k coefficients follows from residuals.
+    """Variance of each of k coefficients as a function of residuals.
 
     It is for one design (n, k) and one set of factors.
 

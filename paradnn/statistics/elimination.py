@@ -64,7 +64,7 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True)
 class EliminationRule:
-    """When a race ends.
+    """Stopping rule of a race.
 
     Attributes:
         margin: Advantage that does not matter, as a share of the score (0.05: 5%).
@@ -135,7 +135,7 @@ class _Model:
 
 
 class RaceState:
-    """What the measurements so far say about the candidates.
+    """Estimates of the candidates from the measurements so far.
 
     Args:
         observations: All measurements; every candidate was measured in the first of its rounds.
@@ -266,7 +266,7 @@ class RaceState:
         return group
 
     def _shrinkage(self, candidate: int) -> float:
-        """How far a mean of the top group is drawn to the mean of the group.
+        """Return the factor by which means of the top group are shrunk toward the group's mean.
 
         The means of the group are one sample of a normal distribution. Its variance is that of the
         observed means without their sampling variance (DerSimonian and Laird, Controlled Clinical

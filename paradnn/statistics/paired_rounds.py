@@ -27,7 +27,7 @@ COMMAND_ROUNDS = 640
 
 @dataclass(frozen=True)
 class SpeedEstimate:
-    """How many times as fast the first side is as the second.
+    """Estimated speed of the first side relative to the second.
 
     Attributes:
         mean: Logarithm of the ratio.
@@ -94,7 +94,7 @@ class SpeedEstimate:
 
 @dataclass(frozen=True)
 class Rule:
-    """When to stop a comparison.
+    """Stopping rule of a comparison.
 
     Attributes:
         within: Half width of the interval to reach, as a share of the ratio (0.02: 2%).

@@ -98,7 +98,7 @@ class Entry:
 
     @property
     def outcome(self) -> str | None:
-        """How the run ended; None until that is recorded."""
+        """Outcome of the run; None until it is recorded."""
         return outcome_of(self.tags)
 
     @property

@@ -212,7 +212,7 @@ def _as_array(value: Any, label: str) -> np.ndarray:
 
 
 def _input_labels(model: keras.Model, count: int, name: str) -> list[str]:
-    """What to call the inputs in messages: their own names if these are known."""
+    """Return the names of the inputs for messages: their own names if these are known."""
     declared = getattr(model, "inputs", None) or []
     wrapper = getattr(model, "wrapper", None)
     names = [tensor.name for tensor in declared]
@@ -236,7 +236,7 @@ def _smallest_vocabulary(model: keras.Model) -> int:
 
 
 def _casts(model: keras.Model, example: Any) -> Callable[[list[Any]], list[Any]]:
-    """What gives inputs of a PyTorch module the integer types of its example, once on the device.
+    """Return a layer that casts inputs of a PyTorch module to the integer types of its example.
 
     Batches are drawn as int32, which indices and masks of PyTorch need not accept.
     """
@@ -283,7 +283,7 @@ def _output_tensors(outputs: Any, name: str) -> list[tuple[tuple[Any, ...], Any]
 
 
 def _loss_obstacle(outputs: list[tuple[tuple[Any, ...], Any]], batch_size: int) -> str:
-    """Why training has no loss, or "" if it has one."""
+    """Return why training has no loss; empty if it has one."""
     if len(outputs) > 1:
         return "it has several outputs"
     path, tensor = outputs[0]

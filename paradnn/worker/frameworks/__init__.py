@@ -50,7 +50,7 @@ class Step:
         return 0
 
     def compile_note(self) -> str | None:
-        """How the framework has interpreted `compile`, if the word does not say so."""
+        """Return how the framework interpreted `compile`, unless the word says so; else None."""
         return None
 
     def conversion(self) -> Conversion | None:

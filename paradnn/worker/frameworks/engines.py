@@ -392,7 +392,7 @@ def _informative_line(error: Exception) -> str:
 
 
 def _remedy(precision: str) -> str:
-    """What to do if a model cannot be used in this precision."""
+    """Return a remedy for a model that cannot be used in this precision."""
     if precision == "float32":
         return ""
     return ": set precision=float32"
@@ -456,7 +456,7 @@ def onnx_model(source: Source) -> Any:
 
 @dataclass(frozen=True)
 class OperationDetails:
-    """What a model says about an operation and a trace omits.
+    """Properties of an operation that the model states and a trace omits.
 
     Attributes:
         equation: That of an Einsum, such as "bij,jk->bik".

@@ -346,7 +346,7 @@ class GraphProducts(CustomGraphPass):  # type: ignore[misc]
 
 
 def _iterations(node: Any) -> int:
-    """How often a higher-order operator runs its body, or 1 if the graph does not say."""
+    """Return how often a higher-order operator runs its body; 1 if the graph does not say."""
     sequences: Mapping[str, int] = {"scan": 2, "map_impl": 1}
     position = sequences.get(node.target.__name__)
     if position is None or not node.args[position]:

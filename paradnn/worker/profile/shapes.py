@@ -41,7 +41,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Cost:
-    """What one execution of an operation costs.
+    """Cost of one execution of an operation.
 
     Attributes:
         kind: The framework's name for the type of operation.

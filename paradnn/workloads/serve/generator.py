@@ -142,7 +142,7 @@ class QueryGenerator(contextlib.AbstractContextManager["QueryGenerator"]):
         return list(RECORD.iter_unpack(data[:whole]))
 
     def wait(self, until: int | None) -> None:
-        """Sleep until a query comes, none comes any more, or the clock shows `until` (ns)."""
+        """Sleep until a query arrives, the last has arrived, or the clock shows `until` (ns)."""
         seconds = None
         if until is not None:
             seconds = max(0.0, (until - time.monotonic_ns()) / 1e9)
