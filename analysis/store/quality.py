@@ -200,7 +200,7 @@ def usable_runs(frame: pd.DataFrame, *, steady_only: bool = False) -> tuple[pd.D
 
 
 def _has_unknown_load(frame: pd.DataFrame) -> np.ndarray:
-    """Return a mask (n,) of runs that say whether they are steady, but not whether others interfered."""
+    """Return a mask (n,) of runs that record their steadiness, but not their contention."""
     if "steady" not in frame:
         return np.zeros(len(frame), dtype=bool)
     is_judged = frame["steady"].notna().to_numpy(dtype=bool)

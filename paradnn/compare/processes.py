@@ -237,7 +237,7 @@ def _read(source: IO[bytes]) -> str:
 
 
 def failure_reason(code: int, good_codes: Sequence[int], err: IO[bytes]) -> str | None:
-    """Return why a process failed, with the last line of its standard error; None if it succeeded."""
+    """Return why a process failed, with its last line of standard error; None on success."""
     if code in good_codes:
         return None
     if code < 0:
