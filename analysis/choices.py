@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from analysis.columns import CONFIGURATION_COLUMNS, CONFIGURATION_PREFIXES, PLATFORM_PREFIXES
+from analysis.format import format_setting
 from analysis.lazy import np, pd, stats
 from analysis.point_names import model_name
 from analysis.prices import PRICE
@@ -173,7 +174,7 @@ def words_of(row: pd.Series, columns: Sequence[str]) -> str:
     bare = ("device", "family", "precision", "framework.name", "software.name")
     words = []
     for name, value in known.items():
-        shown = f"{value:g}" if isinstance(value, float) else str(value)
+        shown = format_setting(value)
         if name in bare:
             begin = ""
         elif name == "batch_size":

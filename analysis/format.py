@@ -58,6 +58,13 @@ def format_number(value: float, unit: str = "", *, share: bool = False, digits: 
     return f"{number} {prefix}{unit}"
 
 
+def format_setting(value: object) -> str:
+    """Format the value of a setting, such as "64" for 64.0; texts stay as they are."""
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value)
+
+
 def format_distinct(*numbers: float) -> list[str]:
     """Format numbers with three digits, or up to five if fewer do not tell them apart."""
     distinct = len({f"{number:.5g}" for number in numbers})

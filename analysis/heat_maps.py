@@ -20,7 +20,7 @@ from analysis.columns import (
     parse_blocks,
     settings,
 )
-from analysis.format import format_number, is_share
+from analysis.format import format_number, format_setting, is_share
 from analysis.labels import label, label_with_unit
 from analysis.lazy import drawing, np, pd
 from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneous, units
@@ -276,7 +276,7 @@ def _make_axis(rows: pd.DataFrame, column: str) -> tuple[Axis, pd.Series]:
         return _make_range_axis(values, column)
     distinct = sorted(values.unique(), key=_sort_key)
     positions = {value: position for position, value in enumerate(distinct)}
-    labels = tuple(f"{value:g}" if isinstance(value, float) else str(value) for value in distinct)
+    labels = tuple(map(format_setting, distinct))
     return Axis(column, labels), values.astype("object").map(positions).astype("int64")
 
 

@@ -7,6 +7,7 @@ import math
 import shlex
 from dataclasses import replace
 
+from analysis.format import format_setting
 from analysis.lazy import np, pd
 from analysis.store.frame import is_ok
 from paradnn.core.words import counted
@@ -140,10 +141,7 @@ def measuring_command(sides: list[pd.DataFrame], pairs: pd.DataFrame, more: int)
 
 
 def _format_values(column: pd.Series) -> str:
-    return ",".join(
-        f"{value:g}" if isinstance(value, float) else str(value)
-        for value in sorted(column.unique())
-    )
+    return ",".join(map(format_setting, sorted(column.unique())))
 
 
 def _seconds_per_replicate(runs: pd.DataFrame, pairs: pd.DataFrame) -> float:

@@ -61,7 +61,7 @@ from analysis.columns import (
     named_join_columns,
 )
 from analysis.lazy import np, pd, stats
-from analysis.store.frame import families, is_ok
+from analysis.store.frame import families, is_ok, sort_by_family
 from paradnn.core.errors import ConfigError, InsufficientData
 from paradnn.core.metric import interval_names
 from paradnn.statistics.contrast import Evidence
@@ -182,12 +182,7 @@ def pair(
     evidence = _evidence(found, measured, sides, losses, missing, metric)
     points = found.points.assign(**{name: _carried(name, found) for name in carry})
     result = pd.concat([points, _ratios(sides[0], sides[1], sign, evidence)], axis=1)
-    order = {name: place for place, name in enumerate(families(result))}
-    result = result.sort_values(
-        found.keys,
-        key=lambda column: column.map(order) if column.name == "family" else column,
-        ignore_index=True,
-    )
+    result = sort_by_family(result, found.keys)
     result.attrs = {
         "metric": metric,
         "evidence": evidence,

@@ -26,7 +26,7 @@ from analysis.options import Options
 from analysis.prices import PRICE, price_option, read_prices, with_costs
 from analysis.registry import analysis
 from analysis.result import AnalysisAnswer, Paragraph, Result
-from analysis.store.frame import families
+from analysis.store.frame import sort_by_family
 from paradnn.core.errors import InsufficientData
 from paradnn.core.words import counted
 from paradnn.statistics.decision import Decision, decide
@@ -194,13 +194,7 @@ def _scores(runs: pd.DataFrame) -> pd.DataFrame:
             "_platform": tuple(map(str, first[platform_columns])),
         }
         rows.append(row)
-    scores = pd.DataFrame(rows)
-    family_order = {name: place for place, name in enumerate(families(scores))}
-    scores = scores.sort_values(
-        [*_SERIES, "batch_size"],
-        key=lambda column: column.map(family_order) if column.name == "family" else column,
-        ignore_index=True,
-    )
+    scores = sort_by_family(pd.DataFrame(rows), [*_SERIES, "batch_size"])
     return scores.assign(speedup=_speedups(scores))
 
 

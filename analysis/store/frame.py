@@ -185,6 +185,18 @@ def families(frame: pd.DataFrame) -> list[str]:
     return generated + sorted(present.difference(generated))
 
 
+def sort_by_family(frame: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
+    """Sort the rows of a frame by columns; families have the order of `families`."""
+    positions = {name: position for position, name in enumerate(families(frame))}
+
+    def sort_key(column: pd.Series) -> pd.Series:
+        if column.name == "family":
+            return column.map(positions)
+        return column
+
+    return frame.sort_values(list(columns), key=sort_key, ignore_index=True)
+
+
 def require_homogeneous(
     frame: pd.DataFrame, keys: Sequence[str] = IDENTITY, *, pool: bool = False
 ) -> pd.DataFrame:
