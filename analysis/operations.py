@@ -1,7 +1,7 @@
 """Operations of profiled runs under the roofs of their devices (`roofline --operations`).
 
-They show which share of the time memory limits, which arithmetic, which the links between devices,
-and which none of them. The input are the tables of operations that profiled runs hold
+They show the shares of the time that are limited by memory, by arithmetic, by the links between
+devices, and by none of these. The input are the tables of operations that profiled runs hold
 (`operations.json`, or by type `operation_types.json`).
 """
 

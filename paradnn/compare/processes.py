@@ -129,10 +129,10 @@ def _has_pipe(text: str) -> bool:
 
 @functools.cache
 def _pipeline_shell() -> tuple[str, ...]:
-    """A shell in which a pipeline fails if any of its commands fails, with its option -c.
+    """Return a shell with its option -c in which a pipeline fails if any of its commands fails.
 
-    /bin/sh if it has `pipefail`, else bash as a POSIX shell. Where neither is installed a warning
-    says that only the last command of a pipeline counts.
+    The shell is /bin/sh if it has `pipefail`, else bash in POSIX mode. If neither is installed, a
+    warning says that only the last command of a pipeline counts.
     """
     candidates: list[tuple[str, ...]] = [("/bin/sh", "-o", "pipefail", "-c")]
     bash = shutil.which("bash")

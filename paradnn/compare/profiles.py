@@ -126,7 +126,7 @@ class CallGraph:
 
 
 def _full_name(text: str, names: dict[str, str]) -> str:
-    """Return the name that `(12) name`, or `(12)` after its first use, stands for."""
+    """Return the name in `(12) name`, or the name of `(12)` after its first use."""
     number, _, name = text.strip().partition(" ")
     if name:
         names[number] = name

@@ -354,7 +354,7 @@ def _require_key(config: Mapping[str, Any], key: str, value: Any) -> None:
     node: Any = config
     for depth, part in enumerate(parts):
         if not isinstance(node, Mapping):
-            raise ConfigError(key, value, "no such key", "keys are none")
+            raise ConfigError(key, value, "no such key", "its group has no keys")
         if part not in node:
             group = ".".join(parts[:depth])
             owner = f" of {group}={node['name']}" if group and "name" in node else ""

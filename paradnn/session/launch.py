@@ -421,7 +421,7 @@ class _Follower:
                     self._reporter.say(
                         f"several drivers, such as {first} and {second}, share cores of "
                         f"{lease.owner.host}: each disturbs the times of the others; give each "
-                        "driver a host, or cores, of its own",
+                        "driver its own host or cores",
                         once=True,
                     )
                     return

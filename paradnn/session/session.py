@@ -222,7 +222,7 @@ class _Session:
             if other != driver and held.is_alive and held.shares_cores_with(lease):
                 self.reporter.say(
                     f"drivers {other} and {driver} share cores of {lease.owner.host}: each "
-                    "disturbs the times of the other; give each driver a host, or cores, of its own"
+                    "disturbs the times of the other; give each driver its own host or cores"
                 )
 
     def _follow(self, design: SweepDesign) -> None:

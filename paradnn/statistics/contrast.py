@@ -255,8 +255,8 @@ class Contrast:
     def share(self, above: float = 1.0) -> Estimate:
         """Return the share of these points with a ratio above a number.
 
-        The interval reaches over all shares that a shift of all ratios together would give. Noise of
-        single points, each of which is above the number with a probability p, adds the variance
+        The interval reaches over all shares that a shift of all ratios together would give. Each
+        point exceeds the number with a probability p because of its noise, which adds the variance
         p (1 - p).
         """
         logs = np.log(self.ratios) - math.log(above)
@@ -305,7 +305,7 @@ class Contrast:
         furthest = np.abs(logs).max()
         for end, ratio, log in (("least", 0.0, -furthest), ("most", np.inf, furthest)):
             ratios = np.sort(np.append(self.ratios, np.full(self.missing, ratio)))
-            # Of an even number the median lies between two ratios, one of which may be missing.
+            # The median of an even number lies between two ratios, and one of them may be missing.
             middle = len(ratios) // 2
             if end == "least":
                 middle = (len(ratios) - 1) // 2

@@ -67,7 +67,7 @@ class Levels:
     def factors(self) -> tuple[np.ndarray, ...]:
         """Codes (n,) of the factors that have effects: one factor alone, or several and the points.
 
-        A factor whose levels no two points share is left out: its effects are those of the points.
+        A factor is omitted if no two points share a level of it: its effects are those of the points.
         """
         if len(self.codes) == 1:
             return tuple(self.codes)
@@ -114,8 +114,8 @@ def shared_levels(points: pd.DataFrame, unit: Unit = "crossed", axes: int = 0) -
     Args:
         points: A row per point, with model.* and batch_size.
         unit: What is taken as a sample.
-        axes: If positive, every hyperparameter with at least so many values, each of two models or
-            more, is a factor: its values may have effects.
+        axes: If positive, every hyperparameter with at least this number of values is a factor,
+            provided that each value occurs in two models or more: its values may have effects.
     """
     count = len(points)
     names = [str(name) for name in points]
@@ -207,7 +207,7 @@ def crossed_ratio(
     """Return sum(above) / sum(below) with its interval.
 
     The ratio is the coefficient of above = ratio x below with weights 1 / below (Cochran, Sampling
-    Techniques, section 6.4). Models, batch sizes and points have ratios of their own.
+    Techniques, section 6.4). Models, batch sizes and points have separate ratios.
 
     Args:
         above: (n,) numerators.
@@ -242,9 +242,9 @@ def crossed_share(
     and Methodology 7, 2019, compare such intervals).
 
     If all points agree, their scatter says nothing. Then the interval is Clopper and Pearson's
-    (Biometrika 26, 1934) of as many points as the latent numbers are worth (after Korn and
-    Graubard, Survey Methodology 24, 1998). Without latent numbers it is of the number of levels of
-    the smallest factor. Clopper and Pearson's is also the interval of points that share nothing.
+    (Biometrika 26, 1934) for the effective number of points that follows from the latent numbers
+    (after Korn and Graubard, Survey Methodology 24, 1998). Without latent numbers that number is
+    the number of levels of the smallest factor. Clopper and Pearson's is also the interval of points that share nothing.
 
     Args:
         hits: (n,) booleans.
@@ -389,9 +389,9 @@ class Crossing:
     size. Those of V are Satterthwaite's.
 
     Attributes:
-        codes: (n,) levels of the rows for each factor, the last of which is the points.
-        influence: (n, k) for each factor: what a residual moves the coefficients by when its level
-            is left out.
+        codes: (n,) levels of the rows for each factor; the last factor is the points.
+        influence: (n, k) for each factor: the change of the coefficients per unit of a row's
+            residual if the row's level is omitted.
         weights: (factors, k) the weights w, times (G - 1) / G.
         freedom: (factors, k) degrees of freedom of each part.
     """
@@ -482,7 +482,7 @@ def _level_sums(rows: np.ndarray, code: np.ndarray) -> np.ndarray:
 
 
 def _influence(design: np.ndarray, gram: np.ndarray, code: np.ndarray) -> np.ndarray:
-    """Return what each row's residual moves the coefficients by when its level is left out.
+    """Return the change of the coefficients per unit of residual if a row's level is omitted.
 
     The influence (n, k) of the rows X_g of a level g is X_g (X'X - X_g'X_g)^-1.
     """

@@ -12,7 +12,7 @@ __all__ = ["LazyModule", "np", "optimize", "pd", "special", "stats"]
 
 
 class LazyModule:
-    """A stand-in for a module, which it imports when an attribute is first read."""
+    """Proxy of a module, which is imported when an attribute is first read."""
 
     def __init__(self, name: str) -> None:
         self.__dict__["_name"] = name

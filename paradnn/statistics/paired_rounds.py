@@ -183,7 +183,7 @@ def trimmed(pairs: Sequence[tuple[float, float]]) -> float:
     """Return the value of a round: a trimmed mean of the log ratios of its pairs of blocks.
 
     A ratio is the second side's seconds over the first's. The largest and the smallest fifth of the
-    ratios are left out.
+    ratios are omitted.
     """
     logs = sorted(math.log(second / first) for first, second in pairs)
     cut = len(logs) // 5
@@ -230,7 +230,7 @@ class _RobustCentre:
 def _robust_centre(values: Sequence[float]) -> _RobustCentre:
     """Estimate location by Huber's M-estimator with the scale held at the median absolute deviation.
 
-    A series of which more than half of the values are equal has scale 0 and is not clipped. Source:
+    If more than half of the values are equal, the scale is 0 and no value is clipped. Source:
     Huber, Robust Estimation of a Location Parameter, Annals of Mathematical Statistics 35, 1964.
     """
     location = statistics.median(values)

@@ -168,5 +168,5 @@ class RobustRegression:
 
 
 def matrix(columns: Iterable[Array], rows: int) -> Array:
-    """Stack columns (rows,), of which there may be none, to a matrix (rows, k)."""
+    """Stack k columns (rows,) to a matrix (rows, k); k may be 0."""
     return np.stack([np.zeros(rows), *columns], axis=1)[:, 1:]

@@ -20,7 +20,7 @@ def rarer_level(cells: Sequence[np.ndarray]) -> tuple[float, float]:
 
     A process may choose one of two kernels, or lay out its memory in one of two ways. Runs of a
     point that chose the same one by chance look exact. The other points have two heaps, and the
-    share of such points tells how often runs chose differently.
+    share of such points shows how often runs chose differently.
 
     The p of Shapiro and Wilk's test (Biometrika 52, 1965) is uniform between 0 and 1 if the scatter
     is normal. So the share of points with two levels is what p values above 1/2 lack (Storey, J.
