@@ -293,7 +293,7 @@ def _by_family_slope(
     )
     speed = side["reference_speed"].astype("float64")
     better = pd.Series(0.0, side.index)
-    kernels: Sequence[str] = ()
+    kernels: Iterable[Any] = ()
     if "reference_kernel" in side:
         kernels = side["reference_kernel"].dropna().unique()
     for kernel in kernels:
