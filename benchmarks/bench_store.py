@@ -68,10 +68,10 @@ def main() -> None:
         folder.mkdir(parents=True, exist_ok=True)
         both = make_store(folder, args.api_runs)
         pair = [measure(both, reader) for reader in ("sql", "api")]
-        print(
-            "same frame from both readers:",
-            "yes" if pair[0]["digest"] == pair[1]["digest"] else "NO",
-        )
+        same = "NO"
+        if pair[0]["digest"] == pair[1]["digest"]:
+            same = "yes"
+        print("same frame from both readers:", same)
         if args.runs != args.api_runs:
             measure(make_store(folder, args.runs), "sql")
 

@@ -184,9 +184,9 @@ def measure(cells: Sequence[Cell], given: argparse.Namespace) -> Iterator[tuple[
             Stage({"plain": plain, "copy": plain}, environ, ROOT) as bare,
         ):
             for cell in order.sample(cells, len(cells)):
-                programs = ours.open(cell.model) + (
-                    [] if cell.case in COMMANDS else bare.open(cell.model)
-                )
+                programs = ours.open(cell.model)
+                if cell.case not in COMMANDS:
+                    programs = programs + bare.open(cell.model)
                 for program in programs:
                     program.ready()
                 if cell.case in COMMANDS:
@@ -223,11 +223,13 @@ def cells_of(given: argparse.Namespace) -> list[Cell]:
     """Return all cells that can be measured here; print the omitted ones."""
     cells = []
     for case in given.cases:
-        if not (
-            shutil.which(case)
-            if case in COMMANDS
-            else case != "gloo" or importlib.util.find_spec("torch")
-        ):
+        if case in COMMANDS:
+            is_installed = shutil.which(case) is not None
+        elif case == "gloo":
+            is_installed = importlib.util.find_spec("torch") is not None
+        else:
+            is_installed = True
+        if not is_installed:
             print(f"{case} is not installed: skipped", file=sys.stderr)
             continue
         cells += [Cell(case, size) for size in given.bytes if size <= LONGEST.get(case, size)]

@@ -79,12 +79,11 @@ def _logs(
 ) -> Iterator[float]:
     """Return the log speeds of each round for equal sides."""
     for number, (first, _) in enumerate(orders(random.integers(2**32))):
-        pair = visits[2 * number : 2 * number + 2]
-        yield (
-            float(sides[0][number] - sides[1][number])
-            if sides
-            else float(pair[first] - pair[1 - first])
-        )
+        if sides:
+            yield float(sides[0][number] - sides[1][number])
+        else:
+            pair = visits[2 * number : 2 * number + 2]
+            yield float(pair[first] - pair[1 - first])
 
 
 def compare_planted(

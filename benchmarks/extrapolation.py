@@ -167,7 +167,9 @@ def _listed(kind: str, shape: Sequence[int], *, one_tensor: bool) -> Operation:
             "addu", "", max(1, elements // 2), 1, 1, elements / 2, float(_WIDTH * elements)
         )
     name = kind.removeprefix("VEC")
-    return _other(f"{name}u" if one_tensor and f"{name}u" in _OTHERS else name, *shape)
+    if one_tensor and f"{name}u" in _OTHERS:
+        name += "u"
+    return _other(name, *shape)
 
 
 def cross_validated(timed: Sequence[Timed]) -> dict[str, float]:

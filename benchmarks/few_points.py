@@ -382,13 +382,12 @@ def main() -> None:
     parser.add_argument("--table", choices=("tpu", "v100", "timm", "own", "memory"), nargs="*")
     parser.add_argument("--seeds", type=int, default=20)
     options = parser.parse_args()
-    for name in options.table or [
-        "tpu",
-        "v100",
-        "memory",
-        *(("timm",) if options.timm else ()),
-        "own",
-    ]:
+    tables = options.table
+    if not tables:
+        tables = ["tpu", "v100", "memory", "own"]
+        if options.timm:
+            tables.append("timm")
+    for name in tables:
         begin = time.monotonic()
         if name == "memory":
             frontier(archive_memory(), 0.05, options.seeds)

@@ -72,7 +72,9 @@ def doubled_or_running(folder: Path) -> list[str]:
         [running] = database.execute(
             "SELECT count(*) FROM runs WHERE status = 'RUNNING' AND lifecycle_stage = 'active'"
         ).fetchone()
-    return [*problems, *([f"{running} runs left RUNNING"] if running else [])]
+    if running:
+        problems.append(f"{running} runs left RUNNING")
+    return problems
 
 
 def kept(folder: Path) -> set[float]:
@@ -155,9 +157,14 @@ def kill(driver: Driver, target: str) -> list[str]:
         if driver.poll() is not None:
             return []
         started = process.children(recursive=True)
-        (os.killpg if target == "group" else os.kill)(driver.pid, signal.SIGKILL)
+        if target == "group":
+            os.killpg(driver.pid, signal.SIGKILL)
+        else:
+            os.kill(driver.pid, signal.SIGKILL)
         driver.wait()
-        KILLED["driver" if target in OUTLIVED else target] += 1
+        if target in OUTLIVED:
+            target = "driver"
+        KILLED[target] += 1
         _, alive = psutil.wait_procs(started, timeout=5.0)
         return [
             f"process {each.pid} lives on: {each.cmdline()}" for each in alive if each.is_running()

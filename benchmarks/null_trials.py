@@ -137,9 +137,9 @@ def tell(name: str, found: list[Found]) -> dict[str, object]:
     row["beyond 1.96 errors"] = sum(
         abs(log) > 1.96 * error for log, error, verdict in known if verdict is None
     )
-    row["half or error, median"] = (
-        f"{statistics.median(half for _, half, _ in known):.4f}" if known else "-"
-    )
+    row["half or error, median"] = "-"
+    if known:
+        row["half or error, median"] = f"{statistics.median(half for _, half, _ in known):.4f}"
     row["ratios"] = " ".join(f"{math.exp(log):.3f}" for log, _, _ in known[:6])
     print("  ".join(f"{key}: {value}" for key, value in row.items()), flush=True)
     return row

@@ -30,9 +30,14 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true", help="6 points and 1 fresh process")
     quick = parser.parse_args().quick
-    nodes, batches = (
-        ("8,16,24", "4,8") if quick else ("8,16,24,32,40,48,56,64,72,80", "4,8,16,32,64")
-    )
+    if quick:
+        nodes = "8,16,24"
+        batches = "4,8"
+        fresh_processes = 1
+    else:
+        nodes = "8,16,24,32,40,48,56,64,72,80"
+        batches = "4,8,16,32,64"
+        fresh_processes = 8
     with Scratch() as folder:
         train([*PROTOCOL, "model.nodes=4", "batch_size=2"], folder)  # the database is made once
         begin = time.perf_counter()
@@ -65,7 +70,8 @@ def main() -> None:
             [{key: run[key] for key in columns} | {"work_seconds": work(run)} for run in points],
         )
         fresh = []
-        for run in points[:: max(1, len(points) // (1 if quick else 8))][: 1 if quick else 8]:
+        step = max(1, len(points) // fresh_processes)
+        for run in points[::step][:fresh_processes]:
             begin = time.perf_counter()
             sizes = [f"{key}={run[key]}" for key in ("model.nodes", "batch_size")]
             train([*sizes, "resume=false", *PROTOCOL], folder)

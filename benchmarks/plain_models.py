@@ -98,12 +98,13 @@ def first_weights(model):
     vectors.
     """
     random = np.random.default_rng(1)
-    return [
-        (random.standard_normal(value.shape) / np.sqrt(np.prod(value.shape[:-1]))).astype("float32")
-        if value.ndim > 1
-        else value
-        for value in model.get_weights()
-    ]
+    weights = []
+    for value in model.get_weights():
+        if value.ndim > 1:
+            inputs = np.prod(value.shape[:-1])
+            value = (random.standard_normal(value.shape) / np.sqrt(inputs)).astype("float32")
+        weights.append(value)
+    return weights
 
 
 def shapes(model):

@@ -31,6 +31,9 @@ def tried(rows: pd.DataFrame) -> dict[str, object]:
         np.abs(measured / expected - 1)
         for expected in (fitted(fit.pieces, sizes), fit.line.at(sizes))
     )
+    below: object = ""
+    if not is_large.all():
+        below = round(float(np.median(errors[~is_large])), 4)
     return {
         "sizes": len(rows),
         "start_up_us": round(fit.latency.value, 1),
@@ -38,9 +41,7 @@ def tried(rows: pd.DataFrame) -> dict[str, object]:
         "breaks_KiB": " ".join(f"{size / 1024:.0f}" for size in fit.breaks),
         "median_error": round(float(np.median(errors[is_large])), 4),
         "p90_error": round(float(np.quantile(errors[is_large], 0.9)), 4),
-        "below_median_error": round(float(np.median(errors[~is_large])), 4)
-        if not is_large.all()
-        else "",
+        "below_median_error": below,
         "one_line_median_error": round(float(np.median(line[is_large])), 4),
     }
 

@@ -25,7 +25,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -164,9 +164,10 @@ def cell(found: Sequence[Mapping[str, Any]]) -> str:
     ]
     words += ["half " + " -> ".join(f"{half:.1%}" for _, half in intervals(range(len(found))))]
     agree: tuple[list[bool], list[bool]] = [], []
-    for rest in (
-        itertools.combinations(range(1, len(found)), len(found) // 2 - 1) if len(found) > 3 else ()
-    ):
+    rests: Iterable[tuple[int, ...]] = ()
+    if len(found) > 3:
+        rests = itertools.combinations(range(1, len(found)), len(found) // 2 - 1)
+    for rest in rests:
         one = [0, *rest]
         halves = [
             intervals(part)
@@ -195,13 +196,17 @@ def _beside(program: str, count: int) -> Iterator[None]:
 @contextmanager
 def _capped(share: float) -> Iterator[bool]:
     """Limit this process and its children to a share of a core; return whether that succeeded."""
-    group = Path("/sys/fs/cgroup/cpu" if Path("/sys/fs/cgroup/cpu").is_dir() else "/sys/fs/cgroup")
+    group = Path("/sys/fs/cgroup/cpu")
+    if not group.is_dir():
+        group = Path("/sys/fs/cgroup")
     mine = group / f"reference-{os.getpid()}"
     done = False
     with suppress(OSError):
         mine.mkdir()
         quota = mine / "cpu.cfs_quota_us"
-        (quota if quota.exists() else mine / "cpu.max").write_text(str(round(1e5 * share)))
+        if not quota.exists():
+            quota = mine / "cpu.max"
+        quota.write_text(str(round(1e5 * share)))
         for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
             (mine / "cgroup.procs").write_text(str(process.pid))
         done = True
@@ -250,7 +255,10 @@ def disturbed(points: int, seconds: float, framework: str) -> None:
     found = defaultdict[str, list[Any]](list)
     with WorkerPool() as pool:
         for turn in range(points + 1):  # the worker's first point does not count
-            for name in random.sample(list(ways), len(ways)) if turn else ["nothing"]:
+            names = ["nothing"]
+            if turn:
+                names = random.sample(list(ways), len(ways))
+            for name in names:
                 with ways[name]() as could:
                     if could is not False:
                         result = pool.measure(
@@ -259,7 +267,8 @@ def disturbed(points: int, seconds: float, framework: str) -> None:
                             Limits(120, None),
                             lambda _: None,
                         )
-                        found[name] += [result.answer.measurement] if turn and result.answer else []
+                        if turn and result.answer:
+                            found[name].append(result.answer.measurement)
     usual: dict[str, float] = {}
     for name in ways:
         values = defaultdict[str, list[float]](list)

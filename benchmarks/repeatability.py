@@ -108,9 +108,9 @@ def _rows(
             }
             row |= {"half_width": f"{statistics.median(widths):.1%}", "seconds": f"{seconds:.1f}"}
             row["within_cv"] = f"{statistics.median(entry.cv or 0 for entry in found):.1%}"
-            row["between_cv"] = (
-                f"{(statistics.fmean(b**2 for b in between)) ** 0.5:.1%}" if between else ""
-            )
+            row["between_cv"] = ""
+            if between:
+                row["between_cv"] = f"{statistics.fmean(b**2 for b in between) ** 0.5:.1%}"
             rows.append(row)
     for count, entries in total.items():
         covered = [c for c, _ in entries]

@@ -128,9 +128,10 @@ def coverage(length: int, kind: str, series: int, seed: int = 0) -> Coverage:
         if interval and plain:
             wrong += not interval[0] <= 1 <= interval[1]
             widths.append((interval[1] - interval[0]) / (plain[1] - plain[0]))
-    return Coverage(
-        len(widths) / series, wrong / series, statistics.median(widths) if widths else math.nan
-    )
+    median_width = math.nan
+    if widths:
+        median_width = statistics.median(widths)
+    return Coverage(len(widths) / series, wrong / series, median_width)
 
 
 def errors_of_steady(timings: list[Timing], truths: list[float]) -> list[float]:

@@ -181,11 +181,11 @@ def _traced(run: PublishedRun, kind: str | None, entry: dict[str, Any]) -> None:
     if kind is not None:
         share = number["time_perc"] / 100
         rates = [shares["flops_perc"] * _TPU.peak, shares["memory_bandwidth"] * _PEAK_BANDWIDTH]
-        own = [None, None] if kind == "while" else rates
+        if kind == "while":
+            rates = [None, None]
         _, rows = run.tables.setdefault("operation_types.json", (("type", *OPERATION_NUMBERS), []))
-        rows.append(
-            [kind, None, None, share, intensity * moved, moved, *own, intensity if moved else None]
-        )
+        known_intensity = intensity if moved else None
+        rows.append([kind, None, None, share, intensity * moved, moved, *rates, known_intensity])
         run.metrics[f"op_share.{kind}"] = share
         return
     rates, waits = ([float(value) / 100 for value in each] for each in captures)

@@ -128,10 +128,10 @@ def _timings(sheet: str, rows: Sequence[Sequence[Any]]) -> Iterator[KernelTiming
 def _timed(section: str) -> list[tuple[str, str, dict[str, str]]]:
     """Return the time columns of a section: heading, kernel, and implied options."""
     cell = section.partition("recurrent layers - ")[2]
-    return [
-        (*column, said | ({"cell": cell} if cell else {}))
-        for *column, said in _LAYOUT["sections"][section]
-    ]
+    implied = {}
+    if cell:
+        implied["cell"] = cell
+    return [(*column, said | implied) for *column, said in _LAYOUT["sections"][section]]
 
 
 def _columns(headings: Sequence[Any]) -> dict[str, int]:
@@ -167,10 +167,9 @@ def _row(
                 _text(cells["selected algorithm"]).partition(" ")[0].lower()
             ]
             hosts = cells.get("hosts")
-            options |= {
-                "transport": transport,
-                "hosts": int(hosts) if isinstance(hosts, int | float) else 1,
-            }
+            if not isinstance(hosts, int | float):
+                hosts = 1
+            options |= {"transport": transport, "hosts": int(hosts)}
         batch = sizes["n"] if kernel in ("conv2d", "rnn_kernel") else 1
         yield KernelTiming(
             f"{place}, {heading}", kernel, options, batch, precision, float(milliseconds) / 1e3

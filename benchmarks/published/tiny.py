@@ -66,8 +66,10 @@ def _run(path: Path) -> PublishedRun:
     rate = _RATE.search(texts["performance"]) or _RATE.search(texts["energy"])
     if rate is None or not float(rate[1]):
         raise ValueError("gives no throughput")
-    beside = path.parents[2] / "systems" / f"{system}.json"
-    about: dict[str, Any] = read_json(read_text(beside)) if beside.is_file() else {}
+    description = path.parents[2] / "systems" / f"{system}.json"
+    about: dict[str, Any] = {}
+    if description.is_file():
+        about = read_json(read_text(description))
     keys = ("Board Name", "Processor(s) Name", "Processor(s) Frequencies")
     board, processor, clock = (str(about.get(key) or "").strip() for key in keys)
     inside = ", ".join(word for word in (processor, clock) if word)
@@ -80,7 +82,8 @@ def _run(path: Path) -> PublishedRun:
     else:
         energy = None
     metrics = {"examples_per_second": float(rate[1]), "step_time_ms": 1e3 / float(rate[1])}
-    metrics |= {"energy_per_example_joules": float(energy[1]) / 1e6} if energy else {}
+    if energy:
+        metrics["energy_per_example_joules"] = float(energy[1]) / 1e6
     params = {
         "model.name": _MODELS[path.name],
         "mode": "inference",
