@@ -102,8 +102,7 @@ def read_tags(tags: Any, parameters: tuple[str, ...]) -> dict[str, str]:
         parameters: First words of the keys of a run's parameters, which no tag may hide.
 
     Raises:
-        ConfigError: A name is not valid, or is one that ParaDnn writes; or a value is no single
-            value.
+        ConfigError: A name is invalid or reserved for ParaDnn, or a value is a list or a mapping.
     """
     if not isinstance(tags, Mapping):
         raise ConfigError(KEY, tags, "expects names with values", f"write {KEY}.team=vision")
