@@ -370,7 +370,7 @@ def _is_usable(run: CompletedRun) -> bool:
 def _gaps(runs: Sequence[CompletedRun]) -> dict[str, float]:
     """Return the seconds from the start of each run to the start of the next one in its session.
 
-    Only pairs of points that were measured in one process each count.
+    Omits pairs in which a point was measured in several processes.
 
     Args:
         runs: Runs in the order of their starts.
