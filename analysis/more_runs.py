@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import shlex
+from collections.abc import Sequence
 from dataclasses import replace
 
 from analysis.format import format_setting
@@ -39,15 +40,31 @@ def describe_more_runs(a: pd.DataFrame, b: pd.DataFrame, contrast: Contrast, mar
         contrast: The points that both measured.
         margin: Largest relative difference that counts as equal.
     """
-    if contrast.evidence is None or not len(contrast.pairs):
+    if not len(contrast.pairs):
+        return ""
+    return describe_runs_for(a, b, contrast, float(np.log(contrast.ratios).mean()), margin)
+
+
+def describe_runs_for(
+    a: pd.DataFrame, b: pd.DataFrame, contrast: Contrast, distance: float, margin: float
+) -> str:
+    """Say what would show that a mean log ratio is not further than a distance from its estimate.
+
+    Args:
+        a: Runs of A.
+        b: Runs of B.
+        contrast: The points that both measured.
+        distance: The distance, such as that from the estimate to a bound.
+        margin: Largest relative difference that counts as equal.
+    """
+    if contrast.evidence is None:
         return ""
     sides = [side[is_ok(side)] for side in (a, b)]
-    mean = float(np.log(contrast.ratios).mean())
-    runs = runs_needed(contrast, mean, margin)
+    runs = runs_needed(contrast, distance, margin)
     if runs is None:
         if not contrast.shared:
             return f"{_MOST_RUNS} more runs per side would not decide it"
-        return _describe_shared_session(sides, contrast)
+        return _describe_shared_session(sides, contrast, distance)
     command = measuring_command(sides, contrast.pairs, runs)
     seconds = runs * sum(_seconds_per_replicate(side, contrast.pairs) for side in sides)
     text = f"{counted(runs, 'more run')} per side"
@@ -88,20 +105,71 @@ def runs_needed(contrast: Contrast, mean: float, margin: float) -> int | None:
     return None
 
 
-def _describe_shared_session(sides: list[pd.DataFrame], contrast: Contrast) -> str:
+def _describe_shared_session(sides: list[pd.DataFrame], contrast: Contrast, distance: float) -> str:
     """Propose to measure both sides in the same session, or more sessions."""
     command = measuring_command(sides, contrast.pairs, 2)
     if command:
-        return f"measure both sides in one sweep: {command}"
-    mean = abs(float(np.log(contrast.ratios).mean()))
+        seconds = 2 * sum(_seconds_per_replicate(side, contrast.pairs) for side in sides)
+        text = "measure both sides in one sweep"
+        if seconds:
+            text += f", about {_format_duration(seconds)}"
+        return f"{text}: {command}"
     half_width = float(combine([effect.component for effect in contrast.shared]).half_width)
-    if mean <= 0 or half_width > mean * math.sqrt(_MOST_RUNS):
+    if distance == 0 or half_width > abs(distance) * math.sqrt(_MOST_RUNS):
         return "more sessions of both sides, by turns"
-    sessions = math.ceil((half_width / mean) ** 2)
+    sessions = math.ceil((half_width / distance) ** 2)
     return f"about {counted(sessions, 'session')} of each side, by turns"
 
 
-def measuring_command(sides: list[pd.DataFrame], pairs: pd.DataFrame, more: int) -> str:
+def describe_more_values(
+    sides: Sequence[pd.DataFrame], points: pd.DataFrame, name: str, count: int
+) -> str:
+    """Propose a sweep of further values of a hyperparameter; empty if no command can measure it.
+
+    The values lie between the measured ones, on a logarithmic scale.
+
+    Args:
+        sides: The runs, of one side or of two.
+        points: The points, one row each.
+        name: The hyperparameter.
+        count: Number of values, measured ones included.
+    """
+    measured = [side[is_ok(side)] for side in sides]
+    command = measuring_command(measured, points, 1)
+    known = np.unique(points[name].to_numpy(dtype="float64"))
+    if f" {name}=" not in command or known[0] <= 0:
+        return ""
+    wanted = np.unique(np.rint(np.geomspace(known[0], known[-1], 2 * count)).astype("int64"))
+    further = [int(value) for value in wanted if value not in known]
+    places = np.unique(np.linspace(0, len(further) - 1, count - len(known)).round().astype(int))
+    chosen = [further[place] for place in places if further]
+    if not chosen:
+        return ""
+    words = [
+        f"{name}={','.join(map(str, chosen))}" if word.startswith(f"{name}=") else word
+        for word in shlex.split(command)
+        if not word.startswith("replicate=")
+    ]
+    seconds = sum(_seconds_per_replicate(side, points) for side in measured)
+    seconds *= len(chosen) / len(known)
+    duration = f"about {_format_duration(seconds)}: " if seconds else ""
+    return f"{duration}{shlex.join(words)}"
+
+
+def describe_sessions(runs: pd.DataFrame, sessions: int) -> str:
+    """Propose to measure runs of one side again, in further sessions."""
+    measured = runs[is_ok(runs)]
+    points = measured.drop_duplicates("point_id")
+    text = f"about {counted(sessions, 'session')} would decide it"
+    command = measuring_command([measured], points, 1)
+    seconds = _seconds_per_replicate(measured, points)
+    if not command:
+        return text
+    duration = f", about {_format_duration(seconds)} each" if seconds else ""
+    return f"{text}{duration}: {command}"
+
+
+def measuring_command(sides: Sequence[pd.DataFrame], pairs: pd.DataFrame, more: int) -> str:
     """Return the command that measures the points again on both sides.
 
     It is empty if one sweep cannot measure both sides, or the points are of several families.

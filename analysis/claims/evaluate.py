@@ -10,10 +10,11 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from analysis.claims.kinds import Bound, Check, ClaimAnswer, StatedClaim
+from analysis.claims.remedies import decide_level, decide_ratios, decide_slope
 from analysis.columns import is_configuration_column, is_platform_column, join_columns
 from analysis.lazy import np, pd, stats
 from analysis.operation_speedup import TYPE as _OPERATION
@@ -44,9 +45,6 @@ _SHARE_PREFIX = "op_share."
 _SMALLEST = math.nextafter(0, 1)
 _ABOVE_ZERO = Bound(low=_SMALLEST)
 _BELOW_ZERO = Bound(high=-_SMALLEST)
-UNDECIDED = (
-    "undecided: the interval includes the bound; measure in more sessions, or more processes"
-)
 #: Answers in order of precedence. A claim has the first answer that any measured check has; a check
 #: with several estimates has the first that any estimate has.
 _ANSWER_ORDER = (ClaimAnswer.REFUTED, ClaimAnswer.UNDECIDED, ClaimAnswer.SUPPORTED)
@@ -271,10 +269,12 @@ def _finding(
     points: int,
     bound: Bound | None = None,
     needed: str = "",
+    remedy: Callable[[Estimate, Bound], str] | None = None,
 ) -> CheckFinding:
     """Return the answer of one estimate, or of several that must all hold.
 
-    The finding of several estimates shows the least favorable one.
+    The finding of several estimates shows the least favorable one. If it is undecided, `remedy`
+    returns what would decide it.
     """
     bound = bound or check.bound
     answers = [bound.answer(estimate.low, estimate.high) for estimate in estimates]
@@ -282,13 +282,12 @@ def _finding(
     worst = estimates[answers.index(answer)]
     missing = ""
     if answer is ClaimAnswer.UNDECIDED:
-        missing = UNDECIDED
+        missing = "the interval includes the bound"
         if not np.isfinite([worst.low, worst.high]).all():
             verb = "is" if points == 1 else "are"
-            missing = (
-                f"undecided: {counted(points, 'point')} {verb} too few for an interval with two "
-                "ends"
-            )
+            missing = f"{counted(points, 'point')} {verb} too few for an interval with two ends"
+        elif remedy is not None:
+            missing += f": {remedy(worst, bound)}"
     return CheckFinding(
         check=check,
         answer=answer,
@@ -312,7 +311,15 @@ def _trend(check: Check, data: Data) -> CheckFinding:
         bound = _ABOVE_ZERO
         needed = "above 0"
     weight = _weight(regression, check.of)
-    return _finding(check, "rank weight", [weight], regression.rows, bound, needed)
+    return _finding(
+        check,
+        "rank weight",
+        [weight],
+        regression.rows,
+        bound=bound,
+        needed=needed,
+        remedy=lambda worst, _: decide_slope(rows, check.of, worst, _sides(check, data)),
+    )
 
 
 def _ranking(check: Check, data: Data) -> CheckFinding:
@@ -340,14 +347,31 @@ def _ranking(check: Check, data: Data) -> CheckFinding:
         regression.rows,
         bound=_ABOVE_ZERO,
         needed="above 0",
+        remedy=lambda worst, _: decide_slope(rows, check.larger, worst, _sides(check, data)),
     )
+
+
+def _sides(check: Check, data: Data) -> list[pd.DataFrame]:
+    """Return the measured runs of A and B; all runs if a check has no sides."""
+    if not check.a:
+        return [side(data, check.where, check.metric)]
+    return [side(data, {**check.where, **each}, check.metric) for each in (check.a, check.b)]
 
 
 def _compare(check: Check, data: Data) -> CheckFinding:
     pairs = paired_points(data, check.where, check.a, check.b, check.metric)
     contrast = Contrast.of(pairs, "all")
     points = len(contrast.ratios)
-    finding = _finding(check, "share of points", [contrast.share(check.margin)], points)
+    threshold = math.log(check.margin)
+    finding = _finding(
+        check,
+        "share of points",
+        [contrast.share(check.margin)],
+        points,
+        remedy=lambda _, bound: decide_ratios(
+            contrast, _sides(check, data), bound, lambda logs: float((logs > threshold).mean())
+        ),
+    )
     wins = int((contrast.ratios > check.margin).sum())
     tried = points + contrast.missing
     return _with_missing(finding, contrast.missing, wins / tried, (wins + contrast.missing) / tried)
@@ -387,7 +411,10 @@ def _ratio(check: Check, data: Data) -> CheckFinding:
     estimates = [contrast.quantile(check.quantile) for contrast in contrasts]
     quantity = "median speedup" if check.quantile == 0.5 else f"{check.middle()} of speedups"
     points = min(len(contrast.ratios) for contrast in contrasts)
-    finding = _finding(check, quantity, estimates, points)
+    remedy = None
+    if len(contrasts) == 1 and not check.operations and not check.successive:
+        remedy = partial(_decide_quantile, check, data, contrasts[0])
+    finding = _finding(check, quantity, estimates, points, remedy=remedy)
     if check.operations or len(contrasts) > 1:
         return finding
     (contrast,) = contrasts
@@ -397,6 +424,17 @@ def _ratio(check: Check, data: Data) -> CheckFinding:
     low = np.quantile(lowest, check.quantile, method="lower")
     high = np.quantile(highest, check.quantile, method="higher")
     return _with_missing(finding, missing, float(low), float(high))
+
+
+def _decide_quantile(
+    check: Check, data: Data, contrast: Contrast, _: Estimate, bound: Bound
+) -> str:
+    return decide_ratios(
+        contrast,
+        _sides(check, data),
+        bound,
+        lambda logs: float(np.quantile(np.exp(logs), check.quantile)),
+    )
 
 
 def _successive_versions(check: Check, data: Data) -> list[tuple[Conditions, Conditions]]:
@@ -467,7 +505,13 @@ def _threshold(check: Check, data: Data) -> CheckFinding:
     parts = [_process_noise(runs, check.metric)]
     if is_speed(check.metric):
         parts += [effect.component for effect in side_effects(runs, runs.iloc[:0])]
-    return _finding(check, check.middle(), [_around(value, parts)], len(rows))
+    return _finding(
+        check,
+        check.middle(),
+        [_around(value, parts)],
+        len(rows),
+        remedy=lambda worst, bound: decide_level(runs, worst, bound),
+    )
 
 
 def _share(check: Check, data: Data) -> CheckFinding:

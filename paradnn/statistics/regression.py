@@ -107,8 +107,8 @@ def regress(
         values: (n,) the response before scaling.
         scale: Applied to the values, such as `np.log`.
         levels: Levels that the rows share.
-        by_value: Whether each value of a column may have an effect of its own. If the scale is
-            `np.log`, these effects have a prior.
+        by_value: Whether each value of a column may have an effect of its own. On a scale of
+            logarithms or ranks, these effects have a prior.
         when: When the rows were measured.
         products: (n, 2) the two factors of each column that is a product. Each value of a factor
             may have its own slope along the other.
@@ -146,7 +146,8 @@ def regress(
     shared = disturbance.components(spread)
     p_given = _p_values(weights, *combine([Component(variance, freedom), *shared]))
     if by_value:
-        of_values = value_variances(x, fitted.resid, priors.value if scale is np.log else None)
+        prior = None if scale is _identity else priors.value
+        of_values = value_variances(x, fitted.resid, prior)
         is_known = np.isfinite(of_values.freedom[1:])
         variance = np.where(is_known, of_values.variance[1:], variance)
         freedom = np.where(is_known, of_values.freedom[1:], freedom)

@@ -786,3 +786,61 @@ def test_no_claims_are_not_counted() -> None:
 def test_a_check_without_a_required_field_is_rejected(check: str, field: str) -> None:
     with pytest.raises(ConfigError, match=f"{field}=.*is missing from a"):
         parse_claims(f"- {{id: x, says: s, checks: [{{{check}}}]}}", "test")
+
+
+@pytest.mark.parametrize(
+    ("check", "source", "expected"),
+    [
+        pytest.param(
+            f"{{kind: ratio, {TPU_GPU}, quantile: 0.5, at_least: 2}}",
+            "paradnn",
+            r"\d+ more runs? per side$",
+            id="ratio",
+        ),
+        pytest.param(
+            f"{{kind: ratio, {TPU_GPU}, quantile: 0.5, at_least: 2}}",
+            "published",
+            "a second published measurement of both sides at these points would tell",
+            id="published ratio",
+        ),
+        pytest.param(
+            f"{{kind: compare, {TPU_GPU}, margin: 2, at_least: 0.9}}",
+            "published",
+            "a second published measurement",
+            id="published share",
+        ),
+        pytest.param(
+            f"{{kind: trend, {TPU_GPU}, metric: examples_per_second, of: model.nodes, "
+            "direction: rises}",
+            "published",
+            r"values of nodes instead of 4 would decide it; no others are published",
+            id="published trend",
+        ),
+        pytest.param(
+            "{kind: trend, metric: examples_per_second, of: model.nodes, direction: rises, "
+            "where: {platform.name: tpu}}",
+            "paradnn",
+            r"values of nodes instead of 4 would decide it; python -m paradnn.train -m model=fc .*"
+            r"model.nodes=[\d,]+ ",
+            id="trend",
+        ),
+        pytest.param(
+            "{kind: threshold, metric: examples_per_second, at_least: 170, "
+            "where: {platform.name: tpu}}",
+            "paradnn",
+            r"about \d+ sessions? would decide it: python -m paradnn.train -m model=fc .*"
+            "batch_size=64,256,1024,4096",
+            id="threshold",
+        ),
+    ],
+)
+def test_an_undecided_check_says_what_would_decide_it(
+    check: str, source: str, expected: str
+) -> None:
+    shape = {"model.input_size": 2000, "model.output_size": 1000}
+    frame = two_sides(np.full(len(POINTS), 2.0)).assign(source=source, **shape)
+    if source == "published":
+        frame = frame.drop(columns=["start_time", "sweep_id"])
+    found = answer(check, frame)
+    assert found[0] == UNSURE
+    assert re.search(expected, found[1]), found[1]

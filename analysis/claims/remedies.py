@@ -1,0 +1,118 @@
+"""What would decide an undecided check: published data, or more runs with their command and time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from analysis.claims.kinds import Bound
+from analysis.labels import label
+from analysis.lazy import np, pd
+from analysis.more_runs import describe_more_values, describe_runs_for, describe_sessions
+from paradnn.core.words import counted
+from paradnn.statistics.contrast import Contrast
+from paradnn.statistics.estimate import Estimate
+
+#: Shifts of all log ratios that are tried, up to a factor of ten.
+_SHIFTS = 1000
+_LARGEST_SHIFT = math.log(10)
+#: A margin without width, since a bound has none.
+_NO_MARGIN = 1e-9
+#: Largest number of sessions that is proposed.
+_MOST_SESSIONS = 50
+
+
+def decide_ratios(
+    contrast: Contrast,
+    sides: Sequence[pd.DataFrame],
+    bound: Bound,
+    statistic: Callable[[np.ndarray], float],
+) -> str:
+    """Say what would decide a check of a statistic of log ratios.
+
+    Args:
+        contrast: The points of both sides.
+        sides: Runs of A and of B.
+        bound: The claimed range.
+        statistic: Returns the number that the bound is about from the log ratios (n,).
+    """
+    critical = critical_shift(np.log(contrast.ratios), bound, statistic)
+    allowed = contrast.shift
+    if critical < allowed:
+        reason = (
+            "this would be decided if a session shifted one side by less than "
+            f"{math.expm1(critical):.0%}, but the interval allows {math.expm1(allowed):.0%}"
+        )
+    elif allowed > 0:
+        reason = (
+            f"a session that shifts one side by {math.expm1(allowed):.0%} would not suffice, but "
+            "with the noise of single points it may"
+        )
+    else:
+        reason = "the noise of single points leaves it open"
+    if is_published(*sides):
+        return f"{reason}; a second published measurement of both sides at these points would tell"
+    remedy = describe_runs_for(sides[0], sides[1], contrast, critical, _NO_MARGIN)
+    return f"{reason}; {remedy}" if remedy else reason
+
+
+def critical_shift(
+    logs: np.ndarray, bound: Bound, statistic: Callable[[np.ndarray], float]
+) -> float:
+    """Return the smallest shift of all log ratios that moves a statistic across a bound."""
+
+    def is_within(shift: float) -> bool:
+        return bound.low <= statistic(logs + shift) <= bound.high
+
+    now = is_within(0.0)
+    for shift in np.linspace(0.0, _LARGEST_SHIFT, _SHIFTS):
+        if is_within(shift) != now or is_within(-shift) != now:
+            return float(shift)
+    return _LARGEST_SHIFT
+
+
+def decide_slope(
+    rows: pd.DataFrame, of: str, weight: Estimate, sides: Sequence[pd.DataFrame]
+) -> str:
+    """Say what would decide a check of a weight, whose bound is 0.
+
+    Args:
+        rows: The points, one row each.
+        of: The hyperparameter.
+        weight: Its weight.
+        sides: The runs, of one side or of two.
+    """
+    values = int(rows[of].nunique())
+    ratio = (weight.high - weight.low) / 2 / max(abs(weight.value), 1e-9)
+    needed = max(values + 1, math.ceil(values * min(ratio, 10.0) ** 2))
+    text = f"about {needed} values of {label(of)} instead of {values} would decide it"
+    if is_published(*sides):
+        return f"{text}; no others are published on these platforms"
+    remedy = describe_more_values(sides, rows, of, needed)
+    return f"{text}; {remedy}" if remedy else text
+
+
+def decide_level(runs: pd.DataFrame, estimate: Estimate, bound: Bound) -> str:
+    """Say what would decide a check of a number that sessions shift.
+
+    Args:
+        runs: The runs.
+        estimate: The number.
+        bound: The claimed range.
+    """
+    ends = [end for end in (bound.low, bound.high) if math.isfinite(end) and end > 0]
+    if not ends or not 0 < estimate.low <= estimate.high < math.inf:
+        return "more sessions would decide it"
+    distance = min(abs(math.log(estimate.value / end)) for end in ends)
+    half_width = math.log(estimate.high / estimate.low) / 2
+    if half_width > distance * math.sqrt(_MOST_SESSIONS):
+        return f"more than {_MOST_SESSIONS} sessions, since the number is close to the bound"
+    sessions = math.ceil((half_width / distance) ** 2)
+    if is_published(runs):
+        return f"about {counted(sessions, 'measurement')} by others would decide it"
+    return describe_sessions(runs, sessions)
+
+
+def is_published(*sides: pd.DataFrame) -> bool:
+    """Return whether all runs are published ones, which nobody can repeat here."""
+    return all("source" in side and side["source"].eq("published").all() for side in sides)
