@@ -169,7 +169,7 @@ def make_heat_maps(
         parts.append(points.assign(family=group.family, device=group.device, map=len(parts)))
         run_ids += list(rows["run_id"])
     if not parts:
-        problem = f"not enough data for a map of {metric}"
+        problem = f"no point has a cell in a map of {metric}"
         remedy = "measure those points, or choose other runs"
         raise InsufficientData(problem, groups=omitted, remedy=remedy)
     all_points = pd.concat(parts, ignore_index=True)

@@ -181,8 +181,10 @@ def sensitivity(frame: pd.DataFrame, options: SensitivityOptions) -> Result:
     fits, omitted = analyze_groups(
         frame,
         lambda group: _fit(group, metric, columns, options),
-        f"not enough data to explain {metric}",
-        "measure more points, or choose fewer hyperparameters with --on",
+        f"nothing explains {metric} yet",
+        "choose fewer hyperparameters with --on, or measure more points, about 10 seconds each: "
+        "python -m paradnn.train -m model=fc model.nodes=128,512,2048 batch_size=64,512 "
+        "measure=quick",
     )
     log = options.log_scale == "both"
     prefix = "log " if log else ""

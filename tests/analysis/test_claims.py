@@ -746,7 +746,7 @@ def test_the_fourteen_observations_load_and_an_empty_frame_answers_none() -> Non
     claims = observations()
     assert [claim.id for claim in claims] == [str(number) for number in range(1, 15)]
     asked = {check.kind for claim in claims for check in claim.checks}
-    assert asked | {"threshold"} == set(KINDS)
+    assert asked | {"threshold", "layers"} == set(KINDS)
     verdicts = judge(claims, Data(runs(POINTS, examples_per_second=100.0)))
     assert {verdict.answer for verdict in verdicts} == {NO_DATA}
     assert all(finding.missing for verdict in verdicts for finding in verdict.findings)

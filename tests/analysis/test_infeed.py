@@ -57,7 +57,8 @@ def test_groups_without_infeed_are_named() -> None:
         "rnn on Test CPU: no measured run has both infeed_fraction and flops_per_example"
     ]
     with pytest.raises(
-        InsufficientData, match="not enough data: fc on Test CPU: no measured run has both"
+        InsufficientData,
+        match="no point has a wait for its input: fc on Test CPU: no measured run has both",
     ):
         infeed(planted().drop(columns="infeed_fraction"))
 
