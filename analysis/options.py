@@ -51,7 +51,8 @@ class Argument(NamedTuple):
 
     Attributes:
         name: name of the field.
-        flag: the flag, such as --steady-only.
+        flag: the flag, such as --steady-only. A field named like a keyword of Python ends with an
+            underscore, which the flag lacks.
         kind: type of a single value.
         default: default of the field.
         several: how a field with several values takes them: "commas" (A,B in one value), "repeat"
@@ -171,7 +172,7 @@ def _make_argument(field: dataclasses.Field[Any], hint: Any) -> Argument:
         kind = str
     return Argument(
         name=field.name,
-        flag="--" + field.name.replace("_", "-"),
+        flag="--" + field.name.rstrip("_").replace("_", "-"),
         kind=kind,
         default=field.default,
         several=several,

@@ -11,6 +11,10 @@ measured it, or with time, the interval allows for what sessions and a drift do
 (`paradnn.statistics.priors`). Each family on each device has its own fit. Constant and collinear
 columns cannot have a weight and are named instead.
 
+--to hardware puts the hardware in place of the metric: the elasticity of the throughput with
+respect to the arithmetic rate, the memory bandwidth and the overhead of an operation, which is the
+share of the time that each of them limits (see `whatif`), and what that depends on.
+
 --interactions shows whether the effect of one hyperparameter depends on the value of another.
 --shares divides the variance among the hyperparameters.
 """
@@ -19,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from analysis.columns import (
@@ -28,31 +32,46 @@ from analysis.columns import (
     analyze_groups,
     choose_metric,
     compute_families_if_mixed,
+    family_groups,
     find_column,
     find_metric,
     format_values,
     hyperparameters,
     settings,
 )
-from analysis.format import format_number
+from analysis.format import format_number, format_with_interval
 from analysis.interactions import Interactions, describe_interactions, fit_interactions
 from analysis.labels import label, term_label
 from analysis.lazy import drawing, np, pd, stats
 from analysis.options import Options, column_option, metric_option, option, unit_option
+from analysis.point_work import fit_work, limits_of_points, measured_work
 from analysis.registry import SectionSpec, analysis
 from analysis.regression_terms import encode, format_weight, logarithms, takes_logarithm
 from analysis.result import AnalysisAnswer, Highlight, Paragraph, Result, pooled_within
+from analysis.roofs import find_roofs
 from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneous, units
-from paradnn.core.errors import InsufficientData
+from paradnn.core.errors import ConfigError, InsufficientData
 from paradnn.core.words import counted
+from paradnn.platform.specifications import find_hardware
 from paradnn.statistics.decision import adjust_p_values
-from paradnn.statistics.dependence import Component, Levels, Unit, shared_levels, sum_components
+from paradnn.statistics.dependence import (
+    Component,
+    Levels,
+    Unit,
+    crossed_quantile,
+    shared_levels,
+    sum_components,
+)
 from paradnn.statistics.estimate import LEVEL
 from paradnn.statistics.priors import ScatterPriors, classify_devices, scatter_priors
 from paradnn.statistics.regression import Regression, independent_columns, regress
 from paradnn.statistics.sessions import MeasurementTimes, measurement_times
 from paradnn.statistics.variance_shares import Share, variance_shares
 
+#: Elasticities of the throughput, in the order of compute, memory and overhead.
+_ELASTICITIES = ("peak_elasticity", "bandwidth_elasticity", "overhead_elasticity")
+#: Elasticity below which everywhere nothing is explained.
+_LEAST_ELASTICITY = 0.01
 #: Probability, per fit without any effect, that some term is said to matter.
 _FALSE_POSITIVE_RATE = 0.05
 #: R2 below which a straight line is said to describe little.
@@ -79,6 +98,11 @@ class SensitivityOptions(Options):
         False,
         "test each pair of hyperparameters for an interaction (with --log-scale both: "
         "whether both effects together differ from their product)",
+    )
+    to: Literal["hyperparameters", "hardware"] = option(
+        "hyperparameters",
+        "hardware: elasticities of the throughput with respect to peak, bandwidth and overhead, "
+        "and what these depend on",
     )
     shares: bool = option(
         False, "share of the variance that each hyperparameter explains, as Shapley values"
@@ -170,6 +194,8 @@ def sensitivity(frame: pd.DataFrame, options: SensitivityOptions) -> Result:
         InsufficientData: If no group can be fitted.
         SchemaError: If the runs of a group are heterogeneous.
     """
+    if options.to == "hardware":
+        return _hardware(frame, options)
     pooled = ""
     if options.pool:
         pooled = pooled_within(frame, ["family", "device"], pool=True)
@@ -208,6 +234,115 @@ def sensitivity(frame: pd.DataFrame, options: SensitivityOptions) -> Result:
         sources=tuple(run for fit in fits for run in fit.sources),
         pooled=pooled,
         metrics=(metric,),
+    )
+
+
+def _hardware(frame: pd.DataFrame, options: SensitivityOptions) -> Result:
+    """Compute the elasticities of each point, and the weights of each elasticity.
+
+    Raises:
+        ConfigError: If a metric is given too.
+        InsufficientData: If no group can be fitted.
+    """
+    if options.metric:
+        remedy = "omit it, or omit --to hardware"
+        raise ConfigError("--metric", options.metric, "is replaced by --to hardware", remedy)
+    pooled = pooled_within(frame, ["family", "device"], pool=True) if options.pool else ""
+    rows = _with_elasticities(frame, options.store)
+    columns = [find_column(rows, name, "--on") for name in options.on or ()]
+    fits: dict[str, list[Fit]] = {}
+    lacking = []
+    for name in _ELASTICITIES:
+
+        def fit_group(group: FamilyGroup, name: str = name) -> Fit:
+            if not group.rows[name].gt(_LEAST_ELASTICITY).any():
+                raise InsufficientData(f"{label(name)} is nowhere above {_LEAST_ELASTICITY:.0%}")
+            return _fit(group, name, columns, options)
+
+        try:
+            fits[name], reasons = analyze_groups(
+                rows,
+                fit_group,
+                f"not enough data to explain {name}",
+                "measure more points, or choose fewer hyperparameters with --on",
+            )
+        except InsufficientData as problem:
+            reasons = [problem]
+        lacking += [f"{reason}." for reason in reasons]
+    if not fits:
+        raise InsufficientData(
+            "no elasticity can be explained", remedy="measure more points of one family"
+        )
+    every = [fit for found in fits.values() for fit in found]
+    drawn = [
+        replace(fit, device=f"{label(name)} on {fit.device}")
+        for name, found in fits.items()
+        for fit in found
+    ]
+    medians = _median_elasticities(rows, options.unit)
+    return Result(
+        numbers=pd.concat(
+            [_rows(fit, name) for name, found in fits.items() for fit in found],
+            ignore_index=True,
+        ),
+        answer=_hardware_answer(medians),
+        sentences=[*medians["text"], *(fit.paragraph for fit in every), *lacking],
+        picture=lambda: _draw(drawn, "the elasticity", log=options.log_scale == "both"),
+        sources=tuple(dict.fromkeys(run for fit in every for run in fit.sources)),
+        pooled=pooled,
+    )
+
+
+def _with_elasticities(frame: pd.DataFrame, store: Sequence[str]) -> pd.DataFrame:
+    """Add the elasticities of each measured run, NaN for the others."""
+    every = measured_work(frame, store)
+    measured, groups, _ = fit_work(every, find_roofs(every.points, find_hardware))
+    limits = limits_of_points(measured, groups)[["compute", "memory", "overhead"]]
+    limits = limits.set_axis(list(_ELASTICITIES), axis=1).assign(run_id=measured.points["run_id"])
+    return frame.merge(limits, on="run_id", how="left")
+
+
+def _median_elasticities(rows: pd.DataFrame, unit: Unit) -> pd.DataFrame:
+    """Return the median elasticities of each family and device, with their description."""
+    measured = rows[rows[_ELASTICITIES[0]].notna()]
+    found = []
+    for group in family_groups(measured):
+        levels = shared_levels(group.rows, unit)
+        medians = {name: crossed_quantile(group.rows[name], levels) for name in _ELASTICITIES}
+        largest = max(_ELASTICITIES, key=lambda name: medians[name].value)
+        parts = [
+            f"{label(name)} {format_with_interval(medians[name], '{:.2f}'.format)}"
+            for name in _ELASTICITIES
+        ]
+        text = (
+            f"{group.name}, {counted(len(group.rows), 'run')}: median {', '.join(parts)}. An "
+            "elasticity of 0.5 means that 1% more of the rate brings 0.5% more throughput."
+        )
+        found.append(
+            {
+                "group": group.name,
+                "runs": len(group.rows),
+                "largest": largest,
+                "estimate": medians[largest],
+                "sample": levels.description,
+                "text": text,
+            }
+        )
+    return pd.DataFrame(found)
+
+
+def _hardware_answer(medians: pd.DataFrame) -> AnalysisAnswer:
+    """State the rate with the largest median elasticity of the group with the most runs."""
+    row = medians.sort_values("runs", ascending=False, kind="stable").iloc[0]
+    value = format_with_interval(row["estimate"], "{:.2f}".format)
+    name = label(row["largest"]).removesuffix(" elasticity")
+    return AnalysisAnswer(
+        sentence=(
+            f"Throughput of {row['group']} depends most on {name}: its elasticity is {value} in "
+            f"the median of {counted(int(row['runs']), 'run')}."
+        ),
+        points=int(medians["runs"].sum()),
+        basis=row["sample"],
     )
 
 

@@ -38,7 +38,7 @@ _KEPT = 300
 _TESTED = 1000
 _LOOKED_AT = 6000
 #: Bytes of a weight by the name of its type; other types are omitted.
-_WIDTHS = {
+WIDTHS = {
     **dict.fromkeys(("bfloat16", "float16"), 2.0),
     **dict.fromkeys(("fp8", "fp8_block", "int8_wo"), 1.0),
     **dict.fromkeys(("nvfp4", "int4_wo", "w4a16_mxfp4"), 0.5),
@@ -160,7 +160,7 @@ def _timings(
 
 #: File of aiconfigurator -> kind, column of the precision, columns of a weight, arithmetic of its
 #: frame.
-_FILES: dict[str, tuple[str, str, Sequence[str], Callable[[pd.DataFrame, float], Columns]]] = {
+KERNEL_TABLES: dict[str, tuple[str, str, Sequence[str], Callable[[pd.DataFrame, float], Columns]]] = {
     "gemm_perf": (
         "gemm", "gemm_dtype", ("n", "k"), lambda f, width: product(f["m"], f["n"], f["k"], 2, weight_width=width)
     ),
@@ -203,7 +203,7 @@ _FILES: dict[str, tuple[str, str, Sequence[str], Callable[[pd.DataFrame, float],
 #: Of tables that time a shape in several ways, the way that a step takes: collectives within CUDA
 #: graphs, attention whose arithmetic is in 16 bits whatever its cache is in, and experts with
 #: gates.
-_OF_MANY = {"backend": "_graph", "attn_dtype": "bfloat16", "kernel_source": "^(?!.*nongated)"}
+PREFERRED_ROWS = {"backend": "_graph", "attn_dtype": "bfloat16", "kernel_source": "^(?!.*nongated)"}
 #: Products that were timed with what no step has. TensorRT-LLM's in fp8 look for their operand's
 #: scale, which weights bring along; vLLM's in blocks of fp8 are called outside of a graph in
 #: versions whose quickest takes longer than this.
@@ -229,11 +229,11 @@ def _aiconfigurator(folder: Path) -> Iterator[TimingGroup]:
     commit = _commit(folder)
     paths: dict[tuple[str, str, str], dict[str, Path]] = {}
     for path in sorted(root.rglob("*.parquet")):
-        if path.stem in _FILES and len(parts := path.relative_to(root).parts) == 5:
+        if path.stem in KERNEL_TABLES and len(parts := path.relative_to(root).parts) == 5:
             system, _, engine, version, _ = parts
             paths.setdefault((system, path.stem, engine), {})[version] = path
     for (system, stem, engine), versions in paths.items():
-        kind, column, weights, arithmetic = _FILES[stem]
+        kind, column, weights, arithmetic = KERNEL_TABLES[stem]
         ordered = sorted(versions, key=version_key)
         for version in ordered if kind == "gemm" else ordered[-1:]:
             frame = pd.read_parquet(versions[version])
@@ -241,21 +241,21 @@ def _aiconfigurator(folder: Path) -> Iterator[TimingGroup]:
                 frame = frame[frame["latency"] > 0]
             else:
                 frame = frame[:0]
-            for key, words in _OF_MANY.items():
+            for key, words in PREFERRED_ROWS.items():
                 if key in frame and frame[key].str.contains(words).any():
                     frame = frame[frame[key].str.contains(words)]
             if "window_size" not in frame:
                 frame = frame.assign(window_size=0)
             for name, rows in frame.groupby(column, sort=True):
                 precision = {"half": "bfloat16", "float16": "bfloat16"}.get(str(name), str(name))
-                if precision not in _WIDTHS or (kind == "collective" and precision != "bfloat16"):
+                if precision not in WIDTHS or (kind == "collective" and precision != "bfloat16"):
                     continue
                 count = len(rows)
                 rows = rows.sample(min(len(rows), _LOOKED_AT), random_state=0)
                 variant: pd.Series | str = ""
                 if kind in _VARIANTS:
                     variant = rows[_VARIANTS[kind]].astype(str)
-                columns = arithmetic(rows, _WIDTHS[precision])
+                columns = arithmetic(rows, WIDTHS[precision])
                 seconds = rows["latency"] / 1e3
                 if "kernel_source" in rows:
                     kernels = rows["kernel_source"].value_counts(normalize=True)
@@ -264,14 +264,14 @@ def _aiconfigurator(folder: Path) -> Iterator[TimingGroup]:
                 timings = _timings(columns, seconds, variant, weights, rows)
                 of = _NAMES.get(engine, engine), precision
                 yield TimingGroup(
-                    source="ai-dynamo/aiconfigurator", commit=commit, device=_device(system), engine=of[0],
+                    source="ai-dynamo/aiconfigurator", commit=commit, device=device_name(system), engine=of[0],
                     version=version, precision=precision, kind=kind, rows=count, timings=timings,
                     kernels=sorted(map(str, kernels[kernels >= _NAMED].index)),
                     includes_call=kind == "gemm" and (of == _SCALED or (of == _CALLED and min(timings["seconds"]) > _IN_GRAPH)),
                 )  # fmt: skip
 
 
-def _device(system: str) -> str:
+def device_name(system: str) -> str:
     """Return the device's name as its maker writes it: h200_sxm is H200 SXM."""
     known = {"rtx_pro_6000_server": "RTX PRO 6000", "b60": "Arc Pro B60"}
     return known.get(system, system.upper().replace("_", " ")).removesuffix(" SXM")

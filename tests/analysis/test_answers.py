@@ -163,6 +163,12 @@ def _figure_of_merit() -> pd.DataFrame:
     return test_figure_of_merit.both(error=0.04)
 
 
+def _whatif() -> pd.DataFrame:
+    from tests.analysis import test_whatif
+
+    return test_whatif.planted()
+
+
 #: Analysis -> runs with a known answer, options, and a part of the answer.
 CASES: dict[str, tuple[Callable[[], pd.DataFrame], dict[str, Any], str]] = {
     "compare-published": (_compare_published, {"platform_of": ("V100",)}, "V100"),
@@ -200,6 +206,7 @@ CASES: dict[str, tuple[Callable[[], pd.DataFrame], dict[str, Any], str]] = {
     "sensitivity": (_sensitivity, {"log_scale": "none"}, "depends most on layers"),
     "software": (_software, {}, ""),
     "speedup": (_two_platforms, {"a": ("device=A",), "b": ("device=B",)}, "x faster than B"),
+    "whatif": (_whatif, {"bandwidth": 2.0}, "2x the memory bandwidth would make 60 points of made"),
     "time-to-accuracy": (_trainings, {}, "reaches its target in 12 s"),
 }
 

@@ -1,0 +1,774 @@
+"""`whatif`: what faster hardware would bring: the expected speedup of every measured point.
+
+Each operation takes the smooth maximum of its arithmetic, its memory traffic and an overhead
+(`paradnn.forecast.upgrades`). The model is fitted to the measured times, per device and kind of
+work. Operations come from a profile if there is one, else from the layers of the model. An upgrade
+multiplies the rates by --peak and --bandwidth, and the overhead by --overhead; or --to and --from
+name two devices, whose ceilings give the ratios. Intervals carry the uncertainty of the fit, the
+residual of every time, and the difference between specified and reached gains of device pairs that
+were built. Time that waits for input or for other devices does not change.
+
+The model does not know overlap between operations, caches, or clocks that depend on the load.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from analysis.ceilings import with_best_ceilings
+from analysis.columns import (
+    MEMORY_OUTCOMES,
+    as_sizes,
+    compute_families,
+    hyperparameters,
+    join_columns,
+)
+from analysis.format import format_number, format_with_interval
+from analysis.labels import label
+from analysis.lazy import drawing, np, pd
+from analysis.options import Options, option
+from analysis.point_names import with_point_names
+from analysis.point_work import (
+    LIMITS,
+    FittedGroup,
+    PointWork,
+    fit_work,
+    limits_of_points,
+    measured_work,
+)
+from analysis.registry import SectionSpec, analysis
+from analysis.result import AnalysisAnswer, Paragraph, Result, pooled_within, require_runs
+from analysis.roofs import Roof, find_roofs
+from analysis.store.frame import aggregate_replicates, families, is_ok
+from analysis.store.lazy_step_inputs import step_inputs
+from paradnn.core.errors import ConfigError
+from paradnn.core.words import counted
+from paradnn.platform.specifications import find_hardware
+
+if TYPE_CHECKING:
+    from paradnn.forecast.upgrades import Upgrade
+
+_HARDWARE = ("peak", "bandwidth", "overhead")
+#: Columns of the table that state the share of a step's time by limit.
+_AFTER = tuple(f"{name}_after" for name in LIMITS)
+#: Factors of the heat map, and its iso-lines.
+_GRID = tuple(2.0 ** (exponent / 4) for exponent in range(13))
+_ISO_LINES = (1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0)
+#: Share of the points that a threshold must classify correctly to be stated.
+_CLEAR_SHARE = 0.9
+#: Points on either side from which on a threshold is sought.
+_MIN_THRESHOLD_POINTS = 5
+_MAX_FAMILIES = 6
+#: Points from which on the figure has no bars for intervals.
+_MAX_BARS = 150
+
+
+@dataclass(frozen=True, kw_only=True)
+class WhatifOptions(Options):
+    """The changed hardware, as factors or as another device."""
+
+    peak: float = option(1.0, "factor on the arithmetic rate", metavar="X", above=0)
+    bandwidth: float = option(1.0, "factor on the memory bandwidth", metavar="X", above=0)
+    overhead: float = option(
+        1.0, "factor on the overhead of an operation, such as 0.5 for half", metavar="X", above=0
+    )
+    memory: float = option(
+        1.0, "factor on the memory size: which points that ran out would fit", metavar="X", above=0
+    )
+    to: str | None = option(
+        None, "a device whose ceilings replace the factors, such as A100", metavar="DEVICE"
+    )
+    from_: str | None = option(
+        None, "the device whose points are asked about, with --to", metavar="DEVICE"
+    )
+
+
+class _Change(NamedTuple):
+    """An upgrade of one device at one precision.
+
+    Attributes:
+        roof: The ceilings before it.
+        peak: Factor on the arithmetic rate.
+        bandwidth: Factor on the memory bandwidth.
+        overhead: Factor on the overhead of an operation.
+        device: The other device; empty if the factors were given.
+        source: Where the factors of another device come from.
+    """
+
+    roof: Roof
+    peak: float
+    bandwidth: float
+    overhead: float
+    device: str = ""
+    source: str = ""
+
+    def upgrade(self) -> Upgrade:
+        """Return the gains with their uncertainty, learned without the other device's own pairs."""
+        from paradnn.forecast.generations import (
+            built_pairs,
+            changed_hardware,
+            pairs_without,
+            upgrade_between,
+        )
+
+        if not self.device:
+            return changed_hardware(
+                peak=self.peak,
+                bandwidth=self.bandwidth,
+                overhead=self.overhead,
+                pairs=built_pairs(),
+            )
+        ratios = np.log([self.peak, self.bandwidth, 1 / self.overhead])
+        return upgrade_between(ratios, pairs_without(self.device, built_pairs()))
+
+
+class _Prediction(NamedTuple):
+    """What an upgrade does to points.
+
+    Attributes:
+        points: The points (p).
+        log_speedups: Draws (p, draws) of the logarithms of their speedups.
+        before: Shares of the time of each point before the upgrade (p rows, columns `LIMITS`).
+        after: The same after the upgrade.
+        groups: The fits.
+        work: All measured times.
+        changes: The upgrade of each device and precision.
+        unexplained: Number of points that no fit explains, by family and device.
+    """
+
+    points: pd.DataFrame
+    log_speedups: np.ndarray
+    before: pd.DataFrame
+    after: pd.DataFrame
+    groups: Sequence[FittedGroup]
+    work: PointWork
+    changes: dict[tuple[str, str], _Change]
+    unexplained: Mapping[str, int]
+
+
+def _list_sections(rows: pd.DataFrame) -> Iterator[SectionSpec]:
+    yield SectionSpec(
+        WhatifOptions(bandwidth=2.0),
+        title="What twice the memory bandwidth would bring",
+        families=tuple(compute_families(rows)),
+    )
+
+
+@analysis(
+    WhatifOptions,
+    summary="what faster hardware would bring: speedups with intervals, and the next limit",
+    example="python -m analysis whatif --bandwidth 2 --family fc --figure whatif.png",
+    section="system",
+    order=65,
+    title="What an upgrade would bring",
+    reading="Predicted speedup of each point over its parameters, coloured by what limits it after "
+    "the upgrade.",
+    list_sections=_list_sections,
+)
+def whatif(frame: pd.DataFrame, options: WhatifOptions) -> Result:
+    """Predict the speedup of measured points under an upgrade.
+
+    Returns:
+        A row per point, the largest speedup first: point, family, device, speedup with its 95%
+        interval (`speedup_low`, `speedup_high`), `limit` before and `limit_after` the upgrade,
+        step_time_ms, parameters, the share of the step by limit (compute, memory, overhead, input,
+        communication, other) before and after it (`..._after`), and run_id. With --to
+        `measured_speedup` and `inside`, where the same point was measured there. With --memory the
+        points that ran out of memory follow, with `fits`: yes, no, or open.
+
+    Raises:
+        ConfigError: No factor and no device is given, both are, or a device is not known.
+        InsufficientData: No point has a time and known work.
+        HeterogeneousError: Runs of a device are heterogeneous.
+    """
+    require_runs(frame)
+    _check(options)
+    runs = frame
+    if options.from_ is not None:
+        device = _device_of(options.from_, frame, "--from")
+        runs = frame[frame["device"].eq(device)]
+    pooled = pooled_within(runs, ["device"], pool=options.pool)
+    points = with_best_ceilings(aggregate_replicates(runs), options.store)
+    others = _other_device(frame, options)
+    points = points[~points["device"].isin(others["device"].unique())] if len(others) else points
+    prediction = _predict(points, others, options)
+    table = _table(prediction)
+    if options.to is not None:
+        table = _with_measured(table, prediction, others)
+    exhausted = pd.DataFrame()
+    if options.memory != 1:
+        exhausted = _memory_rows(points, options.memory)
+        table = pd.concat([table, exhausted], ignore_index=True)
+    by_family = _by_family(prediction)
+    return Result(
+        numbers=table,
+        answer=_answer(prediction, by_family, options),
+        sentences=[*_sentences(prediction, by_family, table, exhausted, options)],
+        picture=lambda: _draw(table, prediction, options),
+        sources=tuple(prediction.points["run_id"]),
+        pooled=pooled,
+    )
+
+
+def _check(options: WhatifOptions) -> None:
+    """Raise ConfigError unless the options describe one upgrade."""
+    factors = {name: getattr(options, name) for name in (*_HARDWARE, "memory")}
+    changed = [f"--{name}" for name, factor in factors.items() if factor != 1]
+    if options.to is not None:
+        given = [flag for flag in changed if flag in ("--peak", "--bandwidth")]
+        if given:
+            problem = f"replaces {' and '.join(given)}"
+            raise ConfigError("--to", options.to, problem, "give a device or factors")
+        return
+    if options.from_ is not None:
+        remedy = "name the other device with --to, or choose points with --device"
+        raise ConfigError("--from", options.from_, "needs another device", remedy)
+    if not changed:
+        remedy = "give a factor, such as --bandwidth 2, or a device, such as --to H200"
+        raise ConfigError("--bandwidth", 1, "changes nothing", remedy)
+
+
+def _device_of(name: str, frame: pd.DataFrame, flag: str) -> str:
+    """Return the device of a frame that a name means: itself, or the only one that contains it."""
+    devices = [str(device) for device in frame["device"].dropna().unique()]
+    if name in devices:
+        return name
+    matches = [device for device in devices if name.lower() in device.lower()]
+    if len(matches) == 1:
+        return matches[0]
+    problem = f"may be {' or '.join(matches)}" if matches else "has no runs here"
+    raise ConfigError(flag, name, problem, f"name one of {', '.join(sorted(devices))}")
+
+
+def _other_device(frame: pd.DataFrame, options: WhatifOptions) -> pd.DataFrame:
+    """Return the runs of the device of --to; none if the frame has none."""
+    if options.to is None:
+        return frame[:0]
+    try:
+        device = _device_of(options.to, frame, "--to")
+    except ConfigError:
+        return frame[:0]
+    runs = with_best_ceilings(aggregate_replicates(frame), options.store)
+    return runs[runs["device"].eq(device)]
+
+
+def _predict(points: pd.DataFrame, others: pd.DataFrame, options: WhatifOptions) -> _Prediction:
+    """Fit the points' times and predict their speedups.
+
+    Raises:
+        InsufficientData: No point has a time and known work.
+    """
+    from paradnn.forecast.upgrades import DRAWS, predict_speedups
+
+    every = measured_work(points, options.store)
+    changes = _changes(every.points, others, options)
+    fitted = fit_work(every, [change.roof for change in changes.values()])
+    measured, groups, unexplained = fitted
+    count = len(measured.points)
+    seconds = np.zeros((count, DRAWS))
+    after = np.zeros((count, len(LIMITS)))
+    for seed, group in enumerate(groups):
+        upgrade = changes[group.device, group.precision].upgrade()
+        found = predict_speedups(group.work, group.fit, upgrade, seed=seed)
+        new_seconds = group.work.seconds[:, None] * np.exp(-found.log_speedups)
+        np.add.at(seconds, group.points, new_seconds)
+        np.add.at(after[:, :3], group.points, (found.after * new_seconds.mean(axis=1)).T)
+    fixed = measured.fixed.to_numpy()
+    after[:, 3:] = fixed
+    unchanged = fixed.sum(axis=1)
+    old = np.bincount(measured.point, measured.work.seconds, count) + unchanged
+    return _Prediction(
+        points=measured.points,
+        log_speedups=np.log(old)[:, None] - np.log(seconds + unchanged[:, None]),
+        before=limits_of_points(measured, groups),
+        after=pd.DataFrame(after / after.sum(axis=1, keepdims=True), columns=list(LIMITS)),
+        groups=groups,
+        work=measured,
+        changes=changes,
+        unexplained=unexplained,
+    )
+
+
+def _changes(
+    points: pd.DataFrame, others: pd.DataFrame, options: WhatifOptions
+) -> dict[tuple[str, str], _Change]:
+    """Return the upgrade of each device and precision.
+
+    Raises:
+        ConfigError: The other device has no known ceilings.
+    """
+    changes = {}
+    for roof in find_roofs(points, find_hardware):
+        if options.to is None:
+            change = _Change(
+                roof=roof,
+                peak=options.peak,
+                bandwidth=options.bandwidth,
+                overhead=options.overhead,
+            )
+        else:
+            change = _change_to(roof, others, options)
+        changes[roof.device, roof.precision] = change
+    return changes
+
+
+def _change_to(roof: Roof, others: pd.DataFrame, options: WhatifOptions) -> _Change:
+    """Return the ratios of another device's ceilings to those of a device.
+
+    Both are measured ones if both devices have them, else both are specified. The overhead is taken
+    to scale with the clock unless --overhead is given.
+    """
+    name = str(options.to)
+    device = str(others["device"].iloc[0]) if len(others) else name
+    old = find_hardware(roof.device)
+    new = find_hardware(device) or find_hardware(f"NVIDIA {device}")
+    overhead = options.overhead
+    if overhead == 1 and old is not None and new is not None and old.clock and new.clock:
+        overhead = old.clock / new.clock
+    for other in find_roofs(others, find_hardware) if len(others) else ():
+        is_same = other.source == roof.source == "measured" and other.precision == roof.precision
+        if is_same and roof.peak and other.peak and roof.bandwidth and other.bandwidth:
+            return _Change(
+                roof=roof,
+                peak=other.peak / roof.peak,
+                bandwidth=other.bandwidth / roof.bandwidth,
+                overhead=overhead,
+                device=device,
+                source="measured ceilings",
+            )
+    if new is None:
+        problem = "has neither specifications nor measured ceilings"
+        remedy = "measure its ceilings (python -m paradnn.ceilings), or give factors"
+        raise ConfigError("--to", name, problem, remedy)
+    if old is None:
+        problem = f"cannot be compared with {roof.device}, which has no specifications"
+        raise ConfigError("--to", name, problem, "give factors, such as --bandwidth 2")
+    old_peak, new_peak = _common_peaks(old.peak_flops, new.peak_flops, roof.precision)
+    if not (old_peak and new_peak and old.bandwidth and new.bandwidth):
+        problem = f"has no specified ceilings in {roof.precision} to compare with {roof.device}"
+        raise ConfigError("--to", name, problem, "give factors, such as --bandwidth 2")
+    return _Change(
+        roof=replace(roof, peak=roof.peak or old_peak, bandwidth=roof.bandwidth or old.bandwidth),
+        peak=new_peak / old_peak,
+        bandwidth=new.bandwidth / old.bandwidth,
+        overhead=overhead,
+        device=device,
+        source="specifications",
+    )
+
+
+def _common_peaks(old: Any, new: Any, precision: str) -> tuple[float, float]:
+    """Return both devices' peaks at a precision; either 16-bit type replaces the other."""
+    names = ("float16", "bfloat16")
+    old_peak = old.get(precision, 0.0)
+    new_peak = new.get(precision, 0.0)
+    if precision in names:
+        old_peak = old_peak or max(old.get(name, 0.0) for name in names)
+        new_peak = new_peak or max(new.get(name, 0.0) for name in names)
+    return float(old_peak), float(new_peak)
+
+
+def _interval(log_values: np.ndarray) -> np.ndarray:
+    """Return the median and the ends of the 95% interval (3, ...) of draws on the last axis."""
+    return np.asarray(np.exp(np.quantile(log_values, (0.5, 0.025, 0.975), axis=-1)))
+
+
+def _table(prediction: _Prediction) -> pd.DataFrame:
+    """Return the points with their speedups, the largest first."""
+    points = prediction.points
+    middle, low, high = _interval(prediction.log_speedups)
+    table = pd.DataFrame(
+        {
+            "family": points["family"],
+            "device": points["device"],
+            "speedup": middle,
+            "speedup_low": low,
+            "speedup_high": high,
+            "limit": prediction.before.idxmax(axis=1),
+            "limit_after": prediction.after.idxmax(axis=1),
+            "step_time_ms": points["step_time_ms"],
+            "parameters": points.get("parameters", pd.Series(np.nan, index=points.index)),
+        }
+    )
+    table = pd.concat(
+        [table, prediction.before, prediction.after.set_axis(list(_AFTER), axis=1)], axis=1
+    ).assign(run_id=points["run_id"])
+    table = with_point_names(table, points)
+    return table.sort_values("speedup", ascending=False, kind="stable", ignore_index=True)
+
+
+def _with_measured(
+    table: pd.DataFrame, prediction: _Prediction, others: pd.DataFrame
+) -> pd.DataFrame:
+    """Add the measured speedup where the other device ran the same point, NaN elsewhere."""
+    measured = pd.Series(np.nan, index=prediction.points.index)
+    ok = others[is_ok(others)] if len(others) else others
+    if len(ok) and "step_time_ms" in ok:
+        keys, _ = join_columns(ok, prediction.points)
+        there = ok.groupby(keys, dropna=False)["step_time_ms"].median().rename("there")
+        joined = prediction.points[[*keys, "step_time_ms"]].merge(
+            there.reset_index(), on=keys, how="left"
+        )
+        measured = joined["step_time_ms"] / joined["there"]
+    by_run = dict(zip(prediction.points["run_id"], measured, strict=True))
+    speedup = table["run_id"].map(by_run)
+    inside = speedup.between(table["speedup_low"], table["speedup_high"])
+    table = table.assign(measured_speedup=speedup, inside=inside.where(speedup.notna()))
+    leading = ["point", "family", "device", "speedup", "speedup_low", "speedup_high"]
+    leading += ["measured_speedup", "inside"]
+    return table[[*leading, *(name for name in table if name not in leading)]]
+
+
+def _memory_rows(points: pd.DataFrame, factor: float) -> pd.DataFrame:
+    """Return the points that ran out of memory, and whether they fit into a larger one.
+
+    The memory of a point is taken as proportional to its lower bound, within its family and device.
+    The largest point that fitted and the smallest one that did not give the range of the limit.
+    """
+    failed = points["outcome"].isin(MEMORY_OUTCOMES)
+    if not failed.any():
+        return pd.DataFrame()
+    tried = points[failed | is_ok(points)]
+    bounds = step_inputs.analytic_costs(tried)["memory_lower_bound_bytes"]
+    parts = []
+    for (family, device), rows in tried.groupby(["family", "device"], sort=False):
+        is_failed = failed[rows.index]
+        if not is_failed.any():
+            continue
+        bound = bounds[rows.index]
+        largest_fitted = bound[~is_failed].max()
+        smallest_failed = bound[is_failed].min()
+        sure = factor * np.nanmin([largest_fitted, smallest_failed])
+        possible = factor * np.nanmax([largest_fitted, smallest_failed])
+        needed = bound[is_failed]
+        fits = np.select([needed <= sure, needed <= possible], ["yes", "open"], "no")
+        fits = np.where(needed.notna() & np.isfinite(largest_fitted), fits, "unknown")
+        rows = rows[is_failed]
+        part = pd.DataFrame({"family": family, "device": device, "fits": fits}, index=rows.index)
+        parts.append(part.assign(run_id=rows["run_id"]))
+    found = pd.concat(parts)
+    return with_point_names(found, points.loc[found.index]).reset_index(drop=True)
+
+
+def _by_family(prediction: _Prediction) -> pd.DataFrame:
+    """Return a row per family and device: its geometric mean speedup and its mean shares."""
+    points = prediction.points
+    rows = []
+    order = families(points)
+    keys = points[["family", "device"]].astype("object")
+    for key, index in keys.groupby(["family", "device"], sort=False).indices.items():
+        family, device = map(str, cast("tuple[Any, Any]", key))
+        middle, low, high = _interval(prediction.log_speedups[index].mean(axis=0))
+        row = {
+            "family": family,
+            "device": device,
+            "points": len(index),
+            "speedup": middle,
+            "speedup_low": low,
+            "speedup_high": high,
+        }
+        for name in LIMITS:
+            row[name] = float(prediction.before[name].iloc[index].mean())
+            row[f"{name}_after"] = float(prediction.after[name].iloc[index].mean())
+        limits_after = prediction.after.iloc[index].idxmax(axis=1)
+        row["limit"] = prediction.before.iloc[index].idxmax(axis=1).value_counts().idxmax()
+        row["limit_after"] = limits_after.value_counts().idxmax()
+        rows.append(row)
+    table = pd.DataFrame(rows)
+    position = table["family"].map({name: place for place, name in enumerate(order)})
+    return table.assign(position=position).sort_values(
+        ["position", "device"], kind="stable", ignore_index=True
+    )
+
+
+def _format_change(options: WhatifOptions) -> str:
+    """Return the upgrade as the subject of a sentence."""
+    if options.to is not None:
+        return f"Moving to {options.to}"
+    texts = []
+    names = {"peak": "the arithmetic rate", "bandwidth": "the memory bandwidth"}
+    names |= {"overhead": "the overhead of an operation", "memory": "the memory"}
+    for name, words in names.items():
+        factor = getattr(options, name)
+        if factor != 1:
+            texts.append(f"{factor:g}x {words}")
+    return " and ".join(texts)
+
+
+def _answer(
+    prediction: _Prediction, by_family: pd.DataFrame, options: WhatifOptions
+) -> AnalysisAnswer:
+    """State the geometric mean speedup of all points, and what limits most of them afterwards."""
+    middle, low, high = _interval(prediction.log_speedups.mean(axis=0))
+    count = len(prediction.points)
+    names = ", ".join(dict.fromkeys(by_family["family"]))
+    devices = ", ".join(dict.fromkeys(by_family["device"]))
+    speedup = format_with_interval((middle, low, high), _times)
+    limits = prediction.after.idxmax(axis=1).value_counts()
+    after = f"{limits.index[0]} then limits {limits.iloc[0]:,} of them"
+    if count == 1:
+        after = f"{limits.index[0]} then limits it"
+    sentence = (
+        f"{_format_change(options)} would make {counted(count, 'point')} of {names} on {devices} "
+        f"{speedup} as fast; {after}."
+    )
+    return AnalysisAnswer(
+        sentence=sentence,
+        ratio=float(middle),
+        low=float(low),
+        high=float(high),
+        points=count,
+        basis="the model of operation times and device pairs that were built",
+    )
+
+
+def _times(value: float) -> str:
+    return f"{value:.3g}x"
+
+
+def _sentences(
+    prediction: _Prediction,
+    by_family: pd.DataFrame,
+    table: pd.DataFrame,
+    exhausted: pd.DataFrame,
+    options: WhatifOptions,
+) -> Iterator[Paragraph | str]:
+    if options.to is not None:
+        yield from _describe_ratios(prediction, options)
+        yield from _describe_check(table, options)
+    if len(exhausted):
+        yield _describe_memory(exhausted, options)
+    for row in by_family.head(_MAX_FAMILIES).to_dict("records"):
+        yield _describe_family(row, prediction)
+    if len(by_family) > _MAX_FAMILIES:
+        yield f"{counted(len(by_family) - _MAX_FAMILIES, 'further group')}: see --csv."
+    for name, count in prediction.unexplained.items():
+        yield (
+            f"{counted(count, 'point')} of {name} omitted: without a profile their times follow "
+            "neither arithmetic nor memory traffic."
+        )
+    profiled = int(prediction.work.profiled.sum())
+    source = "the layers of the models"
+    if profiled == len(prediction.work.profiled):
+        source = "profiles"
+    elif profiled:
+        source = f"profiles ({counted(profiled, 'point')}) and the layers of the models"
+    yield (
+        f"Operations are those of {source}. The model does not know overlap between operations, "
+        "caches, or clocks that depend on the load."
+    )
+
+
+def _describe_ratios(prediction: _Prediction, options: WhatifOptions) -> Iterator[str]:
+    """State the factors of the other device, and where they come from."""
+    for (device, precision), change in prediction.changes.items():
+        yield (
+            f"{options.to} next to {device} in {precision}, by {change.source}: "
+            f"{_times(change.peak)} the arithmetic rate, {_times(change.bandwidth)} the bandwidth, "
+            f"{_times(change.overhead)} the overhead."
+        )
+
+
+def _describe_check(table: pd.DataFrame, options: WhatifOptions) -> Iterator[str]:
+    """Compare predictions with measurements on the other device."""
+    known = table[table["measured_speedup"].notna()]
+    if known.empty:
+        yield f"No point was measured on {options.to} too, so nothing checks the prediction."
+        return
+    error = (known["speedup"] / known["measured_speedup"] - 1).abs().median()
+    inside = int(known["inside"].astype(bool).sum())
+    middle = math.exp(np.log(known["measured_speedup"]).mean())
+    yield (
+        f"{counted(len(known), 'point')} measured on {options.to} too: {_times(middle)} as fast in "
+        f"the geometric mean, median error of the prediction {error:.0%}, {inside} inside the 95% "
+        "interval."
+    )
+
+
+def _describe_memory(exhausted: pd.DataFrame, options: WhatifOptions) -> str:
+    """State how many points that ran out of memory would fit."""
+    counts = exhausted["fits"].value_counts()
+    fits = int(counts.get("yes", 0))
+    parts = [f"{fits:,} would fit"]
+    if counts.get("open", 0):
+        parts.append(f"{counts['open']:,} may fit")
+    if counts.get("unknown", 0):
+        parts.append(f"{counts['unknown']:,} are unknown")
+    return (
+        f"Of {counted(len(exhausted), 'point')} that ran out of memory, {', '.join(parts)} with "
+        f"{options.memory:g}x the memory."
+    )
+
+
+def _describe_family(row: dict[Any, Any], prediction: _Prediction) -> str:
+    """State the speedup of a family, where its time goes, and which rate is worth more."""
+    speedup = format_with_interval(
+        (row["speedup"], row["speedup_low"], row["speedup_high"]), _times
+    )
+    parts = []
+    for name in LIMITS:
+        old = row[name]
+        new = row[f"{name}_after"]
+        if max(old, new) >= 0.01:
+            parts.append(f"{name} {_share(old)} to {_share(new)}")
+    text = (
+        f"{row['family']} on {row['device']}, {counted(row['points'], 'point')}: {speedup}. Share "
+        f"of the time by limit, before to after: {', '.join(parts)}."
+    )
+    points = prediction.points
+    is_member = points["family"].eq(row["family"]) & points["device"].eq(row["device"])
+    worth = describe_worth(points[is_member], prediction.before[is_member])
+    return f"{text} {worth}" if worth else text
+
+
+def _share(value: float) -> str:
+    return f"{value:.0%}"
+
+
+def describe_worth(points: pd.DataFrame, shares: pd.DataFrame) -> str:
+    """State for which points the next byte/s is worth more than the next FLOP/s.
+
+    The elasticity of a step's rate with respect to a ceiling is the share of the time that it
+    limits. A size is named if one value of it separates at least 90% of the points.
+
+    Args:
+        points: The points.
+        shares: Their shares of the time by limit.
+    """
+    difference = (shares["memory"] - shares["compute"]).to_numpy()
+    prefers_memory = difference > 0
+    count = len(points)
+    total = int(prefers_memory.sum())
+    text = "The next byte/s is worth more than the next FLOP/s"
+    if total == count:
+        return f"{text} for {'all of them' if count > 1 else 'it'}."
+    if not total:
+        return f"{text} for no point." if count > 1 else ""
+    best = None
+    if min(total, count - total) >= _MIN_THRESHOLD_POINTS:
+        best = _best_threshold(points, prefers_memory)
+    if best is None:
+        return f"{text} for {total:,} of them."
+    name, value, is_below = best
+    side = "below" if is_below else "from"
+    return f"{text} {side} {label(name)} {value:,g} ({total:,} of {count:,} points)."
+
+
+def _best_threshold(
+    points: pd.DataFrame, prefers_memory: np.ndarray
+) -> tuple[str, float, bool] | None:
+    """Return the size whose threshold separates points best: name, value, and whether below it."""
+    best: tuple[float, str, float, bool] | None = None
+    for name in hyperparameters(points):
+        sizes = as_sizes(points[name])
+        if sizes is None or sizes.nunique() < 3:
+            continue
+        values = np.sort(sizes.unique())
+        for value in values[1:]:
+            is_below = (sizes < value).to_numpy()
+            for side in (True, False):
+                share = float(np.mean(prefers_memory == (is_below == side)))
+                if best is None or share > best[0]:
+                    best = (share, name, float(value), side)
+    if best is None or best[0] < _CLEAR_SHARE:
+        return None
+    return best[1:]
+
+
+def _draw(table: pd.DataFrame, prediction: _Prediction, options: WhatifOptions) -> drawing.Figure:
+    """Draw the speedups over the parameters, and for a single family the map of both factors."""
+    rows = table[table["speedup"].notna()]
+    is_single = rows["family"].nunique() == 1 and rows["device"].nunique() == 1
+    figure, panels = drawing.panels(2 if is_single else 1, 6.0, 4.4, across=2)
+    axes = panels[0]
+    x = rows["parameters"]
+    x_label = "trainable parameters"
+    if not x.gt(0).any():
+        x = rows["step_time_ms"]
+        x_label = "step time (ms)"
+    limits = [name for name in LIMITS if rows["limit_after"].eq(name).any()]
+    for name in limits:
+        is_part = rows["limit_after"].eq(name) & x.gt(0)
+        part = rows[is_part]
+        ends = (part["speedup_low"], part["speedup_high"]) if len(rows) <= _MAX_BARS else ()
+        drawing.marks(
+            axes,
+            x[is_part],
+            part["speedup"],
+            y_ends=ends,
+            markersize=4,
+            elinewidth=0.4,
+            capsize=0,
+            alpha=0.75,
+            **drawing.look(name, LIMITS),
+        )
+    if "measured_speedup" in rows:
+        axes.scatter(x, rows["measured_speedup"], s=14, marker="x", color="black", zorder=3)
+    axes.axhline(1, color="#333333", linewidth=1)
+    title = f"{_format_change(options)}: {counted(len(rows), 'point')}"
+    drawing.finish(
+        axes,
+        title,
+        x_label,
+        "predicted speedup",
+        logs={"x": format_number, "y": drawing.times},
+    )
+    handles = [drawing.handle(name, **drawing.look(name, LIMITS)) for name in limits]
+    if "measured_speedup" in rows:
+        handles.append(drawing.handle("measured", color="black", marker="x"))
+    if is_single:
+        _draw_map(panels[1], prediction, rows)
+    drawing.legend(figure, handles, "limit after the upgrade")
+    return figure
+
+
+def _draw_map(axes: drawing.Axes, prediction: _Prediction, rows: pd.DataFrame) -> None:
+    """Draw the geometric mean speedup over the factors on both rates, with iso-lines."""
+    grid = speedup_grid(prediction.work, prediction.groups, np.log(_GRID))
+    axes.pcolormesh(_GRID, _GRID, grid, cmap=drawing.SEQUENTIAL, shading="gouraud")
+    lines = axes.contour(
+        _GRID, _GRID, grid, levels=list(_ISO_LINES), colors="white", linewidths=1.0
+    )
+    axes.clabel(lines, fmt=drawing.times, fontsize="small")
+    family = rows["family"].iloc[0]
+    device = rows["device"].iloc[0]
+    drawing.finish(
+        axes,
+        f"{family} on {device}: geometric mean speedup",
+        "factor on the memory bandwidth",
+        "factor on the arithmetic rate",
+        logs={"x": drawing.times, "y": drawing.times},
+    )
+
+
+def speedup_grid(
+    work: PointWork, groups: Sequence[FittedGroup], log_factors: np.ndarray
+) -> np.ndarray:
+    """Return the expected geometric mean speedup of points over factors on both rates.
+
+    Args:
+        work: The measured times.
+        groups: The fits of these times.
+        log_factors: Logarithms (k,) of the factors.
+
+    Returns:
+        The speedups (k, k): a row per factor on the peak, a column per factor on the bandwidth.
+    """
+    from paradnn.forecast.upgrades import expected_speedups
+
+    fixed = work.fixed.to_numpy().sum(axis=1)
+    grid = np.empty((len(log_factors), len(log_factors)))
+    old = fixed.copy()
+    np.add.at(old, work.point, work.work.seconds)
+    for row, peak in enumerate(log_factors):
+        for column, bandwidth in enumerate(log_factors):
+            gains = np.array([peak, bandwidth, 0.0])
+            new = fixed.copy()
+            for group in groups:
+                speedups = expected_speedups(group.work, group.fit, gains)
+                np.add.at(new, group.points, group.work.seconds / speedups)
+            grid[row, column] = math.exp(float(np.mean(np.log(old / new))))
+    return grid

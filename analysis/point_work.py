@@ -1,0 +1,390 @@
+"""The operations of measured points with their times, for the model of upgrades.
+
+The operations of a profiled point are the types of its table of operations, each with its own time.
+Those of another point follow from its layers; the step is then the only measured time. A point
+whose model this version cannot build counts as one operation with the recorded FLOPs and bytes.
+
+Time that waits for input, or that devices spend on exchanges, does not depend on the arithmetic and
+memory of a device. It is kept apart, as is time of operations without known work.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from analysis.lazy import np, pd
+from analysis.operations import TRANSFERS
+from analysis.roofs import Roof
+from analysis.store.frame import is_ok
+from paradnn.core.errors import InsufficientData, ParadnnError
+from paradnn.core.layers import COMPUTE_BYTES
+
+if TYPE_CHECKING:
+    from paradnn.forecast.upgrades import OperationLimits, TimedWork
+
+#: Parts of a step that an upgrade does not change.
+FIXED = ("input", "communication", "other")
+#: What can limit a step: three terms of the model, then what no upgrade changes.
+LIMITS = ("compute", "memory", "overhead", *FIXED)
+#: Type of operation that waits for input.
+_INPUT_TYPE = r"(?i)infeed|IteratorGetNext"
+#: Types of operation whose arithmetic is products.
+_PRODUCT_TYPES = r"(?i)matmul|gemm|\bdot\b|conv(?!ert)|einsum|output fusion"
+#: First word of the groups of profiled operations.
+_PROFILE = "profile"
+#: Standard deviation of the logarithms of times around a fit that explains them.
+_MAX_SPREAD = 0.5
+#: Settings beyond device and precision that change how fast the same operations run.
+_FIT_SETTINGS = ("family", "mode", "compile", "framework.name", "model.direction")
+
+
+class _Part(NamedTuple):
+    """One measured time of a point, with its operations.
+
+    Attributes:
+        point: Position of the point.
+        group: What the fit of the time is common to.
+        seconds: The measured time.
+        operations: FLOPs, bytes and calls of each operation.
+    """
+
+    point: int
+    group: tuple[str, ...]
+    seconds: float
+    operations: Sequence[tuple[float, float, float]]
+
+
+@dataclass(frozen=True, eq=False)
+class PointWork:
+    """Measured times of points.
+
+    Attributes:
+        points: The points (p), one row each, in the order of all positions.
+        work: The operations and the m measured times.
+        point: Position (m,) of the point of each measured time.
+        group: Name (m,) of the group whose times share a fit.
+        fixed: Seconds of each point by kind of fixed time (p rows, columns `FIXED`).
+        profiled: Whether (p,) the operations of a point come from its profile.
+    """
+
+    points: pd.DataFrame
+    work: TimedWork
+    point: np.ndarray
+    group: np.ndarray
+    fixed: pd.DataFrame
+    profiled: np.ndarray
+
+    def restricted(self, is_kept: np.ndarray) -> PointWork:
+        """Return the work of some points (p,)."""
+        is_chosen = is_kept[self.point]
+        positions = np.cumsum(is_kept) - 1
+        return PointWork(
+            points=self.points[is_kept].reset_index(drop=True),
+            work=self.selected(is_chosen),
+            point=positions[self.point[is_chosen]],
+            group=self.group[is_chosen],
+            fixed=self.fixed[is_kept].reset_index(drop=True),
+            profiled=self.profiled[is_kept],
+        )
+
+    def selected(self, is_chosen: np.ndarray) -> TimedWork:
+        """Return the work of some measured times (m,)."""
+        from paradnn.forecast.upgrades import TimedWork
+
+        work = self.work
+        is_operation = is_chosen[work.owner]
+        positions = np.cumsum(is_chosen) - 1
+        return TimedWork(
+            flops=work.flops[is_operation],
+            bytes=work.bytes[is_operation],
+            calls=work.calls[is_operation],
+            owner=positions[work.owner[is_operation]],
+            seconds=work.seconds[is_chosen],
+        )
+
+
+def measured_work(points: pd.DataFrame, store: Sequence[str]) -> PointWork:
+    """Return the operations of measured points with their times, with the profiles of a store.
+
+    Args:
+        points: One row per point.
+        store: Addresses of the stores of the runs; empty for the default store.
+
+    Raises:
+        InsufficientData: No point has a time and known work.
+    """
+    from analysis.store.load import load_types
+
+    ok = points[is_ok(points)]
+    if ok.filter(regex=r"^op_share\.").notna().any(axis=None):
+        types = load_types(ok, store or None)
+    else:
+        types = pd.DataFrame({"run_id": []})
+    measured = point_work(ok, types)
+    if not len(measured.work.seconds):
+        raise InsufficientData(
+            "no point has a step time and known work; measure some, such as paradnn train model=fc"
+        )
+    return measured
+
+
+class FittedGroup(NamedTuple):
+    """Measured times that share a fit.
+
+    Attributes:
+        work: The times with their operations.
+        fit: The fit.
+        points: Position of the point of each time.
+        device: Device of the times.
+        precision: Precision of the arithmetic.
+    """
+
+    work: TimedWork
+    fit: OperationLimits
+    points: np.ndarray
+    device: str
+    precision: str
+
+
+class FittedWork(NamedTuple):
+    """Measured times with their fits.
+
+    Attributes:
+        measured: The times that a fit explains.
+        groups: The fits.
+        unexplained: Number of points by the name of the group whose fit does not explain them.
+    """
+
+    measured: PointWork
+    groups: Sequence[FittedGroup]
+    unexplained: Mapping[str, int]
+
+
+def fit_work(measured: PointWork, roofs: Sequence[Roof]) -> FittedWork:
+    """Fit the times of each group.
+
+    A group whose times scatter too much around their fit is excluded: something else than
+    arithmetic, memory and overhead takes its time, such as waiting for input.
+
+    Args:
+        measured: The measured times.
+        roofs: The ceilings of each device and precision, as expectations.
+
+    Raises:
+        InsufficientData: No fit explains its times.
+    """
+    from paradnn.forecast.upgrades import OperationLimits
+
+    ceilings = {(roof.device, roof.precision): roof for roof in roofs}
+    fits = {}
+    is_kept = np.ones(len(measured.points), dtype=bool)
+    unexplained = {}
+    for name in dict.fromkeys(measured.group):
+        is_chosen = measured.group == name
+        first = measured.points.iloc[measured.point[is_chosen][0]]
+        roof = ceilings[str(first["device"]), str(first["precision"])]
+        fit = OperationLimits.fit(measured.selected(is_chosen), roof.peak, roof.bandwidth)
+        if fit.spread > _MAX_SPREAD and not name.startswith(_PROFILE):
+            is_kept[measured.point[is_chosen]] = False
+            unexplained[f"{first['family']} on {first['device']}"] = int(is_chosen.sum())
+        else:
+            fits[name] = (fit, roof)
+    if not is_kept.any():
+        raise InsufficientData(
+            f"the times of {', '.join(unexplained)} follow neither arithmetic nor memory traffic; "
+            "profile some points (measure.profile=true)"
+        )
+    if unexplained:
+        measured = measured.restricted(is_kept)
+    groups = []
+    for name, (fit, roof) in fits.items():
+        is_chosen = measured.group == name
+        groups.append(
+            FittedGroup(
+                work=measured.selected(is_chosen),
+                fit=fit,
+                points=measured.point[is_chosen],
+                device=roof.device,
+                precision=roof.precision,
+            )
+        )
+    return FittedWork(measured, groups, unexplained)
+
+
+def limits_of_points(measured: PointWork, groups: Sequence[FittedGroup]) -> pd.DataFrame:
+    """Return the share of each point's time by limit (p rows, columns `LIMITS`).
+
+    The share of compute, memory or overhead is the elasticity of the throughput with respect to it.
+    """
+    from paradnn.forecast.upgrades import limit_shares
+
+    seconds = np.zeros((len(measured.points), len(LIMITS)))
+    seconds[:, 3:] = measured.fixed.to_numpy()
+    for group in groups:
+        shares = limit_shares(group.work, group.fit.logs)
+        np.add.at(seconds[:, :3], group.points, (shares * group.work.seconds).T)
+    return pd.DataFrame(seconds / seconds.sum(axis=1, keepdims=True), columns=list(LIMITS))
+
+
+def point_work(points: pd.DataFrame, types: pd.DataFrame) -> PointWork:
+    """Return the operations of points with their times.
+
+    Args:
+        points: One row per point, with `step_time_ms`; points without a time or without known work
+            are omitted.
+        types: Tables of operations of their runs, as `analysis.store.load.load_types` returns them.
+    """
+    from paradnn.forecast.upgrades import TimedWork
+
+    if "step_time_ms" in points:
+        is_timed = is_ok(points) & points["step_time_ms"].gt(0)
+    else:
+        is_timed = pd.Series(False, index=points.index)
+    points = points[is_timed].reset_index(drop=True)
+    tables = dict(iter(types.groupby("run_id", sort=False)))
+    parts: list[_Part] = []
+    fixed: list[np.ndarray] = []
+    profiled = []
+    has_work = np.zeros(len(points), dtype=bool)
+    for place, row in enumerate(points.to_dict("records")):
+        position = len(fixed)
+        table = tables.get(row["run_id"])
+        found: list[_Part] = []
+        if table is not None:
+            found, fixed_seconds = _profiled_parts(position, row, table)
+        is_profiled = bool(found)
+        if not is_profiled:
+            found, fixed_seconds = _whole_step(position, row)
+        if found:
+            has_work[place] = True
+            parts += found
+            fixed.append(fixed_seconds)
+            profiled.append(is_profiled)
+    points = points[has_work].reset_index(drop=True)
+    owner = [index for index, part in enumerate(parts) for _ in part.operations]
+    operations = np.array(
+        [operation for part in parts for operation in part.operations], dtype="float64"
+    ).reshape(-1, 3)
+    work = TimedWork(
+        flops=operations[:, 0],
+        bytes=operations[:, 1],
+        calls=operations[:, 2],
+        owner=np.array(owner, dtype="intp"),
+        seconds=np.array([part.seconds for part in parts], dtype="float64"),
+    )
+    return PointWork(
+        points=points,
+        work=work,
+        point=np.array([part.point for part in parts], dtype="intp"),
+        group=np.array([" ".join(part.group) for part in parts], dtype=object),
+        fixed=pd.DataFrame(np.array(fixed).reshape(-1, len(FIXED)), columns=list(FIXED)),
+        profiled=np.array(profiled, dtype=bool),
+    )
+
+
+def _profiled_parts(
+    position: int, row: Mapping[Any, Any], table: pd.DataFrame
+) -> tuple[list[_Part], np.ndarray]:
+    """Return the types of operation of a profile, and the seconds of its fixed time.
+
+    A table may count the operations of many steps, so work is a rate times the seconds of a step.
+    """
+    step = float(row["step_time_ms"]) / 1e3
+    seconds = table["share"].fillna(0.0) * step
+    flops = (table["flops_per_second"] * seconds).fillna(0.0)
+    moved = (table["bytes_per_second"] * seconds).fillna(0.0)
+    is_input = table["type"].str.contains(_INPUT_TYPE)
+    is_transfer = table["type"].str.contains(TRANSFERS) & ~is_input
+    is_known = ~is_input & ~is_transfer & ((flops > 0) | (moved > 0)) & (seconds > 0)
+    calls = pd.Series(1.0, index=table.index)
+    is_product = table["type"].str.contains(_PRODUCT_TYPES)
+    parts = []
+    for index in table.index[is_known]:
+        kind = "products" if is_product[index] else "other operations"
+        group = (_PROFILE, str(row["device"]), str(row.get("precision")), kind)
+        operation = (float(flops[index]), float(moved[index]), float(calls[index]))
+        parts.append(_Part(position, group, float(seconds[index]), [operation]))
+    known = float(seconds[is_input | is_transfer | is_known].sum())
+    waiting = float(seconds[is_input].sum())
+    exchange = float(seconds[is_transfer].sum())
+    return parts, np.array([waiting, exchange, max(0.0, step - known)])
+
+
+def _whole_step(position: int, row: Mapping[Any, Any]) -> tuple[list[_Part], np.ndarray]:
+    """Return a step as one measured time, and the seconds of its fixed time."""
+    step = float(row["step_time_ms"]) / 1e3
+    infeed = float(row.get("infeed_fraction", 0.0) or 0.0)
+    if not 0 < infeed < 1:
+        infeed = 0.0
+    operations = list(_layer_operations(row)) or list(_recorded_operation(row))
+    if not operations:
+        return [], np.zeros(len(FIXED))
+    settings = [str(row.get(name, "")) for name in _FIT_SETTINGS]
+    group = ("step", str(row["device"]), str(row.get("precision")), *settings)
+    part = _Part(position, group, (1 - infeed) * step, operations)
+    return [part], np.array([infeed * step, 0.0, 0.0])
+
+
+def _layer_operations(row: Mapping[Any, Any]) -> Iterator[tuple[float, float, float]]:
+    """Yield FLOPs, bytes and calls of the operations of a point's layers; none if it has none.
+
+    Traffic beyond the products is one elementwise operation per product.
+    """
+    from analysis.atlas.points import get_text, model_from_row
+
+    try:
+        model = model_from_row(row)
+        mode = get_text(row, "mode", "train")
+        if model.is_communication or mode not in ("train", "inference"):
+            return
+        precision = get_text(row, "precision", "float32")
+        if precision not in COMPUTE_BYTES:
+            return
+        batch = int(row["batch_size"])
+        about: dict[str, Any] = {"batch_size": batch, "precision": precision}
+        if model.is_kernel:
+            operation = model.as_operation(**about)
+            repeats = float(operation.product[-1])
+            yield operation.flops / repeats, operation.bytes / repeats, repeats
+            return
+        products = model.product_list(**about, mode=mode)
+        optimizer = get_text(row, "optimizer.name", "rmsprop")
+        total = model.costs(**about, mode=mode, optimizer=optimizer).bytes_per_step
+    except (ParadnnError, TypeError, ValueError, KeyError, AttributeError):
+        return
+    calls_of: defaultdict[tuple[float, float], float] = defaultdict(float)
+    moved = 0.0
+    for entry in products:
+        operation = entry.operation
+        repeats = float(operation.product[-1])
+        work = (operation.flops / repeats, operation.bytes / repeats)
+        calls_of[work] += entry.count * repeats
+        moved += entry.count * operation.bytes
+    for (flops, each_bytes), calls in calls_of.items():
+        yield flops, each_bytes, calls
+    count = sum(calls_of.values())
+    rest = max(0.0, total - moved)
+    if count and rest:
+        yield 0.0, rest / count, count
+
+
+def _recorded_operation(row: Mapping[Any, Any]) -> Iterator[tuple[float, float, float]]:
+    """Yield the recorded work of a step as one operation, if there is any."""
+    flops = _number(row, "flops_per_step")
+    moved = _number(row, "bytes_per_step")
+    intensity = _number(row, "arithmetic_intensity")
+    if not moved and flops and intensity:
+        moved = flops / intensity
+    if flops or moved:
+        yield flops, moved, 1.0
+
+
+def _number(row: Mapping[Any, Any], name: str) -> float:
+    """Return a number of a row; 0 if it is missing or not positive."""
+    value = row.get(name)
+    if value is None or pd.isna(value) or not value > 0:
+        return 0.0
+    return float(value)

@@ -1,0 +1,182 @@
+"""The gains that pairs of devices showed, as the prior of an upgrade that nobody has measured.
+
+`generations.csv` has a row per table of operations that two devices both ran: the ratios of their
+specifications, and the gains in arithmetic, memory and overhead that the measured speedups show
+(`paradnn.forecast.upgrades.fit_gains`). `python -m benchmarks.whatif --write` makes it.
+
+The logarithm of a gain is linear in that of the specified ratio. Overhead is expected to scale with
+the clock. The deviations of the pairs from this line grow with the distance between two devices, the
+norm of the logarithms of the three ratios; their variance is that of a new pair. Every pair of
+devices counts once, however many tables it has, and a table counts for a gain as far as that gain
+determines its times.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from paradnn.core.tables import rows
+from paradnn.forecast.upgrades import Upgrade
+from paradnn.platform.specifications import find_hardware
+from paradnn.statistics.robust_regression import Array
+
+#: Prior of the line: offset and slope, with their standard deviations.
+_EXPECTED_LINE = np.array([0.0, 1.0])
+_LINE_SPREADS = np.array([0.1, 0.25])
+#: Standard deviation of a pair's gain around the line that the fit of the line assumes.
+_ASSUMED_SPREAD = 0.2
+#: Standard deviation of gains and speedups between two devices of equal specifications.
+_LEAST_SPREAD = 0.07
+#: Parameters that the pairs determine per gain.
+_PARAMETERS = 3
+
+
+@dataclass(frozen=True, eq=False)
+class DevicePair:
+    """Operations of one kind that two devices ran.
+
+    Attributes:
+        older: Device of the first times.
+        newer: Device of the second times.
+        ratios: Logarithms (3,) of the specified ratios of arithmetic rate, bandwidth and clock.
+        gains: Logarithms (3,) of the gains that the times show.
+        shares: Mean shares (3,) of the three terms in the times of the older device.
+        scatter: Standard deviation of the logarithms of the speedups around the gains.
+    """
+
+    older: str
+    newer: str
+    ratios: Array
+    gains: Array
+    shares: Array
+    scatter: float
+
+    @property
+    def distance(self) -> float:
+        """Norm of the logarithms of the specified ratios."""
+        return float(np.linalg.norm(self.ratios))
+
+
+@functools.cache
+def built_pairs() -> tuple[DevicePair, ...]:
+    """The shipped pairs."""
+    return tuple(
+        DevicePair(
+            older=row["older"],
+            newer=row["newer"],
+            ratios=_logs(row, ("peak_ratio", "bandwidth_ratio", "clock_ratio")),
+            gains=_logs(row, ("compute_gain", "memory_gain", "overhead_gain")),
+            shares=np.array(
+                [float(row[f"{name}_share"]) for name in ("compute", "memory", "overhead")]
+            ),
+            scatter=float(row["scatter"]),
+        )
+        for row in rows(__file__)
+    )
+
+
+def _logs(row: dict[str, str], names: Sequence[str]) -> Array:
+    return np.log([float(row[name]) for name in names])
+
+
+def pairs_without(device: str, pairs: Sequence[DevicePair]) -> list[DevicePair]:
+    """Return the pairs that do not contain a device, as if it had not been built."""
+    return [
+        pair
+        for pair in pairs
+        if not (_is_same_device(device, pair.older) or _is_same_device(device, pair.newer))
+    ]
+
+
+@functools.cache
+def _is_same_device(name: str, other: str) -> bool:
+    """Return whether two names are equal or mean the same part."""
+    if name == other:
+        return True
+    parts = [find_hardware(text) or find_hardware(f"NVIDIA {text}") for text in (name, other)]
+    return parts[0] is not None and parts[0] == parts[1]
+
+
+def upgrade_between(ratios: Array, pairs: Sequence[DevicePair]) -> Upgrade:
+    """Return the gains that another device is expected to show.
+
+    Args:
+        ratios: Logarithms (3,) of the specified ratios of arithmetic rate, bandwidth and clock.
+        pairs: The pairs that the expectation is learned from.
+    """
+    counts = Counter((pair.older, pair.newer) for pair in pairs)
+    weights = np.array([1 / counts[pair.older, pair.newer] for pair in pairs])
+    distances = np.array([pair.distance for pair in pairs])
+    distance = float(np.linalg.norm(ratios))
+    gains = np.zeros(3)
+    deviations = np.zeros((len(pairs), 3))
+    shares = np.array([pair.shares for pair in pairs]) * weights[:, None]
+    for limit in range(3):
+        specified = np.array([pair.ratios[limit] for pair in pairs])
+        shown = np.array([pair.gains[limit] for pair in pairs])
+        line = _fit_line(specified, shown, shares[:, limit])
+        gains[limit] = line[0] + line[1] * ratios[limit]
+        deviations[:, limit] = shown - line[0] - line[1] * specified
+    spreads = np.array(
+        [
+            _spread_at(distance, deviations[:, limit], distances, shares[:, limit])
+            for limit in range(3)
+        ]
+    )
+    scatter = _spread_at(distance, np.array([pair.scatter for pair in pairs]), distances, weights)
+    return Upgrade(
+        gains=gains,
+        covariance=np.diag(spreads**2),
+        scatter=scatter,
+        freedom=max(3.0, len(counts) - _PARAMETERS),
+    )
+
+
+def changed_hardware(
+    *, peak: float, bandwidth: float, overhead: float, pairs: Sequence[DevicePair]
+) -> Upgrade:
+    """Return the gains if only the given factors of a device change.
+
+    What does not change keeps its rate exactly. What changes reaches between nothing and its whole
+    factor, with the uncertainty that the gains of the pairs have.
+
+    Args:
+        peak: Factor on the arithmetic rate.
+        bandwidth: Factor on the memory bandwidth.
+        overhead: Factor on the overhead of an operation.
+        pairs: The pairs that the expectation is learned from.
+    """
+    ratios = np.log([peak, bandwidth, 1 / overhead])
+    found = upgrade_between(ratios, pairs)
+    is_changed = ratios != 0
+    return Upgrade(
+        gains=np.where(is_changed, found.gains, 0.0),
+        covariance=np.where(np.outer(is_changed, is_changed), found.covariance, 0.0),
+        scatter=0.0,
+        freedom=found.freedom,
+        most=ratios,
+    )
+
+
+def _fit_line(specified: Array, shown: Array, weights: Array) -> Array:
+    """Return offset and slope of the gains over the specified ratios, with a prior on both."""
+    design = np.stack([np.ones_like(specified), specified], axis=1)
+    weighted = design * (weights / _ASSUMED_SPREAD**2)[:, None]
+    prior = np.diag(_LINE_SPREADS**-2.0)
+    return np.linalg.solve(weighted.T @ design + prior, weighted.T @ shown + prior @ _EXPECTED_LINE)
+
+
+def _spread_at(distance: float, deviations: Array, distances: Array, weights: Array) -> float:
+    """Return the standard deviation of a deviation at a distance.
+
+    The variance is that of equal devices plus a term in proportion to the distance.
+    """
+    excess = np.maximum(deviations**2 - _LEAST_SPREAD**2, 0.0)
+    slope = float((weights * excess).sum() / max((weights * distances).sum(), 1e-9))
+    return math.sqrt(_LEAST_SPREAD**2 + slope * distance)

@@ -1,0 +1,410 @@
+"""The effect of faster hardware on operations: an explicit model, fitted to measured times.
+
+An operation of F floating-point operations and B bytes takes
+
+    t = ((F / f)^p + (B / b)^p + o^p)^(1/p)
+
+with the reached arithmetic rate f, the reached memory bandwidth b, the overhead o and the exponent
+p of a smooth maximum. With p = 1 the three follow each other; a large p hides the shorter ones
+behind the longest. A measured time is the sum over the operations of a step, or one operation.
+The four quantities are fitted per device and group of work, with priors: f and b are expected at a
+share of the peaks.
+
+An upgrade multiplies f and b, and divides o. Three uncertainties enter a predicted speedup: that of
+the fit; the residual of each measured time, which may be due to any of the three terms; and the
+difference between the specified and the reached gain, which all operations share. The model does
+not know overlap between operations, caches, or clocks that depend on the load.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
+
+from paradnn.statistics.robust_regression import Array, one_thread
+
+#: What limits an operation, in the order of all arrays with an axis of three.
+LIMITS = ("compute", "memory", "overhead")
+
+#: Expected shares of the peaks that operations reach.
+_PEAK_SHARE = 0.7
+_BANDWIDTH_SHARE = 0.8
+#: Highest shares of the peaks: clocks may exceed the specified one, and caches save traffic.
+_MAX_PEAK_SHARE = 1.1
+_MAX_BANDWIDTH_SHARE = 2.0
+#: Expected seconds of overhead of an operation, and the expected p - 1.
+_OVERHEAD = 5e-6
+_EXPONENT = 1.0
+#: Prior standard deviations of the logarithms of f, b, o and p - 1.
+_PRIOR_SPREADS = np.array([0.5, 0.5, 1.5, 0.7])
+#: Scale of the residuals from which on the fit treats them as outliers.
+_OUTLIER_SCALE = 0.1
+#: Prior of the residual standard deviation, and the number of times that it counts for.
+_PRIOR_RESIDUAL = 0.15
+_PRIOR_COUNT = 4.0
+#: Smallest work, which keeps logarithms finite.
+_MIN_WORK = 1e-9
+#: Largest factor by which a draw of the gains is scaled.
+_LARGEST_SCALE = 3.0
+#: Draws of a predicted speedup.
+DRAWS = 200
+
+
+@dataclass(frozen=True, eq=False)
+class TimedWork:
+    """n operations that belong to m measured times.
+
+    Attributes:
+        flops: Floating-point operations (n,) of one call.
+        bytes: Bytes (n,) that one call moves to and from memory.
+        calls: Number of calls (n,).
+        owner: Index (n,) of the measured time that each operation is part of, ascending.
+        seconds: The measured times (m,).
+    """
+
+    flops: Array
+    bytes: Array
+    calls: Array
+    owner: NDArray[np.intp]
+    seconds: Array
+
+    @classmethod
+    def single(cls, flops: Array, moved_bytes: Array, seconds: Array) -> TimedWork:
+        """Work whose operations were each timed alone, in one call."""
+        return cls(
+            flops=flops,
+            bytes=moved_bytes,
+            calls=np.ones(len(seconds)),
+            owner=np.arange(len(seconds)),
+            seconds=seconds,
+        )
+
+    def log_terms(self, logs: Array) -> Array:
+        """Return the logarithms (3, n) of the seconds that each limit alone would take."""
+        return np.stack(
+            [
+                np.log(np.maximum(self.flops, _MIN_WORK)) - logs[0],
+                np.log(np.maximum(self.bytes, _MIN_WORK)) - logs[1],
+                np.full(len(self.flops), logs[2]),
+            ]
+        )
+
+    def sum_by_owner(self, seconds: Array) -> Array:
+        """Return the sums (m,) of the seconds (n,) of all calls by measured time."""
+        totals = np.bincount(self.owner, self.calls * seconds, len(self.seconds))
+        return np.asarray(totals, dtype="float64")
+
+
+def smooth_maximum(log_terms: Array, exponent: Array | float) -> tuple[Array, Array]:
+    """Return the logarithms of the p-norm over the first axis, and the share of each term.
+
+    Args:
+        log_terms: Logarithms of the terms (3, ...).
+        exponent: The exponent p, which broadcasts with the other axes.
+
+    Returns:
+        The logarithms (...), and the shares (3, ...): the elasticity of the time with respect to
+        each term. They add up to 1.
+    """
+    largest = log_terms.max(axis=0)
+    powers = np.exp(exponent * (log_terms - largest))
+    total = powers.sum(axis=0)
+    return largest + np.log(total) / exponent, powers / total
+
+
+@dataclass(frozen=True, eq=False)
+class OperationLimits:
+    """The fitted quantities of a device for a group of work.
+
+    Attributes:
+        logs: Logarithms (4,) of f in FLOP/s, b in B/s, o in seconds, and p - 1.
+        covariance: Covariance (4, 4) of these.
+        spread: Standard deviation of the logarithms of measured times around the fit.
+    """
+
+    logs: Array
+    covariance: Array
+    spread: float
+
+    @classmethod
+    def fit(
+        cls, work: TimedWork, peak: float | None = None, bandwidth: float | None = None
+    ) -> OperationLimits:
+        """Fit measured times.
+
+        Args:
+            work: The operations with their times.
+            peak: Peak arithmetic rate in FLOP/s; None expects the highest rate of the times.
+            bandwidth: Memory bandwidth in B/s; None expects the highest rate of the times.
+        """
+        measured = np.log(work.seconds)
+        expected = np.log(
+            [
+                _expected_rate(work, work.flops, peak, _PEAK_SHARE),
+                _expected_rate(work, work.bytes, bandwidth, _BANDWIDTH_SHARE),
+                _OVERHEAD,
+                _EXPONENT,
+            ]
+        )
+
+        def residuals(logs: Array) -> Array:
+            error = _log_seconds(work, logs) - measured
+            return np.concatenate(
+                [error / _OUTLIER_SCALE, (logs - expected) / _PRIOR_SPREADS],
+            )
+
+        bounds = (np.full(4, -np.inf), _highest_logs(peak, bandwidth))
+        # A second start finds an overhead far above the expected one, which small operations show.
+        shortest_call = expected.copy()
+        shortest_call[2] = np.log(
+            np.min(work.seconds / work.sum_by_owner(np.ones(len(work.flops))))
+        )
+        with one_thread():
+            found = min(
+                (
+                    least_squares(residuals, start, bounds=bounds, loss="soft_l1", max_nfev=100)
+                    for start in (expected, shortest_call)
+                ),
+                key=lambda result: float(result.cost),
+            )
+        error = _log_seconds(work, found.x) - measured
+        spread = _robust_spread(error)
+        slopes = found.jac[: len(measured)] * _OUTLIER_SCALE / spread
+        precision = slopes.T @ slopes + np.diag(_PRIOR_SPREADS**-2.0)
+        return cls(logs=found.x, covariance=np.linalg.inv(precision), spread=spread)
+
+    def log_seconds(self, work: TimedWork) -> Array:
+        """Return the logarithms (m,) of the fitted times."""
+        return _log_seconds(work, self.logs)
+
+    def draws(self, count: int, random: np.random.Generator) -> Array:
+        """Return draws (4, count) of the logarithms."""
+        return random.multivariate_normal(self.logs, self.covariance, count, method="eigh").T
+
+
+def _highest_logs(peak: float | None, bandwidth: float | None) -> Array:
+    """Return the upper bounds (4,) of the logarithms of f, b, o and p - 1."""
+    highest = np.full(4, np.inf)
+    if peak:
+        highest[0] = math.log(_MAX_PEAK_SHARE * peak)
+    if bandwidth:
+        highest[1] = math.log(_MAX_BANDWIDTH_SHARE * bandwidth)
+    return highest
+
+
+def _expected_rate(work: TimedWork, amounts: Array, peak: float | None, share: float) -> float:
+    if peak:
+        return share * peak
+    rates = work.sum_by_owner(amounts) / work.seconds
+    return max(float(rates.max()), _MIN_WORK)
+
+
+def _exponent(logs: Array) -> float:
+    return 1.0 + math.exp(logs[3])
+
+
+def _log_seconds(work: TimedWork, logs: Array) -> Array:
+    each, _ = smooth_maximum(work.log_terms(logs), _exponent(logs))
+    return np.log(work.sum_by_owner(np.exp(each)))
+
+
+def _robust_spread(errors: Array) -> float:
+    """Return the standard deviation of errors by their median deviation, with a prior."""
+    deviation = 1.4826 * float(np.median(np.abs(errors)))
+    count = len(errors)
+    squares = count * deviation**2 + _PRIOR_COUNT * _PRIOR_RESIDUAL**2
+    return math.sqrt(squares / (count + _PRIOR_COUNT))
+
+
+@dataclass(frozen=True, eq=False)
+class Upgrade:
+    """Gains of another device, or of a changed one, with their uncertainty.
+
+    Attributes:
+        gains: Expected logarithms (3,) of the factors by which arithmetic, memory and overhead
+            become faster.
+        covariance: Covariance (3, 3) of these, which all operations share.
+        scatter: Standard deviation of the logarithm of a speedup that each time has to itself.
+        freedom: Number of observations behind the covariance, for tails of Student's t.
+        most: Bounds (3,) of the logarithms of the gains, whose other ends are 0; None for no bound.
+    """
+
+    gains: Array
+    covariance: Array
+    scatter: float
+    freedom: float = math.inf
+    most: Array | None = None
+
+    def draws(self, count: int) -> Array:
+        """Return draws (count, 3) of the gains, the same at every call."""
+        random = np.random.default_rng(0)
+        normal = random.multivariate_normal(np.zeros(3), self.covariance, count, method="eigh")
+        scale = np.ones(count)
+        if math.isfinite(self.freedom):
+            scale = np.sqrt(self.freedom / random.chisquare(self.freedom, count))
+        gains = self.gains + normal * np.minimum(scale, _LARGEST_SCALE)[:, None]
+        if self.most is not None:
+            gains = np.clip(gains, np.minimum(self.most, 0.0), np.maximum(self.most, 0.0))
+        return np.asarray(gains)
+
+
+@dataclass(frozen=True, eq=False)
+class SpeedupPrediction:
+    """Predicted speedups of m measured times.
+
+    Attributes:
+        log_speedups: Draws (m, draws) of the logarithms of the speedups.
+        seconds: The measured times (m,).
+        before: Share (3, m) of each limit in the time before the upgrade.
+        after: Share (3, m) of each limit in the time after the upgrade.
+    """
+
+    log_speedups: Array
+    seconds: Array
+    before: Array
+    after: Array
+
+
+@one_thread()
+def predict_speedups(
+    work: TimedWork, fit: OperationLimits, upgrade: Upgrade, draws: int = DRAWS, seed: int = 0
+) -> SpeedupPrediction:
+    """Predict the speedups of measured times.
+
+    The residual of a time is split among its three terms in proportion to their elasticities, plus
+    a random part, so that all draws reproduce the measured time. Predictions with equal draws of
+    the gains can be added up, which those of one upgrade have.
+
+    Args:
+        work: The operations with their measured times.
+        fit: The fit of the device.
+        upgrade: The gains.
+        draws: Number of draws.
+        seed: Seed of everything but the gains.
+    """
+    gains = upgrade.draws(draws)
+    random = np.random.default_rng((1, seed))
+    residual = _Residual.of(work, fit)
+    own_spread = fit.spread / math.sqrt(float(residual.squares.mean()))
+    count = len(work.seconds)
+    log_speedups = np.empty((count, draws))
+    after = np.zeros((3, count))
+    for draw, logs in enumerate(fit.draws(draws, random).T):
+        own = residual.split(own_spread * random.standard_normal((3, count)))
+        log_speedups[:, draw], shares = _upgraded(work, logs, own, gains[draw])
+        after += shares
+    log_speedups += upgrade.scatter * random.standard_normal((count, draws))
+    return SpeedupPrediction(
+        log_speedups=log_speedups,
+        seconds=work.seconds,
+        before=residual.weights,
+        after=after / draws,
+    )
+
+
+def expected_speedups(work: TimedWork, fit: OperationLimits, gains: Array) -> Array:
+    """Return the speedups (m,) without any uncertainty, for maps over many upgrades.
+
+    Args:
+        work: The operations with their measured times.
+        fit: The fit of the device.
+        gains: Logarithms (3,) of the gains.
+    """
+    own = _Residual.of(work, fit).split(np.zeros((3, len(work.seconds))))
+    log_speedups, _ = _upgraded(work, fit.logs, own, gains)
+    return np.asarray(np.exp(log_speedups))
+
+
+@dataclass(frozen=True, eq=False)
+class _Residual:
+    """Deviations of m measured times from the fit.
+
+    Attributes:
+        logs: Logarithms (m,) of measured over fitted times.
+        weights: Elasticities (3, m) of the times with respect to the three terms.
+        squares: Sums (m,) of the squared elasticities.
+    """
+
+    logs: Array
+    weights: Array
+    squares: Array
+
+    @classmethod
+    def of(cls, work: TimedWork, fit: OperationLimits) -> _Residual:
+        weights = limit_shares(work, fit.logs)
+        return cls(
+            logs=np.log(work.seconds) - fit.log_seconds(work),
+            weights=weights,
+            squares=(weights**2).sum(axis=0),
+        )
+
+    def split(self, deviations: Array) -> Array:
+        """Return deviations (3, m) of the terms, changed so that they explain the residuals.
+
+        For normal deviations of equal variance this conditions them on the residuals.
+        """
+        unexplained = self.logs - (self.weights * deviations).sum(axis=0)
+        return np.asarray(deviations + self.weights * unexplained / self.squares)
+
+
+def _upgraded(work: TimedWork, logs: Array, own: Array, gains: Array) -> tuple[Array, Array]:
+    """Return the logarithms (m,) of the speedups, and the shares (3, m) of the new times.
+
+    Args:
+        work: The operations.
+        logs: Logarithms (4,) of the quantities of the model.
+        own: Deviations (3, m) of the terms of each measured time.
+        gains: Logarithms (3,) of the gains.
+    """
+    terms = work.log_terms(logs) + own[:, work.owner]
+    exponent = _exponent(logs)
+    old, _ = smooth_maximum(terms, exponent)
+    new, shares = smooth_maximum(terms - gains[:, None], exponent)
+    seconds = np.exp(new)
+    total = work.sum_by_owner(seconds)
+    log_speedups = np.log(work.sum_by_owner(np.exp(old)) / total)
+    return log_speedups, np.stack([work.sum_by_owner(seconds * share) for share in shares]) / total
+
+
+def limit_shares(work: TimedWork, logs: Array) -> Array:
+    """Return the shares (3, m) of the limits in the fitted times."""
+    each, shares = smooth_maximum(work.log_terms(logs), _exponent(logs))
+    seconds = np.exp(each)
+    total = work.sum_by_owner(seconds)
+    return np.stack([work.sum_by_owner(seconds * share) for share in shares]) / total
+
+
+def fit_gains(
+    work: TimedWork, fit: OperationLimits, new_seconds: Array, expected: Array, spreads: Array
+) -> tuple[Array, float]:
+    """Fit the gains that two devices' measured times show.
+
+    Args:
+        work: The operations with the times of the older device.
+        fit: The fit of the older device.
+        new_seconds: The times (m,) of the newer device.
+        expected: Expected logarithms (3,) of the gains.
+        spreads: Prior standard deviations (3,) of these.
+
+    Returns:
+        The logarithms (3,) of the gains, and the standard deviation of the logarithms of the
+        speedups around them.
+    """
+    measured = np.log(work.seconds / new_seconds)
+    before = fit.log_seconds(work)
+
+    def error(gains: Array) -> Array:
+        terms = work.log_terms(fit.logs) - gains[:, None]
+        each, _ = smooth_maximum(terms, _exponent(fit.logs))
+        return before - np.log(work.sum_by_owner(np.exp(each))) - measured
+
+    def residuals(gains: Array) -> Array:
+        return np.concatenate([error(gains) / _OUTLIER_SCALE, (gains - expected) / spreads])
+
+    with one_thread():
+        found = least_squares(residuals, expected, loss="soft_l1", max_nfev=100)
+    return found.x, _robust_spread(error(found.x))

@@ -1,0 +1,249 @@
+"""`whatif` on points of a made device, whose times follow from known rates."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.analyses.sensitivity import SensitivityOptions, sensitivity
+from analysis.analyses.whatif import WhatifOptions, describe_worth, whatif
+from analysis.point_work import point_work
+from analysis.result import Result
+from analysis.store.load import load_types
+from paradnn.core.errors import ConfigError, InsufficientData
+from tests.analysis.published import published_frame
+
+PEAK = 8e12
+BANDWIDTH = 4e11
+OVERHEAD = 1e-3
+
+
+def seconds_of(
+    flops: np.ndarray, moved: np.ndarray, gains: tuple[float, float, float] = (1, 1, 1)
+) -> np.ndarray:
+    """Return the times of the made device whose limits are faster by some factors."""
+    terms = [flops / PEAK / gains[0], moved / BANDWIDTH / gains[1], OVERHEAD / gains[2] + 0 * flops]
+    return np.asarray((np.stack(terms) ** 3).sum(axis=0) ** (1 / 3))
+
+
+def planted(
+    device: str = "Made", gains: tuple[float, float, float] = (1, 1, 1), **columns: Any
+) -> pd.DataFrame:
+    """Return runs of a family without known layers: memory limits small nodes, arithmetic large."""
+    nodes = np.tile(2 ** np.arange(4, 14), 6)
+    batch = np.repeat(2 ** np.arange(5, 11), 10)
+    moved = 4e4 * nodes * batch
+    flops = moved * nodes / 12.8
+    return pd.DataFrame(
+        {
+            "run_id": [f"{device}-{number}" for number in range(60)],
+            "point_id": [f"{device}-{number}" for number in range(60)],
+            "family": "made",
+            "device": device,
+            "precision": "float32",
+            "outcome": "ok",
+            "model.nodes": nodes,
+            "batch_size": batch,
+            "parameters": nodes.astype(float) ** 2,
+            "flops_per_step": flops,
+            "bytes_per_step": moved,
+            "step_time_ms": 1e3 * seconds_of(flops, moved, gains),
+            "peak_flops_per_second": PEAK,
+            "peak_bytes_per_second": BANDWIDTH,
+            **columns,
+        }
+    )
+
+
+def truth(frame: pd.DataFrame, gains: tuple[float, float, float]) -> pd.Series:
+    """Return the true speedup of each run by its id."""
+    flops = frame["flops_per_step"].to_numpy()
+    moved = frame["bytes_per_step"].to_numpy()
+    speedup = seconds_of(flops, moved) / seconds_of(flops, moved, gains)
+    return pd.Series(speedup, index=frame["run_id"])
+
+
+def analyse(frame: pd.DataFrame, **options: Any) -> Result:
+    return whatif(frame, WhatifOptions(**options))
+
+
+@pytest.mark.parametrize(
+    ("options", "gains"),
+    [
+        pytest.param({"bandwidth": 2.0}, (1, 2, 1), id="bandwidth"),
+        pytest.param({"peak": 2.0}, (2, 1, 1), id="peak"),
+        pytest.param({"overhead": 0.5}, (1, 1, 2), id="overhead"),
+        pytest.param({"peak": 0.5}, (0.5, 1, 1), id="slower peak"),
+    ],
+)
+def test_planted_upgrade_is_inside_the_intervals(
+    options: dict[str, float], gains: tuple[float, float, float]
+) -> None:
+    frame = planted()
+
+    table = analyse(frame, **options).table
+
+    true = truth(frame, gains).loc[table["run_id"]].to_numpy()
+    assert len(table) == 60
+    assert np.all(table["speedup_low"].to_numpy() <= true * 1.02)
+    assert np.all(true <= table["speedup_high"].to_numpy() * 1.02)
+    assert np.corrcoef(np.log(table["speedup"]), np.log(true))[0, 1] > 0.9
+
+
+def test_limits_before_and_after_follow_the_planted_ridge() -> None:
+    table = analyse(planted(), bandwidth=8.0).table.set_index("run_id")
+
+    # The intensity is nodes / 12.8, and the ridge is at 20 FLOP/B: 256 nodes.
+    nodes = planted().set_index("run_id")["model.nodes"].loc[table.index]
+    is_long = table["step_time_ms"] > 10
+    assert set(table.loc[is_long & (nodes < 200), "limit"]) == {"memory"}
+    assert set(table.loc[is_long & (nodes > 300), "limit"]) == {"compute"}
+    assert set(table.loc[is_long & (nodes == 128), "limit_after"]) == {"compute"}
+    shares = table[["compute", "memory", "overhead", "input", "communication", "other"]]
+    np.testing.assert_allclose(shares.sum(axis=1), 1.0)
+
+
+def test_answer_names_the_threshold_of_the_next_byte() -> None:
+    result = analyse(planted(), bandwidth=2.0)
+
+    assert result.answer is not None
+    assert result.answer.ratio is not None
+    assert 1 < result.answer.ratio < 2
+    assert "The next byte/s is worth more than the next FLOP/s below nodes" in result.text()
+
+
+def test_threshold_is_found_and_absent_where_sizes_do_not_matter() -> None:
+    points = pd.DataFrame({"model.nodes": [1, 2, 4, 8, 16, 32] * 3, "batch_size": [8] * 18})
+    below = pd.DataFrame({"memory": points["model.nodes"].lt(8) * 0.9, "compute": 0.5})
+    random = pd.DataFrame({"memory": [0.9, 0.1, 0.1] * 6, "compute": 0.5})
+
+    assert describe_worth(points, below).endswith("below nodes 8 (9 of 18 points).")
+    assert describe_worth(points, random).endswith("for 6 of them.")
+
+
+def test_waiting_for_input_does_not_change() -> None:
+    frame = planted(infeed_fraction=0.5)
+    frame["step_time_ms"] *= 2
+
+    table = analyse(frame, bandwidth=1e3, peak=1e3, overhead=1e-3).table
+
+    assert np.all(table["speedup_high"] <= 2 + 1e-9)
+    np.testing.assert_allclose(table["input"], 0.5)
+    assert set(table["limit_after"]) == {"input"}
+
+
+def test_other_device_is_checked_against_its_measurements() -> None:
+    gains = (2.0, 1.5, 1.0)
+    new = planted(
+        "Newer",
+        gains,
+        peak_flops_per_second=2 * PEAK,
+        peak_bytes_per_second=1.5 * BANDWIDTH,
+    )
+    frame = pd.concat([planted(), new], ignore_index=True)
+
+    result = analyse(frame, to="Newer", from_="Made")
+
+    table = result.table
+    true = truth(planted(), gains).loc[table["run_id"]].to_numpy()
+    np.testing.assert_allclose(table["measured_speedup"], true)
+    assert table["inside"].mean() > 0.9
+    text = result.text()
+    assert "by measured ceilings: 2x the arithmetic rate, 1.5x the bandwidth" in text
+    assert "60 points measured on Newer too" in text
+
+
+def test_points_that_ran_out_of_memory_fit_a_larger_one() -> None:
+    points = planted(**{"model.name": "fc"}).head(8).assign(family="fc")
+    points["model.layers"] = 4
+    points["model.nodes"] = [256, 512, 1024, 2048, 4096, 8192, 16384, 32768]
+    points["outcome"] = ["ok"] * 5 + ["oom_device"] * 3
+
+    result = analyse(points, memory=5.0)
+
+    exhausted = result.table[result.table["fits"].notna()]
+    assert list(exhausted["fits"]) == ["yes", "open", "no"]
+    assert "Of 3 points that ran out of memory, 1 would fit, 1 may fit with 5x" in result.text()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        pytest.param({}, "--bandwidth=1: changes nothing", id="nothing changes"),
+        pytest.param({"to": "H200", "peak": 2.0}, "replaces --peak", id="device and factor"),
+        pytest.param({"from_": "Made"}, "--from=Made: needs another device", id="no target"),
+        pytest.param({"to": "Nobody's"}, "has neither specifications", id="unknown target"),
+        pytest.param({"to": "H200"}, "which has no specifications", id="unknown origin"),
+        pytest.param({"to": "H200", "from_": "V9"}, "has no runs here", id="absent origin"),
+    ],
+)
+def test_invalid_upgrades_are_rejected(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        analyse(planted(), **options)
+
+    assert words in str(error.value)
+
+
+def test_points_without_work_are_rejected() -> None:
+    frame = planted().drop(columns=["flops_per_step", "bytes_per_step"])
+
+    with pytest.raises(InsufficientData, match="no point has a step time and known work"):
+        analyse(frame, bandwidth=2.0)
+
+
+def test_published_profiles_become_operations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PARADNN_ARTIFACTS", str(tmp_path))
+    frame = published_frame(tmp_path)
+    traced = frame[frame.filter(like="op_share.").notna().any(axis=1)].head(6)
+
+    found = point_work(traced, load_types(traced))
+
+    assert found.profiled.all()
+    total = np.bincount(found.point, found.work.seconds) + found.fixed.sum(axis=1)
+    np.testing.assert_allclose(total, found.points["step_time_ms"] / 1e3, rtol=1e-6)
+    table = json.loads((tmp_path / traced["run_id"].iloc[0] / "operation_types.json").read_text())
+    shares = dict(zip([row[0] for row in table["data"]], table["data"], strict=True))
+    assert "infeed" in shares
+    np.testing.assert_allclose(
+        found.fixed["input"].iloc[0],
+        traced["op_share.infeed"].iloc[0] * traced["step_time_ms"].iloc[0] / 1e3,
+        rtol=1e-6,
+    )
+
+
+def test_hardware_elasticities_fall_where_the_planted_limit_changes() -> None:
+    result = sensitivity(planted(), SensitivityOptions(to="hardware"))
+
+    table = result.table.set_index(["metric", "term"])
+    assert table.loc[("peak_elasticity", "model.nodes"), "weight"] > 0.3
+    assert table.loc[("bandwidth_elasticity", "model.nodes"), "weight"] < -0.3
+    assert table.loc[("overhead_elasticity", "batch_size"), "weight"] < 0
+    assert result.answer is not None
+    assert result.answer.sentence.startswith("Throughput of made on Made depends most on")
+    assert result.figure().axes
+
+
+def test_hardware_replaces_the_metric() -> None:
+    with pytest.raises(ConfigError, match="is replaced by --to hardware"):
+        sensitivity(planted(), SensitivityOptions(to="hardware", metric="step_time_ms"))
+
+
+def test_steps_that_no_limit_explains_are_rejected() -> None:
+    frame = planted()
+    frame["step_time_ms"] = 10 ** np.random.default_rng(3).uniform(-1, 5, 60)
+
+    with pytest.raises(InsufficientData, match="follow neither arithmetic nor memory traffic"):
+        analyse(frame, bandwidth=2.0)
+
+
+def test_figure_has_the_points_and_the_map() -> None:
+    figure = analyse(planted(), bandwidth=2.0).figure()
+
+    points, grid = figure.axes[:2]
+    assert points.get_xlabel() == "trainable parameters"
+    assert grid.get_xlabel() == "factor on the memory bandwidth"

@@ -1,0 +1,188 @@
+"""The model of upgrades, on times that were made with known rates."""
+
+import numpy as np
+import pytest
+
+from paradnn.forecast.generations import (
+    DevicePair,
+    built_pairs,
+    changed_hardware,
+    pairs_without,
+    upgrade_between,
+)
+from paradnn.forecast.upgrades import (
+    OperationLimits,
+    TimedWork,
+    Upgrade,
+    expected_speedups,
+    fit_gains,
+    limit_shares,
+    predict_speedups,
+)
+
+FLOPS_RATE = 8e12
+BYTES_RATE = 4e11
+OVERHEAD = 2e-5
+EXPONENT = 2.5
+EXACT = Upgrade(gains=np.zeros(3), covariance=np.zeros((3, 3)), scatter=0.0)
+
+
+def seconds_of(
+    flops: np.ndarray, moved: np.ndarray, gains: tuple[float, float, float] = (1, 1, 1)
+) -> np.ndarray:
+    """Return the times of a made device whose terms are faster by some factors."""
+    terms = np.stack(
+        [
+            flops / FLOPS_RATE / gains[0],
+            moved / BYTES_RATE / gains[1],
+            np.full(len(flops), OVERHEAD / gains[2]),
+        ]
+    )
+    return np.asarray((terms**EXPONENT).sum(axis=0) ** (1 / EXPONENT))
+
+
+def planted_work(count: int = 300, noise: float = 0.0) -> TimedWork:
+    """Return operations of all three limits with the times of the made device."""
+    random = np.random.default_rng(5)
+    flops = 10 ** random.uniform(6, 12, count)
+    moved = 10 ** random.uniform(5, 10, count)
+    seconds = seconds_of(flops, moved) * np.exp(noise * random.standard_normal(count))
+    return TimedWork.single(flops, moved, seconds)
+
+
+def test_fit_recovers_planted_rates() -> None:
+    fit = OperationLimits.fit(planted_work(noise=0.05), peak=1.2e13, bandwidth=6e11)
+
+    expected = np.log([FLOPS_RATE, BYTES_RATE, OVERHEAD, EXPONENT - 1])
+    np.testing.assert_allclose(fit.logs[:3], expected[:3], atol=0.05)
+    np.testing.assert_allclose(fit.logs[3], expected[3], atol=0.4)
+    assert np.all(np.abs(fit.logs - expected) < 4 * np.sqrt(np.diag(fit.covariance)))
+    assert 0.03 < fit.spread < 0.07
+
+
+def test_fit_needs_no_peaks() -> None:
+    fit = OperationLimits.fit(planted_work(noise=0.05))
+
+    np.testing.assert_allclose(fit.logs[:3], np.log([FLOPS_RATE, BYTES_RATE, OVERHEAD]), atol=0.05)
+
+
+@pytest.mark.parametrize(
+    "gains",
+    [
+        pytest.param((1.0, 2.0, 1.0), id="bandwidth"),
+        pytest.param((3.0, 1.0, 1.0), id="peak"),
+        pytest.param((1.0, 1.0, 2.0), id="overhead"),
+        pytest.param((2.3, 1.5, 1.3), id="all"),
+    ],
+)
+def test_planted_upgrade_is_predicted_and_covered(gains: tuple[float, float, float]) -> None:
+    work = planted_work(noise=0.1)
+    fit = OperationLimits.fit(work)
+    upgrade = Upgrade(gains=np.log(gains), covariance=np.zeros((3, 3)), scatter=0.02)
+
+    found = predict_speedups(work, fit, upgrade)
+
+    truth = np.log(seconds_of(work.flops, work.bytes) / seconds_of(work.flops, work.bytes, gains))
+    low, middle, high = np.quantile(found.log_speedups, (0.025, 0.5, 0.975), axis=1)
+    assert np.median(np.abs(np.expm1(middle - truth))) < 0.03
+    assert np.mean((low <= truth) & (truth <= high)) > 0.9
+
+
+def test_sum_of_operations_is_fitted_from_the_time_of_the_step() -> None:
+    random = np.random.default_rng(6)
+    owner = np.repeat(np.arange(80), 4)
+    flops = 10 ** random.uniform(7, 12, 320)
+    moved = 10 ** random.uniform(6, 10, 320)
+    calls = np.tile([1.0, 2.0, 8.0, 30.0], 80)
+    steps = np.bincount(owner, calls * seconds_of(flops, moved))
+    work = TimedWork(flops=flops, bytes=moved, calls=calls, owner=owner, seconds=steps)
+    gains = (1.0, 2.0, 1.0)
+
+    fit = OperationLimits.fit(work)
+    found = expected_speedups(work, fit, np.log(gains))
+
+    new_steps = np.bincount(owner, calls * seconds_of(flops, moved, gains))
+    np.testing.assert_allclose(found, steps / new_steps, rtol=0.03)
+
+
+def test_residual_is_split_by_elasticity() -> None:
+    work = planted_work()
+    fit = OperationLimits.fit(work)
+    shares = limit_shares(work, fit.logs)
+    slow = TimedWork.single(work.flops, work.bytes, 2 * work.seconds)
+    is_memory = shares[1] > 0.99
+
+    found = expected_speedups(slow, fit, np.log([1.0, 2.0, 1.0]))
+
+    assert is_memory.sum() > 20
+    np.testing.assert_allclose(found[is_memory], 2.0, rtol=0.03)
+    np.testing.assert_allclose(shares.sum(axis=0), 1.0)
+
+
+def test_unchanged_hardware_changes_nothing() -> None:
+    work = planted_work(noise=0.1)
+    upgrade = changed_hardware(peak=1.0, bandwidth=1.0, overhead=1.0, pairs=built_pairs())
+
+    found = predict_speedups(work, OperationLimits.fit(work), upgrade)
+
+    np.testing.assert_allclose(found.log_speedups, 0.0, atol=1e-12)
+    np.testing.assert_allclose(found.before.sum(axis=0), 1.0)
+    np.testing.assert_allclose(found.after.sum(axis=0), 1.0)
+
+
+def test_only_changed_rates_are_uncertain() -> None:
+    upgrade = changed_hardware(peak=1.0, bandwidth=2.0, overhead=1.0, pairs=built_pairs())
+
+    assert list(upgrade.gains[[0, 2]]) == [0, 0]
+    assert list(np.diag(upgrade.covariance) > 0) == [False, True, False]
+    assert 0.3 < upgrade.gains[1] < 0.75
+
+
+def test_gains_of_a_pair_are_recovered() -> None:
+    work = planted_work(noise=0.02)
+    gains = (2.5, 1.4, 0.8)
+    new_seconds = seconds_of(work.flops, work.bytes, gains)
+
+    found, scatter = fit_gains(
+        work, OperationLimits.fit(work), new_seconds, np.zeros(3), np.array([0.5, 0.5, 0.5])
+    )
+
+    np.testing.assert_allclose(np.exp(found), gains, rtol=0.04)
+    assert scatter < 0.05
+
+
+def planted_pairs(slope: float) -> list[DevicePair]:
+    """Return pairs whose gains are a power of the specified ratios."""
+    random = np.random.default_rng(7)
+    pairs = []
+    for place in range(40):
+        ratios = random.uniform(-1, 1, 3)
+        pairs.append(
+            DevicePair(
+                older=f"A{place}",
+                newer=f"B{place}",
+                ratios=ratios,
+                gains=slope * ratios + 0.05 * random.standard_normal(3),
+                shares=np.full(3, 1 / 3),
+                scatter=0.1,
+            )
+        )
+    return pairs
+
+
+def test_prior_learns_what_specifications_are_worth() -> None:
+    ratios = np.log([2.0, 3.0, 1.2])
+
+    found = upgrade_between(ratios, planted_pairs(0.7))
+
+    np.testing.assert_allclose(found.gains, 0.7 * ratios, atol=0.07)
+
+
+def test_pairs_of_a_device_are_left_out_under_any_of_its_names() -> None:
+    pairs = built_pairs()
+
+    left = pairs_without("NVIDIA H100 80GB HBM3", pairs)
+
+    assert any("H100" in (pair.older, pair.newer) for pair in pairs)
+    assert not any("H100" in (pair.older, pair.newer) for pair in left)
+    assert 0 < len(left) < len(pairs)
