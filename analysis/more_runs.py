@@ -27,6 +27,7 @@ _DEFAULTS = {
     "compile": "graph",
     "mode": "train",
     "framework.name": "tensorflow",
+    "measure.cache": "warm",
 }
 _PRESETS = ("quick",)
 

@@ -35,6 +35,7 @@ _ADDED_DEFAULTS: Mapping[str, Any] = {
     "model.storage": "sparse",
     "measure.relative_interval": None,
     "measure.reference": False,
+    "measure.cache": "warm",
     "measure.processes": 1,
     "measure.max_processes": 30,
     "platform.cores": None,

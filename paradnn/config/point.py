@@ -166,6 +166,12 @@ class Measure:
         low=0.0,
         high=0.2,
     )
+    cache: str = option(
+        "warm",
+        "state of the caches when a step begins; cold: other data fills them before each step, which "
+        "is timed alone",
+        choices=("warm", "cold"),
+    )
     processes: int = option(
         1, "processes of a point; the interval covers their spread", low=1, high=1000
     )

@@ -141,6 +141,16 @@ def _check_protocol(point: Point) -> None:
     if measure.relative_interval is not None and measure.max_processes < measure.processes:
         reason = f"is less than measure.processes={measure.processes}"
         raise ConfigError("measure.max_processes", measure.max_processes, reason, "raise it")
+    if measure.cache == "cold":
+        reason = ""
+        if not point.workload.role(PointRules).can_start_cold:
+            reason = (
+                f"is for single steps, and {point.workload.key}={point.workload.name} has others"
+            )
+        elif point.devices > 1:
+            reason = f"is for one device, and this point has {point.devices}"
+        if reason:
+            raise ConfigError("measure.cache", "cold", reason, "use measure.cache=warm")
 
 
 def _check_hosts(point: Point) -> None:

@@ -20,9 +20,11 @@ class PointRules:
 
     Attributes:
         own_inputs: Inputs that only this kind takes, by the name in `data=NAME`.
+        can_start_cold: Whether caches can be filled with other data before each timed step.
     """
 
     own_inputs: ClassVar[Mapping[str, type[Input]]] = {}
+    can_start_cold: ClassVar[bool] = False
 
     def check_model(self, model: Model) -> None:
         """Raise ConfigError if no point with this model can do this work."""

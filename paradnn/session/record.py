@@ -61,6 +61,7 @@ def run_name(point: Point) -> str:
         f"x{point.devices}": point.devices > 1,
         f"{point.hosts} hosts": point.hosts > 1,
         f"cores {point.platform.cores}": point.platform.cores is not None,
+        "cold": point.measure.cache == "cold",
         point.framework.name: point.framework.name != "tensorflow",
         point.software.name: point.software.name != "current",
         f"#{point.replicate}": point.replicate,

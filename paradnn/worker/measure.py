@@ -60,6 +60,8 @@ _LATENCY_SECONDS = 10.0
 Reference = Callable[[], Mapping[str, float]]
 #: Runs a number of steps, waits for the device, and returns the last loss.
 Run = Callable[[int], "float | None"]
+#: Fills the caches with other data (`paradnn.worker.cold_cache`).
+FillCaches = Callable[[], None]
 
 
 class NotFinite(PointEnded):
@@ -80,6 +82,7 @@ class Protocol:
         warmup_seconds: Longest warm-up.
         relative_interval: Stop once half the 95% interval is below this share of the median.
         reference: Share of the time for reference kernels; True for `REFERENCE_SHARE`.
+        cache: "cold" if other data fills the caches before each step, else "warm".
     """
 
     min_seconds: float
@@ -89,6 +92,7 @@ class Protocol:
     warmup_seconds: float
     relative_interval: float | None = None
     reference: bool | float = False
+    cache: str = "warm"
 
     @property
     def reference_share(self) -> float:
@@ -174,7 +178,7 @@ class AttemptRecorder:
         return replace(timing, steady=False, steady_reason=reason)
 
 
-def measure_steps(
+def measure_steps(  # noqa: PLR0913 - each parameter is one instrument of the measurement
     run: Run,
     protocol: Protocol,
     phase: Callable[[str], AbstractContextManager[None]],
@@ -184,6 +188,7 @@ def measure_steps(
     reference: Reference | None = None,
     turn: Turn | None = None,
     turns_monitor: TurnsMonitor | None = None,
+    fill_caches: FillCaches | None = None,
 ) -> Timing:
     """Calibrate, warm up and measure.
 
@@ -197,11 +202,12 @@ def measure_steps(
         turn: Gives the machine to another point between the blocks. The number of blocks is then
             that of the turns.
         turns_monitor: Observes the turns of this point.
+        fill_caches: Called before each step, which is then timed alone.
 
     Raises:
         NotFinite: The loss is NaN or infinite.
     """
-    timer = _BlockTimer(run, protocol, clock, recorder, reference)
+    timer = _BlockTimer(run, protocol, clock, recorder, reference, fill_caches)
     with phase("warmup"):
         begin = clock()
         calibration = timer.calibrate()
@@ -246,12 +252,14 @@ class _BlockTimer:
         clock: Callable[[], float],
         recorder: AttemptRecorder | None,
         reference: Reference | None,
+        fill_caches: FillCaches | None = None,
     ) -> None:
         self._run = run
         self._protocol = protocol
         self._clock = clock
         self._recorder = recorder
         self._reference = reference
+        self._fill_caches = fill_caches
         self.steps = 1
         self.loss: float | None = None
         #: References since the warm-up began.
@@ -268,24 +276,40 @@ class _BlockTimer:
             NotFinite: The loss is NaN or infinite.
         """
         steps = steps or self.steps
-        start = self._clock()
-        self.loss = self._run(steps)
-        seconds = self._clock() - start
+        if self._fill_caches:
+            seconds = self._time_cold_steps(steps, self._fill_caches)
+        else:
+            start = self._clock()
+            self.loss = self._run(steps)
+            seconds = self._clock() - start
         if self.loss is not None and not math.isfinite(self.loss):
             raise NotFinite(f"the loss is {self.loss} after a block of {steps} step(s)")
+        return seconds
+
+    def _time_cold_steps(self, steps: int, fill_caches: FillCaches) -> float:
+        """Return the seconds of steps, without those in which the caches are filled."""
+        seconds = 0.0
+        for _ in range(steps):
+            fill_caches()
+            start = self._clock()
+            self.loss = self._run(1)
+            seconds += self._clock() - start
         return seconds
 
     def calibrate(self) -> list[Trial]:
         """Find the number of steps of a block that lasts at least `block_seconds`.
 
-        Two trials in a row must last that long, because the first steps are slow and mislead.
+        Two trials in a row must last that long, because the first steps are slow and mislead. The
+        time in which caches are filled counts, so that a block of short cold steps ends.
         """
         goal = self._protocol.block_seconds
         confirmations = 0
         trials: list[Trial] = []
         while confirmations < 2:
-            seconds = self.time_block()
-            trials.append(Trial(self.steps, seconds))
+            start = self._clock()
+            step_seconds = self.time_block()
+            trials.append(Trial(self.steps, step_seconds))
+            seconds = self._clock() - start if self._fill_caches else step_seconds
             if seconds >= goal or self.steps >= MAX_STEPS:
                 confirmations += 1
                 continue
@@ -503,6 +527,7 @@ def single_latencies(
     max_seconds: float,
     clock: Callable[[], float] = time.perf_counter,
     monitor: ContentionMonitor | None = None,
+    fill_caches: FillCaches | None = None,
 ) -> tuple[list[float], Contention | None]:
     """Return the seconds of single synchronized steps, and what disturbed them.
 
@@ -513,13 +538,14 @@ def single_latencies(
         max_seconds: The longest measurement of the point, which limits each of the two tries.
         clock: Returns seconds.
         monitor: Observes the contention.
+        fill_caches: Called before each step.
     """
     monitor = monitor or ContentionMonitor()
     limit = min(_LATENCY_SECONDS, max_seconds)
     tries: list[tuple[list[float], Contention | None]] = []
     for _ in range(2):
         monitor.start()
-        latencies = _time_single_steps(run, limit, clock)
+        latencies = _time_single_steps(run, limit, clock, fill_caches)
         contention = monitor.stop()
         if not contention or not contention.reason:
             return latencies, contention
@@ -527,11 +553,16 @@ def single_latencies(
     return min(reversed(tries), key=lambda each: each[1].taken if each[1] else 0.0)
 
 
-def _time_single_steps(run: Run, limit: float, clock: Callable[[], float]) -> list[float]:
+def _time_single_steps(
+    run: Run, limit: float, clock: Callable[[], float], fill_caches: FillCaches | None
+) -> list[float]:
     latencies: list[float] = []
     begin = clock()
     now = begin
     while len(latencies) < _LATENCY_STEPS and now - begin < limit:
+        if fill_caches:
+            fill_caches()
+            now = clock()
         run(1)
         end = clock()
         latencies.append(end - now)

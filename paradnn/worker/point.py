@@ -12,11 +12,19 @@ from paradnn.core.messages import Answer, Compilation, Contention, Measurement, 
 from paradnn.families import make_model, optimizer_slots
 from paradnn.families.built import BuiltModel
 from paradnn.worker.affinity import bind_cores, device_layout
+from paradnn.worker.cold_cache import ColdCache
 from paradnn.worker.contention import TurnsMonitor
 from paradnn.worker.energy import EnergyMeter, open_energy_meter
 from paradnn.worker.fork_server import Phases, Report
 from paradnn.worker.frameworks import Framework, Step, distributed
-from paradnn.worker.measure import AttemptRecorder, Protocol, Run, measure_steps, single_latencies
+from paradnn.worker.measure import (
+    AttemptRecorder,
+    FillCaches,
+    Protocol,
+    Run,
+    measure_steps,
+    single_latencies,
+)
 from paradnn.worker.memory import MemoryMeter
 from paradnn.worker.profile.run import profile_steps
 from paradnn.worker.profile.shapes import shares
@@ -59,6 +67,7 @@ class PointRun:
         phases: Enters phases and counts their seconds.
         memory: Counts the memory of the point's processes.
         reference: Runs the reference kernels; None if none are requested.
+        fill_caches: Fills the caches before each step; None if steps find them warm.
         answered: The answer so far.
         turn: Alternates with another point; None for a point on its own.
     """
@@ -69,6 +78,7 @@ class PointRun:
         self.phases = Phases(report)
         self.memory = MemoryMeter()
         self.reference: Any = None
+        self.fill_caches: FillCaches | None = None
         self.answered = Answer("crash", None, self.phases.seconds)
         self.turn = Turn(request["turns"]) if "turns" in request else None
 
@@ -85,9 +95,11 @@ class PointRun:
                 layout = device_layout(devices, self.request["platform"])
                 self.framework = distributed(self.framework, layout)
             self.framework.open_device(platform)
-            wants_reference = self.request.get("measure", {}).get("reference")
-            if devices == 1 and not self.turn and wants_reference:
+            settings = self.request.get("measure", {})
+            if devices == 1 and not self.turn and settings.get("reference"):
                 self._build_reference(platform["name"])
+            if settings.get("cache") == "cold":
+                self._build_cold_cache(platform["name"])
 
     def _build_reference(self, platform_name: str) -> None:
         from paradnn.worker.reference import Reference  # imports Keras
@@ -95,6 +107,11 @@ class PointRun:
         protocol = Protocol.from_settings(self.request["measure"])
         self.reference = Reference(platform_name, protocol.block_seconds, protocol.reference_share)
         self.memory.reference_bytes = self.reference.nbytes if platform_name == "cpu" else 0
+
+    def _build_cold_cache(self, platform_name: str) -> None:
+        cold_cache = ColdCache(platform_name)
+        self.fill_caches = cold_cache
+        self.memory.reference_bytes += cold_cache.nbytes if platform_name == "cpu" else 0
 
     @property
     def devices(self) -> int:
@@ -124,11 +141,14 @@ class PointRun:
             reference=self.reference,
             turn=self.turn,
             turns_monitor=turns_monitor,
+            fill_caches=self.fill_caches,
         )
         if self.turn:
             source = "unavailable: two points took turns"
             return TimedSteps(timing, None, source, turns_monitor.contention())
         joules, source = recorder.energy
+        if self.fill_caches:
+            joules, source = None, "unavailable: the energy includes that of filling the caches"
         if self.reference:
             first_references = [References(-1, seconds) for seconds in self.reference.before]
             timing = replace(timing, references=[*first_references, *timing.references])
@@ -178,7 +198,9 @@ class PointRun:
         if self.turn:
             return
         with self.phases("latency"):
-            latencies, contention = single_latencies(run, self.request["measure"]["max_seconds"])
+            latencies, contention = single_latencies(
+                run, self.request["measure"]["max_seconds"], fill_caches=self.fill_caches
+            )
         self.note_contention("latency", contention)
         self.note(latencies=latencies)
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from paradnn.config.rules import PointRules
 from paradnn.core.errors import UnavailableError
 from paradnn.core.messages import InputMeasurement, Measurement, Profile
 from paradnn.core.metric import Metric, in_section, interval_metrics, known_values
@@ -366,7 +367,7 @@ METRICS = (
 
 
 @dataclass(frozen=True)
-class SingleStep(Workload, WorkerSide, RunRecords, ResultDescription):
+class SingleStep(Workload, PointRules, WorkerSide, RunRecords, ResultDescription):
     """Steps in timed blocks, and the latency of single forward passes."""
 
     name = "step"
@@ -375,6 +376,7 @@ class SingleStep(Workload, WorkerSide, RunRecords, ResultDescription):
     declared_metrics = METRICS
     rates: ClassVar[Mapping[str, str]] = {"examples_per_second": "examples/s"}
     can_take_turns: ClassVar[bool] = True
+    can_start_cold: ClassVar[bool] = True
 
     mode: str = "train"
 

@@ -8,6 +8,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from scipy.stats import binom
 
 from benchmarks.steadiness import PROTOCOLS, coverage, errors_of_steady, planted, stopped
 from paradnn.core.messages import Timing
+from paradnn.worker.cold_cache import cache_bytes
 from paradnn.worker.measure import (
     FEWEST_TO_STOP,
     REPEATS,
@@ -23,6 +25,7 @@ from paradnn.worker.measure import (
     NotFinite,
     Protocol,
     measure_steps,
+    single_latencies,
 )
 from paradnn.worker.series import block_interval, find_change, median_interval, widened_interval
 
@@ -146,6 +149,57 @@ def test_max_seconds_ends_a_measurement_with_a_wide_interval() -> None:
 
     assert sum(timing.blocks) == pytest.approx(8.0, abs=0.2)
     assert relative_half_width(timing) > 0.0001
+
+
+def test_cold_steps_are_timed_alone_without_the_filling_of_caches() -> None:
+    cold = True
+    filled = 0
+
+    def cost(_step: int) -> float:
+        """A cold step takes 20 ms, a warm one 10 ms."""
+        nonlocal cold
+        seconds = 0.02 if cold else 0.01
+        cold = False
+        return seconds
+
+    machine = Machine(cost)
+
+    def fill_caches() -> None:
+        nonlocal cold, filled
+        cold = True
+        filled += 1
+        machine.now += 0.03
+
+    timing = measure_steps(
+        machine.run, PROTOCOL, machine.phase, machine.clock, fill_caches=fill_caches
+    )
+    latencies, _ = single_latencies(machine.run, 1.0, machine.clock, fill_caches=fill_caches)
+
+    assert filled == machine.steps
+    # Filling counts towards the least duration of a block: three steps of 50 ms exceed 0.1 s.
+    assert timing.steps_per_block == 3
+    assert timing.blocks == pytest.approx([0.06] * len(timing.blocks))
+    assert latencies == pytest.approx([0.02] * len(latencies))
+
+
+def test_caches_are_counted_once_each(tmp_path: Path) -> None:
+    caches = [
+        ("cpu0", "index0", "Data", "1", "0", "32K"),
+        ("cpu0", "index1", "Instruction", "1", "0", "32K"),
+        ("cpu0", "index2", "Unified", "2", "0", "1024K"),
+        ("cpu0", "index3", "Unified", "3", "0-1", "32M"),
+        ("cpu1", "index0", "Data", "1", "1", "32K"),
+        ("cpu1", "index2", "Unified", "2", "1", "1024K"),
+        ("cpu1", "index3", "Unified", "3", "0-1", "32M"),
+    ]
+    for cpu, index, *values in caches:
+        folder = tmp_path / cpu / "cache" / index
+        folder.mkdir(parents=True)
+        for name, value in zip(("type", "level", "shared_cpu_list", "size"), values, strict=True):
+            (folder / name).write_text(f"{value}\n")
+
+    assert cache_bytes(tmp_path) == 2 * 32 * 1024 + 2 * 1024 * 1024 + 32 * 1024 * 1024
+    assert cache_bytes(tmp_path / "nowhere") == 0
 
 
 def test_a_loss_that_is_not_finite_ends_the_point() -> None:
