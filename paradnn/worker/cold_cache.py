@@ -47,10 +47,10 @@ def cache_bytes(root: Path = Path("/sys/devices/system/cpu")) -> int:
     sizes: dict[tuple[str, str], int] = {}
     for cache in root.glob("cpu[0-9]*/cache/index*"):
         try:
-            kind, level, cores, size = (
-                (cache / name).read_text().strip()
-                for name in ("type", "level", "shared_cpu_list", "size")
-            )
+            kind = (cache / "type").read_text().strip()
+            level = (cache / "level").read_text().strip()
+            cores = (cache / "shared_cpu_list").read_text().strip()
+            size = (cache / "size").read_text().strip()
         except OSError:
             continue
         match = re.fullmatch(r"(\d+)([KM]?)", size)
