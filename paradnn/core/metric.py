@@ -17,6 +17,7 @@ _UNIT_SUFFIXES = ("_us", "_ms", "_seconds", "_joules")
 #: everything else uses the bare name. Headline metrics have no section. Sections are never
 #: removed, so that every version reads the stores of earlier versions.
 SECTIONS: Mapping[str, str] = {
+    "blocks": "series over blocks or time: whether the run was steady",
     "step": "blocks behind the step time, and their spread",
     "latency": "quantiles of latency, queueing and service apart from the headline ones",
     "load": "the offered load and the served queries",

@@ -232,6 +232,7 @@ class Measured:
         load: Load average of the host at the start; None if unknown.
         start_time: Start in Unix milliseconds.
         end_time: End in Unix milliseconds.
+        memory_limit: Limit of the host memory in bytes; None if the point was not tried.
     """
 
     point: Point
@@ -243,6 +244,7 @@ class Measured:
     load: float | None
     start_time: int
     end_time: int
+    memory_limit: int | None = None
 
     @property
     def answers(self) -> list[Answer]:

@@ -75,6 +75,7 @@ class OpenPoint:
         turns: Turns that this visit shares with another; None without any.
         results: Results of the processes so far.
         load: Load average of the host at the start; None if unknown.
+        memory_limit: Limit of the host memory of the last process, in bytes.
     """
 
     point: Point
@@ -87,6 +88,7 @@ class OpenPoint:
     turns: BlockTurns | None = None
     results: list[PointResult] = field(default_factory=list)
     load: float | None = field(default_factory=load_average)
+    memory_limit: int | None = None
 
     @property
     def wanted(self) -> int:
@@ -135,7 +137,7 @@ class OpenPoint:
         costs = self.costs
         results = self.results
         tags = {**self.tags, **(self.ceilings.tags(point.precision) if self.ceilings else {})}
-        own = (self.load, self.claim.start_time, int(time.time() * 1000))
+        own = (self.load, self.claim.start_time, int(time.time() * 1000), self.memory_limit)
         seen = measurements([each.answer for each in results if each.answer])
         if seen and seen[0].counted:  # counted in the program, if no formula exists
             costs, tags["costs"] = seen[0].counted, "counted"

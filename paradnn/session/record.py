@@ -12,12 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from paradnn.cli.console import si
 from paradnn.config import identity
 from paradnn.config.point import Point
 from paradnn.config.price import Prices
 from paradnn.core.channel import plain
 from paradnn.core.messages import Answer, Contention, NoProfile, Profile
-from paradnn.core.metric import interval_names
+from paradnn.core.metric import MetricSnapshot, interval_names
 from paradnn.core.results import ResultDescription
 from paradnn.core.words import rounded, without_secrets
 from paradnn.core.workload import WORKLOADS, default_workload
@@ -25,6 +26,7 @@ from paradnn.platform.environment import Environment
 from paradnn.platform.load import slow_tags
 from paradnn.session.contradictions import find_contradictions
 from paradnn.session.measured import Measured
+from paradnn.session.overview import overview_files
 from paradnn.session.run_records import RunRecords, has_valid_steps
 from paradnn.store.metrics import costs as priced_costs
 from paradnn.store.metrics import metric
@@ -39,6 +41,7 @@ _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 #: Ratio of a step's time under the profiler to the measured time, above which the profile gets a
 #: note.
 _SLOWDOWN = 1.1
+_DESCRIBED_OPERATIONS = 3
 _WIDEST = 10.0  # half-width relative to the value, above which an interval is uninformative
 
 
@@ -136,10 +139,12 @@ def make_record(measured: Measured) -> Record:
     results = measured.results
     outcome, reason = measured.ending()
     tags = {**measured.tags, "outcome": outcome}
-    history = [moment for result in results for moment in records.metric_history(result.news)]
+    epochs = [moment for result in results for moment in records.metric_history(result.news)]
+    series: list[MetricSnapshot] = []
     metrics: dict[str, float] = {}
     for kind in {each.name: each for each in (default_workload(), work)}.values():
         metrics |= kind.role(RunRecords).metrics(measured, metrics)
+        series += kind.role(RunRecords).series(measured)
     tags |= records.tags(measured)
     if has_valid_steps(measured):
         problems = [
@@ -159,11 +164,12 @@ def make_record(measured: Measured) -> Record:
         )
     price = point.platform.price_per_hour
     if price:
-        last_metrics = history[-1].metrics if history else {}
+        last_metrics = epochs[-1].metrics if epochs else {}
         known = {**last_metrics, **metrics}
         metrics |= priced_costs(price, known.get, ok=outcome == "ok")
     if reason:
         tags["reason"] = without_secrets(reason)
+    history = [*series, *epochs]
     for name in {
         name for each in (metrics, *(moment.metrics for moment in history)) for name in each
     }:
@@ -179,7 +185,18 @@ def make_record(measured: Measured) -> Record:
         history,
     )
     record = Record(run_name(point), outcome, reason, *own)
-    return replace(record, description=_description(measured, record))
+    record = replace(record, description=_description(measured, record))
+    return _with_overview(measured, record)
+
+
+def _with_overview(measured: Measured, record: Record) -> Record:
+    """Add the pictures of a run; a result counts more than its picture."""
+    try:
+        pictures = overview_files(measured, record)
+    except Exception as error:
+        note = f"not drawn: {type(error).__name__} {error}"
+        return replace(record, tags={**record.tags, "overview": note[:200]})
+    return replace(record, artifacts={**record.artifacts, **pictures})
 
 
 def _measured_tags(measured: Measured) -> dict[str, str]:
@@ -359,7 +376,40 @@ def _description(measured: Measured, record: Record) -> str:
         paragraphs.append(_describe_steps(metrics, tags, has_rate=has_rate))
     if tags.get("contended") == "true":
         paragraphs.append(f"**Contended**: {tags['contended_reason']}.")
+    if "steady" in tags:
+        paragraphs += filter(None, [_describe_roofline(metrics), _describe_operations(metrics)])
     return "\n\n".join(paragraphs)
+
+
+def _describe_roofline(metrics: Mapping[str, float]) -> str:
+    """The position under the roofline, and what limits it; empty if the peaks are unknown."""
+    if "roofline_fraction" not in metrics:
+        return ""
+    rate = si(metrics["flops_per_second"])
+    intensity = metrics["arithmetic_intensity"]
+    ridge = metrics["peak_flops_per_second"] / metrics["peak_bytes_per_second"]
+    if intensity < ridge:
+        limit = f"memory bandwidth ({si(metrics['peak_bytes_per_second'])}B/s)"
+    else:
+        limit = f"peak arithmetic ({si(metrics['peak_flops_per_second'])}FLOP/s)"
+    return (
+        f"Roofline: **{metrics['roofline_fraction']:.0%}** of the limit set by {limit}. The step "
+        f"reaches {rate}FLOP/s at {intensity:.3g} FLOP/byte; the ridge is at {ridge:.3g} FLOP/byte."
+    )
+
+
+def _describe_operations(metrics: Mapping[str, float]) -> str:
+    """The operations that take most of the profiled step; empty without a profile."""
+    prefix = "op_share."
+    shares = {key.removeprefix(prefix): metrics[key] for key in metrics if key.startswith(prefix)}
+    if not shares:
+        return ""
+    top = sorted(shares.items(), key=lambda entry: -entry[1])[:_DESCRIBED_OPERATIONS]
+    clauses = [f"{name} {share:.0%}" for name, share in top]
+    idle = metrics.get("profile_unexplained_share")
+    if idle is not None:
+        clauses.append(f"no operation {idle:.0%}")
+    return f"Time goes to {', '.join(clauses)}."
 
 
 def _describe_steps(

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from paradnn.core.messages import Answer, WorkloadMessage
     from paradnn.core.metric import MetricSnapshot
     from paradnn.session.measured import Measured
+    from paradnn.session.overview.drawing import BarChart, Chart
 
 #: The mode and the input that the name of a run does not mention.
 _UNMENTIONED = ("train", "synthetic")
@@ -44,6 +45,10 @@ class RunRecords:
         """Return metrics that have one value per message."""
         return []
 
+    def series(self, measured: Measured) -> list[MetricSnapshot]:
+        """Return metrics with one value per block or time window, for the charts of MLflow."""
+        return []
+
     def is_finished(self, result: PointResult) -> bool:
         """Return whether the work came to its end; otherwise it may be resumed later."""
         return True
@@ -70,8 +75,17 @@ class RunRecords:
         return {}
 
     def artifacts(self, measured: Measured, title: str) -> dict[str, Any]:
-        """Return the files of this kind by name, such as raw values or a figure."""
+        """Return the files of this kind by name, such as raw values."""
         return {}
+
+    def charts(self, measured: Measured, metrics: Mapping[str, float]) -> list[Chart | BarChart]:
+        """Return charts for the overview of the run, the most important first.
+
+        Args:
+            measured: The point with the results of its processes.
+            metrics: All metrics of the run.
+        """
+        return []
 
     def find_contradictions(self, costs: Costs, answer: Answer) -> list[str]:
         """Return how the answer of a process contradicts the analytic costs, one line each."""

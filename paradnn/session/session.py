@@ -668,6 +668,7 @@ class _Session:
         # Two points that take turns wait for each other and share the memory.
         sides = 2 if entry.turns else 1
         limits = Limits(sides * entry.point.measure.timeout, memory_limit(entry.point) // sides)
+        entry.memory_limit = limits.memory_bytes
         problem = self.environments.problem(entry.point)
         if problem:
             return PointResult("unavailable", problem)

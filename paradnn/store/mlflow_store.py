@@ -563,7 +563,9 @@ class MlflowStore(RunIndex):
         # Metrics carry the end time of the point. A record that is written again after a lost
         # answer then appears only once.
         last = MetricSnapshot(0, end, {**record.metrics, **recording_metrics()})
-        numbers = _numbers([*record.history, last])
+        # MLflow lists metrics in the order in which they are logged.
+        numbers = sorted(_numbers([last]), key=lambda entry: "/" in entry.key)
+        numbers += _numbers(record.history)
         # The last batch contains the outcome.
         first = max(0, len(numbers) + len(params) + len(tags) - _MOST_VALUES)
         self._log_numbers(run_id, numbers[:first])

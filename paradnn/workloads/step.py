@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from paradnn.config.rules import PointRules
 from paradnn.core.errors import UnavailableError
 from paradnn.core.messages import InputMeasurement, Measurement, Profile
-from paradnn.core.metric import Metric, in_section, interval_metrics, known_values
+from paradnn.core.metric import Metric, MetricSnapshot, in_section, interval_metrics, known_values
 from paradnn.core.results import ResultDescription
 from paradnn.core.workload import Workload
 from paradnn.session.run_records import RunRecords, has_valid_steps
@@ -23,6 +23,7 @@ from paradnn.worker.workload import WorkerSide
 if TYPE_CHECKING:
     from paradnn.config.outcome import PointResult
     from paradnn.session.measured import Measured
+    from paradnn.session.overview.drawing import BarChart, Chart
     from paradnn.worker.point import PointRun
 
 #: Called with the built model and its step to compile what else is needed. Returns a function that
@@ -70,6 +71,27 @@ METRICS = (
         "B",
         "lower",
         "peak of the point's processes (docs/reference/metrics.md)",
+    ),
+    *in_section(
+        "blocks",
+        Metric(
+            "block_step_time_ms",
+            "ms",
+            "lower",
+            "step time of each block, a series; steps below 0 are the warm-up",
+        ),
+        Metric(
+            "window_latency_p50_ms",
+            "ms",
+            "lower",
+            "median latency over time, a series; the step is the time in ms",
+        ),
+        Metric(
+            "window_latency_max_ms",
+            "ms",
+            "lower",
+            "longest latency over time, a series; the step is the time in ms",
+        ),
     ),
     *in_section(
         "step",
@@ -278,6 +300,7 @@ METRICS = (
     ),
     *in_section(
         "memory",
+        Metric("memory_limit_bytes", "B", None, "limit of a point that ran out of memory"),
         Metric(
             "memory_lower_bound_bytes", "B", None, "analytic lower bound of memory for one step"
         ),
@@ -404,6 +427,22 @@ class SingleStep(Workload, PointRules, WorkerSide, RunRecords, ResultDescription
             metrics |= step_metrics(measured)
         return metrics
 
+    def series(self, measured: Measured) -> list[MetricSnapshot]:
+        from paradnn.session.run_series import block_series
+
+        if has_valid_steps(measured):
+            return block_series(measured)
+        return []
+
+    def charts(self, measured: Measured, metrics: Mapping[str, float]) -> list[Chart | BarChart]:
+        from paradnn.session.overview import distribution_chart
+
+        processes = [answer.latencies for answer in measured.answers if answer.latencies]
+        if not processes or not has_valid_steps(measured):
+            return []
+        milliseconds = [[1e3 * seconds for seconds in process] for process in processes]
+        return [distribution_chart("Latency of a single step", milliseconds)]
+
 
 def measure_step(
     run: PointRun,
@@ -492,6 +531,9 @@ def point_metrics(measured: Measured) -> dict[str, float]:
     for result in measured.results:
         for name, value in known_values(_memory(result)).items():
             metrics[name] = max(value, metrics.get(name, value))
+    outcome, _ = measured.ending()
+    if outcome.startswith("oom") and measured.memory_limit is not None:
+        metrics["memory_limit_bytes"] = measured.memory_limit
     return metrics | known_values({"load_average": measured.load})
 
 

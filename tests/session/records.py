@@ -36,8 +36,12 @@ def answered(timing: Timing, measured: Mapping[str, Any] | None = None, **more: 
 
 
 def recorded(
-    point: Point, *results: PointResult, peaks: Mapping[str, float] | None = None
+    point: Point,
+    *results: PointResult,
+    peaks: Mapping[str, float] | None = None,
+    memory_limit: int | None = None,
 ) -> Record:
     environment = Environment("a processor", {}, {}, {})
     costs = step_costs(point)
-    return make_record(Measured(point, environment, costs, results, {}, peaks or {}, None, 0, 1))
+    measured = Measured(point, environment, costs, results, {}, peaks or {}, None, 0, 1)
+    return make_record(replace(measured, memory_limit=memory_limit))

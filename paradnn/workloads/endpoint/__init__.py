@@ -21,7 +21,7 @@ from paradnn.config.rules import PointRules, require_time
 from paradnn.core.errors import ConfigError, PointEnded, UnavailableError, require_value
 from paradnn.core.layers import UNKNOWN, Costs
 from paradnn.core.messages import Answer, messages_of_kind
-from paradnn.core.metric import Metric, in_section
+from paradnn.core.metric import Metric, MetricSnapshot, in_section
 from paradnn.core.results import ResultDescription, ResultText
 from paradnn.core.schema import option
 from paradnn.core.words import counted, rounded
@@ -38,6 +38,7 @@ from paradnn.workloads.endpoint.records import EndpointRequest, Requests, window
 if TYPE_CHECKING:
     from paradnn.config.point import Point
     from paradnn.session.measured import Measured
+    from paradnn.session.overview.drawing import BarChart, Chart
     from paradnn.worker.point import PointRun
 
 #: Reported percentiles of each time.
@@ -470,6 +471,34 @@ class Endpoint(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
             )
         return tags
 
+    def series(self, measured: Measured) -> list[MetricSnapshot]:
+        """Return the latencies of the first process over time."""
+        from paradnn.session.run_series import latency_series
+
+        for process in _answered(measured):
+            requests = [(request.due, request.latency) for request in process]
+            return latency_series(requests, measured.start_time)
+        return []
+
+    def charts(self, measured: Measured, metrics: Mapping[str, float]) -> list[Chart | BarChart]:
+        from paradnn.session.overview import distribution_chart
+
+        answered = _answered(measured)
+        if not answered:
+            return []
+        charts: list[Chart | BarChart] = []
+        shown = {
+            "Latency of a request": ("latency", self.request_ms),
+            "Time to the first token": ("time_to_first_token", self.first_token_ms),
+            "Time per output token": ("time_per_output_token", self.token_ms),
+        }
+        for title, (name, limit) in shown.items():
+            times = [[getattr(request, name) for request in process] for process in answered]
+            processes = [[ns / 1e6 for ns in process if ns is not None] for process in times]
+            if all(processes):
+                charts.append(distribution_chart(title, processes, limit))
+        return charts
+
     def artifacts(self, measured: Measured, title: str) -> dict[str, Any]:
         processes = [
             [vars(request) for request in message.requests()]
@@ -513,6 +542,13 @@ class Endpoint(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
             raise ConfigError(
                 "endpoint.rate", "peak", "has no forecast", "plan a rate such as endpoint.rate=10"
             )
+
+
+def _answered(measured: Measured) -> list[list[EndpointRequest]]:
+    """Return the answered requests of each process that has any."""
+    processes = [message.requests() for message in messages_of_kind(measured.answers, Requests)]
+    answered = [[request for request in process if not request.problem] for process in processes]
+    return [process for process in answered if process]
 
 
 def _check_punctual(rate: float, requests: Sequence[EndpointRequest]) -> None:

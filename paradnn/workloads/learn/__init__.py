@@ -5,6 +5,7 @@ See docs/how-to/learning.md.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from paradnn.config.outcome import PointResult
     from paradnn.config.point import Point
     from paradnn.session.measured import Measured
+    from paradnn.session.overview.drawing import BarChart, Chart
     from paradnn.worker.point import PointRun
 
 
@@ -219,6 +221,40 @@ class Learn(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, Pha
         if not epochs:
             return {}
         return {"epochs.json": {"unit": "s", "epochs": [plain_fields(epoch) for epoch in epochs]}}
+
+    def charts(self, measured: Measured, metrics: Mapping[str, float]) -> list[Chart | BarChart]:
+        from paradnn.session.overview.drawing import BLUE, GREY, ORANGE, Chart, ChartAxis
+
+        epochs = _epochs(measured.results[0])
+        if not epochs:
+            return []
+        number = ChartAxis.linear(
+            "epoch", [0, *(epoch.number for epoch in epochs)], "{:,.0f}".format
+        )
+        accuracy = [(epoch.number, epoch.accuracy) for epoch in epochs]
+        shown = [self.target, *(value for _, value in accuracy)]
+        curve = Chart(
+            f"Held-out {self.metric}", number, ChartAxis.linear(self.metric, shown, "{:.4g}".format)
+        )
+        text = f"target {self.target:g}"
+        curve.line(
+            [(number.low, self.target), (number.high, self.target)], GREY, dashes="6 4", tip=text
+        )
+        curve.note(number.low, self.target, text)
+        curve.line(accuracy, BLUE)
+        curve.dots(accuracy, BLUE, [f"epoch {place}: {value:.4f}" for place, value in accuracy])
+        losses = {
+            "training": (ORANGE, [(epoch.number, epoch.train_loss) for epoch in epochs]),
+            "held out": (BLUE, [(epoch.number, epoch.heldout_loss) for epoch in epochs]),
+        }
+        positive = [value for _, points in losses.values() for _, value in points]
+        loss = Chart("Loss", number, ChartAxis.log("loss", positive, "{:.3g}".format))
+        for name, (color, points) in losses.items():
+            finite = [point for point in points if math.isfinite(point[1])]
+            loss.line(finite, color)
+            loss.dots(finite, color, [f"epoch {place}: {value:.4g}" for place, value in finite])
+            loss.legend.append((name, color))
+        return [curve, loss]
 
     def describe(self, metrics: Mapping[str, float], tags: Mapping[str, str]) -> ResultText | None:
         if "best_accuracy" not in metrics:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from paradnn.config.rules import PointRules, require_time
 from paradnn.core.errors import ConfigError, require_value
 from paradnn.core.messages import Answer, messages_of_kind
+from paradnn.core.metric import MetricSnapshot
 from paradnn.core.results import ResultDescription, ResultText
 from paradnn.core.schema import option
 from paradnn.core.words import rounded
@@ -40,6 +41,7 @@ from paradnn.workloads.serve.queries import Load, QueryLog, load_artifacts
 if TYPE_CHECKING:
     from paradnn.config.point import Point
     from paradnn.session.measured import Measured
+    from paradnn.session.overview.drawing import BarChart, Chart
     from paradnn.worker.energy import EnergyMeter
     from paradnn.worker.point import PointRun
 
@@ -176,6 +178,27 @@ class Scenario(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
     ) -> dict[str, float]:
         """Return the metrics of one scenario alone."""
         return {}
+
+    def series(self, measured: Measured) -> list[MetricSnapshot]:
+        """Return the latencies of the first process over time."""
+        from paradnn.session.run_series import latency_series
+
+        loads = _served_loads(measured)
+        if not loads:
+            return []
+        log = loads[0].log()
+        requests = list(zip(log.scheduled, log.latencies(), strict=True))
+        return latency_series(requests, measured.start_time)
+
+    def charts(self, measured: Measured, metrics: Mapping[str, float]) -> list[Chart | BarChart]:
+        from paradnn.session.overview import distribution_chart
+
+        loads = _served_loads(measured)
+        if not loads:
+            return []
+        processes = [[latency / 1e6 for latency in load.log().latencies()] for load in loads]
+        limit = getattr(self, "latency_ms", None)
+        return [distribution_chart("Latency of a query", processes, limit)]
 
     def artifacts(self, measured: Measured, title: str) -> dict[str, Any]:
         return load_artifacts(measured.answers)

@@ -1,0 +1,261 @@
+"""The picture of one measured run: `overview.svg`, and `overview.html` with readouts.
+
+Both show how fast the point ran, why, and how sure that is: the result as text, the roofline, the
+blocks with their warm-up, the operations and the phases. A kind of work adds its own charts
+(`RunRecords.charts`). Both are self-contained and made in a few milliseconds.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paradnn.cli.console import si
+from paradnn.core.messages import OperationTable, Profile, Timing
+from paradnn.core.words import in_seconds, rounded
+from paradnn.session.overview.drawing import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    PALETTE,
+    Bar,
+    BarChart,
+    Chart,
+    ChartAxis,
+    page,
+)
+from paradnn.session.run_records import RunRecords, has_valid_steps
+from paradnn.session.run_series import warmup_step_times
+
+if TYPE_CHECKING:
+    from paradnn.session.measured import Measured
+    from paradnn.store.runs import Record
+
+_FOLDER = Path(__file__).parent
+#: Most rows of a bar chart.
+_MOST_BARS = 9
+#: Share of the total wall time below which a phase is not shown.
+_LEAST_PHASE = 0.002
+#: Factor around the ridge and the point that a roofline shows.
+_ROOFLINE_MARGIN = 6.0
+#: Ratio to the median beyond which warm-up blocks do not widen the axis of the blocks.
+_WARMUP_RATIO = 2.0
+#: Names of the percentiles along the axis of a distribution, by 1 / (1 - share).
+_PERCENTILES = {
+    2: "50%",
+    10: "90%",
+    100: "99%",
+    1000: "99.9%",
+    10_000: "99.99%",
+    100_000: "99.999%",
+}
+_MOST_QUANTILES = 80
+
+
+def overview_files(measured: Measured, record: Record) -> dict[str, str]:
+    """Return the pictures of a run by file name.
+
+    Args:
+        measured: The point with the results of its processes.
+        record: Its record, with metrics, tags and description.
+    """
+    title = record.name
+    lines = [line.replace("**", "") for line in record.description.split("\n\n")]
+    picture = page(title, lines, list(_charts(measured, record)))
+    return {"overview.svg": picture, "overview.html": _interactive(title, picture)}
+
+
+def _interactive(title: str, picture: str) -> str:
+    """Return a page with the picture and its readouts.
+
+    It allows only its own script to run, by its hash, and nothing to be fetched.
+    """
+    script = (_FOLDER / "readouts.js").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    template = (_FOLDER / "page.html").read_text(encoding="utf-8")
+    parts = {"digest": digest, "title": escape(title), "picture": picture, "script": script}
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], template)
+
+
+def _charts(measured: Measured, record: Record) -> Iterator[Chart | BarChart]:
+    metrics = record.metrics
+    yield from measured.point.workload.role(RunRecords).charts(measured, metrics)
+    if record.outcome.startswith("oom"):
+        yield _memory_chart(metrics)
+    if has_valid_steps(measured):
+        if "flops_per_second" in metrics and "peak_bytes_per_second" in metrics:
+            yield roofline_chart(metrics)
+        yield _block_chart([entry.timing for entry in measured.timed], metrics)
+        profile = measured.answers[0].profile
+        if isinstance(profile, Profile):
+            yield _operation_chart(profile.operation_types)
+    phases = _phase_chart(metrics)
+    if phases.bars:
+        yield phases
+
+
+def roofline_chart(metrics: Mapping[str, float]) -> Chart:
+    """Return the roofline of a point with its position (Williams et al., CACM 2009)."""
+    rate = metrics["flops_per_second"]
+    intensity = metrics["arithmetic_intensity"]
+    peak = metrics["peak_flops_per_second"]
+    bandwidth = metrics["peak_bytes_per_second"]
+    ridge = peak / bandwidth
+    first = min(ridge, intensity) / _ROOFLINE_MARGIN
+    last = max(ridge, intensity) * _ROOFLINE_MARGIN
+    roof = min(peak, intensity * bandwidth)
+    x = ChartAxis.log("arithmetic intensity (FLOP/byte)", [first, last])
+    y = ChartAxis.log("FLOP/s", [rate, first * bandwidth, peak], si)
+    chart = Chart("Roofline", x, y)
+    tip = f"measured peaks: {si(peak)}FLOP/s, {si(bandwidth)}B/s, ridge at {rounded(ridge)} FLOP/B"
+    chart.line([(first, first * bandwidth), (ridge, peak), (last, peak)], GREY, tip=tip)
+    chart.note(last, peak, f"{si(peak)}FLOP/s", anchor="end")
+    chart.note(first * 1.3, first * bandwidth, f"{si(bandwidth)}B/s")
+    chart.line([(intensity, rate), (intensity, roof)], ORANGE, dashes="3 3")
+    low = metrics.get("step_time_low_ms")
+    high = metrics.get("step_time_high_ms")
+    if low and high:
+        middle = metrics["step_time_ms"]
+        chart.interval(intensity, rate * middle / high, rate * middle / low, ORANGE)
+    share = f"{rate / roof:.0%} of the roof"
+    tip = f"{si(rate)}FLOP/s at {rounded(intensity)} FLOP/byte, {share}"
+    chart.dots([(intensity, rate)], ORANGE, [tip], radius=5)
+    side = "end" if intensity > ridge else "start"
+    offset = 0.92 if side == "end" else 1.08
+    chart.note(intensity * offset, rate, share, ORANGE, side)
+    return chart
+
+
+def _block_chart(timings: Sequence[Timing], metrics: Mapping[str, float]) -> Chart:
+    """Return the step time in each block; the warm-up of the first process has negative numbers."""
+    warmup = [1e3 * seconds for seconds in warmup_step_times(timings[0])]
+    middle = metrics["step_time_ms"]
+    ends = [metrics[name] for name in ("step_time_low_ms", "step_time_high_ms") if name in metrics]
+    measured = [1e3 * seconds for timing in timings for seconds in timing.step_times]
+    ordinary = [value for value in warmup if value < _WARMUP_RATIO * middle]
+    y = ChartAxis.linear("step time (ms)", [*measured, *ends, *ordinary])
+    x = ChartAxis.linear("block", [-len(warmup), len(measured) - 1], "{:,.0f}".format)
+    chart = Chart("Step time of each block", x, y)
+    if len(ends) == 2:
+        tip = f"95% interval: {ends[0]:.4g} to {ends[1]:.4g} ms"
+        chart.band(ends[0], ends[1], BLUE, tip)
+    chart.line([(x.low, middle), (x.high, middle)], BLUE, dashes="6 4", tip=f"{middle:.4g} ms")
+    if warmup:
+        chart.legend.append(("warm-up", GREY))
+        points = [(number - len(warmup), value) for number, value in enumerate(warmup)]
+        tips = [f"warm-up {number:.0f}: {value:.4g} ms" for number, value in points]
+        chart.dots(points, GREY, tips)
+    first = 0
+    for process, timing in enumerate(timings):
+        color = PALETTE[process % len(PALETTE)]
+        points = [(first + number, 1e3 * value) for number, value in enumerate(timing.step_times)]
+        first += len(points)
+        chart.dots(points, color, [f"block {n:.0f}: {value:.4g} ms" for n, value in points])
+        if len(timings) <= len(PALETTE):
+            name = "measured" if len(timings) == 1 else f"process {process + 1}"
+            chart.legend.append((name, color))
+    return chart
+
+
+def _operation_chart(types: OperationTable) -> BarChart:
+    """Return the shares of the profiled step by type of operation, colored by category."""
+    rows = types.rows()
+    categories = list(dict.fromkeys(row["category"] for row in rows[:-1]))
+    colors = dict(zip(categories, chain(PALETTE, [GREY] * len(categories)), strict=False))
+    shown = rows[:-1][: _MOST_BARS - 2]
+    bars = [
+        Bar(row["type"], row["share"], f"{row['share']:.1%}", colors[row["category"]])
+        for row in shown
+    ]
+    rest = sum(row["share"] for row in rows[:-1][len(shown) :])
+    if rest > 0:
+        count = len(rows) - 1 - len(shown)
+        bars.append(Bar(f"{count} other types", rest, f"{rest:.1%}", GREY))
+    idle = rows[-1]["share"]
+    bars.append(Bar("no operation", idle, f"{idle:.1%}", GREY))
+    used = dict.fromkeys(row["category"] for row in shown)
+    legend = [(category, colors[category]) for category in used][: len(PALETTE)]
+    return BarChart("Share of the profiled step", bars, legend)
+
+
+def _phase_chart(metrics: Mapping[str, float]) -> BarChart:
+    """Return the wall time of the phases, in their order."""
+    seconds = {
+        found[1]: value
+        for name, value in metrics.items()
+        if (found := re.fullmatch("phase_(.*)_seconds", name))
+    }
+    total = sum(seconds.values())
+    bars = [
+        Bar(name, value, in_seconds(value), GREEN)
+        for name, value in seconds.items()
+        if value > _LEAST_PHASE * total
+    ]
+    return BarChart(f"Wall time of the phases, {in_seconds(total)} in total", bars)
+
+
+def _memory_chart(metrics: Mapping[str, float]) -> BarChart:
+    """Return estimate and peak of the memory against the limit."""
+    known = {
+        "analytic lower bound": ("memory_lower_bound_bytes", BLUE),
+        "peak until the end": ("peak_memory_bytes", ORANGE),
+        "peak on the device": ("peak_device_memory_bytes", ORANGE),
+        "limit": ("memory_limit_bytes", GREY),
+    }
+    bars = [
+        Bar(name, metrics[metric], f"{si(metrics[metric])}B", color)
+        for name, (metric, color) in known.items()
+        if metric in metrics
+    ]
+    return BarChart("Memory against the limit", bars)
+
+
+def distribution_chart(
+    title: str, processes: Sequence[Sequence[float]], limit: float | None = None
+) -> Chart:
+    """Return the quantiles of latencies, with a logarithmic axis of the share that is slower.
+
+    Args:
+        title: The title.
+        processes: Latencies in milliseconds of each process; at least one.
+        limit: A limit to show.
+    """
+    fewest = max(map(len, processes))
+    values = [value for process in processes for value in process]
+    x = ChartAxis.log("share of the requests", [1.0, max(10.0, float(fewest))], _percentile)
+    shown = values if limit is None else [*values, limit]
+    chart = Chart(title, x, ChartAxis.linear("latency (ms)", shown, has_zero=True))
+    for number, process in enumerate(processes):
+        ordered = sorted(process)
+        count = len(ordered)
+        slower = sorted({*_slower_counts(count)}, reverse=True)
+        points = [(count / beyond, ordered[count - beyond]) for beyond in slower]
+        tips = [f"{1 - 1 / place:.4%} within {value:.4g} ms" for place, value in points]
+        color = PALETTE[number % len(PALETTE)]
+        chart.line(points, color)
+        chart.dots(points, color, tips, radius=2)
+        if 1 < len(processes) <= len(PALETTE):
+            chart.legend.append((f"process {number + 1}", color))
+    if limit is not None:
+        chart.line(
+            [(x.low, limit), (x.high, limit)], ORANGE, dashes="6 4", tip=f"limit {limit:g} ms"
+        )
+        chart.note(x.low * 1.05, limit, f"limit {limit:g} ms", ORANGE)
+    return chart
+
+
+def _slower_counts(count: int) -> Iterator[int]:
+    """Yield numbers of slower requests from all to one, evenly spaced on a logarithmic axis."""
+    for step in range(_MOST_QUANTILES):
+        yield max(1, round(count ** (1 - step / (_MOST_QUANTILES - 1))))
+
+
+def _percentile(place: float) -> str:
+    return _PERCENTILES.get(round(place), "")

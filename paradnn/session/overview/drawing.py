@@ -1,0 +1,360 @@
+"""Charts as SVG text, drawn in about a millisecond without a library.
+
+Matplotlib takes some 0.3 s for a page like that of a run, in which the driver would hold up the
+next point. A chart is a list of marks on two axes; a page places charts in a grid.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from html import escape
+
+#: Colors of Okabe and Ito (Color Universal Design, 2008), as in the figures of the analyses.
+BLUE = "#0072B2"
+ORANGE = "#D55E00"
+GREEN = "#009E73"
+PURPLE = "#CC79A7"
+YELLOW = "#E69F00"
+SKY = "#56B4E9"
+GREY = "#888888"
+PALETTE = (BLUE, ORANGE, GREEN, PURPLE, YELLOW, SKY)
+
+#: Pixels: size of a chart, the space around its plot, and the space between charts.
+WIDTH = 560
+HEIGHT = 300
+_LEFT = 74
+_RIGHT = 16
+_TOP = 30
+_BOTTOM = 46
+_GAP = 20
+_LINE = 19  # height of a line of text below the title of a page
+_CHARACTER = 6.3  # width of a character of 12 pixels; a generous mean
+#: Smallest ratio of the ends of a logarithmic axis.
+_LEAST_RATIO = 4.0
+_MOST_TICKS = 6
+
+Point = tuple[float, float]
+Text = Callable[[float], str]
+
+
+def plain_number(value: float) -> str:
+    """Return a number with as many digits as it has, at most six."""
+    return f"{value:,.6g}"
+
+
+@dataclass(frozen=True)
+class ChartAxis:
+    """An axis from `low` to `high`.
+
+    Attributes:
+        label: Name and unit.
+        low: Value at the left or the bottom.
+        high: Value at the right or the top.
+        is_log: Whether the axis is logarithmic.
+        text: Formats the number at a tick.
+    """
+
+    label: str
+    low: float
+    high: float
+    is_log: bool = False
+    text: Text = plain_number
+
+    @classmethod
+    def linear(
+        cls,
+        label: str,
+        values: Iterable[float],
+        text: Text = plain_number,
+        *,
+        has_zero: bool = False,
+    ) -> ChartAxis:
+        """Return a linear axis over finite values, with a margin.
+
+        Args:
+            label: Name and unit.
+            values: The values to show.
+            text: Formats the number at a tick.
+            has_zero: Whether the axis begins at zero.
+        """
+        known = [value for value in values if math.isfinite(value)] or [0.0, 1.0]
+        low = min(known)
+        high = max(known)
+        if has_zero:
+            low = min(0.0, low)
+        margin = 0.06 * (high - low) or 0.05 * abs(high) or 1.0
+        return cls(label, low if has_zero else low - margin, high + margin, text=text)
+
+    @classmethod
+    def log(cls, label: str, values: Iterable[float], text: Text = plain_number) -> ChartAxis:
+        """Return a logarithmic axis over the positive finite values, with a margin."""
+        known = [value for value in values if 0 < value < math.inf] or [1.0, 10.0]
+        low = min(known)
+        high = max(known)
+        widening = max(1.2, math.sqrt(_LEAST_RATIO * low / high))
+        return cls(label, low / widening, high * widening, is_log=True, text=text)
+
+    def share(self, value: float) -> float:
+        """Return the position of a value: 0 at the low end, 1 at the high end, limited to both."""
+        if not self.is_log:
+            position = (value - self.low) / (self.high - self.low)
+        elif value <= 0:
+            position = 0.0
+        else:
+            low = math.log(self.low)
+            position = (math.log(value) - low) / (math.log(self.high) - low)
+        return min(1.0, max(0.0, position))
+
+    def ticks(self) -> list[float]:
+        """Return round values within the axis, at most about `_MOST_TICKS`."""
+        if self.is_log:
+            return self._log_ticks()
+        step = _round_step((self.high - self.low) / _MOST_TICKS)
+        first = math.ceil(self.low / step - 1e-9)
+        last = math.floor(self.high / step + 1e-9)
+        return [number * step for number in range(first, last + 1)]
+
+    def _log_ticks(self) -> list[float]:
+        decades = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
+        for mantissas in ((1, 2, 5), (1, 3), (1,)):
+            ticks = [mantissa * 10.0**decade for decade in decades for mantissa in mantissas]
+            ticks = [tick for tick in ticks if self.low <= tick <= self.high]
+            if len(ticks) <= _MOST_TICKS:
+                break
+        return ticks[:: math.ceil(len(ticks) / _MOST_TICKS) or 1]
+
+
+def _round_step(least: float) -> float:
+    """Return the smallest of 1, 2, 5, 10, 20, ... that is at least `least`."""
+    power = 10.0 ** math.floor(math.log10(least))
+    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least * (1 - 1e-9))
+
+
+@dataclass
+class Chart:
+    """A chart with a title, two axes and marks.
+
+    Attributes:
+        title: The title.
+        x: The horizontal axis.
+        y: The vertical axis.
+        legend: Text and color of each entry of the legend.
+    """
+
+    title: str
+    x: ChartAxis
+    y: ChartAxis
+    legend: list[tuple[str, str]] = field(default_factory=list)
+    _marks: list[str] = field(default_factory=list)
+
+    def line(self, points: Sequence[Point], color: str, *, dashes: str = "", tip: str = "") -> None:
+        """Draw a line through points; `tip` is the readout at the pointer."""
+        places = " ".join(f"{self._left(x):.1f},{self._top(y):.1f}" for x, y in points)
+        dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
+        self._marks.append(
+            f'<polyline points="{places}" fill="none" stroke="{color}" stroke-width="1.8"{dashed}>'
+            f"{_tip(tip)}</polyline>"
+        )
+
+    def dots(
+        self, points: Sequence[Point], color: str, tips: Sequence[str], radius: float = 2.5
+    ) -> None:
+        """Draw dots, each with a readout; a dot beyond the axis is a hollow one at its end."""
+        group = [f'<g fill="{color}" stroke="{color}">']
+        for (x, y), tip in zip(points, tips, strict=True):
+            hollow = "" if self.y.low <= y <= self.y.high else ' fill="white"'
+            group.append(
+                f'<circle cx="{self._left(x):.1f}" cy="{self._top(y):.1f}" r="{radius}"{hollow}>'
+                f"{_tip(tip)}</circle>"
+            )
+        self._marks.append("".join([*group, "</g>"]))
+
+    def bars(self, points: Sequence[Point], width: float, color: str, tips: Sequence[str]) -> None:
+        """Draw upright bars, centered at x, of a width in units of the linear x axis."""
+        wide = max(1.0, width / (self.x.high - self.x.low) * _PLOT_WIDTH - 1)
+        bottom = self._top(self.y.low)
+        for (x, y), tip in zip(points, tips, strict=True):
+            top = self._top(y)
+            self._marks.append(
+                f'<rect x="{self._left(x) - wide / 2:.1f}" y="{top:.1f}" width="{wide:.1f}" '
+                f'height="{max(0.0, bottom - top):.1f}" fill="{color}">{_tip(tip)}</rect>'
+            )
+
+    def interval(self, x: float, low: float, high: float, color: str) -> None:
+        """Draw an upright error bar."""
+        left = self._left(x)
+        bottom = self._top(low)
+        top = self._top(high)
+        self._marks.append(
+            f'<path d="M{left:.1f} {bottom:.1f}V{top:.1f}M{left - 5:.1f} {bottom:.1f}h10'
+            f'M{left - 5:.1f} {top:.1f}h10" stroke="{color}" fill="none" stroke-width="1.5"/>'
+        )
+
+    def band(self, low: float, high: float, color: str, tip: str) -> None:
+        """Draw a horizontal band across the plot."""
+        top = self._top(high)
+        height = max(1.0, self._top(low) - top)
+        self._marks.append(
+            f'<rect x="{_LEFT}" y="{top:.1f}" width="{_PLOT_WIDTH}" height="{height:.1f}" '
+            f'fill="{color}" fill-opacity="0.25">{_tip(tip)}</rect>'
+        )
+
+    def note(self, x: float, y: float, text: str, color: str = GREY, anchor: str = "start") -> None:
+        """Write a text next to a place of the plot."""
+        self._marks.append(
+            f'<text x="{self._left(x):.1f}" y="{self._top(y) - 6:.1f}" fill="{color}" '
+            f'text-anchor="{anchor}">{escape(text)}</text>'
+        )
+
+    def __str__(self) -> str:
+        parts = [_title(self.title), self._frame(), *self._marks]
+        right = float(WIDTH - _RIGHT)
+        for text, color in reversed(self.legend):
+            right -= _CHARACTER * len(text)
+            parts.append(f'<text x="{right:.1f}" y="20">{escape(text)}</text>')
+            parts.append(f'<circle cx="{right - 8:.1f}" cy="16" r="4" fill="{color}"/>')
+            right -= 26
+        return "".join(parts)
+
+    def _frame(self) -> str:
+        bottom = HEIGHT - _BOTTOM
+        parts = ['<g stroke="#e4e4e4">']
+        ticks = [(self._left(value), self.x.text(value)) for value in self.x.ticks()]
+        parts += [f'<path d="M{place:.1f} {_TOP}V{bottom}"/>' for place, _ in ticks]
+        steps = [(self._top(value), self.y.text(value)) for value in self.y.ticks()]
+        parts += [f'<path d="M{_LEFT} {place:.1f}h{_PLOT_WIDTH}"/>' for place, _ in steps]
+        parts.append(
+            f'<path d="M{_LEFT} {_TOP}V{bottom}h{_PLOT_WIDTH}" stroke="#666" fill="none"/></g>'
+        )
+        parts += [
+            f'<text x="{place:.1f}" y="{bottom + 16}" text-anchor="middle">{escape(text)}</text>'
+            for place, text in ticks
+        ]
+        parts += [
+            f'<text x="{_LEFT - 6}" y="{place + 4:.1f}" text-anchor="end">{escape(text)}</text>'
+            for place, text in steps
+        ]
+        middle = (_TOP + bottom) / 2
+        parts.append(
+            f'<text x="{_LEFT + _PLOT_WIDTH / 2:.0f}" y="{HEIGHT - 10}" text-anchor="middle">'
+            f"{escape(self.x.label)}</text>"
+            f'<text transform="translate(14 {middle:.0f}) rotate(-90)" text-anchor="middle">'
+            f"{escape(self.y.label)}</text>"
+        )
+        return "".join(parts)
+
+    def _left(self, value: float) -> float:
+        return _LEFT + self.x.share(value) * _PLOT_WIDTH
+
+    def _top(self, value: float) -> float:
+        return HEIGHT - _BOTTOM - self.y.share(value) * (HEIGHT - _BOTTOM - _TOP)
+
+
+_PLOT_WIDTH = WIDTH - _LEFT - _RIGHT
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A row of a bar chart.
+
+    Attributes:
+        name: The name at its left.
+        value: Its length; not negative.
+        text: The value as text, at its end.
+        color: Its color.
+    """
+
+    name: str
+    value: float
+    text: str
+    color: str = BLUE
+
+
+@dataclass(frozen=True)
+class BarChart:
+    """Horizontal bars with names at the left and values as text; lengths are proportional.
+
+    Attributes:
+        title: The title.
+        bars: The bars, from the top.
+        legend: Text and color of each entry of the legend.
+    """
+
+    title: str
+    bars: Sequence[Bar]
+    legend: Sequence[tuple[str, str]] = ()
+
+    def __str__(self) -> str:
+        names = [_shortened(bar.name, 26) for bar in self.bars]
+        left = 16 + max(map(len, names), default=0) * _CHARACTER
+        texts = max((len(bar.text) for bar in self.bars), default=0) * _CHARACTER
+        scale = (WIDTH - _RIGHT - left - texts - 14) / (max(bar.value for bar in self.bars) or 1.0)
+        height = min(24.0, (HEIGHT - _TOP - 30) / max(1, len(self.bars)))
+        parts = [_title(self.title)]
+        for number, (bar, name) in enumerate(zip(self.bars, names, strict=True)):
+            top = _TOP + 6 + number * height
+            middle = top + height / 2 + 4
+            width = max(1.0, scale * bar.value)
+            parts.append(
+                f"<g>{_tip(f'{bar.name}: {bar.text}')}"
+                f'<text x="{left - 6:.1f}" y="{middle:.1f}" text-anchor="end">{escape(name)}</text>'
+                f'<rect x="{left:.1f}" y="{top:.1f}" width="{width:.1f}" '
+                f'height="{height - 4:.1f}" fill="{bar.color}"/>'
+                f'<text x="{left + width + 6:.1f}" y="{middle:.1f}">{escape(bar.text)}</text></g>'
+            )
+        place = left
+        for text, color in self.legend:
+            parts.append(
+                f'<circle cx="{place + 4:.1f}" cy="{HEIGHT - 14}" r="4" fill="{color}"/>'
+                f'<text x="{place + 12:.1f}" y="{HEIGHT - 10}">{escape(text)}</text>'
+            )
+            place += 30 + _CHARACTER * len(text)
+        return "".join(parts)
+
+
+def _shortened(text: str, most: int) -> str:
+    if len(text) <= most:
+        return text
+    return f"{text[: most - 1]}…"
+
+
+def _title(text: str) -> str:
+    return f'<text x="4" y="20" font-size="14" font-weight="bold">{escape(text)}</text>'
+
+
+def _tip(text: str) -> str:
+    """Return the element that a browser shows at the pointer; empty for an empty text."""
+    return f"<title>{escape(text)}</title>" if text else ""
+
+
+def page(title: str, lines: Sequence[str], charts: Sequence[Chart | BarChart]) -> str:
+    """Return a picture with a title, lines of text, and charts in two columns.
+
+    Args:
+        title: The title.
+        lines: Lines of text below the title; a long one is shortened.
+        charts: The charts, row by row.
+    """
+    width = 2 * WIDTH + 3 * _GAP
+    top = 44 + _LINE * len(lines)
+    rows = math.ceil(len(charts) / 2)
+    height = top + rows * (HEIGHT + _GAP) + _GAP
+    most = int((width - 2 * _GAP) / _CHARACTER)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
+        f'height="{height}" font-family="DejaVu Sans, Helvetica, Arial, sans-serif" '
+        f'font-size="12" fill="#222" role="img" aria-label="{escape(title)}">'
+        '<rect width="100%" height="100%" fill="white"/>',
+        f'<text x="{_GAP}" y="32" font-size="20" font-weight="bold">'
+        f"{escape(_shortened(title, most // 2))}</text>",
+    ]
+    for number, line in enumerate(lines, 1):
+        place = 34 + _LINE * number
+        parts.append(f'<text x="{_GAP}" y="{place}">{escape(_shortened(line, most))}</text>')
+    for number, chart in enumerate(charts):
+        left = _GAP + number % 2 * (WIDTH + _GAP)
+        place = top + number // 2 * (HEIGHT + _GAP)
+        parts.append(f'<g class="chart" transform="translate({left} {place})">{chart}</g>')
+    return "".join([*parts, "</svg>\n"])

@@ -1,0 +1,90 @@
+"""Metrics of a run with one value per step, for the charts of MLflow: blocks and latencies.
+
+Analyses read the raw values from the files of the run. The series show whether it was steady.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from paradnn.core.messages import Timing
+from paradnn.core.metric import MetricSnapshot
+from paradnn.store.metrics import PHASES
+
+if TYPE_CHECKING:
+    from paradnn.session.measured import Measured
+
+#: Most values of a series; a store needs some 300 bytes for a value.
+MOST_VALUES = 200
+#: Windows of equal duration in which latencies are summarized.
+_WINDOWS = 50
+_PHASES_BEFORE_BLOCKS = PHASES[: PHASES.index("warmup")]
+
+
+def warmup_step_times(timing: Timing) -> list[float]:
+    """Return the step times of calibration and warm-up in seconds, in order.
+
+    The last trial of the calibration is the first block of the warm-up.
+    """
+    trials = [trial.seconds / trial.steps for trial in timing.calibration[:-1]]
+    return trials + [seconds / timing.steps_per_block for seconds in timing.warmup]
+
+
+def block_series(measured: Measured) -> list[MetricSnapshot]:
+    """Return the step time of every block; steps below 0 are the warm-up of the first process.
+
+    The processes follow each other. If there are more than `MOST_VALUES` blocks, each value is the
+    mean of successive ones, and its step is that of the first.
+    """
+    parts: list[tuple[int, float, list[float]]] = []  # first step, Unix seconds, step times
+    blocks = 0
+    for result in measured.results:
+        if result.answer is None or result.answer.measurement is None:
+            continue
+        timing = result.answer.measurement.timing
+        begin = result.begun + sum(
+            seconds for name, seconds in result.phases.items() if name in _PHASES_BEFORE_BLOCKS
+        )
+        warmup = warmup_step_times(timing)
+        if not parts and warmup:
+            parts.append((-len(warmup), begin, warmup))
+        parts.append((blocks, begin + sum(timing.warmup), timing.step_times))
+        blocks += len(timing.blocks)
+    count = sum(len(values) for _, _, values in parts)
+    size = math.ceil(count / max(1, MOST_VALUES - len(parts)))  # a part may end with a rest
+    series = []
+    for step, begin, values in parts:
+        for place in range(0, len(values), size):
+            group = values[place : place + size]
+            metrics = {"block_step_time_ms": 1e3 * statistics.fmean(group)}
+            series.append(MetricSnapshot(step + place, round(1e3 * begin), metrics))
+    return series
+
+
+def latency_series(requests: Sequence[tuple[int, int]], start_time: int) -> list[MetricSnapshot]:
+    """Return median and maximum latency over time, in `_WINDOWS` windows of equal duration.
+
+    The step is the beginning of a window in milliseconds after the first request was due.
+
+    Args:
+        requests: When each request was due, and its latency, in ns; at least one.
+        start_time: Start of the run in Unix milliseconds.
+    """
+    first = min(due for due, _ in requests)
+    last = max(due for due, _ in requests)
+    width = max(1, math.ceil((last - first + 1) / _WINDOWS))
+    windows: dict[int, list[float]] = {}
+    for due, latency in requests:
+        windows.setdefault((due - first) // width, []).append(latency / 1e6)
+    series = []
+    for number, latencies in sorted(windows.items()):
+        milliseconds = round(number * width / 1e6)
+        metrics = {
+            "window_latency_p50_ms": statistics.median(latencies),
+            "window_latency_max_ms": max(latencies),
+        }
+        series.append(MetricSnapshot(milliseconds, start_time + milliseconds, metrics))
+    return series
