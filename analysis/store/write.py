@@ -62,7 +62,7 @@ def open_experiment(uri: str | None, name: str) -> tuple[Any, str]:
         if address.is_bundle:
             problem = "a bundle is only read"
         elif address.is_parquet:
-            problem = "a Parquet store takes runs only from python -m analysis export --parquet"
+            problem = "a Parquet store takes runs only from python -m analysis export --parquet DIR"
         raise StoreError(
             f"cannot write to {address.public}: {problem}; "
             "give sqlite:///path/of/mlflow.db or an http address"

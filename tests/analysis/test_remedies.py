@@ -34,7 +34,8 @@ def parsers() -> Iterator[argparse.ArgumentParser]:
             yield from (parser, *sub_commands(parser).values())
 
 
-PARSERS = sub_commands(make_parser())
+PARSER = make_parser()
+PARSERS = sub_commands(PARSER)
 ALL = {"--help", "--version", "--multirun"} | {
     option for parser in parsers() for option in options(parser)
 }
@@ -48,8 +49,13 @@ def options_of_analysis(name: str) -> set[str]:
     return set(options(PARSERS[name]))
 
 
-def texts(path: Path) -> Iterator[str]:
+@cache
+def texts(path: Path) -> tuple[str, ...]:
     """Return a file's string literals without docstrings; an f-string is one text with gaps."""
+    return tuple(_literals(path))
+
+
+def _literals(path: Path) -> Iterator[str]:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     parts = set()
     for node in ast.walk(tree):
@@ -128,7 +134,7 @@ def without_prose(line: str) -> list[str]:
 
 @pytest.mark.parametrize("line", proposed_commands("analysis"))
 def test_proposed_analyses_are_valid(line: str) -> None:
-    given = make_parser().parse_args(without_prose(line))
+    given = PARSER.parse_args(without_prose(line))
 
     if given.sub_command.options:
         read_arguments(given.sub_command.options, given)
@@ -155,7 +161,7 @@ def test_hints_name_options_of_the_command(command: str) -> None:
             for word in (*action.option_strings[:1], *["x"] * (action.nargs != 0))
         ]
         with pytest.raises(ParadnnError) as error:
-            make_parser().parse_args([command, *required, option])
+            PARSER.parse_args([command, *required, option])
         assert "unrecognized arguments" in str(error.value)
         proposed = set(_OPTION.findall(str(error.value))) - {option, "--help"}
         assert proposed <= own, error.value
