@@ -171,7 +171,7 @@ def speedup_dependence(frame: pd.DataFrame, options: SpeedupOptions) -> Result:
     result = _pair_sides(sides, options)
     fits = sorted(result.fits, key=lambda fit: -fit.regression.rows)
     sentences = [_describe_fit(fit) for fit in fits]
-    sentences += [f"{group}: no regression." for group in result.lacking]
+    sentences += [f"{group}: no regression." for group in result.omitted]
     if fits:
         weights = [fit.weights.assign(family=fit.family).reset_index() for fit in fits]
         table = pd.concat(weights, ignore_index=True)[["family", "term", *_WEIGHT_COLUMNS]]
