@@ -64,9 +64,6 @@ METRICS = (
         "flops_per_second / measured matmul peak of this precision",
     ),
     Metric(
-        "roofline_fraction", "1", "higher", "flops_per_second / min(peak, intensity x bandwidth)"
-    ),
-    Metric(
         "peak_memory_bytes",
         "B",
         "lower",
@@ -244,6 +241,12 @@ METRICS = (
     ),
     *in_section(
         "roofline",
+        Metric(
+            "roofline_fraction",
+            "1",
+            "higher",
+            "flops_per_second / min(peak, intensity x bandwidth)",
+        ),
         Metric("arithmetic_intensity", "FLOP/B", None, "flops_per_step / bytes_per_step"),
         Metric(
             "flops_utilization_spec", "1", "higher", "flops_per_second / the specification's peak"

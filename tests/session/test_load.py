@@ -18,6 +18,7 @@ from paradnn.config.reading import read_point
 from paradnn.core.messages import Compilation, Timing
 from paradnn.session.measured import quantile_metrics
 from paradnn.session.record import headline
+from paradnn.store.metrics import stored_name
 from paradnn.store.runs import Record
 from paradnn.worker.peak_search import Probe, percentile
 from paradnn.workloads.generate import Generation
@@ -97,6 +98,27 @@ def test_metrics_are_those_of_the_queries() -> None:
         < made.metrics["latency_p90_high_ms"]
     )
     assert "peak_queries_per_second" not in made.metrics
+
+
+def test_queries_are_shown_as_a_distribution_and_over_time() -> None:
+    log = planted(1)
+    probe = Probe(210.0, 700, 9, 1.0, 0.1, None, None)
+    made = record(asked(latency_ms=60.0), [Load(200.0, 0.003, log.packed(), [probe])])
+    latency = (np.array(log.ended) - np.array(log.scheduled)) / MS
+    longest = [
+        moment.metrics["window_latency_max_ms"]
+        for moment in made.history
+        if "window_latency_max_ms" in moment.metrics
+    ]
+    # 2,000 queries in 10 s: 50 windows of 40 queries.
+    assert longest == pytest.approx(latency.reshape(50, 40).max(axis=1))
+    picture = made.artifacts["overview.svg"]
+    assert ">Latency of a query</text>" in picture
+    assert ">limit 60 ms</text>" in picture
+    assert f">{1 - 1 / 2000:.4%} within {latency.max():.4g} ms<" in picture
+    headlines = [name for name in made.metrics if "/" not in stored_name(name)]
+    assert "peak_queries_per_second" in headlines
+    assert len(headlines) <= 20
 
 
 @pytest.mark.parametrize(("limit", "verdict"), [(30.0, "held"), (11.0, "missed")])

@@ -15,8 +15,11 @@ import pytest
 from paradnn.config.outcome import PointResult
 from paradnn.config.reading import read_point
 from paradnn.core.messages import OperationTable, Profile, Trial
+from paradnn.core.results import ResultDescription
+from paradnn.core.workload import WORKLOADS
 from paradnn.session import record
 from paradnn.session.overview.drawing import Bar, BarChart, Chart, ChartAxis, page
+from paradnn.store.metrics import stored_name
 from paradnn.store.runs import Record
 from paradnn.workloads.learn.messages import Epoch
 from tests.session.records import answered, recorded, timing
@@ -166,6 +169,20 @@ def out_of_memory() -> Record:
 )
 def test_each_kind_of_result_has_its_chart(of: Any, first: str) -> None:
     assert titles(of())[0] == first
+
+
+@pytest.mark.parametrize("of", [measured_step, inference, learning, out_of_memory])
+def test_a_run_has_at_most_20_headline_metrics(of: Any) -> None:
+    made = of()
+    names = {*made.metrics, *(name for moment in made.history for name in moment.metrics)}
+    assert 1 <= sum("/" not in stored_name(name) for name in names) <= 20
+
+
+def test_the_number_that_summarizes_a_run_is_a_headline_metric() -> None:
+    for work in WORKLOADS.values():
+        described = work.role(ResultDescription)
+        for name in (*described.headlines, *described.rates):
+            assert stored_name(name) == name
 
 
 def test_the_distribution_shows_the_quantiles() -> None:

@@ -5,10 +5,15 @@ from pathlib import Path
 
 import pytest
 
+from paradnn.config.point import step_costs
+from paradnn.config.reading import read_point
 from paradnn.core.errors import ConfigError
+from paradnn.platform.environment import Environment
+from paradnn.session.measured import Measured
 from paradnn.workloads.endpoint import Endpoint
 from paradnn.workloads.endpoint.records import EndpointRequest, Requests, window_seconds
 from tests.conftest import Store, run, succeeded
+from tests.session.records import answered, timing
 from tests.workloads.openai_server import (
     BEHAVIORS,
     FIRST_TOKEN_SECONDS,
@@ -71,6 +76,37 @@ def test_the_window_of_a_rate_includes_failed_requests() -> None:
     failed = EndpointRequest(due=3_000_000_000, sent=0, first=0, last=4_000_000_000, problem="gone")
 
     assert window_seconds([answered, failed]) == 4.0
+
+
+def test_answers_are_shown_as_distributions_with_limits_and_over_time() -> None:
+    requests = [
+        EndpointRequest(
+            due=second * 10**9,
+            sent=second * 10**9,
+            first=second * 10**9 + 20 * MS,
+            last=second * 10**9 + (60 + second) * MS,
+            tokens=5,
+        )
+        for second in range(10)
+    ]
+    failed = EndpointRequest(due=10**10, sent=10**10, first=0, last=2 * 10**10, problem="gone")
+    result = answered(timing([1.0]), work=Requests.packed([*requests, failed], "tiny"))
+    environment = Environment("a server", {}, {}, {})
+    point = read_point({"model": {"name": "fc"}})
+    measured = Measured(point, environment, step_costs(point), [result], {}, {}, None, 7, 8)
+
+    charts = Endpoint(first_token_ms=50.0).charts(measured, {})
+    series = Endpoint().series(measured)
+
+    assert [chart.title for chart in charts] == [
+        "Latency of a request",
+        "Time to the first token",
+        "Time per output token",
+    ]
+    assert ["limit 50 ms" in str(chart) for chart in charts] == [False, True, False]
+    assert [moment.step for moment in series] == pytest.approx(range(0, 10_000, 1000), abs=200)
+    shown = [moment.metrics["window_latency_max_ms"] for moment in series]
+    assert shown == [60 + second for second in range(10)]
 
 
 def test_requests_are_read_back_in_order() -> None:

@@ -16,6 +16,18 @@ METRICS = (
         "highest rate found that met the limit",
         has_interval=True,
     ),
+    Metric(
+        "goodput_per_second",
+        "1/s",
+        "higher",
+        "queries within server.latency_ms / the same time",
+    ),
+    Metric(
+        "latency_early_stopping_ms",
+        "ms",
+        "lower",
+        "LoadGen's estimate of a stream's percentile",
+    ),
     *in_section(
         "latency",
         Metric(
@@ -52,12 +64,6 @@ METRICS = (
         ),
         Metric("latency_max_ms", "ms", "lower", "longest latency of a query"),
         Metric(
-            "latency_early_stopping_ms",
-            "ms",
-            "lower",
-            "LoadGen's estimate of a stream's percentile",
-        ),
-        Metric(
             "single_query_ms",
             "ms",
             "lower",
@@ -69,12 +75,6 @@ METRICS = (
         Metric("queries", "1", None, "queries that were served"),
         Metric("queries_per_batch", "1", None, "mean number of queries that were served at once"),
         Metric("scheduled_queries_per_second", "1/s", None, "rate of the schedule"),
-        Metric(
-            "goodput_per_second",
-            "1/s",
-            "higher",
-            "queries within server.latency_ms / the same time",
-        ),
         Metric("in_time_fraction", "1", "higher", "share of the queries within server.latency_ms"),
         Metric(
             "failed_queries_per_second",
