@@ -125,7 +125,7 @@ def _count(text: str) -> float:
     """Read a positive number, such as 1e12.
 
     Raises:
-        ValueError: It is none, which the parser reports.
+        ValueError: It is not positive or not a number, which the parser reports.
     """
     number = float(text)
     if not 0 < number < math.inf:
@@ -217,7 +217,7 @@ def _job_amount(options: argparse.Namespace, offer: Offer) -> float | None:
     """Return the tokens or examples of the job, as the offer counts them.
 
     Raises:
-        ConfigError: Tokens are asked for, and the model has none.
+        ConfigError: Tokens are requested for a model that is counted in examples.
     """
     if options.tokens:
         if offer.unit != "token":

@@ -69,6 +69,36 @@ class NormalityCheck:
     look_at: Sequence[str] = ()
     why: str = ""
 
+    @property
+    def sentence(self) -> str:
+        """The verdict as a sentence."""
+        about = f"{self.point} on {self.device}"
+        measured = _format_rate(self.value)
+        if self.low is None or self.high is None:
+            return f"{about}: {measured}; not known whether that is normal: {self.why}"
+        return (
+            f"{about}: expected {_format_rate(self.low)} to {_format_rate(self.high)}, "
+            f"measured {measured}, {_VERDICTS[self.verdict]}"
+        )
+
+    @property
+    def ratio(self) -> float | None:
+        """The measured rate relative to the middle of the expected interval, on a log scale."""
+        if self.low is None or self.high is None:
+            return None
+        return self.value / math.sqrt(self.low * self.high)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the fields, with the keys that all analyses share."""
+        shared = {
+            "answer": self.sentence,
+            "ratio": self.ratio,
+            "ahead": None,
+            "points": 1,
+            "basis": "; ".join(self.sources),
+        }
+        return {**shared, **vars(self)}
+
 
 def make_parser() -> Parser:
     """Make the parser of the command."""
@@ -92,15 +122,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = make_parser().parse_args(arguments)
     check = check_run(find_run(options.run_id, options.store), options.store)
     if options.json:
-        write_json(options.json, vars(check))
-    about = f"{check.point} on {check.device}"
-    if check.low is None or check.high is None:
-        say(f"{about}: {_format_rate(check.value)}; not known whether that is normal: {check.why}")
-    else:
-        say(
-            f"{about}: expected {_format_rate(check.low)} to {_format_rate(check.high)}, "
-            f"measured {_format_rate(check.value)}, {_VERDICTS[check.verdict]}"
-        )
+        write_json(options.json, check.as_json())
+    say(check.sentence)
     for source in check.sources:
         say(f"  from {source}")
     for cause in check.look_at:

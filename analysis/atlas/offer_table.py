@@ -113,22 +113,27 @@ def _numbers(offer: Offer) -> dict[str, Any]:
 def _answer(rankings: Sequence[Ranking]) -> AnalysisAnswer:
     if len(rankings) == 1:
         return _answer_of(rankings[0])
-    named = [ranking for ranking in rankings if ranking.best is not None]
-    winners = {ranking.best.machine for ranking in named if ranking.best is not None}
     points = sum(len(ranking.offers) for ranking in rankings)
-    if not named:
+    best = [ranking.best for ranking in rankings if ranking.best is not None]
+    if not best:
         return AnalysisAnswer(sentence="No time is known", points=points)
-    quantity = "cheapest" if all(ranking.by_cost for ranking in named) else "fastest"
-    models = counted(len(named), "model")
-    if len(winners) == 1:
-        sentence = f"{winners.pop()} is the {quantity} for all {models}"
-    else:
-        choices = (
-            f"{ranking.best.machine} for {ranking.best.label}"
-            for ranking in named
-            if ranking.best is not None
+    if all(ranking.runner_up is None for ranking in rankings):
+        values = ", ".join(
+            f"{_format_value(offer, by_cost=False)} for {offer.label}" for offer in best
         )
-        sentence = f"The {quantity} device differs among {models}: {', '.join(choices)}"
+        machines = " or ".join(dict.fromkeys(offer.machine for offer in best))
+        return AnalysisAnswer(sentence=f"{machines} reaches {values}", points=points)
+    quantity = "cheapest"
+    if not all(ranking.by_cost for ranking in rankings if ranking.best is not None):
+        quantity = "fastest"
+    is_decided = all(ranking.is_decided for ranking in rankings if ranking.runner_up is not None)
+    certainty = "is" if is_decided else "may be"
+    winners = dict.fromkeys(offer.machine for offer in best)
+    if len(winners) == 1:
+        sentence = f"{best[0].machine} {certainty} the {quantity} for each of {len(best)} models"
+    else:
+        choices = ", ".join(f"{offer.machine} for {offer.label}" for offer in best)
+        sentence = f"The {quantity} machine {certainty} {choices}"
     return AnalysisAnswer(sentence=sentence, points=points)
 
 
@@ -169,10 +174,14 @@ def _answer_of(ranking: Ranking) -> AnalysisAnswer:
 def _name(offer: Offer) -> str:
     """Name the work of an offer."""
     if offer.is_generation:
-        return f"{offer.label} generating"
+        return f"generation with {offer.label}"
     if offer.mode == "train":
-        return f"{offer.label} in training"
-    return f"{offer.label} in {offer.mode}"
+        return f"training of {offer.label}"
+    return f"{offer.mode} with {offer.label}"
+
+
+def _capitalized(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]
 
 
 def _format_value(offer: Offer, *, by_cost: bool) -> str:
@@ -199,12 +208,15 @@ def _single_machine_sentence(ranking: Ranking, best: Offer) -> str:
         assert best.seconds is not None
         time = format_with_interval(best.seconds, format_seconds)
         return (
-            f"{_name(best)} at batch {best.batch:,} on {best.machine} takes {time} per "
-            f"{best.step_unit}: {_format_value(best, by_cost=False)}"
+            f"{_capitalized(_name(best))} at batch {best.batch:,} on {best.machine} takes {time} "
+            f"per {best.step_unit}: {_format_value(best, by_cost=False)}"
         )
     quantity = "cheapest" if ranking.by_cost else "fastest"
     value = _format_value(best, by_cost=ranking.by_cost)
-    return f"{_name(best)} on {best.machine} is {quantity} at batch {best.batch:,}: {value}"
+    return (
+        f"{_capitalized(_name(best))} on {best.machine} is {quantity} at batch {best.batch:,}: "
+        f"{value}"
+    )
 
 
 def _limits(offers: Sequence[Offer]) -> Iterator[str]:
@@ -226,7 +238,7 @@ def _limits(offers: Sequence[Offer]) -> Iterator[str]:
 
 
 def _remarks(rankings: Sequence[Ranking]) -> Iterator[str]:
-    """Yield how offers were ranked, what launches cost, and what is extrapolated."""
+    """Yield the ranking's basis, the job, the cost of launches, and extrapolations."""
     known = [offer for ranking in rankings for offer in ranking.offers if offer.seconds is not None]
     for ranking in rankings:
         if ranking.unpriced:
@@ -243,7 +255,7 @@ def _remarks(rankings: Sequence[Ranking]) -> Iterator[str]:
     launches = _launch_line(known)
     if launches:
         yield launches
-    # The shares of a part differ between batch sizes; the first stands for all.
+    # The shares of a part differ between batch sizes; one line for the first is enough.
     stated = set()
     for note, group in _by_text(known, lambda estimate: estimate.extrapolated):
         kind = re.sub(r"[\d.,]+", "", note)
@@ -302,7 +314,7 @@ def _launch_factor(estimate: StepTimeEstimate) -> float:
 
 
 def _details(offer: Offer, *, names_offer: bool) -> Paragraph:
-    """Return what is known about an offer beyond its row."""
+    """Return the parts and sources of an offer."""
     estimate = offer.estimate
     lines = list(_detail_lines(offer))
     if names_offer:
@@ -358,7 +370,7 @@ def _cell_row(offer: Offer, *, is_single: bool) -> dict[str, str]:
 
 
 def _format(interval: PositiveInterval | None, format_value: Callable[[float], str]) -> str:
-    """Format the value of an interval; empty if there is none."""
+    """Format the value of an interval; empty for None."""
     if interval is None:
         return ""
     return format_value(interval.value)
@@ -395,7 +407,7 @@ def _format_memory(estimate: StepTimeEstimate) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Format the duration of a job in the largest unit of which it has two or more."""
+    """Format the duration of a job in the largest unit that it exceeds twice."""
     for name, size in (("years", 365.25 * 86400), ("days", 86400.0), ("h", 3600.0), ("min", 60.0)):
         if seconds >= 2 * size:
             return f"{format_number(seconds / size, digits=3)} {name}"
@@ -457,7 +469,7 @@ def _draw_panel(
     benefit = f"cost of a million {unit}s" if ranking.by_cost else f"{unit}s per second"
     drawing.finish(
         axes,
-        f"{_name(offers[0])}, by batch size",
+        f"{_capitalized(_name(offers[0]))}, by batch size",
         speed,
         benefit,
         logs={"x": drawing.plain, "y": _format_three},

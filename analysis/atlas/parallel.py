@@ -1,4 +1,4 @@
-"""Several devices: the share of a step that each performs, and what they send each other.
+"""Several devices: the share of a step that each performs, and their messages.
 
 - `parallel=data`: each device holds all weights and takes an equal share of the batch. Training
   adds the gradients of all devices, in buckets, while the backward pass still runs (Li et al. 2020,
@@ -6,7 +6,7 @@
 - `parallel=tensor`: each device holds a share of the heads, of the hidden units and of the
   vocabulary of a transformer, and processes the whole batch. The outputs of attention and of
   feed-forward layers, and the embeddings, are sums over the devices (Shoeybi et al. 2019,
-  Megatron-LM, section 3). In training the backward pass adds as many sums.
+  Megatron-LM, section 3). In training the backward pass adds the same number of sums.
 
 Normalizations and residual additions are repeated on every device.
 """
@@ -107,6 +107,8 @@ def _layer_share(layer: Layer, devices: int) -> Layer:
         return _divided(layer, devices, _ROW_FIELDS, "inputs")
     if layer.name in ("attention", "cache"):
         return _divided(layer, devices, _HEAD_FIELDS, "own")
+    if layer.name == "head_normalization":
+        return _divided(layer, devices, ("read", "written"), "")
     if layer.name == "embedding":
         return _divided(layer, devices, _TABLE_FIELDS, "")
     return layer

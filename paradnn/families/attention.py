@@ -12,7 +12,8 @@
   128,256 tokens are Llama 3 8B: 8,030,261,248 parameters. With `experts` each token passes through
   some of several feed-forward layers (Mixtral, Jiang et al. 2024: 2 of 8). Routing follows GShard
   (Lepikhin et al. 2020): an expert takes up to `capacity` times its share of an example's tokens,
-  and further tokens bypass it.
+  and further tokens bypass it. Heads of their own width with normalized queries and keys are those
+  of Qwen3 (Yang et al. 2025); Llama 3.2's small models tie the output to the embedding.
 - `vit` (Dosovitskiy et al. 2021): one token per patch after a learned class token, learned
   positions, pre-norm blocks. 12 layers of width 768 with 12 heads and patches of 16 on 224 pixels
   are ViT-B/16.
@@ -384,10 +385,19 @@ class _DecoderOnly(_Heads):
         return self.heads
 
     @property
+    def head_size(self) -> int:
+        """Width of a head."""
+        return self.width // self.heads
+
+    @property
+    def query_width(self) -> int:
+        """Width of all queries of a token."""
+        return self.heads * self.head_size
+
+    @property
     def key_width(self) -> int:
         """Width of all keys of a token, and of all its values."""
-        head_width = self.width // self.heads
-        return head_width * self.key_value_heads
+        return self.key_value_heads * self.head_size
 
     def network(self) -> Network:
         """Build the layers in Keras."""
@@ -426,7 +436,7 @@ class _DecoderOnly(_Heads):
             tokens=tokens,
             keys=keys,
             length=length,
-            width=self.width,
+            width=self.query_width,
             heads=self.heads,
             key_width=self.key_width,
         )
@@ -515,7 +525,8 @@ class LanguageModel(_DecoderOnly):
 @dataclass(frozen=True)
 class Llama(_DecoderOnly):
     """A decoder-only language model as Llama's, with grouped queries, rotary positions, SwiGLU and
-    RMSNorm; with experts as Mixtral's. heads must divide width, and key_heads must divide heads.
+    RMSNorm; with experts as Mixtral's. heads must divide width unless head_width is given, and
+    key_heads must divide heads.
     """
 
     name: str = "llama"
@@ -541,16 +552,31 @@ class Llama(_DecoderOnly):
     capacity: float = option(
         1.25, "tokens that an expert takes, as a multiple of its share", low=0.1, high=100
     )
+    head_width: int | None = option(
+        None, "width of a head, an even number (Qwen3: 128); null: width / heads", low=2
+    )
+    query_key_norm: bool = option(
+        False, "normalize the queries and keys of each head (Qwen3: true)"
+    )
+    tied: bool = option(False, "the output shares the table of the embedding (Llama 3.2 1B: true)")
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        if self.head_width is None:
+            super().__post_init__()
+        elif self.head_width * self.heads == self.width:  # canonical form
+            object.__setattr__(self, "head_width", None)
         if self.heads % self.key_heads:
             reason = f"does not divide model.heads={self.heads}"
             remedy = "choose a divisor of it"
             raise ConfigError("model.key_heads", self.key_heads, reason, remedy)
-        if self.width // self.heads % 2:
-            head_width = self.width // self.heads
-            reason = f"makes heads of width {head_width}, but rotary positions need an even width"
+        if self.head_size % 2 and self.head_width is not None:
+            reason = "is odd, but rotary positions need an even width"
+            remedy = f"write for example {self.head_width + 1}"
+            raise ConfigError("model.head_width", self.head_width, reason, remedy)
+        if self.head_size % 2:
+            reason = (
+                f"makes heads of width {self.head_size}, but rotary positions need an even width"
+            )
             raise ConfigError(
                 "model.width", self.width, reason, f"choose a multiple of {2 * self.heads}"
             )
@@ -568,11 +594,23 @@ class Llama(_DecoderOnly):
         heads = f"h{self.heads}/{self.key_heads} ff{self.feed_forward}"
         if self.experts > 1:
             heads += f" e{self.active_experts}/{self.experts}"
+        if self.head_width is not None:
+            heads += f" d{self.head_width}"
+        if self.query_key_norm:
+            heads += " qk-norm"
+        if self.tied:
+            heads += " tied"
         return f"{self.layers}x{self.width} {heads} t{self.sequence_length}"
 
     @property
     def key_value_heads(self) -> int:
         return self.key_heads
+
+    @property
+    def head_size(self) -> int:
+        if self.head_width is not None:
+            return self.head_width
+        return super().head_size
 
     @property
     def expert_rows(self) -> int:
@@ -594,9 +632,10 @@ class Llama(_DecoderOnly):
         logit_tokens = 1 if mixing else tokens
         linear = functools.partial(dense, tokens=tokens, bias=False)
         attention = [
-            linear("query_key_value", width, width + 2 * self.key_width),
-            *(mixing or [fused_attention(tokens, width, self.heads, self.key_width)]),
-            linear("attended", width, width),
+            linear("query_key_value", width, self.query_width + 2 * self.key_width),
+            *self._head_normalization(tokens),
+            *(mixing or [fused_attention(tokens, self.query_width, self.heads, self.key_width)]),
+            linear("attended", self.query_width, width),
         ]
         if self.experts > 1:
             feed_forward = self._routed_layers()
@@ -611,10 +650,31 @@ class Llama(_DecoderOnly):
             last_tokens=logit_tokens,
             offset=False,
         )
+        if self.tied:
+            table = lookup(tokens, width, self.vocab_size)
+            return [table, *blocks, tied_logits(logit_tokens, width, self.vocab_size)]
         logits = dense(
             "logits", width, self.vocab_size, tokens=logit_tokens, bias=False, is_last=True
         )
         return [embedding(tokens, width, self.vocab_size), *blocks, logits]
+
+    def _head_normalization(self, tokens: int) -> list[Layer]:
+        """Normalization of queries and keys, each with the scales of one head.
+
+        The backward pass recomputes the outputs.
+        """
+        if not self.query_key_norm:
+            return []
+        elements = tokens * (self.query_width + self.key_width)
+        scales = 2 * self.head_size
+        layer = Layer(
+            "head_normalization",
+            parameters=scales,
+            weights=scales,
+            read=elements,
+            written=elements,
+        )
+        return [layer]
 
     def _routed_layers(self) -> list[Layer]:
         """Router, experts over the rows sent to them, and the weighted sum of their outputs.
@@ -643,12 +703,13 @@ class Llama(_DecoderOnly):
             Experts,
             Network,
             RotaryEmbedding,
+            TiedEmbedding,
             dense_layer,
         )
 
         linear = functools.partial(dense_layer, deviation=_STDDEV, use_bias=False)
         normalize = functools.partial(layers.RMSNormalization, epsilon=1e-5)
-        rotate = RotaryEmbedding(self.sequence_length, self.width // self.heads)
+        rotate = RotaryEmbedding(self.sequence_length, self.head_size)
 
         def feed_forward() -> Any:
             if self.experts > 1:
@@ -676,16 +737,24 @@ class Llama(_DecoderOnly):
                 use_bias=False,
                 deviation=_STDDEV,
                 key_heads=self.key_heads,
+                head=self.head_size,
+                normalize=normalize if self.query_key_norm else None,
                 rotate=rotate,
             )
 
         normal = initializers.RandomNormal(stddev=_STDDEV)
-        table = layers.Embedding(self.vocab_size, self.width, embeddings_initializer=normal)
+        table: Any
+        output: Any
+        if self.tied:
+            table = TiedEmbedding(self.vocab_size, self.width, _STDDEV)
+            output = functools.partial(table, reverse=True)
+        else:
+            table = layers.Embedding(self.vocab_size, self.width, embeddings_initializer=normal)
+            output = linear(self.vocab_size)
         parts = [
             ((normalize(), attention()), (normalize(), feed_forward())) for _ in range(self.layers)
         ]
         last = normalize()
-        output = linear(self.vocab_size)
         return Network(
             embed=lambda tokens, first=None: table(tokens),
             blocks=parts,

@@ -82,7 +82,7 @@ def test_the_answer_comes_first_and_the_table_fits(capsys: pytest.CaptureFixture
     assert ask(shlex.split(f"{PRICED} {POINT}")) == 0
 
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("L40S is the cheapest for gpt 4x256 h4 t128 in inference: ")
+    assert lines[0].startswith("L40S is the cheapest for inference with gpt 4x256 h4 t128: ")
     table = lines[next(i for i, line in enumerate(lines) if line.startswith("device ")) :]
     assert max(map(len, table)) <= 100
     assert sum(line.startswith(("H200", "L40S")) for line in table) == 6

@@ -22,6 +22,8 @@ PROMPT = 5
 TOKENS = 7
 MODEL = MODELS["gpt"]
 LLAMA = MODEL | {"name": "llama", "key_heads": 2, "feed_forward": 48}
+#: As Qwen3: heads wider than width / heads, normalized queries and keys, and a shared table.
+LLAMA |= {"head_width": 12, "query_key_norm": True, "tied": True}
 
 
 def point(compile_mode: str, precision: str = "float32") -> dict[str, Any]:

@@ -92,6 +92,37 @@ def test_llama_is_its_papers_formulas() -> None:
     np.testing.assert_allclose(model(tokens[None])[0], expected, atol=1e-5)
 
 
+def test_qwens_heads_have_their_own_width_and_normalized_queries() -> None:
+    """Heads of width 8 in a model of width 24, RMS normalization within heads, a shared table."""
+    changes = {"layers": 1, "head_width": 8, "query_key_norm": True, "tied": True}
+    model = build(LLAMA | changes).model
+    tokens = np.arange(10) % 7
+    random = np.random.default_rng(0)
+    for variable in model.trainable_variables:
+        if "normalization" in variable.path:
+            variable.assign(1 + 0.1 * random.standard_normal(variable.shape))
+    table, before, joint, of_query, of_key, last, after, gated, down, scale = (
+        variable.numpy() for variable in model.trainable_variables
+    )
+
+    def normalize(x: np.ndarray, scales: np.ndarray) -> np.ndarray:
+        return scales * x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5)
+
+    x = table[tokens]
+    parts = np.split(normalize(x, before) @ joint, [32, 48], axis=-1)
+    query, key, value = (part.reshape(10, -1, 8) for part in parts)
+    query = rotated(normalize(query, of_query))
+    key = rotated(normalize(key, of_key))
+    heads = []
+    for head in range(4):
+        scores = query[:, head] @ key[:, head // 2].T / np.sqrt(8)
+        heads.append(softmax(np.where(np.tri(10), scores, -np.inf)) @ value[:, head // 2])
+    x = x + np.concatenate(heads, axis=-1) @ last
+    x = x + swiglu(normalize(x, after), gated, down)
+    expected = normalize(x, scale) @ table.T
+    np.testing.assert_allclose(model(tokens[None])[0], expected, atol=1e-5)
+
+
 @pytest.mark.parametrize("rows", [2, 9])
 def test_experts_take_the_tokens_that_choose_them(rows: int) -> None:
     """Compare with a loop over tokens: each token takes the two likeliest of three experts.

@@ -47,6 +47,7 @@ FAMILIES = [
     MODELS["transformer"] | {"layers": 2},
     {"name": "gpt", "layers": 3, "width": 24, "heads": 3, "sequence_length": 10, "vocab_size": 50},
     LLAMA,
+    LLAMA | {"head_width": 10, "query_key_norm": True, "tied": True},
     MIXTURE,
     {
         "name": "vit",

@@ -61,6 +61,8 @@ class Attention:
         deviation: Standard deviation of normal initial weights. None: Glorot uniform.
         crossed: Whether keys and values come from a memory.
         key_heads: Heads of keys and values, each for several heads of queries; by default `heads`.
+        head: Width of a head; by default `width` / `heads`.
+        normalize: Makes a layer that normalizes the queries of each head, and one for the keys.
         rotate: Rotary embedding of queries and keys.
 
     Attributes:
@@ -68,7 +70,7 @@ class Attention:
         last: Projects the outputs of all heads.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one keyword per choice
         self,
         width: int,
         heads: int,
@@ -77,19 +79,22 @@ class Attention:
         deviation: float | None = None,
         crossed: bool = False,
         key_heads: int | None = None,
+        head: int | None = None,
+        normalize: Callable[[], Any] | None = None,
         rotate: RotaryEmbedding | None = None,
     ) -> None:
         self.heads = heads
         self.key_heads = key_heads or heads
-        self.head = width // heads
+        self.head = head or width // heads
         joint_width = 2 * self.key_heads * self.head
         self._query = None
         if crossed:
-            self._query = dense_layer(width, deviation, use_bias=use_bias)
+            self._query = dense_layer(heads * self.head, deviation, use_bias=use_bias)
         else:
-            joint_width += width
+            joint_width += heads * self.head
         self.joint = dense_layer(joint_width, deviation, use_bias=use_bias)
         self.last = dense_layer(width, deviation, use_bias=use_bias)
+        self._norms = [normalize(), normalize()] if normalize else []
         self._rotate = rotate
 
     def project(self, x: Any, memory: Any = None, first: Any = None) -> list[Any]:
@@ -114,6 +119,10 @@ class Attention:
             ops.reshape(part, (-1, part.shape[1], part.shape[2] // self.head, self.head))
             for part in parts
         )
+        if self._norms:
+            query_norm, key_norm = self._norms
+            query = query_norm(query)
+            key = key_norm(key)
         if self._rotate:
             query = self._rotate(query, first=first)
             key = self._rotate(key, first=first)

@@ -46,8 +46,7 @@ class Decoder:
         self._length = prompt + tokens
         self._by_xla = compile == "xla"
         self.model = self._network.workload.model
-        head = options.width // options.heads
-        shape = (batch_size, options.key_value_heads, self._length, head)
+        shape = (batch_size, options.key_value_heads, self._length, options.head_size)
         dtype = keras.config.dtype_policy().compute_dtype
         layers = range(options.layers)
         self._keys = [_variable(shape, dtype, f"keys_{number}") for number in layers]
