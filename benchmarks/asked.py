@@ -47,7 +47,7 @@ def preset_row(name: str) -> dict[str, Any]:
     return {"family": keys["name"], **row}
 
 
-def point(deployment: Mapping[str, Any]) -> dict[str, Any] | None:
+def point(deployment: Mapping[Any, Any]) -> dict[str, Any] | None:
     """Return a deployment as a point; None if `ask` does not express it."""
     path = str(deployment["model_path"])
     presets = [preset for name, preset in _PRESETS.items() if name in path]
@@ -68,7 +68,7 @@ def point(deployment: Mapping[str, Any]) -> dict[str, Any] | None:
     }
 
 
-def predicted(deployment: Mapping[str, Any]) -> PositiveInterval | None:
+def predicted(deployment: Mapping[Any, Any]) -> PositiveInterval | None:
     """Predict the seconds of a token of a deployment; None if they are not known."""
     row = point(deployment)
     if row is None:
@@ -96,7 +96,7 @@ def compared(sample: pd.DataFrame) -> pd.DataFrame:
         measured = deployment["silicon_tpot_ms"] / 1e3
         rows.append(
             {
-                **deployment,
+                **{str(name): value for name, value in deployment.items()},
                 **interval._asdict(),
                 "measured": measured,
                 "ratio": interval.value / measured,
