@@ -23,6 +23,8 @@ DISTRIBUTIONS = {
     "sklearn": "scikit-learn",
     "yaml": "pyyaml",
 }
+#: Distributions by the modules that they install.
+INSTALLED = packages_distributions()
 #: Programs that are run but not imported.
 NOT_IMPORTED = {"uv"}
 
@@ -41,7 +43,7 @@ def imported_packages(*folders: str) -> set[str]:
 
 def distribution(module: str) -> str:
     """Return the normalized name of the distribution that provides a module."""
-    installed = packages_distributions().get(module, [module])
+    installed = INSTALLED.get(module, [module])
     name = DISTRIBUTIONS.get(module, installed[0])
     return name.lower().replace("_", "-")
 
