@@ -1,17 +1,24 @@
 """Statistics of block series against dense linear algebra and plain NumPy."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy import linalg, stats
 
+from paradnn.core.messages import References, Timing
 from paradnn.worker.series import (
     FEWEST,
     _odds_of_long_memory,
+    adjusted_times,
     block_interval,
+    chosen_kernel,
     learn_slope,
     missing_interval_reason,
+    process_mean,
+    slowness,
+    step_logs,
     widened_interval,
 )
 
@@ -232,3 +239,115 @@ def test_a_possible_long_memory_extends_the_interval_to_the_extremes(
 
     assert clipped != extremes
     assert interval == (extremes if has_extremes else clipped)
+
+
+def test_an_interval_stays_within_the_range_of_a_float() -> None:
+    """Rising values are strongly correlated, so the interval extends far beyond them."""
+    values = np.logspace(-250, 250, 8).tolist()
+
+    assert widened_interval(values) == pytest.approx((math.exp(-700), math.exp(700)))
+
+
+def test_a_slope_without_the_kernels_noise_is_limited() -> None:
+    assert learn_slope(*planted_series(1.8, 0.01)).seen == 1.2
+
+
+def test_kernels_that_turn_within_two_blocks_show_no_noise() -> None:
+    """Blocks that are two apart have opposite kernel times, so they do not show the noise."""
+    kernels = np.tile([0.1, 0.1, -0.1, -0.1], 10)
+    steps = 0.6 * kernels + np.random.default_rng(1).normal(0, 0.01, 40)
+
+    found = learn_slope(steps[:, None], kernels[:, None])
+
+    assert found.seen == pytest.approx(np.polyfit(kernels, steps, 1)[0])
+
+
+def test_an_exact_slope_has_no_error() -> None:
+    kernels = np.tile([1.0, 1.0, -1.0, -1.0], 4)
+
+    found = learn_slope(0.5 * kernels[:, None], kernels[:, None])
+
+    assert found == (0.5, 1.0, 0.5, 0.0)
+
+
+def test_the_correction_for_correlated_neighbors_is_limited() -> None:
+    """A straight and a quadratic trend are orthogonal, and their neighbors nearly equal."""
+    kernels = np.linspace(-1, 1, 400)
+    rest = kernels**2 - np.mean(kernels**2)
+    variance = (rest @ rest) / (400 - 2) / (kernels @ kernels)
+
+    found = learn_slope((0.6 * kernels + rest)[:, None], kernels[:, None])
+
+    assert found.error == pytest.approx(math.sqrt(variance * 1.95 / 0.05))
+
+
+def referenced(
+    seconds: list[float], at: list[int], kernel_seconds: list[float], steps_per_block: int = 1
+) -> Timing:
+    """Return a process whose kernels ran after the given numbers of blocks.
+
+    The dispatch kernel takes the given times, and the other kernels always take the same time.
+    """
+    references = [
+        References(blocks, {"arithmetic": 1.0, "memory": 1.0, "dispatch": taken})
+        for blocks, taken in zip(at, kernel_seconds, strict=True)
+    ]
+    return Timing(steps_per_block, [], [], seconds, True, "", None, references=references)
+
+
+def test_kernel_times_are_interpolated_at_the_middle_of_each_block() -> None:
+    """The reference before the model was built does not count."""
+    process = referenced([1.0] * 4, [-1, 0, 2, 4], [9.0, 1.0, 4.0, 1.0])
+
+    logs = slowness([process], "dispatch")
+
+    expected = np.log(4) * np.array([0.25, 0.75, 0.75, 0.25])
+    assert logs[:, 0] == pytest.approx(expected)
+
+
+def test_a_process_with_fewer_blocks_has_missing_values() -> None:
+    logs = step_logs([referenced([2.0, 4.0], [], [], 2), referenced([8.0], [], [], 4)])
+
+    assert logs == pytest.approx(np.log([[1.0, 2.0], [2.0, math.nan]]), nan_ok=True)
+    assert process_mean(logs) == pytest.approx((np.log(2) / 2 + np.log(2)) / 2)
+
+
+@pytest.mark.parametrize(
+    ("at", "kernel"),
+    [
+        pytest.param([], None, id="no reference"),
+        pytest.param([-1, 0], None, id="one reference during the blocks"),
+        pytest.param([0, 8], "dispatch", id="two references"),
+    ],
+)
+def test_a_kernel_is_chosen_among_two_references_or_more(at: list[int], kernel: str | None) -> None:
+    blocks = np.exp(0.5 * np.arange(8) / 8).tolist()
+    process = referenced(blocks, at, [2.0 + place for place in at])
+
+    assert chosen_kernel([process]) == kernel
+
+
+def test_without_processes_no_kernel_is_chosen() -> None:
+    assert chosen_kernel([]) is None
+
+
+def test_times_are_adjusted_to_the_mean_speed_of_all_processes() -> None:
+    """Steps follow half of the kernels' slowdown exactly, and the second process is 2% slower."""
+    speed = np.tile([0.2, 0.2, -0.2, -0.2], 4)
+    turning_points = np.arange(17)
+    between = np.interp(turning_points, np.arange(16) + 0.5, speed)
+    processes = []
+    for factor in (1.0, 1.02):
+        process = referenced([1.0] * 16, turning_points.tolist(), np.exp(between).tolist())
+        kernels = slowness([process], "dispatch")[:, 0]
+        blocks = (factor * np.exp(0.5 * kernels)).tolist()
+        processes.append(replace(process, blocks=blocks))
+
+    adjusted = adjusted_times(processes)
+
+    shift = math.exp(0.5 * float(np.mean(kernels)))
+    slope = learn_slope(step_logs(processes), slowness(processes, "dispatch"))
+    assert slope.shrunk == pytest.approx(0.5, abs=0.05)
+    for times, factor in zip(adjusted, (1.0, 1.02), strict=True):
+        expected = factor * np.exp((0.5 - slope.shrunk) * (kernels - np.mean(kernels))) * shift
+        assert times == pytest.approx(expected.tolist())
