@@ -1,0 +1,130 @@
+"""Verdicts and adjusted p values against SciPy's distributions and statsmodels."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+from statsmodels.stats.multitest import multipletests
+
+from paradnn.statistics.decision import adjust_p_values, decide, equivalent
+from paradnn.statistics.dependence import Component
+from paradnn.statistics.verdict import Verdict
+
+P_VALUES = [0.04, 0.001, 0.2, 0.013, 0.6, 0.013, 0.03]
+
+
+@pytest.mark.parametrize(
+    ("discoveries", "method"),
+    [pytest.param(False, "holm", id="familywise"), pytest.param(True, "fdr_bh", id="discoveries")],
+)
+def test_adjusted_p_values_equal_statsmodels(discoveries: bool, method: str) -> None:
+    p_values = np.array([math.nan, *P_VALUES, math.nan])
+
+    adjusted = adjust_p_values(p_values, discoveries=discoveries)
+
+    expected = multipletests(P_VALUES, method=method)[1]
+    assert np.isnan(adjusted[[0, -1]]).all()
+    assert adjusted[1:-1] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("discoveries", [False, True])
+def test_without_tests_nothing_is_adjusted(discoveries: bool) -> None:
+    assert np.isnan(adjust_p_values(np.array([math.nan]), discoveries=discoveries)).all()
+    assert not len(adjust_p_values(np.array([]), discoveries=discoveries))
+
+
+def test_an_adjusted_p_value_is_at_most_one() -> None:
+    assert adjust_p_values(np.array([0.6, 0.9])).tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("least", "most", "p"),
+    [
+        pytest.param(-0.01, 0.01, lambda t: t.sf((math.log(1.05) - 0.01) / 0.02), id="symmetric"),
+        pytest.param(0.02, 0.03, lambda t: t.sf((math.log(1.05) - 0.03) / 0.02), id="above"),
+        pytest.param(-0.03, -0.02, lambda t: t.sf((math.log(1.05) - 0.03) / 0.02), id="below"),
+        pytest.param(0.2, 0.2, lambda t: t.sf((math.log(1.05) - 0.2) / 0.02), id="far outside"),
+    ],
+)
+def test_equivalence_is_the_larger_of_two_one_sided_tests(
+    least: float, most: float, p: object
+) -> None:
+    found = equivalent(np.array([least]), np.array([most]), np.array([0.02]), np.array([7.0]), 0.05)
+
+    assert found == pytest.approx([p(stats.t(7))])  # type: ignore[operator]
+
+
+def test_equivalence_without_an_error_is_unknown_on_the_margin() -> None:
+    bound = np.array([math.log1p(0.05)])
+
+    assert np.isnan(equivalent(bound, bound, np.zeros(1), np.ones(1), 0.05)).all()
+
+
+def test_a_decision_has_students_interval_and_tests() -> None:
+    log_ratio, error, freedom = 0.1, 0.03, 9
+    student = stats.t(freedom)
+
+    found = decide(log_ratio, [Component(error**2, freedom)])
+
+    half = student.ppf(0.975) * error
+    assert found.ratio == pytest.approx(math.exp(log_ratio))
+    assert found.low == pytest.approx(math.exp(log_ratio - half))
+    assert found.high == pytest.approx(math.exp(log_ratio + half))
+    assert found.p_different == pytest.approx(2 * student.sf(log_ratio / error))
+    assert found.p_equal == pytest.approx(student.cdf((log_ratio - math.log(1.05)) / error))
+    assert found.verdict is Verdict.FASTER
+
+
+def test_a_bias_widens_the_interval_and_both_tests() -> None:
+    log_ratio, error, freedom, bias = 0.1, 0.03, 9, 0.04
+    student = stats.t(freedom)
+
+    found = decide(log_ratio, [Component(error**2, freedom)], bias=bias)
+
+    half = student.ppf(0.975) * error + bias
+    assert math.log(found.high / found.low) == pytest.approx(2 * half)
+    assert found.p_different == pytest.approx(2 * student.sf((log_ratio - bias) / error))
+    assert found.p_equal == pytest.approx(student.cdf((log_ratio + bias - math.log(1.05)) / error))
+    assert found.verdict is Verdict.UNDECIDED
+
+
+@pytest.mark.parametrize(
+    ("log_ratio", "error", "bias", "verdict"),
+    [
+        pytest.param(0.2, 0.01, 0.0, Verdict.FASTER, id="faster"),
+        pytest.param(-0.2, 0.01, 0.0, Verdict.SLOWER, id="slower"),
+        pytest.param(0.01, 0.001, 0.0, Verdict.EQUAL, id="shown, but within the margin"),
+        pytest.param(0.2, 0.2, 0.0, Verdict.UNDECIDED, id="scatter"),
+        pytest.param(0.2, 0.01, 0.25, Verdict.UNDECIDED, id="a bias as large as the difference"),
+    ],
+)
+def test_the_verdict_of_a_difference(
+    log_ratio: float, error: float, bias: float, verdict: Verdict
+) -> None:
+    assert decide(log_ratio, [Component(error**2, 30.0)], bias=bias).verdict is verdict
+
+
+@pytest.mark.parametrize(
+    ("log_ratio", "verdict"),
+    [
+        pytest.param(0.049, Verdict.FASTER, id="just outside the margin"),
+        pytest.param(0.048, Verdict.EQUAL, id="just within the margin"),
+        pytest.param(-0.1, Verdict.SLOWER, id="slower"),
+    ],
+)
+def test_an_exact_ratio_is_always_decided(log_ratio: float, verdict: Verdict) -> None:
+    """The logarithm of the margin of 5% is 0.0488."""
+    found = decide(log_ratio, [])
+
+    assert found.verdict is verdict
+    assert found.low == found.ratio == found.high == pytest.approx(math.exp(log_ratio))
+
+
+def test_independent_variances_of_a_ratio_add() -> None:
+    parts = [Component(0.03**2, 8.0), Component(0.04**2, 12.0)]
+
+    found = decide(0.0, parts)
+
+    halves = [stats.t.ppf(0.975, part.freedom) * math.sqrt(part.variance) for part in parts]
+    assert math.log(found.high) == pytest.approx(math.hypot(*halves))

@@ -1,0 +1,152 @@
+"""Shrunk variances and the frequency of a rarer level, against planted data and invariants."""
+
+import numpy as np
+import pytest
+
+from paradnn.statistics.dependence import MINIMUM_POINTS
+from paradnn.statistics.variances import moderate_variances, rarer_level
+
+
+def sample_variances(scale: float, seed: int, points: int = 40) -> np.ndarray:
+    """Return sample variances with 4 degrees of freedom around a true variance."""
+    return scale * np.random.default_rng(seed).chisquare(4, points) / 4
+
+
+def test_shrunk_variances_have_the_unit_of_the_sample_variances() -> None:
+    variances = sample_variances(1.0, 1)
+    degrees = np.full(len(variances), 4.0)
+
+    found = moderate_variances(variances, degrees)
+    scaled = moderate_variances(100 * variances, degrees)
+
+    assert scaled.variance == pytest.approx(100 * found.variance)
+    assert scaled.freedom == pytest.approx(found.freedom)
+
+
+def test_shrunk_variances_are_between_the_sample_and_a_common_variance() -> None:
+    variances = sample_variances(2.0, 2)
+
+    found = moderate_variances(variances, np.full(len(variances), 4.0))
+
+    order = np.argsort(variances)
+    assert (np.diff(found.variance[order]) > 0).all()
+    lowest, highest = order[[0, -1]]
+    assert variances[lowest] < found.variance[lowest] < 2.0
+    assert 2.0 < found.variance[highest] < variances[highest]
+    # The weight of the common variance is d0 of d0 + d, so distances shrink by d / (d0 + d).
+    span = found.variance[highest] - found.variance[lowest]
+    sample_span = variances[highest] - variances[lowest]
+    assert span / sample_span == pytest.approx(4 / found.freedom[0])
+
+
+def test_a_sample_variance_of_zero_is_not_exact() -> None:
+    variances = np.append(sample_variances(1.0, 3), 0.0)
+
+    found = moderate_variances(variances, np.full(len(variances), 4.0))
+
+    assert 0.3 < found.variance[-1] < 1.0
+    assert found.freedom[-1] == found.freedom[0]
+
+
+def test_points_without_degrees_of_freedom_stay_as_they_are() -> None:
+    variances = np.append(sample_variances(1.0, 4), np.nan)
+    degrees = np.append(np.full(40, 4.0), 0.0)
+
+    found = moderate_variances(variances, degrees)
+
+    assert np.isnan(found.variance[-1])
+    assert found.freedom[-1] == 0.0
+    assert np.isfinite(found.variance[:-1]).all()
+
+
+def test_all_points_together_bound_the_degrees_of_freedom() -> None:
+    """Nearly equal variances would give the prior more degrees than all measurements have."""
+    variances = np.linspace(1.0, 1.001, 8)
+
+    found = moderate_variances(variances, np.full(8, 2.0))
+
+    assert (found.freedom <= 16.0).all()
+    assert found.variance == pytest.approx(np.full(8, np.median(variances)), rel=0.5)
+
+
+@pytest.mark.parametrize(
+    ("points", "is_shrunk"),
+    [
+        pytest.param(MINIMUM_POINTS - 1, False, id="too few"),
+        pytest.param(MINIMUM_POINTS, True, id="fewest"),
+    ],
+)
+def test_few_positive_variances_are_unchanged(points: int, is_shrunk: bool) -> None:
+    variances = np.append(sample_variances(1.0, 5, points), [0.0, 0.0])
+
+    found = moderate_variances(variances, np.full(points + 2, 4.0))
+
+    assert (found.variance[-1] > 0) == is_shrunk
+
+
+def test_values_of_a_hyperparameter_with_unequal_scatter_are_shrunk_separately() -> None:
+    parts = [sample_variances(1.0, 6), sample_variances(100.0, 7)]
+    axis = np.repeat([1, 2], 40)
+    degrees = np.full(80, 4.0)
+
+    found = moderate_variances(np.concatenate(parts), degrees, [np.zeros(80), axis])
+
+    separate = [moderate_variances(part, degrees[:40]) for part in parts]
+    assert found.variance == pytest.approx(np.concatenate([part.variance for part in separate]))
+    assert found.freedom == pytest.approx(np.concatenate([part.freedom for part in separate]))
+
+
+@pytest.mark.parametrize(
+    "axis",
+    [
+        pytest.param(np.tile([1, 2], 40), id="equal scatter"),
+        pytest.param(np.append(np.ones(75), np.full(5, 2)), id="a value of too few points"),
+    ],
+)
+def test_other_hyperparameters_leave_the_points_together(axis: np.ndarray) -> None:
+    variances = np.concatenate([sample_variances(1.0, 8), sample_variances(1.0, 9)])
+    variances[75:] *= 100 ** (axis[75:] == axis[79]).all()
+    degrees = np.full(80, 4.0)
+
+    found = moderate_variances(variances, degrees, [axis])
+
+    assert found.variance == pytest.approx(moderate_variances(variances, degrees).variance)
+
+
+@pytest.mark.parametrize("chance", [0.1, 0.3])
+def test_the_frequency_of_a_planted_rarer_level_is_found(chance: float) -> None:
+    """One standard error is added, so the estimate is at least the truth in most draws."""
+    random = np.random.default_rng(int(10 * chance))
+    runs = random.normal(0, 0.01, (500, 4)) + 0.5 * (random.random((500, 4)) < chance)
+
+    rarer, span = rarer_level(list(runs))
+
+    assert rarer == pytest.approx(chance, abs=0.08)
+    assert span == pytest.approx(np.ptp(runs, axis=1).max())
+
+
+def test_points_of_two_runs_have_no_levels() -> None:
+    pairs = [np.array([0.0, 1.0])] * 100
+
+    assert rarer_level(pairs) == (0.0, 0.0)
+
+
+def test_points_whose_runs_agree_exactly_count_as_one_level() -> None:
+    random = np.random.default_rng(3)
+    exact = [np.zeros(4)] * 400
+    mixed = [np.array([0.0, 0.0, 0.0, 1.0]) + random.normal(0, 1e-3, 4) for _ in range(100)]
+
+    rarer, _ = rarer_level([*exact, *mixed])
+
+    # A fifth of the points has two levels: 1 - (p^4 + (1 - p)^4) = 0.2 at p = 0.055.
+    assert rarer < 0.1
+
+
+def test_a_sample_of_many_points_represents_all() -> None:
+    random = np.random.default_rng(4)
+    runs = random.normal(0, 0.01, (3000, 3)) + 0.5 * (random.random((3000, 3)) < 0.2)
+
+    rarer, span = rarer_level(list(runs))
+
+    assert rarer == pytest.approx(0.2, abs=0.07)
+    assert span == pytest.approx(np.ptp(runs[::6], axis=1).max())
