@@ -1,11 +1,12 @@
 """Time and memory of analyses on a planted Parquet store of millions of runs.
 
-    python -m benchmarks.parquet_store --runs 10000000 --dir DIR [--keep]
+    python -m benchmarks.parquet_store --runs 10000000 [--dir DIR] [--part]
 
 Plants runs of 85 metrics, 30 params and 24 tags on 40 devices over 36 months, and runs a heat map
 and a comparison of two devices on them in separate processes. The planted truth is checked: the
-ratio of the two devices, and the ratio of two cells of the map. With `--duckdb` the same columns
-and rows are also read by DuckDB, if it is installed.
+ratio of the two devices, and the ratio of two cells of the map. `--part` plants only the files of
+these two devices, which are all that both analyses open. With `--duckdb` the same rows are also
+read by DuckDB, if it is installed.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +30,7 @@ from paradnn.store.parquet import append_table
 N_METRICS = 85
 MONTHS = 36
 FACTORS = np.geomspace(1.0, 100.0, 40)  # speed of each device
+SIDES = (9, 7)  # devices that are compared
 FIRST = np.datetime64("2023-01", "M")
 NODES = 2 ** np.arange(5, 13)
 LAYERS = 2 ** np.arange(0, 5)
@@ -46,7 +49,7 @@ found.execute("SET threads=2")
 table = found.execute(
     f"SELECT * FROM read_parquet('{folder}/*/*/*/*.parquet', hive_partitioning=true, union_by_name=true) "
     "WHERE experiment='paradnn' AND device=? AND \\"tags.kind\\"='point' AND \\"tags.outcome\\" IS NOT NULL",
-    [device]).fetch_arrow_table()
+    [device]).to_arrow_table()
 print(len(table), round(time.perf_counter() - start, 2))
 """
 #: Reads the same with this package, up to columns of codes and numbers.
@@ -68,12 +71,14 @@ def device(number: int) -> str:
     return f"Device {number}, 8 cores"
 
 
-def planted_month(month: int, runs: int, draw: np.random.Generator) -> pa.Table:
-    """Return the runs of one month with columns as `paradnn.store.parquet.to_table` returns them."""
+def planted_month(
+    month: int, runs: int, devices: Sequence[int], draw: np.random.Generator
+) -> pa.Table:
+    """Return runs of one month on some devices with columns as `paradnn.store.parquet.to_table` returns them."""
     begin = (FIRST + month).astype("datetime64[ms]").astype("int64")
     end = (FIRST + month + 1).astype("datetime64[ms]").astype("int64")
     starts = np.sort(draw.integers(begin, end, runs))
-    on = draw.integers(len(FACTORS), size=runs)
+    on = draw.choice(devices, size=runs)
     nodes = NODES[draw.integers(len(NODES), size=runs)]
     layers = LAYERS[draw.integers(len(LAYERS), size=runs)]
     batch = BATCHES[draw.integers(len(BATCHES), size=runs)]
@@ -146,7 +151,7 @@ def _ids(draw: np.random.Generator, runs: int) -> pa.Array:
     return pa.StringArray.from_buffers(runs, pa.py_buffer(offsets.tobytes()), pa.py_buffer(text))
 
 
-def plant(folder: Path, runs: int) -> None:
+def plant(folder: Path, runs: int, devices: Sequence[int]) -> None:
     """Make the store; a store that was made before is used again."""
     if folder.exists():
         return
@@ -155,7 +160,7 @@ def plant(folder: Path, runs: int) -> None:
     making = folder.with_suffix(".part")
     shutil.rmtree(making, ignore_errors=True)
     for month in range(MONTHS):
-        append_table(making, planted_month(month, runs // MONTHS, draw))
+        append_table(making, planted_month(month, runs // MONTHS, devices, draw))
     making.rename(folder)
     sizes = [path.stat().st_size for path in folder.rglob("*.parquet")]
     size = f"{len(sizes):,} files of {sum(sizes) / 1e9:.2f} GB"
@@ -191,13 +196,15 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=1_000_000)
     parser.add_argument("--dir", type=Path, help="keep the store in this folder and use it again")
     parser.add_argument("--duckdb", action="store_true", help="also read with DuckDB")
+    parser.add_argument("--part", action="store_true", help="plant only two devices of the store")
     parser.add_argument("--whole", action="store_true", help="also a heat map of every device")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         base = given.dir or Path(temporary)
         base.mkdir(parents=True, exist_ok=True)
-        folder = base / f"runs-{given.runs}"
-        plant(folder, given.runs)
+        devices = SIDES if given.part else range(len(FACTORS))
+        folder = base / f"runs-{given.runs}-on-{len(devices)}"
+        plant(folder, given.runs * len(devices) // len(FACTORS), devices)
         store = ["--store", str(folder)]
         table = base / "table.csv"
         module = ["-m", "analysis"]
@@ -212,21 +219,22 @@ def main() -> None:
             "examples_per_second",
         ]
         measured(
-            [*module, "heatmap", *shape, "--device", device(7), *store, "--csv", str(table)], base
+            [*module, "heatmap", *shape, "--device", device(SIDES[1]), *store, "--csv", str(table)],
+            base,
         )
         cells = pd.read_csv(table).set_index(["batch_size", "model.nodes"])["examples_per_second"]
         print(
             f"cells (2048, 32) / (16, 4096): {cells[2048, 32] / cells[16, 4096]:.1f}, planted {128**0.5 * 128:.1f}"
         )
-        sides = [f"device={device(number)}" for number in (9, 7)]
+        sides = [f"device={device(number)}" for number in SIDES]
         printed = measured([*module, "compare", *sides, *store, "--csv", str(table)], base)
-        print(f"planted {FACTORS[9] / FACTORS[7]:.4f}; {printed.splitlines()[0]}")
+        print(f"planted {FACTORS[SIDES[0]] / FACTORS[SIDES[1]]:.4f}; {printed.splitlines()[0]}")
         measured([*module, "runs", *store], base)
         if given.whole:
             measured([*module, "heatmap", *shape, *store, "--csv", str(table)], base)
         if given.duckdb:
             for name, program in (("pyarrow", PYARROW), ("duckdb", DUCKDB)):
-                print(name, measured(["-c", program, str(folder), device(7)], base).strip())
+                print(name, measured(["-c", program, str(folder), device(SIDES[1])], base).strip())
 
 
 if __name__ == "__main__":
