@@ -241,6 +241,11 @@ def _read_files(run: Run, stores: Sequence[str]) -> Iterator[tuple[str, bytes]]:
     if folder is not None:
         yield from _files_below(folder)
         return
+    if any(address_of(uri).is_parquet for uri in stores):
+        raise StoreError(
+            f"the files of run {run.run_id} are in the store that it was exported from: "
+            "export the .zip from there"
+        )
     from mlflow.artifacts import download_artifacts
 
     server = next((uri for uri in stores if address_of(uri).is_server), None)

@@ -370,15 +370,24 @@ def test_a_file_of_another_program_is_read(tmp_path: Path) -> None:
         pytest.param("export", "--parquet DIR", id="no target"),
         pytest.param("export x.csv --parquet {folder}", "takes no file", id="two targets"),
         pytest.param("export --parquet {store}/mlflow.db/x", "cannot be written", id="unwritable"),
+        pytest.param("export {tmp}/x.zip --store {remote}", "export the .zip from there", id="zip"),
         pytest.param("boxplot --log --store {folder}", "only from", id="log into it"),
         pytest.param("runs --store parquet:{store}", "no Parquet store at", id="other folder"),
     ],
 )
 def test_wrong_use_is_explained(
-    store: str, folder: Path, capsys: pytest.CaptureFixture[str], command: str, message: str
+    store: str,
+    folder: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+    message: str,
 ) -> None:
     base = Path(store.removeprefix("sqlite:///")).parent
-    words = [word.format(folder=folder, store=base) for word in command.split()]
+    remote = row(1)._replace(run=row(1).run._replace(artifact_uri="s3://bucket/run1/artifacts"))
+    append_runs(tmp_path / "remote", Records.of([remote]))
+    names = {"folder": folder, "store": base, "tmp": tmp_path, "remote": tmp_path / "remote"}
+    words = [word.format(**names) for word in command.split()]
     if "--store" not in words:
         words += ["--store", store]
 
