@@ -136,7 +136,7 @@ def _count(text: str) -> float:
 @program
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns 0, 1 if nothing is known, or 2 for wrong input."""
-    options = make_parser().parse_args(arguments)
+    options = make_parser().parse_intermixed_args(arguments)
     options.device = _split_devices(options.device or ())
     if options.list:
         _print_devices()

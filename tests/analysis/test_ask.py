@@ -63,6 +63,14 @@ def test_rows_keep_the_order_of_the_command_line(asked: Asked) -> None:
     assert rows == expected
 
 
+def test_keys_and_options_come_in_any_order(asked: Asked) -> None:
+    first, rest = POINT.split(" ", 1)
+
+    mixed = asked(f"{first} {DEVICES} {rest}")
+
+    assert mixed["rows"] == asked(f"{DEVICES} {POINT}")["rows"]
+
+
 def test_costs_follow_from_times_and_prices(asked: Asked) -> None:
     answer = asked(f"{PRICED} {POINT}")
 
