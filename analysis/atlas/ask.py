@@ -20,6 +20,7 @@ device has an answer.
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -29,6 +30,7 @@ from typing import Any
 
 from analysis.atlas import load as load_atlas
 from analysis.atlas import version_key
+from analysis.atlas.changes import HardwareChange, read_change
 from analysis.atlas.estimate import StepTimeEstimate, estimate_step_time
 from analysis.atlas.offer_table import offer_result
 from analysis.atlas.offers import Offer, rank_offers
@@ -94,6 +96,13 @@ def make_parser() -> Parser:
     add("--examples", type=_count, metavar="N", help="state time and cost of N examples")
     add(
         "--epochs", type=_count, metavar="N", help="with --examples: the number of passes over them"
+    )
+    add(
+        "--what-if",
+        action="append",
+        default=[],
+        metavar="CHANGE",
+        help="also answer for changed devices, such as bandwidth=2 or peak=2,memory=1.5; repeatable",
     )
     add("--list", action="store_true", help="list the devices and what was timed there")
     add(
@@ -162,12 +171,20 @@ def _answer_points(options: argparse.Namespace) -> int:
     prices = _read_prices(options)
     rows = _read_points(options.points)
     _check_job(options)
+    changes = [HardwareChange(), *map(read_change, options.what_if)]
+    if len(changes) > 1 and _HERE in options.device:
+        raise ConfigError(
+            "--what-if",
+            options.what_if[0],
+            "applies to kernels, and --device here is answered from runs",
+            "use python -m analysis whatif",
+        )
     kernels = load_kernels(options.store)
     offers = []
     for row in rows:
         model = model_from_row(row, "model")
-        for device in options.device:
-            estimate = _answer(row, device, kernels, options)
+        for device, change in itertools.product(options.device, changes):
+            estimate = _answer(row, device, kernels, options, change)
             offer = Offer(
                 row=row,
                 model=model,
@@ -270,7 +287,11 @@ def _check_engine(options: argparse.Namespace) -> None:
 
 
 def _answer(
-    row: Mapping[Any, Any], device: str, kernels: pd.DataFrame, options: argparse.Namespace
+    row: Mapping[Any, Any],
+    device: str,
+    kernels: pd.DataFrame,
+    options: argparse.Namespace,
+    change: HardwareChange,
 ) -> StepTimeEstimate:
     """Estimate the step from the device's kernels in the store if there are enough, else from the
     atlas.
@@ -281,7 +302,7 @@ def _answer(
     if kernels["device"].eq(device).any():
         try:
             atlas = own_atlas(kernels, device, row, options.similar)
-            return estimate_step_time(row, device, atlas=atlas)
+            return estimate_step_time(row, device, atlas=atlas, change=change)
         except InsufficientData as problem:
             missing = str(problem)
     elif options.similar:
@@ -292,7 +313,7 @@ def _answer(
             "measure some: paradnn train -m experiment=kernels",
         )
     try:
-        return estimate_step_time(row, device, options.engine, options.version_of)
+        return estimate_step_time(row, device, options.engine, options.version_of, change=change)
     except ConfigError:
         if missing:
             point = format_point(row, model_from_row(row))

@@ -21,6 +21,7 @@ from functools import cached_property
 from typing import Any
 
 from analysis.atlas import Atlas, TimingGroup, load, make_operation
+from analysis.atlas.changes import HardwareChange, speedup_draws
 from analysis.atlas.memory import device_memory_bytes, memory_bytes, memory_reason
 from analysis.atlas.parallel import (
     Message,
@@ -104,6 +105,11 @@ class StepTimeEstimate:
         parallel: How they share the step; empty for one device.
         memory_bytes: Lower bound of the memory that the step needs on each device; None if unknown.
         device_memory_bytes: Memory of a device by its specification; None if unknown.
+        change: How the device is changed, such as "2x bandwidth"; empty for the device as it is.
+        change_speedup: Time of the device as it is relative to that of the changed one; None
+            without a change. The errors of the kernels are common to both.
+        change_speedup_low: Lower end of its 95% interval.
+        change_speedup_high: Upper end of its 95% interval.
     """
 
     device: str
@@ -127,6 +133,10 @@ class StepTimeEstimate:
     parallel: str = ""
     memory_bytes: float | None = None
     device_memory_bytes: float | None = None
+    change: str = ""
+    change_speedup: float | None = None
+    change_speedup_low: float | None = None
+    change_speedup_high: float | None = None
 
 
 @dataclass(frozen=True)
@@ -156,6 +166,7 @@ class _Question:
     device: str
     engine: str | None
     version: str | None
+    change: HardwareChange = field(default_factory=HardwareChange)
 
     @property
     def batch(self) -> int:
@@ -261,6 +272,7 @@ def estimate_step_time(
     engine: str | None = None,
     version: str | None = None,
     atlas: Atlas | None = None,
+    change: HardwareChange | None = None,
 ) -> StepTimeEstimate:
     """Estimate the step time of a point on a device.
 
@@ -271,6 +283,7 @@ def estimate_step_time(
         engine: Engine whose kernels count; None for the preferred one.
         version: Version of the engine; None for the newest.
         atlas: Timings to use; None for the atlas of the package.
+        change: How the device is changed; None for the device as it is.
 
     Returns:
         The estimate, or the reason why the time is not known.
@@ -297,8 +310,10 @@ def estimate_step_time(
         device=atlas.device_name(name),
         engine=engine,
         version=version,
+        change=change or HardwareChange(),
     )
     estimate = _estimate(question, memory_device)
+    estimate = replace(estimate, change=question.change.label)
     if other_device:
         return _as_substitute(estimate, device, other_device)
     return estimate
@@ -314,14 +329,17 @@ def _estimate(question: _Question, memory_device: str) -> StepTimeEstimate:
     except InsufficientData as problem:
         return question.unknown(str(problem))
     needed = memory_bytes(costs, question.precision, question.compute, question.mode)
-    why = memory_reason(memory_device, needed)
+    available = device_memory_bytes(memory_device)
+    if available is not None:
+        available *= question.change.memory
+    why = memory_reason(memory_device, needed, available)
     if why:
         why += _memory_remedy(question, memory_device)
     estimate = question.unknown(why) if why else _estimate_known(question)
     return replace(
         estimate,
         memory_bytes=needed or None,
-        device_memory_bytes=device_memory_bytes(memory_device),
+        device_memory_bytes=available,
     )
 
 
@@ -334,7 +352,7 @@ def _memory_remedy(question: _Question, memory_device: str) -> str:
             continue
         costs = [phase.costs for phase in shared.phases]
         needed = memory_bytes(costs, shared.precision, shared.compute, shared.mode)
-        if not memory_reason(memory_device, needed):
+        if not memory_reason(memory_device, needed, device_memory_bytes(memory_device)):
             return f"; ask for devices={devices} parallel=tensor"
     return ""
 
@@ -582,11 +600,14 @@ def _make_phase(
     return _Phase(products, other_bytes, costs, messages)
 
 
-def sum_parts(parts: Sequence[StepPart]) -> tuple[np.ndarray, dict[str, float]]:
+def sum_parts(
+    parts: Sequence[StepPart], change: HardwareChange | None = None
+) -> tuple[np.ndarray, dict[str, float]]:
     """Draw the time of a step.
 
     Args:
         parts: All parts of the step.
+        change: How the device is changed; None for the device as it is.
 
     Returns:
         Draws of the seconds of the step (n,), and the median seconds by name of the part.
@@ -608,13 +629,16 @@ def sum_parts(parts: Sequence[StepPart]) -> tuple[np.ndarray, dict[str, float]]:
         each = np.exp(logs) + part.group.overhead_seconds
         drawn = np.array(list(counts.values()))[:, None] * each * common_errors[part.name]
         part_seconds = drawn.sum(axis=0)
+        if change is not None and change.label:
+            medians = np.median(each, axis=1)
+            part_seconds = part_seconds / speedup_draws(part.group, counts, medians, change, _DRAWS)
         if part.is_overlapped:
             # Anything from none to all of it may be hidden, within the backward pass.
             hidden = np.minimum(part_seconds, _BACKWARD_SHARE * total)
             part_seconds = part_seconds - random.random(_DRAWS) * hidden
             seconds[part.name] += float(np.median(part_seconds))
         else:
-            seconds[part.name] += float(np.median(drawn, axis=1).sum())
+            seconds[part.name] += float(np.median(part_seconds))
         total = total + part_seconds
     return total, seconds
 
@@ -638,12 +662,13 @@ def interval_of_draws(
 
 def _sum_estimate(question: _Question, parts: Sequence[StepPart]) -> StepTimeEstimate:
     """The sum of all parts with its interval, sources and caveats."""
-    kernel_total, part_seconds = sum_parts(parts)
+    kernel_total, part_seconds = sum_parts(parts, question.change)
     is_whole_step = parts[0].name == "whole step"
     operations = sum(entry.count for part in parts for entry in part.operations)
     # Other timings include what a framework needs to start a step.
     includes_launches = is_whole_step or any(part.group.dispatch_seconds for part in parts)
-    eager_total = np.maximum(kernel_total, _launch_draws(operations))
+    launch_total = question.change.overhead * _launch_draws(operations)
+    eager_total = np.maximum(kernel_total, launch_total)
     is_launched = question.is_eager or any(part.group.engine == "PyTorch" for part in parts)
     total = kernel_total
     if is_launched and not includes_launches:
@@ -663,6 +688,13 @@ def _sum_estimate(question: _Question, parts: Sequence[StepPart]) -> StepTimeEst
             f"{largest.name}: too far from the sizes that were timed there "
             f"({largest.group.description})"
         )
+    speedups: dict[str, float] = {}
+    if question.change.label and total is kernel_total:
+        # Equal draws, so that the ratio is free of the errors that both share.
+        ratios = sum_parts(parts)[0] / total
+        ends = np.quantile(ratios, (0.5, 0.025, 0.975))
+        names = ("change_speedup", "change_speedup_low", "change_speedup_high")
+        speedups = dict(zip(names, map(float, ends), strict=True))
     relevant = [part for part in parts if shares[part.name] >= _MIN_SHARE]
     extrapolated = []
     for part in relevant:
@@ -686,6 +718,7 @@ def _sum_estimate(question: _Question, parts: Sequence[StepPart]) -> StepTimeEst
         precision=question.precision,
         operations=None if includes_launches else operations,
         eager_seconds=None if includes_launches else float(np.median(eager_total)),
+        **speedups,
         devices=question.devices,
         parallel=question.parallel,
     )

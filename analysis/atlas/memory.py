@@ -43,9 +43,14 @@ def device_memory_bytes(device: str) -> float | None:
     return float(hardware.memory_bytes)
 
 
-def memory_reason(device: str, needed: float) -> str:
-    """State that a device cannot hold what a step needs; empty if it can or if it is unknown."""
-    available = device_memory_bytes(device)
+def memory_reason(device: str, needed: float, available: float | None) -> str:
+    """State that a device cannot hold what a step needs; empty if it can or if it is unknown.
+
+    Args:
+        device: Name of the device.
+        needed: Bytes that the step needs.
+        available: Bytes of its memory; None if unknown.
+    """
     hardware = device_hardware(device)
     if hardware is None or available is None or needed <= available:
         return ""

@@ -240,6 +240,9 @@ def _limits(offers: Sequence[Offer]) -> Iterator[str]:
 def _remarks(rankings: Sequence[Ranking]) -> Iterator[str]:
     """Yield the ranking's basis, the job, the cost of launches, and extrapolations."""
     known = [offer for ranking in rankings for offer in ranking.offers if offer.seconds is not None]
+    for offer in known:
+        if offer.estimate.change_speedup is not None:
+            yield _change_line(offer)
     for ranking in rankings:
         if ranking.unpriced:
             names = " and ".join(ranking.unpriced)
@@ -262,6 +265,22 @@ def _remarks(rankings: Sequence[Ranking]) -> Iterator[str]:
         if (kind, group) not in stated:
             stated.add((kind, group))
             yield f"extrapolated, {group}: {note}"
+
+
+def _change_line(offer: Offer) -> str:
+    """State how much faster a change of the device makes a step."""
+    estimate = offer.estimate
+    assert estimate.change_speedup is not None
+    assert estimate.change_speedup_low is not None
+    assert estimate.change_speedup_high is not None
+    speedup = format_with_interval(
+        (estimate.change_speedup, estimate.change_speedup_low, estimate.change_speedup_high),
+        "{:.3g}x".format,
+    )
+    return (
+        f"{estimate.change} makes {offer.label} at batch {offer.batch:,} on {estimate.device} "
+        f"{speedup} as fast"
+    )
 
 
 def _job_line(offer: Offer) -> str:
@@ -348,7 +367,7 @@ def _cell_row(offer: Offer, *, is_single: bool) -> dict[str, str]:
     """Return the texts of a row, the same keys for all offers; empty texts for missing values."""
     estimate = offer.estimate
     row = {"device": estimate.device, "devices": "", "model": "", "mode": "", "precision": ""}
-    row |= {"compile": "", "batch": f"{offer.batch:,}"}
+    row |= {"change": estimate.change, "compile": "", "batch": f"{offer.batch:,}"}
     if estimate.devices > 1:
         row["devices"] = f"{estimate.devices} {estimate.parallel}"
     if not is_single:

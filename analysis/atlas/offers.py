@@ -112,9 +112,12 @@ class Offer:
     def machine(self) -> str:
         """The device, with the number of devices if there are several."""
         estimate = self.estimate
+        name = estimate.device
+        if estimate.change:
+            name = f"{name} with {estimate.change}"
         if estimate.devices == 1:
-            return estimate.device
-        return f"{estimate.devices} x {estimate.device} ({estimate.parallel})"
+            return name
+        return f"{estimate.devices} x {name} ({estimate.parallel})"
 
     @property
     def seconds(self) -> PositiveInterval | None:

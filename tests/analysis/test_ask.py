@@ -327,6 +327,8 @@ REJECTED = [
     pytest.param("--tokens 1e9 --examples 5", "give one of them", id="two-jobs"),
     pytest.param("--price H20=2", "did you mean H200? add --device 'H20'", id="misspelled-price"),
     pytest.param("--price nothing", "--price=nothing", id="unknown-table"),
+    pytest.param("--what-if bandwith=2", "did you mean bandwidth", id="misspelled-change"),
+    pytest.param("--what-if peak=0", "peak=0: is not a positive factor", id="no-factor"),
     pytest.param("--figure a.bmp", "name a .png, .svg or .pdf file", id="figure-ending"),
 ]
 
@@ -367,3 +369,33 @@ def test_collectives_of_the_atlas_cover_the_proposed_numbers_of_devices() -> Non
         if group.kind == "collective":
             counts = set(group.timings["m"])
             assert {2, 4} <= counts <= {2, 4, 8}
+
+
+def test_more_bandwidth_speeds_up_what_memory_limits(asked: Asked) -> None:
+    """A single token of a large model reads each weight once; a long prompt multiplies."""
+    sizes = "model=llama3-8b precision=bfloat16 batch_size=1"
+    change = "--what-if bandwidth=2 --what-if peak=2"
+
+    reading = asked(f"--device H100 {sizes} mode=generate {change}")["rows"]
+    multiplying = asked(
+        f"--device H100 {sizes} model.sequence_length=4096 mode=inference {change}"
+    )["rows"]
+
+    for rows, helpful, useless in ((reading, 1, 2), (multiplying, 2, 1)):
+        plain = rows[0]
+        assert plain["change_speedup"] is None
+        assert 1.5 < rows[helpful]["change_speedup"] < 2.05
+        assert rows[useless]["change_speedup"] < 1.25
+        ratio = plain["seconds"] / rows[helpful]["seconds"]
+        assert rows[helpful]["change_speedup"] == pytest.approx(ratio, rel=0.03)
+
+
+def test_more_memory_holds_a_larger_model(asked: Asked) -> None:
+    words = "--device H100 model=qwen3-32b precision=bfloat16 mode=generate batch_size=256"
+
+    plain, larger = asked(f"{words} generate.prompt=1000 --what-if memory=4")["rows"]
+
+    assert (plain["fits"], larger["fits"]) == (False, True)
+    assert larger["device_memory_bytes"] == 4 * plain["device_memory_bytes"]
+    assert plain["seconds"] is None
+    assert larger["seconds"] > 0

@@ -1,0 +1,123 @@
+"""A changed device: how much faster the parts of a step become by `paradnn.forecast.upgrades`.
+
+The model is fitted to the timings of each part on the device as it is. Communication does not
+change.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+
+from analysis.atlas import TimingGroup
+from analysis.lazy import np
+from paradnn.core.errors import ConfigError
+from paradnn.core.words import did_you_mean
+from paradnn.families.operations import Operation
+
+#: Draws of a speedup.
+_DRAWS = 200
+
+
+@dataclass(frozen=True)
+class HardwareChange:
+    """Factors on the properties of a device.
+
+    Attributes:
+        bandwidth: Factor on the memory bandwidth.
+        peak: Factor on the arithmetic rate.
+        overhead: Factor on the overhead of each operation; 0.5 halves it.
+        memory: Factor on the size of the memory.
+    """
+
+    bandwidth: float = 1.0
+    peak: float = 1.0
+    overhead: float = 1.0
+    memory: float = 1.0
+
+    @property
+    def label(self) -> str:
+        """The factors that differ from 1, such as "2x bandwidth"."""
+        factors = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        return ", ".join(f"{value:g}x {name}" for name, value in factors.items() if value != 1)
+
+
+def read_change(text: str) -> HardwareChange:
+    """Read a value of --what-if, such as "bandwidth=2,peak=1.5".
+
+    Raises:
+        ConfigError: A name is unknown, or a factor is not a positive number.
+    """
+    names = [entry.name for entry in fields(HardwareChange)]
+    factors = {}
+    for word in text.split(","):
+        name, _, value = word.partition("=")
+        if name not in names:
+            hint = did_you_mean(name, names)
+            raise ConfigError(
+                "--what-if",
+                word,
+                "is not a property of a device",
+                f"{hint}write for example bandwidth=2, or one of {', '.join(names)}",
+            )
+        factors[name] = _positive_factor(word, value)
+    return HardwareChange(**factors)
+
+
+def _positive_factor(word: str, text: str) -> float:
+    try:
+        factor = float(text)
+    except ValueError:
+        factor = math.nan
+    if not 0 < factor < math.inf:
+        raise ConfigError(
+            "--what-if", word, "is not a positive factor", "write for example bandwidth=2"
+        )
+    return factor
+
+
+def speedup_draws(
+    group: TimingGroup,
+    counts: Mapping[Operation, float],
+    seconds: Sequence[float],
+    change: HardwareChange,
+    draws: int,
+) -> np.ndarray:
+    """Draw the factor by which operations become faster.
+
+    Args:
+        group: Timings of such operations on the device as it is.
+        counts: The operations (n), and how many times each runs.
+        seconds: Predicted seconds (n,) of one run of each.
+        change: The changed device.
+        draws: Number of draws.
+
+    Returns:
+        The factors (draws,).
+    """
+    if group.kind == "collective":
+        return np.ones(draws)
+    from paradnn.forecast.upgrades import OperationLimits, TimedWork, Upgrade, predict_speedups
+
+    timed = group.timings
+    fit = OperationLimits.fit(
+        TimedWork.single(
+            timed["flops"].to_numpy(dtype="float64"),
+            timed["bytes"].to_numpy(dtype="float64"),
+            timed["seconds"].to_numpy(dtype="float64"),
+        )
+    )
+    calls = np.array(list(counts.values()))
+    work = TimedWork(
+        flops=np.array([operation.flops for operation in counts]),
+        bytes=np.array([operation.bytes for operation in counts]),
+        calls=calls,
+        owner=np.zeros(len(calls), dtype="intp"),
+        seconds=np.array([float(calls @ np.asarray(seconds))]),
+    )
+    gains = np.log([change.peak, change.bandwidth, 1 / change.overhead])
+    upgrade = Upgrade(gains=gains, covariance=np.zeros((3, 3)), scatter=0.0)
+    predicted = predict_speedups(work, fit, upgrade, draws=_DRAWS)
+    chosen = np.random.default_rng(3).integers(0, _DRAWS, draws)
+    return np.asarray(np.exp(predicted.log_speedups[0][chosen]))
