@@ -7,7 +7,7 @@ change.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from analysis.atlas import TimingGroup
@@ -80,7 +80,7 @@ def _positive_factor(word: str, text: str) -> float:
 def speedup_draws(
     group: TimingGroup,
     counts: Mapping[Operation, float],
-    seconds: Sequence[float],
+    seconds: np.ndarray,
     change: HardwareChange,
     draws: int,
 ) -> np.ndarray:
@@ -114,7 +114,7 @@ def speedup_draws(
         bytes=np.array([operation.bytes for operation in counts]),
         calls=calls,
         owner=np.zeros(len(calls), dtype="intp"),
-        seconds=np.array([float(calls @ np.asarray(seconds))]),
+        seconds=np.array([float(calls @ seconds)]),
     )
     gains = np.log([change.peak, change.bandwidth, 1 / change.overhead])
     upgrade = Upgrade(gains=gains, covariance=np.zeros((3, 3)), scatter=0.0)

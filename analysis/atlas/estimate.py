@@ -688,7 +688,7 @@ def _sum_estimate(question: _Question, parts: Sequence[StepPart]) -> StepTimeEst
             f"{largest.name}: too far from the sizes that were timed there "
             f"({largest.group.description})"
         )
-    speedups: dict[str, float] = {}
+    speedups: dict[str, Any] = {}
     if question.change.label and total is kernel_total:
         # Equal draws, so that the ratio is free of the errors that both share.
         ratios = sum_parts(parts)[0] / total
