@@ -55,13 +55,14 @@ def runs(folder: Path) -> list[dict[str, str | float]]:
 
 
 class Planted(NamedTuple):
-    """A finished run that was not measured; `start` in ms."""
+    """A finished run that was not measured; `start` and `end` in ms (a second later if None)."""
 
     run_id: str
     start: int
     params: Mapping[str, object]
     tags: Mapping[str, object]
     metrics: Mapping[str, float]
+    end: int | None = None
 
 
 def fill(path: Path, planted: Iterable[Planted]) -> None:
@@ -86,7 +87,7 @@ def fill(path: Path, planted: Iterable[Planted]) -> None:
                 run.run_id,
                 run.run_id,
                 run.start,
-                run.start + 1000,
+                run.start + 1000 if run.end is None else run.end,
                 "FINISHED",
                 "active",
                 "",

@@ -557,6 +557,9 @@ def planted_runs(frame: pd.DataFrame) -> Iterator[Planted]:
     """Return the rows of a frame as runs; NaN was not recorded."""
     for number, row in enumerate(frame.to_dict("records")):
         start = int(row.pop("start_time").timestamp() * 1000)
+        end = row.pop("end_time", None)
+        if end is not None:
+            end = int(end.timestamp() * 1000)
         named = {
             "model.name": row.pop("family"),
             "kind": "point",
@@ -570,7 +573,7 @@ def planted_runs(frame: pd.DataFrame) -> Iterator[Planted]:
         held.pop(TRUTH, None)
         metrics = {key: held.pop(key) for key in [*held] if key in METRICS}
         params = {key: held.pop(key) for key in [*held] if key.startswith(_PARAMS)}
-        yield Planted(f"{number:032x}", start, params, held, metrics)
+        yield Planted(f"{number:032x}", start, params, held, metrics, end)
 
 
 @cache
@@ -746,18 +749,20 @@ def lost_at_random(random: Random, ratio: float = 1.0) -> pd.DataFrame:
 def two_tasks(random: Random, named: bool) -> pd.DataFrame:
     """Two tasks of one sweep at the same time, each 4% off, with a side each.
 
+    A run takes a minute; those of B begin half a minute after those of A.
+
     Args:
         random: Source of the noise.
         named: Whether the runs record the session of their task.
     """
-    hours = mixed(random)
     logs = noise(random) + random.normal(0, 0.04, (2, 1, 1))
     sides = []
     for number, side in enumerate("AB"):
-        columns = {}
+        hours = (random.permutation(81).reshape(27, 3) + number / 2) / 60
+        one = plant(side, logs[number], hours)
         if named:
-            columns = {"session_id": side}
-        sides.append(plant(side, logs[number], hours[number], **columns))
+            one = one.assign(session_id=side)
+        sides.append(one.assign(end_time=one["start_time"] + pd.Timedelta("1min")))
     return pd.concat(sides)
 
 

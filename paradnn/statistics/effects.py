@@ -169,7 +169,8 @@ class Schedule:
         turn: (n,) number of the turn. Sessions of one side without one of the other side between
             them are one turn, since runs that are near in time are similar.
         host: (n,) label of the host.
-        driver: (n,) label of the driver within its session.
+        driver: (n,) label of the driver within its session. Runs without a recorded session that
+            overlap in time are of different drivers.
         hours: (n,) start of each run; NaN if it is unknown.
         is_random: Whether the order of all runs is known to be random.
         times_known: Whether the sessions are known.
@@ -230,6 +231,7 @@ class Schedule:
         if "session_id" in runs:
             names = runs["session_id"].astype("object").fillna("").to_numpy()
             driver = np.array([f"{n} {name}" for n, name in zip(session_code, names, strict=True)])
+        driver = _separate_overlapping(driver, runs)
         time_of_day = False
         turn = session_code
         if np.isfinite(times).all() and len(runs):
@@ -511,6 +513,43 @@ def side_effects(
         if shared is not None:
             effects.append(shared)
     return [*schedule.effects(session, priors), *effects]
+
+
+def _separate_overlapping(driver: np.ndarray, runs: pd.DataFrame) -> np.ndarray:
+    """Return labels of drivers in which no two runs of a driver overlap in time.
+
+    A driver measures one point after the other. A run follows the one that ended last before its
+    start. Recorded sessions name their drivers.
+
+    Args:
+        driver: (n,) labels by session.
+        runs: The n runs, with their start and end where these are known.
+    """
+    if "end_time" not in runs or "start_time" not in runs:
+        return driver
+    start, end = (
+        runs[name].to_numpy(dtype="datetime64[ns]") for name in ("start_time", "end_time")
+    )
+    is_open = ~(np.isnat(start) | np.isnat(end))
+    if "session_id" in runs:
+        is_open &= (runs["session_id"].fillna("").astype(str) == "").to_numpy()
+    separate = driver.astype(object)
+    for rows in _groups(pd.factorize(driver)[0]) if is_open.any() else ():
+        rows = rows[is_open[rows]]
+        rows = rows[np.argsort(start[rows], kind="stable")]
+        if not (start[rows][1:] < end[rows][:-1]).any():
+            continue
+        lanes: list[np.datetime64] = []
+        for row in rows:
+            free = [place for place, last in enumerate(lanes) if last <= start[row]]
+            if free:
+                lane = max(free, key=lambda place: lanes[place])
+                lanes[lane] = end[row]
+            else:
+                lane = len(lanes)
+                lanes.append(end[row])
+            separate[row] = f"{driver[row]}, task {lane}"
+    return separate
 
 
 def _squared_sums(labels: np.ndarray, weights: np.ndarray) -> float:

@@ -221,3 +221,37 @@ def test_lost_replicates_are_taken_for_the_slowest() -> None:
 )
 def test_decisions(log_ratio: float, error: float, verdict: str) -> None:
     assert decide(log_ratio, [Component(error**2, 20.0)]).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("minutes", "drivers"),
+    [
+        pytest.param(1.0, 2, id="tasks at once, one side each"),
+        pytest.param(0.4, 1, id="one task, sides in turn"),
+    ],
+)
+def test_runs_that_overlap_in_time_are_of_different_drivers(minutes: float, drivers: int) -> None:
+    """A starts every minute, B half a minute later; no session is recorded."""
+    duration = pd.Timedelta(minutes=minutes)
+    a = runs_at(np.arange(10) * MINUTE)
+    b = runs_at((np.arange(10) + 0.5) * MINUTE)
+    sides = [side.assign(end_time=side["start_time"] + duration) for side in (a, b)]
+    schedule = Schedule.of(*sides)
+    assert len(np.unique(schedule.driver)) == drivers
+    names = [effect.name for effect in side_effects(*sides)]
+    assert ("drivers" in names) == (drivers == 2)
+    recorded = [side.assign(session_id="one") for side in sides]
+    assert len(np.unique(Schedule.of(*recorded).driver)) == 1
+
+
+def test_tasks_that_both_measure_both_sides_cancel() -> None:
+    """Two tasks are busy all the time, and each takes the sides by turns."""
+    starts = np.arange(20)
+    first = starts % 2 == 0
+    hours = np.concatenate([starts, starts + 0.5]) * MINUTE
+    is_a = np.concatenate([first, first])
+    sides = [runs_at(hours[is_a]), runs_at(hours[~is_a])]
+    sides = [side.assign(end_time=side["start_time"] + pd.Timedelta("59s")) for side in sides]
+    schedule = Schedule.of(*sides)
+    assert len(np.unique(schedule.driver)) == 2
+    assert "drivers" not in [effect.name for effect in side_effects(*sides)]
