@@ -40,11 +40,14 @@ class VariancePrior:
         scale: Standard deviation s0 that the prior expects; 0.05 is 5% of the step time.
         freedom: Degrees of freedom d0, the weight of the prior in deviations.
         source: The data that the scale is from.
+        is_floor: Whether data that scatter less than the prior expects never replace it, since they
+            may have missed what scatters more.
     """
 
     scale: float
     freedom: float
     source: str
+    is_floor: bool = False
 
     def update(self, variance: float = 0.0, freedom: float = 0.0) -> Component:
         """Return the posterior variance after a sample variance with its degrees of freedom.
@@ -66,6 +69,8 @@ class VariancePrior:
         if freedom < _FEWEST_TO_CONTRADICT or variance <= 0:
             return False
         ratio = variance / self.scale**2
+        if self.is_floor and ratio < 1:
+            return False
         below = float(stats.f.cdf(ratio, freedom, self.freedom))
         return min(below, 1 - below) < _CONTRADICTION_P
 

@@ -69,10 +69,10 @@ def test_the_score_is_a_trimmed_mean_whose_interval_holds_it_in_19_of_20(
 def test_one_run_has_the_interval_of_the_prior() -> None:
     score = olympic_mean([3.0])
 
-    # Student's t with the two degrees of freedom of the prior.
-    reach = stats.t.ppf(0.975, 2) * 0.2
+    # Student's t with the four degrees of freedom of the prior.
+    reach = stats.t.ppf(0.975, 4) * 0.4
     assert score.value == 3.0
-    assert score.low == pytest.approx(3.0 * (1 - reach), rel=0.01)  # its error is simulated
+    assert score.low == pytest.approx(3.0 * math.exp(-reach))
     assert score.high == pytest.approx(3.0 * math.exp(reach))
 
 
@@ -291,3 +291,26 @@ def test_seeds_of_two_modes_cover_the_ratio_of_two_platforms(count: int) -> None
         assert answer.high is not None
         covered += answer.low <= 1 <= answer.high
     assert covered >= 90
+
+
+@pytest.mark.parametrize("count", [4, 6, 10])
+@pytest.mark.parametrize("share", [1 / 6, 1 / 3, 1 / 2])
+def test_the_score_of_seeds_with_two_modes_covers_its_mean(count: int, share: float) -> None:
+    """A share of the seeds takes twice as long; the truth is the mean of many such scores."""
+    random = np.random.default_rng(count)
+
+    def draw(rows: int) -> np.ndarray:
+        is_slow = random.random((rows, count)) < share
+        return np.exp(math.log(2) * is_slow + random.normal(0, 0.05, (rows, count)))
+
+    truth = float(np.sort(draw(20_000), axis=1)[:, 1:-1].mean())
+    scores = [olympic_mean(list(row)) for row in draw(300)]
+
+    covered = np.mean([score.low <= truth <= score.high for score in scores])
+    # A true rate of 95% falls below 92% of 300 in 1% of the cases; the seed is fixed.
+    assert covered >= 0.92
+
+
+def test_seeds_that_agree_keep_the_width_that_a_missed_mode_needs() -> None:
+    agreeing = olympic_mean([1.0, 1.01, 1.02, 1.03])
+    assert agreeing.high / agreeing.value > 1.3
