@@ -94,7 +94,7 @@ def test_sum_of_operations_is_fitted_from_the_time_of_the_step() -> None:
     flops = 10 ** random.uniform(7, 12, 320)
     moved = 10 ** random.uniform(6, 10, 320)
     calls = np.tile([1.0, 2.0, 8.0, 30.0], 80)
-    steps = np.bincount(owner, calls * seconds_of(flops, moved))
+    steps = np.asarray(np.bincount(owner, calls * seconds_of(flops, moved)), dtype=float)
     work = TimedWork(flops=flops, bytes=moved, calls=calls, owner=owner, seconds=steps)
     gains = (1.0, 2.0, 1.0)
 
