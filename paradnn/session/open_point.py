@@ -76,6 +76,7 @@ class OpenPoint:
         results: Results of the processes so far.
         load: Load average of the host at the start; None if unknown.
         memory_limit: Limit of the host memory of the last process, in bytes.
+        system_samples: Samples of the system while its processes ran.
     """
 
     point: Point
@@ -89,6 +90,7 @@ class OpenPoint:
     results: list[PointResult] = field(default_factory=list)
     load: float | None = field(default_factory=load_average)
     memory_limit: int | None = None
+    system_samples: list[MetricSnapshot] = field(default_factory=list)
 
     @property
     def wanted(self) -> int:
@@ -158,5 +160,7 @@ class OpenPoint:
                     replace(results[-1], outcome="crash", reason=reason, answer=None, news=[]),
                 ]
         return replace(
-            record, tags={**record.tags, **overrun_tags(point, environment, record.metrics)}
+            record,
+            tags={**record.tags, **overrun_tags(point, environment, record.metrics)},
+            history=[*record.history, *self.system_samples],
         )

@@ -55,6 +55,7 @@ from paradnn.session.record import point_tags, priced, profile_tags, run_name
 from paradnn.session.run_records import RunRecords
 from paradnn.session.signals import end_with_processes, interruptible
 from paradnn.session.sweep_run import end_parent, end_shared_sweep, open_parent
+from paradnn.session.system_metrics import SystemSampler, is_requested, sampling_seconds
 from paradnn.session.turns import BlockTurns
 from paradnn.session.workers import Limits, WorkerKey, WorkerPool
 from paradnn.store.journal import Journal, PartialResults
@@ -692,7 +693,13 @@ class _Session:
                 self.reporter.phase(text)
 
         request = self._request(entry, side)
-        result = self.pool.measure(WorkerKey.of(point, side), request, limits, report)
+        sampler = None
+        if is_requested():
+            sampler = SystemSampler(sampling_seconds(), entry.claim.start_time)
+        with sampler or contextlib.nullcontext():
+            result = self.pool.measure(WorkerKey.of(point, side), request, limits, report)
+        if sampler:
+            entry.system_samples += sampler.samples
         if point.hosts > 1 and result.outcome != "ok":
             require_answers()
         return result

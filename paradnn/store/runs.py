@@ -133,7 +133,7 @@ class Record:
         start_time: Unix milliseconds.
         end_time: Unix milliseconds.
         description: Text that the UI shows.
-        history: Metrics with one value per epoch.
+        history: Metrics with several values: one per block, window, epoch or sample.
     """
 
     name: str

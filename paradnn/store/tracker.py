@@ -82,12 +82,6 @@ def open_tracker(settings: Tracking, notify: Callable[[str], None]) -> Journal:
 
 def _unused_variables() -> Iterator[str]:
     """Yield a line for each of MLflow's variables that is set but not used by ParaDnn."""
-    if os.environ.get("MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING", "").lower() in ("true", "1"):
-        yield (
-            "MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING is not used: sampling the system would disturb"
-            " the timed steps. Every run has its peak memory, the load by other processes and,"
-            " where the host reports it, its energy"
-        )
     experiment = os.environ.get("MLFLOW_EXPERIMENT_ID")
     if experiment and "MLFLOW_RUN_ID" not in os.environ:  # `mlflow run` sets both
         yield (

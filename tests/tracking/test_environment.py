@@ -72,8 +72,19 @@ def test_the_experiment_of_the_environment_is_written_and_read(store: Store) -> 
 
 @pytest.mark.framework
 def test_variables_that_are_not_used_are_named(store: Store) -> None:
-    variables = {"MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING": "true", "MLFLOW_EXPERIMENT_ID": "5"}
-    done = succeeded(["paradnn.train", *TINY], store, **variables)
-    assert "MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING is not used: " in done.stderr
+    done = succeeded(["paradnn.train", *TINY], store, MLFLOW_EXPERIMENT_ID="5")
     assert "MLFLOW_EXPERIMENT_ID=5 is not used: " in done.stderr
     assert experiments(store) == {"paradnn": 1}
+    assert store.query("SELECT key FROM metrics WHERE key LIKE 'system/%'") == []
+
+
+@pytest.mark.framework
+def test_system_metrics_are_sampled_on_request(store: Store) -> None:
+    succeeded(["paradnn.train", *TINY], store, MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING="true")
+    [point] = store.runs()
+    query = "SELECT run_uuid, value FROM metrics WHERE key = 'system/cpu_utilization_percentage'"
+    shares = store.query(query)
+    assert shares
+    for run_id, value in shares:
+        assert run_id == point["run_id"]
+        assert 0 <= value <= 100

@@ -356,5 +356,7 @@ def page(title: str, lines: Sequence[str], charts: Sequence[Chart | BarChart]) -
     for number, chart in enumerate(charts):
         left = _GAP + number % 2 * (WIDTH + _GAP)
         place = top + number // 2 * (HEIGHT + _GAP)
-        parts.append(f'<g class="chart" transform="translate({left} {place})">{chart}</g>')
+        # The pointer reaches a chart only where something is drawn.
+        ground = f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>'
+        parts.append(f'<g class="chart" transform="translate({left} {place})">{ground}{chart}</g>')
     return "".join([*parts, "</svg>\n"])

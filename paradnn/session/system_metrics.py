@@ -1,0 +1,107 @@
+"""MLflow's system metrics: processor, memory, disk, network and GPU while a point is measured.
+
+The samples stay in memory until the point is recorded, so the store is not written during the
+blocks. A sample takes 0.16 ms of processor time without a GPU: at one per second, 0.016% of a core.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from paradnn.core.metric import MetricSnapshot
+from paradnn.session.run_series import MOST_VALUES
+
+if TYPE_CHECKING:
+    from mlflow.system_metrics.metrics.base_metrics_monitor import BaseMetricsMonitor
+
+_SWITCH = "MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING"
+_INTERVAL = "MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL"
+_DEFAULT_INTERVAL = 1.0  # seconds; MLflow's own, 10 s, is longer than most points
+
+
+def is_requested() -> bool:
+    """Return whether MLflow's variable requests system metrics."""
+    return os.environ.get(_SWITCH, "").lower() in ("true", "1")
+
+
+def sampling_seconds() -> float:
+    """Return the interval between samples; a value that is not positive counts as absent."""
+    with contextlib.suppress(ValueError):
+        given = float(os.environ.get(_INTERVAL, ""))
+        if 0 < given < threading.TIMEOUT_MAX:
+            return given
+    return _DEFAULT_INTERVAL
+
+
+class SystemSampler:
+    """Sample the system in a thread within a `with` block.
+
+    Attributes:
+        samples: The samples so far, fewer than `MOST_VALUES`. Their step is the time since the
+            start of the run in ms. MLflow shows metrics that begin with system/ in a separate tab.
+
+    Args:
+        interval: Seconds between two samples; doubled whenever there are `MOST_VALUES`.
+        start_time: Start of the run in Unix milliseconds.
+    """
+
+    def __init__(self, interval: float, start_time: int) -> None:
+        self.samples: list[MetricSnapshot] = []
+        self._interval = interval
+        self._monitors = _monitors()
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._start_time = start_time
+
+    def __enter__(self) -> Self:
+        self._collect()  # utilizations are means since the previous call
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._end.set()
+        self._thread.join()
+        self._sample()  # a short point has at least one
+
+    def _run(self) -> None:
+        while not self._end.wait(self._interval):
+            self._sample()
+
+    def _sample(self) -> None:
+        now = round(1e3 * time.time())
+        self.samples.append(MetricSnapshot(now - self._start_time, now, self._collect()))
+        if len(self.samples) >= MOST_VALUES:
+            del self.samples[::2]
+            self._interval *= 2
+
+    def _collect(self) -> dict[str, float]:
+        values: dict[str, float] = {}
+        for monitor in self._monitors:
+            with contextlib.suppress(Exception):  # a counter that fails costs no result
+                monitor.collect_metrics()
+                for name, value in monitor.aggregate_metrics().items():
+                    values[f"system/{name}"] = float(value)
+            monitor.clear_metrics()
+        return values
+
+
+def _monitors() -> list[BaseMetricsMonitor]:
+    from mlflow.system_metrics.metrics.cpu_monitor import CPUMonitor
+    from mlflow.system_metrics.metrics.disk_monitor import DiskMonitor
+    from mlflow.system_metrics.metrics.gpu_monitor import GPUMonitor
+    from mlflow.system_metrics.metrics.network_monitor import NetworkMonitor
+
+    monitors: list[BaseMetricsMonitor] = [CPUMonitor(), DiskMonitor(), NetworkMonitor()]
+    with contextlib.suppress(Exception):  # the host has no NVIDIA GPU
+        monitors.append(GPUMonitor())
+    return monitors
