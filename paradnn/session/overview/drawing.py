@@ -1,6 +1,6 @@
 """Charts as SVG text, drawn in about a millisecond without a library.
 
-Matplotlib takes some 0.3 s for a page like that of a run, in which the driver would hold up the
+Matplotlib takes 0.45 s of processor time for four charts, in which the driver would hold up the
 next point. A chart is a list of marks on two axes; a page places charts in a grid.
 """
 
@@ -40,7 +40,7 @@ Text = Callable[[float], str]
 
 
 def plain_number(value: float) -> str:
-    """Return a number with as many digits as it has, at most six."""
+    """Return a number with at most six significant digits, without trailing zeros."""
     return f"{value:,.6g}"
 
 
