@@ -161,7 +161,7 @@ def test_missing_sections_name_their_requirements(page: str) -> None:
     ).text
     assert "Scaling over devices" in missing
     assert "no measured run records how many" in missing
-    assert "measure with a real input pipeline, such as data=images" in missing
+    assert "measure with a real input pipeline: python -m paradnn.train" in missing
     assert "fault of this tool" not in page
 
 
