@@ -202,7 +202,7 @@ def answer(
     raise rejection
 
 
-class _Part(NamedTuple):
+class _HomogeneousPart(NamedTuple):
     """Populations that are used together, the others, and what the used ones share."""
 
     used: list[Population]
@@ -210,7 +210,7 @@ class _Part(NamedTuple):
     shared: str
 
 
-def _homogeneous_parts(frame: pd.DataFrame, selection: Selection) -> Iterator[_Part]:
+def _homogeneous_parts(frame: pd.DataFrame, selection: Selection) -> Iterator[_HomogeneousPart]:
     """Yield parts of a frame, each more homogeneous than the one before.
 
     The largest populations come first; of equally large ones, the one that was measured last.
@@ -231,12 +231,14 @@ def _homogeneous_parts(frame: pd.DataFrame, selection: Selection) -> Iterator[_P
         populations, key=lambda population: -protocol_sizes[population.value("protocol_id")]
     )
 
-    def first_of_each(ordered: Sequence[Population], keys: Sequence[str], shared: str) -> _Part:
+    def first_of_each(
+        ordered: Sequence[Population], keys: Sequence[str], shared: str
+    ) -> _HomogeneousPart:
         found: dict[object, Population] = {}
         for population in ordered:
             found.setdefault(tuple(population.value(key) for key in keys), population)
         used = list(found.values())
-        return _Part(used, [each for each in populations if each not in used], shared)
+        return _HomogeneousPart(used, [each for each in populations if each not in used], shared)
 
     yield first_of_each(by_protocol, ("device", "environment_id"), "one protocol")
     yield first_of_each(populations, ("device",), "one protocol and environment")
@@ -244,7 +246,7 @@ def _homogeneous_parts(frame: pd.DataFrame, selection: Selection) -> Iterator[_P
         yield first_of_each([population], (), "one protocol and environment")
 
 
-def _describe_part(frame: pd.DataFrame, part: _Part, words: Sequence[str]) -> Paragraph:
+def _describe_part(frame: pd.DataFrame, part: _HomogeneousPart, words: Sequence[str]) -> Paragraph:
     """State which runs were used, and the commands for the others.
 
     Args:
