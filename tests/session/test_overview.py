@@ -219,6 +219,14 @@ def test_texts_are_no_markup() -> None:
     assert any("<script>alert('a & b')</script>" in text for text in texts)
 
 
+def test_a_long_reason_is_wrapped_and_not_cut() -> None:
+    reason = " ".join(f"word{number}" for number in range(100))
+    of = recorded(POINT, answered(timing(BLOCKS, steady=False, steady_reason=reason)))
+    texts = [element.text or "" for element in picture(of).findall(f"{SVG}text")]
+    assert reason in " ".join(texts)
+    assert max(map(len, texts)) < 190
+
+
 def test_a_picture_that_fails_costs_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> dict[str, str]:
         raise ValueError("no room")

@@ -229,7 +229,7 @@ def distribution_chart(
     """
     fewest = max(map(len, processes))
     values = [value for process in processes for value in process]
-    x = ChartAxis.log("share of the requests", [1.0, max(10.0, float(fewest))], _percentile)
+    x = ChartAxis.log("percentile", [1.0, max(10.0, float(fewest))], _percentile)
     shown = values if limit is None else [*values, limit]
     chart = Chart(title, x, ChartAxis.linear("latency (ms)", shown, has_zero=True))
     for number, process in enumerate(processes):

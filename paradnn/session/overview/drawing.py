@@ -7,6 +7,7 @@ next point. A chart is a list of marks on two axes; a page places charts in a gr
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -334,14 +335,15 @@ def page(title: str, lines: Sequence[str], charts: Sequence[Chart | BarChart]) -
 
     Args:
         title: The title.
-        lines: Lines of text below the title; a long one is shortened.
+        lines: Lines of text below the title; a long one is wrapped.
         charts: The charts, row by row.
     """
     width = 2 * WIDTH + 3 * _GAP
-    top = 44 + _LINE * len(lines)
+    most = int((width - 2 * _GAP) / _CHARACTER)
+    texts = [part for line in lines for part in textwrap.wrap(line, most)]
+    top = 44 + _LINE * len(texts)
     rows = math.ceil(len(charts) / 2)
     height = top + rows * (HEIGHT + _GAP) + _GAP
-    most = int((width - 2 * _GAP) / _CHARACTER)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
         f'height="{height}" font-family="DejaVu Sans, Helvetica, Arial, sans-serif" '
@@ -350,9 +352,9 @@ def page(title: str, lines: Sequence[str], charts: Sequence[Chart | BarChart]) -
         f'<text x="{_GAP}" y="32" font-size="20" font-weight="bold">'
         f"{escape(_shortened(title, most // 2))}</text>",
     ]
-    for number, line in enumerate(lines, 1):
+    for number, text in enumerate(texts, 1):
         place = 34 + _LINE * number
-        parts.append(f'<text x="{_GAP}" y="{place}">{escape(_shortened(line, most))}</text>')
+        parts.append(f'<text x="{_GAP}" y="{place}">{escape(text)}</text>')
     for number, chart in enumerate(charts):
         left = _GAP + number % 2 * (WIDTH + _GAP)
         place = top + number // 2 * (HEIGHT + _GAP)
