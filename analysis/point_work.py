@@ -41,7 +41,7 @@ _MAX_SPREAD = 0.5
 _FIT_SETTINGS = ("family", "mode", "compile", "framework.name", "model.direction")
 
 
-class _Part(NamedTuple):
+class _TimedPart(NamedTuple):
     """One measured time of a point, with its operations.
 
     Attributes:
@@ -245,14 +245,14 @@ def point_work(points: pd.DataFrame, types: pd.DataFrame) -> PointWork:
         is_timed = pd.Series(False, index=points.index)
     points = points[is_timed].reset_index(drop=True)
     tables = dict(iter(types.groupby("run_id", sort=False)))
-    parts: list[_Part] = []
+    parts: list[_TimedPart] = []
     fixed: list[np.ndarray] = []
     profiled = []
     has_work = np.zeros(len(points), dtype=bool)
     for place, row in enumerate(points.to_dict("records")):
         position = len(fixed)
         table = tables.get(row["run_id"])
-        found: list[_Part] = []
+        found: list[_TimedPart] = []
         if table is not None:
             found, fixed_seconds = _profiled_parts(position, row, table)
         is_profiled = bool(found)
@@ -287,7 +287,7 @@ def point_work(points: pd.DataFrame, types: pd.DataFrame) -> PointWork:
 
 def _profiled_parts(
     position: int, row: Mapping[Any, Any], table: pd.DataFrame
-) -> tuple[list[_Part], np.ndarray]:
+) -> tuple[list[_TimedPart], np.ndarray]:
     """Return the types of operation of a profile, and the seconds of its fixed time.
 
     A table may count the operations of many steps, so work is a rate times the seconds of a step.
@@ -306,14 +306,14 @@ def _profiled_parts(
         kind = "products" if is_product[index] else "other operations"
         group = (_PROFILE, str(row["device"]), str(row.get("precision")), kind)
         operation = (float(flops[index]), float(moved[index]), float(calls[index]))
-        parts.append(_Part(position, group, float(seconds[index]), [operation]))
+        parts.append(_TimedPart(position, group, float(seconds[index]), [operation]))
     known = float(seconds[is_input | is_transfer | is_known].sum())
     waiting = float(seconds[is_input].sum())
     exchange = float(seconds[is_transfer].sum())
     return parts, np.array([waiting, exchange, max(0.0, step - known)])
 
 
-def _whole_step(position: int, row: Mapping[Any, Any]) -> tuple[list[_Part], np.ndarray]:
+def _whole_step(position: int, row: Mapping[Any, Any]) -> tuple[list[_TimedPart], np.ndarray]:
     """Return a step as one measured time, and the seconds of its fixed time."""
     step = float(row["step_time_ms"]) / 1e3
     infeed = float(row.get("infeed_fraction", 0.0) or 0.0)
@@ -324,7 +324,7 @@ def _whole_step(position: int, row: Mapping[Any, Any]) -> tuple[list[_Part], np.
         return [], np.zeros(len(FIXED))
     settings = [str(row.get(name, "")) for name in _FIT_SETTINGS]
     group = ("step", str(row["device"]), str(row.get("precision")), *settings)
-    part = _Part(position, group, (1 - infeed) * step, operations)
+    part = _TimedPart(position, group, (1 - infeed) * step, operations)
     return [part], np.array([infeed * step, 0.0, 0.0])
 
 
