@@ -4,6 +4,7 @@
 #   make test             install, then lint, type-check and test; FAST=1 omits tests that need a framework or are slow
 #   make test-long        statistical tests with enough draws to estimate error rates; run before a release
 #   make test-pages       run every command of README and the tutorial, in order
+#   make test-browser     open the pages of MLflow in Chromium, which is installed if it is missing
 #   make test-frameworks  the same models in TensorFlow, JAX and PyTorch, in a separate environment
 #   make test-cluster     tracking servers, PostgreSQL, Slurm and Ray, with drivers killed; installs missing packages
 #   make test-oldest      the fast tests with the lowest versions that pyproject.toml admits
@@ -17,7 +18,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PORT ?= 5000
 
-.PHONY: demo tour docs test gate test-long test-pages test-frameworks test-cluster test-oldest test-newest test-gpu gpu-wheels lint lint-style format ui install install-dev benchmarks clean
+.PHONY: demo tour docs test gate test-long test-pages test-browser test-frameworks test-cluster test-oldest test-newest test-gpu gpu-wheels lint lint-style format ui install install-dev benchmarks clean
 
 install: $(VENV)/.installed
 install-dev: $(VENV)/.installed-dev
@@ -87,6 +88,12 @@ test-long: install-dev
 test-pages: install-dev
 	$(BIN)/python -m pytest -m pages tests/test_readme.py tests/test_wheel.py
 
+# PICTURES=FOLDER saves a picture of each page there.
+test-browser: install-dev
+	@command -v chromium chromium-browser google-chrome >/dev/null || \
+	  { $(APT) update -qq && $(APT) install -y -qq --no-install-recommends chromium; }
+	BROWSER_PICTURES=$(PICTURES) $(BIN)/python -m pytest -m browser tests/browser
+
 FRAMEWORKS := .venv-frameworks
 test-frameworks: $(FRAMEWORKS)/.installed
 	$(FRAMEWORKS)/bin/python -m pytest tests/worker/test_framework_agreement.py tests/worker/test_frameworks.py tests/worker/test_kernels.py tests/worker/test_engines.py
@@ -97,7 +104,7 @@ $(FRAMEWORKS)/.installed: pyproject.toml constraints.txt
 	touch $@
 
 # Both lanes ignore constraints.txt and resolve again each time. The ranges of pyproject.toml are what they showed.
-FAST_MARKS := not framework and not slow and not pages and not long
+FAST_MARKS := not framework and not slow and not pages and not long and not browser
 test-oldest: RESOLUTION := --resolution lowest-direct
 test-newest: RESOLUTION := --prerelease allow --upgrade
 test-oldest test-newest: install-dev

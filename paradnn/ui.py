@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from paradnn.cli.parser import Parser
 from paradnn.cli.program import program
 from paradnn.core.errors import ConfigError, NoStoreError, StoreError
-from paradnn.store.address import StoreAddress, address_of, settle
+from paradnn.store.address import StoreAddress, address_of, migration_remedy, settle
 from paradnn.store.client import client_of, store_errors
 from paradnn.store.reader import open_reader
 from paradnn.store.runs import Query
@@ -118,7 +118,9 @@ def _require_database(address: StoreAddress) -> None:
             f"{address.public} is read-only: record it in a store with python -m analysis import"
         )
     if not address.is_sql or (address.database and not address.database.is_file()):
-        remedy = "measure first, with python -m paradnn.train, or give --store"
+        remedy = migration_remedy(address) or (
+            "measure first, with python -m paradnn.train, or give --store"
+        )
         raise NoStoreError(f"no tracking store at {address.public}: {remedy}")
 
 

@@ -181,7 +181,11 @@ def environment(store: Store | None = None, **further: str) -> dict[str, str]:
     environ = {
         key: value for key, value in os.environ.items() if not key.startswith(("MLFLOW_", "HYDRA_"))
     }
-    return environ | ({"MLFLOW_TRACKING_URI": store.uri} if store else {}) | further
+    # Only tests of the page draw it, which takes seconds.
+    fixed = {"PARADNN_PAGE": "false"}
+    if store:
+        fixed["MLFLOW_TRACKING_URI"] = store.uri
+    return environ | fixed | further
 
 
 def process(

@@ -20,6 +20,7 @@ from paradnn.config.identity import Identity
 from paradnn.config.settings import Tracking
 from paradnn.config.tasks import SweepInfo
 from paradnn.session.design import DesignResult, Summary
+from paradnn.session.sweep_page import SweepPage
 from paradnn.session.sweep_run import end_parent, open_parent
 from paradnn.store.address import address_of
 from paradnn.store.mlflow_store import MlflowStore
@@ -79,7 +80,8 @@ class Sweep:
         self.tracker.record(claim, whole, dict)
 
     def end(self) -> None:
-        end_parent(self.tracker, self.info, Summary(total=4), DesignResult())
+        no_page = SweepPage(Tracking(page=False), self.info, print)
+        end_parent(self.tracker, self.info, Summary(total=4), DesignResult(), no_page)
 
 
 def half(store: Store, name: str = "20260101-1") -> Sweep:

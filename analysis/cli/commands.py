@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from inspect import cleandoc
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from analysis.audit import AuditOptions, audit
 from analysis.cli.answer import answer, load_selection
@@ -341,6 +341,59 @@ def _report(options: ReportOptions, selection: Selection) -> None:
     print(f"Open it in a browser: {opener} {shlex.quote(str(target))}")
 
 
+@dataclass(frozen=True, kw_only=True)
+class SweepPageOptions(Arguments):
+    """Options of `sweep-page`."""
+
+    sweep: str | None = option(
+        None,
+        "the tag sweep_id of the sweep's run (default: the newest sweep)",
+        metavar="SWEEP_ID",
+        positional=True,
+    )
+    out: str = option(".", "the folder to write into", metavar="FOLDER")
+    log: bool = option(False, "also store the files with the sweep's run")
+    only: Literal["page", "report"] | None = option(
+        None, "write only the page with its table, or only the report"
+    )
+
+
+def _sweep_page(options: SweepPageOptions, selection: Selection) -> None:
+    """Write the page of a sweep with interactive figures, its table of points, and its report.
+
+    A sweep's run in MLflow gets the same files when the sweep ends; --log adds them to the run of
+    an older one. They open without a network.
+    """
+    from analysis.sweep_page.page import (
+        log_files,
+        sweep_frame,
+        write_sweep_page,
+        write_sweep_report,
+    )
+
+    experiment = _single_experiment(selection, default_experiment())
+    sweep, frame = sweep_frame(selection.written, experiment, options.sweep)
+    folder = Path(options.out)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        problem = f"cannot be made ({error.strerror})"
+        raise ConfigError("--out", options.out, problem, "name a folder") from None
+    sweep_id = str(sweep["sweep_id"].iloc[0])
+    files = []
+    if options.only != "report":
+        files += write_sweep_page(folder, sweep, frame)
+    if options.only != "page":
+        chosen = Selection(
+            store=selection.store, experiment=(experiment,), tag=(("sweep_id", sweep_id),)
+        )
+        files += write_sweep_report(folder, frame, chosen)
+    if options.log:
+        log_files(files, str(sweep["run_id"].iloc[0]), selection.written)
+    names = ", ".join(path.name for path in files)
+    print(f"{counted(len(frame), 'run')} of sweep {sweep_id}: {names} in {folder}")
+
+
 #: Deprecated name of a command -> present name.
 RENAMED_COMMANDS = {"beside": "compare-published"}
 
@@ -376,6 +429,15 @@ _STORE_COMMANDS = (
         summary="every analysis the runs allow as one HTML page: figures, numbers, what is missing",
         example="python -m analysis report --out report.html",
         action=_report,
+    ),
+    SubCommand(
+        name="sweep-page",
+        options=SweepPageOptions,
+        summary="the page of one sweep as its run in MLflow shows it: interactive figures and a "
+        "table of points",
+        example="python -m analysis sweep-page --out sweep",
+        action=_sweep_page,
+        selects_runs=False,
     ),
 )
 

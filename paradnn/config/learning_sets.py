@@ -7,6 +7,7 @@ pixels, pixels, channels) and classes (examples,).
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,10 @@ from paradnn.families import FAMILIES
 
 if TYPE_CHECKING:
     import numpy as np
+
+
+#: Tag that identifies the examples that a run read from files.
+DIGEST_TAG = "data_digest"
 
 
 class SetSizes(NamedTuple):
@@ -375,3 +380,9 @@ def set_file(data: Pictures) -> Path:
     path = _folder().path / f"{data.name}-{set_file.cache_info().misses}.npz"
     np.savez(path, **arrays)
     return path
+
+
+@cache
+def set_digest(data: Pictures) -> str:
+    """Return a hash of the examples of a set, which identifies its contents; raises DataError."""
+    return hashlib.sha256(set_file(data).read_bytes()).hexdigest()[:16]

@@ -1,6 +1,7 @@
 """The settings of a command that are not part of a point: the store, the sweep, resume, prices."""
 
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -45,10 +46,25 @@ class Tracking:
         120.0, "seconds to wait for a store that does not answer", low=0.0, high=_DAY
     )
 
+    page: bool | None = option(
+        None,
+        "draw figures and a table of a sweep into its run when it ends, which takes seconds; null: "
+        "PARADNN_PAGE, else true",
+    )
+
     @property
     def experiment_name(self) -> str:
         """The experiment that runs go into."""
         return self.experiment or default_experiment()
+
+    @property
+    def draws_page(self) -> bool:
+        """Whether a sweep gets its page."""
+        if self.name == "offline":
+            return False
+        if self.page is None:
+            return os.environ.get("PARADNN_PAGE", "true").lower() not in ("0", "false")
+        return self.page
 
 
 @dataclass(frozen=True)

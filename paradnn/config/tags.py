@@ -28,6 +28,7 @@ RESERVED = frozenset(
         "compile_note",
         "contended",
         "contended_reason",
+        "data_digest",
         "design",
         "design_end",
         "device",

@@ -37,6 +37,7 @@ from paradnn.core.words import counted
 from paradnn.session.design import DesignResult, Summary
 from paradnn.session.progress import Reporter
 from paradnn.session.signals import interruptible
+from paradnn.session.sweep_page import SweepPage
 from paradnn.session.sweep_run import end_parent, open_parent, shared_row, shared_summary
 from paradnn.store.address import address_of
 from paradnn.store.journal import Journal
@@ -233,7 +234,8 @@ def launch_sweep(points: Sequence[Point], settings: Settings, sweep: SweepInfo) 
             summary.total = max(summary.total, len(points))
         _add_reports(summary, jobs, len(points))
         tracker.unregister(is_complete=True)
-        end_parent(tracker, sweep, summary, DesignResult(summary.conclusion))
+        page = SweepPage(settings.tracking, sweep, reporter.say)
+        end_parent(tracker, sweep, summary, DesignResult(summary.conclusion), page)
         summary.where = tracker.where
     if jobs.failure and not has_drivers and not is_interrupted:
         raise ParadnnError(

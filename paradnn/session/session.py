@@ -54,13 +54,22 @@ from paradnn.session.progress import Reporter
 from paradnn.session.record import point_tags, priced, profile_tags, run_name
 from paradnn.session.run_records import RunRecords
 from paradnn.session.signals import end_with_processes, interruptible
+from paradnn.session.sweep_page import SweepPage
 from paradnn.session.sweep_run import end_parent, end_shared_sweep, open_parent
 from paradnn.session.system_metrics import SystemSampler, is_requested, sampling_seconds
 from paradnn.session.turns import BlockTurns
 from paradnn.session.workers import Limits, WorkerKey, WorkerPool
 from paradnn.store.journal import Journal, PartialResults
 from paradnn.store.leases import Heartbeat, Lease, Owner
-from paradnn.store.runs import Claim, Finished, Record, ResumePolicy, wanted_extras
+from paradnn.store.runs import (
+    EARLIER_POINTS,
+    Claim,
+    Finished,
+    Record,
+    ResumePolicy,
+    SweepRun,
+    wanted_extras,
+)
 from paradnn.store.tracker import open_tracker
 
 #: Largest number of points that are open together.
@@ -162,6 +171,7 @@ class _Session:
         self._lost: list[OpenPoint] = []  # points that other drivers took over
         self._points: Sequence[Point] = ()
         self._planned: Mapping[str, int] | None = None
+        self._earlier_points: list[str] = []  # runs of other sweeps that replace a measurement
         self._start_clock()
 
     @property
@@ -203,6 +213,15 @@ class _Session:
                 own_tags=self.settings.tracking.tags,
             )
             self._register(self.sweep)
+            self._record_earlier_points()
+
+    def _record_earlier_points(self) -> None:
+        """Record the skipped points of earlier sweeps, which the page of this one shows too."""
+        if self._earlier_points:
+            table = {"columns": ["run_id"], "data": [[run_id] for run_id in self._earlier_points]}
+            self.tracker.annotate_sweep(
+                SweepRun(status="RUNNING", description="", artifacts={EARLIER_POINTS: table})
+            )
 
     def _register(self, sweep: SweepInfo) -> None:
         """Register this driver with its sweep, and warn about drivers on the same cores."""
@@ -269,10 +288,11 @@ class _Session:
         conclusion = conclude()
         summary.conclusion = conclusion.text
         if self.sweep and summary.parent:
+            page = SweepPage(self.settings.tracking, self.sweep, self.reporter.say)
             if self._shared_sweep_id:
-                end_shared_sweep(self.tracker, self.sweep, self._points, summary, conclusion)
+                end_shared_sweep(self.tracker, self.sweep, self._points, summary, conclusion, page)
             else:
-                end_parent(self.tracker, self.sweep, summary, conclusion)
+                end_parent(self.tracker, self.sweep, summary, conclusion, page)
         summary.where = self.tracker.where
         summary.problem = self.tracker.problem
         return summary
@@ -318,6 +338,8 @@ class _Session:
             if accepted:
                 if self.resume.is_of_sweep(accepted.tags):
                     of_sweep.add(identity)
+                else:
+                    self._earlier_points.append(accepted.run_id)
                 self._skip(identity, accepted)
                 if not self.sweep:  # a single point: show the stored result
                     self.summary.rows.append(self._stored_row(point, accepted))

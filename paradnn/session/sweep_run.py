@@ -14,6 +14,7 @@ from paradnn.config.tasks import SweepInfo
 from paradnn.core.errors import StoreError
 from paradnn.core.words import counted, without_secrets
 from paradnn.session.design import DesignResult, RecordedPoint, Summary
+from paradnn.session.sweep_page import SweepPage
 from paradnn.store.journal import Journal
 from paradnn.store.leases import planned_points
 from paradnn.store.runs import Finished, SweepRun
@@ -49,9 +50,21 @@ def open_parent(
 
 
 def end_parent(
-    tracker: Journal, sweep: SweepInfo, summary: Summary, conclusion: DesignResult
+    tracker: Journal,
+    sweep: SweepInfo,
+    summary: Summary,
+    conclusion: DesignResult,
+    page: SweepPage,
 ) -> None:
-    """Close the parent run of a sweep with its counts and the result of its design."""
+    """Close the parent run of a sweep with its counts, its page, and the result of its design.
+
+    Args:
+        tracker: Records the runs.
+        sweep: The sweep.
+        summary: Counts of its points.
+        conclusion: Result of its design.
+        page: Draws its page.
+    """
     state = "interrupted" if summary.interrupted else "finished"
     points = counted(summary.total, "point")
     paragraphs = [
@@ -67,15 +80,15 @@ def end_parent(
         status = "FAILED"
     else:
         status = "FINISHED"
-    tracker.close_sweep(
-        SweepRun(
-            status=status,
-            description="\n\n".join(filter(None, paragraphs)),
-            metrics={**metrics, **conclusion.metrics},
-            artifacts=conclusion.artifacts,
-            tags=conclusion.tags,
-        )
+    end = SweepRun(
+        status=status,
+        description="\n\n".join(filter(None, paragraphs)),
+        metrics={**metrics, **conclusion.metrics},
+        artifacts=conclusion.artifacts,
+        tags=conclusion.tags,
     )
+    tracker.close_sweep(page.add_to(end, summary))
+    page.log_report(summary)
 
 
 def shared_summary(tracker: Journal, sweep: SweepInfo, points: Sequence[Point]) -> Summary:
@@ -130,6 +143,7 @@ def end_shared_sweep(
     points: Sequence[Point],
     own: Summary,
     conclusion: DesignResult,
+    page: SweepPage,
 ) -> None:
     """End this driver's part of a shared sweep, and the sweep if no other process is left.
 
@@ -139,6 +153,7 @@ def end_shared_sweep(
         points: Points of the sweep.
         own: Summary of this driver.
         conclusion: Result of the sweep's design.
+        page: Draws its page.
     """
     if conclusion.metrics or conclusion.artifacts:
         tracker.annotate_sweep(
@@ -161,4 +176,4 @@ def end_shared_sweep(
         return
     whole.interrupted = own.interrupted
     whole.seconds = time.time() - own.started
-    end_parent(tracker, sweep, whole, DesignResult(whole.conclusion))
+    end_parent(tracker, sweep, whole, DesignResult(whole.conclusion), page)

@@ -152,6 +152,28 @@ def address_of(uri: str | None = None) -> StoreAddress:
         ) from None
 
 
+def migration_remedy(address: StoreAddress) -> str:
+    """Return how to read a folder in which MLflow keeps runs as files; empty for other addresses.
+
+    Args:
+        address: An address at which no database exists.
+    """
+    if address.database is not None:
+        folder: Path | None = address.database.parent
+    else:
+        folder = local_folder(address.uri)
+    try:
+        is_file_store = folder is not None and any(folder.glob("*/meta.yaml"))
+    except OSError:
+        return ""
+    if not is_file_store or folder is None:
+        return ""
+    source = folder.absolute()
+    # MLflow looks for the store in a folder "mlruns" of the source, or in the source itself.
+    command = f"mlflow migrate-filestore --source {source} --target sqlite:///{source}/mlflow.db"
+    return f"the folder is a file store of MLflow; {command} makes a database of it"
+
+
 def locate(uri: str | None, *, write: bool = True) -> StoreAddress:
     """Return the address of `uri` and check that it can be a store.
 
@@ -164,7 +186,7 @@ def locate(uri: str | None, *, write: bool = True) -> StoreAddress:
     """
     address = address_of(uri)
     if not address.is_sql and not address.is_server:
-        remedy = (
+        remedy = migration_remedy(address) or (
             "give sqlite:///path/of/mlflow.db, a database or the http address of an mlflow server"
         )
         raise StoreError(f"tracking.uri={address.public}: no tracking store; {remedy}")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import os
 import random
 import secrets
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from paradnn.config.identity import Identity
+from paradnn.config.learning_sets import DIGEST_TAG
 from paradnn.config.settings import Tracking
 from paradnn.core.errors import (
     DataError,
@@ -31,7 +33,7 @@ from paradnn.core.errors import (
 from paradnn.core.metric import MetricSnapshot
 from paradnn.core.scratch import Scratch
 from paradnn.store import runs
-from paradnn.store.address import address_of, local_folder, locate, settle
+from paradnn.store.address import StoreAddress, address_of, local_folder, locate, settle
 from paradnn.store.claims import (
     Entry,
     RunIndex,
@@ -97,6 +99,7 @@ class MlflowStore(RunIndex):
 
     def __init__(self, settings: Tracking) -> None:
         self._address = locate(settings.uri)
+        _require_no_workspace(self._address)
         self._parent: str | None = None
         self._parents: dict[str, str] = {}  # sweep id -> id of its run
         self._owner = owner_tag()
@@ -569,10 +572,28 @@ class MlflowStore(RunIndex):
         # The last batch contains the outcome.
         first = max(0, len(numbers) + len(params) + len(tags) - _MOST_VALUES)
         self._log_numbers(run_id, numbers[:first])
+        self._log_data_set(run_id, record)
         self._client.log_batch(run_id, metrics=numbers[first:], params=params, tags=tags)
         self._client.set_terminated(run_id, status_of(record.outcome), end)
         self._require_present()
         return run_id
+
+    def _log_data_set(self, run_id: str, record: Record) -> None:
+        """Log the set of examples that a run read, which MLflow shows as its dataset."""
+        from mlflow.entities import Dataset, DatasetInput, InputTag
+
+        digest = record.tags.get(DIGEST_TAG)
+        if digest is None:
+            return
+        source = {"uri": record.params.get("data.path", "")}
+        data = Dataset(
+            name=record.params["data.name"],
+            digest=digest,
+            source_type="local",
+            source=json.dumps(source),
+        )
+        context = InputTag("mlflow.data.context", "training")
+        self._client.log_inputs(run_id, datasets=[DatasetInput(data, [context])])
 
     def _log_numbers(self, run_id: str, numbers: Sequence[Metric]) -> None:
         """Log metrics in batches.
@@ -605,6 +626,16 @@ class MlflowStore(RunIndex):
             get_artifact_repository(address, tracking_uri=self._address.uri).log_artifacts(
                 str(folder)
             )
+
+
+def _require_no_workspace(address: StoreAddress) -> None:
+    """Raise StoreError if the environment selects a workspace that a database cannot write."""
+    workspace = os.environ.get("MLFLOW_WORKSPACE", "").strip()
+    if address.is_sql and workspace not in ("", "default"):
+        raise StoreError(
+            f"tracking.uri={address.public}: MLFLOW_WORKSPACE={workspace} selects a workspace, and "
+            "only a tracking server writes into one; give its address, or unset the variable"
+        )
 
 
 def _numbers(moments: Sequence[MetricSnapshot]) -> list[Metric]:

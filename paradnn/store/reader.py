@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from paradnn.core.errors import StoreError
 from paradnn.core.metric import bare_name
-from paradnn.store.address import StoreAddress
+from paradnn.store.address import StoreAddress, migration_remedy
 from paradnn.store.client import client_of, store_errors
 from paradnn.store.runs import Query, Row, Run, number
 
@@ -67,10 +67,12 @@ def open_reader(
 
         return ParquetReader(address)
     if not address.is_sql and not address.is_server:
-        raise StoreError(
-            f"no tracking store at {address.public}: give the path of an mlflow.db, of a Parquet store or of a .zip of results, the "
-            "address of a database such as sqlite:///path/of/mlflow.db, or the http address of an mlflow server"
+        remedy = migration_remedy(address) or (
+            "give the path of an mlflow.db, of a Parquet store or of a .zip of results, the "
+            "address of a database such as sqlite:///path/of/mlflow.db, or the http address of an "
+            "mlflow server"
         )
+        raise StoreError(f"no tracking store at {address.public}: {remedy}")
     if way == "sql" and not address.is_sql:
         raise StoreError(f"reader=sql: {address.public} has no tables to read; use reader=api")
     if address.is_sql:

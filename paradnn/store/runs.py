@@ -4,6 +4,7 @@ The module defines the schema version, outcome tags, claims and resume rules. It
 query and row types of every store reader, and the defaults of params added by later versions.
 """
 
+import json
 import math
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -42,6 +43,17 @@ DRIVER_LEASE = "mlflow.paradnn.driver."
 #: Params added by later versions, with the value that applies to every earlier run, formatted as
 #: in the store.
 ADDED_PARAMS: Mapping[str, str] = as_params(added_defaults())
+
+#: Table of a sweep's run: ids of the points that earlier sweeps had measured and this one skipped.
+EARLIER_POINTS = "earlier_points.json"
+#: Tag that names the tables among a run's artifacts, for MLflow.
+LOGGED_TABLES = "mlflow.loggedArtifacts"
+
+
+def tables_tag(names: Iterable[str]) -> str:
+    """Return the value of the tag `LOGGED_TABLES` for tables with the given names."""
+    return json.dumps([{"path": name, "type": "table"} for name in names])
+
 
 #: Outcome tags of runs that are not points. Their names differ from `outcome`, so that a count of
 #: outcomes counts only points.

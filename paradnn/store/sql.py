@@ -26,7 +26,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from paradnn.core.errors import NoStoreError, StoreError
 from paradnn.core.metric import bare_name, stored_names
-from paradnn.store.address import StoreAddress
+from paradnn.store.address import StoreAddress, migration_remedy
 from paradnn.store.client import one_line_of, require_usable, store_errors
 from paradnn.store.runs import DRIVER_LEASE, OUTCOME_TAGS, Query, Row, Run, Values, number
 
@@ -119,10 +119,11 @@ def engine_of(address: StoreAddress, *, pooled: bool = False) -> sa.Engine:
 def _sqlite_file_url(url: sa.URL, address: StoreAddress) -> sa.URL:
     """Return the URL with which SQLite opens the file of a store without creating it."""
     if not (url.database and Path(url.database).is_file()):
-        raise NoStoreError(
-            f"no tracking store at {address.public}: measure first with python -m paradnn.train, "
-            "import with python -m analysis import-archive, or name another with --store"
+        remedy = migration_remedy(address) or (
+            "measure first with python -m paradnn.train, import with python -m analysis "
+            "import-archive, or name another with --store"
         )
+        raise NoStoreError(f"no tracking store at {address.public}: {remedy}")
     path = Path(url.database).absolute()
     options = {"mode": "rw", "uri": "true"}
     # A write-ahead log needs new files next to the database. If the folder is read-only and

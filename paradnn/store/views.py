@@ -150,7 +150,7 @@ def view_tags() -> Mapping[str, str]:
             }
         )
         # MLflow lists the newest view first.
-        for position, (key, view) in enumerate(reversed(VIEWS.items()))
+        for position, (key, view) in enumerate(reversed(list(VIEWS.items())))
     }
 
 

@@ -1,10 +1,12 @@
 """Training to an accuracy from the command line, and its run: a real model on real digits."""
 
+import json
 import signal
 import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from paradnn.config.outcome import PointResult
@@ -49,6 +51,29 @@ def test_digits_are_learned_and_every_epoch_is_a_step_of_its_metric(store: Store
     assert metrics["best_accuracy"] == max(value for _, value in accuracy)
     again = run([*LEARN, "learn.epochs_after=2"], store)
     assert "Already in the store" in again.stdout
+
+
+def test_examples_from_a_file_are_a_dataset_in_mlflow(store: Store, tmp_path: Path) -> None:
+    from mlflow import MlflowClient
+
+    path = tmp_path / "own.npz"
+    random = np.random.default_rng(0)
+    np.savez(
+        path,
+        x_train=random.integers(0, 256, (20, 8, 8), dtype="uint8"),
+        y_train=np.arange(20) % 2,
+        x_test=random.integers(0, 256, (5, 8, 8), dtype="uint8"),
+        y_test=np.arange(5) % 2,
+    )
+    command = [*LEARN, "model.output_size=2", "batch_size=4", "data=npz", f"data.path={path}"]
+
+    succeeded([*command, "learn.target=0.01", "learn.epochs=1"], store)
+
+    [point] = store.runs()
+    [logged] = MlflowClient(store.uri).get_run(point["run_id"]).inputs.dataset_inputs
+    assert (logged.dataset.name, logged.dataset.digest) == ("npz", point["data_digest"])
+    assert json.loads(logged.dataset.source) == {"uri": str(path)}
+    assert [(tag.key, tag.value) for tag in logged.tags] == [("mlflow.data.context", "training")]
 
 
 @pytest.fixture

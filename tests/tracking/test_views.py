@@ -9,7 +9,7 @@ from paradnn.config.settings import Tracking
 from paradnn.store.address import address_of
 from paradnn.store.mlflow_store import MlflowStore
 from paradnn.store.views import VIEWS, is_outdated, run_link, view_link, view_tags
-from tests.conftest import Store
+from tests.conftest import Store, run
 
 PREFIX = "mlflow.sharedViewState."
 #: What the front end of MLflow 3.17 reads of a chart, by its type.
@@ -38,6 +38,14 @@ def test_mlflow_finds_and_sorts_runs_as_a_view_states(store: Store) -> None:
         assert (
             set(state["columnOrder"]) == set(state["columnWidths"]) > set(state["selectedColumns"])
         )
+
+
+def test_a_workspace_is_rejected_for_a_database(store: Store) -> None:
+    done = run(["paradnn.train", "model=fc"], store, MLFLOW_WORKSPACE="team")
+
+    assert done.returncode == 2
+    assert "MLFLOW_WORKSPACE=team selects a workspace" in done.stderr
+    assert store.query("SELECT * FROM runs") == []
 
 
 def test_an_experiment_of_an_earlier_version_gets_the_views(store: Store) -> None:

@@ -18,6 +18,7 @@ from paradnn.config.learning_sets import (
     Mnist,
     NpzFile,
     PictureFolder,
+    set_digest,
     set_file,
 )
 from paradnn.core.errors import DataError, UnavailableError
@@ -304,6 +305,15 @@ def test_an_npz_file_has_the_names_of_keras_mnist(tmp_path: Path) -> None:
     with np.load(tmp_path / "own.npz") as file:
         assert np.array_equal(arrays["heldout"][..., 0], file["x_test"])
         assert np.array_equal(arrays["training_classes"], file["y_train"])
+
+
+def test_the_digest_of_a_set_is_that_of_its_examples(tmp_path: Path) -> None:
+    same = [NpzFile(path=str(npz(tmp_path / name))) for name in ("a.npz", "b.npz")]
+    other = NpzFile(path=str(npz(tmp_path / "c.npz", y_train=np.arange(20) % 2)))
+
+    digests = [set_digest(data) for data in (*same, other)]
+
+    assert digests[0] == digests[1] != digests[2]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from paradnn.config.learning_sets import SETS, Pictures, set_file
+from paradnn.config.learning_sets import DIGEST_TAG, SETS, Pictures, set_digest, set_file
 from paradnn.config.rules import PointRules
 from paradnn.core.channel import plain_fields
 from paradnn.core.errors import ConfigError, require_value
@@ -212,9 +212,13 @@ class Learn(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, Pha
             for epoch in _epochs(result)
             if epoch.resumed
         ]
-        if not resumed:
-            return {}
-        return {"resumed_after_epoch": ", ".join(resumed)}
+        data = measured.point.data
+        tags = {}
+        if isinstance(data, Pictures) and getattr(data, "path", None):
+            tags[DIGEST_TAG] = set_digest(data)
+        if resumed:
+            tags["resumed_after_epoch"] = ", ".join(resumed)
+        return tags
 
     def artifacts(self, measured: Measured, title: str) -> dict[str, Any]:
         epochs = _epochs(measured.results[0])

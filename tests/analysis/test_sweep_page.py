@@ -1,0 +1,181 @@
+"""The page of a sweep: its figures and its table against planted points."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.ceilings import BANDWIDTH, PEAK
+from analysis.sweep_page.figures import Figure, sweep_figures, sweep_points
+from analysis.sweep_page.page import points_table, write_sweep_page
+from tests.analysis.planted import grid, runs
+
+RATE = "examples_per_second"
+
+
+def planted(**columns: Any) -> pd.DataFrame:
+    """Return nine points whose rate is 10 per node and example; the largest is out of memory."""
+    points = grid(nodes=(64, 256, 1024), layers=(4,), batches=(16, 64, 256))
+    rate = (
+        10.0 * points["model.nodes"].to_numpy("float64") * points["batch_size"].to_numpy("float64")
+    )
+    frame = runs(
+        points,
+        examples_per_second=rate,
+        examples_per_second_low=0.9 * rate,
+        examples_per_second_high=1.2 * rate,
+        flops_utilization=rate / rate.max(),
+        arithmetic_intensity=points["batch_size"].astype("float64") / 4,
+        flops_per_second=1e6 * rate,
+        steady=True,
+        **columns,
+    )
+    is_largest = (frame["model.nodes"] == 1024) & (frame["batch_size"] == 256)
+    frame.loc[is_largest, "outcome"] = "oom_device"
+    measured = [name for name in frame if str(name).startswith(("examples", "flops", "arithm"))]
+    frame.loc[is_largest, measured] = np.nan
+    return frame
+
+
+def figures(frame: pd.DataFrame) -> dict[str, Figure]:
+    return {figure.title: figure for figure in sweep_figures(sweep_points(frame))}
+
+
+def test_a_point_has_its_interval_at_its_place_on_log_axes() -> None:
+    figure = figures(planted())["Throughput over the swept axes"]
+
+    trace = next(trace for trace in figure.traces if trace["visible"] and trace["name"] == "fc")
+    place = trace["text"].index("fc 4x256 b64")
+    assert trace["x"][place] == 64
+    assert trace["y"][place] == pytest.approx(10 * 256 * 64)
+    assert trace["error_y"]["array"][place] == pytest.approx(0.2 * 10 * 256 * 64)
+    assert trace["error_y"]["arrayminus"][place] == pytest.approx(0.1 * 10 * 256 * 64)
+    assert (figure.layout["xaxis"]["type"], figure.layout["yaxis"]["type"]) == ("log", "log")
+
+
+def test_lines_connect_points_that_differ_only_in_the_axis() -> None:
+    figure = figures(planted())["Throughput over the swept axes"]
+
+    trace = next(trace for trace in figure.traces if trace["visible"] and trace["name"] == "fc")
+    lines: list[list[str]] = [[]]
+    for name, x in zip(trace["text"], trace["x"], strict=True):
+        if x is None:
+            lines.append([])
+        else:
+            lines[-1].append(name)
+    assert sorted(line for line in lines if line) == [
+        ["fc 4x1024 b16", "fc 4x1024 b64"],
+        ["fc 4x256 b16", "fc 4x256 b64", "fc 4x256 b256"],
+        ["fc 4x64 b16", "fc 4x64 b64", "fc 4x64 b256"],
+    ]
+
+
+def test_a_menu_selects_every_swept_number() -> None:
+    figure = figures(planted())["Throughput over the swept axes"]
+
+    [menu] = figure.layout["updatemenus"]
+
+    assert [button["label"] for button in menu["buttons"]] == ["batch size", "nodes"]
+    shown = [button["args"][0]["visible"] for button in menu["buttons"]]
+    assert [sum(flags) for flags in shown] == [2, 2]  # the family, and what did not run
+    assert all(a != b for a, b in zip(*shown, strict=True))
+
+
+def test_the_heat_map_has_a_cell_for_a_point_out_of_memory() -> None:
+    figure = figures(planted())["Heat map: fc on Test CPU"]
+
+    failed, measured = figure.traces
+    assert [measured["x"], measured["y"]] == [["16", "64", "256"], ["64", "256", "1024"]]
+    assert failed["z"] == [[None] * 3, [None] * 3, [None, None, 1.0]]
+    assert failed["text"][2][2] == "OOM"
+    assert "oom_device" in failed["hovertext"][2][2]
+    assert measured["z"][2][2] is None
+
+
+def test_the_roofline_has_every_measured_point() -> None:
+    frame = planted(**{PEAK: 4e12, BANDWIDTH: 1e11})
+    [figure] = [one for title, one in figures(frame).items() if title.startswith("Roofline")]
+
+    marks = figure.traces[-1]
+
+    expected = {
+        (row["arithmetic_intensity"], row["flops_per_second"])
+        for row in frame[frame["outcome"] == "ok"].to_dict("records")
+    }
+    assert set(zip(marks["x"], marks["y"], strict=True)) == expected
+
+
+def test_boxes_and_parallel_coordinates_have_every_measured_point() -> None:
+    shown = figures(planted())
+
+    boxes = next(one for title, one in shown.items() if title.endswith("by family"))
+    lines = shown["The swept keys"]
+
+    assert sum(len(trace["y"]) for trace in boxes.traces) == 8
+    labels = {entry["label"]: entry for entry in lines.traces[0]["dimensions"]}
+    assert list(labels) == ["batch size", "nodes", "throughput"]
+    assert labels["nodes"]["ticktext"] == ["64", "256", "1024"]
+
+
+@pytest.mark.parametrize(
+    ("frame", "titles"),
+    [
+        pytest.param(
+            planted().assign(outcome="oom_device").drop(columns=[RATE]),
+            ["Heat map: fc on Test CPU"],
+            id="nothing ran",
+        ),
+        pytest.param(
+            planted()[lambda frame: frame["batch_size"] == 16].iloc[:1],
+            ["Throughput over the swept axes"],
+            id="one point",
+        ),
+    ],
+)
+def test_a_sweep_has_the_figures_that_its_points_allow(
+    frame: pd.DataFrame, titles: list[str]
+) -> None:
+    shown = [title for title in figures(frame) if not title.startswith("Roofline")]
+    assert shown == titles
+
+
+def test_the_table_has_the_layout_of_mlflow_and_the_fastest_point_first() -> None:
+    table = points_table(sweep_points(planted()))
+
+    rows = [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
+    assert len(rows) == 9
+    rates = [row[RATE] for row in rows[:-1]]
+    assert rates == sorted(rates, reverse=True)
+    assert rates[0] == 10.0 * 1024 * 64
+    assert (rows[-1]["outcome"], rows[-1][RATE]) == ("oom_device", None)
+    json.dumps(table, allow_nan=False)
+
+
+def test_no_text_of_a_store_becomes_markup(tmp_path: Path) -> None:
+    name = "<img src=x onerror=alert(1)></script><script>alert(2)</script>"
+    frame = planted(family=name, device=name)
+    sweep = pd.DataFrame({"run_name": [name], "command": [name], "run_id": ["r"]})
+
+    write_sweep_page(tmp_path, sweep, frame)
+
+    page = (tmp_path / "sweep.html").read_text()
+    own = re.sub(r'<script type="application/octet-stream".*?</script>', "", page, flags=re.S)
+    assert "<img" not in own
+    assert own.count("<script") == own.count("</script>") == 2
+    [data] = re.findall(r'<script type="application/json" id="figures">(.*?)</script>', own)
+    assert all("<" not in text for text in json.loads(data)[0]["traces"][0]["text"] if text)
+
+
+def test_a_page_allows_no_connection(tmp_path: Path) -> None:
+    sweep = pd.DataFrame({"run_name": ["s"], "command": ["c"], "run_id": ["r"]})
+
+    write_sweep_page(tmp_path, sweep, planted())
+
+    page = (tmp_path / "sweep.html").read_text()
+    assert "Content-Security-Policy" in page
+    assert "default-src &#39;none&#39;" in page or "default-src 'none'" in page
+    assert not re.search(r'(src|href)="(https?:)?//', page)
