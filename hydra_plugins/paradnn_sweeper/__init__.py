@@ -110,6 +110,11 @@ class ParadnnSweeper(Sweeper):
             overrides.append(f"hydra.sweep.dir='{quoted}'")
             with open_dict(config):
                 config.hydra.sweep.dir = str(folder)
+        ray = config.hydra.launcher.get("ray")
+        if ray is not None and ray.init.get("address"):
+            # The plug-in of Ray sets the memory of a new instance, which a cluster rejects.
+            with open_dict(config):
+                ray.init.setdefault("object_store_memory", None)
         launcher = Plugins.instance().instantiate_launcher(
             hydra_context=self._context, task_function=task, config=config
         )
