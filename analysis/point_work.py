@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from analysis.labels import not_recorded
 from analysis.lazy import np, pd
 from analysis.operations import TRANSFERS
 from analysis.roofs import Roof
@@ -185,7 +186,7 @@ def fit_work(measured: PointWork, roofs: Sequence[Roof]) -> FittedWork:
     for name in dict.fromkeys(measured.group):
         is_chosen = measured.group == name
         first = measured.points.iloc[measured.point[is_chosen][0]]
-        roof = ceilings[str(first["device"]), str(first["precision"])]
+        roof = ceilings[_name(first, "device"), _name(first, "precision")]
         fit = OperationLimits.fit(measured.selected(is_chosen), roof.peak, roof.bandwidth)
         if fit.spread > _MAX_SPREAD and not name.startswith(_PROFILE):
             is_kept[measured.point[is_chosen]] = False
@@ -244,6 +245,7 @@ def point_work(points: pd.DataFrame, types: pd.DataFrame) -> PointWork:
     else:
         is_timed = pd.Series(False, index=points.index)
     points = points[is_timed].reset_index(drop=True)
+    points = points.assign(device=[_name(row, "device") for row in points.to_dict("records")])
     tables = dict(iter(types.groupby("run_id", sort=False)))
     parts: list[_TimedPart] = []
     fixed: list[np.ndarray] = []
@@ -380,6 +382,12 @@ def _recorded_operation(row: Mapping[Any, Any]) -> Iterator[tuple[float, float, 
         moved = flops / intensity
     if flops or moved:
         yield flops, moved, 1.0
+
+
+def _name(row: Mapping[Any, Any] | pd.Series, column: str) -> str:
+    """Return a device or precision as `find_roofs` names it, also if it was not recorded."""
+    value = row.get(column)
+    return not_recorded(column) if value is None or pd.isna(value) else str(value)
 
 
 def _number(row: Mapping[Any, Any], name: str) -> float:

@@ -187,6 +187,24 @@ def test_invalid_upgrades_are_rejected(options: dict[str, Any], words: str) -> N
     assert words in str(error.value)
 
 
+@pytest.mark.parametrize(
+    "columns",
+    [
+        pytest.param({"precision": np.nan}, id="precision"),
+        pytest.param({"device": None}, id="device"),
+    ],
+)
+def test_unrecorded_settings_have_a_prediction(columns: dict[str, Any]) -> None:
+    frame = planted().assign(**columns)
+
+    result = analyse(frame, bandwidth=2.0)
+
+    assert len(result.table) == 60
+    assert result.answer is not None
+    assert result.answer.ratio is not None
+    assert 1 < result.answer.ratio < 2
+
+
 def test_points_without_work_are_rejected() -> None:
     frame = planted().drop(columns=["flops_per_step", "bytes_per_step"])
 
