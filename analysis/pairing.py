@@ -145,7 +145,7 @@ def pair(
     lists the columns and `attrs`.
 
     Args:
-        a: Runs of A.
+        a: Runs of A. Its attribute `priors` overrides the priors of the scatter.
         b: Runs of B.
         metric: A registered metric that has a better direction.
         on: Join columns; None for those of `join_columns`.
@@ -174,7 +174,8 @@ def pair(
     one, two = kept
     found = _match(one, two, on)
     missing, losses = _missing(a, b, metric, found.keys)
-    measured = _measure(found, metric, losses)
+    priors = a.attrs.get("priors") or scatter_priors(classify_devices(a, b))
+    measured = _measure(found, metric, losses, priors)
     scale = np.ones(len(found.runs))
     scale[measured.rows] = np.exp(-measured.shift)
     found = replace(found, runs=_scaled(found.runs, metric, scale))
@@ -537,7 +538,7 @@ class _Measured:
     priors: ScatterPriors
 
 
-def _measure(found: _Match, metric: str, losses: _Losses) -> _Measured:
+def _measure(found: _Match, metric: str, losses: _Losses, priors: ScatterPriors) -> _Measured:
     """Choose the runs that the ratios are from, and find steps of the machine's speed.
 
     A run counts if its session holds a run of its point on the other side. If no run of a point
@@ -547,6 +548,7 @@ def _measure(found: _Match, metric: str, losses: _Losses) -> _Measured:
         found: The matched runs.
         metric: The compared metric.
         losses: Families that lost replicates of one side; their speed is not corrected.
+        priors: Priors of the scatter.
     """
     paired = np.flatnonzero(np.isin(found.point, found.both))
     runs = found.runs.iloc[paired]
@@ -580,7 +582,6 @@ def _measure(found: _Match, metric: str, losses: _Losses) -> _Measured:
     rest = logs
     if len(logs) and schedule.session.max() > 0:
         rest = logs - unit_effects(logs, cells, schedule.session)
-    priors = scatter_priors(classify_devices(runs))
     return _Measured(rows, schedule, family, logs, shift, rest, inflation, drifts, priors)
 
 

@@ -25,6 +25,8 @@ from paradnn.core.errors import ConfigError, HeterogeneousError
 from paradnn.core.words import counted
 from paradnn.statistics.contrast import Contrast, Evidence
 from paradnn.statistics.decision import MARGIN
+from paradnn.statistics.effects import learn_priors
+from paradnn.statistics.priors import ScatterPriors, classify_devices, scatter_priors
 from paradnn.statistics.verdict import Verdict
 from paradnn.store.metrics import metric as registered
 
@@ -313,12 +315,25 @@ def choose_sides(
         side, display_name = _choose_side(frame, conditions, name, pool=pool)
         rows.append(side)
         display_names.append(display_name)
+    rows[0].attrs["priors"] = _machine_priors(frame, rows)
     pooled = joined(
         f"{name}: {side.attrs['pooled']}"
         for name, side in zip(names, rows, strict=True)
         if side.attrs.get("pooled")
     )
     return Sides(rows[0], rows[1], display_names[0], display_names[1], pooled)
+
+
+def _machine_priors(frame: pd.DataFrame, sides: Sequence[pd.DataFrame]) -> ScatterPriors:
+    """Return the priors of the scatter after the other runs of the same device and host."""
+    priors = scatter_priors(classify_devices(*sides))
+    others = is_ok(frame) & ~frame["run_id"].isin(pd.concat([side["run_id"] for side in sides]))
+    for name in ("device", "host"):
+        if name not in frame:
+            return priors
+        known = pd.concat([side[name] for side in sides]).dropna()
+        others &= frame[name].isin(known)
+    return learn_priors(frame[others], priors)
 
 
 def _choose_side(
@@ -584,6 +599,8 @@ def _describe_sessions(contrast: Contrast, evidence: Evidence) -> Iterator[str]:
     scale = math.sqrt(evidence.session.variance)
     if effect.prior_share >= 1:
         origin = "by the prior"
+        if evidence.priors.is_learned:
+            origin += " and other runs of this machine"
     elif effect.prior_share >= _DOMINANT:
         origin = "by prior and data"
     else:

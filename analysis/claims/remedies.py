@@ -51,7 +51,7 @@ def decide_ratios(
     else:
         reason = "the noise of single points leaves it open"
     if is_published(*sides):
-        return f"{reason}; a second published measurement of both sides at these points would tell"
+        return f"{reason}; a second published measurement of both sides at these points would decide it"
     remedy = describe_runs_for(sides[0], sides[1], contrast, critical, _NO_MARGIN)
     return f"{reason}; {remedy}" if remedy else reason
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -450,6 +450,44 @@ def learn_session_variance(
     scatter = unit_scatter(logs, cells, schedule.units)
     posterior = priors.session.update(scatter.variance, scatter.freedom)
     return SessionVariance(*posterior, 1 - scatter.freedom / posterior.freedom)
+
+
+def learn_priors(runs: pd.DataFrame, priors: ScatterPriors) -> ScatterPriors:
+    """Update the priors of processes and sessions by other runs of the same machine.
+
+    Args:
+        runs: Runs with `examples_per_second` that no comparison at hand is about.
+        priors: The priors.
+    """
+    if "examples_per_second" not in runs or not len(runs):
+        return priors
+    logs = np.log(runs["examples_per_second"].to_numpy(dtype="float64"))
+    known = assign_sessions(runs)
+    usable = np.isfinite(logs) & np.array([session is not None for session in known])
+    if not usable.any():
+        return priors
+    logs = logs[usable]
+    point = pd.factorize(runs["point_id"].to_numpy()[usable])[0]
+    session = pd.factorize(known[usable])[0]
+    cell = pd.factorize(pd.MultiIndex.from_arrays([point, session]))[0]
+    rest = logs - (np.bincount(cell, logs) / np.bincount(cell))[cell]
+    processes = np.ones(len(logs))
+    if "processes" in runs:
+        recorded = runs["processes"].to_numpy(dtype="float64", na_value=1.0)[usable]
+        processes = np.maximum(recorded, 1.0)
+    freedom = float(len(logs) - cell.max() - 1)
+    variance = 0.0
+    if freedom > 0:
+        variance = float(np.sum(processes * rest**2)) / freedom
+    scatter = unit_scatter(logs, point, session)
+    if freedom + scatter.freedom <= 0:
+        return priors
+    return replace(
+        priors,
+        process=priors.process.learn(variance, freedom),
+        session=priors.session.learn(scatter.variance, scatter.freedom),
+        is_learned=True,
+    )
 
 
 def interaction_effect(

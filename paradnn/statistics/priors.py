@@ -12,7 +12,8 @@ docs/explanation/statistics.md lists the scales, their sources and what follows 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from paradnn.statistics.dependence import Component
@@ -22,6 +23,8 @@ from paradnn.statistics.lazy import pd, stats
 _CONTRADICTION_P = 0.01
 #: Degrees of freedom that data need to contradict a prior.
 _FEWEST_TO_CONTRADICT = 3
+#: Largest factor by which other runs of a machine change a prior.
+_LARGEST_CHANGE = 2.0
 
 
 class DeviceClass(StrEnum):
@@ -61,6 +64,24 @@ class VariancePrior:
         pooled = self.freedom * self.scale**2 + freedom * variance
         return Component(pooled / total, total)
 
+    def learn(self, variance: float, freedom: float) -> VariancePrior:
+        """Return the prior after other data of the same machine.
+
+        The data may change the scale by a factor of _LARGEST_CHANGE and weigh twice as much as the
+        prior, since other points and days may scatter differently.
+        """
+        if freedom <= 0:
+            return self
+        weight = min(freedom, _LARGEST_CHANGE * self.freedom)
+        posterior = self.update(variance, weight)
+        low, high = self.scale / _LARGEST_CHANGE, self.scale * _LARGEST_CHANGE
+        return replace(
+            self,
+            scale=min(max(math.sqrt(posterior.variance), low), high),
+            freedom=self.freedom + weight,
+            source=f"{self.source}; other runs of this machine",
+        )
+
     def contradicts(self, variance: float, freedom: float) -> bool:
         """Return whether a sample variance is too small or too large for this prior.
 
@@ -89,6 +110,7 @@ class ScatterPriors:
         protocol: Timing protocols (`measure.*`) that differ between the sides.
         value: One value of a hyperparameter, which departs from the power law of the others. The
             scale is in standard deviations of the response over the points.
+        is_learned: Whether other runs of the same machine have updated them.
     """
 
     process: VariancePrior
@@ -99,6 +121,7 @@ class ScatterPriors:
     interaction: VariancePrior
     protocol: VariancePrior
     value: VariancePrior
+    is_learned: bool = False
 
 
 _REPEATABILITY = "docs/validation/repeatability.md"

@@ -800,7 +800,7 @@ def test_a_check_without_a_required_field_is_rejected(check: str, field: str) ->
         pytest.param(
             f"{{kind: ratio, {TPU_GPU}, quantile: 0.5, at_least: 2}}",
             "published",
-            "a second published measurement of both sides at these points would tell",
+            "a second published measurement of both sides at these points would decide it",
             id="published ratio",
         ),
         pytest.param(

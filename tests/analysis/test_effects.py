@@ -12,12 +12,13 @@ from paradnn.statistics.dependence import Component
 from paradnn.statistics.effects import (
     Schedule,
     combine,
+    learn_priors,
     selection_bias,
     side_effects,
     unit_effects,
     unit_scatter,
 )
-from paradnn.statistics.priors import VariancePrior
+from paradnn.statistics.priors import VariancePrior, scatter_priors
 
 START = pd.Timestamp("2026-01-01", tz="UTC")
 #: Runs a minute apart.
@@ -255,3 +256,35 @@ def test_tasks_that_both_measure_both_sides_cancel() -> None:
     schedule = Schedule.of(*sides)
     assert len(np.unique(schedule.driver)) == 2
     assert "drivers" not in [effect.name for effect in side_effects(*sides)]
+
+
+@pytest.mark.parametrize(
+    ("scatter", "low", "high"),
+    [
+        pytest.param(0.02, 0.0375, 0.06, id="quiet machine, at most half"),
+        pytest.param(0.075, 0.05, 0.1, id="as expected"),
+        pytest.param(0.5, 0.15, 0.15, id="at most twice"),
+    ],
+)
+def test_other_sessions_of_a_machine_update_the_priors(
+    scatter: float, low: float, high: float
+) -> None:
+    random = np.random.default_rng(4)
+    shifts = random.normal(0, scatter, 12)
+    runs = pd.concat(
+        [
+            runs_at(
+                24.0 * day + MINUTE * np.arange(6),
+                sweep=f"s{day}",
+                point_id=[f"p{number}" for number in range(6)],
+                examples_per_second=100 * np.exp(shift + random.normal(0, 0.01, 6)),
+            )
+            for day, shift in enumerate(shifts)
+        ]
+    )
+    priors = scatter_priors()
+    learned = learn_priors(runs, priors)
+    assert low <= learned.session.scale <= high
+    assert learned.session.freedom == pytest.approx(priors.session.freedom + 11)
+    assert learned.is_learned
+    assert learn_priors(runs.iloc[:0], priors) == priors
