@@ -501,7 +501,7 @@ def _frontier(
     )
     table["choice"] = table["choice"].where(~table["choice"].duplicated(keep=False), numbered)
     box = Box(*np.stack([_ends(table, name) for name in (x, y)], axis=-1))
-    kept = np.flatnonzero(whole)
+    kept = [place for place, is_whole in enumerate(whole) if is_whole]
     parts = [groups[place] for place in kept]
     runs = [[scatters[name].runs[place] for name in (x, y)] for place in kept]
     tables, apart = _over_sessions(table, parts, (x, y), runs)

@@ -269,9 +269,8 @@ def _log_derivative(values: np.ndarray, scale: Callable[[np.ndarray], np.ndarray
         return np.asarray(derivative)
     order = np.argsort(values, kind="stable")
     ranks = scale(values)[order]
-    return (np.interp(more, values[order], ranks) - np.interp(less, values[order], ranks)) / (
-        2 * _SMALL_LOG
-    )
+    change = np.interp(more, values[order], ranks) - np.interp(less, values[order], ranks)
+    return np.asarray(change / (2 * _SMALL_LOG))
 
 
 def _is_in_order(x: np.ndarray, when: MeasurementTimes) -> bool:
