@@ -96,7 +96,7 @@ test-browser: install-dev
 
 FRAMEWORKS := .venv-frameworks
 test-frameworks: $(FRAMEWORKS)/.installed
-	$(FRAMEWORKS)/bin/python -m pytest tests/worker/test_framework_agreement.py tests/worker/test_frameworks.py tests/worker/test_kernels.py tests/worker/test_engines.py
+	$(FRAMEWORKS)/bin/python -m pytest tests/worker/test_framework_agreement.py tests/worker/test_frameworks.py tests/worker/test_kernels.py tests/worker/test_engines.py tests/worker/test_data_parallel.py
 
 $(FRAMEWORKS)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(FRAMEWORKS)

@@ -218,10 +218,17 @@ class Point:
         choices=("graph", "xla", "eager"),
     )
     devices: int = option(
-        1, "devices that share the examples of each step (data parallel)", low=1, high=4096
+        1,
+        "devices of each host that share the examples of each step (data parallel)",
+        low=1,
+        high=4096,
     )
     hosts: int = option(
-        1, "hosts that share the processes of model=channel equally", low=1, high=4096
+        1,
+        "hosts that share each training step, with `devices` each, or the processes of "
+        "model=channel",
+        low=1,
+        high=4096,
     )
     optimizer: Optimizer = field(default_factory=Optimizer)
     platform: Platform = field(default_factory=Platform)
@@ -231,6 +238,13 @@ class Point:
     measure: Measure = field(default_factory=Measure)
     replicate: int = option(0, "number of this repetition of the point", low=0, high=2**31)
     seed: int = option(0, "random seed of weights and data", low=0, high=2**31 - 1)
+
+    @property
+    def device_count(self) -> int:
+        """Number of devices that share each step, on all hosts."""
+        if self.model.is_communication:
+            return self.devices
+        return self.devices * self.hosts
 
 
 _SELECTOR_HELP = {
@@ -271,7 +285,7 @@ def step_costs(point: Point) -> Costs:
         mode=point.workload.mode,
         optimizer=point.optimizer.name,
         momentum=point.optimizer.momentum,
-        devices=point.devices,
+        devices=point.device_count,
         **point.workload.cost_options(),
     )
 

@@ -68,10 +68,13 @@ def canonical_point(point: Point) -> Point:
     rules = point.workload.role(PointRules)
     _check_input(point)
     memory_bytes(point.measure.memory_limit, "measure.memory_limit")
-    if point.batch_size % point.devices:
+    if point.batch_size % point.device_count:
         reason = f"does not divide batch_size={point.batch_size}"
         remedy = "choose a batch_size that is a multiple of devices: each gets the same number"
-        raise ConfigError("devices", point.devices, reason, remedy)
+        if point.batch_size % point.devices:
+            raise ConfigError("devices", point.devices, reason, remedy)
+        remedy = f"choose a multiple of hosts x devices = {point.device_count}"
+        raise ConfigError("hosts", point.hosts, reason, remedy)
     rules.check(point)
     _check_software(point)
     _check_protocol(point)
@@ -113,9 +116,10 @@ def _check_input(point: Point) -> None:
     if FAMILIES[point.model.name].data not in ("images", "any"):
         reason = f"model={point.model.name} takes no images"
         raise ConfigError("data", data.name, reason, "choose another model, or data=synthetic")
-    if point.devices > 1:
-        reason = f"is for one device, and this point has {point.devices}"
-        raise ConfigError("data", data.name, reason, "use devices=1 or data=synthetic")
+    if point.device_count > 1:
+        reason = f"is for one device, and this point has {point.device_count}"
+        remedy = "use devices=1 hosts=1, or data=synthetic"
+        raise ConfigError("data", data.name, reason, remedy)
 
 
 def _check_software(point: Point) -> None:
@@ -147,8 +151,8 @@ def _check_protocol(point: Point) -> None:
             reason = (
                 f"is for single steps, and {point.workload.key}={point.workload.name} has others"
             )
-        elif point.devices > 1:
-            reason = f"is for one device, and this point has {point.devices}"
+        elif point.device_count > 1:
+            reason = f"is for one device, and this point has {point.device_count}"
         if reason:
             raise ConfigError("measure.cache", "cold", reason, "use measure.cache=warm")
 

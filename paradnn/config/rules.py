@@ -21,10 +21,13 @@ class PointRules:
     Attributes:
         own_inputs: Inputs that only this kind takes, by the name in `data=NAME`.
         can_start_cold: Whether caches can be filled with other data before each timed step.
+        hosts_may_be_processes: Whether the hosts of a point are processes of this host if the
+            session has no other hosts.
     """
 
     own_inputs: ClassVar[Mapping[str, type[Input]]] = {}
     can_start_cold: ClassVar[bool] = False
+    hosts_may_be_processes: ClassVar[bool] = False
 
     def check_model(self, model: Model) -> None:
         """Raise ConfigError if no point with this model can do this work."""
@@ -45,8 +48,8 @@ class PointRules:
         Raises:
             ConfigError: The processes of this kind share one host.
         """
-        reason = "is for messages between processes: devices that share a step must be on one host"
-        raise ConfigError("hosts", point.hosts, reason, "set hosts=1, or model=channel")
+        reason = "is for training steps and messages (model=channel)"
+        raise ConfigError("hosts", point.hosts, reason, "set hosts=1")
 
 
 def require_time(group: str, min_seconds: float, point: Point) -> None:

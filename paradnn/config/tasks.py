@@ -220,7 +220,8 @@ def _smallest_point(config: Mapping[str, Any], largest: Largest) -> Point:
         raise ConfigError(
             "batch_size", value, "sets both a search and a number", "give one of them"
         )
-    return read_point({**config, "batch_size": config.get("devices", 1)})
+    devices = config.get("devices", 1) * config.get("hosts", 1)
+    return read_point({**config, "batch_size": devices})
 
 
 def _sweep_info(name: str, *, is_search: bool) -> SweepInfo:

@@ -23,7 +23,7 @@ SECTIONS: Mapping[str, str] = {
     "load": "the offered load and the served queries",
     "generation": "reading prompts and decoding tokens",
     "learning": "the effort until the target accuracy",
-    "messages": "messages between processes",
+    "messages": "messages between processes, and what they cost a training step",
     "work": "parameters, FLOPs and bytes of a step",
     "roofline": "the position under the roofline, and its peaks",
     "operations": "the profile: shares of operations and of their categories",

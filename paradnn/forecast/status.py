@@ -15,7 +15,12 @@ from paradnn.config.point import Point
 from paradnn.config.settings import Settings
 from paradnn.forecast.history import History
 from paradnn.forecast.table import Rates, cost_columns
-from paradnn.platform.environment import Environment, describe_environment, memory_limit
+from paradnn.platform.environment import (
+    Environment,
+    describe_environment,
+    memory_limit,
+    separate_hosts,
+)
 from paradnn.platform.specifications import find_hardware
 from paradnn.session.environments import current_environments
 from paradnn.session.hardware_peaks import Ceilings, below_ceilings, ceilings_identity
@@ -71,7 +76,10 @@ def sweep_status(points: Sequence[Point], settings: Settings, history: History) 
     """
     points = list(points)
     # Most points share the objects that decide where they are measured.
-    parts = ((id(p.software), id(p.framework), id(p.platform)) for p in points)
+    parts = (
+        (id(p.software), id(p.framework), id(p.platform), separate_hosts(p) < p.hosts)
+        for p in points
+    )
     numbers = dict[Any, int]()
     kinds = [numbers.setdefault(part, len(numbers)) for part in parts]
     samples = dict(zip(kinds, points, strict=True))
@@ -99,12 +107,12 @@ def sweep_status(points: Sequence[Point], settings: Settings, history: History) 
     # Points that only communicate have no ceilings.
     columns = zip(points, kinds, costs["flops_per_step"].tolist(), strict=True)
     below = {
-        (kind, point.devices): point
+        (kind, point.devices, point.hosts): point
         for point, kind, flops in columns
         if below_ceilings(point, flops)
     }
     needed = (
-        ceilings_identity(point, places[workers_of[kind]]) for (kind, _), point in below.items()
+        ceilings_identity(point, places[workers_of[kind]]) for (kind, *_), point in below.items()
     )
     return SweepStatus(
         points=points,
@@ -137,7 +145,10 @@ def _limits(points: Sequence[Point]) -> Array:
     looks = (point.platform.name == "cpu" and point.measure.predict_oom for point in points)
     pairs = zip(points, looks, strict=True)
     return np.array(
-        [free[one.measure.memory_limit] * one.hosts if look else math.inf for one, look in pairs]
+        [
+            free[one.measure.memory_limit] * separate_hosts(one) if look else math.inf
+            for one, look in pairs
+        ]
     )
 
 

@@ -16,7 +16,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ with contextlib.suppress(ModuleNotFoundError):
 from paradnn.config.identity import digest
 from paradnn.config.paths import CHECKOUT
 from paradnn.config.point import Point
+from paradnn.config.rules import PointRules
 from paradnn.core import versions as worker_versions
 from paradnn.core.control_groups import memory_headroom_bytes
 from paradnn.core.errors import ConfigError, ParadnnError, WorkerError
@@ -51,6 +52,12 @@ _ISA = {
     ),
     *("asimd", "sve", "bf16"),
 }
+
+#: Variable with the addresses of the servers of other hosts, host:port, in the order of the hosts.
+HOSTS = "PARADNN_HOSTS"
+
+#: Fact about the hardware if the hosts of a point are processes of one host.
+_EMULATION = "hosts"
 
 _SAFE_SHARE = 0.9  # share of the free memory that a point may take
 
@@ -81,6 +88,11 @@ class Environment:
         """Hash of hardware and software."""
         return digest({"hardware": self.hardware, "software": self.software})
 
+    def as_one_host(self) -> "Environment":
+        """Return the environment of points on one host, for which ceilings are measured."""
+        hardware = {name: fact for name, fact in self.hardware.items() if name != _EMULATION}
+        return replace(self, hardware=hardware)
+
     def as_dict(self) -> dict[str, Any]:
         """Return all facts but the packages, for the run's artifact."""
         found = {"environment_id": self.environment_id, **asdict(self)}
@@ -88,8 +100,22 @@ class Environment:
         return found
 
 
+def separate_hosts(point: Point) -> int:
+    """Return the number of hosts on which a point runs.
+
+    It is 1 if the session has no other hosts and those of the point are processes of this one.
+    """
+    if point.workload.role(PointRules).hosts_may_be_processes and not os.environ.get(HOSTS):
+        return 1
+    return point.hosts
+
+
 def describe_environment(
-    platform_name: str, software: Mapping[str, str], packages: tuple[str, ...] = ()
+    platform_name: str,
+    software: Mapping[str, str],
+    packages: tuple[str, ...] = (),
+    *,
+    emulates_hosts: bool = False,
 ) -> Environment:
     """Return the environment of this host.
 
@@ -97,8 +123,11 @@ def describe_environment(
         platform_name: Kind of platform: "cpu", "gpu" or "tpu".
         software: Package -> version of the software under test.
         packages: All packages of a made stack, as name==version.
+        emulates_hosts: Whether the hosts of a point are processes of this one.
     """
     hardware: dict[str, Any] = dict(_processor())
+    if emulates_hosts:
+        hardware[_EMULATION] = "processes of one host"
     device = (
         f"{hardware['processor']}, {hardware['cores']} core{'s' if hardware['cores'] != 1 else ''}"
     )
@@ -173,7 +202,7 @@ def exceeds_memory(point: Point, costs: Costs, limit: int | None) -> str | None:
         costs: Costs of its step, with the lower bound of memory on all hosts together.
         limit: Memory limit per host in bytes; None means no limit.
     """
-    bound = costs.memory_lower_bound_bytes / point.hosts
+    bound = costs.memory_lower_bound_bytes / separate_hosts(point)
     if (
         point.platform.name != "cpu"
         or not point.measure.predict_oom

@@ -11,6 +11,7 @@ from paradnn.config.point import Point
 from paradnn.core.layers import Costs
 from paradnn.core.messages import Answer
 from paradnn.core.versions import FRAMEWORKS
+from paradnn.platform.environment import separate_hosts
 from paradnn.session.run_records import RunRecords
 
 #: How far matmul and convolution FLOPs of a profile may be from the analytic count: a compiler
@@ -76,8 +77,7 @@ def find_contradictions(
     whole = point.platform.name == "cpu" and not point.precision.startswith(
         "int8"
     )  # whose artifacts are smaller
-    if whole and peak + FREE_HEAP < costs.memory_lower_bound_bytes:
-        problems.append(
-            f"the step took {peak:.0f} bytes, less than the lower bound {costs.memory_lower_bound_bytes}"
-        )
+    bound = costs.memory_lower_bound_bytes // separate_hosts(point)
+    if whole and peak + FREE_HEAP < bound:
+        problems.append(f"the step took {peak:.0f} bytes, less than the lower bound {bound}")
     return problems

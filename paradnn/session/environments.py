@@ -10,6 +10,7 @@ import os
 import re
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,11 @@ from paradnn.config.point import Platform, Point
 from paradnn.core.errors import ConfigError, ParadnnError, WorkerError
 from paradnn.core.words import core_list, core_text
 from paradnn.platform.environment import (
+    HOSTS,
     Environment,
     describe_environment,
     missing_device,
+    separate_hosts,
     software_versions,
 )
 from paradnn.platform.stack import Stack, find_stack, open_stack
@@ -56,7 +59,9 @@ def _find_environment(key: WorkerKey, stack: Stack | None) -> Environment | None
         return None
     try:
         versions = software_versions(key.python, key.framework)
-        return describe_environment(key.platform, versions, packages)
+        return describe_environment(
+            key.platform, versions, packages, emulates_hosts=key.emulates_hosts
+        )
     except ParadnnError:
         if stack is None:
             raise
@@ -108,12 +113,13 @@ class WorkerEnvironments(contextlib.ExitStack):
         return {environment.environment_id for environment in self._environments.values()}
 
     def _environment(self, point: Point, key: WorkerKey) -> Environment:
+        describe = partial(describe_environment, key.platform, emulates_hosts=key.emulates_hosts)
         problem = missing_device(key.platform)
         if problem:
             self._problems[key] = f"platform={key.platform}: {problem}"
         wanted = Stack.of(point.software)
         if wanted is None:
-            return describe_environment(key.platform, software_versions(key.python, key.framework))
+            return describe(software_versions(key.python, key.framework))
         if wanted.key not in self._stacks:
             try:
                 self._stacks[wanted.key] = self.enter_context(open_stack(wanted, self._say))
@@ -128,16 +134,14 @@ class WorkerEnvironments(contextlib.ExitStack):
         versions: Mapping[str, str] = {"stack": wanted.key}
         if isinstance(packages, str):
             self._problems[key] = packages
-            return describe_environment(key.platform, versions)
+            return describe(versions)
         try:
             versions = software_versions(key.python, key.framework)
         except ParadnnError as error:  # the stack lacks the framework
             self._problems[key] = str(error)
-        return describe_environment(key.platform, versions, packages)
+        return describe(versions, packages)
 
 
-#: Variable with the addresses of the servers, host:port, in the order of the hosts.
-HOSTS = "PARADNN_HOSTS"
 #: One address. A link-local address (fe80::2%eth0) is invalid, because other hosts cannot use it.
 _ADDRESS = re.compile(r"([\w.-]+|\[[\w.:]+\]):\d{1,5}")
 _ANSWER = 5.0  # seconds within which a running server answers
@@ -221,7 +225,7 @@ def require_possible(points: Sequence[Point]) -> None:
     ]
     if problems and all(problems):
         raise next(filter(None, problems))
-    require_hosts([point.hosts for point in points], os.environ)
+    require_hosts([separate_hosts(point) for point in points], os.environ)
 
 
 def _problem(platform: Platform) -> ConfigError | None:

@@ -26,7 +26,7 @@ from paradnn.config.outcome import PointResult
 from paradnn.config.point import Point
 from paradnn.core.channel import plain
 from paradnn.core.messages import PeakRates, ProductRate
-from paradnn.platform.environment import Environment, available_memory
+from paradnn.platform.environment import Environment, available_memory, separate_hosts
 from paradnn.platform.load import LoadMonitor, slow_tags
 from paradnn.platform.specifications import find_hardware
 from paradnn.session.measured import mean_interval
@@ -131,23 +131,24 @@ def ceilings_identity(point: Point, environment: Environment) -> Identity:
         "platform": asdict(point.platform),
         "framework": asdict(point.framework),
     }
-    return Identity(digest(without_added_defaults(parts)), environment.environment_id, 0)
+    environment_id = environment.as_one_host().environment_id
+    return Identity(digest(without_added_defaults(parts)), environment_id, 0)
 
 
 def single_device(point: Point, environment: Environment) -> Point:
     """Return the point on one device, for which ceilings are measured.
 
-    The devices of a CPU are merged into one that has all their cores.
+    The devices of a host's CPU are merged into one that has all their cores.
     """
-    if point.devices == 1:
+    if point.device_count == 1:
         return point
     platform = point.platform
     if platform.name == "cpu" and platform.threads:
-        threads: int | None = point.devices * platform.threads
+        threads: int | None = point.device_count // separate_hosts(point) * platform.threads
         if threads and threads >= int(environment.hardware["cores"]):
             threads = None
         platform = replace(platform, threads=threads)
-    return replace(point, devices=1, platform=platform)
+    return replace(point, devices=1, hosts=1, platform=platform)
 
 
 def device_peaks(
@@ -173,9 +174,9 @@ def device_peaks(
     if sheet:
         peaks["spec_flops_per_second"] = sheet.peak_flops.get(point.precision)
         peaks["spec_bytes_per_second"] = sheet.bandwidth
-    chips = point.devices
-    if point.platform.name == "cpu":
-        chips = 1
+    chips = point.device_count
+    if point.platform.name == "cpu" and chips > 1:
+        chips = separate_hosts(point)
     return {key: chips * value for key, value in peaks.items() if value} | dict(measured.references)
 
 
@@ -245,6 +246,7 @@ class CeilingsKeeper:
             The ceilings; None if they cannot be measured, which is reported once.
         """
         point = single_device(point, environment)
+        environment = environment.as_one_host()
         identity = ceilings_identity(point, environment)
         if again or identity not in self._known:
             self._known[identity] = self._obtain(point, environment, identity, again=again)

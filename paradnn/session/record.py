@@ -22,7 +22,7 @@ from paradnn.core.metric import MetricSnapshot, interval_names
 from paradnn.core.results import ResultDescription
 from paradnn.core.words import rounded, without_secrets
 from paradnn.core.workload import WORKLOADS, default_workload
-from paradnn.platform.environment import Environment
+from paradnn.platform.environment import Environment, separate_hosts
 from paradnn.platform.load import slow_tags
 from paradnn.session.contradictions import find_contradictions
 from paradnn.session.measured import Measured
@@ -116,7 +116,8 @@ def priced(point: Point, prices: Prices, environment: Environment) -> tuple[Poin
     price = point.platform.price_per_hour
     tags = {"price_currency": prices.currency or ""}
     if price is None:
-        chips = point.hosts if point.platform.name == "cpu" else point.devices
+        is_cpu = point.platform.name == "cpu"
+        chips = separate_hosts(point) if is_cpu else point.device_count
         price = prices.hourly_price(environment.device, str(environment.host["host"]), chips)
         tags["price_source"] = prices.origin
     if price is None:

@@ -38,7 +38,12 @@ from paradnn.config.tasks import SweepInfo
 from paradnn.core.errors import ClaimLostError, DataError, StoreError, WorkerError
 from paradnn.core.messages import WorkloadMessage
 from paradnn.core.words import counted
-from paradnn.platform.environment import Environment, exceeds_memory, memory_limit
+from paradnn.platform.environment import (
+    Environment,
+    exceeds_memory,
+    memory_limit,
+    separate_hosts,
+)
 from paradnn.platform.findings import Finding, load_findings
 from paradnn.platform.load import LoadMonitor
 from paradnn.session.design import DesignPoint, DesignResult, RecordedPoint, Summary, SweepDesign
@@ -722,7 +727,7 @@ class _Session:
             result = self.pool.measure(WorkerKey.of(point, side), request, limits, report)
         if sampler:
             entry.system_samples += sampler.samples
-        if point.hosts > 1 and result.outcome != "ok":
+        if separate_hosts(point) > 1 and result.outcome != "ok":
             require_answers()
         return result
 
@@ -735,7 +740,7 @@ class _Session:
             request["checkpoint"] = str(self.partial.checkpoint(entry.claim.identity))
         if entry.turns:
             request["turns"] = entry.turns.path(side)
-        if point.hosts > 1:
+        if separate_hosts(point) > 1:
             variables = WorkerKey.of(point, side).variables()
             request["other_hosts"] = other_hosts(point.hosts, variables)
         return request

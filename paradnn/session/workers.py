@@ -30,7 +30,7 @@ from paradnn.core.channel import BrokenLine, MessageError, encode, read_event
 from paradnn.core.messages import Answer, Event, WorkloadMessage
 from paradnn.core.scratch import Scratch, remove_leftovers
 from paradnn.core.versions import FRAMEWORKS
-from paradnn.platform.environment import available_memory
+from paradnn.platform.environment import available_memory, separate_hosts
 from paradnn.platform.stack import interpreter_of
 
 #: Variables that bound the threads of an operation in one of the frameworks. NPROC bounds those of
@@ -56,6 +56,8 @@ class WorkerKey:
         platform: Name of the platform, such as "cpu".
         env: Additional environment variables, as sorted pairs of name and value.
         side: Index of the point within a pair that is measured at the same time; otherwise 0.
+        emulates_hosts: Whether the hosts of the points are processes of this one. That is another
+            environment, and environments are described per worker.
     """
 
     python: str
@@ -64,6 +66,7 @@ class WorkerKey:
     platform: str
     env: tuple[tuple[str, str], ...]
     side: int = 0
+    emulates_hosts: bool = False
 
     @classmethod
     def of(cls, point: Point, side: int = 0) -> Self:
@@ -72,7 +75,15 @@ class WorkerKey:
         framework = point.framework
         variables = tuple(sorted(framework.env.items()))
         python = interpreter_of(point.software)
-        return cls(python, framework.name, platform.threads, platform.name, variables, side)
+        return cls(
+            python=python,
+            framework=framework.name,
+            threads=platform.threads,
+            platform=platform.name,
+            env=variables,
+            side=side,
+            emulates_hosts=separate_hosts(point) < point.hosts,
+        )
 
     def environ(self) -> dict[str, str]:
         """Return the environment variables of the worker.

@@ -54,8 +54,13 @@ class DeviceLayout:
     cores: tuple[int, ...]
 
 
-def device_layout(devices: int, platform: Mapping[str, Any]) -> DeviceLayout:
+def device_layout(devices: int, platform: Mapping[str, Any], hosts: int = 1) -> DeviceLayout:
     """Return the layout of a number of devices.
+
+    Args:
+        devices: Number of devices of a host.
+        platform: The platform of the point.
+        hosts: Number of hosts of the point that are processes of this machine. They share it.
 
     Raises:
         UnavailableError: The process may use too few cores.
@@ -64,16 +69,19 @@ def device_layout(devices: int, platform: Mapping[str, Any]) -> DeviceLayout:
         cores = sorted(os.sched_getaffinity(0))
     else:
         cores = list(range(os.cpu_count() or 1))
-    threads = int(platform["threads"] or max(1, len(cores) // devices))
-    needed = devices * threads
+    total = devices * hosts
+    threads = int(platform["threads"] or max(1, len(cores) // total))
+    needed = total * threads
     if platform["name"] == "cpu" and platform["threads"] and needed > len(cores):
         setting = f"devices={devices} with platform.threads={threads}"
+        if hosts > 1:
+            setting = f"hosts={hosts} on this one, devices={devices}, platform.threads={threads}"
         raise UnavailableError(
             f"{setting} each need {needed} cores, this process may use {len(cores)}"
         )
     # Without platform.threads there may be more devices than cores, which then share cores.
     device_cores = tuple(cores[index % len(cores)] for index in range(needed))
-    return DeviceLayout(devices, threads, device_cores)
+    return DeviceLayout(total, threads, device_cores)
 
 
 def pin_to_cores(cores: Sequence[int]) -> None:

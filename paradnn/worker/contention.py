@@ -12,7 +12,7 @@ import math
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,8 @@ UNCERTAIN_CORE_SECONDS = 0.0125
 _MIN_ACCOUNTED_SHARE = 0.5
 
 _ROOT = Path("/")
+#: Cores of the point on which it has other processes, which this process may not use itself.
+_watched_cores: set[int] = set()
 #: Fields of a line of /proc/stat: user nice system idle iowait irq softirq steal. Time of guests is
 #: part of user and nice.
 _STAT_FIELDS = 8
@@ -146,6 +148,11 @@ class TurnsMonitor:
         return judge_growth(self._total, self._turns)
 
 
+def watch_cores(cores: Iterable[int]) -> None:
+    """Count these cores, too: other processes of the point on this host use them."""
+    _watched_cores.update(cores)
+
+
 def read_counters(root: Path = _ROOT) -> Counters:
     """Return the counters now.
 
@@ -154,7 +161,7 @@ def read_counters(root: Path = _ROOT) -> Counters:
     """
     cores: list[int] = []
     if hasattr(os, "sched_getaffinity"):
-        cores = sorted(os.sched_getaffinity(0))
+        cores = sorted(os.sched_getaffinity(0) | _watched_cores)
     switches = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
     idle, steal, accounted = _core_seconds(root, cores)
     return Counters(

@@ -10,6 +10,7 @@ computes the summaries.
 import math
 import statistics
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -62,6 +63,25 @@ Reference = Callable[[], Mapping[str, float]]
 Run = Callable[[int], "float | None"]
 #: Fills the caches with other data (`paradnn.worker.cold_cache`).
 FillCaches = Callable[[], None]
+
+
+class SynchronizedRun(ABC):
+    """Runs blocks of steps that several processes share.
+
+    `begin` and `end` are not timed, so that messages of this project are not part of a block.
+    """
+
+    @abstractmethod
+    def begin(self, steps: int) -> None:
+        """Let all processes meet before a block of a number of steps."""
+
+    @abstractmethod
+    def run(self, steps: int) -> None:
+        """Run the block, and wait for the device of this process."""
+
+    @abstractmethod
+    def end(self) -> float | None:
+        """Wait for the other processes, and return the loss over all of them."""
 
 
 class NotFinite(PointEnded):
@@ -179,7 +199,7 @@ class AttemptRecorder:
 
 
 def measure_steps(  # noqa: PLR0913 - each parameter is one instrument of the measurement
-    run: Run,
+    run: Run | SynchronizedRun,
     protocol: Protocol,
     phase: Callable[[str], AbstractContextManager[None]],
     clock: Callable[[], float] = time.perf_counter,
@@ -247,7 +267,7 @@ class _BlockTimer:
 
     def __init__(
         self,
-        run: Run,
+        run: Run | SynchronizedRun,
         protocol: Protocol,
         clock: Callable[[], float],
         recorder: AttemptRecorder | None,
@@ -276,23 +296,30 @@ class _BlockTimer:
             NotFinite: The loss is NaN or infinite.
         """
         steps = steps or self.steps
-        if self._fill_caches:
-            seconds = self._time_cold_steps(steps, self._fill_caches)
+        run = self._run
+        if isinstance(run, SynchronizedRun):
+            run.begin(steps)
+            start = self._clock()
+            run.run(steps)
+            seconds = self._clock() - start
+            self.loss = run.end()
+        elif self._fill_caches:
+            seconds = self._time_cold_steps(run, steps, self._fill_caches)
         else:
             start = self._clock()
-            self.loss = self._run(steps)
+            self.loss = run(steps)
             seconds = self._clock() - start
         if self.loss is not None and not math.isfinite(self.loss):
             raise NotFinite(f"the loss is {self.loss} after a block of {steps} step(s)")
         return seconds
 
-    def _time_cold_steps(self, steps: int, fill_caches: FillCaches) -> float:
+    def _time_cold_steps(self, run: Run, steps: int, fill_caches: FillCaches) -> float:
         """Return the seconds of steps, without those in which the caches are filled."""
         seconds = 0.0
         for _ in range(steps):
             fill_caches()
             start = self._clock()
-            self.loss = self._run(1)
+            self.loss = run(1)
             seconds += self._clock() - start
         return seconds
 

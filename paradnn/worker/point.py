@@ -3,6 +3,7 @@
 import contextlib
 import math
 import statistics
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,6 +23,7 @@ from paradnn.worker.measure import (
     FillCaches,
     Protocol,
     Run,
+    SynchronizedRun,
     measure_steps,
     single_latencies,
 )
@@ -51,6 +53,45 @@ class TimedSteps:
     contention: Contention | None = None
 
 
+@dataclass(frozen=True)
+class ProcessMemory:
+    """Memory of one process of a point, in bytes.
+
+    Attributes:
+        peak: Its peak.
+        steps: Growth of its anonymous memory in the steps after compilation.
+    """
+
+    peak: int
+    steps: int
+
+
+class OtherProcesses(ABC):
+    """The processes that share each step of a point with the measuring one.
+
+    Attributes:
+        count: Number of processes, with the measuring one.
+    """
+
+    count: int
+
+    @abstractmethod
+    def common_step(self, own: Step) -> Step:
+        """Return the step of all processes; `own` is the part of this one."""
+
+    @abstractmethod
+    def begin_steps(self) -> None:
+        """Start a new peak of memory for the steps."""
+
+    @abstractmethod
+    def memory(self) -> Sequence[ProcessMemory]:
+        """Return the memory of those on this host."""
+
+    @abstractmethod
+    def time_alone(self) -> Sequence[float]:
+        """Return the seconds of a step of each process alone, the measuring one first."""
+
+
 class PointRun:
     """A request while it is served.
 
@@ -70,6 +111,7 @@ class PointRun:
         fill_caches: Fills the caches before each step; None if steps find them warm.
         answered: The answer so far.
         turn: Alternates with another point; None for a point on its own.
+        others: The other processes of the point; None if it has one.
     """
 
     def __init__(self, request: Mapping[str, Any], framework: Framework, report: Report) -> None:
@@ -81,6 +123,7 @@ class PointRun:
         self.fill_caches: FillCaches | None = None
         self.answered = Answer("crash", None, self.phases.seconds)
         self.turn = Turn(request["turns"]) if "turns" in request else None
+        self.others: OtherProcesses | None = None
 
     def note(self, **fields: Any) -> None:
         """Set fields of the answer."""
@@ -123,7 +166,15 @@ class PointRun:
         """Seconds until the driver ends the process."""
         return float(self.request["measure"]["timeout"] - sum(self.phases.seconds.values()))
 
-    def time(self, run: Run, step: Step, phase: Phase | None = None) -> TimedSteps:
+    def begin_steps(self) -> None:
+        """Start a new peak of memory for the steps, after those that compiled."""
+        if self.others:
+            self.others.begin_steps()
+        self.memory.begin_steps()
+
+    def time(
+        self, run: Run | SynchronizedRun, step: Step, phase: Phase | None = None
+    ) -> TimedSteps:
         """Warm up and time blocks of steps.
 
         Args:
@@ -238,8 +289,12 @@ class PointRun:
         self.note(peak_device_memory_bytes=peak)
 
     def note_own_memory(self) -> None:
-        """Note the peaks of host memory so far."""
+        """Note the peaks of this host's memory so far, over all its processes of the point."""
         peak, steps = self.memory.peak_bytes()
+        if self.others and peak is not None and steps is not None:
+            for other in self.others.memory():
+                peak += other.peak
+                steps += other.steps
         self.note(peak_memory_bytes=peak, step_memory_bytes=steps)
 
     def energy_meter(self) -> EnergyMeter:
@@ -279,14 +334,15 @@ def counted_costs(workload: BuiltModel, point: Mapping[str, Any], flops: float) 
         is_first=True,
     )
     optimizer = point["optimizer"]
+    devices = point["devices"] * point.get("hosts", 1)
     costs = sum_costs(
         [whole_model],
-        point["batch_size"] // point["devices"],
+        point["batch_size"] // devices,
         point["precision"],
         point["mode"],
         slots=optimizer_slots(optimizer["name"], optimizer["momentum"]),
     )
-    return replace(costs.times(point["devices"]), flops_per_step=round(flops))
+    return replace(costs.times(devices), flops_per_step=round(flops))
 
 
 def _count_elements(arrays: Sequence[Any]) -> int:

@@ -1,4 +1,4 @@
-"""The additional processes of a multi-process point (`model=channel`).
+"""The additional processes of a multi-process point: `model=channel`, or training.
 
 The point's own process forks them, or they run on other hosts (`python -m paradnn.worker.host`).
 They end when the point's own process ends.
@@ -15,6 +15,7 @@ import hmac
 import os
 import signal
 import socket
+import struct
 import sys
 import time
 import traceback
@@ -23,6 +24,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
 from typing import Any, NoReturn
 
 from paradnn.core.channel import MessageError, encode, read_json, read_message
@@ -41,6 +43,8 @@ _REPORT_SECONDS = 2.0
 _MOST_BYTES = 1 << 20
 
 LOOPBACK = "127.0.0.1"
+#: The request for the IPv4 address of an interface (netdevice(7)).
+_SIOCGIFADDR = 0x8915
 
 
 def host_and_port(address: str) -> tuple[str, int]:
@@ -52,6 +56,29 @@ def host_and_port(address: str) -> tuple[str, int]:
 def with_port(host: str, port: int) -> str:
     """Return host:port, with an IPv6 address in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def interface_of(host: str) -> str | None:
+    """Return the name of the network interface that has an address of this host, such as "eth0".
+
+    None if the system does not report it.
+    """
+    with contextlib.suppress(OSError):
+        if ":" in host:
+            packed = socket.inet_pton(socket.AF_INET6, host).hex()
+            for line in Path("/proc/net/if_inet6").read_text().splitlines():
+                address, *_, name = line.split()
+                if address == packed:
+                    return name
+            return None
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+            for _, name in socket.if_nameindex():
+                request = struct.pack("256s", name.encode())
+                with contextlib.suppress(OSError):  # an interface without an IPv4 address
+                    answer = fcntl.ioctl(asking.fileno(), _SIOCGIFADDR, request)
+                    if socket.inet_ntoa(answer[20:24]) == host:
+                        return name
+    return None
 
 
 def listen(port: int, host: str = LOOPBACK, option: str = "model.port") -> socket.socket:
@@ -77,6 +104,25 @@ def listen(port: int, host: str = LOOPBACK, option: str = "model.port") -> socke
         raise UnavailableError(
             f"port {port} of {host} {why}; choose another with {option}, or 0"
         ) from error
+
+
+def free_addresses(count: int, host: str = LOOPBACK, first: int = 0) -> list[str]:
+    """Return the addresses of free ports, host:port, for programs that open them later.
+
+    Args:
+        count: The number of ports.
+        host: The address of this host.
+        first: The first port; 0 for any free ones.
+
+    Raises:
+        UnavailableError: If a port is taken.
+    """
+    # Keep each socket open until the last is chosen, so that no port is chosen twice.
+    with contextlib.ExitStack() as sockets:
+        free = [
+            sockets.enter_context(listen(first and first + number, host)) for number in range(count)
+        ]
+        return [with_port(*listening.getsockname()[:2]) for listening in free]
 
 
 class RankFailed(PointEnded):
@@ -151,8 +197,10 @@ class RemoteProcess:
         self.channel.close()
 
 
-class ProcessGroup:
+class ProcessGroup(contextlib.AbstractContextManager["ProcessGroup"]):
     """Processes 1 to `count` - 1 of a point; the calling process is number 0.
+
+    The processes end with the context, at the latest with the calling process.
 
     Args:
         count: The number of processes of the point.
@@ -189,13 +237,24 @@ class ProcessGroup:
         for life in self._lives:
             die_with(life)
 
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        # A process that fails takes the others with it. The first one says why, unless this process
+        # knows itself: its memory ended, or it lacks something.
+        first = None
+        knows_reason = isinstance(error, MemoryError | UnavailableError)
+        if isinstance(error, Exception) and not knows_reason:
+            first = self.failure()
+        self.close()
+        if first:
+            raise first from error
+
     def failure(self) -> RankFailed | None:
         """Return the failure that another process reports within `_REPORT_SECONDS`."""
         deadline = time.monotonic() + _REPORT_SECONDS
         for channel in self.channels:
             try:
                 while channel.poll(max(0.0, deadline - time.monotonic())):
-                    hear(channel, int | None)
+                    hear(channel, Any)
             except RankFailed as failure:
                 return failure
             except (EOFError, OSError, MessageError):
@@ -212,6 +271,31 @@ class ProcessGroup:
         for pid in self._pids:
             os.waitpid(pid, 0)
 
+    def send(self, message: Any) -> None:
+        """Send a message to every other process.
+
+        Raises:
+            RankFailed: If a process has exited.
+        """
+        try:
+            for channel in self.channels:
+                channel.send_bytes(encode(message))
+        except OSError as error:
+            raise self.failure() or RankFailed(
+                "crash", f"a process of the point exited: {error}"
+            ) from error
+
+    def receive(self, kind: Any) -> list[Any]:
+        """Return the next message of every other process, parsed as a `kind`, by rank.
+
+        Raises:
+            RankFailed: If a process reports a failure, or has exited.
+        """
+        try:
+            return [hear(channel, kind) for channel in self.channels]
+        except (EOFError, OSError):
+            raise RankFailed("crash", "a process of the point exited without a report") from None
+
 
 class GroupStep(Step):
     """Step that all processes run at once, without a loss; `step` is this process's part.
@@ -224,19 +308,9 @@ class GroupStep(Step):
         self._group = group
 
     def run(self, steps: int) -> None:
-        try:
-            for channel in self._group.channels:
-                channel.send_bytes(encode(steps))
-        except OSError as error:
-            raise self._group.failure() or RankFailed(
-                "crash", f"a process of the point exited: {error}"
-            ) from error
+        self._group.send(steps)
         self._step.run(steps)
-        try:
-            for channel in self._group.channels:
-                hear(channel, int | None)
-        except (EOFError, OSError):
-            raise RankFailed("crash", "a process of the point exited without a report") from None
+        self._group.receive(int | None)
 
 
 def serve_steps(channel: Connection, step: Step) -> None:
@@ -342,11 +416,14 @@ def processes_elsewhere(point: Mapping[str, Any], count: int, port: int = 0) -> 
     Raises:
         UnavailableError: If a server cannot be reached or has another key.
         RankFailed: If a server fails or does not reply.
+
+    Returns:
+        The processes by rank; empty if all processes of the point run on this host.
     """
     hosts = int(point.get("hosts", 1))
-    if hosts == 1:
+    others = point.get("other_hosts")
+    if hosts == 1 or others is None:
         return []
-    others = point["other_hosts"]
     each = count // hosts
     found: list[RemoteProcess] = []
     try:

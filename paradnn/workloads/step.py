@@ -8,12 +8,18 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from paradnn.config.rules import PointRules
-from paradnn.core.errors import UnavailableError
-from paradnn.core.messages import InputMeasurement, Measurement, Profile
+from paradnn.core.errors import ConfigError, UnavailableError
+from paradnn.core.messages import (
+    Answer,
+    InputMeasurement,
+    Measurement,
+    Profile,
+    WorkloadMessage,
+)
 from paradnn.core.metric import Metric, MetricSnapshot, in_section, interval_metrics, known_values
 from paradnn.core.results import ResultDescription
 from paradnn.core.workload import Workload
@@ -22,6 +28,7 @@ from paradnn.worker.workload import WorkerSide
 
 if TYPE_CHECKING:
     from paradnn.config.outcome import PointResult
+    from paradnn.config.point import Point
     from paradnn.session.measured import Measured
     from paradnn.session.overview.drawing import BarChart, Chart
     from paradnn.worker.point import PointRun
@@ -234,7 +241,7 @@ METRICS = (
             "batch_size_per_device",
             "1",
             None,
-            "examples of a step on each device: batch_size / devices",
+            "examples of a step on each device: batch_size / (hosts x devices)",
         ),
         Metric("flops_per_step", "FLOP", None, "analytic matmul and convolution work of one step"),
         Metric("bytes_per_step", "B", None, "analytic compulsory memory traffic of one step"),
@@ -321,6 +328,29 @@ METRICS = (
         ),
     ),
     *in_section(
+        "messages",
+        Metric("gradient_bytes", "B", None, "gradients that each step sums over the processes"),
+        Metric(
+            "alone_step_time_ms",
+            "ms",
+            "lower",
+            "a step of the slowest process on its share, without the others",
+        ),
+        Metric(
+            "fastest_alone_step_time_ms",
+            "ms",
+            "lower",
+            "the same of the fastest process; the slowest one is the straggler",
+        ),
+        Metric(
+            "communication_ms",
+            "ms",
+            "lower",
+            "step_time_ms - alone_step_time_ms: exchange that computing does not hide",
+        ),
+        Metric("communication_share", "1", "lower", "communication_ms / step_time_ms"),
+    ),
+    *in_section(
         "energy",
         Metric(
             "energy_per_step_joules", "J", "lower", "energy of the package or board for one step"
@@ -393,6 +423,22 @@ METRICS = (
 
 
 @dataclass(frozen=True)
+class ProcessTimes(WorkloadMessage):
+    """The processes that share each step, and their times.
+
+    Attributes:
+        count: Number of processes.
+        alone: Seconds of a step of each process on its share alone, the measuring one first. Empty
+            if they are unknown.
+    """
+
+    wire_name: ClassVar[str] = "process_times"
+
+    count: int
+    alone: list[float]
+
+
+@dataclass(frozen=True)
 class SingleStep(Workload, PointRules, WorkerSide, RunRecords, ResultDescription):
     """Steps in timed blocks, and the latency of single forward passes."""
 
@@ -403,6 +449,8 @@ class SingleStep(Workload, PointRules, WorkerSide, RunRecords, ResultDescription
     rates: ClassVar[Mapping[str, str]] = {"examples_per_second": "examples/s"}
     can_take_turns: ClassVar[bool] = True
     can_start_cold: ClassVar[bool] = True
+    hosts_may_be_processes: ClassVar[bool] = True
+    message_types: ClassVar[tuple[type[WorkloadMessage], ...]] = (ProcessTimes,)
 
     mode: str = "train"
 
@@ -417,8 +465,34 @@ class SingleStep(Workload, PointRules, WorkerSide, RunRecords, ResultDescription
     def configured(self, config: Mapping[str, Any]) -> SingleStep:
         return SingleStep(config.get("mode", self.mode))
 
+    def distributable_processes(self, point: Point) -> tuple[str, int]:
+        if self.mode != "train":
+            reason = "is for training, in which hosts exchange gradients"
+            raise ConfigError("hosts", point.hosts, reason, "set mode=train or hosts=1")
+        return "devices", point.device_count
+
+    def open_devices(self, run: PointRun) -> None:
+        if not self._has_processes(run):
+            run.open_devices()
+
+    def _has_processes(self, run: PointRun) -> bool:
+        """Whether several processes share each step; `measure` then opens their devices."""
+        from paradnn.worker.data_parallel import process_count
+
+        return self.mode == "train" and process_count(run.request, run.framework) > 1
+
+    def remote_process_server(self) -> Callable[..., None]:
+        from paradnn.worker.data_parallel import serve_elsewhere
+
+        return serve_elsewhere
+
     def measure(self, run: PointRun) -> None:
-        if self.mode == "train":
+        if self._has_processes(run):
+            from paradnn.worker.data_parallel import DataParallelGroup
+
+            with DataParallelGroup(run):
+                measure_step(run)
+        elif self.mode == "train":
             measure_step(run)
         else:
             measure_step(run, lambda workload, step: run.note_latencies)
@@ -465,6 +539,9 @@ def measure_step(
     phases = run.phases
     with phases("build"):
         workload, step = prepare_step(run.request, run.framework)
+        if run.others:
+            step = run.others.common_step(step)
+            run.note(work=ProcessTimes(run.others.count, []))
         if prepare:
             prepare(workload, step)
     fed = _fed_step(run, workload, step)
@@ -472,8 +549,8 @@ def measure_step(
         compilation, first_loss = compile_steps(step)
         products = product_flops(step)
         measure_more = after_compiling(workload, step) if after_compiling else None
-    run.memory.begin_steps()
-    run_steps = fed.run if fed else step.run
+    run.begin_steps()
+    run_steps = fed.run if fed else step.block_run
     timed = run.time(run_steps, step)
     run.note_measured(timed, workload, compilation, products, first_loss)
     if measure_more:
@@ -482,6 +559,10 @@ def measure_step(
         with phases("balance"):
             run.note(input=fed.measure(timed.timing))
     run.note_memory_and_profile(step)
+    if run.others:
+        with phases("communication", replace(run.answered, outcome="ok")):
+            alone = run.others.time_alone()
+        run.note(work=ProcessTimes(run.others.count, list(alone)))
 
 
 def _fed_step(run: PointRun, workload: Any, step: Any) -> Any:
@@ -519,7 +600,7 @@ def point_metrics(measured: Measured) -> dict[str, float]:
     point = measured.point
     costs = measured.costs
     metrics: dict[str, float] = {
-        "batch_size_per_device": point.batch_size / point.devices,
+        "batch_size_per_device": point.batch_size / point.device_count,
         "parameters": costs.parameters,
         "memory_lower_bound_bytes": costs.memory_lower_bound_bytes,
     }
@@ -564,6 +645,7 @@ def step_metrics(measured: Measured) -> dict[str, float]:
     if timed[0].product_types:
         metrics["precision_share"] = timed[0].product_types.get(point.precision, 0.0)
     metrics |= _contention_metrics(timed)
+    metrics |= process_metrics(measured.answers)
     metrics |= _energy_metrics(timed, point.batch_size)
     if costs.flops_per_step:
         metrics |= _roofline_metrics(measured, metrics["flops_per_second"])
@@ -571,7 +653,9 @@ def step_metrics(measured: Measured) -> dict[str, float]:
         blocks = timed[0].timing.blocks
         metrics |= balance_metrics(first.input, blocks, point.batch_size, point.platform.name)
     if isinstance(first.profile, Profile):
-        metrics |= profile_metrics(first.profile, costs.flops_per_step, point.precision)
+        # A profile shows one process, which has an equal share of the step.
+        count = first.work.count if isinstance(first.work, ProcessTimes) else 1
+        metrics |= profile_metrics(first.profile, costs.flops_per_step / count, point.precision)
     timings = [entry.timing for entry in timed]
     return metrics | reference_metrics(timings, measured.peaks, point.batch_size)
 
@@ -658,6 +742,41 @@ def compiling_metrics(measurement: Measurement, fed: InputMeasurement | None) ->
     if compilation.conversion:
         metrics |= vars(compilation.conversion)
     return metrics
+
+
+#: Bytes of the gradient of a parameter, which is float32 in every precision.
+_GRADIENT_BYTES = 4
+
+
+def process_metrics(answers: Sequence[Answer]) -> dict[str, float]:
+    """Return what the exchange between the processes of a step takes; empty for one process.
+
+    Values are medians over the answers, which are those of repeated measurements.
+    """
+    shares = []
+    slowest = []
+    fastest = []
+    exchange = []
+    parameters = 0
+    for answer in answers:
+        if not isinstance(answer.work, ProcessTimes) or not answer.work.alone:
+            continue
+        assert answer.measurement
+        parameters = answer.measurement.parameters
+        step = statistics.median(answer.measurement.timing.step_times)
+        slowest.append(max(answer.work.alone))
+        fastest.append(min(answer.work.alone))
+        exchange.append(max(0.0, step - slowest[-1]))
+        shares.append(exchange[-1] / step)
+    if not shares:
+        return {}
+    return {
+        "gradient_bytes": float(_GRADIENT_BYTES * parameters),
+        "alone_step_time_ms": 1e3 * statistics.median(slowest),
+        "fastest_alone_step_time_ms": 1e3 * statistics.median(fastest),
+        "communication_ms": 1e3 * statistics.median(exchange),
+        "communication_share": statistics.median(shares),
+    }
 
 
 def _energy_metrics(timed: Sequence[Measurement], batch_size: int) -> dict[str, float]:

@@ -108,7 +108,18 @@ REJECTED = {
             "model=fc batch_size=4 devices=3",
             "devices=3: does not divide batch_size=4; choose a batch_size that is",
         ),
-        ("model=fc devices=4 hosts=2", "hosts=2: is for messages between processes: "),
+        (
+            "model=fc batch_size=6 devices=2 hosts=2",
+            "hosts=2: does not divide batch_size=6; choose a multiple of hosts x devices = 4",
+        ),
+        (
+            "model=fc mode=inference hosts=2",
+            "hosts=2: is for training, in which hosts exchange gradients; set mode=train or hosts=1",
+        ),
+        (
+            "model=residual data=images hosts=2",
+            "data=images: is for one device, and this point has 2; use devices=1 hosts=1",
+        ),
         (
             "model=fc data=images",
             "data=images: model=fc takes no images; choose another model, or data=synth",
@@ -361,6 +372,7 @@ REJECTED = {
         ("task=learn data=digits", "mode=generate: task=learn trains; set mode=train"),
     ],
     LEARN: [
+        ("model.name=fc hosts=2", "hosts=2: is for training steps and messages"),
         ("task=step", "data=digits: is a set to learn from; add task=learn, or use data=synthetic"),
         (
             "data=synthetic",

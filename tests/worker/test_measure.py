@@ -24,6 +24,7 @@ from paradnn.worker.measure import (
     AttemptRecorder,
     NotFinite,
     Protocol,
+    SynchronizedRun,
     measure_steps,
     single_latencies,
 )
@@ -64,6 +65,34 @@ class Machine:
     def phase(self, name: str) -> Iterator[None]:
         self.phases.append(name)
         yield
+
+
+class Meeting(SynchronizedRun):
+    """Blocks of a machine, before and after which the processes wait for each other."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._loss = 0.0
+
+    def begin(self, steps: int) -> None:
+        self._machine.now += 7.0
+
+    def run(self, steps: int) -> None:
+        self._loss = self._machine.run(steps)
+
+    def end(self) -> float:
+        self._machine.now += 3.0
+        return 2 * self._loss
+
+
+def test_a_block_of_several_processes_excludes_their_meeting() -> None:
+    machine = Machine(lambda _: 0.05)
+    protocol = replace(PROTOCOL, min_seconds=0.0, warmup_seconds=0.0)
+
+    timing = measure_steps(Meeting(machine), protocol, machine.phase, machine.clock)
+
+    assert timing.step_times == pytest.approx([0.05] * len(timing.blocks))
+    assert timing.final_loss == 2.0
 
 
 class PlantedRecorder(AttemptRecorder):

@@ -15,6 +15,7 @@ import typing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,6 +76,11 @@ class Step:
 
     _variables: Sequence[Any] = ()
 
+    @property
+    def block_run(self) -> Any:
+        """Runs timed blocks (`paradnn.worker.measure.measure_steps`)."""
+        return self.run
+
     def feed(self, steps: int, take: Callable[[], tuple[Any, ...]]) -> float | None:
         """Run steps on the batches that `take` returns. Returns the last loss; in inference None.
 
@@ -96,6 +102,28 @@ class Step:
         raise NotImplementedError
 
 
+@dataclass(frozen=True)
+class Member:
+    """The place of a process among those that share the steps of a point.
+
+    Attributes:
+        rank: Number of the process, from 0.
+        local_rank: Its number among those on its host.
+        addresses: host:port of every process, by rank.
+        layout: The devices of this process.
+    """
+
+    rank: int
+    local_rank: int
+    addresses: Sequence[str]
+    layout: DeviceLayout
+
+    def share(self, array: Any) -> Any:
+        """Return this process's equal share of a batch (batch_size, ...)."""
+        size = len(array) // len(self.addresses)
+        return array[self.rank * size : (self.rank + 1) * size]
+
+
 class Framework(ABC):
     """A framework. It touches no device before `open_device`."""
 
@@ -107,6 +135,22 @@ class Framework(ABC):
     @abstractmethod
     def open_device(self, platform: Mapping[str, Any]) -> None:
         """Claim the device for this process. Raises UnavailableError if there is no such device."""
+
+    def processes_per_host(self, devices: int, hosts: int) -> int:
+        """The number of processes of each host over which training is distributed.
+
+        Args:
+            devices: Devices of each host.
+            hosts: Number of hosts.
+        """
+        return 1
+
+    def alone(self) -> Framework:
+        """The framework for steps of this process of several, without the others.
+
+        It uses the devices that this framework has opened.
+        """
+        raise NotImplementedError
 
     def scope(self) -> AbstractContextManager[Any]:
         """Context in which models are built, so that every device has their variables."""
@@ -173,8 +217,24 @@ def distributed(framework: Framework, layout: DeviceLayout) -> Framework:
     """
     if not FRAMEWORKS[framework.name].parallel:
         raise UnavailableError(
-            f"framework={framework.name} runs on one device, not on {layout.devices}: "
-            "set framework=tensorflow or framework=jax for data-parallel steps"
+            f"framework={framework.name} does not divide this work over {layout.devices} devices: "
+            "set framework=tensorflow or framework=jax, or devices=1"
         )
     module = importlib.import_module(f"paradnn.worker.frameworks.{framework.name}")
     return typing.cast("Framework", module.DISTRIBUTED(layout))
+
+
+def grouped(framework: Framework, member: Member) -> Framework:
+    """The framework for one of several processes that share the steps of training.
+
+    The devices are not opened yet.
+
+    Raises UnavailableError if the framework has no such processes.
+    """
+    module = importlib.import_module(f"paradnn.worker.frameworks.{framework.name}")
+    if not hasattr(module, "GROUPED"):
+        raise UnavailableError(
+            f"framework={framework.name} does not train over several processes here: "
+            "set framework=tensorflow, or hosts=1"
+        )
+    return typing.cast("Framework", module.GROUPED(member))

@@ -22,7 +22,8 @@ import tensorflow as tf
 from paradnn.core.errors import UnavailableError
 from paradnn.families.built import BuiltModel
 from paradnn.worker.affinity import DeviceLayout, pin_to_cores
-from paradnn.worker.frameworks import Batch, Framework, Step
+from paradnn.worker.frameworks import Batch, Framework, Member, Step
+from paradnn.worker.frameworks.tf_cluster import connect
 from paradnn.worker.optimizers import make_optimizer
 from paradnn.worker.peak_rates import REPEATS
 from paradnn.worker.profile.categories import categorise
@@ -56,6 +57,12 @@ class TensorFlow(Framework):
         if kind == "GPU":
             _show_gpus(devices[index : index + 1])
         self._opened = [f"{kind}:0"]
+
+    def processes_per_host(self, devices: int, hosts: int) -> int:
+        # MultiWorkerMirroredStrategy has one CPU device per process.
+        if hosts == 1:
+            return 1
+        return devices
 
     def make_step(self, workload: BuiltModel, batch: Batch, point: Mapping[str, Any]) -> Step:
         is_xla = point["compile"] == "xla"
@@ -467,3 +474,72 @@ class _DistributedStep(TensorFlowStep):
 
 
 DISTRIBUTED = DistributedTensorFlow
+
+
+# Over several hosts there is one process per device, under a MultiWorkerMirroredStrategy. Each
+# compiles the step of one replica, whose optimizer sums the gradients over all of them.
+
+
+class GroupedTensorFlow(TensorFlow):
+    """See `paradnn.worker.frameworks.Framework`."""
+
+    def __init__(self, member: Member) -> None:
+        super().__init__()
+        self._member = member
+        self._strategy: Any = None
+
+    def open_device(self, platform: Mapping[str, Any]) -> None:
+        layout = self._member.layout
+        own = {
+            **platform,
+            "index": int(platform["index"]),
+            "threads": layout.threads if platform["name"] == "cpu" else platform["threads"],
+        }
+        if platform["name"] == "cpu":
+            pin_to_cores(layout.cores)
+            tf.config.threading.set_inter_op_parallelism_threads(layout.threads)
+        else:
+            own["index"] += self._member.local_rank
+        super().open_device(own)
+        self._strategy = connect(self._member.rank, self._member.addresses)
+
+    def alone(self) -> Framework:
+        framework = TensorFlow()
+        framework._opened = self._opened
+        return framework
+
+    def scope(self) -> contextlib.AbstractContextManager[Any]:
+        scope: contextlib.AbstractContextManager[Any] = self._strategy.scope()
+        return scope
+
+    def make_step(self, workload: BuiltModel, batch: Batch, point: Mapping[str, Any]) -> Step:
+        if point["compile"] == "xla":
+            raise UnavailableError(
+                "TensorFlow has no compile=xla over several hosts: "
+                "set compile=graph or framework=jax"
+            )
+        arguments = tuple(
+            self._place(self._member.share(array)) for arrays in batch for array in arrays
+        )
+        with self.scope():
+            optimizer = make_optimizer(point, workload.model.trainable_variables)
+        count = len(self._member.addresses)
+        replica = _training_step(workload, optimizer, dense=True, devices=count)
+        strategy = self._strategy
+
+        def step(*shares: Any) -> Any:
+            return strategy.run(replica, args=shares)
+
+        function = step if point["compile"] == "eager" else tf.function(step)
+        distributed_step = _DistributedStep(function, arguments, point)
+        distributed_step.strategy = strategy
+        return distributed_step
+
+    def _place(self, array: Any) -> Any:
+        """Place this process's share of a batch on its device."""
+        return self._strategy.experimental_distribute_values_from_function(
+            lambda _: tf.identity(tf.constant(array))
+        )
+
+
+GROUPED = GroupedTensorFlow

@@ -7,7 +7,6 @@ transport, all processes make the same step at the same time, and the step ends 
 
 import contextlib
 import datetime
-import os
 import random
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +27,6 @@ from paradnn.worker.process_group import (
     ProcessGroup,
     RankFailed,
     RemoteProcess,
-    host_and_port,
     listen,
     processes_elsewhere,
     reply_timeout,
@@ -78,15 +76,8 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
         self.group = ProcessGroup(count, self._participant.serve, elsewhere)
         self._participant.close_socket()
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        # A process that fails takes the others with it. The first one says why, unless the memory
-        # of this process ended.
-        first = None
-        if isinstance(error, Exception) and not isinstance(error, MemoryError):
-            first = self.group.failure()
-        self.group.close()
-        if first:
-            raise first from error
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        self.group.__exit__(kind, error, trace)
 
     def step(self) -> Any:
         """Return the step of this process, or of all that make the same step."""
@@ -360,6 +351,8 @@ class _TensorFlowStep(Step):
     def __init__(self, point: Mapping[str, Any], rank: int, addresses: Sequence[str]) -> None:
         import tensorflow as tf
 
+        from paradnn.worker.frameworks.tf_cluster import connect
+
         platform = point["platform"]["name"]
         if platform != "cpu":
             raise UnavailableError(
@@ -368,7 +361,7 @@ class _TensorFlowStep(Step):
         self._tf = tf
         self._count = point["model"]["bytes"] // _FLOAT_BYTES
         self._set_threads(point, rank, len(addresses))
-        strategy = self._connect(rank, addresses)
+        strategy = connect(rank, addresses, "RING")
         self._strategy = strategy
         self._values = self._replicated(0.0)
 
@@ -390,22 +383,6 @@ class _TensorFlowStep(Step):
         threading_config = self._tf.config.threading
         threading_config.set_intra_op_parallelism_threads(layout.threads)
         threading_config.set_inter_op_parallelism_threads(layout.threads)
-
-    def _connect(self, rank: int, addresses: Sequence[str]) -> Any:
-        """Return the strategy, when all processes are there."""
-        tf = self._tf
-        # A proxy of the environment is not for these hosts.
-        hosts = dict.fromkeys(host_and_port(address)[0] for address in addresses)
-        os.environ["no_grpc_proxy"] = ",".join(hosts)  # noqa: SIM112 - gRPC reads it in lower case
-        resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
-            tf.train.ClusterSpec({"worker": list(addresses)}),
-            task_type="worker",
-            task_id=rank,
-            rpc_layer="grpc",
-        )
-        ring = tf.distribute.experimental.CommunicationImplementation.RING
-        options = tf.distribute.experimental.CommunicationOptions(implementation=ring)
-        return tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
 
     def _replicated(self, value: float) -> Any:
         """Return a tensor with `value` x (rank + 1) in each process."""

@@ -1,0 +1,432 @@
+"""Training over several processes, on one host or on many (`hosts`, docs/how-to/clusters.md).
+
+Every process holds the same model and its share of the batch, and the framework's own engine sums
+the gradients: MultiWorkerMirroredStrategy, DistributedDataParallel or `jax.distributed`. The
+point's own process is the first; it measures, and decides how many steps all processes run.
+
+A block begins with an untimed step, in which the processes meet. The others continue with the timed
+steps without a further message, so a block contains the messages of the framework alone.
+
+Afterwards every process times a step on its share alone, at the same time as the others. The time
+by which the common step is longer is communication that computing does not hide.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from socket import socket
+from typing import Any, Self
+
+from paradnn.core.channel import encode
+from paradnn.core.errors import PointEnded
+from paradnn.core.messages import Conversion
+from paradnn.core.versions import versions
+from paradnn.worker import frameworks
+from paradnn.worker.affinity import bind_cores, device_layout
+from paradnn.worker.contention import watch_cores
+from paradnn.worker.frameworks import Framework, Member, Step
+from paradnn.worker.measure import Protocol, SynchronizedRun, compile_steps, measure_steps
+from paradnn.worker.memory import MemoryMeter
+from paradnn.worker.point import OtherProcesses, PointRun, ProcessMemory
+from paradnn.worker.process_group import (
+    LOOPBACK,
+    ProcessGroup,
+    RankFailed,
+    RemoteProcess,
+    free_addresses,
+    hear,
+    processes_elsewhere,
+    silent,
+)
+from paradnn.worker.profile.shapes import Cost
+from paradnn.worker.step import prepare_step
+
+#: Seconds in which steps without the other processes are timed, at most.
+_ALONE_SECONDS = 1.0
+#: Seconds in which a process on another host must import the framework.
+_IMPORT_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class _Order:
+    """What the first process asks of the others.
+
+    Attributes:
+        task: run, begin_steps, memory, prepare_alone or alone.
+        steps: Number of steps to run.
+    """
+
+    task: str
+    steps: int = 0
+
+
+@dataclass(frozen=True)
+class _Reply:
+    """What a process replies to an order.
+
+    Attributes:
+        rank: Number of the process.
+        loss: Loss of its share after the last step.
+        memory: Bytes of its peak, and of the growth in its steps; empty if they are unknown.
+        step_seconds: Median time of a step alone; None if it cannot be measured.
+    """
+
+    rank: int
+    loss: float | None = None
+    memory: list[int] | None = None
+    step_seconds: float | None = None
+
+
+def process_count(point: Mapping[str, Any], framework: Framework) -> int:
+    """Return the number of processes that share each step of a point, on all hosts."""
+    hosts = int(point.get("hosts", 1))
+    return hosts * framework.processes_per_host(int(point.get("devices", 1)), hosts)
+
+
+def _member(
+    point: Mapping[str, Any],
+    framework: Framework,
+    rank: int,
+    addresses: Sequence[str],
+    *,
+    shares_host: bool,
+) -> Member:
+    """Return the place of a process among those of a point.
+
+    Args:
+        point: The request.
+        framework: The imported framework.
+        rank: Number of the process.
+        addresses: Addresses of all processes.
+        shares_host: Whether all processes of the point run on one host.
+    """
+    devices = int(point["devices"])
+    hosts = int(point["hosts"])
+    per_host = framework.processes_per_host(devices, hosts)
+    hosts_here = hosts if shares_host else 1
+    layout = device_layout(devices, point["platform"], hosts_here)
+    watch_cores(layout.cores)
+    local_rank = rank % (hosts_here * per_host)
+    own_devices = devices // per_host
+    core_count = own_devices * layout.threads
+    first = local_rank * core_count
+    own_layout = replace(
+        layout, devices=own_devices, cores=layout.cores[first : first + core_count]
+    )
+    return Member(rank, local_rank, tuple(addresses), own_layout)
+
+
+class _Process:
+    """One process of a point: its model, and its part of every step.
+
+    Args:
+        point: The request.
+        framework: The imported framework.
+        member: The place of the process.
+
+    Attributes:
+        framework: The framework with its devices open.
+    """
+
+    def __init__(self, point: Mapping[str, Any], framework: Framework, member: Member) -> None:
+        self._point = point
+        self._member = member
+        self._alone: Step | None = None
+        self.framework = frameworks.grouped(framework, member)
+        self.framework.open_device(point["platform"])
+
+    def prepare_alone(self) -> None:
+        """Build and compile the step on this process's share of the batch alone."""
+        count = len(self._member.addresses)
+        share = {
+            **self._point,
+            "batch_size": self._point["batch_size"] // count,
+            "devices": self._member.layout.devices,
+            "hosts": 1,
+        }
+        try:
+            _, step = prepare_step(share, self.framework.alone())
+            compile_steps(step)
+        except Exception:  # it is no part of the point: without it the communication is unknown
+            traceback.print_exc()
+        else:
+            self._alone = step
+
+    def time_alone(self) -> float | None:
+        """Return the median seconds of a step alone; None if it cannot be made."""
+        if self._alone is None:
+            return None
+        protocol = Protocol.from_settings(self._point["measure"])
+        seconds = min(_ALONE_SECONDS, protocol.max_seconds)
+        brief = replace(
+            protocol,
+            min_seconds=seconds,
+            max_seconds=seconds,
+            warmup_seconds=min(seconds, protocol.warmup_seconds),
+            relative_interval=None,
+            reference=False,
+        )
+        timing = measure_steps(self._alone.run, brief, lambda _: contextlib.nullcontext())
+        return statistics.median(timing.step_times)
+
+
+def _serve(
+    point: Mapping[str, Any],
+    framework: Framework,
+    rank: int,
+    addresses: Sequence[str],
+    channel: Connection,
+    *,
+    shares_host: bool,
+) -> None:
+    """Be a process other than the first: follow its orders until the channel closes.
+
+    Raises:
+        RankFailed: This process failed.
+    """
+    try:
+        meter = MemoryMeter()
+        member = _member(point, framework, rank, addresses, shares_host=shares_host)
+        channel.send_bytes(encode(versions(framework.name)))
+        process = _Process(point, framework, member)
+        _, step = prepare_step(point, process.framework)
+        with contextlib.suppress(EOFError):
+            while True:
+                order = hear(channel, _Order)
+                channel.send_bytes(encode(_obey(order, rank, process, step, meter)))
+    except PointEnded as error:
+        raise RankFailed(error.outcome, f"process {rank + 1}: {error}") from error
+    except Exception as error:
+        traceback.print_exc()
+        outcome = framework.out_of_memory(error) or "crash"
+        if isinstance(error, MemoryError):
+            outcome = "oom_host"
+        reason = f"process {rank + 1}: {type(error).__name__}: {error}"
+        raise RankFailed(outcome, reason.splitlines()[0]) from error
+
+
+def _obey(order: _Order, rank: int, process: _Process, step: Step, meter: MemoryMeter) -> _Reply:
+    """Do what the first process asks, and return the reply."""
+    if order.task == "run":
+        return _Reply(rank, loss=step.run(order.steps))
+    if order.task == "memory":
+        return _Reply(rank, memory=[count for count in meter.peak_bytes() if count is not None])
+    if order.task == "alone":
+        return _Reply(rank, step_seconds=process.time_alone())
+    if order.task == "prepare_alone":
+        process.prepare_alone()
+    else:
+        meter.begin_steps()
+    return _Reply(rank)
+
+
+def serve_elsewhere(
+    point: Mapping[str, Any],
+    rank: int,
+    addresses: Sequence[str],
+    own: socket,
+    channel: Connection,
+) -> None:
+    """Be a process of a point that another host measures.
+
+    Args:
+        point: The request.
+        rank: Number of this process, from 0.
+        addresses: Addresses of all processes.
+        own: Socket that has shown that the port of this process is free.
+        channel: Connection to the measuring process.
+
+    Raises:
+        RankFailed: The process failed.
+    """
+    own.close()
+    name = point["framework"]["name"]
+    try:
+        framework = frameworks.load(name)
+    except Exception as error:
+        reason = f"process {rank + 1}: {name} cannot be imported there: {error}"
+        raise RankFailed("unavailable", reason) from error
+    bind_cores(point["platform"])
+    _serve(point, framework, rank, addresses, channel, shares_host=False)
+
+
+class DataParallelGroup(OtherProcesses, contextlib.AbstractContextManager["DataParallelGroup"]):
+    """The processes of a point that train together; the calling process measures.
+
+    Entering starts the processes and opens their devices. They end with the context, at the latest
+    with the calling process.
+
+    Args:
+        run: The request, whose framework becomes that of the group.
+
+    Raises:
+        UnavailableError: A process cannot be reached, or lacks software.
+        RankFailed: A process failed.
+    """
+
+    def __init__(self, run: PointRun) -> None:
+        self._run = run
+        self._ending = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        with self._run.phases("build"), contextlib.ExitStack() as starting:
+            self._start(starting)
+            self._ending = starting.pop_all()
+        self._run.others = self
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        self._run.others = None
+        self._ending.__exit__(kind, error, trace)
+
+    def _start(self, starting: contextlib.ExitStack) -> None:
+        point = self._run.request
+        framework = self._run.framework
+        bind_cores(point["platform"])
+        count = process_count(point, framework)
+        self.count = count
+        elsewhere = processes_elsewhere(point, count)
+        host = elsewhere[0].local if elsewhere else LOOPBACK
+        addresses = free_addresses(count - len(elsewhere), host)
+        addresses += [remote.address for remote in elsewhere]
+        for remote in elsewhere:
+            remote.channel.send_bytes(encode(addresses))
+
+        def member(rank: int) -> Member:
+            return _member(point, framework, rank, addresses, shares_host=not elsewhere)
+
+        # Every process would report that there are too few cores. Notice it before they start.
+        own_member = member(0)
+
+        def serve(rank: int, channel: Connection) -> None:
+            _serve(point, framework, rank, addresses, channel, shares_host=not elsewhere)
+
+        self._elsewhere = {remote.rank for remote in elsewhere}
+        self._processes = starting.enter_context(ProcessGroup(count, serve, elsewhere))
+        _require_equal_versions(framework, elsewhere, self._processes)
+        self._own = _Process(point, framework, own_member)
+        self._run.framework = self._own.framework
+
+    def common_step(self, own: Step) -> Step:
+        """Return the step of all processes; `own` is the part of this one."""
+        return _CommonStep(own, self._processes)
+
+    def begin_steps(self) -> None:
+        """Start a new peak of memory in the other processes; see `MemoryMeter.begin_steps`."""
+        self._ask(_Order("begin_steps"))
+
+    def memory(self) -> list[ProcessMemory]:
+        """Return the peaks of the other processes on this host, as far as they are known."""
+        replies = self._ask(_Order("memory"))
+        return [
+            ProcessMemory(*reply.memory)
+            for reply in replies
+            if reply.rank not in self._elsewhere and reply.memory
+        ]
+
+    def time_alone(self) -> list[float]:
+        """Return the seconds of a step of each process on its share alone, by rank.
+
+        All processes run it at the same time, so that those of a host compete for its memory as
+        they do in the common step. Empty if a process cannot make it.
+        """
+        self._processes.send(_Order("prepare_alone"))
+        self._own.prepare_alone()
+        self._processes.receive(_Reply)
+        self._processes.send(_Order("alone"))
+        own = _Reply(0, step_seconds=self._own.time_alone())
+        replies = sorted([own, *self._processes.receive(_Reply)], key=lambda reply: reply.rank)
+        seconds = [reply.step_seconds for reply in replies if reply.step_seconds is not None]
+        return seconds if len(seconds) == len(replies) else []
+
+    def _ask(self, order: _Order) -> list[_Reply]:
+        self._processes.send(order)
+        return self._processes.receive(_Reply)
+
+
+def _require_equal_versions(
+    framework: Framework, elsewhere: Sequence[RemoteProcess], processes: ProcessGroup
+) -> None:
+    """Wait until every process has imported the framework.
+
+    Raises:
+        RankFailed: A process failed, did not import the framework in time, or has other versions.
+    """
+    for remote in elsewhere:
+        if not remote.channel.poll(_IMPORT_SECONDS):
+            raise silent(f"process {remote.rank + 1} at {remote.address}", _IMPORT_SECONDS)
+    own = versions(framework.name)
+    # Channels of other hosts come first; the processes of this host are forks of this one.
+    for remote, found in zip(elsewhere, processes.receive(dict[str, str]), strict=False):
+        differing = sorted(name for name in {*own, *found} if own.get(name) != found.get(name))
+        if differing:
+            name = differing[0]
+            raise RankFailed(
+                "unavailable",
+                f"the host at {remote.address} has {name} {found.get(name, 'not installed')}, this "
+                f"host {own.get(name, 'not installed')}: install the same versions on all hosts",
+            )
+
+
+class _CommonStep(Step):
+    """A training step of all processes; its loss is the mean over their shares."""
+
+    def __init__(self, own: Step, processes: ProcessGroup) -> None:
+        self._own = own
+        self._processes = processes
+        self._variables = own._variables
+
+    @property
+    def block_run(self) -> SynchronizedRun:
+        """Runs timed blocks."""
+        return _Blocks(self._own, self._processes)
+
+    def run(self, steps: int) -> float | None:
+        self._processes.send(_Order("run", steps))
+        return _mean_loss(self._own.run(steps), self._processes)
+
+    def compilations(self) -> int:
+        return self._own.compilations()
+
+    def compile_note(self) -> str | None:
+        return self._own.compile_note()
+
+    def conversion(self) -> Conversion | None:
+        return self._own.conversion()
+
+    def products(self) -> Sequence[Cost]:
+        return self._own.products()
+
+    def kernel_cost(self, name: str, kind: str) -> Cost:
+        return self._own.kernel_cost(name, kind)
+
+
+class _Blocks(SynchronizedRun):
+    """The timed blocks of a common step. Each follows an untimed step, in which all meet."""
+
+    def __init__(self, own: Step, processes: ProcessGroup) -> None:
+        self._own = own
+        self._processes = processes
+        self._loss: float | None = None
+
+    def begin(self, steps: int) -> None:
+        self._processes.send(_Order("run", 1 + steps))
+        self._own.run(1)
+
+    def run(self, steps: int) -> None:
+        self._loss = self._own.run(steps)
+
+    def end(self) -> float | None:
+        return _mean_loss(self._loss, self._processes)
+
+
+def _mean_loss(own: float | None, processes: ProcessGroup) -> float | None:
+    """Return the mean loss over the shares of all processes, which are equally large."""
+    losses = [own, *(reply.loss for reply in processes.receive(_Reply))]
+    known = [loss for loss in losses if loss is not None]
+    return statistics.fmean(known) if known else None

@@ -1,0 +1,31 @@
+"""TensorFlow's cluster of processes: the strategy whose collectives connect them."""
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from paradnn.worker.process_group import host_and_port
+
+
+def connect(rank: int, addresses: Sequence[str], implementation: str = "AUTO") -> Any:
+    """Return a MultiWorkerMirroredStrategy once all processes have joined it.
+
+    Args:
+        rank: Number of this process.
+        addresses: host:port of every process, by rank.
+        implementation: AUTO, RING or NCCL (`tf.distribute.experimental.CommunicationImplementation`).
+    """
+    # A proxy of the environment is not for these hosts.
+    hosts = dict.fromkeys(host_and_port(address)[0] for address in addresses)
+    os.environ["no_grpc_proxy"] = ",".join(hosts)  # noqa: SIM112 - gRPC reads it in lower case
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec({"worker": list(addresses)}),
+        task_type="worker",
+        task_id=rank,
+        rpc_layer="grpc",
+    )
+    communication = tf.distribute.experimental.CommunicationImplementation[implementation]
+    options = tf.distribute.experimental.CommunicationOptions(implementation=communication)
+    return tf.distribute.MultiWorkerMirroredStrategy(resolver, options)

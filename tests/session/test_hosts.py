@@ -1,0 +1,94 @@
+"""Training over several hosts: identity, limits and records."""
+
+from dataclasses import replace
+
+import pytest
+
+from paradnn.config.identity import point_id
+from paradnn.config.point import Point, step_costs
+from paradnn.config.reading import read_point
+from paradnn.platform.environment import HOSTS, exceeds_memory, separate_hosts
+from paradnn.session.environments import current_environments, require_possible
+from paradnn.session.hardware_peaks import ceilings_identity, single_device
+from tests.conftest import SHORT, TINY, Store, succeeded
+
+OTHER = "10.0.0.2:5000"
+
+
+def point(hosts: int = 1, **changes: object) -> Point:
+    return read_point({"model": {"name": "fc"}, "batch_size": 64, "hosts": hosts, **changes})
+
+
+@pytest.fixture
+def one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(HOSTS, raising=False)
+
+
+@pytest.mark.usefixtures("one_machine")
+def test_processes_of_one_machine_are_another_environment_than_hosts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    points = [point(), point(hosts=2)]
+    require_possible(points[1:])
+
+    alone, emulated = current_environments(points).values()
+
+    assert alone is not None
+    assert emulated is not None
+    assert alone.environment_id != emulated.environment_id
+    assert emulated.as_one_host().environment_id == alone.environment_id
+    # Ceilings are those of the machine.
+    assert ceilings_identity(points[1], emulated) == ceilings_identity(points[0], alone)
+    assert point_id(points[0]) != point_id(points[1])
+    monkeypatch.setenv(HOSTS, OTHER)
+    [on_hosts] = current_environments(points).values()
+    assert on_hosts is not None
+    assert on_hosts.environment_id == alone.environment_id
+
+
+@pytest.mark.usefixtures("one_machine")
+def test_processes_of_one_machine_share_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    four = point(hosts=4)
+    costs = step_costs(four)
+    limit = costs.memory_lower_bound_bytes // 2
+
+    assert costs.flops_per_step == step_costs(point()).flops_per_step
+    assert separate_hosts(four) == 1
+    assert exceeds_memory(four, costs, limit)
+    monkeypatch.setenv(HOSTS, ",".join([OTHER] * 3))
+    assert separate_hosts(four) == 4
+    assert exceeds_memory(four, costs, limit) is None
+
+
+@pytest.mark.usefixtures("one_machine")
+def test_ceilings_are_those_of_all_devices_of_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    two = point(hosts=2, devices=2, platform={"name": "cpu", "threads": 1})
+    environment = current_environments([two]).popitem()[1]
+    assert environment is not None
+    eight_cores = replace(environment, hardware={**environment.hardware, "cores": 8})
+
+    assert single_device(two, eight_cores).platform.threads == 4
+    monkeypatch.setenv(HOSTS, OTHER)
+    assert single_device(two, eight_cores).platform.threads == 2
+
+
+@pytest.mark.framework
+@pytest.mark.usefixtures("one_machine")
+def test_a_run_over_two_processes_is_recorded(store: Store) -> None:
+    succeeded(
+        ["paradnn.train", "model=fc", *TINY, *SHORT, "hosts=2", "measure.profile=true"], store
+    )
+
+    [run] = store.runs()
+    metrics = store.values("latest_metrics", run["run_id"])
+    assert (run["outcome"], run["checks"]) == ("ok", "passed")
+    assert run["mlflow.runName"].endswith("2 hosts")
+    assert store.values("params", run["run_id"])["hosts"] == "2"
+    # 16 x 8 + 8 and 8 x 4 + 4 parameters of four bytes.
+    assert metrics["gradient_bytes"] == 4 * (136 + 36)
+    assert metrics["batch_size_per_device"] == 2
+    assert metrics["profile_flops_ratio"] == pytest.approx(1, rel=0.01)
+    assert 0 < metrics["fastest_alone_step_time_ms"] <= metrics["alone_step_time_ms"]
+    assert metrics["communication_share"] == pytest.approx(
+        metrics["communication_ms"] / metrics["step_time_ms"], rel=0.2
+    )
