@@ -13,6 +13,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +34,12 @@ from paradnn.core.errors import UnavailableError
 from paradnn.core.words import counted
 from paradnn.families import make_model
 from paradnn.families.built import BuiltModel
-from paradnn.worker.frameworks import Batch, Framework, Step
+from paradnn.worker.affinity import pin_to_cores
+from paradnn.worker.frameworks import Batch, Framework, Member, Step
 from paradnn.worker.frameworks.torch_products import GraphProducts, products
 from paradnn.worker.optimizers import make_optimizer
 from paradnn.worker.peak_rates import REPEATS
+from paradnn.worker.process_group import host_and_port, interface_of
 from paradnn.worker.profile.kineto import FILE, read_kineto
 from paradnn.worker.profile.shapes import Cost
 from paradnn.worker.profile.trace import WINDOW, Trace
@@ -79,6 +82,9 @@ class Torch(Framework):
         torch.cuda.set_device(index)
         self._device = torch.device("cuda", index)
 
+    def processes_per_host(self, devices: int, hosts: int) -> int:
+        return devices  # DistributedDataParallel has one process per device
+
     def make_step(self, workload: BuiltModel, batch: Batch, point: Mapping[str, Any]) -> Step:
         inputs = workload.prepare(self._place(batch[0]))
         targets = self._place(batch[1])
@@ -93,7 +99,8 @@ class Torch(Framework):
         forward = compiled(lambda batch: model(batch, training=False))
         if point["mode"] != "train":
             return _Step(forward, (inputs, targets), self._device, point)
-        compute = compiled(lambda batch: workload.loss(targets, model(batch, training=True)))
+        replica = self._trained(model)
+        compute = compiled(lambda batch: workload.loss(targets, replica(batch, training=True)))
         variables = model.trainable_variables
         optimizer = make_optimizer(point, variables)
 
@@ -116,7 +123,19 @@ class Torch(Framework):
             return loss.detach()
 
         state = [*model.variables, *optimizer.variables]
-        return _Step(train_step, (inputs, targets), self._device, point, state, forward)
+        step = _Step(train_step, (inputs, targets), self._device, point, state, forward)
+        step.counted_run = self._counted_run(workload, inputs, targets)
+        return step
+
+    def _trained(self, model: Any) -> Any:
+        """Return the callable that trains a model."""
+        return model
+
+    def _counted_run(
+        self, workload: BuiltModel, inputs: Sequence[Any], targets: Sequence[Any]
+    ) -> Callable[[], object] | None:
+        """Return what computes the products of a step without a compiler; None: a step does."""
+        return None
 
     def _place(self, arrays: Sequence[Any]) -> list[Any]:
         return [torch.as_tensor(array).to(self._device) for array in arrays]
@@ -195,6 +214,8 @@ class _Step(Step):
         self._batch = inputs[0] if len(inputs) == 1 else list(inputs)
         self._training = point["mode"] == "train"
         self._compiled = point["compile"] != "eager"
+        #: Computes the products of a step; None: a step does.
+        self.counted_run: Callable[[], object] | None = None
         #: Whether the model has no analytic FLOP count.
         self._needs_counting = "model" in point and make_model(point["model"]).is_counted
 
@@ -254,14 +275,15 @@ class _Step(Step):
         )
 
     def products(self) -> Sequence[Cost]:
+        run = self.counted_run or partial(self.run, 1)
         if not self._compiled:
             with products:
-                self.run(1)
+                run()
         elif self._needs_counting and _is_partly_compiled():
             # Inductor saw a part of the model, or one part twice: count an uncompiled step.
             products.costs.clear()
             with torch.compiler.set_stance("force_eager"), products:
-                self.run(1)
+                run()
         return products.costs
 
 
@@ -321,3 +343,68 @@ def _wait(device: Any) -> None:
 
 
 FRAMEWORK = Torch
+
+
+# Over several devices there is one process per device, and DistributedDataParallel averages the
+# gradients of a model while the backward pass computes them.
+
+
+class GroupedTorch(Torch):
+    """See `paradnn.worker.frameworks.Framework`."""
+
+    def __init__(self, member: Member) -> None:
+        super().__init__()
+        self._member = member
+
+    def open_device(self, platform: Mapping[str, Any]) -> None:
+        member = self._member
+        own = dict(platform)
+        if platform["name"] == "cpu":
+            pin_to_cores(member.layout.cores)
+            own["threads"] = member.layout.threads
+        else:
+            own["index"] = int(platform["index"]) + member.local_rank
+        super().open_device(own)
+        backend = "gloo" if self._device.type == "cpu" else "nccl"
+        host, port = host_and_port(member.addresses[0])
+        # The variables that torchrun sets, for models that read them.
+        os.environ.update(
+            RANK=str(member.rank),
+            LOCAL_RANK=str(member.local_rank),
+            WORLD_SIZE=str(len(member.addresses)),
+            MASTER_ADDR=host,
+            MASTER_PORT=str(port),
+        )
+        # Both libraries otherwise resolve the name of the host, which may give a loopback address.
+        interface = interface_of(host_and_port(member.addresses[member.rank])[0])
+        if interface:
+            os.environ.setdefault(f"{backend.upper()}_SOCKET_IFNAME", interface)
+        torch.distributed.init_process_group(backend, init_method="env://")
+
+    def alone(self) -> Framework:
+        framework = Torch()
+        framework._device = self._device
+        return framework
+
+    def make_step(self, workload: BuiltModel, batch: Batch, point: Mapping[str, Any]) -> Step:
+        inputs, targets = ([self._member.share(array) for array in arrays] for arrays in batch)
+        return super().make_step(workload, (inputs, targets), point)
+
+    def _trained(self, model: Any) -> Any:
+        devices = None if self._device.type == "cpu" else [self._device.index]
+        return torch.nn.parallel.DistributedDataParallel(model, device_ids=devices)
+
+    def _counted_run(
+        self, workload: BuiltModel, inputs: Sequence[Any], targets: Sequence[Any]
+    ) -> Callable[[], object]:
+        # A step would wait for the other processes.
+        def run() -> None:
+            batch = inputs[0] if len(inputs) == 1 else list(inputs)
+            loss = workload.loss(targets, workload.model(batch, training=True))
+            weights = [variable.value for variable in workload.model.trainable_variables]
+            torch.autograd.grad(loss, weights, allow_unused=True)
+
+        return run
+
+
+GROUPED = GroupedTorch
