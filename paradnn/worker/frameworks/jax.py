@@ -22,7 +22,7 @@ import numpy as np
 from paradnn.core.errors import UnavailableError
 from paradnn.families.built import BuiltModel
 from paradnn.worker.affinity import DeviceLayout, pin_to_cores
-from paradnn.worker.frameworks import Batch, Framework, Step
+from paradnn.worker.frameworks import Batch, Framework, Member, Step
 from paradnn.worker.optimizers import make_optimizer
 from paradnn.worker.peak_rates import REPEATS
 from paradnn.worker.profile.hlo import HloCosts
@@ -351,12 +351,7 @@ class DistributedJax(Jax):
         index = int(platform["index"])
         wanted = self._layout.devices
         if kind == "cpu":
-            pin_to_cores(self._layout.cores)
-            # XLA reads from this variable the size of the pool that serves all devices of the CPU.
-            # A device that waits in an all-reduce occupies a thread. Without spare threads the
-            # other devices would never reach the all-reduce.
-            os.environ["NPROC"] = str(wanted * (self._layout.threads + 1))
-            jax.config.update("jax_num_cpu_devices", index + wanted)
+            self._set_cpu_devices(index + wanted)
         super().open_device(platform)
         devices = jax.devices(kind)
         if index + wanted > len(devices):
@@ -367,17 +362,27 @@ class DistributedJax(Jax):
         self._devices = devices[index : index + wanted]
         self._mesh = jax.sharding.Mesh(np.array(self._devices), (_AXIS,))
 
+    def _set_cpu_devices(self, count: int) -> None:
+        """Give the CPU a number of devices, and bind this process to their cores."""
+        layout = self._layout
+        pin_to_cores(layout.cores)
+        # XLA reads from this variable the size of the pool that serves all devices of the CPU. A
+        # device that waits in an all-reduce occupies a thread. Without spare threads the other
+        # devices would never reach the all-reduce.
+        os.environ["NPROC"] = str(layout.devices * (layout.threads + 1))
+        jax.config.update("jax_num_cpu_devices", count)
+
     def make_step(self, workload: BuiltModel, batch: Batch, point: Mapping[str, Any]) -> Step:
         sharded = jax.sharding.NamedSharding(self._mesh, jax.sharding.PartitionSpec(_AXIS))
         replicated = jax.sharding.NamedSharding(self._mesh, jax.sharding.PartitionSpec())
-        inputs, targets = ([jax.device_put(array, sharded) for array in arrays] for arrays in batch)
+        inputs, targets = ([self._place(array, sharded) for array in arrays] for arrays in batch)
         optimizer = None
         variables = list(workload.model.variables)
         if point["mode"] == "train":
             optimizer = make_optimizer(point, workload.model.trainable_variables)
             variables += optimizer.variables
         for variable in variables:
-            variable.assign(jax.device_put(variable.value, replicated))
+            variable.assign(self._replicate(variable.value, replicated))
         return JaxStep(
             workload,
             optimizer,
@@ -388,5 +393,84 @@ class DistributedJax(Jax):
             outputs=sharded if optimizer is None else replicated,
         )
 
+    def _place(self, array: Any, sharding: Any) -> Any:
+        """Divide the examples of `array` (batch_size, ...) among the devices."""
+        return jax.device_put(array, sharding)
+
+    def _replicate(self, value: Any, sharding: Any) -> Any:
+        """Copy a value to every device."""
+        return jax.device_put(value, sharding)
+
 
 DISTRIBUTED = DistributedJax
+
+
+# Over several hosts there is one process per host, which holds a part of the same mesh. All
+# processes compile the same program and run it at the same time.
+
+#: Seconds without a heartbeat after which JAX ends the other processes.
+_HEARTBEAT_SECONDS = 30
+
+
+class GroupedJax(DistributedJax):
+    """See `paradnn.worker.frameworks.Framework`."""
+
+    def __init__(self, member: Member) -> None:
+        super().__init__(member.layout)
+        self._member = member
+
+    def open_device(self, platform: Mapping[str, Any]) -> None:
+        kind = platform["name"]
+        index = int(platform["index"])
+        wanted = self._layout.devices
+        addresses = self._member.addresses
+        visible = None
+        if kind == "cpu":
+            self._set_cpu_devices(wanted)
+        else:
+            visible = list(range(index, index + wanted))
+        jax.distributed.initialize(
+            coordinator_address=addresses[0],
+            coordinator_bind_address=addresses[0],
+            num_processes=len(addresses),
+            process_id=self._member.rank,
+            local_device_ids=visible,
+            cluster_detection_method="deactivate",
+            heartbeat_timeout_seconds=_HEARTBEAT_SECONDS,
+        )
+        try:
+            self._devices = jax.local_devices(backend=kind)
+        except RuntimeError as error:
+            line = str(error).splitlines()[0]
+            raise UnavailableError(f"JAX {jax.__version__} has no {kind} device: {line}") from error
+        if len(self._devices) < wanted:
+            raise UnavailableError(
+                f"JAX {jax.__version__} sees {len(self._devices)} {kind} device(s), "
+                f"not {wanted} from number {index} on"
+            )
+        self._device = self._devices[0]
+        jax.config.update("jax_default_device", self._device)
+        everywhere = sorted(jax.devices(kind), key=lambda each: (each.process_index, each.id))
+        self._mesh = jax.sharding.Mesh(np.array(everywhere), (_AXIS,))
+
+    def alone(self) -> Framework:
+        framework: Jax
+        if self._layout.devices == 1:
+            framework = Jax()
+        else:
+            framework = DistributedJax(self._layout)
+            framework._mesh = jax.sharding.Mesh(np.array(self._devices), (_AXIS,))
+        framework._device = self._device
+        framework._devices = self._devices
+        return framework
+
+    def _place(self, array: Any, sharding: Any) -> Any:
+        share = self._member.share(array)
+        return jax.make_array_from_process_local_data(sharding, share, array.shape)
+
+    def _replicate(self, value: Any, sharding: Any) -> Any:
+        value = np.asarray(value)
+        return jax.make_array_from_process_local_data(sharding, value, value.shape)
+
+
+GROUPED = GroupedJax
