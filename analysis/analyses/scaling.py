@@ -1,8 +1,9 @@
-"""`scaling`: growth of speed with the number of devices, and the non-parallel fraction.
+"""`scaling`: growth of speed with the number of devices or hosts, and the non-parallel fraction.
 
-Every point on n devices is paired with the same point on one device. The non-parallel fraction of
-Amdahl's law is fitted for each family, with an interval (the paper's Figure 4). The batch is that
-of the whole step, so this is strong scaling.
+Every point on n devices is paired with the same point on one device. The non-parallel fraction is
+fitted for each family, with an interval (the paper's Figure 4). In strong scaling the batch of the
+whole step is the same, and the fraction is that of Amdahl's law. In weak scaling the batch of each
+device is the same, and the fraction is that of Gustafson's law.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from analysis.format import (
     format_number,
@@ -31,11 +32,27 @@ from paradnn.families import message_families
 from paradnn.statistics.contrast import Contrast
 from paradnn.statistics.dependence import Component
 from paradnn.statistics.estimate import Estimate
+from paradnn.statistics.sessions import assign_sessions
+from paradnn.statistics.transfers import FEWEST, TransferFit, fit_transfers
+from paradnn.statistics.transfers import fitted as predicted_times
 
 #: Rates that are n times as high on n devices if nothing is lost.
 METRICS = ("examples_per_second", "flops_per_second")
+#: Devices of all hosts: devices x hosts.
+_TOTAL = "total_devices"
+#: Devices of each host, if another column counts.
+_PER_HOST = "devices_per_host"
 #: Columns that count devices; older runs lack them.
-_COUNTS = ("devices", "platform.threads")
+_COUNTS = ("devices", "hosts", _TOTAL, "platform.threads")
+#: Metrics of training over several processes, shown if the runs have them.
+_EXCHANGE = ("communication_ms", "communication_share", "gradient_bytes")
+#: Transport of `model=channel` that a framework's gradients take, by framework and platform.
+_TRANSPORTS = {
+    ("tensorflow", "cpu"): "tensorflow",
+    ("torch", "cpu"): "gloo",
+    ("torch", "gpu"): "nccl",
+    ("jax", "cpu"): "gloo",
+}
 _RATIO = ("speedup", "speedup_low", "speedup_high", "efficiency", "fraction", "interval_source")
 #: Columns that are shown in this order, even if all pairs agree.
 _SHOWN = ["devices", "one", "many", *_RATIO]
@@ -53,7 +70,12 @@ class ScalingOptions(Options):
     metric: Literal["examples_per_second", "flops_per_second"] = option(
         "examples_per_second", "a rate"
     )
-    by: str = column_option("devices", "what counts the devices, such as platform.threads")
+    by: str = column_option(
+        "devices", "what counts the devices: devices, hosts, total_devices, platform.threads"
+    )
+    weak: bool = option(
+        False, "compare equal batches per device (weak scaling), not equal batches of the step"
+    )
 
 
 class FamilyScaling(NamedTuple):
@@ -86,6 +108,7 @@ class Scaling(NamedTuple):
         apart: Family -> why its device counts cannot be separated from sessions or a drift.
         measured: The runs that record a device count.
         pooled: Description of pooled heterogeneous runs; empty if none were pooled.
+        weak: Whether the batch of each device is the same, and not that of the step.
     """
 
     pairs: pd.DataFrame
@@ -94,17 +117,20 @@ class Scaling(NamedTuple):
     apart: dict[str, str]
     measured: pd.DataFrame
     pooled: str
+    weak: bool = False
 
 
 def _shown(rows: pd.DataFrame) -> Iterator[SectionSpec]:
-    """Yield the section of the report.
-
-    The section is over threads if these vary and the number of devices does not.
-    """
-    devices, threads = (
-        name in rows and rows[name].nunique() > 1 for name in ("devices", "platform.threads")
+    """Yield the sections of the report: over devices and hosts, or over threads if these alone vary."""
+    devices, hosts, threads = (
+        name in rows and rows[name].nunique() > 1
+        for name in ("devices", "hosts", "platform.threads")
     )
-    yield SectionSpec(ScalingOptions(by="platform.threads") if threads and not devices else None)
+    if hosts:
+        yield SectionSpec(ScalingOptions(by="hosts"))
+    if devices or not hosts:
+        is_over_threads = threads and not devices
+        yield SectionSpec(ScalingOptions(by="platform.threads") if is_over_threads else None)
 
 
 @analysis(
@@ -123,16 +149,21 @@ def scaling(frame: pd.DataFrame, options: ScalingOptions) -> Result:
     The table has the pairs of `fit_scaling` without the columns whose values agree in all pairs.
     For errors see `fit_scaling`.
     """
-    found = fit_scaling(frame, options.metric, options.by, pool=options.pool)
+    found = fit_scaling(frame, options.metric, options.by, pool=options.pool, weak=options.weak)
+    exchange = [name for name in _EXCHANGE if name in found.pairs]
+    pairs = found.pairs
+    if exchange:
+        pairs = pairs.assign(all_reduce_ms=_all_reduce_ms(frame, pairs))
+        exchange.append("all_reduce_ms")
     others = [
         name
         for name in found.pairs
-        if name not in _HIDDEN and found.pairs[name].nunique(dropna=False) > 1
+        if name not in (*_HIDDEN, *_EXCHANGE) and found.pairs[name].nunique(dropna=False) > 1
     ]
     return Result(
-        numbers=found.pairs[["family", *others, *_SHOWN]],
+        numbers=pairs[["family", *others, *_SHOWN, *exchange]],
         answer=_answer(found, options.by.rpartition(".")[2]),
-        sentences=[*_sentences(found, options.by)],
+        sentences=[*_sentences(found, options.by), *_exchange_sentences(pairs)],
         picture=lambda: draw_scaling(found, options),
         sources=tuple(found.measured["run_id"]),
         pooled=found.pooled,
@@ -173,7 +204,7 @@ def _sentences(found: Scaling, by: str) -> Iterator[Paragraph | str]:
         most = family.counts[-1]
         scope = f"{family.family}: over {family.points} points on {counts} against 1 ({what}), "
         yield Paragraph(
-            f"{scope}{_describe_fraction(family.fraction, what)}.",
+            f"{scope}{_describe_fraction(family.fraction, what, weak=found.weak)}.",
             (
                 f"On {most}: a median of {format_percent_interval(family.efficiency)} of the speed of {most} without loss.",
                 *_explain_superlinear(family, by),
@@ -181,8 +212,11 @@ def _sentences(found: Scaling, by: str) -> Iterator[Paragraph | str]:
         )
     if found.alone:
         yield f"Not compared: {', '.join(found.alone)}, of which no point was measured on 1 and on more."
+    law = "Amdahl's law, speedup = 1 / (s + (1 - s) / n)"
+    if found.weak:
+        law = "Gustafson's law, speedup = n - s (n - 1) for equal batches per device"
     yield (
-        "The fraction is that of Amdahl's law, speedup = 1 / (s + (1 - s) / n), fitted over points; intervals "
+        f"The fraction is that of {law}, fitted over points; intervals "
         "are 95%, on these points, with the scatter of processes and sessions."
     )
     for reason in dict.fromkeys(found.apart.values()):
@@ -190,14 +224,17 @@ def _sentences(found: Scaling, by: str) -> Iterator[Paragraph | str]:
         yield f"The interval of {those} rests on the prior of sessions: {reason}."
 
 
-def _describe_fraction(fraction: Estimate, what: str) -> str:
+def _describe_fraction(fraction: Estimate, what: str, *, weak: bool) -> str:
     """State the part of a step that does not run in parallel, and what follows from it."""
     share = format_percent_interval(fraction)
+    law = "Gustafson's" if weak else "Amdahl's"
     if fraction.value <= 0:
         return (
-            f"the speedup is at least the number of {what}, so Amdahl's fraction is not positive: "
+            f"the speedup is at least the number of {what}, so {law} fraction is not positive: "
             f"{share}"
         )
+    if weak:
+        return f"{share} of the step does not run in parallel, with equal batches per device"
     if fraction.value < 1:
         limit = f"{1 / fraction.value:.3g}x"
         return (
@@ -221,6 +258,74 @@ def _explain_superlinear(family: FamilyScaling, by: str) -> Iterator[str]:
         f"of 1, or something slowed the baseline on 1. Measure the baseline again with {by}=1 "
         "replicate=1,2; if it is as slow as before, caches are the likely cause."
     )
+
+
+def _exchange_sentences(pairs: pd.DataFrame) -> Iterator[Paragraph]:
+    """State the share of communication on the most hosts, next to an all-reduce alone."""
+    if "communication_share" not in pairs:
+        return
+    for name in families(pairs):
+        own = pairs[(pairs["family"] == name) & pairs["communication_share"].notna()]
+        if own.empty:
+            continue
+        most = own[own["devices"] == own["devices"].max()]
+        count = int(most["devices"].iloc[0])
+        share = float(most["communication_share"].median())
+        exchange = float(most["communication_ms"].median())
+        sentence = (
+            f"{name}, on {count}: {format_share(share)} of a step ({format_number(exchange)} ms) is "
+            "communication that computing does not hide"
+        )
+        alone = most["all_reduce_ms"].dropna()
+        if alone.empty:
+            transfer = "no model=channel run of the same processes and transport to compare with"
+        else:
+            transfer = (
+                "an all-reduce of the gradients alone takes "
+                f"{format_number(float(alone.median()))} ms (model=channel)"
+            )
+        yield Paragraph(f"{sentence}; {transfer}.")
+
+
+def _all_reduce_ms(frame: pd.DataFrame, pairs: pd.DataFrame) -> pd.Series:
+    """Return the time of an all-reduce of each pair's gradients, as `model=channel` measured it.
+
+    The line over message sizes is that of the same transport and number of processes.
+
+    Args:
+        frame: All runs.
+        pairs: The pairs, with `gradient_bytes`.
+    """
+    missing = pd.Series(float("nan"), index=pairs.index)
+    needed = {"model.transport", "model.pattern", "model.processes", "model.bytes", "transfer_us"}
+    if not needed <= {*frame.columns}:
+        return missing
+    runs = frame[is_ok(frame) & (frame["model.pattern"] == "all_reduce")]
+    if "device" in pairs:
+        runs = runs[runs["device"].isin(pairs["device"])]
+    over_hosts = runs["hosts"] if "hosts" in runs else pd.Series(1, index=runs.index)
+    keys = [runs["model.transport"], runs["model.processes"], over_hosts]
+    lines: dict[tuple[Any, ...], TransferFit] = {}
+    for key, part in runs.groupby(keys):
+        if part["model.bytes"].nunique() >= FEWEST:
+            sizes = part["model.bytes"].astype("float64")
+            times = part["transfer_us"].astype("float64")
+            lines[key] = fit_transfers(sizes, times, assign_sessions(part))
+
+    def time_of(row: pd.Series) -> float:
+        software = (row.get("framework.name", "tensorflow"), row.get("platform.name", "cpu"))
+        transport = _TRANSPORTS.get(software, "")
+        count = int(row["devices"])
+        hosts = int(row.get("hosts", 1))
+        processes = count * hosts * int(row.get(_PER_HOST, 1))
+        # Processes of one machine have no other hosts.
+        found = [lines.get((transport, processes, each)) for each in (count, hosts, 1)]
+        fit = next(filter(None, found), None)
+        if fit is None or pd.isna(row["gradient_bytes"]):
+            return float("nan")
+        return float(predicted_times(fit.pieces, [row["gradient_bytes"]])[0]) / 1e3
+
+    return pairs.apply(time_of, axis=1) if len(pairs) else missing
 
 
 def amdahl_speedup(fraction: float, count: np.typing.ArrayLike) -> np.ndarray:
@@ -250,23 +355,49 @@ def amdahl_fraction(speedup: np.typing.ArrayLike, count: np.typing.ArrayLike) ->
     )
 
 
+def gustafson_speedup(fraction: float, count: np.typing.ArrayLike) -> np.ndarray:
+    """Return Gustafson's scaled speedup n - s (n - 1) (Gustafson, CACM 31, 1988).
+
+    Args:
+        fraction: The fraction s of the time on n devices that does not grow with the work.
+        count: The number of devices n, of any shape.
+    """
+    n = np.asarray(count, dtype="float64")
+    return np.asarray(n - fraction * (n - 1), dtype="float64")
+
+
+def gustafson_fraction(speedup: np.typing.ArrayLike, count: np.typing.ArrayLike) -> np.ndarray:
+    """Return the fraction s = (n - speedup) / (n - 1) of Gustafson's law.
+
+    Args:
+        speedup: Speedup over one device with the same batch per device.
+        count: The number of devices n, above 1.
+    """
+    n = np.asarray(count, dtype="float64")
+    return np.asarray((n - np.asarray(speedup, dtype="float64")) / (n - 1), dtype="float64")
+
+
 def fit_scaling(
     frame: pd.DataFrame,
     metric: str = "examples_per_second",
     by: str = "devices",
     *,
     pool: bool = False,
+    weak: bool = False,
 ) -> Scaling:
     """Pair each point on n > 1 devices with itself on one, and fit each family's fraction.
 
-    Amdahl's law says 1 / speedup - 1 / n = s (1 - 1 / n). The fraction s is fitted by least squares
-    over all points and counts of a family. Its 95% interval is on these points.
+    Amdahl's law says 1 / speedup - 1 / n = s (1 - 1 / n), Gustafson's n - speedup = s (n - 1). The
+    fraction s is fitted by least squares over all points and counts of a family. Its 95% interval
+    is on these points.
 
     Args:
         frame: The runs.
         metric: One of `METRICS`.
         by: The column that counts devices.
         pool: Whether to pool heterogeneous runs.
+        weak: Whether to pair points of the same batch per device (Gustafson), and not of the same
+            batch of the whole step (Amdahl).
 
     Raises:
         ConfigError: If the metric is not one of `METRICS`, or `by` is no column of numbers.
@@ -284,21 +415,28 @@ def fit_scaling(
     checked = [
         require_homogeneous(rows, pool=pool) for _, rows in measured.groupby("family", dropna=False)
     ]
+    if weak:
+        measured = measured.assign(batch_size=measured["batch_size"] / measured[by])
+    law = gustafson_fraction if weak else amdahl_fraction
     pairs, apart, contrasts = _paired(measured, metric, by)
     pairs = pairs.rename(columns={"a": "many", "b": "one"}).assign(
         efficiency=lambda rows: rows["speedup"] / rows["devices"],
-        fraction=lambda rows: amdahl_fraction(rows["speedup"], rows["devices"]),
+        fraction=lambda rows: law(rows["speedup"], rows["devices"]),
     )
     there = families(pairs)
-    fits = [_family(name, pairs[pairs["family"] == name], contrasts) for name in there]
+    fits = [_family(name, pairs[pairs["family"] == name], contrasts, weak=weak) for name in there]
     alone = [name for name in families(measured) if name not in there]
     pooled = joined(rows.attrs.get("pooled", "") for rows in checked)
-    return Scaling(pairs, fits, alone, apart, measured, pooled)
+    return Scaling(pairs, fits, alone, apart, measured, pooled, weak)
 
 
 def _counted(frame: pd.DataFrame, by: str) -> pd.DataFrame:
     """Select the measured runs that record a device count; omit message families."""
     measured = frame[is_ok(frame) & ~frame["family"].isin(message_families())]
+    if by == _TOTAL and "devices" in measured:
+        hosts = measured.get("hosts", 1)
+        measured = measured.assign(**{_TOTAL: measured["devices"] * hosts})
+        measured = measured.drop(columns=["devices", "hosts"], errors="ignore")
     if by not in measured and by not in _COUNTS:
         raise ConfigError(
             "--by",
@@ -335,7 +473,10 @@ def _paired(
     apart: dict[str, str] = {}
     contrasts: _Contrasts = {}
     for _, many in measured[(measured[by] > 1) & (measured[by] % 1 == 0)].groupby(by, sort=True):
-        part = pair(many.drop(columns=by), one, metric).assign(devices=int(many[by].iloc[0]))
+        part = pair(many.drop(columns=by), one, metric)
+        exchange = _exchange_metrics(many, part)
+        part = part.rename(columns={"devices": _PER_HOST})
+        part = part.assign(devices=int(many[by].iloc[0]), **exchange)
         parts.append(part)
         for name in families(part):
             contrast = Contrast.of(part, name)
@@ -350,7 +491,18 @@ def _paired(
     return found, apart, contrasts
 
 
-def _family(name: str, pairs: pd.DataFrame, contrasts: _Contrasts) -> FamilyScaling:
+def _exchange_metrics(many: pd.DataFrame, pairs: pd.DataFrame) -> dict[str, pd.Series]:
+    """Return the median of each metric of communication over the runs of each pair."""
+    present = [name for name in _EXCHANGE if name in many and many[name].notna().any()]
+    keys = [name for name in pairs if name in many and name not in RESULT_COLUMNS]
+    if not present or pairs.empty:
+        return {}
+    medians = many.groupby(keys, dropna=False)[present].median().reset_index()
+    merged = pairs[keys].merge(medians, on=keys, how="left")
+    return {name: merged[name].set_axis(pairs.index) for name in present}
+
+
+def _family(name: str, pairs: pd.DataFrame, contrasts: _Contrasts, *, weak: bool) -> FamilyScaling:
     """Fit a family's fraction, and return it with the efficiency on most devices.
 
     The interval is on these points: it holds the scatter of processes and what the sessions of the
@@ -361,15 +513,24 @@ def _family(name: str, pairs: pd.DataFrame, contrasts: _Contrasts) -> FamilyScal
         name: The family.
         pairs: Its pairs.
         contrasts: The comparison of each family and count with one device.
+        weak: Whether the law is Gustafson's.
     """
-    keys = [column for column in pairs if column not in RESULT_COLUMNS and column not in _SHOWN]
+    others = (*RESULT_COLUMNS, *_SHOWN, *_EXCHANGE)
+    keys = [column for column in pairs if column not in others]
     point = pairs.groupby(keys, dropna=False, sort=False).ngroup().to_numpy()
     count = pairs["devices"].to_numpy(dtype="float64")
-    room = (1 - 1 / count) ** 2
+    speedup = pairs["speedup"].to_numpy(dtype="float64")
+    # Weights of the least squares, and the derivative of a weighted fraction by the log speedup.
+    if weak:
+        room = (count - 1) ** 2
+        derivative = -speedup * (count - 1)
+    else:
+        room = (1 - 1 / count) ** 2
+        derivative = -(1 - 1 / count) / speedup
     fraction = float((pairs["fraction"] * room).sum() / room.sum())
     counts = sorted({int(n) for n in pairs["devices"]})
     # The derivative of the fraction by the logarithm of the speedups on each count.
-    slopes = -(1 - 1 / count) / pairs["speedup"].to_numpy(dtype="float64") / room.sum()
+    slopes = derivative / room.sum()
     own = 0.0
     common = 0.0
     freedom = math.inf
@@ -417,7 +578,8 @@ def draw_scaling(found: Scaling, options: ScalingOptions) -> drawing.Figure:
         drawing.marks(
             right, pairs["devices"][own] * shift, pairs["speedup"][own], alpha=0.5, **look
         )
-        law, low, high = (amdahl_speedup(end, counts) for end in family.fraction)
+        speedup_law = gustafson_speedup if found.weak else amdahl_speedup
+        law, low, high = (speedup_law(end, counts) for end in family.fraction)
         right.plot(counts, law, color=look["color"], linewidth=1.8)
         # Omit the band if the law has no upper end at some count.
         if np.isfinite(low).all() and (low > 0).all():
@@ -438,6 +600,7 @@ def draw_scaling(found: Scaling, options: ScalingOptions) -> drawing.Figure:
     right.set_yscale("log", base=2)
     right.set_xticks(ticks, [str(count) for count in ticks])
     right.yaxis.set_major_formatter(lambda value, _: f"{value:g}x")
-    drawing.finish(right, "Speedup, and Amdahl's law fitted", by, "speedup over one")
+    law_name = "Gustafson's" if found.weak else "Amdahl's"
+    drawing.finish(right, f"Speedup, and {law_name} law fitted", by, "speedup over one")
     drawing.legend(drawn)
     return drawn

@@ -3,7 +3,7 @@ import pandas as pd
 import pytest
 from numpy.typing import ArrayLike
 
-from analysis.analyses.scaling import fit_scaling
+from analysis.analyses.scaling import ScalingOptions, fit_scaling
 from analysis.analyses.scaling import scaling as summarised
 from tests.analysis.planted import POINTS, runs
 from tests.analysis.rejected import assert_rejected
@@ -166,3 +166,78 @@ def test_an_efficiency_above_one_is_explained(factor: float, expected: str, reje
     assert ("Measure the baseline again with devices=1 replicate=1,2" in text) == (factor == 2.0)
     assert ("Amdahl's fraction is not positive" in text) == (factor > 1)
     assert "95% CI" in found.opening()
+
+
+def over_hosts(**columns: ArrayLike) -> pd.DataFrame:
+    """Return every point on 1 and 2 hosts with 1 and 2 devices each; 10% do not run in parallel."""
+    parts = []
+    for hosts in (1, 2):
+        for devices in (1, 2):
+            total = hosts * devices
+            speed = np.linspace(100, 200, len(POINTS)) / (0.1 + 0.9 / total)
+            parts.append(runs(POINTS, hosts=hosts, devices=devices, examples_per_second=speed))
+    frame = pd.concat(parts, ignore_index=True)
+    return frame.assign(run_id=[f"run{index}" for index in range(len(frame))], **columns)
+
+
+@pytest.mark.parametrize(
+    ("by", "counts", "points"),
+    [
+        pytest.param("total_devices", (2, 4), 64, id="devices of all hosts"),
+        pytest.param("hosts", (2,), 128, id="hosts"),
+    ],
+)
+def test_scaling_over_hosts(by: str, counts: tuple[int, ...], points: int) -> None:
+    [family] = fit_scaling(over_hosts(), by=by).families
+
+    assert (family.counts, family.points) == (counts, points)
+    if by == "total_devices":
+        assert family.fraction.value == pytest.approx(0.1)
+
+
+def test_weak_scaling_compares_equal_batches_per_device() -> None:
+    """The rate on n devices with n times the batch is n - 0.2 (n - 1) times as high (Gustafson)."""
+    rate = np.linspace(100, 200, len(POINTS))
+    parts = []
+    for count in (1, *COUNTS):
+        scaled = POINTS.assign(batch_size=POINTS["batch_size"] * count)
+        speed = rate * (count - 0.2 * (count - 1))
+        parts.append(runs(scaled, devices=count, examples_per_second=speed))
+
+    [family] = fit_scaling(pd.concat(parts, ignore_index=True), weak=True).families
+
+    assert (family.counts, family.points) == (COUNTS, len(POINTS))
+    assert family.fraction.value == pytest.approx(0.2)
+    assert family.efficiency.value == pytest.approx((8 - 0.2 * 7) / 8)
+
+
+def test_communication_is_shown_next_to_an_all_reduce_alone() -> None:
+    """The all-reduce takes 100 us + 1 us per 1,000 bytes, and the gradients have 5,000,000."""
+    sizes = np.array([1e3, 1e4, 1e5, 1e6, 1e7, 1e8])
+    channel = pd.DataFrame(
+        {
+            "run_id": [f"channel{index}" for index in range(len(sizes))],
+            "family": "channel",
+            "device": "Test CPU",
+            "outcome": "ok",
+            "model.transport": "tensorflow",
+            "model.pattern": "all_reduce",
+            "model.processes": 2,
+            "model.bytes": sizes,
+            "transfer_us": 100 + sizes / 1e3,
+            "hosts": 1,
+        }
+    )
+    frame = over_hosts(gradient_bytes=5e6, communication_ms=8.0, communication_share=0.4)
+    frame.loc[frame["hosts"] == 1, ["communication_ms", "communication_share"]] = np.nan
+
+    found = summarised(pd.concat([frame, channel], ignore_index=True), ScalingOptions(by="hosts"))
+
+    all_reduce_ms = found.numbers.groupby("devices_per_host")["all_reduce_ms"]
+    assert all_reduce_ms.min()[1] == pytest.approx(5.1, rel=1e-3)
+    assert all_reduce_ms.max()[1] == pytest.approx(5.1, rel=1e-3)
+    assert all_reduce_ms.count()[2] == 0  # four processes, which no all-reduce had
+    assert "40% of a step (8 ms) is communication" in found.text()
+    assert "an all-reduce of the gradients alone takes 5.1 ms" in found.text()
+    alone = summarised(frame, ScalingOptions(by="hosts"))
+    assert "no model=channel run of the same processes" in alone.text()
