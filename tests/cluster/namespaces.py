@@ -1,0 +1,114 @@
+"""Two hosts on this machine: network namespaces, connected by a link whose speed is planted.
+
+Each host has its own network and one core. Their processes reach each other over the link alone.
+"""
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from paradnn.platform.environment import HOSTS
+from paradnn.worker.process_group import KEY
+from tests.conftest import ROOT
+from tests.processes import PATIENCE, started
+
+SECRET = "what both hosts know"
+PORT = 5000
+
+
+@dataclass(frozen=True)
+class Namespace:
+    """One host.
+
+    Attributes:
+        name: Name of its network namespace.
+        link: Its end of the link.
+        address: Its address.
+        core: The core of its processes.
+    """
+
+    name: str
+    link: str
+    address: str
+    core: int
+
+    def command(self, words: Sequence[str]) -> list[str]:
+        """Return a command that runs on this host."""
+        return ["ip", "netns", "exec", self.name, "taskset", "-c", str(self.core), *words]
+
+    def limit(self, megabits: float) -> None:
+        """Limit the rate at which this host sends, in Mbit/s (tc-tbf(8))."""
+        shape = ["tbf", "rate", f"{megabits}mbit", "burst", "64kb", "latency", "1s"]
+        tc = ["tc", "qdisc", "replace", "dev", self.link, "root", *shape]
+        _run("ip", "netns", "exec", self.name, *tc)
+
+    def cut(self) -> None:
+        """Take the link down."""
+        _run("ip", "-n", self.name, "link", "set", self.link, "down")
+
+
+def _run(*words: str) -> None:
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(words)}: {done.stderr.strip()}")
+
+
+@contextmanager
+def two_hosts() -> Iterator[tuple[Namespace, Namespace]]:
+    """Yield two connected hosts; skip the test if this user cannot make them."""
+    if os.geteuid() != 0 or not all(map(shutil.which, ("ip", "tc", "taskset"))):
+        pytest.skip("network namespaces need root, ip, tc and taskset")
+    cores = sorted(os.sched_getaffinity(0))
+    hosts = [
+        Namespace(
+            f"paradnn{os.getpid()}{letter}",
+            f"pd{os.getpid()}{letter}",
+            f"10.77.0.{number}",
+            cores[(number - 1) % len(cores)],
+        )
+        for number, letter in enumerate("ab", 1)
+    ]
+    with ExitStack() as ending:
+        for host in hosts:
+            try:
+                _run("ip", "netns", "add", host.name)
+            except RuntimeError as error:
+                pytest.skip(f"no network namespace: {error}")
+            ending.callback(_run, "ip", "netns", "delete", host.name)
+            # JAX looks up the name of its host.
+            files = Path("/etc/netns") / host.name
+            files.mkdir(parents=True)
+            ending.callback(shutil.rmtree, files)
+            (files / "hosts").write_text(f"127.0.0.1 localhost\n{host.address} {platform.node()}\n")
+        one, two = hosts
+        ends = ["type", "veth", "peer", "name", two.link, "netns", two.name]
+        _run("ip", "link", "add", one.link, "netns", one.name, *ends)
+        for host in hosts:
+            _run("ip", "-n", host.name, "addr", "add", f"{host.address}/24", "dev", host.link)
+            for device in ("lo", host.link):
+                _run("ip", "-n", host.name, "link", "set", device, "up")
+        yield one, two
+
+
+@contextmanager
+def serving(host: Namespace, python: str = sys.executable) -> Iterator[Mapping[str, str]]:
+    """Start the process server of a host; yield the variables of a command on the other host."""
+    words = [python, "-m", "paradnn.worker.host", "--with-stdin", "--host", host.address]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    environ = {**os.environ, KEY: SECRET}
+    command = host.command([*words, "--port", str(PORT)])
+    with started(command, cwd=ROOT, env=environ, text=True, **pipes) as server:
+        assert server.stdout is not None
+        assert server.stdout.readline() == f"listening on {host.address}:{PORT}\n"
+        yield {HOSTS: f"{host.address}:{PORT}", KEY: SECRET}
+        if server.stdin and server.poll() is None:
+            server.stdin.close()
+            server.wait(PATIENCE)
