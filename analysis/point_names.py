@@ -153,7 +153,7 @@ def _model_size(family: str, values: Row) -> str | None:
                 options[entry.name] = _option_value(value)
         options["name"] = family
         return str(options_class(**options).size)
-    except (ParadnnError, TypeError, ValueError, AttributeError):
+    except (ParadnnError, AttributeError, LookupError, TypeError, ValueError):
         return None
 
 
