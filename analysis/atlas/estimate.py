@@ -472,9 +472,6 @@ def _estimate_from_kernels(question: _Question) -> StepTimeEstimate:
     collectives = None
     if any(phase.messages for phase in question.phases):
         collectives = _collective_group(question)
-        why = _missing_collectives_reason(collectives, question)
-        if why:
-            return question.unknown(why)
     estimates = []
     for phase in question.phases:
         parts = step_parts(
@@ -759,6 +756,10 @@ def _unsupported_reason(question: _Question) -> str:
         optimizer_slots(optimizer, 0.9)
     except KeyError:
         return f"optimizer.name={optimizer} is unknown to this version"
+    if question.parallel == "tensor" or (question.parallel and question.mode == "train"):
+        why = _missing_collectives_reason(_collective_group(question), question)
+        if why:
+            return why
     return parallel_error(question.model, question.batch, question.devices, question.parallel)
 
 

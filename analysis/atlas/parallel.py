@@ -87,7 +87,11 @@ def parallel_error(model: Model, batch: int, devices: int, parallel: str) -> str
 
 
 def _largest_divisor(count: int, limit: int) -> int:
-    return max(number for number in range(1, limit) if count % number == 0)
+    """Return the largest power of two below `limit` that divides a number."""
+    divisor = 1
+    while 2 * divisor < limit and count % (2 * divisor) == 0:
+        divisor *= 2
+    return divisor
 
 
 def tensor_layers(layers: Sequence[Layer], devices: int) -> list[Layer]:

@@ -247,6 +247,10 @@ def test_a_model_that_exceeds_the_memory_names_the_devices_that_hold_it() -> Non
             "model=gpt devices=8 parallel=tensor", "ask for devices=4", id="heads-below-devices"
         ),
         pytest.param(
+            "model=gpt2 devices=8 parallel=tensor", "ask for devices=4", id="twelve-heads"
+        ),
+        pytest.param("model=gpt2 devices=3", "ask for devices=2,4,8", id="untimed-share"),
+        pytest.param(
             "model=resnet50 devices=8 parallel=tensor", "ask for parallel=data", id="no-transformer"
         ),
         pytest.param(
