@@ -24,6 +24,7 @@ from analysis.atlas import Atlas, TimingGroup, load, make_operation
 from analysis.atlas.changes import HardwareChange, speedup_draws
 from analysis.atlas.memory import device_memory_bytes, memory_bytes, memory_reason
 from analysis.atlas.parallel import (
+    COMMUNICATION,
     Message,
     communication_parts,
     gradient_messages,
@@ -52,6 +53,8 @@ _DRAWS = 2000
 _TIMED_SPREAD = 0.1
 _SUBSTITUTE_SPREAD = 0.35
 _STEP_SPREAD = 0.1
+#: Further error of a step in which devices wait for each other (docs/validation/atlas.md).
+_SHARED_STEP_SPREAD = 0.15
 #: An interval whose ends differ by more than this factor says nothing.
 _MAX_INTERVAL_FACTOR = 30.0
 #: Share of a training step in which gradients are made: backward passes take two thirds of the
@@ -558,7 +561,12 @@ def _phases(question: _Question) -> Iterator[_Phase]:
     if question.mode == "generate":
         prompt = int(row["generate.prompt"])
         length = prompt + int(row["generate.tokens"])
-        phases = [model.prefill_layers(prompt, length), model.decode_layers(length)]
+        # Kernels that attend to a cache read the positions that are written: half of the answer
+        # on average.
+        mean_length = length
+        if question.find_group("decode") is not None:
+            mean_length = prompt + math.ceil((length - prompt) / 2)
+        phases = [model.prefill_layers(prompt, length), model.decode_layers(mean_length)]
     elif model.is_counted:
         framework = get_text(row, "framework.name", "tensorflow")
         phases = [traced_layers(framework, model, batch)]
@@ -641,7 +649,7 @@ def sum_parts(
 
 
 def interval_of_draws(
-    total: np.ndarray, *, is_whole_step: bool = False
+    total: np.ndarray, *, is_whole_step: bool = False, is_shared: bool = False
 ) -> tuple[float, float, float]:
     """The median of a step's draws with the ends of its 95% interval.
 
@@ -649,10 +657,12 @@ def interval_of_draws(
         total: Draws of the seconds of the step.
         is_whole_step: Whether the step was timed as a whole, so that the error of a sum does not
             apply.
+        is_shared: Whether devices wait for each other in the step.
     """
     error: np.ndarray | float = 0.0
     if not is_whole_step:
-        error = _STEP_SPREAD * np.random.default_rng(1).standard_normal(_DRAWS)
+        spread = math.hypot(_STEP_SPREAD, _SHARED_STEP_SPREAD if is_shared else 0.0)
+        error = spread * np.random.default_rng(1).standard_normal(_DRAWS)
     low, high = np.quantile(total * np.exp(error), (0.025, 0.975))
     return float(np.median(total)), float(low), float(high)
 
@@ -670,7 +680,11 @@ def _sum_estimate(question: _Question, parts: Sequence[StepPart]) -> StepTimeEst
     total = kernel_total
     if is_launched and not includes_launches:
         total = eager_total
-    median, low, high = interval_of_draws(total, is_whole_step=is_whole_step)
+    median, low, high = interval_of_draws(
+        total,
+        is_whole_step=is_whole_step,
+        is_shared=any(part.name == COMMUNICATION for part in parts),
+    )
     floor_note = ""
     kernel_median = float(np.median(kernel_total))
     if total is eager_total:
