@@ -50,10 +50,6 @@ class Namespace:
         tc = ["tc", "qdisc", "replace", "dev", self.link, "root", *shape]
         _run("ip", "netns", "exec", self.name, *tc)
 
-    def cut(self) -> None:
-        """Take the link down."""
-        _run("ip", "-n", self.name, "link", "set", self.link, "down")
-
 
 def _run(*words: str) -> None:
     done = subprocess.run(words, capture_output=True, text=True, check=False)
