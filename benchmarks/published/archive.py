@@ -180,9 +180,10 @@ def _traced(run: PublishedRun, kind: str | None, entry: dict[str, Any]) -> None:
     shares = {name: number[name] / 100 for name in ("flops_perc", "memory_bandwidth")}
     if kind is not None:
         share = number["time_perc"] / 100
-        rates = [shares["flops_perc"] * _TPU.peak, shares["memory_bandwidth"] * _PEAK_BANDWIDTH]
-        if kind == "while":
-            rates = [None, None]
+        rates: list[float | None] = [None, None]
+        if kind != "while":
+            bandwidth = shares["memory_bandwidth"] * _PEAK_BANDWIDTH
+            rates = [shares["flops_perc"] * _TPU.peak, bandwidth]
         _, rows = run.tables.setdefault("operation_types.json", (("type", *OPERATION_NUMBERS), []))
         known_intensity = intensity if moved else None
         rows.append([kind, None, None, share, intensity * moved, moved, *rates, known_intensity])

@@ -1,6 +1,7 @@
 """Fills the caches of a device with other data, so that the next step starts cold."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 #: The array that is read has this many times the bytes of all caches. Replacement is not exactly
@@ -30,7 +31,7 @@ class ColdCache:
 
         # Pages that were never written may all be the same page of zeros.
         array = ops.convert_to_tensor(np.ones(self.nbytes // 4, np.float32))
-        self._sum = lambda: ops.convert_to_numpy(ops.sum(array))
+        self._sum: Callable[[], object] = lambda: ops.convert_to_numpy(ops.sum(array))
         self()
 
     def __call__(self) -> None:
