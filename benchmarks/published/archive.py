@@ -180,13 +180,15 @@ def _traced(run: PublishedRun, kind: str | None, entry: dict[str, Any]) -> None:
     shares = {name: number[name] / 100 for name in ("flops_perc", "memory_bandwidth")}
     if kind is not None:
         share = number["time_perc"] / 100
-        rates: list[float | None] = [None, None]
+        known_rates: list[float | None] = [None, None]
         if kind != "while":
             bandwidth = shares["memory_bandwidth"] * _PEAK_BANDWIDTH
-            rates = [shares["flops_perc"] * _TPU.peak, bandwidth]
+            known_rates = [shares["flops_perc"] * _TPU.peak, bandwidth]
         _, rows = run.tables.setdefault("operation_types.json", (("type", *OPERATION_NUMBERS), []))
         known_intensity = intensity if moved else None
-        rows.append([kind, None, None, share, intensity * moved, moved, *rates, known_intensity])
+        rows.append(
+            [kind, None, None, share, intensity * moved, moved, *known_rates, known_intensity]
+        )
         run.metrics[f"op_share.{kind}"] = share
         return
     rates, waits = ([float(value) / 100 for value in each] for each in captures)
