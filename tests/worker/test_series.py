@@ -335,7 +335,7 @@ def test_times_are_adjusted_to_the_mean_speed_of_all_processes() -> None:
     """Steps follow half of the kernels' slowdown exactly, and the second process is 2% slower."""
     speed = np.tile([0.2, 0.2, -0.2, -0.2], 4)
     turning_points = np.arange(17)
-    between = np.interp(turning_points, np.arange(16) + 0.5, speed)
+    between = 0.3 + np.interp(turning_points, np.arange(16) + 0.5, speed)
     processes = []
     for factor in (1.0, 1.02):
         process = referenced([1.0] * 16, turning_points.tolist(), np.exp(between).tolist())
