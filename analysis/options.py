@@ -261,7 +261,7 @@ class Arguments:
         # The checks are those of the configuration of a sweep.
         for argument in arguments(type(self)):
             value = getattr(self, argument.name)
-            if argument.choices:
+            if argument.choices and value is not None:
                 as_text(value, {"choices": argument.choices}, argument.flag)
             values = value if isinstance(value, tuple) else (value,)
             for number in values:

@@ -189,13 +189,13 @@ def _notes(points: SweepPoints) -> list[str]:
     notes = []
     measured = points.measured
     for column, value, text in (
-        ("steady", False, "not steady"),
-        ("contended", True, "shared their machine with other work"),
+        ("steady", False, "did not reach a steady speed"),
+        ("contended", True, "shared the machine with other work"),
     ):
         if column in measured:
             count = int(measured[column].eq(value).fillna(False).sum())
             if count:
-                notes.append(f"{count:,} of {counted(len(measured), 'measured point')}: {text}.")
+                notes.append(f"{count:,} of {counted(len(measured), 'measured point')} {text}.")
     return notes
 
 

@@ -88,7 +88,7 @@ def answer(words: str) -> Result:
 
 
 def test_every_command_that_analyses_is_here() -> None:
-    """Exceptions count or follow runs or models, are the breakdown, or need other runs."""
+    """Exceptions count or follow runs or models, are the breakdown, or need other runs or operations."""
     others = {
         "changes",
         "runs",
@@ -99,6 +99,7 @@ def test_every_command_that_analyses_is_here() -> None:
         "time-to-accuracy",
         "frontier",
         "latency",
+        "whatif",
     }
     analyses = {command.name for command in COMMANDS if command.analysis}
     assert {words.partition(" ")[0] for words in POOLING} == analyses - others - {"channel"}

@@ -289,7 +289,7 @@ def with_exclusive_columns() -> pd.DataFrame:
         ),
         pytest.param(
             "--on input_size",
-            "fc on Test CPU: no hyperparameter varies; measure more points",
+            "fc on Test CPU: no hyperparameter varies; choose fewer hyperparameters with --on",
             id="--on input_size",
         ),
     ],

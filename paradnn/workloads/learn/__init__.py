@@ -5,6 +5,7 @@ See docs/how-to/learning.md.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from paradnn.config.learning_sets import DIGEST_TAG, SETS, Pictures, set_digest, set_file
 from paradnn.config.rules import PointRules
 from paradnn.core.channel import plain_fields
-from paradnn.core.errors import ConfigError, require_value
+from paradnn.core.errors import ConfigError, DataError, require_value
 from paradnn.core.messages import WorkloadMessage
 from paradnn.core.metric import MetricSnapshot
 from paradnn.core.results import ResultDescription, ResultText
@@ -215,7 +216,8 @@ class Learn(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, Pha
         data = measured.point.data
         tags = {}
         if isinstance(data, Pictures) and getattr(data, "path", None):
-            tags[DIGEST_TAG] = set_digest(data)
+            with contextlib.suppress(DataError):  # the reason of the point names what is missing
+                tags[DIGEST_TAG] = set_digest(data)
         if resumed:
             tags["resumed_after_epoch"] = ", ".join(resumed)
         return tags
