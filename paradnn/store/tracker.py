@@ -48,6 +48,9 @@ T = TypeVar("T")
 # Seconds between two attempts to reach a store that is away: while the driver waits, and later.
 _SOON = 1.0
 _LATER = 30.0
+#: Seconds for which a driver tries to end its lease, and between two tries.
+_UNREGISTER_SECONDS = 2.0
+_UNREGISTER_PAUSE = 0.05
 
 
 def sync_command(folder: Path, settings: Tracking) -> str:
@@ -166,8 +169,17 @@ class Tracker(Journal):
         self._store.register(driver, lease)
 
     def unregister(self, *, is_complete: bool = False, conclusion: str = "") -> None:
-        with contextlib.suppress(StoreError):  # otherwise the lease expires
-            self._store.unregister(is_complete=is_complete, conclusion=conclusion)
+        # Drivers that end at the same time lock a SQLite store for each other, which fails at once.
+        # If one cannot say that it ended, none of them closes the sweep.
+        deadline = time.monotonic() + _UNREGISTER_SECONDS
+        while True:
+            try:
+                self._store.unregister(is_complete=is_complete, conclusion=conclusion)
+                return
+            except StoreError:
+                if time.monotonic() > deadline:
+                    return  # the lease expires
+            time.sleep(_UNREGISTER_PAUSE)
 
     def leases_of_sweep(self) -> dict[str, Lease]:
         return self._store.leases_of_sweep()

@@ -135,7 +135,7 @@ def test_charts(site: Site, opened: Callable[[str], Page]) -> None:
     charts = page.locator(".js-plotly-plot")
     expect(charts.first).to_be_visible()
     # Without peaks there is no utilization, and MLflow hides the two charts that show it.
-    expect(page.get_by_text("Points (4)")).to_be_visible()
+    expect(page.get_by_text(re.compile(r"^Points\s*\(4\)")).first).to_be_visible()
     expect(page.get_by_text("batch_size vs. examples_per_second")).to_be_visible()
     # WebGL draws these marks, so that only Plotly knows them.
     page.wait_for_function(

@@ -9,13 +9,14 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from paradnn.config.identity import Identity
 from paradnn.config.point import Point
 from paradnn.config.settings import Tracking
-from paradnn.core.errors import ClaimLostError, StoreError
+from paradnn.core.errors import ClaimLostError, StoreAwayError, StoreError
 from paradnn.families.fc import FullyConnected
 from paradnn.store import leases, mlflow_store
 from paradnn.store.claims import RunIndex
@@ -223,6 +224,27 @@ def test_a_sweep_lives_as_long_as_one_of_its_drivers(store: Store) -> None:
     assert not sweep_entry(store)
     driver.unregister(is_complete=True)
     assert sweep_entry(store)
+
+
+def test_a_driver_ends_its_lease_although_another_one_locks_the_store(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last of two drivers that end at the same time must see that the other has ended."""
+    locked = iter([True, True])
+    unregister = MlflowStore.unregister
+
+    def unregister_unless_locked(driver: MlflowStore, **values: Any) -> None:
+        if next(locked, False):
+            raise StoreAwayError("database is locked")
+        unregister(driver, **values)
+
+    monkeypatch.setattr(MlflowStore, "unregister", unregister_unless_locked)
+    settings = Tracking(uri=store.uri)
+    tracker = Tracker(settings, driver_of(store, HERE, "0"), pytest.fail)
+
+    tracker.unregister(is_complete=True)
+
+    assert tracker.leases_of_sweep()["0"].ended
 
 
 @pytest.fixture
