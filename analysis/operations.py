@@ -1,8 +1,8 @@
 """Operations of profiled runs under the roofs of their devices (`roofline --operations`).
 
 They show the shares of the time that are limited by memory, by arithmetic, by the links between
-devices, and by none of these. The input are the tables of operations that profiled runs hold
-(`operations.json`, or by type `operation_types.json`).
+devices, and by none of these. The tables of profiled runs
+(`operations.json`, or by type `operation_types.json`) hold them.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ _COMMON_TAGS = {"schema_version": SCHEMA_VERSION, "source": "published"}
 
 
 def describe_error(error: BaseException) -> str:
-    """Describe what is wrong with a file, on one line."""
+    """Describe the defect of a file in one line."""
     text = " ".join(str(error).split())
     if isinstance(error, KeyError):
         text = f"has no {text}"

@@ -170,7 +170,7 @@ class Tracker(Journal):
 
     def unregister(self, *, is_complete: bool = False, conclusion: str = "") -> None:
         # Drivers that end at the same time lock a SQLite store for each other, which fails at once.
-        # If one cannot say that it ended, none of them closes the sweep.
+        # If one cannot end its lease, the others take it for alive and the sweep stays open.
         deadline = time.monotonic() + _UNREGISTER_SECONDS
         while True:
             try:

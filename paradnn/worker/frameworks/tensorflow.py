@@ -431,15 +431,7 @@ class DistributedTensorFlow(TensorFlow):
         else:
             replica = inference_step(workload, number=point["compile"] != "eager")
             arguments = tuple(inputs)
-        strategy = self._strategy
-
-        def step(*shards: Any) -> Any:
-            return strategy.run(replica, args=shards)
-
-        function = step if point["compile"] == "eager" else tf.function(step)
-        distributed_step = _DistributedStep(function, arguments, point)
-        distributed_step.strategy = strategy
-        return distributed_step
+        return _distributed_step(self._strategy, replica, arguments, point)
 
     def _place(self, array: Any) -> Any:
         """Place the shards of `array` (batch_size, ...) on the devices of their replicas."""
@@ -478,6 +470,20 @@ DISTRIBUTED = DistributedTensorFlow
 
 # Over several hosts there is one process per device, under a MultiWorkerMirroredStrategy. Each
 # compiles the step of one replica, whose optimizer sums the gradients over all of them.
+
+
+def _distributed_step(
+    strategy: Any, replica: Callable[..., Any], arguments: tuple[Any, ...], point: Mapping[str, Any]
+) -> _DistributedStep:
+    """Return a step that runs `replica` on each device of a strategy with its share."""
+
+    def step(*shares: Any) -> Any:
+        return strategy.run(replica, args=shares)
+
+    function = step if point["compile"] == "eager" else tf.function(step)
+    distributed_step = _DistributedStep(function, arguments, point)
+    distributed_step.strategy = strategy
+    return distributed_step
 
 
 class GroupedTensorFlow(TensorFlow):
@@ -525,15 +531,7 @@ class GroupedTensorFlow(TensorFlow):
             optimizer = make_optimizer(point, workload.model.trainable_variables)
         count = len(self._member.addresses)
         replica = _training_step(workload, optimizer, dense=True, devices=count)
-        strategy = self._strategy
-
-        def step(*shares: Any) -> Any:
-            return strategy.run(replica, args=shares)
-
-        function = step if point["compile"] == "eager" else tf.function(step)
-        distributed_step = _DistributedStep(function, arguments, point)
-        distributed_step.strategy = strategy
-        return distributed_step
+        return _distributed_step(self._strategy, replica, arguments, point)
 
     def _place(self, array: Any) -> Any:
         """Place this process's share of a batch on its device."""
