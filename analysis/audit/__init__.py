@@ -1,8 +1,8 @@
 """`audit`: what the result files of other benchmark harnesses can and cannot show.
 
-The parts: `series` holds the data model, `microbenchmarks` and `load_tests` read the formats,
-`files` finds the format of a file, `conclusions` draws the conclusions, and `command` is the
-sub-command.
+The parts: `series` holds the data model, `microbenchmarks`, `language_benchmarks`, `load_tests` and
+`training_logs` read the formats, `files` finds the format of a file, `conclusions` draws the
+conclusions, and `command` is the sub-command.
 """
 
 from analysis.audit.command import AuditOptions, audit

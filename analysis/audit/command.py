@@ -17,6 +17,7 @@ from paradnn.core.words import counted
 from paradnn.store.files import write_json
 
 _MAX_FINDINGS_SHOWN = 20
+_MAX_NAME_CHARS = 160
 #: Verdicts of findings as those of answers. A difference without a direction has none.
 _VERDICTS: dict[str, AnswerVerdict] = {
     "faster": "faster",
@@ -45,8 +46,9 @@ class AuditOptions(Arguments):
 
 
 def audit(options: AuditOptions, selection: Selection) -> None:
-    """Read result files of hyperfine, pytest-benchmark, asv, Google Benchmark, AIPerf, GuideLLM,
-    vllm bench and LoadGen, and report what they show and what they cannot show. One session per
+    """Read result files of other harnesses, and report what they show and what they cannot show:
+    hyperfine, pytest-benchmark, asv, Google Benchmark, pyperf, JMH, Go, Criterion.rs, AIPerf,
+    GuideLLM, vllm bench, SGLang, MLPerf (LoadGen and training logs) and nccl-tests. One session per
     side carries no verdict; three or more per side do (--against).
     """
     both = sorted(set(options.files) & set(options.against or ()))
@@ -66,7 +68,7 @@ def audit(options: AuditOptions, selection: Selection) -> None:
         say(f"{results.file}: {results.harness}, {len(results.series)} series")
     for finding in findings[:_MAX_FINDINGS_SHOWN]:
         if finding.about:
-            say(f"  {finding.about}: {finding.sentence}")
+            say(f"  {_shortened(finding.about)}: {finding.sentence}")
         else:
             say(f"  {finding.sentence}")
     if len(findings) > _MAX_FINDINGS_SHOWN:
@@ -75,13 +77,21 @@ def audit(options: AuditOptions, selection: Selection) -> None:
         write_json(Path(options.json), result.as_json())
 
 
+def _shortened(name: str) -> str:
+    """A name for a line of text; the middle of a long one is omitted."""
+    if len(name) <= _MAX_NAME_CHARS:
+        return name
+    half = _MAX_NAME_CHARS // 2
+    return f"{name[:half]} ... {name[-half:]}"
+
+
 def _answer(findings: Sequence[AuditFinding]) -> AnalysisAnswer:
     """State the only verdict, or how many series have which."""
     compared = [finding for finding in findings if finding.verdict]
     if len(compared) == 1:
         (only,) = compared
         return AnalysisAnswer(
-            sentence=f"{only.about}: {only.sentence}",
+            sentence=f"{_shortened(only.about)}: {only.sentence}",
             verdict=_VERDICTS.get(only.verdict),
             ratio=only.ratio,
             low=only.low,

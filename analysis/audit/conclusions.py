@@ -24,6 +24,8 @@ MIN_SESSIONS = 3
 
 #: Series of one file are compared with each other only if there are at most this many.
 _MAX_SERIES_COMPARED = 20
+#: A longer command is not repeated in a sentence.
+_MAX_COMMAND_CHARS = 500
 #: Values below which a trend within a session is not tested.
 _MIN_VALUES_FOR_TREND = 10
 
@@ -67,7 +69,7 @@ def draw_conclusions(
     """
     for results in (*side, *other_side):
         for note in results.notes:
-            yield AuditFinding(results.file, f"{_capitalized(note)}.")
+            yield AuditFinding(results.file, f"{note}.")
     if other_side:
         yield from _compare_sides(side, other_side)
         return
@@ -114,17 +116,18 @@ def _describe_stability(series: Series) -> str:
 
 
 def _compare_within_file(series: Sequence[Series]) -> Iterator[AuditFinding]:
-    """Compare the series of one file, such as hyperfine's commands, with the first of them."""
-    comparable = [entry for entry in series if entry.values and entry.unit == series[0].unit]
+    """Compare the commands of one file with the first of them; other series are no alternatives."""
+    comparable = [entry for entry in series if entry.values and entry.command]
     if not 2 <= len(comparable) <= _MAX_SERIES_COMPARED:
         return
     first, *others = comparable
     for other in others:
         ratio = first.center / other.center
-        remedy = "measure both in turn."
-        if first.command and other.command:
-            command = shlex.join(["paradnn", "compare", first.command, other.command])
-            remedy = f"measure both in turn: {command}"
+        command = shlex.join(["paradnn", "compare", first.command, other.command])
+        remedy = f"measure both in turn: {command}"
+        is_unsuitable = len(command) > _MAX_COMMAND_CHARS or "\n" in command
+        if is_unsuitable or first.command == other.command:
+            remedy = "measure both in turn with paradnn compare."
         sentence = (
             f"They differ by {_format_difference(ratio)}, but one was measured before the other, "
             f"and drift of the machine looks the same. No verdict; {remedy}"
@@ -261,6 +264,8 @@ def format_value(value: float, unit: str) -> str:
     """A value with its unit: "1.2 ms", "8.86 GB", "10/s"."""
     if unit != "s":
         return format_number(value, unit, digits=3)
+    if value >= 1000:
+        return f"{value:,.0f} s"
     for name, seconds in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
         if value >= seconds:
             return f"{value / seconds:.3g} {name}"
@@ -280,7 +285,3 @@ def _format_sessions(first: Sequence[Series], second: Sequence[Series]) -> str:
     if len(first) == len(second) == 1:
         return "one session each"
     return f"{len(first)} and {len(second)} sessions"
-
-
-def _capitalized(text: str) -> str:
-    return text[:1].upper() + text[1:]

@@ -1,13 +1,23 @@
 """Find out which harness wrote a file, and read it."""
 
 import dataclasses
+import gzip
 import json
 import re
+import zlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from analysis.audit.language_benchmarks import (
+    read_criterion,
+    read_go,
+    read_jmh,
+    read_pyperf,
+    with_name,
+)
 from analysis.audit.load_tests import read_aiperf, read_guidellm, read_loadgen, read_vllm_bench
 from analysis.audit.microbenchmarks import (
     read_asv,
@@ -16,23 +26,46 @@ from analysis.audit.microbenchmarks import (
     read_pytest_benchmark,
 )
 from analysis.audit.series import Note, Reading, Results, Series, SharedSetting
+from analysis.audit.training_logs import read_mlperf_training, read_nccl_tests
 from paradnn.core.errors import DataError
 
 #: Larger files are rejected: parsed JSON takes about ten times its size in memory.
 MAX_FILE_BYTES = 64 * 2**20
 
 _BLANKS = re.compile(r"\s*")
+_GZIP_MAGIC = b"\x1f\x8b"
+#: The first line of JSON in a text that begins with other lines, such as a program's greeting.
+_JSON_LINE = re.compile(r"^[{\[]", re.MULTILINE)
 
-#: Reader by the name of the harness.
-READERS: dict[str, Callable[[Any], Reading]] = {
-    "hyperfine": read_hyperfine,
-    "pytest-benchmark": read_pytest_benchmark,
-    "Google Benchmark": read_google_benchmark,
-    "asv": read_asv,
-    "GuideLLM": read_guidellm,
-    "AIPerf": read_aiperf,
-    "vllm bench": read_vllm_bench,
-    "LoadGen": read_loadgen,
+
+class Harness(NamedTuple):
+    """A harness whose files can be read.
+
+    Attributes:
+        read: Reads a document.
+        file: The option or the name of the file that holds its results.
+    """
+
+    read: Callable[[Any], Reading]
+    file: str
+
+
+#: Harness by name.
+READERS: dict[str, Harness] = {
+    "hyperfine": Harness(read_hyperfine, "hyperfine --export-json"),
+    "pytest-benchmark": Harness(read_pytest_benchmark, "pytest --benchmark-json"),
+    "Google Benchmark": Harness(read_google_benchmark, "Google Benchmark --benchmark_format=json"),
+    "asv": Harness(read_asv, "asv (results/MACHINE/*.json)"),
+    "pyperf": Harness(read_pyperf, "pyperf -o"),
+    "JMH": Harness(read_jmh, "JMH -rf json"),
+    "Go": Harness(read_go, "go test -bench"),
+    "Criterion.rs": Harness(read_criterion, "cargo bench"),
+    "GuideLLM": Harness(read_guidellm, "GuideLLM (benchmarks.json)"),
+    "AIPerf": Harness(read_aiperf, "AIPerf (profile_export_aiperf.json)"),
+    "vllm bench": Harness(read_vllm_bench, "vllm bench --save-result"),
+    "LoadGen": Harness(read_loadgen, "LoadGen (mlperf_log_summary.txt)"),
+    "MLPerf Training": Harness(read_mlperf_training, "MLPerf Training (:::MLLOG lines)"),
+    "nccl-tests": Harness(read_nccl_tests, "nccl-tests"),
 }
 
 
@@ -40,10 +73,11 @@ def read_results(path: Path) -> list[Results]:
     """Read the sessions in a result file.
 
     A file is one session. A file of JSON lines, or with a list of results, holds one session per
-    entry: harnesses that append to a file write one entry per run.
+    entry if its harness appends one entry per run.
 
     Args:
-        path: A file in the format of one of `READERS`, in UTF-8, UTF-16 or UTF-32.
+        path: A file in the format of one of `READERS`, in UTF-8, UTF-16 or UTF-32, or compressed by
+            gzip.
 
     Returns:
         The sessions, in the order of the file.
@@ -51,70 +85,128 @@ def read_results(path: Path) -> list[Results]:
     Raises:
         DataError: The file cannot be read, or holds no measurement of a known format.
     """
-    text = _read_text(path)
-    documents, unread = _parse_documents(text)
-    sessions = []
     reported: list[str] = []
-    for number, document in enumerate(documents, 1):
-        label = str(path)
-        if len(documents) > 1:
-            label = f"{path} (entry {number})"
-        results = _read_document(label, document)
-        if results is None:
-            continue
-        if results.series:
-            sessions.append(results)
-        reported += results.notes
-    if not sessions:
-        if reported:
-            raise DataError(f"{path} holds no measurement above zero: {'; '.join(reported)}")
-        raise DataError(
-            f"{path} holds no measurement above zero in a known format; "
-            f"give results of {', '.join(READERS)}"
-        )
-    if unread:
-        last = sessions[-1]
-        note = f"the file is damaged after entry {len(documents)}; the rest was not read"
-        sessions[-1] = dataclasses.replace(last, notes=(*last.notes, note))
-    return sessions
+    for documents, unread in _parse_documents(_read_text(path)):
+        sessions = []
+        for number, document in enumerate(documents, 1):
+            label = str(path)
+            if len(documents) > 1:
+                label = f"{path} (entry {number})"
+            results = _read_document(label, with_name(document, path))
+            if results is None:
+                continue
+            if results.series:
+                sessions.append(results)
+            reported += results.notes
+        if sessions and unread:
+            last = sessions[-1]
+            note = "a part of the file is not JSON and was not read"
+            sessions[-1] = dataclasses.replace(last, notes=(*last.notes, note))
+        if sessions:
+            return sessions
+    if reported:
+        raise DataError(f"{path} holds no measurement above zero: {'; '.join(reported)}")
+    formats = ", ".join(harness.file for harness in READERS.values())
+    raise DataError(
+        f"{path} holds no measurement above zero in a known format; give results of {formats}"
+    )
 
 
 def _read_text(path: Path) -> str:
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
-            raise DataError(
-                f"{path} is larger than {MAX_FILE_BYTES // 2**20} MiB; "
-                "give the summary that the harness wrote"
-            )
+            raise _too_large(path)
         content = path.read_bytes()
     except OSError as error:
         raise DataError(
             f"{path} cannot be read ({error.strerror or error}); give a result file"
         ) from None
+    if content.startswith(_GZIP_MAGIC):
+        content = _decompress(path, content)
     return content.decode(json.detect_encoding(content), errors="replace")
 
 
-def _parse_documents(text: str) -> tuple[Sequence[Any], bool]:
-    """The JSON values of a text, one after the other, and whether text after them is no JSON.
+def _decompress(path: Path, content: bytes) -> bytes:
+    try:
+        with gzip.GzipFile(fileobj=BytesIO(content)) as file:
+            content = file.read(MAX_FILE_BYTES + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(
+            f"{path} is a damaged gzip file ({error}); give the file that the harness wrote"
+        ) from None
+    if len(content) > MAX_FILE_BYTES:
+        raise _too_large(path)
+    return content
 
-    A single list of objects counts as its objects. A text that is not JSON becomes one document with
-    the key `text`.
+
+def _too_large(path: Path) -> DataError:
+    return DataError(
+        f"{path} is larger than {MAX_FILE_BYTES // 2**20} MiB; "
+        "give the summary that the harness wrote"
+    )
+
+
+def _parse_documents(text: str) -> Iterator[tuple[Sequence[Any], bool]]:
+    """Yield the ways to read a text: documents, and whether parts of the text are not JSON.
+
+    The whole text is one document with the key `text`. JSON may be in the file alone or between
+    other lines.
+    """
+    documents, unread = _parse_json(text)
+    if documents:
+        yield documents, unread
+    if unread or not documents:
+        yield [{"text": text}], False
+
+
+def _parse_json(text: str) -> tuple[Sequence[Any], bool]:
+    """The objects of a text, and whether parts of the text are not JSON.
+
+    A value starts at the beginning of the text, after another value, or at the beginning of a line.
+    A single list of objects counts as its objects.
     """
     decoder = json.JSONDecoder()
     documents: list[Any] = []
+    unread = False
     position = _skip_blanks(text, 0)
     while position < len(text):
         try:
             document, position = decoder.raw_decode(text, position)
         except (ValueError, RecursionError):
-            break
+            unread = True
+            line = _JSON_LINE.search(text, position + 1)
+            if line is None:
+                break
+            position = line.start()
+            continue
         documents.append(document)
         position = _skip_blanks(text, position)
-    if not any(isinstance(document, dict | list) for document in documents):
-        return [{"text": text}], False
     if len(documents) == 1 and isinstance(documents[0], list):
         documents = documents[0]
-    return documents, position < len(text)
+    objects = [document for document in documents if isinstance(document, Mapping)]
+    merged = _merge_messages(objects)
+    if merged is not None:
+        objects = [merged]
+    return objects, unread
+
+
+def _merge_messages(messages: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """One document for objects that belong to one session; None if each is a session itself.
+
+    JMH writes a list of results, AIPerf a line per request, `cargo criterion` and `go test -json` a
+    line per event.
+    """
+    if not messages:
+        return None
+    if all("primaryMetric" in message for message in messages):
+        return {"jmh": messages}
+    if all("reason" in message for message in messages):
+        return {"criterion": messages}
+    if all({"metadata", "metrics", "error"} <= message.keys() for message in messages):
+        return {"requests": messages}
+    if all("Action" in message for message in messages):
+        return {"text": "".join(str(message.get("Output", "")) for message in messages)}
+    return None
 
 
 def _skip_blanks(text: str, position: int) -> int:
@@ -129,8 +221,8 @@ def _read_document(label: str, document: Any) -> Results | None:
     If no reader finds a series, the result has the notes of the first reader that has some.
     """
     best = None
-    for harness, reader in READERS.items():
-        entries = list(reader(document))
+    for name, harness in READERS.items():
+        entries = list(harness.read(document))
         series = [entry for entry in entries if isinstance(entry, Series)]
         notes = [entry.text for entry in entries if isinstance(entry, Note)]
         conditions = {
@@ -139,7 +231,7 @@ def _read_document(label: str, document: Any) -> Results | None:
         if series or (notes and best is None):
             best = Results(
                 file=label,
-                harness=harness,
+                harness=name,
                 series=_with_distinct_names(series),
                 notes=tuple(notes),
                 conditions=conditions,

@@ -5,7 +5,7 @@ Units, kinds, repetitions and failures follow each harness's own documentation a
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from analysis.audit.series import (
@@ -41,16 +41,19 @@ _AIPERF_LATENCIES = (
 
 
 def read_aiperf(document: Any) -> Reading:
-    """Read profile_export_aiperf.json, or GenAI-Perf's file of the same layout.
+    """Read AIPerf's files: profile_export_aiperf.json, its aggregate over runs, and the requests.
 
     Every metric states its unit. A metric of single requests has a distribution; a total has only
-    `avg`.
+    `avg`. GenAI-Perf's profile_export_genai_perf.json has the same layout.
     """
+    yield from _aiperf_requests(children(document, "requests"))
+    runs = child(document, "metadata")
+    if "num_profile_runs" in runs:
+        yield from _aiperf_aggregate(document, runs)
+        return
     metrics = child(document, "records") or child(document)
-    directions: dict[str, Direction] = dict.fromkeys(_AIPERF_RATES, "higher")
-    directions |= dict.fromkeys(_AIPERF_LATENCIES, "lower")
     requests = finite_number(child(metrics, "request_count").get("avg"))
-    for name, better in directions.items():
+    for name, better in _aiperf_directions().items():
         metric = child(metrics, name)
         summary = dict(metric)
         if "std" in metric and math.isfinite(requests):
@@ -60,6 +63,36 @@ def read_aiperf(document: Any) -> Reading:
             name, str(metric.get("unit", "")), summary, better=better, observation="request"
         )
     yield from _aiperf_notes(document, metrics, requests)
+
+
+def _aiperf_directions() -> dict[str, Direction]:
+    directions: dict[str, Direction] = dict.fromkeys(_AIPERF_RATES, "higher")
+    return directions | dict.fromkeys(_AIPERF_LATENCIES, "lower")
+
+
+def _aiperf_requests(requests: Sequence[Mapping[str, Any]]) -> Reading:
+    """Read profile_export.jsonl, which holds the metrics of each request."""
+    for name, better in _aiperf_directions().items():
+        metrics = [child(request, "metrics", name) for request in requests]
+        units = {str(metric["unit"]) for metric in metrics if "unit" in metric}
+        if len(units) == 1:
+            values = [metric.get("value") for metric in metrics]
+            yield from_values(name, units.pop(), values, better=better, observation="request")
+    errors = [child(request, "error") for request in requests if child(request, "error")]
+    reasons = dict.fromkeys(str(error.get("message") or error.get("type")) for error in errors)
+    yield from _failed_requests(len(errors), reasons=list(reasons)[:_MAX_LISTED_ERRORS])
+
+
+def _aiperf_aggregate(document: Any, runs: Mapping[str, Any]) -> Reading:
+    """Read profile_export_aiperf_aggregate.json: means over the runs of one call."""
+    for name, better in _aiperf_directions().items():
+        metric = child(document, "metrics", name)
+        summary = {**metric, "count": runs.get("num_successful_runs")}
+        yield from_summary(name, str(metric.get("unit", "")), summary, better=better)
+    total = finite_number(runs.get("num_profile_runs"))
+    failed = total - finite_number(runs.get("num_successful_runs"))
+    if failed > 0:
+        yield Note(f"{failed:.0f} of {counted(round(total), 'run')} failed")
 
 
 def _aiperf_notes(document: Any, metrics: Mapping[str, Any], requests: float) -> Reading:
@@ -150,12 +183,15 @@ def _guidellm_load(entry: Mapping[str, Any], position: int) -> str:
     return str(kind)
 
 
-#: Time to first token, time per output token, inter-token latency, end-to-end latency.
-_VLLM_LATENCIES = ("ttft", "tpot", "itl", "e2el")
+#: Time to first token, time per output token, inter-token latency, end-to-end latency as vLLM and
+#: as SGLang spell it.
+_VLLM_LATENCIES = ("ttft", "tpot", "itl", "e2el", "e2e_latency")
 _VLLM_RATES = (
     "request_throughput",
     "request_goodput",
+    "input_throughput",
     "output_throughput",
+    "total_throughput",
     "total_token_throughput",
     "requests_per_second",
     "tokens_per_second",
@@ -177,7 +213,9 @@ def read_vllm_bench(document: Any) -> Reading:
         }
     )
     for name in _VLLM_RATES:
-        yield from_summary(name, "1/s", {"mean": fields.get(name)}, better="higher")
+        # Some versions of vLLM write "request_goodput:" with a colon.
+        rate = fields.get(name, fields.get(f"{name}:"))
+        yield from_summary(name, "1/s", {"mean": rate}, better="higher")
     completed = fields.get("completed")
     for name in _VLLM_LATENCIES:
         summary: dict[str, Any] = {"count": completed}
@@ -197,7 +235,9 @@ def read_vllm_bench(document: Any) -> Reading:
 
 
 _LOADGEN_SECTION = re.compile(r"^=+\n(.+)\n=+$", re.MULTILINE)
-_LOADGEN_FIELD = re.compile(r"^\s*([^:\n=]{1,60}?)\s*:\s*(\S.{0,60}?)\s*$", re.MULTILINE)
+_LOADGEN_FIELD = re.compile(
+    r"^[ \t]*([^:\n=]{1,60}?)[ \t]*:[ \t]*(\S.{0,60}?)[ \t]*$", re.MULTILINE
+)
 _LOADGEN_ESTIMATE = re.compile(r"Early stopping [\d.]+th percentile estimate", re.IGNORECASE)
 _LOADGEN_ERRORS = re.compile(r"^(\d+) errors? encountered", re.MULTILINE | re.IGNORECASE)
 

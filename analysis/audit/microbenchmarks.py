@@ -33,15 +33,16 @@ def read_hyperfine(document: Any) -> Reading:
     occurrences = Counter(str(entry.get("command", "?")) for entry in entries)
     for entry in entries:
         command = str(entry.get("command", "?"))
-        name = command
+        name = " ".join(command.split())
         parameters = child(entry, "parameters")
         if occurrences[command] > 1 and parameters:
             settings = ", ".join(f"{key}={value}" for key, value in parameters.items())
-            name = f"{command} ({settings})"
+            name = f"{name} ({settings})"
         series = from_values(name, "s", entry.get("times"), command=command)
         if series is None:
             series = from_summary(name, "s", entry, command=command)
         yield series
+        yield from _hyperfine_zeros(name, entry.get("times"))
         exit_codes = entry.get("exit_codes")
         if isinstance(exit_codes, list):
             # A null exit code is a run that a signal ended.
@@ -51,6 +52,19 @@ def read_hyperfine(document: Any) -> Reading:
                     f"{name}: {failed} of {counted(len(exit_codes), 'run')} failed; "
                     "the times include failed runs"
                 )
+
+
+def _hyperfine_zeros(name: str, times: Any) -> Reading:
+    """Report times of zero: what remains after hyperfine subtracts the start of the shell."""
+    if not isinstance(times, list):
+        return
+    zeros = sum(finite_number(time) == 0 for time in times)
+    if zeros:
+        yield Note(
+            f"{name}: {zeros} of {counted(len(times), 'time')} are zero and excluded, because the "
+            "command takes no longer than the shell that starts it; "
+            "measure it with hyperfine --shell=none"
+        )
 
 
 def read_pytest_benchmark(document: Any) -> Reading:
@@ -83,8 +97,9 @@ def read_google_benchmark(document: Any) -> Reading:
     yield from text_conditions(
         {"machine": context.get("host_name"), "number of processors": context.get("num_cpus")}
     )
-    repetitions: dict[tuple[str, str], list[Any]] = {}
-    aggregates: dict[tuple[str, str], dict[str, Any]] = {}
+    # Benchmarks that were registered twice differ in their family only.
+    repetitions: dict[tuple[Any, str, str], list[Any]] = {}
+    aggregates: dict[tuple[Any, str, str], dict[str, Any]] = {}
     entries = children(document, "benchmarks")
     names = {str(entry.get("name", "?")) for entry in entries}
     for entry in entries:
@@ -92,19 +107,20 @@ def read_google_benchmark(document: Any) -> Reading:
         if entry.get("error_occurred") is True or entry.get("skipped") is True:
             yield _google_failure(name, entry)
             continue
-        key = (name, str(entry.get("time_unit", "ns")))
+        key = (entry.get("family_index"), name, str(entry.get("time_unit", "ns")))
         aggregate = _google_aggregate(entry, names)
         if not aggregate:
             repetitions.setdefault(key, []).append(entry.get("real_time"))
         elif entry.get("aggregate_unit", "time") == "time":
-            key = (aggregate[0], key[1])
+            key = (key[0], aggregate[0], key[2])
             statistic = aggregates.setdefault(key, {"count": entry.get("repetitions")})
             statistic[aggregate[1]] = entry.get("real_time")
-    for (name, unit), values in repetitions.items():
+    for (_, name, unit), values in repetitions.items():
         yield from_values(name, unit, values)
     for key, summary in aggregates.items():
         if key not in repetitions:
-            yield from_summary(*key, summary)
+            _, name, unit = key
+            yield from_summary(name, unit, summary)
     if context.get("cpu_scaling_enabled") is True:
         yield Note("CPU frequency scaling was enabled, as the harness itself warns")
     if context.get("library_build_type") == "debug":

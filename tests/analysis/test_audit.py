@@ -1,5 +1,6 @@
 """`audit` draws correct conclusions from the files of other harnesses, including damaged files."""
 
+import gzip
 import json
 import math
 import shlex
@@ -154,15 +155,81 @@ No warnings encountered during test.
 """
 
 
+def pyperf(scale: float) -> dict[str, Any]:
+    calibration = {"metadata": {"calibrate_loops": 4}, "warmups": [[1, 9.0], [2, 9.0]]}
+    run = {"warmups": [[4, 9.0]], "values": [time * scale for time in TIMES]}
+    entry = {"metadata": {"name": "telco"}, "runs": [calibration, run, run]}
+    metadata = {"hostname": "host", "unit": "second", "loops": 4}
+    return {"version": "1.0", "metadata": metadata, "benchmarks": [entry]}
+
+
+def jmh(scale: float) -> list[dict[str, Any]]:
+    def entry(mode: str, unit: str, values: list[float]) -> dict[str, Any]:
+        metric = {"score": 9.0, "scoreError": "NaN", "scoreUnit": unit, "rawData": [values]}
+        return {"benchmark": "p.B.run", "mode": mode, "threads": 1, "primaryMetric": metric}
+
+    return [
+        entry("avgt", "us/op", [100 * scale, 102 * scale]),
+        entry("thrpt", "ops/ms", [10 / scale, 9.8 / scale]),
+    ]
+
+
+def go(scale: float) -> str:
+    lines = [
+        f"BenchmarkFib-8 \t 100\t {time * scale} ns/op\t {16 * scale} B/op"
+        for time in (99, 100, 101)
+    ]
+    return "\n".join(["goos: linux", "pkg: p", *lines, "--- FAIL: BenchmarkBad-8", "PASS"])
+
+
+def criterion_sample(scale: float) -> dict[str, Any]:
+    times = [10 * scale, 22 * scale, 33 * scale]
+    return {"sampling_mode": "Linear", "iters": [1.0, 2.0, 3.0], "times": times}
+
+
+def mllog(key: str, time: float, value: Any = None, **metadata: Any) -> str:
+    event = {"namespace": "", "time_ms": time, "key": key, "value": value, "metadata": metadata}
+    return f"0: :::MLLOG {json.dumps(event)}"
+
+
+def mlperf_training(scale: float, status: str = "success") -> str:
+    return "\n".join(
+        [
+            "Epoch 1",
+            mllog("submission_benchmark", 1, "resnet"),
+            mllog("run_start", 1000),
+            mllog("run_stop", 1000 + 1_600_000 * scale, status=status),
+        ]
+    )
+
+
+def nccl_tests(scale: float, prefix: str = "") -> str:
+    rows = [
+        "# nThread 1 nGpus 8 minBytes 8 maxBytes 8",
+        "#       size  count  type  redop  root  time  algbw  busbw #wrong  time  algbw  busbw #wrong",
+        "#        (B)  (elements)                (us)  (GB/s) (GB/s)        (us)  (GB/s) (GB/s)",
+        f"   8  2  float  sum  -1  {34 * scale}  0.00  0.00  0  {33 * scale}  0.00  0.00  N/A",
+        f" 1024  256  float      {70 * scale}  1.00  2.00  0  {71 * scale}  1.00  2.00  3",
+        f"# Avg bus bandwidth    : {115.4 / scale}",
+    ]
+    return "\n".join(prefix + row for row in rows)
+
+
 DOCUMENTS = {
     "hyperfine": lambda scale: hyperfine("a", times=[time * scale for time in TIMES]),
     "pytest-benchmark": pytest_benchmark,
     "Google Benchmark": google_benchmark,
     "asv": lambda scale: asv({"suite.time_a": [[0.1 * scale], [], "v", 1, 2]}),
+    "pyperf": pyperf,
+    "JMH": jmh,
+    "Go": go,
+    "Criterion.rs": criterion_sample,
     "GuideLLM": guidellm,
     "AIPerf": aiperf,
     "vllm bench": vllm_bench,
     "LoadGen": loadgen,
+    "MLPerf Training": mlperf_training,
+    "nccl-tests": nccl_tests,
 }
 
 
@@ -259,6 +326,39 @@ def test_two_files_of_a_harness_are_two_sessions(tmp_path: Path, harness: str) -
         ),
         pytest.param(loadgen(), "LoadGen reports 2 errors", id="loadgen-errors"),
         pytest.param(
+            hyperfine("true", times=[0.0, 0.001, 0.0]),
+            "true: 2 of 3 times are zero and excluded, because the command takes no longer than "
+            "the shell that starts it; measure it with hyperfine --shell=none",
+            id="hyperfine-zero-times",
+        ),
+        pytest.param(go(1), "BenchmarkBad-8 failed or was skipped", id="go-failure"),
+        pytest.param(
+            "\n".join([mllog("tracked_stats", 2, {"throughput": 9.0}), mllog("run_start", 1)]),
+            "the log has no event run_stop, so the time to train is unknown",
+            id="mlperf-training-cut-off",
+        ),
+        pytest.param(
+            "\n".join(
+                [
+                    mlperf_training(1, status="aborted"),
+                    mllog("tracked_stats", 2, {"throughput": 9.0}),
+                ]
+            ),
+            "the run ended with the status 'aborted', so it did not reach its target",
+            id="mlperf-training-aborted",
+        ),
+        pytest.param(
+            nccl_tests(1), "1,024 B float, in place: 3 values were wrong", id="nccl-wrong-values"
+        ),
+        pytest.param(
+            {
+                "metadata": {"num_profile_runs": 5, "num_successful_runs": 4},
+                "metrics": {"request_latency": {"mean": 500.0, "std": 5.0, "unit": "ms"}},
+            },
+            "1 of 5 runs failed",
+            id="aiperf-aggregate",
+        ),
+        pytest.param(
             loadgen().replace("PerformanceOnly", "AccuracyOnly"),
             "the run checked accuracy, so its times are not a performance result",
             id="loadgen-accuracy-run",
@@ -273,7 +373,245 @@ def test_failures_that_a_harness_reports_are_findings(
     findings = list(draw_conclusions([results]))
 
     assert note in results.notes
-    assert f"{note[:1].upper()}{note[1:]}." in [finding.sentence for finding in findings]
+    assert f"{note}." in [finding.sentence for finding in findings]
+
+
+def rows(results: Results) -> dict[str, tuple[float, str, str, int]]:
+    """Value, unit, direction and count of each series by name."""
+    return {
+        series.name: (pytest.approx(series.center), series.unit, series.better, series.count)
+        for series in results.series
+    }
+
+
+@pytest.mark.parametrize(
+    ("document", "expected"),
+    [
+        pytest.param(pyperf(1), {"telco": (0.1, "s", "lower", 10)}, id="pyperf"),
+        pytest.param(
+            {
+                "metadata": {"name": "m", "unit": "byte"},
+                "benchmarks": [{"runs": [{"values": [4096]}]}],
+            },
+            {"m": (4096, "B", "lower", 1)},
+            id="pyperf-memory",
+        ),
+        pytest.param(
+            jmh(1),
+            {
+                "p.B.run [avgt]": (101e-6, "s", "lower", 2),
+                "p.B.run [thrpt]": (9900, "1/s", "higher", 2),
+            },
+            id="jmh",
+        ),
+        pytest.param(
+            [
+                {
+                    "benchmark": "p.B.run",
+                    "mode": "sample",
+                    "params": {"n": "10"},
+                    "threads": 4,
+                    "primaryMetric": {
+                        "score": 11.0,
+                        "scoreUnit": "ns/op",
+                        "scorePercentiles": {"50.0": 10.0},
+                        "rawDataHistogram": [[[[10.0, 100], [12.0, 50]]]],
+                    },
+                }
+            ],
+            {"p.B.run (n=10, 4 threads)": (10e-9, "s", "lower", 150)},
+            id="jmh-histogram",
+        ),
+        pytest.param(
+            go(1),
+            {
+                "BenchmarkFib-8": (100e-9, "s", "lower", 3),
+                "BenchmarkFib-8 B/op": (16, "B", "lower", 3),
+            },
+            id="go",
+        ),
+        pytest.param(
+            "pkg: a\nBenchmarkX 1 5 ns/op 2 MB/s 7 widgets\nUnit widgets better=higher\n"
+            "pkg: b\nBenchmarkX 1 6 ns/op",
+            {
+                "a BenchmarkX": (5e-9, "s", "lower", 1),
+                "a BenchmarkX MB/s": (2e6, "B/s", "higher", 1),
+                "a BenchmarkX widgets": (7, "widgets", "higher", 1),
+                "b BenchmarkX": (6e-9, "s", "lower", 1),
+            },
+            id="go-packages-and-units",
+        ),
+        pytest.param(
+            "\n".join(
+                json.dumps({"Action": "output", "Output": text})
+                for text in ("BenchmarkA-8 \t", "100\t 12.5 ns/op\n", "PASS\n")
+            ),
+            {"BenchmarkA-8": (12.5e-9, "s", "lower", 1)},
+            id="go-test-json",
+        ),
+        pytest.param(
+            "fib 20                  time:   [26.0 µs 26.5 µs 27.0 µs]\n"
+            "group/a_long_name/12345\n"
+            "                        time:   [1.5 ms 1.6 ms 1.7 ms]\n"
+            "test old::bench ... bench:       1,234 ns/iter (+/- 56)\n",
+            {
+                "fib 20": (26.5e-6, "s", "lower", 1),
+                "group/a_long_name/12345": (1.6e-3, "s", "lower", 1),
+                "old::bench": (1234e-9, "s", "lower", 1),
+            },
+            id="cargo-bench",
+        ),
+        pytest.param(
+            "\n".join(
+                json.dumps(message)
+                for message in (
+                    {
+                        "reason": "benchmark-complete",
+                        "id": "norm",
+                        "iteration_count": [10, 20],
+                        "measured_values": [100.0, 220.0],
+                        "unit": "ns",
+                    },
+                    {"reason": "group-complete", "group_name": "norm"},
+                )
+            ),
+            {"norm": (10.5e-9, "s", "lower", 2)},
+            id="cargo-criterion",
+        ),
+        pytest.param(mlperf_training(1), {"time to train": (1600, "s", "lower", 1)}, id="mllog"),
+        pytest.param(
+            nccl_tests(1, prefix="[1,0]<stdout>:"),
+            {
+                "8 B float sum, out of place": (34e-6, "s", "lower", 1),
+                "8 B float sum, in place": (33e-6, "s", "lower", 1),
+                "1,024 B float, out of place": (70e-6, "s", "lower", 1),
+                "1,024 B float, in place": (71e-6, "s", "lower", 1),
+                "average bus bandwidth": (115.4e9, "B/s", "higher", 1),
+            },
+            id="nccl-tests-under-mpi",
+        ),
+        pytest.param(
+            "\n".join(
+                json.dumps(
+                    {
+                        "metadata": {},
+                        "metrics": {"request_latency": {"value": value, "unit": "ms"}},
+                        "error": None,
+                    }
+                )
+                for value in (500.0, 510.0, 520.0)
+            ),
+            {"request_latency": (0.51, "s", "lower", 3)},
+            id="aiperf-requests",
+        ),
+        pytest.param(
+            {"median_e2e_latency_ms": 490.0, "completed": 9, "input_throughput": 5.0},
+            {
+                "input_throughput": (5, "1/s", "higher", 1),
+                "e2e_latency_ms": (0.49, "s", "lower", 9),
+            },
+            id="sglang",
+        ),
+        pytest.param(
+            {"request_goodput:": 2.5}, {"request_goodput": (2.5, "1/s", "higher", 1)}, id="goodput"
+        ),
+        pytest.param(
+            {
+                "benchmarks": [
+                    {"name": "BM_a", "family_index": family, "real_time": time}
+                    for family, time in enumerate((10.0, 20.0))
+                ]
+            },
+            {"BM_a": (10e-9, "s", "lower", 1), "BM_a #2": (20e-9, "s", "lower", 1)},
+            id="google-registered-twice",
+        ),
+    ],
+)
+def test_units_directions_and_counts_of_a_harness(
+    tmp_path: Path, document: Any, expected: dict[str, tuple[float, str, str, int]]
+) -> None:
+    assert expected == rows(read_one(tmp_path, document))
+
+
+@pytest.mark.parametrize(
+    ("folder", "name"),
+    [
+        pytest.param("target/criterion/fib 20/new", "fib 20", id="function"),
+        pytest.param("target/criterion/group/fib/20/base", "group/fib/20", id="group"),
+        pytest.param("somewhere/fib", "fib", id="copied"),
+    ],
+)
+def test_a_file_of_criterion_is_named_by_its_folder(tmp_path: Path, folder: str, name: str) -> None:
+    (tmp_path / folder).mkdir(parents=True)
+    estimates = {"median": {"point_estimate": 26.0}, "std_dev": {"point_estimate": 0.3}}
+
+    sample = read_one(tmp_path / folder, criterion_sample(1), "sample.json")
+    summary = read_one(tmp_path / folder, estimates, "estimates.json")
+
+    assert rows(sample) == {name: (11e-9, "s", "lower", 3)}
+    assert rows(summary) == {name: (26e-9, "s", "lower", 1)}
+
+
+def test_a_relative_change_of_criterion_is_no_time(tmp_path: Path) -> None:
+    change = {"mean": {"point_estimate": 0.02}, "median": {"point_estimate": 0.02}}
+
+    with pytest.raises(DataError, match="holds no measurement above zero in a known format"):
+        read_one(tmp_path, change)
+
+
+def test_a_field_of_loadgen_without_a_value_does_not_take_the_next_line(tmp_path: Path) -> None:
+    text = loadgen().replace("SUT name : PySUT", "SUT name : ")
+    text = text.replace(
+        "Scheduled samples", "Per-query latency:  \nMin latency (ns)   : 5\nScheduled samples"
+    )
+
+    results = read_one(tmp_path, text)
+
+    assert results.conditions["scenario"] == "Server"
+    assert series_by_name(results)["Min latency"].center == pytest.approx(5e-9)
+
+
+def test_compressed_files_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "suite.json.gz"
+    path.write_bytes(gzip.compress(json.dumps(pyperf(1)).encode()))
+
+    [results] = read_results(path)
+
+    assert results.harness == "pyperf"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        pytest.param(gzip.compress(b"{}" * 99)[:-9], "is a damaged gzip file", id="cut-off"),
+        pytest.param(b"\x1f\x8bxx", "is a damaged gzip file", id="no-gzip"),
+        pytest.param(gzip.compress(b"[" + bytes(65 * 2**20)), "larger than 64 MiB", id="bomb"),
+    ],
+)
+def test_compressed_files_that_cannot_be_read(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "file.gz"
+    path.write_bytes(content)
+
+    with pytest.raises(DataError, match=message):
+        read_results(path)
+
+
+def test_json_between_other_lines_is_read(tmp_path: Path) -> None:
+    text = f"Running ./bench\n{json.dumps(google_benchmark(1), indent=1)}\nbye\n"
+
+    results = read_one(tmp_path, text)
+
+    assert results.harness == "Google Benchmark"
+    assert results.notes[-1] == "a part of the file is not JSON and was not read"
+
+
+def test_the_error_of_an_unknown_file_says_which_files_are_known(tmp_path: Path) -> None:
+    text = "command,mean\nsleep 1,1.0\n"
+
+    with pytest.raises(DataError) as raised:
+        read_one(tmp_path, text)
+
+    assert "give results of hyperfine --export-json, pytest --benchmark-json," in str(raised.value)
 
 
 def test_limits_of_loadgen_are_no_measurements(tmp_path: Path) -> None:
@@ -488,7 +826,7 @@ def test_a_cut_off_line_is_reported(tmp_path: Path) -> None:
 
     [results] = read_results(write_file(tmp_path, "file", text))
 
-    assert results.notes[-1] == "the file is damaged after entry 1; the rest was not read"
+    assert results.notes[-1] == "a part of the file is not JSON and was not read"
 
 
 def test_series_of_one_name_in_a_file_are_one_session(tmp_path: Path) -> None:
@@ -612,6 +950,33 @@ def test_commands_of_one_file_were_measured_one_after_the_other(
     statement, _, suggested = finding.sentence.partition("measure both in turn: ")
     assert "drift of the machine looks the same. No verdict" in statement
     assert shlex.split(suggested) == ["paradnn", "compare", *commands]
+
+
+@pytest.mark.parametrize(
+    "commands",
+    [
+        pytest.param(("x" * 600, "b"), id="long"),
+        pytest.param(("echo 1\necho 2", "b"), id="several-lines"),
+        pytest.param(("a", "a"), id="equal"),
+    ],
+)
+def test_a_command_that_fits_no_line_is_not_repeated(
+    tmp_path: Path, commands: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_file(tmp_path, "file", hyperfine(*commands))
+
+    audit(AuditOptions(files=(str(path),)), Selection())
+
+    lines = capsys.readouterr().out.splitlines()
+    assert "No verdict; measure both in turn with paradnn compare." in lines[0]
+    assert len(lines) == 5
+    assert max(map(len, lines)) < 500
+
+
+def test_benchmarks_of_one_suite_are_no_alternatives(tmp_path: Path) -> None:
+    results = read_one(tmp_path, go(1) + "\nBenchmarkSort-8 10 900 ns/op")
+
+    assert comparisons(list(draw_conclusions([results]))) == []
 
 
 @pytest.mark.parametrize(

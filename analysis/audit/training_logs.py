@@ -1,0 +1,122 @@
+"""Readers for MLPerf Training's logs and for the tables of nccl-tests."""
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from analysis.audit.series import (
+    Note,
+    Reading,
+    child,
+    finite_number,
+    from_summary,
+    from_values,
+    text_conditions,
+)
+from paradnn.core.words import counted
+
+_MLLOG_LINE = re.compile(r":::MLLOG (\{.*\})[ \t\r]*$", re.MULTILINE)
+#: Settings of a training that the compared sides should share.
+_TRAINING_SETTINGS = {
+    "submission_benchmark": "benchmark",
+    "submission_platform": "platform",
+    "global_batch_size": "global batch size",
+}
+
+
+def read_mlperf_training(document: Any) -> Reading:
+    """Read the log of an MLPerf Training run: the time from `run_start` to `run_stop`, in ms.
+
+    Only a run whose `run_stop` has the status "success" reached its target. Throughputs are those
+    of the events `tracked_stats`.
+    """
+    events = list(_mllog_events(str(child(document).get("text", ""))))
+    if not events:
+        return
+    settings = {str(event.get("key")): event.get("value") for event in events}
+    yield from text_conditions(
+        {name: settings.get(key) for key, name in _TRAINING_SETTINGS.items()}
+    )
+    starts = [event for event in events if event.get("key") == "run_start"]
+    stops = [event for event in events if event.get("key") == "run_stop"]
+    if not starts or not stops:
+        missing = "run_start" if not starts else "run_stop"
+        yield Note(f"the log has no event {missing}, so the time to train is unknown")
+    else:
+        status = str(child(stops[-1], "metadata").get("status", "unknown"))
+        if status == "success":
+            begin = finite_number(starts[0].get("time_ms"))
+            end = finite_number(stops[-1].get("time_ms"))
+            yield from_summary("time to train", "ms", {"mean": end - begin})
+        else:
+            yield Note(f"the run ended with the status {status!r}, so it did not reach its target")
+    rates = [
+        child(event, "value").get("throughput")
+        for event in events
+        if event.get("key") == "tracked_stats"
+    ]
+    yield from_values("training throughput", "1/s", rates, better="higher")
+
+
+def _mllog_events(text: str) -> Iterator[Mapping[str, Any]]:
+    for match in _MLLOG_LINE.finditer(text):
+        try:
+            event = json.loads(match[1])
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(event, Mapping):
+            yield event
+
+
+_NCCL_AVERAGE = re.compile(r"#[ \t]*Avg bus bandwidth[ \t]*:[ \t]*([\d.]+)")
+#: What `mpirun --tag-output` writes before each line.
+_MPI_TAG = re.compile(r"^\[\d+,\d+\]<stdout>: ?", re.MULTILINE)
+#: Columns from the left that every table has: size in bytes, number of elements, their type.
+_NCCL_KEYS = 3
+
+
+def read_nccl_tests(document: Any) -> Reading:
+    """Read the table of a program of nccl-tests or rccl-tests.
+
+    Times are microseconds, means over the iterations. The columns are size, count, type, then the
+    operation and the root, which may be blank, then time, two bandwidths and the number of wrong
+    values, out of place and then in place.
+    """
+    text = _MPI_TAG.sub("", str(child(document).get("text", "")))
+    columns: list[str] = []
+    for line in text.splitlines():
+        words = line.split()
+        if line.startswith("#") and "busbw" in words:
+            columns = words[words.index("time") :]
+        elif columns and len(words) >= _NCCL_KEYS + len(columns) and words[0].isdigit():
+            keys = words[: -len(columns)]
+            cells = words[-len(columns) :]
+            yield from _nccl_row(keys, columns, cells)
+    average = _NCCL_AVERAGE.search(text)
+    if columns and average:
+        mean = {"mean": 1e9 * _cell(average[1])}
+        yield from_summary("average bus bandwidth", "B/s", mean, better="higher")
+
+
+def _nccl_row(keys: Sequence[str], columns: Sequence[str], cells: Sequence[str]) -> Reading:
+    size, _, *kinds = keys
+    if kinds[-1] == "-1":
+        # The collective has no root.
+        kinds.pop()
+    label = " ".join([f"{int(size):,} B", *kinds])
+    places = ["out of place", "in place"]
+    for column, cell in zip(columns, cells, strict=True):
+        if column == "time":
+            place = places.pop(0) if places else "in place"
+            yield from_summary(f"{label}, {place}", "us", {"mean": _cell(cell)})
+        elif column == "#wrong" and _cell(cell) > 0:
+            yield Note(f"{label}, {place}: {counted(round(_cell(cell)), 'value')} were wrong")
+
+
+def _cell(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
