@@ -7,11 +7,12 @@ tokens per second of a system against those of a user. With --limit, the output 
 choice.
 
 A choice beats another if it is no worse in any quantity and better in one (Pareto dominance). A
-choice is beaten if another certainly beats it, and on the frontier if none can. It is undecided if
-that depends on the true values within the intervals.
+choice is beaten if another is shown to beat it, and on the frontier if none can. Otherwise it is
+undecided. All of these statements hold at once with 95%: pairs of choices are tested by Shaffer's
+step-down method (`paradnn.statistics.pairwise`). Choices that were measured in separate sessions
+may differ by what a session does to its runs (`paradnn.statistics.priors`).
 
-All intervals of a task hold at once with 95% (Bonferroni). Choices that were measured in separate
-sessions may further differ by what a session does to its runs (`paradnn.statistics.priors`).
+All intervals of a task hold at once with 95% (Bonferroni).
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from paradnn.core.words import counted
 from paradnn.statistics.dependence import MINIMUM_POINTS, Component
 from paradnn.statistics.effects import Schedule, SessionVariance, combine, unit_scatter
 from paradnn.statistics.estimate import LEVEL
+from paradnn.statistics.pairwise import find_differences
 from paradnn.statistics.priors import classify_devices, scatter_priors
 from paradnn.statistics.sessions import assign_sessions
 from paradnn.statistics.variances import moderate_variances
@@ -174,8 +176,8 @@ def _told(
         limit = f"{written[0].y}={written[0].table[written[0].y].median():.3g}"
         yield Paragraph(f"To be told which to choose, say what you need, such as --limit {limit}.")
     yield Paragraph(
-        "A choice is beaten where another is better whatever the true values within the intervals of both, which "
-        "all hold at once with 95%; it is on the frontier where none can be better, else undecided."
+        "A choice is beaten if another is shown to beat it, and on the frontier if none can; "
+        "otherwise it is undecided. All of these statements hold at once with 95%."
     )
     if any(one.apart for one in largest):
         yield Paragraph(
@@ -299,66 +301,103 @@ def _advise(one: Frontier, limits: Mapping[str, float], currency: str) -> Paragr
     return Paragraph(f"For {asked} choose {said(best, why)}.", points)
 
 
-class Box(NamedTuple):
-    """Values and intervals of n choices in k quantities; less is better.
+class Ordering(NamedTuple):
+    """What is known about the order of n choices in one quantity; less is better.
 
-    The ends are NaN if no interval is known. Then the value serves as the low end in the test
-    whether the choice may beat others, and nothing about the choice itself is certain.
+    Each field is an (n, n) table about choice i against choice j.
 
     Attributes:
-        value: (n, k) values.
-        low: (n, k) low ends.
-        high: (n, k) high ends.
+        no_worse: Whether it is certainly no worse.
+        better: Whether it is certainly better.
+        may_be_no_worse: Whether it may be no worse.
+        may_be_better: Whether it may be better.
     """
 
-    value: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
+    no_worse: np.ndarray
+    better: np.ndarray
+    may_be_no_worse: np.ndarray
+    may_be_better: np.ndarray
 
-    def beaten(self, shift: float | np.ndarray = 0.0) -> tuple[np.ndarray, np.ndarray]:
-        """Compare all pairs of choices.
+    @classmethod
+    def of_intervals(cls, value: np.ndarray, low: np.ndarray, high: np.ndarray) -> Ordering:
+        """Compare choices by intervals that hold at once.
+
+        The ends are NaN if no interval is known. Then the value serves as the low end in the test
+        whether the choice may be better, and nothing about the choice itself is certain.
 
         Args:
-            shift: (n, n, k) distance by which the quantities of choice i may move against those of
-                choice j.
-
-        Returns:
-            Two (n, n) tables: whether choice i certainly beats choice j, and whether it may.
+            value: (n,) values.
+            low: (n,) low ends.
+            high: (n,) high ends.
         """
-        low = np.where(np.isnan(self.low), -np.inf, self.low)
-        high = np.where(np.isnan(self.high), np.inf, self.high)
-        best = np.where(np.isnan(self.low), self.value, self.low)
-        return beats(high, low, shift), beats(best, high, -shift)
+        least = np.where(np.isnan(low), -np.inf, low)
+        most = np.where(np.isnan(high), np.inf, high)
+        best = np.where(np.isnan(low), value, low)
+        return cls(
+            no_worse=most[:, None] <= least[None, :],
+            better=most[:, None] < least[None, :],
+            may_be_no_worse=best[:, None] <= most[None, :],
+            may_be_better=best[:, None] < most[None, :],
+        )
+
+    @classmethod
+    def of_differences(
+        cls, differences: np.ndarray, errors: Sequence[Component], rate: float
+    ) -> Ordering:
+        """Compare choices by their differences (see `find_differences`)."""
+        differ = find_differences(differences, errors, rate)
+        return cls._of_signs(differences, differ, errors)
+
+    @classmethod
+    def of_single_pairs(cls, differences: np.ndarray, errors: Sequence[Component]) -> Ordering:
+        """Compare each pair of choices as if it were the only one."""
+        squares = sum(one.half_width**2 for one in errors)
+        return cls._of_signs(differences, np.abs(differences) > np.sqrt(squares), errors)
+
+    @classmethod
+    def _of_signs(
+        cls, differences: np.ndarray, differ: np.ndarray, errors: Sequence[Component]
+    ) -> Ordering:
+        is_exact = sum(one.variance for one in errors) == 0
+        is_equal = is_exact & (differences == 0)
+        better = differ & (differences < 0)
+        return cls(
+            no_worse=better | is_equal,
+            better=better,
+            may_be_no_worse=~better.T,
+            may_be_better=~better.T & ~is_equal,
+        )
+
+
+def dominance(orders: Sequence[Ordering]) -> tuple[np.ndarray, np.ndarray]:
+    """Compare all pairs of choices in all quantities.
+
+    A choice beats another if it is no worse in any quantity and better in one.
+
+    Returns:
+        Two (n, n) tables: whether choice i certainly beats choice j, and whether it may.
+    """
+    surely = np.all([one.no_worse for one in orders], axis=0)
+    surely &= np.any([one.better for one in orders], axis=0)
+    may = np.all([one.may_be_no_worse for one in orders], axis=0)
+    may &= np.any([one.may_be_better for one in orders], axis=0)
+    return surely, may
 
 
 def standings(surely: np.ndarray, may: np.ndarray) -> list[str]:
     """Return the standing of each choice.
 
-    Ties beat each other in no quantity.
-
     Args:
-        surely: (n, n) whether choice i certainly beats choice j (see `Box.beaten`).
+        surely: (n, n) whether choice i certainly beats choice j (see `dominance`).
         may: (n, n) whether choice i may beat choice j.
     """
     return [*map(str, np.select([_by_others(surely), _by_others(may)], [BEATEN, UNDECIDED], ON))]
 
 
-def beats(of: np.ndarray, against: np.ndarray, shift: float | np.ndarray = 0.0) -> np.ndarray:
-    """Return (n, n) whether choice i beats choice j.
-
-    Args:
-        of: (n, k) the quantities of choice i.
-        against: (n, k) the quantities of choice j.
-        shift: (n, n, k) added to the quantities of choice i against choice j.
-    """
-    one = of[:, None, :] + shift
-    other = against[None, :, :]
-    return np.asarray((one <= other).all(axis=2) & (one < other).any(axis=2))
-
-
-def efficient(box: Box) -> np.ndarray:
-    """Return (n,) whether no other choice beats a choice at their values."""
-    return ~_by_others(beats(box.value, box.value))
+def efficient(values: np.ndarray) -> np.ndarray:
+    """Return (n,) whether no other choice beats a choice at their values (k, n)."""
+    exact = [Ordering.of_intervals(one, one, one) for one in values]
+    return ~_by_others(dominance(exact)[0])
 
 
 def _by_others(table: np.ndarray) -> np.ndarray:
@@ -500,12 +539,12 @@ def _frontier(
         table["choice"] + ", environment " + (table.groupby("choice").cumcount() + 1).astype(str)
     )
     table["choice"] = table["choice"].where(~table["choice"].duplicated(keep=False), numbered)
-    box = Box(*np.stack([_ends(table, name) for name in (x, y)], axis=-1))
     kept = [place for place, is_whole in enumerate(whole) if is_whole]
     parts = [groups[place] for place in kept]
     runs = [[scatters[name].runs[place] for name in (x, y)] for place in kept]
     tables, apart = _over_sessions(table, parts, (x, y), runs)
-    table = table.assign(standing=standings(*tables), efficient=efficient(box))
+    values = np.stack([_ends(table, name)[0] for name in (x, y)])
+    table = table.assign(standing=standings(*tables), efficient=efficient(values))
     table = table.sort_values(x, ascending=less_is_better(x), kind="stable", ignore_index=True)
     return Frontier(task.name, x, y, table, incomplete, apart, rows.attrs.get("pooled", ""))
 
@@ -535,11 +574,14 @@ def _over_sessions(
 ) -> tuple[tuple[np.ndarray, np.ndarray], bool]:
     """Compare all pairs of choices, and allow for what their sessions may differ by.
 
-    Rates and times are compared by logarithms. The interval of a choice holds the noise within its
-    sessions. A pair may further differ by the effects of sessions that it does not share, whose
-    variance is the posterior of its prior after the choices' repeated sessions. All statements hold
-    at once with 95% (Bonferroni). Exact values, such as a rate that a schedule set, and qualities
-    do not depend on the session.
+    Rates and times are compared by logarithms. Each choice has the noise within its sessions. A
+    pair may further differ by the effects of sessions that it does not share, whose variance is the
+    posterior of its prior after the choices' repeated sessions. Exact values, such as a rate that a
+    schedule set, and qualities do not depend on the session.
+
+    All statements hold at once with 95%. They follow from the signs of the pairs' differences in
+    two quantities. A sign is wrong with 2.5% at any pair of one quantity (`find_differences` at 5%,
+    two-sided), or outside the intervals of a quality with 2.5% (Bonferroni).
 
     Args:
         table: The n choices, with `_low` and `_high` of each metric.
@@ -549,71 +591,85 @@ def _over_sessions(
             known about it.
 
     Returns:
-        The tables of `Box.beaten`, and whether sessions decided any of their entries.
+        The tables of `dominance`, and whether sessions decided any of their entries.
     """
     count = len(table)
-    error = (1 - LEVEL) / (count * len(names))
-    boxes = []
-    halves = np.zeros((count, len(names)))
+    of_qualities = []
+    measured = []
     for place, name in enumerate(names):
         values = table[name].to_numpy(dtype="float64")
         if name.endswith(("accuracy", "fraction")) or (values <= 0).any():
-            boxes.append(_ends(table, name))
+            of_qualities.append(Ordering.of_intervals(*_ends(table, name)))
             continue
         sign = 1 if less_is_better(name) else -1
-        center = sign * np.log(values)
-        half = np.array(
-            [
-                _half_width(_noise(part, name, known[place]), error)
-                for part, known in zip(parts, runs, strict=True)
-            ]
-        )
-        boxes.append(np.stack([center, center - half, center + half]))
-        halves[:, place] = half
-    box = Box(*np.stack(boxes, axis=-1))
-    if not halves.any():
-        return box.beaten(), False
+        logs = sign * np.log(values)
+        noise = [_noise(part, name, known[place]) for part, known in zip(parts, runs, strict=True)]
+        measured.append(_Measured.of(logs, noise))
     session = _session_variance(parts, names)
     priors = scatter_priors(classify_devices(*parts))
-    pair_error = (1 - LEVEL) / max(count * (count - 1) / 2, 1)
-    most = _half_width(Component(_MOST_SESSIONS * session.variance, session.freedom), pair_error)
-    plain = box.beaten(_shift(halves, np.zeros((count, count))))
-    wide = box.beaten(_shift(halves, np.full((count, count), most)))
-    # Only pairs that decide a standing are arranged, which takes some 10 ms for each.
+    if not any(one.has_noise for one in measured):
+        none = Component(np.zeros((count, count)), np.inf)
+        return dominance([*of_qualities, *(one.order(none) for one in measured)]), False
+    most = Component(np.full((count, count), _MOST_SESSIONS * session.variance), session.freedom)
+    plain = dominance([*of_qualities, *(one.single_order() for one in measured)])
+    wide = dominance([*of_qualities, *(one.order(most) for one in measured)])
+    # Only pairs that decide a standing are arranged, which takes some 10 ms for each. The others
+    # keep the largest effect of sessions.
     beaten = _by_others(wide[0])
     unsure = _by_others(plain[1])
     asked = ((plain[0] & ~wide[0]) | (wide[1] & ~plain[1] & ~unsure)) & ~beaten
-    reach = np.zeros((count, count))
-    for i, j in zip(*np.nonzero(asked), strict=True):
+    variance = most.variance.copy()
+    freedom = np.full((count, count), session.freedom)
+    apart = False
+    for i, j in zip(*np.nonzero(np.triu(asked | asked.T)), strict=True):
         schedule = Schedule.of(parts[i], parts[j])
         effects = [
             effect.component for effect in schedule.effects(SessionVariance(*session), priors)
         ]
+        of_pair = Component(0.0, np.inf)
         if effects:
-            reach[i, j] = _half_width(combine(effects), pair_error)
-    return box.beaten(_shift(halves, reach)), bool((reach > 0).any())
+            of_pair = combine(effects)
+            apart = True
+        variance[[i, j], [j, i]] = of_pair.variance
+        freedom[[i, j], [j, i]] = of_pair.freedom
+    reach = Component(variance, freedom)
+    return dominance([*of_qualities, *(one.order(reach) for one in measured)]), apart
 
 
-def _shift(halves: np.ndarray, reach: np.ndarray) -> np.ndarray:
-    """Return (n, n, k) what the interval of a difference exceeds the two intervals by.
+@dataclass(frozen=True, eq=False)
+class _Measured:
+    """A measured quantity of n choices.
 
-    Independent half widths add as squares (Zou and Donner, Statistics in Medicine 27, 2008).
-
-    Args:
-        halves: (n, k) half widths of the choices, 0 for exact quantities.
-        reach: (n, n) half width of what sessions add to the difference of two choices.
+    Attributes:
+        differences: (n, n) logarithm of choice i minus that of choice j.
+        noise: Variance of each difference from the noise of choice i, and from that of choice j.
     """
-    one = halves[:, None, :]
-    other = halves[None, :, :]
-    is_measured = (one > 0) | (other > 0)
-    total = np.sqrt(one**2 + other**2 + np.where(is_measured, reach[:, :, None] ** 2, 0.0))
-    return np.asarray(total - one - other)
 
+    differences: np.ndarray
+    noise: tuple[Component, Component]
 
-def _half_width(component: Component, error: float) -> float:
-    """Return the half width of Student's interval that misses with probability `error`."""
-    quantile = float(stats.t.ppf(1 - error / 2, component.freedom))
-    return quantile * math.sqrt(float(component.variance))
+    @classmethod
+    def of(cls, logs: np.ndarray, noise: Sequence[Component]) -> _Measured:
+        shape = (len(logs), len(logs))
+        variance = np.broadcast_to([float(one.variance) for one in noise], shape)
+        freedom = np.broadcast_to([float(one.freedom) for one in noise], shape)
+        both = (Component(variance.T, freedom.T), Component(variance, freedom))
+        return cls(logs[:, None] - logs[None, :], both)
+
+    @property
+    def has_noise(self) -> bool:
+        """Whether the quantity of any choice is not exact."""
+        return bool((self.noise[0].variance > 0).any())
+
+    def order(self, sessions: Component) -> Ordering:
+        """Return the order with the effects of sessions (n, n) on inexact differences."""
+        is_noisy = sum(one.variance for one in self.noise) > 0
+        effects = Component(np.where(is_noisy, sessions.variance, 0.0), sessions.freedom)
+        return Ordering.of_differences(self.differences, [*self.noise, effects], 1 - LEVEL)
+
+    def single_order(self) -> Ordering:
+        """Return the order of each pair as if it were the only one, in one session."""
+        return Ordering.of_single_pairs(self.differences, self.noise)
 
 
 @dataclass(frozen=True)

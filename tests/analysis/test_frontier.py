@@ -2,18 +2,41 @@
 
 import itertools
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from analysis import FrontierOptions, frontier
-from analysis.analyses.frontier import BEATEN, ON, UNDECIDED, Box, frontiers, standings
+from analysis.analyses.frontier import (
+    BEATEN,
+    ON,
+    UNDECIDED,
+    Ordering,
+    dominance,
+    frontiers,
+    standings,
+)
 from analysis.result import Result
 from paradnn.core.errors import ConfigError, InsufficientData
 from tests.analysis.planted import ROW
 from tests.analysis.rejected import assert_rejected
+
+
+class Box(NamedTuple):
+    """Values and intervals of n choices in k quantities, (n, k) each; less is better."""
+
+    value: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+    def standings(self) -> list[str]:
+        """Return the standings that the analysis gives the choices."""
+        orders = [
+            Ordering.of_intervals(*quantity) for quantity in np.stack(self).transpose(2, 0, 1)
+        ]
+        return standings(*dominance(orders))
 
 
 def by_hand(box: Box) -> list[str]:
@@ -43,7 +66,7 @@ def test_standings_are_those_of_brute_force(seed: int) -> None:
     middle = generator.integers(0, 6, (4, 2))
     half = generator.integers(0, 2, (4, 2))
     box = Box(middle.astype(float), (middle - half).astype(float), (middle + half).astype(float))
-    assert standings(*box.beaten()) == by_hand(box)
+    assert box.standings() == by_hand(box)
 
 
 def test_nothing_is_sure_of_a_choice_without_an_interval() -> None:
@@ -55,11 +78,11 @@ def test_nothing_is_sure_of_a_choice_without_an_interval() -> None:
     )
     # The other choice is surely worse in the first quantity, so it does not beat this one. This
     # choice may or may not beat the other.
-    assert standings(*box.beaten()) == [ON, UNDECIDED]
+    assert box.standings() == [ON, UNDECIDED]
     neither = Box(box.value, np.full((2, 2), nothing), np.full((2, 2), nothing))
-    assert standings(*neither.beaten()) == [UNDECIDED, UNDECIDED]
+    assert neither.standings() == [UNDECIDED, UNDECIDED]
     one_sided = Box(box.value, box.low, np.array([[1.0, 2.0], [9.0, 9.0]]))
-    assert standings(*one_sided.beaten()) == [ON, BEATEN]
+    assert one_sided.standings() == [ON, BEATEN]
 
 
 def served(

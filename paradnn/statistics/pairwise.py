@@ -1,0 +1,75 @@
+"""Which of several estimates differ: a test of all pairs at a common error rate.
+
+The test of Bonferroni divides the error rate by the number of pairs. That many pairs can only be
+equal as long as none is shown to differ: if a differs from b, no third estimate equals both. So
+each step divides the rate for a pair by the number of pairs that can be equal together with it
+(Shaffer, Journal of the American Statistical Association 81, 1986), and steps are repeated until no
+further pair differs. The rate of any false difference is that of Bonferroni's test, and no pair is
+missed that it finds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from paradnn.statistics.dependence import Component
+from paradnn.statistics.estimate import LEVEL
+from paradnn.statistics.lazy import np, stats
+
+
+def find_differences(
+    differences: np.ndarray, errors: Sequence[Component], rate: float = 1 - LEVEL
+) -> np.ndarray:
+    """Return which pairs of estimates differ.
+
+    Args:
+        differences: (n, n) estimate i minus estimate j.
+        errors: Independent variances of the differences with their degrees of freedom, (n, n) each.
+            A difference without variance is exact.
+        rate: Probability of any false difference.
+
+    Returns:
+        (n, n) booleans, symmetric.
+    """
+    count = len(differences)
+    first, second = np.triu_indices(count, k=1)
+    distances = np.abs(differences[first, second])
+    parts = [
+        Component(
+            np.broadcast_to(error.variance, differences.shape)[first, second],
+            np.broadcast_to(error.freedom, differences.shape)[first, second],
+        )
+        for error in errors
+    ]
+    may_be_equal = ~np.eye(count, dtype=bool)
+    while True:
+        open_pairs = np.flatnonzero(may_be_equal[first, second])
+        pairs = count_equal_pairs(may_be_equal)[first[open_pairs], second[open_pairs]]
+        squares = np.zeros(len(open_pairs))
+        for part in parts:
+            quantiles = stats.t.isf(rate / pairs / 2, part.freedom[open_pairs])
+            squares += quantiles**2 * part.variance[open_pairs]
+        found = open_pairs[distances[open_pairs] > np.sqrt(squares)]
+        if not len(found):
+            break
+        may_be_equal[first[found], second[found]] = False
+        may_be_equal[second[found], first[found]] = False
+    np.fill_diagonal(may_be_equal, True)
+    return ~may_be_equal
+
+
+def count_equal_pairs(may_be_equal: np.ndarray) -> np.ndarray:
+    """Return how many pairs can be equal together with each pair, as an upper bound.
+
+    Equality is transitive. So a third estimate that equals both of a pair must not differ from
+    either, which leaves the pair, two pairs for each such estimate, and the pairs without either
+    of the two.
+
+    Args:
+        may_be_equal: (n, n) booleans, symmetric with a false diagonal.
+    """
+    graph = may_be_equal.astype("int64")
+    pairs = int(graph.sum()) // 2
+    degrees = graph.sum(axis=0)
+    elsewhere = pairs - degrees[:, None] - degrees[None, :] + graph
+    return np.asarray(1 + 2 * (graph @ graph) + elsewhere)
