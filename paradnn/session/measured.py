@@ -61,6 +61,8 @@ def quantile(values: Sequence[float], share: float) -> float:
 #: Number of effectively independent values per process that an upper end requires, if the
 #: dependence between neighbors exceeds the factor `_ALIKE`.
 _SEEN = 20
+#: The same for both ends of a single process. One whose queue was short throughout looks steady.
+_SEEN_ALONE = 50
 _ALIKE = 2.0
 
 
@@ -79,7 +81,8 @@ def quantile_metrics(
 
     An end beyond all values is omitted. The upper end is also omitted if neighbors are strongly
     dependent and a process has fewer than `_SEEN` effectively independent values. A queue that
-    fills slowly has not shown its final length. Of a single such process both ends are omitted.
+    fills slowly has not shown its final length. Of a single process both ends are omitted below
+    `_SEEN_ALONE` such values.
 
     Args:
         name: Prefix of the metrics' names.
@@ -97,7 +100,8 @@ def quantile_metrics(
     first, last = quantile_ranks(len(ordered), share, factor)
     low: float | None = None
     high: float | None = None
-    is_seen = len(ordered) / len(each) / factor >= _SEEN or factor <= _ALIKE
+    needed = _SEEN if len(each) > 1 else _SEEN_ALONE
+    is_seen = len(ordered) / len(each) / factor >= needed or factor <= _ALIKE
     if first is not None and (is_seen or len(each) > 1):
         low = ordered[max(first, 0)]
     if last is not None and is_seen:
