@@ -73,6 +73,8 @@ RESERVED = frozenset(
         "reference_kernel",
         "replicate",
         "request_problem",
+        "token_counts",
+        "tokens_at_once",
         "run_id",
         "run_name",
         "schema_version",

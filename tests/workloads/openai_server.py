@@ -4,6 +4,7 @@ The model that a request names chooses what the server does: a key of `BEHAVIORS
 "later-" the server answers correctly at first, and does it from request `GOOD_REQUESTS` on.
 """
 
+import gzip
 import json
 import threading
 import time
@@ -239,6 +240,34 @@ def limit_rate(handler: Handler, body: dict[str, Any]) -> None:
         handler.send_document(429, content, headers={"Retry-After": "1"})
 
 
+def compress(handler: Handler, _: Any) -> None:
+    """Send a stream that is compressed although no client asked for it."""
+    event = 'data: {"choices": [{"text": "x", "finish_reason": "stop"}]}\n\n'
+    data = gzip.compress(event.encode())
+    handler.send_response(200)
+    handler.send_header("Content-Type", "text/event-stream")
+    handler.send_header("Content-Encoding", "gzip")
+    handler.send_header("Content-Length", str(len(data)))
+    handler.end_headers()
+    handler.wfile.write(data)
+
+
+def send_at_once(handler: Handler, body: dict[str, Any]) -> None:
+    """Send all tokens together, as a server behind a buffering proxy."""
+    tokens = token_count(body)
+    choice = {"delta": {"content": "x " * tokens}, "finish_reason": "length"}
+    usage = {"prompt_tokens": PROMPT_TOKENS, "completion_tokens": tokens}
+    handler.begin_stream()
+    handler.send_event({"choices": [choice], "usage": usage})
+    handler.send_event("[DONE]")
+    handler.end_stream()
+
+
+def reject(message: str) -> Callable[[Handler, Any], None]:
+    """Return a behavior that rejects a request as the OpenAI API does."""
+    return document(400, json.dumps({"error": {"message": message}}))
+
+
 BEHAVIORS: dict[str, Callable[[Handler, dict[str, Any]], None]] = {
     "tiny": answer,
     "busy": document(429, '{"error": "slow down"}'),
@@ -267,6 +296,23 @@ BEHAVIORS: dict[str, Callable[[Handler, dict[str, Any]], None]] = {
     "closing": close_idle_connections,
     "loading": load_first,
     "limited": limit_rate,
+    "gzip": compress,
+    "burst": send_at_once,
+    "login": document(200, "<html><b>Please</b> log in</html>", Content_Type="text/html"),
+    "proxy": document(
+        502, "<html><style>b {}</style>nginx</html>", Content_Type="text/html; charset=utf-8"
+    ),
+    "plain": document(200, "no healthy upstream", Content_Type="text/plain"),
+    "circle": document(308, "", Location="/v1/chat/completions/"),
+    "nowhere": document(302, ""),
+    "neighbor": document(307, "", Location="/api/v2/chat/completions"),
+    "toolong": reject(
+        "'max_tokens' is too large: 64. This model's maximum context length is 128 tokens"
+    ),
+    "basemodel": reject("you must provide a chat template if the tokenizer does not define one"),
+    "toobig": document(413, ""),
+    "nopost": document(405, '{"detail": "Method Not Allowed"}'),
+    "patient": document(429, "{}", Retry_After="3600"),
 }
 
 

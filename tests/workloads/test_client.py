@@ -28,6 +28,7 @@ from tests.workloads.openai_server import (
     GOOD_REQUESTS,
     PROMPT_TOKENS,
     TOKEN_SECONDS,
+    Handler,
     OpenAIServer,
     serving,
 )
@@ -191,7 +192,7 @@ def test_a_strict_server_is_satisfied_by_following_its_remedies(server: OpenAISe
         pytest.param("failing", "status 500 Internal Server Error", id="failing"),
         pytest.param("missing", "status 404 Not Found: Not Found; check endpoint.url", id="404"),
         pytest.param("forbidden", "no key; put the API key into the environment", id="401"),
-        pytest.param("moved", "redirects to https://elsewhere.example/v1: set", id="redirect"),
+        pytest.param("moved", "set endpoint.url=https://elsewhere.example/v1", id="redirect"),
         pytest.param("garbage", "an event is not JSON: {]", id="garbage"),
         pytest.param("cut", "broke off within an event", id="cut"),
         pytest.param("empty", "the answer contains no token", id="empty"),
@@ -203,6 +204,16 @@ def test_a_strict_server_is_satisfied_by_following_its_remedies(server: OpenAISe
         pytest.param("broken", "the answer broke off after 1 token", id="broken"),
         pytest.param("endless", "the answer goes on after 20 tokens", id="endless"),
         pytest.param("harmony", "set endpoint.ignore_eos=false", id="past-the-end"),
+        pytest.param("gzip", "compresses its answers (Content-Encoding: gzip)", id="compressed"),
+        pytest.param("login", "text/html, not with a stream: Please log in", id="html-page"),
+        pytest.param("proxy", "status 502 Bad Gateway: nginx", id="html-error"),
+        pytest.param("plain", "contains no token: no healthy upstream", id="plain-text"),
+        pytest.param("circle", "/v1/chat/completions/, which endpoint.url cannot", id="circle"),
+        pytest.param("nowhere", "status 302 Found; check endpoint.url", id="no-location"),
+        pytest.param("toolong", "128 tokens; lower endpoint.input_tokens", id="too-long"),
+        pytest.param("basemodel", "set endpoint.api=completions", id="no-chat-template"),
+        pytest.param("toobig", "lower endpoint.input_tokens", id="413"),
+        pytest.param("nopost", "check endpoint.url", id="405"),
     ],
 )
 def test_failures_have_a_reason(server: OpenAIServer, model: str, reason: str) -> None:
@@ -210,6 +221,45 @@ def test_failures_have_a_reason(server: OpenAIServer, model: str, reason: str) -
 
     assert reason in request.problem
     assert "secret" not in request.problem
+
+
+def test_the_address_of_a_redirect_is_a_valid_url(server: OpenAIServer) -> None:
+    request = one_request(options(server, model="neighbor"))
+
+    base = server.url.removesuffix("/v1")
+    assert request.problem.endswith(f"set endpoint.url={base}/api/v2")
+
+
+def test_tokens_that_arrive_at_once_have_no_time_each(server: OpenAIServer) -> None:
+    request = one_request(options(server, model="burst"))
+
+    assert request.tokens == TOKENS
+    assert request.is_at_once
+    assert request.time_per_output_token is None
+
+
+def test_the_wait_that_a_server_asks_for_is_proposed(server: OpenAIServer) -> None:
+    client = Client(options(server, model="patient", startup_seconds=None))
+
+    with pytest.raises(UnavailableError, match=r"429 Too Many Requests; set .*_seconds=3601 to"):
+        client.wait_until_ready()
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        pytest.param('{"data": []}', id="empty"),
+        pytest.param('{"data": [{"id": null}]}', id="null"),
+        pytest.param("[" * 100_000, id="deep"),
+    ],
+)
+def test_a_server_without_models_needs_a_name(
+    server: OpenAIServer, document: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Handler, "do_GET", lambda handler: handler.send_document(200, document))
+
+    with pytest.raises(UnavailableError, match=r"names no model: .*; set endpoint\.model"):
+        Client(options(server))
 
 
 def test_the_deadline_of_the_point_ends_an_answer(server: OpenAIServer) -> None:

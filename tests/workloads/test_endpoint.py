@@ -10,7 +10,7 @@ from paradnn.config.reading import read_point
 from paradnn.core.errors import ConfigError
 from paradnn.platform.environment import Environment
 from paradnn.session.measured import Measured
-from paradnn.workloads.endpoint import Endpoint
+from paradnn.workloads.endpoint import ENDPOINT, Endpoint
 from paradnn.workloads.endpoint.records import EndpointRequest, Requests, window_seconds
 from tests.conftest import Store, run, succeeded
 from tests.session.records import answered, timing
@@ -90,10 +90,7 @@ def test_answers_are_shown_as_distributions_with_limits_and_over_time() -> None:
         for second in range(10)
     ]
     failed = EndpointRequest(due=10**10, sent=10**10, first=0, last=2 * 10**10, problem="gone")
-    result = answered(timing([1.0]), work=Requests.packed([*requests, failed], "tiny"))
-    environment = Environment("a server", {}, {}, {})
-    point = read_point({"model": {"name": "fc"}})
-    measured = Measured(point, environment, step_costs(point), [result], {}, {}, None, 7, 8)
+    measured = measured_requests([*requests, failed])
 
     charts = Endpoint(first_token_ms=50.0).charts(measured, {})
     series = Endpoint().series(measured)
@@ -107,6 +104,45 @@ def test_answers_are_shown_as_distributions_with_limits_and_over_time() -> None:
     assert [moment.step for moment in series] == pytest.approx(range(0, 10_000, 1000), abs=200)
     shown = [moment.metrics["window_latency_max_ms"] for moment in series]
     assert shown == [60 + second for second in range(10)]
+
+
+def measured_requests(requests: list[EndpointRequest]) -> Measured:
+    result = answered(timing([1.0]), work=Requests.packed(requests, "tiny"))
+    environment = Environment("a server", {}, {}, {})
+    point = read_point({"model": {"name": "fc"}})
+    return Measured(point, environment, step_costs(point), [result], {}, {}, None, 7, 8)
+
+
+@pytest.mark.parametrize(
+    ("token_ms", "prompt", "speed"),
+    [
+        pytest.param(2.0, 3, "then 2.000 ms per token, 125.0 tokens/s", id="usage"),
+        pytest.param(2.0, 0, "then 2.000 ms per chunk, 125.0 chunks/s", id="no-usage"),
+        pytest.param(0.0, 3, "all tokens at once in 50 of 50 answers, 125.0 tokens/s", id="burst"),
+    ],
+)
+def test_a_result_says_what_its_token_times_are(token_ms: float, prompt: int, speed: str) -> None:
+    requests = [
+        EndpointRequest(
+            due=number * 40 * MS,
+            sent=number * 40 * MS,
+            first=number * 40 * MS + round((40 - 4 * token_ms) * MS),
+            last=(number + 1) * 40 * MS,
+            prompt=prompt,
+            tokens=5,
+        )
+        for number in range(50)
+    ]
+    measured = measured_requests(requests)
+
+    metrics = ENDPOINT.metrics(measured, {})
+    tags = ENDPOINT.tags(measured)
+
+    text = ENDPOINT.describe(metrics, tags)
+    assert text is not None
+    assert speed in text.clauses
+    assert ("time_per_output_token_ms" in metrics) == (token_ms > 0)
+    assert ("prompt_tokens" in metrics) == (prompt > 0)
 
 
 def test_requests_are_read_back_in_order() -> None:

@@ -38,6 +38,7 @@ def read(text: str | bytes, max_tokens: int = 100) -> StreamedAnswer:
         pytest.param(events(TOKEN, LAST_TOKEN), 2, id="finish-reason-without-done"),
         pytest.param(events(ROLE, TOKEN, DONE), 1, id="role-is-no-token"),
         pytest.param(events(TOKEN, DONE).replace("\n", "\r\n"), 1, id="crlf"),
+        pytest.param(events(TOKEN, DONE).replace("\n", "\r"), 1, id="carriage-returns"),
         pytest.param(events(TOKEN, DONE).replace("\n\n", "\n"), 1, id="no-blank-lines"),
         pytest.param(events(TOKEN, DONE).replace("data: ", "data:"), 1, id="no-space"),
         pytest.param("\ufeff" + events(TOKEN, DONE), 1, id="byte-order-mark"),
@@ -59,6 +60,9 @@ def read(text: str | bytes, max_tokens: int = 100) -> StreamedAnswer:
             id="reasoning",
         ),
         pytest.param(events(TOKEN, DONE) + "data: garbage", 1, id="rest-after-done"),
+        pytest.param(
+            events('{"choices": [{"delta": {"refusal": "I"}}]}', DONE), 1, id="refused-prompt"
+        ),
         pytest.param(events(TOKEN) + f"data: {DONE}", 1, id="no-end-of-line"),
     ],
 )
@@ -79,6 +83,8 @@ def test_complete_answers_are_counted(text: str, tokens: int) -> None:
         pytest.param([{"prompt_tokens": 3, "completion_tokens": 7}, None], (3, 7), id="then-null"),
         pytest.param([{"completion_tokens": 0}], (0, 2), id="zero"),
         pytest.param([{"completion_tokens": None}], (0, 2), id="null"),
+        pytest.param([{"completion_tokens": float("inf")}], (0, 2), id="infinite"),
+        pytest.param([{"completion_tokens": 1e30}], (0, 2), id="impossible"),
         pytest.param(["unknown"], (0, 2), id="no-object"),
     ],
 )
@@ -105,6 +111,16 @@ def test_bytes_that_are_not_utf_8_are_replaced() -> None:
         pytest.param("", "contains no token", id="nothing"),
         pytest.param(events(DONE), "contains no token", id="done-only"),
         pytest.param(events(ROLE, DONE), "contains no token", id="role-only"),
+        pytest.param(
+            events('{"choices": [{"delta": {}, "finish_reason": "stop"}]}', DONE),
+            "contains no token (finish_reason=stop)",
+            id="ends-at-once",
+        ),
+        pytest.param(
+            '{"message": {"content": "x"}}\n', 'no token: {"message": {"content"', id="no-events"
+        ),
+        pytest.param(events("[" * 100_000) + "\n", "an event is not JSON: [[", id="deep"),
+        pytest.param(events('{"error": true, "message": "no"}'), ": no", id="error-flag"),
         pytest.param(events(TOKEN), "broke off after 1 token", id="no-end"),
         pytest.param('data: {"choices": [{"del', "broke off within an event", id="cut"),
         pytest.param("data: {]\n\n", "not JSON: {]", id="garbage"),

@@ -88,7 +88,12 @@ METRICS = (
     *in_section(
         "generation",
         Metric("prompt_tokens", "1", None, "mean tokens of a prompt, as the server counts them"),
-        Metric("output_tokens", "1", None, "mean tokens of an answer, as the server counts them"),
+        Metric(
+            "output_tokens",
+            "1",
+            None,
+            "mean tokens of an answer, as the server counts them; chunks with text if it does not",
+        ),
     ),
 )
 
@@ -415,9 +420,10 @@ class Endpoint(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
             "processes": float(len(processes)),
             "queries": float(len(done)),
             "failed_queries": float(total - len(done)),
-            "prompt_tokens": statistics.fmean(request.prompt for request in done),
             "output_tokens": statistics.fmean(request.tokens for request in done),
         }
+        if any(request.prompt for request in done):
+            metrics["prompt_tokens"] = statistics.fmean(request.prompt for request in done)
         metrics |= _time_metrics(answered)
         metrics |= self._rate_metrics(processes)
         scheduled = [message.rate for message in messages if message.rate is not None]
@@ -468,6 +474,15 @@ class Endpoint(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
             tags["request_problem"] = (
                 f"{len(problems):,} of {counted(len(requests), 'request')} failed; "
                 f"the first: {problems[0]}"
+            )
+        answered = [request for request in requests if not request.problem]
+        if answered and not any(request.prompt for request in answered):
+            tags["token_counts"] = "chunks with text, since the server reports no usage"
+        at_once = sum(request.is_at_once for request in answered)
+        if at_once:
+            tags["tokens_at_once"] = (
+                f"{at_once:,} of {counted(len(answered), 'answer')}: the server or a proxy sends "
+                "tokens together, so the time of the first token and between tokens is not known"
             )
         return tags
 
@@ -521,9 +536,13 @@ class Endpoint(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
                 clause += f" (95% CI {rounded(low)} .. {rounded(high)})"
             clauses.append(clause)
         per_token = metrics.get("time_per_output_token_ms")
-        if per_token is not None:
-            speed = rounded(metrics["tokens_per_second"])
-            clauses.append(f"then {rounded(per_token)} ms per token, {speed} tokens/s")
+        unit = "chunks" if "token_counts" in tags else "tokens"
+        speed = f"{rounded(metrics['tokens_per_second'])} {unit}/s"
+        if "tokens_at_once" in tags:
+            count = tags["tokens_at_once"].partition(":")[0]
+            clauses.append(f"all {unit} at once in {count}, {speed}")
+        elif per_token is not None:
+            clauses.append(f"then {rounded(per_token)} ms per {unit[:-1]}, {speed}")
         rate = rounded(metrics["queries_per_second"], 3)
         clause = f"{counted(int(metrics['queries']), 'request')}, {rate}/s"
         if metrics["failed_queries"]:

@@ -32,10 +32,9 @@ from paradnn.workloads.endpoint.failures import (
     as_request_error,
     check_is_stream,
     check_status,
-    printable,
 )
 from paradnn.workloads.endpoint.records import EndpointRequest
-from paradnn.workloads.endpoint.stream import MAX_LINE_BYTES, read_answer
+from paradnn.workloads.endpoint.stream import MAX_LINE_BYTES, printable, read_answer
 
 #: Requests that an open loop may have in flight.
 MAX_IN_FLIGHT = 512
@@ -80,8 +79,6 @@ Result = TypeVar("Result")
 class ClientOptions(ParameterOptions, Protocol):
     """The options of `model=endpoint` that its client reads."""
 
-    @property
-    def url(self) -> str: ...
     @property
     def model(self) -> str | None: ...
     @property
@@ -276,10 +273,12 @@ class Client:
             check_status(response, self._options)
             content = response.read(MAX_LINE_BYTES)
         try:
-            name = str(json.loads(content)["data"][0]["id"])
-        except (ValueError, LookupError, TypeError):
+            name = json.loads(content)["data"][0]["id"]
+        except (ValueError, LookupError, TypeError, RecursionError):
+            name = None
+        if not isinstance(name, str) or not printable(name):
             problem = f"{path} names no model: {printable(content)[:80]}"
-            raise RequestError(problem, "set endpoint.model") from None
+            raise RequestError(problem, "set endpoint.model")
         return printable(name)[:200]
 
     def _when_ready(self, send: Callable[[], Result]) -> Result:
@@ -300,6 +299,11 @@ class Client:
                     remedy = error.remedy
                     if error.is_unreachable or error.is_not_ready:
                         remedy = "start the server, or set endpoint.startup_seconds to wait for it"
+                    if error.retry_after is not None:
+                        seconds = math.ceil(error.retry_after) + 1
+                        remedy = (
+                            f"set endpoint.startup_seconds={seconds} to wait as long as it asks"
+                        )
                     text = f"endpoint.url={self._options.url}: {error.problem}"
                     raise UnavailableError(f"{text}; {remedy}" if remedy else text) from None
                 time.sleep(pause)

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import email.utils
+import html
 import http.client
 import json
 import math
+import re
 import socket
 import ssl
 import time
+import zlib
 from typing import Any, Protocol
+from urllib.parse import urljoin
 
-from paradnn.workloads.endpoint.stream import AnswerError, DeadlineError, error_text
+from paradnn.workloads.endpoint.stream import (
+    AnswerError,
+    DeadlineError,
+    error_text,
+    printable,
+)
 
 #: Characters of a problem that are kept, and bytes of an error response that are read.
 _MAX_PROBLEM_CHARS = 300
@@ -27,9 +36,19 @@ _OTHER_TOKEN_LIMIT = {
 REQUEST_ERRORS = (OSError, http.client.HTTPException, AnswerError, ValueError, OverflowError)
 
 
+#: How servers say that prompt and answer exceed the context of the model.
+_CONTEXT_LENGTH = re.compile(r"context[ _](length|size|window)", re.IGNORECASE)
+_SHORTER_REMEDY = "lower endpoint.input_tokens or endpoint.output_tokens"
+_MARKUP = re.compile(r"<!--.*?-->|<(script|style)\b.*?</\1>|<[^<>]*>", re.DOTALL | re.IGNORECASE)
+#: What follows the base URL of the API.
+_API_PATH = re.compile(r"/*(/chat/completions|/completions|/models)?/*$")
+
+
 class ParameterOptions(Protocol):
     """The options of `model=endpoint` that decide what a request contains."""
 
+    @property
+    def url(self) -> str: ...
     @property
     def token_limit(self) -> str: ...
     @property
@@ -80,9 +99,9 @@ def check_status(response: http.client.HTTPResponse, options: ParameterOptions) 
     if response.status == 200:
         return
     problem = f"status {response.status} {response.reason}".rstrip()
-    content = printable(response.read(_MAX_ERROR_BYTES))
+    content = printable(_body_text(response))
     message = body_error(content) or content
-    if message:
+    if message not in ("", "{}"):
         problem += f": {message}"
     raise RequestError(
         problem,
@@ -92,14 +111,47 @@ def check_status(response: http.client.HTTPResponse, options: ParameterOptions) 
     )
 
 
-def check_is_stream(response: http.client.HTTPResponse) -> None:
-    """Raise AnswerError if the server answers with one JSON document."""
+def _body_text(response: http.client.HTTPResponse) -> str:
+    """The text of an error response, without the markup of an HTML page."""
+    content = response.read(_MAX_ERROR_BYTES)
+    if _compression(response):
+        # The decoder for gzip and zlib, which also accepts the cut-off end of a long response.
+        with contextlib.suppress(zlib.error):
+            content = zlib.decompressobj(wbits=47).decompress(content, _MAX_ERROR_BYTES)
+    text = content.decode("utf-8", errors="replace")
+    if _is_html(response):
+        text = html.unescape(_MARKUP.sub(" ", text))
+    return text
+
+
+def _compression(response: http.client.HTTPResponse) -> str:
+    """How a body is compressed; "" if it is not."""
+    encoding = (response.getheader("Content-Encoding") or "").strip().lower()
+    return "" if encoding == "identity" else encoding
+
+
+def _media_type(response: http.client.HTTPResponse) -> str:
     content_type = response.getheader("Content-Type") or ""
-    media_type = content_type.partition(";")[0].strip().lower()
-    if media_type.endswith("json"):
-        content = printable(response.read(_MAX_ERROR_BYTES))
+    return content_type.partition(";")[0].strip().lower()
+
+
+def _is_html(response: http.client.HTTPResponse) -> bool:
+    return "html" in _media_type(response)
+
+
+def check_is_stream(response: http.client.HTTPResponse) -> None:
+    """Raise AnswerError if the server answers with one document, or compresses the stream."""
+    media_type = _media_type(response)
+    if media_type.endswith("json") or _is_html(response):
+        content = printable(_body_text(response))
         message = body_error(content) or content[:80]
         raise AnswerError(f"the server answered with {media_type}, not with a stream: {message}")
+    compression = _compression(response)
+    if compression:
+        raise AnswerError(
+            f"the server compresses its answers (Content-Encoding: {printable(compression)[:20]}), "
+            "which delays tokens; disable compression in the server or its proxy"
+        )
 
 
 def _status_remedy(
@@ -108,15 +160,28 @@ def _status_remedy(
     """Return what to do about a status, "" if unknown."""
     status = response.status
     if 300 <= status < 400:
-        target = printable((response.getheader("Location") or "").partition("?")[0])[:200]
-        return f"the server redirects to {target}: set endpoint.url to where it redirects"
+        return _redirect_remedy(response, options)
     if status in (401, 403):
         return f"put the API key into the environment variable {options.key_variable}"
-    if status == 404:
+    if status in (404, 405, 501):
         return "check endpoint.url, endpoint.model and endpoint.api"
+    if status == 413:
+        return _SHORTER_REMEDY
     if status in (400, 422):
         return _parameter_remedy(content, options)
     return ""
+
+
+def _redirect_remedy(response: http.client.HTTPResponse, options: ParameterOptions) -> str:
+    """Return the value of endpoint.url with which the server does not redirect, if it is known."""
+    location = printable((response.getheader("Location") or "").partition("?")[0])[:200]
+    if not location:
+        return "check endpoint.url"
+    target = urljoin(options.url, location)
+    base = _API_PATH.sub("", target)
+    if base == options.url.rstrip("/"):
+        return f"the server redirects to {target}, which endpoint.url cannot express"
+    return f"the server redirects to {target}: set endpoint.url={base}"
 
 
 def _parameter_remedy(content: str, options: ParameterOptions) -> str:
@@ -126,6 +191,10 @@ def _parameter_remedy(content: str, options: ParameterOptions) -> str:
         content: The body of the response, which names the parameter.
         options: What was sent.
     """
+    if _CONTEXT_LENGTH.search(content):
+        return _SHORTER_REMEDY
+    if "chat template" in content or "chat_template" in content:
+        return "set endpoint.api=completions if the model has no chat template"
     if options.ignore_eos and "ignore_eos" in content:
         return "set endpoint.ignore_eos=false to omit it"
     if options.stream_usage and ("stream_options" in content or "include_usage" in content):
@@ -165,6 +234,8 @@ def as_request_error(
         return RequestError(problem, "check endpoint.url; is it an https:// server?")
     if isinstance(error, http.client.IncompleteRead):
         return RequestError("the connection ended within the answer")
+    if isinstance(error, http.client.HTTPException):
+        return RequestError(f"the response is not valid HTTP: {message}")
     is_unreachable = isinstance(error, ConnectionError)
     if isinstance(error, OSError) and error.strerror:
         return RequestError(error.strerror, is_unreachable=is_unreachable)
@@ -204,13 +275,6 @@ def body_error(content: str) -> str:
     """Return the message of an error response, "" if it is no JSON or holds none."""
     try:
         document: Any = json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         return ""
     return error_text(document)
-
-
-def printable(content: bytes | str) -> str:
-    """Return text on one line, without control characters."""
-    if isinstance(content, bytes):
-        content = content.decode("utf-8", errors="replace")
-    return "".join(filter(str.isprintable, " ".join(content.split())))

@@ -11,6 +11,10 @@ from paradnn.core.channel import pack_bytes, unpack_bytes
 from paradnn.core.messages import WorkloadMessage
 from paradnn.worker.peak_search import Probe
 
+#: Shortest plausible time per token, in ns. Tokens that follow each other faster were collected by
+#: the server or a proxy: 10,000 tokens/s per request is several times what any model generates.
+_MIN_TOKEN_TIME = 100_000
+
 
 @dataclass(frozen=True)
 class EndpointRequest:
@@ -47,9 +51,17 @@ class EndpointRequest:
         return self.first - self.due
 
     @property
+    def is_at_once(self) -> bool:
+        """Whether several tokens arrived together, so that their times are unknown."""
+        return self.tokens > 1 and self.last - self.first < _MIN_TOKEN_TIME * (self.tokens - 1)
+
+    @property
     def time_per_output_token(self) -> float | None:
-        """Mean time between successive tokens, in ns; None for fewer than two tokens."""
-        if self.tokens < 2:
+        """Mean time between successive tokens, in ns.
+
+        None for fewer than two tokens, and for tokens that arrived at once.
+        """
+        if self.tokens < 2 or self.is_at_once:
             return None
         return (self.last - self.first) / (self.tokens - 1)
 

@@ -21,8 +21,11 @@ MAX_LINE_BYTES = 1 << 20
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 #: Values of `finish_reason` with which servers report that they gave up on an answer.
 _FAILED_REASONS = ("abort", "error")
-#: Fields of a chunk that hold text. The last two carry the text of a reasoning model.
-_TEXT_FIELDS = ("content", "text", "reasoning_content", "reasoning")
+#: Fields of a chunk that hold text. Reasoning models use two of them, refused prompts the last.
+_TEXT_FIELDS = ("content", "text", "reasoning_content", "reasoning", "refusal")
+#: Counts of tokens beyond this are errors of the server.
+_MAX_COUNT = 10**9
+_EXCERPT_CHARS = 80
 
 
 class LineReader(Protocol):
@@ -92,8 +95,10 @@ def read_answer(stream: LineReader, deadline: float, max_tokens: int) -> Streame
     last = 0
     chunks = 0
     is_complete = False
+    reason: Any = None
     usage: Mapping[str, Any] = {}
-    for event in _events(stream, deadline):
+    lines = _Lines(stream, deadline)
+    for event in _events(lines):
         if event.content is None:
             is_complete = True
             break
@@ -105,14 +110,14 @@ def read_answer(stream: LineReader, deadline: float, max_tokens: int) -> Streame
                 first = first or event.time
                 last = event.time
                 chunks += 1
-            reason = choice.get("finish_reason")
+            reason = choice.get("finish_reason") or reason
             if reason in _FAILED_REASONS:
                 raise AnswerError(f"the server ended the answer with finish_reason={reason}")
             is_complete = is_complete or bool(reason)
         if chunks > max_tokens:
             raise AnswerError(f"the answer goes on after {max_tokens} tokens")
     if not chunks:
-        raise AnswerError("the answer contains no token")
+        raise AnswerError(_missing_token_problem(reason, lines.beginning))
     if not is_complete:
         raise AnswerError(f"the answer broke off after {counted(chunks, 'token')}")
     return StreamedAnswer(
@@ -123,7 +128,17 @@ def read_answer(stream: LineReader, deadline: float, max_tokens: int) -> Streame
     )
 
 
-def _events(stream: LineReader, deadline: float) -> Iterator[_Event]:
+def _missing_token_problem(reason: Any, beginning: bytes) -> str:
+    """Describe an answer without a token by its `finish_reason`, or by how it begins."""
+    problem = "the answer contains no token"
+    if reason:
+        return f"{problem} (finish_reason={reason})"
+    if beginning.strip():
+        return f"{problem}: {_excerpt([beginning])}"
+    return problem
+
+
+def _events(lines: _Lines) -> Iterator[_Event]:
     """Yield the events of a stream as they arrive.
 
     An event ends as soon as its `data:` lines form a JSON value: some servers leave out the
@@ -131,8 +146,8 @@ def _events(stream: LineReader, deadline: float) -> Iterator[_Event]:
     """
     pending: list[bytes] = []
     name = b""
-    for now, line in _lines(stream, deadline):
-        field, _, value = line.rstrip(b"\r\n").partition(b":")
+    for now, line in lines:
+        field, _, value = line.partition(b":")
         if not line.strip():
             if any(entry.strip() for entry in pending):
                 raise AnswerError(f"an event is not JSON: {_excerpt(pending)}")
@@ -158,19 +173,36 @@ def _events(stream: LineReader, deadline: float) -> Iterator[_Event]:
         raise AnswerError(f"the answer broke off within an event: {_excerpt(pending)}")
 
 
-def _lines(stream: LineReader, deadline: float) -> Iterator[tuple[int, bytes]]:
-    """Yield each line with its arrival (ns), without the byte order mark of the first one."""
-    is_start = True
-    while line := stream.readline(MAX_LINE_BYTES):
-        now = time.monotonic_ns()
-        if now > deadline * 1e9:
-            raise DeadlineError
-        if len(line) >= MAX_LINE_BYTES:
-            raise AnswerError(f"a line of the answer exceeds {MAX_LINE_BYTES:,} bytes")
-        if is_start:
-            line = line.removeprefix(_BYTE_ORDER_MARK)
-            is_start = False
-        yield now, line
+class _Lines:
+    """The lines of a stream with their arrival (ns), without the byte order mark of the first one.
+
+    A line ends with a line feed, a carriage return, or both. A stream that uses carriage returns
+    alone is only split when it ended, so its arrival times are those of its end.
+
+    Attributes:
+        beginning: The first bytes of the stream.
+    """
+
+    def __init__(self, stream: LineReader, deadline: float) -> None:
+        self.beginning = b""
+        self._stream = stream
+        self._deadline = deadline
+
+    def __iter__(self) -> Iterator[tuple[int, bytes]]:
+        is_start = True
+        while line := self._stream.readline(MAX_LINE_BYTES):
+            now = time.monotonic_ns()
+            if now > self._deadline * 1e9:
+                raise DeadlineError
+            if len(line) >= MAX_LINE_BYTES:
+                raise AnswerError(f"a line of the answer exceeds {MAX_LINE_BYTES:,} bytes")
+            if is_start:
+                line = line.removeprefix(_BYTE_ORDER_MARK)
+                is_start = False
+            if len(self.beginning) < _EXCERPT_CHARS:
+                self.beginning += line
+            for part in line.splitlines():
+                yield now, part
 
 
 def _checked_chunk(content: Any, chunks: int) -> Mapping[str, Any]:
@@ -180,7 +212,7 @@ def _checked_chunk(content: Any, chunks: int) -> Mapping[str, Any]:
         AnswerError: The content is not a mapping, or reports an error.
     """
     if not isinstance(content, Mapping):
-        raise AnswerError(f"an event is not a JSON object: {str(content)[:80]}")
+        raise AnswerError(f"an event is not a JSON object: {str(content)[:_EXCERPT_CHARS]}")
     is_error = bool(content.get("error")) or content.get("object") == "error"
     if is_error:
         message = error_text(content) or str(content)
@@ -196,7 +228,7 @@ def _choices(chunk: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     choices = chunk.get("choices") or []
     is_valid = isinstance(choices, list) and all(isinstance(each, Mapping) for each in choices)
     if not is_valid:
-        raise AnswerError(f"'choices' is not a list of objects: {str(choices)[:80]}")
+        raise AnswerError(f"'choices' is not a list of objects: {str(choices)[:_EXCERPT_CHARS]}")
     return choices
 
 
@@ -204,14 +236,14 @@ def _has_text(choice: Mapping[str, Any]) -> bool:
     """Whether a choice carries text of the answer."""
     delta = choice.get("delta") or choice
     if not isinstance(delta, Mapping):
-        raise AnswerError(f"'delta' is not an object: {str(delta)[:80]}")
+        raise AnswerError(f"'delta' is not an object: {str(delta)[:_EXCERPT_CHARS]}")
     return any(delta.get(field) for field in _TEXT_FIELDS)
 
 
 def _count(usage: Mapping[str, Any], name: str) -> int:
     """Return a count that the server reports, 0 if it reports none."""
     value = usage.get(name)
-    if isinstance(value, (int, float)) and value > 0:
+    if isinstance(value, (int, float)) and 0 < value <= _MAX_COUNT:
         return int(value)
     return 0
 
@@ -228,7 +260,7 @@ def error_text(content: Any) -> str:
         return ""
     for key in ("error", "message", "detail"):
         value = content.get(key)
-        if not value:
+        if not value or value is True:
             continue
         return error_text(value) or json.dumps(value, ensure_ascii=False)
     return ""
@@ -241,7 +273,7 @@ def _parsed_json(data: bytes) -> Any:
     """
     try:
         return json.loads(_decoded(data))
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 
@@ -250,4 +282,11 @@ def _decoded(data: bytes) -> str:
 
 
 def _excerpt(lines: list[bytes]) -> str:
-    return _decoded(b" ".join(lines))[:80]
+    return printable(_decoded(b" ".join(lines)))[:_EXCERPT_CHARS]
+
+
+def printable(content: bytes | str) -> str:
+    """Return text on one line, without control characters."""
+    if isinstance(content, bytes):
+        content = content.decode("utf-8", errors="replace")
+    return "".join(filter(str.isprintable, " ".join(content.split())))
