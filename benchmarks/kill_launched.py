@@ -1,115 +1,335 @@
-"""Kill drivers, their jobs and the launching process of a launched sweep at random moments.
+"""Kill drivers, jobs, nodes and the launching process of launched sweeps at random moments.
 
-    python -m benchmarks.kill_launched [--launcher joblib] [--drivers 4] [--points 60] [--kills 100]
+    python -m benchmarks.kill_launched [--launcher joblib] [--drivers 4] [--points 40] [--kills 25]
 
-A sweep of tiny points is launched, and a random process is killed (SIGKILL) again and again: a
-driver, the launcher's process that started it, or the launching process. The command is repeated
-whenever the launching process has ended, until every point is measured. Then every point must be
-measured once, and no run may be left RUNNING.
+Points sleep instead of computing (`benchmarks.simulated`); everything else is real. Sweeps are
+launched, and a random victim gets SIGKILL again and again: a driver, the launcher's process that
+started it, the launching process, and with Slurm or Ray a node with all its processes, which then
+starts again. Both nodes are this host, each with its own process namespace, so drivers see a lost
+node as a lost host. The command is repeated whenever the launching process has ended, until every
+point is measured. Then every point must be measured once, and no run may be RUNNING. At each kill
+`paradnn.watch` must show the points that plain SQL counts.
+
+Appends one row per kill to benchmarks/results/kill_launched.csv: the victim, the points that it
+was measuring, and the longest time until one of these was measured again.
 """
 
 import argparse
 import contextlib
+import csv
 import random
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 
-from benchmarks.common import ROOT, environment, train
+from benchmarks.common import RESULTS, ROOT, environment, train
 from benchmarks.kill import TINY, doubled_or_running, finished
+from benchmarks.simulated import interpreter
+from paradnn.store.address import address_of
+from paradnn.store.reader import open_reader
+from paradnn.store.runs import Query
+from paradnn.watch import progress_of
+from tests.cluster.ray_cluster import RAY, end_node, ray_head, ray_node
+from tests.cluster.slurm import SEPARATE, slurm
 
-TARGETS = ("driver", "job", "launching")
+#: Seconds after which a sweep counts as hanging.
+_SWEEP_SECONDS = 1800.0
+#: Seconds after which all drivers must have ended once every point is measured.
+_SILENT_SECONDS = 200.0
+_QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "start_new_session": True}
 
 
-def start(folder: Path, given: argparse.Namespace) -> subprocess.Popen[bytes]:
-    """Start the launching process."""
-    command = [
-        sys.executable, "-m", "paradnn.train", "-m", f"model.nodes=range(8,{8 + given.points})",
-        *TINY, "measure.processes=2", f"tracking.folder={folder}",
-        f"hydra/launcher={given.launcher}", f"sweep.drivers={given.drivers}",
-        f"hydra.sweep.dir={folder}/jobs",
-    ]  # fmt: skip
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "start_new_session": True}
-    return subprocess.Popen(command, cwd=ROOT, env=environment(folder), **quiet)
+class Cluster:
+    """Nodes of a scheduler; the base class has none, for launchers on this host."""
+
+    overrides: tuple[str, ...] = ()
+
+    def __init__(self) -> None:
+        self.environ: dict[str, str] = {}
+
+    def kill_node(self) -> bool:
+        """Kill a random node, and start it again; return False without nodes."""
+        return False
 
 
-def drivers_of(launching: subprocess.Popen[bytes]) -> list[psutil.Process]:
-    """Return the drivers below a launching process."""
-    found = []
-    with contextlib.suppress(psutil.Error):
-        for child in psutil.Process(launching.pid).children(recursive=True):
+class SlurmCluster(Cluster):
+    """Slurm with two nodes, which are lost one at a time."""
+
+    overrides = ("hydra.launcher.timeout_min=60",)
+
+    def __init__(self, stack: contextlib.ExitStack) -> None:
+        self._slurm = stack.enter_context(slurm(has_separate_nodes=True))
+        self.environ = self._slurm.environ
+
+    def kill_node(self) -> bool:
+        name = random.choice(("n1", "n2"))
+        self._slurm.kill_node(name)
+        self._slurm.start_node(name)
+        return True
+
+
+class RayCluster(Cluster):
+    """Ray with a head, which is never lost, and another node."""
+
+    def __init__(self, stack: contextlib.ExitStack) -> None:
+        self.environ = dict(RAY)
+        self._folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        self._address, _ = stack.enter_context(ray_head(self._folder, "--num-cpus=2"))
+        self._nodes = 0
+        self._start()
+        stack.callback(lambda: end_node(self._node))
+        self.overrides = (f"+hydra.launcher.ray.init.address={self._address}",)
+
+    def _start(self) -> None:
+        self._nodes += 1
+        log = self._folder / f"node-{self._nodes}.log"
+        self._node = ray_node(self._address, log, "--num-cpus=2", before=SEPARATE)
+
+    def kill_node(self) -> bool:
+        end_node(self._node)
+        self._start()
+        return True
+
+
+@dataclass
+class Kill:
+    """One kill.
+
+    Attributes:
+        victim: The kind of process.
+        unix_ms: Time of the kill in Unix milliseconds.
+        lost: Points that the killed drivers were measuring.
+    """
+
+    victim: str
+    unix_ms: float
+    lost: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Trial:
+    """A store, a cluster, and what has been launched and killed so far."""
+
+    folder: Path
+    cluster: Cluster
+    given: argparse.Namespace
+    python: Path
+    kills: list[Kill] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    launches: int = 0
+
+    def launch(self, first: int) -> subprocess.Popen[bytes]:
+        """Start a launching process."""
+        self.launches += 1
+        last = first + self.given.points
+        command = [
+            sys.executable, "-m", "paradnn.train", "-m", f"model.nodes=range({first},{last})",
+            *TINY, f"measure.min_seconds={self.given.sleep}", "measure.processes=2",
+            self._software, f"tracking.folder={self.folder}/files",
+            f"hydra/launcher={self.given.launcher}", f"sweep.drivers={self.given.drivers}",
+            f"hydra.sweep.dir={self.folder}/jobs", *self.cluster.overrides,
+        ]  # fmt: skip
+        variables = environment(self.folder) | self.cluster.environ
+        return subprocess.Popen(command, cwd=ROOT, env=variables, **_QUIET)
+
+    def train_one(self) -> None:
+        """Measure a point that belongs to no sweep, or find it measured."""
+        train(["model.nodes=4", "measure.processes=1", *TINY, self._software], self.folder)
+
+    @property
+    def _software(self) -> str:
+        return f"software.python={self.python}"
+
+    def drivers(self) -> dict[int, psutil.Process]:
+        """Return the drivers that record into this store, on whatever node, by process id."""
+        found = {}
+        for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
-                words = child.cmdline()
-                if "paradnn.train" in words and child.pid != launching.pid:
-                    found.append(child)
-    return found
+                words = process.cmdline()
+                is_ours = f"tracking.folder={self.folder}/files" in words
+                if is_ours and "PARADNN_START" in process.environ():
+                    found[process.pid] = process
+        return found
+
+    def claims(self) -> list[tuple[str, str, str]]:
+        """Return sweep, driver and point of every run without an outcome that is RUNNING."""
+        query = """
+            SELECT s.value, d.value, p.value FROM runs r
+            JOIN tags k ON k.run_uuid = r.run_uuid AND k.key = 'kind' AND k.value = 'point'
+            JOIN tags s ON s.run_uuid = r.run_uuid AND s.key = 'sweep_id'
+            JOIN tags d ON d.run_uuid = r.run_uuid AND d.key = 'driver'
+            JOIN tags p ON p.run_uuid = r.run_uuid AND p.key = 'point_id'
+            WHERE r.status = 'RUNNING' AND r.lifecycle_stage = 'active' AND NOT EXISTS
+                (SELECT 1 FROM tags o WHERE o.run_uuid = r.run_uuid AND o.key = 'outcome')"""
+        return self._rows(query)
+
+    def _rows(self, query: str, *values: object) -> list[tuple]:
+        with closing(sqlite3.connect(self.folder / "mlflow.db", timeout=60)) as database:
+            return database.execute(query, values).fetchall()
+
+    def kill_one(self, launching: subprocess.Popen[bytes]) -> None:
+        """Kill a random victim, if it exists, and note the points that it was measuring."""
+        victim = random.choice(("driver", "job", "node", "launching"))
+        before = self.drivers()
+        keys = {}
+        for pid, process in before.items():
+            with contextlib.suppress(psutil.Error, KeyError):
+                variables = process.environ()
+                keys[pid] = (variables["PARADNN_SWEEP"], variables["PARADNN_DRIVER"])
+        now = time.time() * 1000
+        if victim == "launching":
+            launching.kill()
+            launching.wait()
+        elif victim == "node":
+            if not self.cluster.kill_node():
+                return
+        elif not before:
+            return
+        else:
+            process = random.choice(list(before.values()))
+            try:
+                if victim == "job":
+                    process = process.parent() or process
+                if process.pid == launching.pid:
+                    return
+                process.kill()
+            except psutil.Error:
+                return
+        kill = Kill(victim, now)
+        self.kills.append(kill)
+        time.sleep(0.5)
+        alive = self.drivers()
+        killed = [key for pid, key in keys.items() if pid not in alive]
+        claims = self.claims()
+        kill.lost = [point for sweep, driver, point in claims if (sweep, driver) in killed]
+
+    def check_watch(self) -> None:
+        """Note a problem if `watch` counts other points than plain SQL, for any sweep."""
+        count = """
+            SELECT count(*) FROM tags s JOIN tags k USING (run_uuid) JOIN tags o USING (run_uuid)
+            WHERE s.key = 'sweep_id' AND s.value = ? AND k.key = 'kind' AND k.value = 'point'
+                AND o.key = 'outcome'"""
+        reader = open_reader(address_of(environment(self.folder)["MLFLOW_TRACKING_URI"]))
+        sweeps = reader.read(Query(("paradnn",), tags={"kind": ("sweep",)}, unfinished=True))
+        for sweep in sweeps:
+            sweep_id = sweep.tags["sweep_id"]
+            [[low]] = self._rows(count, sweep_id)
+            shown = progress_of(reader, "paradnn", sweep)
+            [[high]] = self._rows(count, sweep_id)
+            if not low <= len(shown.done) <= high:
+                self.problems.append(f"watch shows {len(shown.done)} points, not {low} to {high}")
+            if shown.planned is not None and shown.planned < len(shown.done):
+                self.problems.append(f"watch: {len(shown.done)} of {shown.planned} points")
+
+    def sweep(self, first: int) -> None:
+        """Measure one sweep while processes are killed."""
+        before = len(finished(self.folder))
+        launching = self.launch(first)
+        deadline = time.time() + _SWEEP_SECONDS
+        while time.time() < deadline:
+            time.sleep(random.uniform(0.0, self.given.seconds))
+            is_complete = len(finished(self.folder)) - before >= self.given.points
+            if launching.poll() is not None:
+                if is_complete:
+                    break
+                launching = self.launch(first)
+            elif not is_complete and len(self.kills) < self.given.kills:
+                self.check_watch()
+                self.kill_one(launching)
+                killed = Counter(kill.victim for kill in self.kills)
+                done = len(finished(self.folder)) - before
+                print(f"{done} points, {dict(killed)}", flush=True)
+        if launching.poll() is None:
+            self.problems.append(f"the sweep from {first} on does not end")
+            launching.kill()
+        deadline = time.time() + _SILENT_SECONDS
+        while self.drivers() and time.time() < deadline:  # Slurm's survive the launching process
+            time.sleep(1.0)
+        self.problems += [f"driver {pid} is left" for pid in self.drivers()]
+        self.train_one()  # closes what dead drivers left
+        self.check_watch()
+        self.problems += doubled_or_running(self.folder)
+        measured = len(finished(self.folder)) - before
+        if measured != self.given.points:
+            self.problems.append(f"{measured} points measured, not {self.given.points}")
+
+    def rows(self) -> Iterator[dict[str, object]]:
+        """Yield one row per kill."""
+        starts = self._rows(
+            "SELECT p.value, r.start_time FROM runs r JOIN tags p USING (run_uuid) "
+            "WHERE p.key = 'point_id' AND r.lifecycle_stage = 'active'"
+        )
+        for kill in self.kills:
+            waits = []
+            for lost in kill.lost:
+                later = [start for point, start in starts if point == lost and start > kill.unix_ms]
+                if later:
+                    waits.append((min(later) - kill.unix_ms) / 1e3)
+                else:
+                    self.problems.append(f"point {lost} was never measured again")
+            yield {
+                "launcher": self.given.launcher,
+                "victim": kill.victim,
+                "lost_points": len(kill.lost),
+                "seconds_until_all_run_again": round(max(waits), 1) if waits else "",
+            }
 
 
-def kill_one(launching: subprocess.Popen[bytes]) -> str:
-    """Kill a random process; return its role, empty if no process was found."""
-    target = random.choice(TARGETS)
-    drivers = drivers_of(launching)
-    if target == "launching":
-        launching.kill()
-        launching.wait()
-        return target
-    if not drivers:
-        return ""
-    driver = random.choice(drivers)
-    with contextlib.suppress(psutil.Error):
-        process = driver if target == "driver" else driver.parent()
-        if process is not None and process.pid != launching.pid:
-            process.kill()
-            return target
-    return ""
+@contextmanager
+def cluster_of(launcher: str) -> Iterator[Cluster]:
+    """Start the nodes that a launcher needs."""
+    with contextlib.ExitStack() as stack:
+        if launcher == "submitit_slurm":
+            yield SlurmCluster(stack)
+        elif launcher == "ray":
+            yield RayCluster(stack)
+        else:
+            yield Cluster()
 
 
 def main() -> None:
-    """Kill until the sweep is measured and the number of kills is reached."""
+    """Kill until the number of kills is reached, over as many sweeps as that takes."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--launcher", default="joblib")
     parser.add_argument("--drivers", type=int, default=4)
-    parser.add_argument("--points", type=int, default=60)
-    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--points", type=int, default=40, help="of a sweep")
+    parser.add_argument("--kills", type=int, default=25)
     parser.add_argument("--seconds", type=float, default=20.0, help="between two kills, at most")
+    parser.add_argument("--sleep", type=float, default=2.0, help="seconds of a process of a point")
     given = parser.parse_args()
-    killed: Counter[str] = Counter()
-    launches = 1
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory() as name, cluster_of(given.launcher) as cluster:
         folder = Path(name)
-        train(["model.nodes=4", "measure.processes=1", *TINY], folder)
-        before = len(finished(folder))
-        launching = start(folder, given)
-        while killed.total() < given.kills:
-            time.sleep(random.uniform(0.0, given.seconds))
-            if launching.poll() is not None:
-                if len(finished(folder)) - before >= given.points:
-                    break
-                launching = start(folder, given)
-                launches += 1
-                continue
-            target = kill_one(launching)
-            if target:
-                killed[target] += 1
-            print(f"{len(finished(folder)) - before} points, {dict(killed)}", flush=True)
-        code = launching.wait()
-        while code != 0 and launches < given.kills + 10:  # what the last kill left
-            launching = start(folder, given)
-            launches += 1
-            code = launching.wait()
-        problems = doubled_or_running(folder)
-        measured = len(finished(folder)) - before
-        if measured != given.points:
-            problems.append(f"{measured} points measured, not {given.points}")
-    print(f"{measured} points, {launches} launches, {killed.total()} kills {dict(killed)}: "
-          f"{len(problems)} problems {problems}")  # fmt: skip
+        trial = Trial(folder, cluster, given, interpreter(folder))
+        trial.train_one()
+        sweeps = 0
+        while len(trial.kills) < given.kills:
+            trial.sweep(first=100 + given.points * sweeps)
+            sweeps += 1
+        rows = list(trial.rows())
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / "kill_launched.csv"
+    is_new = not path.exists()
+    with path.open("a", newline="") as handle:
+        writer = csv.DictWriter(handle, fieldnames=list(rows[0]))
+        if is_new:
+            writer.writeheader()
+        writer.writerows(rows)
+    killed = Counter(kill.victim for kill in trial.kills)
+    print(f"{given.launcher}: {sweeps} sweeps of {given.points} points, {trial.launches} launches, "
+          f"{len(rows)} kills {dict(killed)}: {len(trial.problems)} problems {trial.problems}")  # fmt: skip
+    if trial.problems:
+        sys.exit(1)
 
 
 if __name__ == "__main__":

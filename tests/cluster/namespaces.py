@@ -3,13 +3,15 @@
 Each host has its own network and one core. Their processes reach each other over the link alone.
 """
 
+import json
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,11 +52,33 @@ class Namespace:
         tc = ["tc", "qdisc", "replace", "dev", self.link, "root", *shape]
         _run("ip", "netns", "exec", self.name, *tc)
 
+    def cut(self) -> None:
+        """Take its end of the link down: packets get lost, and nobody is notified."""
+        _run("ip", "-n", self.name, "link", "set", self.link, "down")
 
-def _run(*words: str) -> None:
+    def received(self) -> int:
+        """Return the bytes that it has received over the link."""
+        shown = _run("ip", "-n", self.name, "-json", "-stats", "link", "show", "dev", self.link)
+        [link] = json.loads(shown)
+        return int(link["stats64"]["rx"]["bytes"])
+
+    def processes(self) -> list[int]:
+        """Return the ids of its processes."""
+        return [int(pid) for pid in _run("ip", "netns", "pids", self.name).split()]
+
+    def kill_all(self) -> None:
+        """Kill all its processes."""
+        for pid in self.processes():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _run(*words: str) -> str:
+    """Return the output of a command."""
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(words)}: {done.stderr.strip()}")
+    return done.stdout
 
 
 @contextmanager

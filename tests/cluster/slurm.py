@@ -2,7 +2,9 @@
 
     python -m tests.cluster.slurm COMMAND...
 
-runs a command with this cluster. Both nodes are this host. Slurm needs root.
+runs a command with this cluster. Both nodes are this host. Slurm needs root. With
+`has_separate_nodes` each node has its own process namespace: drivers of the other node then see its
+processes as those of another host, and one kill ends all processes of a node.
 """
 
 import contextlib
@@ -19,6 +21,9 @@ import psutil
 
 from tests.cluster.postgres import free_port
 from tests.processes import PATIENCE, wait_for
+
+#: Runs a command in its own process namespace, whose processes all end with it.
+SEPARATE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 
 _CONFIGURATION = """
 ClusterName=test
@@ -59,6 +64,8 @@ class Slurm:
     """A controller, two nodes and their authentication service in one folder."""
 
     folder: Path
+    has_separate_nodes: bool = False
+    nodes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     @property
@@ -91,15 +98,28 @@ class Slurm:
         self._run("slurmctld", "-D")
         for number in (1, 2):
             (self.folder / f"spool-n{number}").mkdir()
-            self._run("slurmd", "-D", "-N", f"n{number}")
+            self.start_node(f"n{number}")
         assert wait_for(self._is_idle, PATIENCE), self.text("sinfo", "-N", "-l")
 
-    def _run(self, *command: str) -> None:
+    def start_node(self, name: str) -> None:
+        """Start the daemon of a node."""
+        command = ["slurmd", "-D", "-N", name]
+        if self.has_separate_nodes:
+            command = [*SEPARATE, *command]
+        self.nodes[name] = self._run(*command)
+
+    def kill_node(self, name: str) -> None:
+        """Kill a node that has its own process namespace, with all its processes."""
+        self.nodes[name].kill()
+        self.nodes[name].wait()
+
+    def _run(self, *command: str) -> subprocess.Popen[bytes]:
         with (self.folder / f"{command[0]}.out").open("ab") as log:
             process = subprocess.Popen(
                 command, env=os.environ | self.environ, stdout=log, stderr=log
             )
         self.processes.append(process)
+        return process
 
     def _is_idle(self) -> bool:
         return self.text("sinfo", "-h", "-N", "-o", "%T").split() == ["idle", "idle"]
@@ -130,12 +150,12 @@ class Slurm:
 
 
 @contextlib.contextmanager
-def slurm() -> Iterator[Slurm]:
+def slurm(*, has_separate_nodes: bool = False) -> Iterator[Slurm]:
     """A running cluster in a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="slurm-") as name:
         folder = Path(name)
         folder.chmod(0o755)  # munged rejects a folder that others may write
-        cluster = Slurm(folder)
+        cluster = Slurm(folder, has_separate_nodes)
         try:
             cluster.start()
             yield cluster

@@ -7,24 +7,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.cluster.postgres import free_port
+from tests.cluster.ray_cluster import RAY, end_node, ray_head, ray_node
 from tests.cluster.slurm import Slurm, slurm
 from tests.conftest import ROOT, Store, environment
 from tests.processes import PATIENCE, children_of, started, wait_for
 from tests.session.test_launch import drivers_at_work, every_point_once, sweep_of
 
-#: Variables of Ray on loopback.
-RAY = {
-    "RAY_AUTH_MODE": "disabled",
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_raylet_start_wait_time_s": "300",
-}
 #: Seconds in which another host must take over a point of a lost one.
 TAKEN_OVER = 120
 
@@ -112,61 +106,22 @@ def test_a_killed_task_of_ray_is_restarted(store: Store) -> None:
     every_point_once(store, 6)
 
 
-@contextmanager
-def ray_nodes(folder: Path) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
-    """Yield the address and the processes of a Ray cluster of two nodes with one core each."""
-    port = free_port()
-    address = f"127.0.0.1:{port}"
-    common = [str(Path(sys.executable).with_name("ray")), "start", "--block", "--num-cpus=1"]
-    common += ["--object-store-memory=100000000", "--node-ip-address=127.0.0.1"]
-    common += ["--min-worker-port=0", "--max-worker-port=0"]  # free ports, not a range
-    roles = (
-        ["--head", f"--port={port}", "--include-dashboard=false"],
-        [f"--address={address}"],
-    )
-    environ = os.environ | RAY
-    with ExitStack() as stack:
-        nodes = []
-        for number, role in enumerate(roles):
-            log = stack.enter_context((folder / f"ray-{number}.log").open("wb"))
-            node = subprocess.Popen([*common, *role], env=environ, stdout=log, stderr=log)
-            stack.callback(end_node, node)
-            nodes.append(node)
-            status = [common[0], "status", f"--address={address}"]
-
-            def has_joined(status: list[str] = status, cores: int = number + 1) -> bool:
-                shown = subprocess.run(
-                    status, env=environ, capture_output=True, text=True, check=False
-                )
-                return f"/{cores}.0 CPU" in shown.stdout
-
-            assert wait_for(has_joined), (folder / f"ray-{number}.log").read_text()
-        yield address, nodes
-
-
-def end_node(node: subprocess.Popen[bytes]) -> None:
-    """Kill a node with all its processes."""
-    with suppress(psutil.Error):
-        for process in [*psutil.Process(node.pid).children(recursive=True)]:
-            with suppress(psutil.Error):
-                process.kill()
-    node.kill()
-    node.wait()
-
-
 @pytest.mark.parametrize(
     "is_node_lost", [pytest.param(False, id="both stay"), pytest.param(True, id="one is lost")]
 )
 def test_ray_spreads_drivers_over_two_nodes(
     store: Store, tmp_path: Path, is_node_lost: bool
 ) -> None:
-    with ray_nodes(tmp_path) as (address, nodes):
+    one_core = "--num-cpus=1"
+    with ray_head(tmp_path, one_core) as (address, _), ExitStack() as stack:
+        node = ray_node(address, tmp_path / "node.log", one_core)
+        stack.callback(end_node, node)
         existing = f"+hydra.launcher.ray.init.address={address}"
         with launching(store, "ray", RAY, existing) as process:
             # Each node has one core, so two drivers work at once only on two nodes.
             assert wait_for(lambda: {"0", "1"} <= set(drivers_at_work(store)))
             if is_node_lost:
-                end_node(nodes[1])
+                end_node(node)
             succeeded(process)
 
     every_point_once(store, 6)

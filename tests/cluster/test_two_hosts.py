@@ -1,27 +1,55 @@
-"""Training over two hosts, whose link has a planted rate."""
+"""Training over two hosts, whose link has a planted rate or fails."""
 
+import importlib.util
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import pytest
 
 from tests.cluster.namespaces import Namespace, serving, two_hosts
 from tests.conftest import ROOT, SHORT, Store, environment
+from tests.processes import PATIENCE, started, wait_for
 
 #: 2,000 x 512, 512 x 512 and 512 x 200 weights, and biases.
-MODEL = ["model=fc", "model.layers=2", "model.nodes=512", "batch_size=64", "hosts=2"]
+FC = ["model=fc", "model.layers=2", "model.nodes=512", "batch_size=64", "hosts=2"]
 GRADIENT_BYTES = 4 * (2001 * 512 + 513 * 512 + 513 * 200)
+#: Trainable parameters of ResNet-56 for CIFAR-10 with projection shortcuts.
+RESNET56_PARAMETERS = 855_770
+#: Seconds in which the loss of a host must end a point, and seconds of its keep-alive.
+NOTICED = 120.0
+FRAMEWORKS = [
+    pytest.param(
+        name,
+        id=name,
+        marks=pytest.mark.skipif(
+            importlib.util.find_spec(name) is None, reason=f"{name} is not installed"
+        ),
+    )
+    for name in ("tensorflow", "torch", "jax")
+]
+
+
+@contextmanager
+def training(
+    host: Namespace, store: Store, variables: Mapping[str, str], words: Sequence[str]
+) -> Iterator[subprocess.Popen[str]]:
+    """Train a point that a host shares with another."""
+    command = host.command([sys.executable, "-m", "paradnn.train", *SHORT, *words])
+    environ = {**environment(store), **variables}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with started(command, cwd=ROOT, env=environ, text=True, **pipes) as process:
+        yield process
 
 
 def train(
     host: Namespace, store: Store, variables: Mapping[str, str], words: Sequence[str]
-) -> subprocess.CompletedProcess[str]:
-    command = host.command([sys.executable, "-m", "paradnn.train", *MODEL, *SHORT, *words])
-    environ = {**environment(store), **variables}
-    return subprocess.run(
-        command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=600, check=False
-    )
+) -> None:
+    with training(host, store, variables, words) as process:
+        out, _ = process.communicate(timeout=600)
+        assert process.returncode == 0, out
 
 
 def test_the_rate_of_the_link_decides_the_communication(store: Store) -> None:
@@ -31,8 +59,7 @@ def test_the_rate_of_the_link_decides_the_communication(store: Store) -> None:
         for megabits in (50, 200):
             one.limit(megabits)
             two.limit(megabits)
-            done = train(one, store, variables, [f"seed={megabits}"])
-            assert done.returncode == 0, done.stdout + done.stderr
+            train(one, store, variables, [*FC, f"seed={megabits}"])
         for run in store.runs():
             assert run["outcome"] == "ok", run
             seed = int(store.values("params", run["run_id"])["seed"])
@@ -48,3 +75,61 @@ def test_the_rate_of_the_link_decides_the_communication(store: Store) -> None:
         )
     saved_ms = found[50]["step_time_ms"] - found[200]["step_time_ms"]
     assert saved_ms == pytest.approx(1e3 * 8 * GRADIENT_BYTES * (1 / 50e6 - 1 / 200e6), rel=0.25)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_two_hosts_train_resnet_56(framework: str, store: Store) -> None:
+    megabits = 20
+    words = ["model=resnet56", "batch_size=4", "hosts=2", f"framework={framework}"]
+    if framework == "torch":
+        words.append("compile=eager")  # torch.compile takes minutes
+
+    with two_hosts() as (one, two), serving(two) as variables:
+        one.limit(megabits)
+        two.limit(megabits)
+        train(one, store, variables, words)
+
+    [run] = store.runs()
+    metrics = store.values("latest_metrics", run["run_id"])
+    assert run["outcome"] == "ok", run
+    assert metrics["gradient_bytes"] == 4 * RESNET56_PARAMETERS
+    # Even if the exchange overlaps with all computing, no step is shorter than the exchange.
+    transfer_ms = 1e3 * 8 * 4 * RESNET56_PARAMETERS / (megabits * 1e6)
+    assert metrics["step_time_ms"] > 0.95 * transfer_ms
+    assert 0 < metrics["communication_ms"] < metrics["step_time_ms"]
+
+
+@pytest.mark.parametrize(
+    "lose",
+    [
+        pytest.param(Namespace.kill_all, id="killed"),
+        pytest.param(Namespace.cut, id="link cut"),
+    ],
+)
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_lost_host_ends_a_training_with_a_reason(
+    framework: str, lose: Callable[[Namespace], None], store: Store
+) -> None:
+    words = [*FC, f"framework={framework}", "compile=eager", "measure.min_seconds=1000"]
+    with (
+        two_hosts() as (one, two),
+        serving(two) as variables,
+        training(one, store, variables, words) as process,
+    ):
+        assert wait_for(lambda: two.received() > 20 * GRADIENT_BYTES or process.poll() is not None)
+        assert process.poll() is None, process.communicate()
+        lose(two)
+        lost = time.monotonic()
+        out, _ = process.communicate(timeout=PATIENCE)
+        seconds = time.monotonic() - lost
+        left_on_one = one.processes()
+        assert wait_for(lambda: len(two.processes()) <= 1, NOTICED)  # its server may continue
+
+    [run] = store.runs()
+    assert run["outcome"] == "unavailable", out
+    assert (
+        "no server answers at 10.77.0.2:5000; start python -m paradnn.worker.host" in run["reason"]
+    )
+    assert run["status"] == "FAILED"
+    assert seconds < NOTICED
+    assert left_on_one == []

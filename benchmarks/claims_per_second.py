@@ -1,0 +1,179 @@
+"""Measure how many drivers one tracking store serves.
+
+    python -m benchmarks.claims_per_second [--drivers 1,8,32,128] [--sleepers 1,8,32]
+
+Simulated drivers claim points of one sweep and record them with 40 metrics. Each has its own order
+of the points and its own connections, as a real driver has. Without a wait between the two the
+store is the limit. With a wait of `--sleep` seconds per point, points per second relative to one
+driver are the speed-up. Drivers are forked, so they share the memory of their imports. Every point
+must be recorded once. Writes benchmarks/results/claims_per_second.csv. Needs PostgreSQL.
+"""
+
+import argparse
+import contextlib
+import multiprocessing
+import random
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import mlflow.store.tracking.sqlalchemy_store  # noqa: F401  imported once, before the forks
+
+from benchmarks.common import save
+from paradnn.config.identity import Identity
+from paradnn.config.settings import Tracking
+from paradnn.core.errors import StoreError
+from paradnn.store.address import address_of
+from paradnn.store.leases import Lease, Owner
+from paradnn.store.reader import open_reader
+from paradnn.store.runs import SCHEMA_VERSION, Claim, Query
+from paradnn.store.tracker import open_tracker
+from tests.cluster.postgres import Postgres
+from tests.cluster.recorder import ENVIRONMENT, record_of, tags_of
+
+#: Each driver holds two connections; the default of PostgreSQL is 100.
+_CONNECTIONS = 400
+_FORK = multiprocessing.get_context("fork")
+
+
+def drive(
+    uri: str, experiment: str, number: int, points: int, sleep: float, pipe: Connection
+) -> None:
+    """Act as one driver of a sweep, and send its counts, seconds per claim and end."""
+    random.seed(number)
+    tracker = open_tracker(Tracking(uri=uri, experiment=experiment), lambda line: None)
+    tags = {"sweep_id": experiment, "kind": "sweep", "schema_version": SCHEMA_VERSION}
+    tracker.join_sweep(experiment, "", tags, is_launched=False)
+    tracker.register(str(number), Lease(owner=Owner.current(), expires=0.0))
+    queue = random.sample(range(points), points)
+    pipe.send("ready")
+    deadline = pipe.recv()
+    spent = []
+    counts: Counter[str] = Counter()
+    while time.time() < deadline and queue:
+        identity = Identity(str(queue[-1]), ENVIRONMENT, 0)
+        begin = time.perf_counter()
+        try:
+            claim = tracker.begin(
+                identity, identity.point_id, tags_of(identity), lambda known: True
+            )
+        except StoreError:
+            counts["errors"] += 1
+            continue
+        point = queue.pop()
+        if claim is None:
+            queue.insert(0, point)
+        elif isinstance(claim, Claim):
+            spent.append(time.perf_counter() - begin)
+            time.sleep(sleep)
+            tracker.record(claim, record_of(claim), dict)
+            counts["recorded"] += 1
+        else:
+            counts["found"] += 1
+    pipe.send((dict(counts), spent, time.time()))
+
+
+def measure(uri: str, drivers: int, sleep: float, seconds: float) -> dict[str, Any]:
+    """Return one row of the table."""
+    experiment = f"sweep-{drivers}-{sleep:g}"
+    points = max(400, 100 * drivers)
+    make_experiment = _FORK.Process(
+        target=lambda: open_tracker(Tracking(uri=uri, experiment=experiment), print)
+    )
+    make_experiment.start()
+    make_experiment.join()
+    ends = []
+    processes = []
+    for number in range(drivers):
+        here, there = _FORK.Pipe()
+        process = _FORK.Process(
+            target=drive, args=(uri, experiment, number, points, sleep, there), daemon=True
+        )
+        process.start()
+        there.close()  # otherwise the end of a driver that dies would not show
+        ends.append(here)
+        processes.append(process)
+    try:
+        for end in ends:
+            assert end.recv() == "ready"
+        begin = time.time()
+        for end in ends:
+            end.send(begin + seconds)
+        answers = [end.recv() for end in ends]
+    except EOFError:
+        codes = {number: process.exitcode for number, process in enumerate(processes)}
+        sys.exit(f"{uri.partition(':')[0]}, {drivers} drivers: one has ended early: {codes}")
+    for process in processes:
+        process.join()
+    counts: Counter[str] = Counter()
+    for count, _, _ in answers:
+        counts.update(count)
+    spent = [value for _, values, _ in answers for value in values]
+    elapsed = max(stop for _, _, stop in answers) - begin
+    rows = open_reader(address_of(uri)).read(Query((experiment,), tags={"kind": ("point",)}))
+    row = {
+        "store": uri.partition(":")[0].partition("+")[0],
+        "drivers": drivers,
+        "sleep": sleep,
+        "recorded": counts["recorded"],
+        "seconds": round(elapsed, 1),
+        "per_second": round(counts["recorded"] / elapsed, 2),
+        "claim_median_ms": round(1e3 * statistics.median(spent), 1),
+        "claim_p95_ms": round(1e3 * sorted(spent)[int(0.95 * len(spent))], 1),
+        "errors": counts["errors"],
+        "doubled": len(rows) - len({row.tags["point_id"] for row in rows}),
+        "lost": counts["recorded"] - len(rows),
+    }
+    print(row, flush=True)
+    return row
+
+
+@contextmanager
+def stores(kinds: list[str]) -> Iterator[list[str]]:
+    """Yield the URIs of an SQLite file and of a database of PostgreSQL, on one disk."""
+    with contextlib.ExitStack() as stack:
+        uris = []
+        if "sqlite" in kinds:
+            folder = stack.enter_context(tempfile.TemporaryDirectory())
+            uris.append(f"sqlite:///{folder}/mlflow.db")
+        if "postgresql" in kinds:
+            cluster = Postgres(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pg-"))))
+            cluster.create()
+            with (cluster.folder / "data" / "postgresql.conf").open("a") as settings:
+                settings.write(f"max_connections = {_CONNECTIONS}\n")
+            cluster.start()
+            stack.callback(cluster.stop, signal.SIGQUIT)
+            uris.append(cluster.uri(cluster.new_database()))
+        yield uris
+
+
+def main() -> None:
+    """Measure both stores and write the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--drivers", default="1,8,32,128", help="without a wait")
+    parser.add_argument("--sleepers", default="1,8,32", help="numbers of drivers with a wait")
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--sleep", type=float, default=2.0)
+    parser.add_argument("--stores", default="sqlite,postgresql")
+    given = parser.parse_args()
+    cases = [(int(count), 0.0) for count in given.drivers.split(",") if count]
+    cases += [(int(count), given.sleep) for count in given.sleepers.split(",") if count]
+    with stores(given.stores.split(",")) as uris:
+        rows = [measure(uri, count, sleep, given.seconds) for uri in uris for count, sleep in cases]
+    save("claims_per_second", rows)
+    if any(row["doubled"] or row["lost"] for row in rows):
+        sys.exit("a point was recorded twice or lost")
+
+
+if __name__ == "__main__":
+    main()

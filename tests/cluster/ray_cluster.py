@@ -1,0 +1,82 @@
+"""A private Ray cluster on loopback, whose nodes are processes of this host."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+
+from tests.cluster.postgres import free_port
+from tests.processes import wait_for
+
+#: Variables of Ray on loopback.
+RAY = {
+    "RAY_AUTH_MODE": "disabled",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_raylet_start_wait_time_s": "300",
+}
+_START = [
+    str(Path(sys.executable).with_name("ray")),
+    "start",
+    "--block",
+    "--object-store-memory=100000000",
+    "--node-ip-address=127.0.0.1",
+    "--min-worker-port=0",  # free ports, not a range
+    "--max-worker-port=0",
+]
+
+
+@contextmanager
+def ray_head(folder: Path, *options: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """Yield the address of a new cluster and the process of its first node."""
+    port = free_port()
+    address = f"127.0.0.1:{port}"
+    command = [*_START, "--head", f"--port={port}", "--include-dashboard=false", *options]
+    log = folder / "head.log"
+    node = _started(command, log)
+    try:
+        assert wait_for(lambda: nodes_of(address)), log.read_text()
+        yield address, node
+    finally:
+        end_node(node)
+
+
+def ray_node(
+    address: str, log: Path, *options: str, before: Sequence[str] = ()
+) -> subprocess.Popen[bytes]:
+    """Add a node to a cluster and return its process; `before` precedes its command."""
+    known = nodes_of(address)
+    node = _started([*before, *_START, f"--address={address}", *options], log)
+    assert wait_for(lambda: nodes_of(address) - known), log.read_text()
+    return node
+
+
+def nodes_of(address: str) -> set[str]:
+    """Return the ids of the living nodes of a cluster; empty if it does not answer."""
+    shown = subprocess.run(
+        [_START[0], "status", f"--address={address}"],
+        env=os.environ | RAY,
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout
+    active = shown.partition("Active:")[2].partition("Pending:")[0]
+    return {line.split()[-1] for line in active.splitlines() if "node_" in line}
+
+
+def end_node(node: subprocess.Popen[bytes]) -> None:
+    """Kill a node with all its processes."""
+    with suppress(psutil.Error):
+        for process in psutil.Process(node.pid).children(recursive=True):
+            with suppress(psutil.Error):
+                process.kill()
+    node.kill()
+    node.wait()
+
+
+def _started(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+    with log.open("wb") as out:
+        return subprocess.Popen(command, env=os.environ | RAY, stdout=out, stderr=out)
