@@ -67,8 +67,8 @@ if TYPE_CHECKING:
 # together.
 _MOST_VALUES = 1000
 _PARENT = "mlflow.parentRunId"
-#: Seconds in which a driver that created a sweep's run must register with it.
-_JOIN_SECONDS = 15.0
+#: Seconds in which a driver that created a sweep's run must register with it or withdraw it.
+_JOIN_SECONDS = 30.0
 _NOTE = "mlflow.note.content"
 _SOURCE = {"mlflow.source.name": "paradnn.train", "mlflow.source.type": "LOCAL"}
 _ABOUT = (
@@ -209,30 +209,33 @@ class MlflowStore(RunIndex):
     def join_sweep(self, name: str, description: str, tags: Mapping[str, str]) -> str:
         """Adopt the parent run of a sweep that several drivers share; create it if it is absent.
 
-        Several drivers may create it at the same time. Each then withdraws its own run and looks
-        again. A run counts once its creator has a lease on it.
+        Several drivers may create it at the same time. A run with a lease is adopted. Without one,
+        a creator keeps its run only if it has the first id, and returns once it sees no other.
         """
         self._require_present()
         sweep = SweepRun("RUNNING", description, tags=tags, name=name)
-        deadline = time.monotonic() + _JOIN_SECONDS
+        made = ""
+        seen: dict[str, float] = {}  # id of a run -> monotonic seconds at which it was first seen
         while True:
-            known = self._runs_of(sweep)
+            known = {entry.run_id: entry for entry in self._runs_of(sweep)}
             if not known:
                 made = self.open_sweep(name, description, tags)
-                known = self._runs_of(sweep)
-                if [entry.run_id for entry in known] == [made]:
-                    return made
+                known = {entry.run_id: entry for entry in self._runs_of(sweep)}
+            now = time.monotonic()
+            seen = {run_id: seen.get(run_id, now) for run_id in known}
+            confirmed = [run_id for run_id in sorted(known) if self.leases(run_id)]
+            chosen = next(iter(confirmed or sorted(known)), "")
+            if made and made != chosen:
                 self._client.delete_run(made)
-            elif len(known) == 1:
-                entry = known[0]
-                is_confirmed = bool(self.leases(entry.run_id))
-                if is_confirmed or time.monotonic() > deadline:
-                    break
+                made = ""
+            is_alone = list(known) == [made]
+            if chosen and (confirmed or is_alone or now - seen[chosen] > _JOIN_SECONDS):
+                break
             time.sleep(random.uniform(0.05, 0.5))
-        if entry.status != "RUNNING":
-            self._client.update_run(entry.run_id, status="RUNNING")
-        self._parent = self._parents[tags["sweep_id"]] = entry.run_id
-        return entry.run_id
+        if known[chosen].status != "RUNNING":
+            self._client.update_run(chosen, status="RUNNING")
+        self._parent = self._parents[tags["sweep_id"]] = chosen
+        return chosen
 
     def register(self, driver: str, lease: Lease) -> None:
         """Register this process with its sweep; its claims then refer to this lease."""

@@ -6,6 +6,7 @@ ones.
 
 import json
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -200,6 +201,89 @@ def test_drivers_that_start_at_the_same_time_make_one_parent_run(store: Store) -
 
     assert len(joined) == 1
     assert {run["run_id"] for run in store.runs("sweep")} == joined
+
+
+class Script:
+    """A clock that advances with each pause, and changes the store at given seconds."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        self.changes: list[tuple[float, Callable[[], object]]] = []
+        monkeypatch.setattr(mlflow_store, "time", self)
+
+    time = staticmethod(time.time)
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += 1.0
+        while self.changes and self.changes[0][0] <= self.now:
+            self.changes.pop(0)[1]()
+
+
+def test_a_driver_adopts_no_run_that_its_creator_withdraws(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many drivers start at once on a slow store: runs come and go before one is confirmed."""
+    creators = [MlflowStore(Tracking(uri=store.uri)) for _ in range(3)]
+    first, second, third = [creator.open_sweep("sweep", "", SWEEP) for creator in creators]
+    for run_id in (second, third):
+        store.change(f"UPDATE runs SET lifecycle_stage = 'deleted' WHERE run_uuid = '{run_id}'")
+
+    def replace_run(old: str, new: str) -> None:
+        store.change(f"UPDATE runs SET lifecycle_stage = 'active' WHERE run_uuid = '{new}'")
+        store.change(f"UPDATE runs SET lifecycle_stage = 'deleted' WHERE run_uuid = '{old}'")
+
+    script = Script(monkeypatch)
+    script.changes = [
+        (25.0, lambda: replace_run(first, second)),
+        (50.0, lambda: replace_run(second, third)),
+        (60.0, lambda: creators[2].register("2", lease_of(HERE))),
+    ]
+    driver = MlflowStore(Tracking(uri=store.uri))
+
+    joined = driver.join_sweep("sweep", "", SWEEP)
+    driver.register("3", lease_of(HERE))
+
+    assert joined == third
+    assert set(driver.leases_of_sweep()) == {"2", "3"}
+
+
+@pytest.mark.parametrize(
+    ("other", "is_kept"),
+    [pytest.param("f" * 32, True, id="own id first"), pytest.param("0" * 32, False, id="second")],
+)
+def test_one_of_two_runs_of_a_sweep_is_withdrawn(
+    other: str, is_kept: bool, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    creator = MlflowStore(Tracking(uri=store.uri))
+    driver = MlflowStore(Tracking(uri=store.uri))
+    open_sweep = driver.open_sweep
+
+    def open_both(*arguments: Any) -> str:
+        """Another driver creates a run at the same time."""
+        run_id = creator.open_sweep(*arguments)
+        for table in ("tags", "runs"):
+            store.change(f"UPDATE {table} SET run_uuid = '{other}' WHERE run_uuid = '{run_id}'")
+        creator._parent = other
+        return open_sweep(*arguments)
+
+    def end_other() -> None:
+        """The other driver withdraws or confirms its run, by the same rule."""
+        if is_kept:
+            store.change(f"UPDATE runs SET lifecycle_stage = 'deleted' WHERE run_uuid = '{other}'")
+        else:
+            creator.register("0", lease_of(HERE))
+
+    monkeypatch.setattr(driver, "open_sweep", open_both)
+    Script(monkeypatch).changes = [(5.0, end_other)]
+
+    joined = driver.join_sweep("sweep", "", SWEEP)
+
+    [parent] = store.runs("sweep")
+    assert parent["run_id"] == joined
+    assert (joined != other) == is_kept
 
 
 def test_a_driver_that_starts_after_the_end_of_its_sweep_reopens_it(store: Store) -> None:
