@@ -6,7 +6,9 @@ Simulated drivers claim points of one sweep and record them with 40 metrics. Eac
 of the points and its own connections, as a real driver has. Without a wait between the two the
 store is the limit. With a wait of `--sleep` seconds per point, points per second relative to one
 driver are the speed-up. Drivers are forked, so they share the memory of their imports. Every point
-must be recorded once. Writes benchmarks/results/claims_per_second.csv. Needs PostgreSQL.
+must be recorded once. Results that go to files while the store is locked are logged at the end
+(`kept`). Processor time includes that of PostgreSQL. Writes
+benchmarks/results/claims_per_second.csv. Needs PostgreSQL.
 """
 
 import argparse
@@ -20,12 +22,14 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import mlflow.store.tracking.sqlalchemy_store  # noqa: F401  imported once, before the forks
+import psutil
 
 from benchmarks.common import save
 from paradnn.config.identity import Identity
@@ -35,7 +39,7 @@ from paradnn.store.address import address_of
 from paradnn.store.leases import Lease, Owner
 from paradnn.store.reader import open_reader
 from paradnn.store.runs import SCHEMA_VERSION, Claim, Query
-from paradnn.store.tracker import open_tracker
+from paradnn.store.tracker import open_tracker, sync
 from tests.cluster.postgres import Postgres
 from tests.cluster.recorder import ENVIRONMENT, record_of, tags_of
 
@@ -44,12 +48,11 @@ _CONNECTIONS = 400
 _FORK = multiprocessing.get_context("fork")
 
 
-def drive(
-    uri: str, experiment: str, number: int, points: int, sleep: float, pipe: Connection
-) -> None:
-    """Act as one driver of a sweep, and send its counts, seconds per claim and end."""
+def drive(settings: Tracking, number: int, points: int, sleep: float, pipe: Connection) -> None:
+    """Act as one driver of a sweep; send its counts, seconds per claim, end and processor time."""
     random.seed(number)
-    tracker = open_tracker(Tracking(uri=uri, experiment=experiment), lambda line: None)
+    experiment = settings.experiment_name
+    tracker = open_tracker(settings, lambda line: None)
     tags = {"sweep_id": experiment, "kind": "sweep", "schema_version": SCHEMA_VERSION}
     tracker.join_sweep(experiment, "", tags, is_launched=False)
     tracker.register(str(number), Lease(owner=Owner.current(), expires=0.0))
@@ -58,6 +61,7 @@ def drive(
     deadline = pipe.recv()
     spent = []
     counts: Counter[str] = Counter()
+    cpu = time.process_time()
     while time.time() < deadline and queue:
         identity = Identity(str(queue[-1]), ENVIRONMENT, 0)
         begin = time.perf_counter()
@@ -78,16 +82,39 @@ def drive(
             counts["recorded"] += 1
         else:
             counts["found"] += 1
-    pipe.send((dict(counts), spent, time.time()))
+    pipe.send((dict(counts), spent, time.time(), time.process_time() - cpu))
 
 
-def measure(uri: str, drivers: int, sleep: float, seconds: float) -> dict[str, Any]:
+def server_seconds() -> float:
+    """Return the processor time of all processes of PostgreSQL that this process started."""
+    spent = 0.0
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if process.name() == "postgres":
+                times = process.cpu_times()
+                spent += times.user + times.system + times.children_user + times.children_system
+    return spent
+
+
+def recorded(settings: Tracking) -> tuple[list[str], int, int]:
+    """Log results that went to files.
+
+    Returns:
+        The point of each run in the store; the number of files that were logged; and of those that
+        the store rejected.
+    """
+    uploaded, problems = sync(Path(str(settings.folder)), settings)
+    query = Query((settings.experiment_name,), tags={"kind": ("point",)})
+    rows = open_reader(address_of(settings.uri)).read(query)
+    return [row.tags["point_id"] for row in rows], len(uploaded), len(problems)
+
+
+def measure(uri: str, drivers: int, sleep: float, seconds: float, folder: Path) -> dict[str, Any]:
     """Return one row of the table."""
     experiment = f"sweep-{drivers}-{sleep:g}"
+    settings = Tracking(uri=uri, experiment=experiment, folder=str(folder / experiment))
     points = max(400, 100 * drivers)
-    make_experiment = _FORK.Process(
-        target=lambda: open_tracker(Tracking(uri=uri, experiment=experiment), print)
-    )
+    make_experiment = _FORK.Process(target=open_tracker, args=(settings, print))
     make_experiment.start()
     make_experiment.join()
     ends = []
@@ -95,7 +122,7 @@ def measure(uri: str, drivers: int, sleep: float, seconds: float) -> dict[str, A
     for number in range(drivers):
         here, there = _FORK.Pipe()
         process = _FORK.Process(
-            target=drive, args=(uri, experiment, number, points, sleep, there), daemon=True
+            target=drive, args=(settings, number, points, sleep, there), daemon=True
         )
         process.start()
         there.close()  # otherwise the end of a driver that dies would not show
@@ -104,21 +131,25 @@ def measure(uri: str, drivers: int, sleep: float, seconds: float) -> dict[str, A
     try:
         for end in ends:
             assert end.recv() == "ready"
+        before = server_seconds()
         begin = time.time()
         for end in ends:
             end.send(begin + seconds)
         answers = [end.recv() for end in ends]
+        cpu = server_seconds() - before + sum(answer[3] for answer in answers)
     except EOFError:
         codes = {number: process.exitcode for number, process in enumerate(processes)}
         sys.exit(f"{uri.partition(':')[0]}, {drivers} drivers: one has ended early: {codes}")
     for process in processes:
         process.join()
     counts: Counter[str] = Counter()
-    for count, _, _ in answers:
+    for count, *_ in answers:
         counts.update(count)
-    spent = [value for _, values, _ in answers for value in values]
-    elapsed = max(stop for _, _, stop in answers) - begin
-    rows = open_reader(address_of(uri)).read(Query((experiment,), tags={"kind": ("point",)}))
+    spent = [value for _, values, *_ in answers for value in values]
+    elapsed = max(stop for _, _, stop, _ in answers) - begin
+    # In another process, because drivers must not inherit connections of this one.
+    with ProcessPoolExecutor(1, mp_context=_FORK) as other:
+        found, kept, rejected = other.submit(recorded, settings).result()
     row = {
         "store": uri.partition(":")[0].partition("+")[0],
         "drivers": drivers,
@@ -128,9 +159,11 @@ def measure(uri: str, drivers: int, sleep: float, seconds: float) -> dict[str, A
         "per_second": round(counts["recorded"] / elapsed, 2),
         "claim_median_ms": round(1e3 * statistics.median(spent), 1),
         "claim_p95_ms": round(1e3 * sorted(spent)[int(0.95 * len(spent))], 1),
-        "errors": counts["errors"],
-        "doubled": len(rows) - len({row.tags["point_id"] for row in rows}),
-        "lost": counts["recorded"] - len(rows),
+        "cpu_ms_per_point": round(1e3 * cpu / counts["recorded"], 1),
+        "kept": kept,
+        "errors": counts["errors"] + rejected,
+        "doubled": len(found) - len(set(found)),
+        "lost": counts["recorded"] - len(found),
     }
     print(row, flush=True)
     return row
@@ -168,8 +201,11 @@ def main() -> None:
     given = parser.parse_args()
     cases = [(int(count), 0.0) for count in given.drivers.split(",") if count]
     cases += [(int(count), given.sleep) for count in given.sleepers.split(",") if count]
-    with stores(given.stores.split(",")) as uris:
-        rows = [measure(uri, count, sleep, given.seconds) for uri in uris for count, sleep in cases]
+    with stores(given.stores.split(",")) as uris, tempfile.TemporaryDirectory() as name:
+        rows = []
+        for number, uri in enumerate(uris):
+            folder = Path(name) / str(number)
+            rows += [measure(uri, count, sleep, given.seconds, folder) for count, sleep in cases]
     save("claims_per_second", rows)
     if any(row["doubled"] or row["lost"] for row in rows):
         sys.exit("a point was recorded twice or lost")

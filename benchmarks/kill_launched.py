@@ -41,6 +41,8 @@ from paradnn.watch import progress_of
 from tests.cluster.ray_cluster import RAY, end_node, ray_head, ray_node
 from tests.cluster.slurm import SEPARATE, slurm
 
+#: Relative frequencies of the victims.
+_VICTIMS = {"driver": 3, "job": 3, "node": 3, "launching": 1}
 #: Share of the moments without a claimed point that are skipped: starts take longer than points.
 _WORKING_SHARE = 0.8
 #: Seconds after which a sweep counts as hanging.
@@ -109,12 +111,12 @@ class Kill:
     Attributes:
         victim: The kind of process.
         unix_ms: Time of the kill in Unix milliseconds.
-        lost: Points that the killed drivers were measuring.
+        drivers: Sweep and number of each driver that ended with it.
     """
 
     victim: str
     unix_ms: float
-    lost: list[str] = field(default_factory=list)
+    drivers: list[tuple[str, str]] = field(default_factory=list)
 
 
 @dataclass
@@ -162,25 +164,23 @@ class Trial:
                     found[process.pid] = process
         return found
 
-    def claims(self) -> list[tuple[str, str, str]]:
-        """Return sweep, driver and point of every run without an outcome that is RUNNING."""
+    def has_claims(self) -> bool:
+        """Return whether a run without an outcome is RUNNING."""
         query = """
-            SELECT s.value, d.value, p.value FROM runs r
+            SELECT count(*) FROM runs r
             JOIN tags k ON k.run_uuid = r.run_uuid AND k.key = 'kind' AND k.value = 'point'
-            JOIN tags s ON s.run_uuid = r.run_uuid AND s.key = 'sweep_id'
-            JOIN tags d ON d.run_uuid = r.run_uuid AND d.key = 'driver'
-            JOIN tags p ON p.run_uuid = r.run_uuid AND p.key = 'point_id'
             WHERE r.status = 'RUNNING' AND r.lifecycle_stage = 'active' AND NOT EXISTS
                 (SELECT 1 FROM tags o WHERE o.run_uuid = r.run_uuid AND o.key = 'outcome')"""
-        return self._rows(query)
+        [[count]] = self._rows(query)
+        return count > 0
 
     def _rows(self, query: str, *values: object) -> list[tuple]:
         with closing(sqlite3.connect(self.folder / "mlflow.db", timeout=60)) as database:
             return database.execute(query, values).fetchall()
 
     def kill_one(self, launching: subprocess.Popen[bytes]) -> None:
-        """Kill a random victim, if it exists, and note the points that it was measuring."""
-        victim = random.choice(("driver", "job", "node", "launching"))
+        """Kill a random victim, if it exists, and note the drivers that end with it."""
+        [victim] = random.choices(list(_VICTIMS), list(_VICTIMS.values()))
         before = self.drivers()
         keys = {}
         for pid, process in before.items():
@@ -210,9 +210,7 @@ class Trial:
         self.kills.append(kill)
         time.sleep(0.5)
         alive = self.drivers()
-        killed = [key for pid, key in keys.items() if pid not in alive]
-        claims = self.claims()
-        kill.lost = [point for sweep, driver, point in claims if (sweep, driver) in killed]
+        kill.drivers = [key for pid, key in keys.items() if pid not in alive]
 
     def check_watch(self) -> None:
         """Note a problem if `watch` counts other points than plain SQL, for any sweep."""
@@ -245,7 +243,7 @@ class Trial:
                     break
                 launching = self.launch(first)
             elif not is_complete and len(self.kills) < self.given.kills:
-                if not self.claims() and random.random() < _WORKING_SHARE:
+                if not self.has_claims() and random.random() < _WORKING_SHARE:
                     continue
                 self.check_watch()
                 self.kill_one(launching)
@@ -268,23 +266,36 @@ class Trial:
 
     def rows(self) -> Iterator[dict[str, object]]:
         """Yield one row per kill."""
-        starts = self._rows(
-            "SELECT p.value, r.start_time FROM runs r JOIN tags p USING (run_uuid) "
-            "WHERE p.key = 'point_id' AND r.lifecycle_stage = 'active'"
-        )
-        for kill in self.kills:
-            waits = []
-            for lost in kill.lost:
-                later = [start for point, start in starts if point == lost and start > kill.unix_ms]
-                if later:
-                    waits.append((min(later) - kill.unix_ms) / 1e3)
-                else:
-                    self.problems.append(f"point {lost} was never measured again")
+        runs = self._rows("""
+            SELECT r.start_time, p.value, s.value, d.value, reason.value FROM runs r
+            JOIN tags p ON p.run_uuid = r.run_uuid AND p.key = 'point_id'
+            JOIN tags s ON s.run_uuid = r.run_uuid AND s.key = 'sweep_id'
+            JOIN tags d ON d.run_uuid = r.run_uuid AND d.key = 'driver'
+            LEFT JOIN tags reason ON reason.run_uuid = r.run_uuid AND reason.key = 'reason'
+            WHERE r.lifecycle_stage = 'active'""")
+        waits: dict[int, list[float]] = {number: [] for number in range(len(self.kills))}
+        for start, point, sweep, driver, reason in runs:
+            if reason != "its driver was killed":
+                continue
+            # The first kill of the driver after the begin of its run.
+            number = next(
+                number
+                for number, kill in enumerate(self.kills)
+                if (sweep, driver) in kill.drivers and kill.unix_ms > start
+            )
+            killed = self.kills[number].unix_ms
+            later = [again for again, other, *_ in runs if other == point and again > killed]
+            if later:
+                waits[number].append((min(later) - killed) / 1e3)
+            else:
+                self.problems.append(f"point {point} was never measured again")
+        for number, kill in enumerate(self.kills):
             yield {
                 "launcher": self.given.launcher,
                 "victim": kill.victim,
-                "lost_points": len(kill.lost),
-                "seconds_until_all_run_again": round(max(waits), 1) if waits else "",
+                "drivers": len(kill.drivers),
+                "lost_points": len(waits[number]),
+                "seconds_until_all_run_again": max(waits[number], default=""),
             }
 
 
