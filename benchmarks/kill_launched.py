@@ -142,7 +142,8 @@ class Trial:
             f"hydra/launcher={self.given.launcher}", f"sweep.drivers={self.given.drivers}",
             f"hydra.sweep.dir={self.folder}/jobs", *self.cluster.overrides,
         ]  # fmt: skip
-        variables = environment(self.folder) | self.cluster.environ
+        # Pages of sweeps take seconds to draw.
+        variables = environment(self.folder) | {"PARADNN_PAGE": "false"} | self.cluster.environ
         return subprocess.Popen(command, cwd=ROOT, env=variables, **_QUIET)
 
     def train_one(self) -> None:
