@@ -310,7 +310,7 @@ def find_metric(frame: pd.DataFrame, name: str) -> str:
 def choose_metric(frame: pd.DataFrame, candidates: Sequence[str] = DEFAULT_METRICS) -> str:
     """Return the first candidate that at least 90% of the ok runs have.
 
-    If there is none, return the candidate that most ok runs have.
+    Otherwise return the candidate that most ok runs have.
 
     Raises:
         ConfigError: no ok run has any of the candidates.

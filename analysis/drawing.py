@@ -1,4 +1,4 @@
-"""Figures of analyses: one look, colours that a name keeps in every figure, a layout for the width.
+"""Figures of analyses: one look, colors that a name keeps in every figure, a layout for the width.
 
 A figure is laid out while it is made. Within `page(width)`, panels are placed below each other if
 they do not fit next to each other, text shrinks to no less than 6 points, and names, legends and
@@ -33,8 +33,8 @@ from analysis.labels import label_with_unit
 from paradnn.families import FAMILIES
 
 #: Okabe and Ito's palette (Color Universal Design, 2008) without yellow, which is too pale on
-#: white. Two dark colours of Tol's muted scheme (2021) precede its black.
-COLOURS = (
+#: white. Two dark colors of Tol's muted scheme (2021) precede its black.
+COLORS = (
     "#0072B2",
     "#D55E00",
     "#009E73",
@@ -46,10 +46,10 @@ COLOURS = (
     "#000000",
 )
 MARKERS = ("o", "s", "^", "D", "v", "P", "h", "<", "X")
-#: A colour map of even lightness, which survives grey print.
+#: A color map of even lightness, which survives gray print.
 SEQUENTIAL = "cividis"
 #: Color of marks without a value, or without a separate color.
-GREY = "#888888"
+GRAY = "#888888"
 #: Width of the page in inches, if the figure is for print.
 _PAGE_WIDTH: ContextVar[float | None] = ContextVar("page_width", default=None)
 _MIN_PANEL_WIDTH = 3.0  # inches on a page
@@ -114,21 +114,21 @@ def families_with(names: Iterable[str]) -> list[str]:
 
 
 def look(name: str | None, among: Sequence[str] = ()) -> dict[str, Any]:
-    """Return colour and marker of a name as arguments for Matplotlib.
+    """Return color and marker of a name as arguments for Matplotlib.
 
-    The marker shifts after each round of colours, so that the pair stays unique.
+    The marker shifts after each round of colors, so that the pair stays unique.
 
     Args:
-        name: the name; None for grey.
+        name: the name; None for gray.
         among: names whose positions decide their looks. A family that is not among them has the
             same look in every figure.
     """
     if name is None:
-        return {"color": GREY, "marker": "o"}
+        return {"color": GRAY, "marker": "o"}
     order = [*among] if name in among else [*FAMILIES, name]
     position = order.index(name)
-    marker = MARKERS[(position + position // len(COLOURS)) % len(MARKERS)]
-    return {"color": COLOURS[position % len(COLOURS)], "marker": marker}
+    marker = MARKERS[(position + position // len(COLORS)) % len(MARKERS)]
+    return {"color": COLORS[position % len(COLORS)], "marker": marker}
 
 
 def names(
@@ -181,7 +181,7 @@ def label_width_chars(width: float, smaller: float) -> int:
 
 
 def legend(drawn: Figure, handles: Sequence[Artist] = (), title: str = "") -> None:
-    """Draw one legend below all panels, in as many columns as fit.
+    """Draw one legend below all panels, with the columns that fit.
 
     Args:
         drawn: the figure.
@@ -282,14 +282,14 @@ def log_ticks(axis: Axis, words: Callable[[float], str] = plain) -> None:
 times = "{:.4g}x".format
 
 
-def colour_bar(
+def color_bar(
     drawn: Figure,
     axes: Sequence[Axes],
     norm: Normalize,
     label: str,
     words: Callable[[float], str] = format_number,
 ) -> None:
-    """Draw the colours of numbers to the right of some panels."""
+    """Draw the colors of numbers to the right of some panels."""
     bar: Any = drawn.colorbar(
         ScalarMappable(norm, SEQUENTIAL), ax=list(axes), fraction=0.04, pad=0.02, aspect=30
     )
@@ -373,17 +373,17 @@ def _wrap(text: str, max_chars: int) -> str:
     return "\n".join(lines)
 
 
-_MAX_LOOKS = 9  # distinct values with a colour and a marker each
+_MAX_LOOKS = 9  # distinct values with a color and a marker each
 
 
 @dataclass(frozen=True)
-class Colouring:
+class Coloring:
     """Colors of the values of a column, the same in every panel.
 
     Attributes:
         label: label of the column.
-        looks: look of each distinct value, in order; empty with a colour map.
-        norm: scale of the colour map; None without one.
+        looks: look of each distinct value, in order; empty with a color map.
+        norm: scale of the color map; None without one.
     """
 
     label: str
@@ -393,7 +393,7 @@ class Colouring:
     def parts(self, values: pd.Series) -> Iterator[tuple[np.ndarray, dict[str, Any]]]:
         """Yield which values (n,) have a look, and that look as arguments of `Axes.scatter`.
 
-        Missing values are grey.
+        Missing values are gray.
         """
         missing = values.isna().to_numpy(dtype=bool)
         if self.norm is not None:
@@ -407,17 +407,17 @@ class Colouring:
         yield missing, look(None)
 
     def explain(self, drawn: Figure, axes: Sequence[Axes]) -> None:
-        """Draw a legend of the figure, or a colour bar next to `axes`."""
+        """Draw a legend of the figure, or a color bar next to `axes`."""
         if self.norm is not None:
-            colour_bar(drawn, axes, self.norm, self.label)
+            color_bar(drawn, axes, self.norm, self.label)
         else:
             legend(drawn, [handle(**how) for how in self.looks.values()], self.label)
 
 
-def colouring(values: pd.Series, name: str) -> Colouring:
-    """Choose the colours of a column.
+def coloring(values: pd.Series, name: str) -> Coloring:
+    """Choose the colors of a column.
 
-    More than nine numbers are coloured along a colour map, which is logarithmic if all are
+    More than nine numbers are colored along a color map, which is logarithmic if all are
     positive. Fewer numbers go from dark to light, and texts through the palette.
 
     Args:
@@ -426,7 +426,7 @@ def colouring(values: pd.Series, name: str) -> Colouring:
     """
     numeric = pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
     if numeric and values.nunique() > _MAX_LOOKS:
-        return Colouring(label_with_unit(name), {}, scale_of(values))
+        return Coloring(label_with_unit(name), {}, scale_of(values))
     levels = sorted(values.dropna().unique())
     looks = {level: look(level, levels) | {"label": str(level)} for level in levels}
     if numeric:
@@ -434,11 +434,11 @@ def colouring(values: pd.Series, name: str) -> Colouring:
         for level, shade in zip(levels, np.linspace(0, 0.95, len(levels)), strict=True):
             words = f"{level:,}" if whole else f"{level:g}"
             looks[level] |= {"color": colormaps[SEQUENTIAL](shade), "label": words}
-    return Colouring(label_with_unit(name), looks, None)
+    return Coloring(label_with_unit(name), looks, None)
 
 
 def scale_of(values: ArrayLike, wide: float = 1.0) -> Normalize:
-    """Return the colour scale of numbers.
+    """Return the color scale of numbers.
 
     Args:
         values: the numbers; infinite and missing ones are ignored.

@@ -28,7 +28,7 @@ def format_number(value: float, unit: str = "", *, share: bool = False, digits: 
 
     Args:
         value: the number. NaN becomes "-".
-        unit: its unit; "1" is no unit.
+        unit: its unit; "1" means no unit.
         share: whether to write it in percent, so that 0.12 becomes "12%".
         digits: significant digits at least. Digits before the decimal point are never dropped.
     """
@@ -66,7 +66,7 @@ def format_setting(value: object) -> str:
 
 
 def format_distinct(*numbers: float) -> list[str]:
-    """Format numbers with three digits, or up to five if fewer do not tell them apart."""
+    """Format numbers with three digits, or up to five if fewer do not distinguish them."""
     distinct = len({f"{number:.5g}" for number in numbers})
     texts: list[str] = []
     for digits in (3, 4, 5):
@@ -88,7 +88,7 @@ def format_with_interval(
     """Format a value with its 95% interval, such as "5.3x (95% CI 3.9x to 7.2x)".
 
     Args:
-        estimate: the value and the ends of its interval. If an end is not finite, the value stands
+        estimate: the value and the ends of its interval. If an end is not finite, the value is shown
             alone.
         format_value: formats a number.
         note: text within the brackets, behind the interval.

@@ -327,15 +327,15 @@ _MARGIN = 1.2  # inches of a panel for labels and title
 _MAX_NARROW = 6  # cells across a map that fits next to another
 _LIGHT = 0.45  # luminance of a cell above which its text is black
 _LUMINANCE = (0.2126, 0.7152, 0.0722)  # of red, green and blue (ITU-R BT.709)
-_LOGARITHMIC_RATIO = 30.0  # of the largest to the smallest value, for logarithmic colours
+_LOGARITHMIC_RATIO = 30.0  # of the largest to the smallest value, for logarithmic colors
 
 
 def draw_heat_maps(maps: HeatMaps) -> drawing.Figure:
     """Draw a map for each family and device.
 
     Cells show their median; "2/5 OOM" below it means that two of five points did not fit. Cells
-    without points are empty. Colours are logarithmic if values differ by more than a factor of 30.
-    On a page too narrow for the numbers of cells, colours alone show them.
+    without points are empty. Colors are logarithmic if values differ by more than a factor of 30.
+    On a page too narrow for the numbers of cells, colors alone show them.
     """
     named_cells = list(maps.maps())
     values = maps.cells["value"]
@@ -358,14 +358,14 @@ def draw_heat_maps(maps: HeatMaps) -> drawing.Figure:
         drawing.names(axes.xaxis, maps.x.labels)
         drawing.names(axes.yaxis, maps.y.labels)
         axes.tick_params(length=0)
-        # The colour bar needs room as well.
+        # The color bar needs room as well.
         note = drawing.filled(maps.notes[name], drawing.cell(axes)[0] - 1.6)
         drawing.finish(axes, f"{name}\n{note}", label(maps.x.column), label(maps.y.column))
         axes.grid(False)
     if values.notna().any():
         metric = label(maps.metric) if as_share else label_with_unit(maps.metric)
         text = f"{metric}, median of a cell"
-        drawing.colour_bar(
+        drawing.color_bar(
             figure, panels, norm, text, lambda value: format_number(value, share=as_share)
         )
     handles = _legend_handles(maps)
@@ -402,7 +402,7 @@ def _draw_cell(
     Args:
         axes: the panel.
         cell: a row of `HeatMaps.cells`.
-        norm: scale of the colours.
+        norm: scale of the colors.
         as_share: whether the value is written in percent.
         text_width: inches for text; 0 for none.
     """

@@ -1,4 +1,4 @@
-"""What would decide an undecided comparison: how many more runs, how long they take, the command."""
+"""Further runs that would decide an undecided comparison: their number, duration and command."""
 
 from __future__ import annotations
 

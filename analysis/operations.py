@@ -55,7 +55,7 @@ _COLUMNS = [
     "verdict",
     "drawn",
 ]
-_MAX_TYPES = 8  # with a colour of their own
+_MAX_TYPES = 8  # with their own color
 _MIN_STATED_SHARE = 5e-4  # of time that is stated although no verdict is known
 
 
@@ -507,7 +507,7 @@ def _draw_marks(
 
 
 def _type_looks(weights: pd.Series) -> Iterator[_TypeLook]:
-    """Yield the looks of all types; if there are many, the last ones share a grey look.
+    """Yield the looks of all types; if there are many, the last ones share a gray look.
 
     Args:
         weights: weight of each type, the largest first.

@@ -35,9 +35,14 @@ def unit_option() -> Any:
     )
 
 
-def column_option(default: Any, text: str, metavar: str = "COLUMN") -> Any:
-    """Return an option whose value names columns."""
-    return option(default, text, metavar=metavar, names="columns")
+def column_option(default: Any, text: str, metavar: str = "COLUMN", **settings: Any) -> Any:
+    """Return an option whose value names columns; see `Argument.metadata` for the settings."""
+    return option(default, text, metavar=metavar, names="columns", **settings)
+
+
+def color_option(text: str) -> Any:
+    """Return the option for the column that colors the marks of a figure."""
+    return column_option(None, text, "C", aliases=("--colour",))
 
 
 def metric_option(purpose: str) -> Any:
@@ -60,8 +65,8 @@ class Argument(NamedTuple):
         pairs: whether values are KEY=VALUE.
         choices: the allowed values; empty for any.
         metadata: what `option` recorded: `help`, bounds, `metavar`, `positional`, `group` (heading
-            in --help), `shared` (whether another class adds the flag) and `names` (whether values
-            name "columns", or "conditions" on columns).
+            in --help), `shared` (whether another class adds the flag), `names` (whether values name
+            "columns", or "conditions" on columns) and `aliases` (other flags of the argument).
     """
 
     name: str
@@ -115,7 +120,8 @@ class Argument(NamedTuple):
             return
         if self.kind is not bool:
             settings["required"] = self.default is dataclasses.MISSING
-        parser.add_argument(self.flag, default=None, dest=self.name, **settings)
+        aliases = self.metadata.get("aliases", ())
+        parser.add_argument(self.flag, *aliases, default=None, dest=self.name, **settings)
 
     def _value_settings(self) -> dict[str, Any]:
         """Return the settings of argparse for an argument that takes values."""

@@ -81,7 +81,7 @@ from paradnn.statistics.sessions import (
     BY_CHANCE,
     family_slope,
     find_speed_steps,
-    levelled_component,
+    leveled_component,
 )
 from paradnn.statistics.variances import moderate_variances, rarer_level
 from paradnn.store.metrics import metric as registered
@@ -113,7 +113,7 @@ _RATE, _STEP = (
 )
 _RATES = ("examples_per_second", "flops_per_second", "flops_utilization", "flops_utilization_spec")
 #: Metric -> the same metric at the machine's reference speed.
-LEVELLED = {
+LEVELED = {
     "examples_per_second": "examples_per_second_at_reference",
     "step_time_ms": "step_time_at_reference_ms",
 }
@@ -127,7 +127,7 @@ _CAN_BE = {
 _WITHIN = {
     "step_time_ms": ((_STEP, 1), (_RATE, -1)),
     **dict.fromkeys(_RATES, ((_RATE, 1), (_STEP, -1))),
-    **{name: (((name, *interval_names(name)), 1),) for name in LEVELLED.values()},
+    **{name: (((name, *interval_names(name)), 1),) for name in LEVELED.values()},
 }
 
 
@@ -158,9 +158,9 @@ def pair(
     """
     sign = 1.0 if direction(metric) == "higher" else -1.0
     _require_sides(a, b, metric)
-    metric = levelled(a, b, metric)
+    metric = leveled(a, b, metric)
     finished = [_finished(side) for side in (a, b)]
-    if metric in LEVELLED.values():
+    if metric in LEVELED.values():
         finished = [_by_family_slope(side, pd.concat(finished), metric, sign) for side in finished]
     usable = [side[_positive(side[metric])] for side in finished]
     of = [families(side) for side in usable]
@@ -214,8 +214,8 @@ def require_like_sessions(pairs: pd.DataFrame, family: str) -> None:
         rows = evidence.family == family
     schedule = evidence.schedule.select(rows)
     sessions = [len(np.unique(schedule.session[schedule.side == number])) for number in (0, 1)]
-    is_levelled = family in evidence.levelled
-    if schedule.session_weight > _SHARED_WEIGHT and max(sessions) > 1 and not is_levelled:
+    is_leveled = family in evidence.leveled
+    if schedule.session_weight > _SHARED_WEIGHT and max(sessions) > 1 and not is_leveled:
         raise InsufficientData(
             "its points were measured in several sessions, which may differ as much as they do"
         )
@@ -231,25 +231,25 @@ def direction(metric: str) -> str:
         better = registered(metric).better
     except KeyError:
         raise ConfigError(
-            "metric", metric, "is no registered metric", "see paradnn/store/metrics.py"
+            "metric", metric, "is not a registered metric", "see paradnn/store/metrics.py"
         ) from None
     if better is None:
         raise ConfigError(
             "metric",
             metric,
-            "is neither better high nor low",
+            "has no better direction",
             "choose for example examples_per_second",
         )
     return better
 
 
-def levelled(a: pd.DataFrame, b: pd.DataFrame, metric: str) -> str:
+def leveled(a: pd.DataFrame, b: pd.DataFrame, metric: str) -> str:
     """Return the name of a metric of speed at the machine's reference speed, if it is usable.
 
     It is usable if all runs of both sides have it, report plausible machine speeds and are from one
     environment. Otherwise it is the metric itself: two machines have two references.
     """
-    name = LEVELLED.get(metric, "")
+    name = LEVELED.get(metric, "")
     ok = [_finished(side) for side in (a, b)]
     places = {
         place
@@ -438,7 +438,7 @@ def _match(a: pd.DataFrame, b: pd.DataFrame, on: Sequence[str] | None = None) ->
                     found.runs.loc[(found.side == side) & np.isin(found.point, found.both), column]
                 )
             )
-            problem = "are no replicates of one point, and the other side does not separate them"
+            problem = "are not replicates of one point, and the other side does not separate them"
             raise ConfigError(
                 f"runs of {'AB'[side]}", f"{column} = {values}", problem, f"choose one {column}"
             )
@@ -596,7 +596,7 @@ def _evidence(
     """Return what the ratios rest on, for `Contrast`."""
     schedule = measured.schedule
     interaction: dict[str, Effect] = {}
-    levelled: dict[str, Component] = {}
+    leveled: dict[str, Component] = {}
     speed_change: dict[str, float] = {}
     for name in dict.fromkeys(measured.family):
         mine = measured.family == name
@@ -605,9 +605,9 @@ def _evidence(
         if shared is not None:
             interaction[name] = shared
         speed_change[name] = math.expm1(float(np.ptp(measured.shift[mine])))
-        if metric in LEVELLED.values() and part.session_weight > _SHARED_WEIGHT:
+        if metric in LEVELED.values() and part.session_weight > _SHARED_WEIGHT:
             runs = found.runs.iloc[measured.rows[mine]]
-            levelled[name] = levelled_component(runs, part.side == 0)
+            leveled[name] = leveled_component(runs, part.side == 0)
     family = found.points["family"].fillna("").astype(str).to_numpy()
     selection = {}
     for name, loss in losses.items():
@@ -628,7 +628,7 @@ def _evidence(
         freedom=np.array([side["degrees"].to_numpy() for side in sides]),
         data_freedom=np.array([side["data_degrees"].to_numpy() for side in sides]),
         interaction=interaction,
-        levelled=levelled,
+        leveled=leveled,
         selection=selection,
         lost={name: loss.lost for name, loss in losses.items()},
         missing=missing,
@@ -838,10 +838,10 @@ def _within(frame: pd.DataFrame, metric: str) -> tuple[np.ndarray, np.ndarray]:
     for names, sign in _WITHIN.get(metric, ()):
         if set(names) <= set(frame.columns):
             with np.errstate(divide="ignore", invalid="ignore"):
-                centre, bottom, top = (
+                center, bottom, top = (
                     np.log(frame[name].to_numpy(dtype="float64")) for name in names
                 )
-            reach = np.array([np.maximum(centre - bottom, 0), np.maximum(top - centre, 0)])[::sign]
+            reach = np.array([np.maximum(center - bottom, 0), np.maximum(top - center, 0)])[::sign]
             found = np.where(np.isfinite(found), found, np.where(np.isfinite(reach), reach, np.nan))
     return found[0], found[1]
 
@@ -908,7 +908,7 @@ def _point_component(evidence: Evidence) -> Component:
     weights = evidence.schedule.point_weights().reindex(evidence.point).to_numpy()
     of_point = pd.Series(evidence.family).groupby(evidence.schedule.point).first()
     family = of_point.reindex(evidence.point).to_numpy()
-    weights = np.where(pd.Series(family).isin(evidence.levelled), 0.0, weights)
+    weights = np.where(pd.Series(family).isin(evidence.leveled), 0.0, weights)
     parts = [*sides, Component(weights * evidence.session.variance, evidence.session.freedom)]
     effects = [
         effect
@@ -916,7 +916,7 @@ def _point_component(evidence: Evidence) -> Component:
         if effect.name != "sessions"
     ]
     parts.extend(effect.component for effect in effects)
-    for known in (evidence.interaction, evidence.levelled):
+    for known in (evidence.interaction, evidence.leveled):
         if known:
             variances = [getattr(known.get(name), "variance", 0.0) for name in family]
             freedoms = [getattr(known.get(name), "freedom", np.inf) for name in family]

@@ -28,7 +28,7 @@ def draw_ratios(
 ) -> drawing.Figure:
     """Draw the ratio of every point, from the smallest to the largest.
 
-    The marks are coloured by family if there are several, else by batch size if it varies.
+    The marks are colored by family if there are several, else by batch size if it varies.
 
     Args:
         pairs: One row per point: the columns of its configuration, `speedup` and its 95% interval
@@ -40,7 +40,7 @@ def draw_ratios(
         differing: Columns that set the sides apart, see `point_names`.
     """
     ordered = pairs.sort_values("speedup", kind="stable", ignore_index=True)
-    shades = _colouring(ordered)
+    shades = _coloring(ordered)
     known = [end for end in mean if end is not None and np.isfinite(end) and end > 0]
     if len(ordered) <= _MAX_NAMED:
         figure, (axes,) = drawing.panels(1, 8.0, 1.3 + 0.28 * len(ordered))
@@ -72,14 +72,14 @@ def draw_ratios(
 
 
 def _draw_marks(
-    axes: drawing.Axes, pairs: pd.DataFrame, shades: drawing.Colouring, *, is_named: bool
+    axes: drawing.Axes, pairs: pd.DataFrame, shades: drawing.Coloring, *, is_named: bool
 ) -> None:
     """Draw the ratios of sorted pairs with their intervals.
 
     Args:
         axes: The panel.
         pairs: The pairs, sorted by their ratio.
-        shades: The colours of the marks.
+        shades: The colors of the marks.
         is_named: Whether each pair has a row; else each has a column.
     """
     places = np.arange(len(pairs))
@@ -95,7 +95,7 @@ def _draw_marks(
         drawing.marks(axes, pairs["speedup"], places, x_ends=ends, **bars)
     else:
         drawing.marks(axes, places, pairs["speedup"], y_ends=ends, **bars)
-    for is_part, how in shades.parts(pairs[_colour_column(pairs)]):
+    for is_part, how in shades.parts(pairs[_color_column(pairs)]):
         ratios = pairs["speedup"][is_part]
         if is_named:
             axes.scatter(ratios, places[is_part], s=26, zorder=2, edgecolors="none", **how)
@@ -103,19 +103,19 @@ def _draw_marks(
             axes.scatter(places[is_part], ratios, s=14, zorder=2, edgecolors="none", **how)
 
 
-def _colouring(pairs: pd.DataFrame) -> drawing.Colouring:
-    """Return the colours of the marks; a family has the same colour in every figure."""
-    column = _colour_column(pairs)
-    shades = drawing.colouring(pairs[column], column)
+def _coloring(pairs: pd.DataFrame) -> drawing.Coloring:
+    """Return the colors of the marks; a family has the same color in every figure."""
+    column = _color_column(pairs)
+    shades = drawing.coloring(pairs[column], column)
     if column != "family":
         return shades
     families = drawing.families_with(pairs[column])
     looks = {name: drawing.look(name, families) | {"label": name} for name in shades.looks}
-    return drawing.Colouring(shades.label, looks, None)
+    return drawing.Coloring(shades.label, looks, None)
 
 
-def _colour_column(pairs: pd.DataFrame) -> str:
-    """Return the column that colours the marks."""
+def _color_column(pairs: pd.DataFrame) -> str:
+    """Return the column that colors the marks."""
     has_batch_sizes = "batch_size" in pairs and pairs["batch_size"].nunique() > 1
     if pairs["family"].nunique() == 1 and has_batch_sizes:
         return "batch_size"

@@ -62,7 +62,7 @@ class Analysis(Generic[OptionsT, ResultT]):
         summary: one line for the list of commands.
         example: a command line for --help.
         description: text of --help; by default the module's docstring after its first colon.
-        gate: what the analysis takes runs for.
+        gate: purpose for which the quality gate selects runs.
         title: heading in the report.
         reading: one or two sentences on how to read the result.
         section: whether the report has a section per system, one for all systems, or one per pair

@@ -416,7 +416,7 @@ def draw_roofs(
         axes: the panel.
         points: the points that the scales include, with arithmetic_intensity and flops_per_second.
         roof: the roof, drawn in black.
-        others: roofs of the same device at other precisions, drawn in grey.
+        others: roofs of the same device at other precisions, drawn in gray.
     """
     intensity = points["arithmetic_intensity"]
     ridges = [each.ridge for each in (roof, *others) if each.ridge is not None]
@@ -427,10 +427,10 @@ def draw_roofs(
     other_look = {"color": "#bbbbbb", "linewidth": 1.0, "linestyle": "--", "zorder": 0.5}
     for each in others:
         _draw_ceilings(axes, each, (left, right), other_look)
-    look = {"color": drawing.COLOURS[-1], "linewidth": 1.6, "zorder": 3}
+    look = {"color": drawing.COLORS[-1], "linewidth": 1.6, "zorder": 3}
     _draw_ceilings(axes, roof, (left, right), look)
     if roof.ridge is not None and roof.peak is not None:
-        color = drawing.COLOURS[-1]
+        color = drawing.COLORS[-1]
         axes.plot(roof.ridge, roof.peak, marker="|", markersize=12, color=color, zorder=3)
     lowest = float(points["flops_per_second"].min())
     highest = max([points["flops_per_second"].max(), *peaks])

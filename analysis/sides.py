@@ -16,7 +16,7 @@ from analysis.format import format_distinct, format_number
 from analysis.lazy import drawing, np, pd
 from analysis.more_runs import describe_more_runs
 from analysis.options import Options, arguments, column_option, option, unit_option
-from analysis.pairing import LEVELLED
+from analysis.pairing import LEVELED
 from analysis.point_names import with_point_names
 from analysis.result import AnalysisAnswer, AnswerVerdict, Result, joined
 from analysis.store.conditions import filter_by_text, parse_condition, possible_texts
@@ -182,7 +182,7 @@ class Sides:
                 "the ratios include these effects."
             )
         metric = attrs["metric"]
-        if metric in LEVELLED.values():
+        if metric in LEVELED.values():
             yield (
                 "Speeds are at one speed of the machine, which was measured next to every run "
                 f"({metric})."
@@ -191,7 +191,7 @@ class Sides:
         for key, name in (("a", name_a), ("b", name_b)):
             count = attrs[f"unusable_{key}"]
             if count:
-                yield f"Left out: {counted(count, 'ok run')} of {name} without a {metric} above zero."
+                yield f"Omitted: {counted(count, 'ok run')} of {name} without a {metric} above zero."
         if attrs["disjoint"]:
             values = _format_values(attrs["disjoint"])
             yield f"No value is shared in {values}: choose runs that agree there."
@@ -199,7 +199,7 @@ class Sides:
             yield self._describe_unpaired(pairs, noun)
         for column, count in attrs["mixed"].items():
             yield (
-                f"Left out: {counted(count, 'point')} of both with runs that differ in {column} "
+                f"Omitted: {counted(count, 'point')} of both with runs that differ in {column} "
                 f"on one side alone; choose one {column}."
             )
         for name, side in ((name_a, self.a), (name_b, self.b)):
@@ -663,8 +663,8 @@ def rare_event_caveat(points: int) -> Iterator[str]:
         share = 1 - 0.05 ** (1 / points)
     if share >= _RARE_SHARE:
         yield (
-            f"What happens to fewer than {format_number(share, share=True)} of points, such as a long "
-            f"wait, may have happened to none of these {points} (95%): no interval holds it."
+            f"An event that affects fewer than {format_number(share, share=True)} of points, such as a "
+            f"long wait, may be absent from these {points} (95% confidence); no interval covers it."
         )
 
 

@@ -178,7 +178,7 @@ def reply_of(found: AnalysisAnswer | None, truth: float) -> Reply:
     """Return an answer about two sides as a reply."""
     if found is None:
         return Reply("", truth=truth)
-    # Ratios that equal 1 up to rounding are no direction.
+    # Ratios that equal 1 up to rounding have no direction.
     rounded = round(truth, 9)
     return Reply(
         verdict=found.verdict or "",

@@ -62,7 +62,7 @@ Timed = tuple[Operation, float]
 
 
 @dataclass(frozen=True)
-class Labelled:
+class Labeled:
     """A timed model.
 
     Attributes:
@@ -110,7 +110,7 @@ def _other(kind: str, rows: int, width: int) -> Operation:
     )
 
 
-def labelled_models(folder: Path, gpu: str = GPU) -> Iterator[Labelled]:
+def labeled_models(folder: Path, gpu: str = GPU) -> Iterator[Labeled]:
     """Return unfused models on this one GPU that have a list of operations."""
     root = folder / _ROOT
     device = gpu.replace(" ", "_")
@@ -127,7 +127,7 @@ def labelled_models(folder: Path, gpu: str = GPU) -> Iterator[Labelled]:
             predicted = json.loads(published.read_text())["e2e_latency"]
         else:
             predicted = math.nan
-        yield Labelled(label.stem, told["e2e_latency"] / 1e3, predicted / 1e3, products, others)
+        yield Labeled(label.stem, told["e2e_latency"] / 1e3, predicted / 1e3, products, others)
 
 
 def _operations(
@@ -263,7 +263,7 @@ def models(folder: Path, gpu: str, most: int) -> list[dict[str, object]]:
         for kind, fit in fits.items()
     }  # fmt: skip
     rows: list[dict[str, object]] = []
-    for model in labelled_models(folder, gpu):
+    for model in labeled_models(folder, gpu):
         named = (
             ("products", model.products, ""),
             ("others", model.others, "are taken for kernels alone"),

@@ -68,7 +68,7 @@ class Known:
 
 @dataclass(frozen=True)
 class Sizes:
-    """n points, some of which ran out of memory.
+    """n points; some ran out of memory.
 
     Attributes:
         sizes: (n, k) sizes.

@@ -116,8 +116,8 @@ def combine(starts: Sequence[Sequence[float]]) -> Ratio:
     - 1) sd / sqrt(S) over the S starts, and sqrt(sum of squares) / S of the half widths of the
     single starts. One start has only the second; fewer than six rounds have none.
     """
-    centres = [math.log(statistics.median(ratios)) for ratios in starts]
-    centre = statistics.fmean(centres)
+    centers = [math.log(statistics.median(ratios)) for ratios in starts]
+    center = statistics.fmean(centers)
     count = len(starts)
     halves = []
     for ratios in starts:
@@ -125,9 +125,9 @@ def combine(starts: Sequence[Sequence[float]]) -> Ratio:
         halves.append(math.log(interval[1] / interval[0]) / 2 if interval else math.inf)
     half = math.sqrt(sum(own**2 for own in halves)) / count
     if count > 1:
-        low, high = mean_interval([math.exp(each) for each in centres])
+        low, high = mean_interval([math.exp(each) for each in centers])
         half = max(half, math.log(high / low) / 2)
-    return Ratio(math.exp(centre), math.exp(centre - half), math.exp(centre + half))
+    return Ratio(math.exp(center), math.exp(center - half), math.exp(center + half))
 
 
 def differences(found: Mapping[str, Ready]) -> str | None:

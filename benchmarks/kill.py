@@ -139,7 +139,7 @@ def kill(driver: Driver, target: str) -> list[str]:
             for child in process.children(recursive=True):
                 with contextlib.suppress(
                     psutil.NoSuchProcess
-                ):  # a worker is one whose parent is no worker
+                ):  # a worker is a process whose parent is not a worker
                     is_worker = [
                         "paradnn.worker" in each.cmdline()
                         for each in (child, child.parent() or process)

@@ -43,8 +43,8 @@ def two(): work()
 def test_one(benchmark): benchmark(one)
 def test_two(benchmark): benchmark(two)
 """
-_NEIGHBOUR = "import random, time\nwhile True:\n e = time.time() + random.uniform(1, 5)\n while time.time() < e: pass\n"
-_NEIGHBOUR += " time.sleep(random.uniform(1, 5))\n"
+_NEIGHBOR = "import random, time\nwhile True:\n e = time.time() + random.uniform(1, 5)\n while time.time() < e: pass\n"
+_NEIGHBOR += " time.sleep(random.uniform(1, 5))\n"
 MODEL = [
     "model=fc",
     "model.layers=4",
@@ -176,7 +176,7 @@ def main() -> None:
             for name, nodes in (("equal models", 512), ("a model of 3.2% more FLOPs", 524)):
                 sides = f"model.nodes={nodes}", "model.nodes=512"
                 tools[name] = partial(ours, *sides, seconds)
-        others = [subprocess.Popen([sys.executable, "-c", _NEIGHBOUR]) for _ in range(given.busy)]
+        others = [subprocess.Popen([sys.executable, "-c", _NEIGHBOR]) for _ in range(given.busy)]
         found: dict[str, list[Found]] = defaultdict(list)
         try:
             for _ in range(given.trials):

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import artifact, runs, save, train
-from paradnn.session.measured import summarise
+from paradnn.session.measured import summarize
 
 CNN = "model.filters: 16, model.image_size: 64, batch_size: 16"
 RNN = "model.embedding_size: 200, batch_size: 64"
@@ -85,18 +85,18 @@ def _rows(
     total = defaultdict(list)
     for family, own in families.items():
         everything = [measured[run["run_id"]] for run in own]
-        centre = statistics.median(
+        center = statistics.median(
             statistics.median(steps) for entry in everything for _, steps in entry
         )
         for count in range(1, max(map(len, everything)) + 1):
             found = [
-                summarise([steps for _, steps in entry[:count]])
+                summarize([steps for _, steps in entry[:count]])
                 for entry in everything
                 if len(entry) >= count
             ]
             known = [entry for entry in found if entry.low is not None and entry.high is not None]
-            covered = [entry.low <= centre <= entry.high for entry in known]
-            widths = [(entry.high - entry.low) / 2 / centre for entry in known]
+            covered = [entry.low <= center <= entry.high for entry in known]
+            widths = [(entry.high - entry.low) / 2 / center for entry in known]
             seconds = statistics.median(_seconds(run, count) for run in own)
             total[count] += zip(covered, widths, strict=True)
             between = [entry.between_cv for entry in found if entry.between_cv is not None]

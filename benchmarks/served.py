@@ -103,7 +103,7 @@ def expressed(told: Mapping[str, Any], config: Mapping[str, Any], atlas: Atlas) 
     count = config.get("num_local_experts") or config.get("num_experts")
     chosen = config.get("num_experts_per_tok")
     inner = config.get("moe_intermediate_size") or config["intermediate_size"]
-    normalised = config.get("use_qk_norm") or config["model_type"].startswith("qwen3")
+    normalized = config.get("use_qk_norm") or config["model_type"].startswith("qwen3")
     windows = Counter(config["sliding_window"] if kind.startswith("sliding") else 0
                       for kind in config.get("layer_types") or ["full"] * layers)  # fmt: skip
     batch = int(told["batch_size"])
@@ -180,7 +180,7 @@ def expressed(told: Mapping[str, Any], config: Mapping[str, Any], atlas: Atlas) 
                     "all_reduce")  # fmt: skip
         part = find_hardware(device)
         moved = 4 * tokens * hidden / (part.bandwidth if part and part.bandwidth else 3e12)
-        row.small[phase] += layers * (_SMALL + 2 * bool(normalised)) * (_KERNEL + moved)  # type: ignore[assignment]
+        row.small[phase] += layers * (_SMALL + 2 * bool(normalized)) * (_KERNEL + moved)  # type: ignore[assignment]
         last = batch if phase == "step" else 1
         row.add(
             phase,

@@ -1003,7 +1003,7 @@ PLACES: dict[str, tuple[str, Callable[[Random, np.ndarray], np.ndarray | float]]
         "12% slower after the first third of a sweep",
         lambda _, place: -0.12 * (place > 54),
     ),
-    "neighbour": (
+    "neighbor": (
         "20% slower for a quarter of a sweep",
         lambda random, place: -0.2 * (np.abs(place - random.integers(20, 142)) <= 20),
     ),

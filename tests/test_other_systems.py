@@ -41,7 +41,7 @@ NOT_ON_WINDOWS = {
     socket: "AF_UNIX",
 }
 MODULES_NOT_ON_WINDOWS = ("fcntl", "grp", "pty", "pwd", "resource", "syslog", "termios", "tty")
-#: Packages that ours use, which have code of their own for each system.
+#: Packages that ours use and that have separate code for each system.
 OTHERS = (
     "concurrent.futures.process",
     "ctypes.util",

@@ -425,7 +425,7 @@ def _draw_box(axes: drawing.Axes, row: Mapping[Any, Any], position: int, color: 
         boxprops={"facecolor": color, "alpha": 0.55, "edgecolor": "#333333"},
         whiskerprops={"color": _DARK},
         capprops={"color": _DARK},
-        medianprops={"color": drawing.COLOURS[-1], "linewidth": 1.8},
+        medianprops={"color": drawing.COLORS[-1], "linewidth": 1.8},
     )
 
 

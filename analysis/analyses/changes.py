@@ -33,7 +33,7 @@ from paradnn.store.files import read_json
 _MINIMUM_SESSIONS = 8
 #: Sessions that each side of a change needs.
 _MINIMUM_SEGMENT = 3
-#: Probability, over all series, of a change that is none.
+#: Probability of a false change over all series.
 _FALSE_ALARM_RATE = 0.05
 _PERMUTATIONS = 999
 #: Array elements that a batch of permutations may take.
@@ -62,7 +62,7 @@ class ChangesOptions(Options):
 def _read_history(options: ChangesOptions) -> pd.DataFrame | None:
     """Read the gates of --history as runs, one session each; None without the option.
 
-    A series is one command, metric and base. The machine is no part of a series: each gate runs
+    A series is one command, metric and base. The machine is not part of a series: each gate runs
     both sides on the same machine, so ratios from different machines are comparable.
 
     Raises:

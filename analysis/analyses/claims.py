@@ -48,7 +48,7 @@ class ClaimsOptions(Options):
 
 #: How to read the numbers of the checks.
 _INTERVALS = (
-    "Intervals are 95% for each check by itself, on the measured points; those of trends and "
+    "Intervals are 95% for each check alone, on the measured points; those of trends and "
     "rankings take models and batch sizes as a sample. An interval that holds both sides of a claim "
     "leaves it undecided."
 )
@@ -193,8 +193,8 @@ def draw_claims(verdicts: Sequence[ClaimVerdict]) -> drawing.Figure:
     for each, name in zip(axes, order, strict=False):
         _panel(each, name, panels[name])
     handles: list[Any] = [
-        drawing.handle(answer.value, marker=marker, color=drawing.COLOURS[colour], linestyle="-")
-        for answer, (marker, colour) in _LOOKS.items()
+        drawing.handle(answer.value, marker=marker, color=drawing.COLORS[color], linestyle="-")
+        for answer, (marker, color) in _LOOKS.items()
     ]
     none = [verdict.claim.id for verdict in verdicts if not verdict.measured]
     handles.append(drawing.Patch(color=_ASKED, label="what the claim asks for"))
@@ -240,9 +240,9 @@ def _panel(axes: drawing.Axes, name: str, rows: Sequence[tuple[str, CheckFinding
         start, value, end, left, right = ends[place]
         if right > left:
             axes.barh(place, right - left, 0.84, left, color=_ASKED, linewidth=0, zorder=0)
-        marker, colour = _LOOKS[one.answer]
-        axes.plot((start, end), (place, place), color=drawing.COLOURS[colour], linewidth=1.4)
-        axes.plot(value, place, marker, color=drawing.COLOURS[colour], markersize=6)
+        marker, color = _LOOKS[one.answer]
+        axes.plot((start, end), (place, place), color=drawing.COLORS[color], linewidth=1.4)
+        axes.plot(value, place, marker, color=drawing.COLORS[color], markersize=6)
     drawing.names(axes.yaxis, [label for label, _ in rows], smaller=1.2)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     logs = {"x": drawing.times} if name == "ratio" else None

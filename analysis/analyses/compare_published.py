@@ -4,7 +4,7 @@ The number of a platform is what was published for the same step, else a predict
 interval. Measured points that differ in a setting which changes their operations, such as the
 precision or the compile mode, are never pooled. Eager runs are omitted if the same model was also
 measured compiled, since published platforms ran compiled graphs. A number of another precision is
-used only if the platform has none of the same precision, and is summarized separately.
+used only if the platform has no step of the same precision, and is summarized separately.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`figure-of-merit`: summarise a suite by one number per platform, the harmonic mean of its rates.
+"""`figure-of-merit`: summarize a suite by one number per platform, the harmonic mean of its rates.
 
 The suite is the set of points that --where and --family select and that all platforms measured. The
 figure of merit is the ratio of a platform's harmonic mean to that of the baseline.
@@ -169,7 +169,7 @@ def _nodes(given: Sequence[tuple[str, str]], sides: Sequence[str]) -> dict[str, 
     nodes = dict.fromkeys(sides, 1.0)
     for name, text in given:
         if name not in nodes:
-            raise ConfigError("--nodes", name, "is no side", f"choose of {', '.join(sides)}")
+            raise ConfigError("--nodes", name, "is not a side", f"choose one of {', '.join(sides)}")
         (nodes[name],) = _positive_numbers("--nodes", name, text)
     return nodes
 
@@ -205,7 +205,7 @@ def _from_work(options: FigureOfMeritOptions) -> Result:
     hours = {name: _positive_numbers("--work", name, text) for name, text in options.work}
     first = options.baseline if options.baseline is not None else next(iter(hours))
     if first not in hours:
-        raise ConfigError("--baseline", first, "has no --work", f"choose of {', '.join(hours)}")
+        raise ConfigError("--baseline", first, "has no --work", f"choose one of {', '.join(hours)}")
     hours = {first: hours[first]} | hours
     nodes = _nodes(options.nodes, list(hours))
     for name, values in hours.items():
@@ -254,8 +254,8 @@ def _sides(
         raise ConfigError(
             "--metric",
             metric,
-            "is no rate",
-            "choose one that is better high, as examples_per_second",
+            "is not a rate",
+            "choose a metric of which more is better, such as examples_per_second",
         )
     if metric in frame:
         runs = frame[is_ok(frame) & frame[by].notna() & (frame[metric] > 0)]
@@ -290,7 +290,7 @@ def _means(rows: Sequence[Mapping[str, Any]], unit: str) -> Iterator[Paragraph]:
         mean = format_number(row["mean_ratio"], digits=4)
         yield Paragraph(
             f"{words}, {format_mean(row, 'merit', more=f' times {base}')}.",
-            (f"The arithmetic mean of the points' ratios, {mean}, is no ratio of times.",),
+            (f"The arithmetic mean of the points' ratios, {mean}, is not a ratio of times.",),
         )
 
 

@@ -78,8 +78,8 @@ class FrontierOptions(Options):
     price: tuple[str, ...] = price_option("cost becomes a quantity to choose by")
     limit: tuple[tuple[str, str], ...] = option(
         (),
-        "what a metric may be at most (at least where more is better), such as latency_p99_ms=15, repeatable: says "
-        "which choice to take",
+        "recommend a choice that keeps a limit, such as latency_p99_ms=15: a maximum, or a minimum if more is "
+        "better; repeatable",
         metavar="METRIC=VALUE",
         several="repeat",
     )
@@ -103,7 +103,7 @@ def _shown(frame: pd.DataFrame) -> Iterator[SectionSpec]:
     order=150,
     title="What to choose",
     reading=(
-        "The line joins what no other choice beats. Filled: surely so; hollow: undecided; grey: beaten."
+        "The line joins the choices on the frontier. Filled: no other can be better; hollow: undecided; gray: beaten."
     ),
     list_sections=_shown,
 )
@@ -145,7 +145,7 @@ def _number(name: str, value: str) -> float:
         number = math.nan
     if not math.isfinite(number):
         raise ConfigError(
-            "--limit", f"{name}={value}", "is no number", "write for example latency_p99_ms=15"
+            "--limit", f"{name}={value}", "is not a number", "write for example latency_p99_ms=15"
         )
     return number
 
@@ -174,7 +174,7 @@ def _told(
         yield Paragraph(f"{counted(len(rest), 'further task')} of {sizes} choices: see the table.")
     if not limits:  # about half of the choices keep a limit at the median
         limit = f"{written[0].y}={written[0].table[written[0].y].median():.3g}"
-        yield Paragraph(f"To be told which to choose, say what you need, such as --limit {limit}.")
+        yield Paragraph(f"To get a recommendation, state a requirement, such as --limit {limit}.")
     yield Paragraph(
         "A choice is beaten if another is shown to beat it, and on the frontier if none can; "
         "otherwise it is undecided. All of these statements hold at once with 95%."
@@ -203,12 +203,12 @@ def _answer(
 
 def _best(one: Frontier, currency: str) -> str:
     """Name the best choice in either quantity, as measured, in a sentence."""
-    told = []
+    best = []
     for name, other in ((one.x, one.y), (one.y, one.x)):
         row = one.table.sort_values(name, ascending=less_is_better(name), kind="stable").iloc[0]
         values = (_quantity(row, metric, currency, interval=False) for metric in (name, other))
-        told.append(f"{row['choice']} in {label(name)} ({', '.join(values)})")
-    return f"{one.task}: as measured, of {counted(len(one.table), 'choice')} best are {' and '.join(told)}."
+        best.append(f"{row['choice']} in {label(name)} ({', '.join(values)})")
+    return f"{one.task}: as measured, of {counted(len(one.table), 'choice')} the best are {' and '.join(best)}."
 
 
 def _describe(one: Frontier, currency: str) -> Paragraph:
@@ -225,7 +225,7 @@ def _describe(one: Frontier, currency: str) -> Paragraph:
     for count, words in (
         (len(rows) - _LISTED, "not listed, see --csv."),
         (unknown, "with an open interval: measure longer, or replicates."),
-        (one.incomplete, "without one of the quantities left out."),
+        (one.incomplete, "omitted for lack of one of the quantities."),
     ):
         points += [f"{counted(count, 'choice')} {words}"] if count > 0 else []
     choices = counted(len(one.table), "choice")
@@ -286,18 +286,18 @@ def _advise(one: Frontier, limits: Mapping[str, float], currency: str) -> Paragr
         scale = np.maximum(np.abs([*signed.values()]), 1e-12)
         nearest = int((over[:, 0].clip(0) / scale[:, None]).sum(axis=0).argmin())
         return Paragraph(
-            f"For {asked} no choice of {one.task} will do; nearest comes {said(nearest)}."
+            f"For {asked} no choice of {one.task} qualifies; the nearest is {said(nearest)}."
         )
     if not sure.any():
         return Paragraph(
-            f"For {asked} no choice of {one.task} surely does; it may be {said(int(kept.argmax()))}."
+            f"For {asked} no choice of {one.task} qualifies with certainty; it may be {said(int(kept.argmax()))}."
         )
     best = int(sure.argmax())
     others = kept & ~(low > high[best]) & (np.arange(len(table)) != best)
-    why = f", of the {'lowest' if less_is_better(by) else 'highest'} {label(by)} among those that surely keep it"
+    why = f", of the {'lowest' if less_is_better(by) else 'highest'} {label(by)} among those that qualify with certainty"
     points: tuple[str, ...] = ()
     if others.any():
-        points = (f"Not surely worse: {'; '.join(table['choice'][others][:_LISTED])}.",)
+        points = (f"May be as good: {'; '.join(table['choice'][others][:_LISTED])}.",)
     return Paragraph(f"For {asked} choose {said(best, why)}.", points)
 
 
@@ -444,9 +444,9 @@ def less_is_better(metric: str, flag: str = "--limit") -> bool:
     better = _BETTER.get(metric, known.better if known else None)
     if better is None:
         if known:
-            problem = "is neither better high nor low"
+            problem = "has no better direction"
         else:
-            problem = "is no metric"
+            problem = "is not a metric"
         remedy = "choose one that python -m paradnn list metrics names, such as latency_p99_ms"
         raise ConfigError(flag, metric, problem, remedy)
     return better == "lower"
@@ -815,7 +815,7 @@ def _ends(table: pd.DataFrame, name: str) -> np.ndarray:
 def _draw(found: Sequence[Frontier], limits: Mapping[str, float], currency: str) -> drawing.Figure:
     """Draw a panel for each of up to six tasks, with the line that no choice beats.
 
-    Filled marks are on the frontier, hollow ones undecided and grey ones beaten. Colours are
+    Filled marks are on the frontier, hollow ones undecided and gray ones beaten. Colors are
     platforms. Bars are the intervals that hold at once.
     """
     shown = found[:_PANELS]

@@ -237,7 +237,7 @@ def _summarize(group: FamilyGroup, options: InfeedOptions) -> InputBoundSummary:
 
 
 def _median(points: pd.DataFrame, name: str, unit: Unit) -> Estimate | None:
-    """Return the median over the points with a value; None if there are none."""
+    """Return the median over the points with a value; None if no point has one."""
     if name not in points or not points[name].notna().any():
         return None
     known = points[points[name].notna()]

@@ -41,8 +41,8 @@ MEASURING_PHASES = tuple(
 OVERHEAD_PHASES = ("schedule", "start", "record")
 
 _MEASURING_HATCHES = ("....", "", "////", "xxxx", "----", "oooo", "++++", "****")
-#: Hatches of phases by the index of their colour in `drawing.COLOURS`. Phases of one purpose share
-#: a colour, and no two phases look the same.
+#: Hatches of phases by the index of their color in `drawing.COLORS`. Phases of one purpose share
+#: a color, and no two phases look the same.
 _HATCHES = {
     1: {"schedule": "", "start": "////", "record": "xxxx"},
     5: {"build": "", "compile": "////", "warmup": "....", "input": "xxxx"},
@@ -285,7 +285,7 @@ def draw_layers(by_driver: pd.DataFrame) -> drawing.Figure:
             column,
             left=left,
             label=f"{layer} (stack)" if layer in STACK_LAYERS else str(layer),
-            color=drawing.COLOURS[colors[index]],
+            color=drawing.COLORS[colors[index]],
             hatch=_LAYER_HATCHES[index],
             edgecolor="white",
             linewidth=0.6,
@@ -347,7 +347,7 @@ def phase_share(spent: pd.DataFrame, phases: Collection[str]) -> Estimate:
 
 
 class _Look(NamedTuple):
-    """Colour and hatch of a phase."""
+    """Color and hatch of a phase."""
 
     color: str
     hatch: str
@@ -402,7 +402,7 @@ def draw_phases(spent: pd.DataFrame, runs: pd.DataFrame) -> drawing.Figure:
 
 def _phase_looks() -> dict[str, _Look]:
     return {
-        phase: _Look(drawing.COLOURS[color], hatch)
+        phase: _Look(drawing.COLORS[color], hatch)
         for color, hatches in _HATCHES.items()
         for phase, hatch in hatches.items()
     }

@@ -219,7 +219,7 @@ def _draw(ranges: pd.DataFrame, models: _Models) -> drawing.Figure:
         _draw_range(axes, row, values, position)
     for family, values in real_models:
         positions = [len(names)] * len(values)
-        axes.plot(values, positions, "*", color=drawing.COLOURS[-1], markersize=10)
+        axes.plot(values, positions, "*", color=drawing.COLORS[-1], markersize=10)
         names.append(f"{family}: {', '.join(map(_format_count, values))}")
     drawing.names(axes.yaxis, names)
     axes.set_xscale("log")

@@ -103,7 +103,7 @@ def _shown(rows: pd.DataFrame) -> Iterator[SectionSpec]:
     section="system",
     order=25,
     reading=(
-        "The same over the whole grid that these runs are a part of: what was not measured is predicted."
+        "The same over the whole grid that these runs belong to; unmeasured points are predicted."
     ),
     list_sections=_shown,
 )
@@ -126,7 +126,7 @@ def predict(frame: pd.DataFrame, options: PredictOptions) -> Result:
     return Result(
         numbers=_every_point(completed),
         answer=_answer(completed),
-        sentences=[*_told_of(completed)],
+        sentences=[*_describe_accuracy(completed)],
         picture=picture,
         sources=tuple(completed.frame.loc[~completed.frame["predicted"], "run_id"]),
         pooled=pooled,
@@ -196,7 +196,7 @@ def space_of(group: FamilyGroup, *, pool: bool = False) -> Space:
         )
     others = _rows_of(wanted[~_codes(wanted, keys).isin(set(_codes(points, keys)))], points, keys)
     if step_inputs.analytic_costs(points.head(1))["parameters"].notna().all():
-        # Drop combinations that are no valid model, if the measured ones are valid models.
+        # Drop combinations that are not a valid model, if the measured ones are valid models.
         others = others[step_inputs.analytic_costs(others)["parameters"].notna()].reset_index(
             drop=True
         )
@@ -431,7 +431,7 @@ def is_sparse(frame: pd.DataFrame) -> bool:
 
 def _space(group: FamilyGroup, metric: str, *, pool: bool) -> Space:
     if group.family == not_recorded("family"):
-        raise InsufficientData("what runs are of is not known")
+        raise InsufficientData("the family of these runs is not recorded")
     space = space_of(group, pool=pool)
     ok = space.runs[is_ok(space.runs)]
     if metric not in ok or not (ok[metric] > 0).any():
@@ -524,7 +524,7 @@ def _answer(completed: PredictedGrid) -> AnalysisAnswer:
     accuracy = ""
     if len(errors) > 1:
         accuracy = (
-            f"; left out of the fit in turn, measured points are predicted to within "
+            f"; in leave-one-out, measured points are predicted to within "
             f"{np.median(errors):.1%} in the median"
         )
     if not others:
@@ -543,12 +543,12 @@ def _answer(completed: PredictedGrid) -> AnalysisAnswer:
     )
 
 
-def _told_of(completed: PredictedGrid) -> Iterator[Paragraph]:
+def _describe_accuracy(completed: PredictedGrid) -> Iterator[Paragraph]:
     """Describe how much of each space was measured, and how accurate its prediction is."""
     for space in completed.spaces:
         trust = completed.trust[space.name]
         points = [
-            f"Of {len(trust.error):,} measured points, left out of the fit in turn, the predicted {completed.metric} "
+            f"Of {len(trust.error):,} measured points, each predicted from the others, the predicted {completed.metric} "
             f"was off by {trust.median_error:.1%} in the median, and {trust.coverage():.0%} lay within their 95% "
             "interval."
         ]

@@ -20,7 +20,7 @@ from analysis.format import format_share, format_with_interval
 from analysis.labels import label
 from analysis.lazy import drawing, pd
 from analysis.operations import ALL, operations_of
-from analysis.options import Options, column_option, option, unit_option
+from analysis.options import Options, color_option, option, unit_option
 from analysis.point_names import POINT, with_point_names
 from analysis.registry import SectionSpec, analysis
 from analysis.result import (
@@ -77,10 +77,8 @@ class RooflineOptions(Options):
         "operation of all profiled runs",
         metavar="RUN_ID|all",
     )
-    colour: str | None = column_option(
-        None,
-        "column that colours the marks, such as nodes or batch_size (default: the family)",
-        "C",
+    color: str | None = color_option(
+        "column that colors the marks, such as nodes or batch_size (default: the family)"
     )
     unit: Literal["crossed", "model", "point"] = unit_option()
 
@@ -116,13 +114,13 @@ def roofline(frame: pd.DataFrame, options: RooflineOptions) -> Result:
         given.
 
     Raises:
-        ConfigError: the colour is not a column.
+        ConfigError: the color is not a column.
         InsufficientData: there are no runs.
         HeterogeneousError: runs of one device are heterogeneous.
     """
-    if options.operations and options.colour not in (None, "type"):
-        problem = "applies to models; operations are coloured by their type"
-        raise ConfigError("--colour", options.colour, problem, "omit it")
+    if options.operations and options.color not in (None, "type"):
+        problem = "applies to models; operations are colored by their type"
+        raise ConfigError("--color", options.color, problem, "omit it")
     if options.operations and options.operations != ALL:
         return operations_of(options.operations, frame, options.store)
     require_runs(frame)
@@ -130,14 +128,14 @@ def roofline(frame: pd.DataFrame, options: RooflineOptions) -> Result:
     if options.operations:
         return operations_of(ALL, frame, options.store, pooled, options.unit)
     rows = with_best_ceilings(aggregate_replicates(frame), options.store)
-    if options.colour:
-        colour = find_column(rows, options.colour, "--colour")
+    if options.color:
+        color = find_column(rows, options.color, "--color")
     else:
-        colour = None
+        color = None
     placed = place_models(rows, find_hardware)
     points = placed.points
-    if colour is not None and colour not in points:
-        points = points.merge(rows[["run_id", colour]], on="run_id", how="left")
+    if color is not None and color not in points:
+        points = points.merge(rows[["run_id", color]], on="run_id", how="left")
     # A point rests on all its replicates.
     used_points = rows.loc[rows["run_id"].isin(points["run_id"]), "point_id"]
     groups = summarize_families(points, options.unit)
@@ -148,7 +146,7 @@ def roofline(frame: pd.DataFrame, options: RooflineOptions) -> Result:
     return Result(
         numbers=_table(points, rows),
         sentences=[*_sentences(placed, groups)],
-        picture=lambda: draw_roofline(points, placed.roofs, colour),
+        picture=lambda: draw_roofline(points, placed.roofs, color),
         answer=answer,
         stands_out=headline,
         sources=tuple(frame.loc[frame["point_id"].isin(used_points), "run_id"]),
@@ -197,17 +195,17 @@ def _answer(placed: PlacedModels, unit: Unit) -> AnalysisAnswer | None:
 
 
 def draw_roofline(
-    points: pd.DataFrame, roofs: Sequence[Roof], colour: str | None = None
+    points: pd.DataFrame, roofs: Sequence[Roof], color: str | None = None
 ) -> drawing.Figure:
     """Draw models by intensity and rate, with a panel for each device and precision.
 
-    Panels of one device have the same scales; its roofs at other precisions are grey there. Bars
+    Panels of one device have the same scales; its roofs at other precisions are gray there. Bars
     are the intervals of the rates, or for traces the range of a run's captures.
 
     Args:
         points: the points of `analysis.roofs.PlacedModels`.
         roofs: their roofs.
-        colour: column that colours the marks; None for the family.
+        color: column that colors the marks; None for the family.
 
     Raises:
         ConfigError: there are more roofs than panels fit one figure.
@@ -220,10 +218,10 @@ def draw_roofline(
         )
         remedy = "choose with --device or --where precision=..."
         raise ConfigError("--device", "(all)", problem, remedy)
-    if colour is None:
-        shades = _family_colours(points)
+    if color is None:
+        shades = _family_colors(points)
     else:
-        shades = drawing.colouring(points[colour], colour)
+        shades = drawing.coloring(points[color], color)
     figure, panels = drawing.panels(len(panels_of), 6.5, 4.4, across=2)
     for axes, (roof, rows) in zip(panels, panels_of, strict=True):
         intensity = rows["arithmetic_intensity"]
@@ -239,7 +237,7 @@ def draw_roofline(
             capsize=0,
             zorder=1.5,
         )
-        for is_part, look in shades.parts(rows[colour or "family"]):
+        for is_part, look in shades.parts(rows[color or "family"]):
             axes.scatter(
                 intensity[is_part],
                 rate[is_part],
@@ -259,10 +257,10 @@ def draw_roofline(
     return figure
 
 
-def _family_colours(points: pd.DataFrame) -> drawing.Colouring:
+def _family_colors(points: pd.DataFrame) -> drawing.Coloring:
     """Return the look of every family; the title of the legend names settings that vary.
 
-    A family keeps its colour whichever others are drawn. Real models come after parametric ones.
+    A family keeps its color no matter which others are drawn. Real models come after parametric ones.
     """
     names = drawing.families_with(points["family"])
     counts = points["family"].value_counts()
@@ -276,7 +274,7 @@ def _family_colours(points: pd.DataFrame) -> drawing.Colouring:
         title = f"family (points; these differ in {varying})"
     else:
         title = ""
-    return drawing.Colouring(title, looks, None)
+    return drawing.Coloring(title, looks, None)
 
 
 def _is_under(points: pd.DataFrame, roof: Roof) -> pd.Series:

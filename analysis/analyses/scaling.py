@@ -211,7 +211,7 @@ def _sentences(found: Scaling, by: str) -> Iterator[Paragraph | str]:
             ),
         )
     if found.alone:
-        yield f"Not compared: {', '.join(found.alone)}, of which no point was measured on 1 and on more."
+        yield f"Not compared: {', '.join(found.alone)}, without a point measured on both 1 and more."
     law = "Amdahl's law, speedup = 1 / (s + (1 - s) / n)"
     if found.weak:
         law = "Gustafson's law, speedup = n - s (n - 1) for equal batches per device"
@@ -400,7 +400,7 @@ def fit_scaling(
             batch of the whole step (Amdahl).
 
     Raises:
-        ConfigError: If the metric is not one of `METRICS`, or `by` is no column of numbers.
+        ConfigError: If the metric is not one of `METRICS`, or `by` is not a column of numbers.
         InsufficientData: If no point was measured both on one device and on several.
         SchemaError: If the runs of a family are heterogeneous.
     """
@@ -408,7 +408,7 @@ def fit_scaling(
         raise ConfigError(
             "--metric",
             metric,
-            "is no rate that grows with devices",
+            "is not a rate that grows with devices",
             f"choose {' or '.join(METRICS)}",
         )
     measured = _counted(frame, by)

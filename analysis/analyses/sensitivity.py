@@ -6,7 +6,7 @@ that one standard deviation more of the hyperparameter brings half a standard de
 metric.
 
 Here each weight has an interval, which allows for unequal scatter and for values that each have an
-effect of their own, and a verdict. If a hyperparameter varied together with the session that
+separate effect, and a verdict. If a hyperparameter varied together with the session that
 measured it, or with time, the interval allows for what sessions and a drift do
 (`paradnn.statistics.priors`). Each family on each device has its own fit. Constant and collinear
 columns cannot have a weight and are named instead.
@@ -84,7 +84,7 @@ _RECOMMENDED_VALUES = 5
 
 @dataclass(frozen=True, kw_only=True)
 class SensitivityOptions(Options):
-    """Which metric to explain with which hyperparameters, and on which scale."""
+    """Options of `sensitivity`: metric, hyperparameters, and scale."""
 
     metric: str | None = metric_option("what to explain")
     on: tuple[str, ...] | None = column_option(
@@ -449,7 +449,7 @@ def _fit(
     design, bases = encode(rows, varying, log=log)
     values = rows[metric].to_numpy(dtype="float64")
     if log:
-        logarithms(values, metric, "leave those runs out with --where")
+        logarithms(values, metric, "exclude those runs with --where")
     levels = shared_levels(rows, options.unit)
     when = measurement_times(measured, rows["point_id"])
     priors = scatter_priors(classify_devices(measured))
@@ -627,7 +627,7 @@ def _describe_scope(group: FamilyGroup, metric: str, regression: Regression) -> 
     failures = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.value_counts().items())
     if failures:
         text += (
-            f"; runs without a measurement are left out ({failures}), "
+            f"; runs without a measurement are omitted ({failures}), "
             "so this covers only models that ran"
         )
     return f"{text}."
@@ -724,13 +724,13 @@ def _describe_omissions(
     incomplete_points: int,
     runs_without_metric: int,
 ) -> Iterator[str]:
-    """Yield what a fit leaves out, and which value its indicators are compared with."""
+    """Yield what a fit omits, and the base values of its indicators."""
     if constant:
         values = ", ".join(f"{name} = {value}" for name, value in constant.items())
         yield f"Constant in these runs, so without a weight: {values}."
     for name, terms in regression.collinear.items():
         yield (
-            f"{name} has no weight of its own: over these points it is a combination of "
+            f"{name} has no separate weight: over these points it is a combination of "
             f"{', '.join(terms)}."
         )
     for name, base in bases.items():
@@ -742,7 +742,7 @@ def _describe_omissions(
         )
     if incomplete_points or runs_without_metric:
         yield (
-            f"Left out: {counted(incomplete_points, 'point')} without a hyperparameter of the fit, "
+            f"Omitted: {counted(incomplete_points, 'point')} without a hyperparameter of the fit, "
             f"{counted(runs_without_metric, 'run')} without the metric."
         )
 

@@ -31,7 +31,7 @@ from paradnn.statistics.dependence import Unit
 from paradnn.statistics.verdict import Verdict
 
 #: Columns that are compared by default. Of the first two, only the first that varies is compared,
-#: since the name of an interpreter stands for its versions.
+#: since the name of an interpreter implies its versions.
 COLUMNS = ("software.name", "version.tensorflow", "precision", "compile")
 #: Preferred baselines of a column. Without any of them the baseline is the oldest version.
 PREFERRED_BASELINES = {

@@ -18,7 +18,7 @@ from analysis.format import format_number
 from analysis.labels import label_with_unit, term_label
 from analysis.lazy import drawing, np, pd
 from analysis.operation_speedup import operations_over
-from analysis.options import column_option, option
+from analysis.options import color_option, column_option, option
 from analysis.pairing import pair, require_like_sessions
 from analysis.point_names import with_point_names
 from analysis.registry import analysis
@@ -51,7 +51,7 @@ from paradnn.statistics.verdict import Verdict
 
 #: Families that one figure can show.
 _MAXIMUM_PANELS = 6
-#: Values of a hyperparameter from which on each may have an effect of its own besides the slope.
+#: Values of a hyperparameter from which on each may have a separate effect in addition to the slope.
 _MINIMUM_VALUES = 3
 #: Columns of the regression that a report shows.
 _WEIGHT_COLUMNS = ("weight", "low", "high", "p", "doubling")
@@ -66,8 +66,8 @@ class SpeedupOptions(PairedOptions):
     a: tuple[str, ...] = side_option("A")
     b: tuple[str, ...] = side_option("B")
     x: str = column_option("parameters", "what the speedup is drawn against", "X")
-    colour: str | None = column_option(
-        None, "hyperparameter that colours the marks (default: batch_size, if it varies)", "C"
+    color: str | None = color_option(
+        "hyperparameter that colors the marks (default: batch_size, if it varies)"
     )
     terms: tuple[str, ...] | None = column_option(
         None, "hyperparameters of the regression (default: all that vary)", "X,Y"
@@ -76,7 +76,7 @@ class SpeedupOptions(PairedOptions):
 
 
 class SpeedupFit(NamedTuple):
-    """What the speedup of a family depends on.
+    """Regression of the speedup of a family on hyperparameters.
 
     Attributes:
         family: Name of the family.
@@ -122,7 +122,7 @@ class Speedup(NamedTuple):
     SpeedupOptions,
     summary="how much faster A is than B, point by point, and what that depends on",
     example=(
-        "python -m analysis speedup --a 'device=TPU v2' --b device=V100 --colour nodes "
+        "python -m analysis speedup --a 'device=TPU v2' --b device=V100 --color nodes "
         "--figure speedup.png"
     ),
     section="pair",
@@ -158,7 +158,7 @@ def speedup(frame: pd.DataFrame, options: SpeedupOptions) -> Result:
 
 
 def speedup_dependence(frame: pd.DataFrame, options: SpeedupOptions) -> Result:
-    """Return only what the speedup depends on, for a page that compares the same points anyway.
+    """Return the regression alone, for a page that compares the same points anyway.
 
     The table has a row per family and term of its regression; without any regression, a row per
     point.
@@ -338,7 +338,7 @@ def _fit(family: str, rows: pd.DataFrame, terms: Sequence[str] | None, unit: Uni
 def _draw(result: Speedup, sides: Sides, options: SpeedupOptions) -> drawing.Figure:
     """Draw a row per family: the speedup against --x, and the weights of its regression.
 
-    Marks are colored by --colour, or by the batch size if it varies. Above the line at 1, A is faster. Bars are 95% intervals.
+    Marks are colored by --color, or by the batch size if it varies. Above the line at 1, A is faster. Bars are 95% intervals.
     """
     pairs = result.pairs
     names = families(pairs)
@@ -354,12 +354,12 @@ def _draw(result: Speedup, sides: Sides, options: SpeedupOptions) -> drawing.Fig
         raise ConfigError("--x", x, "is not a number", "choose for example parameters or nodes")
     color_column = None
     coloring = None
-    if options.colour:
-        color_column = find_column(pairs, options.colour, "--colour")
+    if options.color:
+        color_column = find_column(pairs, options.color, "--color")
     elif "batch_size" in pairs and pairs["batch_size"].nunique() > 1:
         color_column = "batch_size"
     if color_column is not None:
-        coloring = drawing.colouring(pairs[color_column], color_column)
+        coloring = drawing.coloring(pairs[color_column], color_column)
     fits = {fit.family: fit for fit in result.fits}
     across = 2 if fits else 1
     figure, panels = drawing.panels(len(names) * across, 6.2, 3.9, across=across)
@@ -368,7 +368,7 @@ def _draw(result: Speedup, sides: Sides, options: SpeedupOptions) -> drawing.Fig
         is_last = number == len(names) - 1
         parts: list[tuple[Any, Mapping[str, Any]]]
         if coloring is None or color_column is None:
-            parts = [(slice(None), {"color": drawing.COLOURS[0]})]
+            parts = [(slice(None), {"color": drawing.COLORS[0]})]
         else:
             parts = list(coloring.parts(rows[color_column]))
         axes = panels[across * number]
@@ -422,7 +422,7 @@ def _draw_weights(axes: drawing.Axes, fit: SpeedupFit | None, *, is_last: bool) 
     axes.axvline(0, color="#333333", linewidth=1)
     rows = {term: term_label(str(term)) for term in weights.index}
     groups = {"": weights.rename(columns={"weight": "value"})}
-    looks = {"": {"marker": drawing.MARKERS[0], "color": drawing.COLOURS[0]}}
+    looks = {"": {"marker": drawing.MARKERS[0], "color": drawing.COLORS[0]}}
     drawing.forest(axes, rows, groups, looks)
     title = f"what log speedup depends on, R² {fit.regression.r2:.2f}"
     x_label = "standardized weight, 95% interval" if is_last else ""

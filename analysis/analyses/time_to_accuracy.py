@@ -125,7 +125,7 @@ def time_to_accuracy(frame: pd.DataFrame, options: TimeToAccuracyOptions) -> Res
     if scores["is_upper_bound"].any():
         sentences.append(
             "The target is evaluated after whole epochs: a score is an upper bound (at most) if all "
-            "runs reached it in the first epoch. Raise learn.target to tell such settings apart."
+            "runs reached it in the first epoch. Raise learn.target to distinguish such settings."
         )
     picture = None
     if drawable:
@@ -280,7 +280,7 @@ def olympic_mean(values: Sequence[float], grain: float = 0.0) -> Estimate:
     Args:
         values: Times or epochs, at least one, all positive. An infinite value is a run that did not
             reach its target. It counts as the slowest that did in the standard deviation.
-        grain: Unit of which the values are whole multiples, such as 1 for epochs. The variance of
+        grain: Unit; values are whole multiples of it, such as 1 for epochs. The variance of
             rounding, grain^2 / 12 (Sheppard), is added.
 
     Returns:
@@ -358,7 +358,7 @@ def _without_interrupted(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _distinguishing_columns(rows: pd.DataFrame, names: Sequence[str]) -> list[str]:
-    """Return the columns that tell settings apart beyond what earlier columns do.
+    """Return the columns that distinguish settings in addition to earlier columns.
 
     The name of an optimizer comes first, so that the defaults it implies are not repeated.
     """

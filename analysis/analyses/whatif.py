@@ -126,7 +126,7 @@ class _Change(NamedTuple):
 
 
 class _Prediction(NamedTuple):
-    """What an upgrade does to points.
+    """Predicted effect of an upgrade on points.
 
     Attributes:
         points: The points (p).
@@ -164,7 +164,7 @@ def _list_sections(rows: pd.DataFrame) -> Iterator[SectionSpec]:
     section="system",
     order=65,
     title="What an upgrade would bring",
-    reading="Predicted speedup of each point over its parameters, coloured by what limits it after "
+    reading="Predicted speedup of each point over its parameters, colored by what limits it after "
     "the upgrade.",
     list_sections=_list_sections,
 )

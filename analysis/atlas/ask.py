@@ -144,7 +144,7 @@ def _count(text: str) -> float:
 
 @program
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns 0, 1 if nothing is known, or 2 for wrong input."""
+    """Run the command; return 0, 1 if nothing is known, or 2 for wrong input."""
     options = make_parser().parse_intermixed_args(arguments)
     options.device = _split_devices(options.device or ())
     if options.list:
@@ -433,7 +433,7 @@ def _read_prices(options: argparse.Namespace) -> dict[str, float]:
     Later values override earlier ones. Entries of a table for other devices are ignored.
 
     Raises:
-        ConfigError: A price is no positive number, or belongs to no device of the command line.
+        ConfigError: A price is not a positive number, or belongs to no device of the command line.
     """
     devices = {name.casefold(): name for name in options.device}
     prices = {}
@@ -543,7 +543,7 @@ def _write_system_file(options: argparse.Namespace) -> int:
 
 
 def _compare_versions(options: argparse.Namespace) -> int:
-    """Print how versions of engines differ; returns 1 if every engine has one version."""
+    """Print how versions of engines differ; return 1 if every engine has one version."""
     atlas = load_atlas()
     changes = [
         change

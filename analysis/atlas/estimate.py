@@ -101,7 +101,7 @@ class StepTimeEstimate:
         prompt_tokens: Tokens of the prompt of a generation.
         generated_tokens: Tokens that a generation adds.
         precision: Precision of the point.
-        operations: Operations of a step, or of a token, each of which eager execution launches.
+        operations: Operations of a step, or of a token; eager execution launches each one.
         eager_seconds: Seconds of the step if each operation is launched separately; None if
             unknown.
         devices: Number of devices.
@@ -144,7 +144,7 @@ class StepTimeEstimate:
 
 @dataclass(frozen=True)
 class _Phase:
-    """What one device does in a step, or in one of the two phases of a generation.
+    """Work of one device in a step, or in one of the two phases of a generation.
 
     Attributes:
         products: Products and convolutions.
@@ -753,7 +753,7 @@ def _floor_note(operations: float) -> str:
 
 
 def _unsupported_reason(question: _Question) -> str:
-    """Why no atlas can answer; empty if it can."""
+    """Return why no atlas can answer; empty if one can."""
     row = question.row
     model = question.model
     timed_kernels = ("gemm", "conv2d", "elementwise")

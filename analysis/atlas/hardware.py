@@ -2,7 +2,7 @@
 
 from paradnn.platform.specifications import Hardware, find_hardware
 
-#: Devices of which several parts exist, with the part that was timed: that of aiconfigurator's
+#: Devices that exist as several parts, with the part that was timed: that of aiconfigurator's
 #: a100_sxm has 80 GiB and 2,039 GB/s.
 _TIMED_PARTS = {"A100": "A100-SXM4-80GB", "A100 PCIe": "A100 80GB PCIe"}
 

@@ -118,7 +118,7 @@ def make_parser() -> Parser:
 
 @program
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns the exit code of the verdict, or 2 for wrong input."""
+    """Run the command; return the exit code of the verdict, or 2 for wrong input."""
     options = make_parser().parse_args(arguments)
     check = check_run(find_run(options.run_id, options.store), options.store)
     if options.json:

@@ -434,7 +434,7 @@ def format_duration(seconds: float) -> str:
 
 
 def _draw(rankings: Sequence[Ranking]) -> drawing.Figure:
-    """Draw the offers of each kind of work: what a unit costs against how long a step takes."""
+    """Draw the offers of each kind of work: the cost of a unit against the time of a step."""
     known = [
         [offer for offer in ranking.offers if offer.seconds is not None] for ranking in rankings
     ]
@@ -496,7 +496,7 @@ def _draw_panel(
 
 
 def _speed(offer: Offer) -> PositiveInterval:
-    """How fast a step is: its milliseconds, or for a generation tokens per second of a user."""
+    """The milliseconds of a step; for a generation, the tokens per second of each user."""
     assert offer.seconds is not None
     if offer.is_generation:
         return offer.seconds.inverse()
@@ -504,7 +504,7 @@ def _speed(offer: Offer) -> PositiveInterval:
 
 
 def _benefit(offer: Offer, *, by_cost: bool) -> PositiveInterval:
-    """What a machine is chosen by: the cost of a million units, or its rate."""
+    """The quantity by which a machine is chosen: the cost of a million units, or the rate."""
     interval = offer.cost_per_million if by_cost else offer.rate
     assert interval is not None
     return interval

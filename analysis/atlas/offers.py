@@ -83,14 +83,14 @@ class Offer:
 
     @property
     def unit(self) -> str:
-        """What the throughput counts: "token" or "example"."""
+        """The unit of the throughput: "token" or "example"."""
         if self.model.predicts_tokens:
             return "token"
         return "example"
 
     @property
     def step_unit(self) -> str:
-        """What the time is of: "step", or "token" of each example in a generation."""
+        """The unit of the time: "step", or "token" (one per example) in a generation."""
         if self.is_generation:
             return "token"
         return "step"
@@ -104,7 +104,7 @@ class Offer:
 
     @property
     def work(self) -> tuple[Any, ...]:
-        """What offers must share to be rivals."""
+        """The properties that rival offers share."""
         keys = {name: value for name, value in self.row.items() if name not in _OFFER_KEYS}
         return tuple(sorted((str(name), str(value)) for name, value in keys.items()))
 
@@ -175,7 +175,7 @@ class Offer:
         return estimate.memory_bytes <= estimate.device_memory_bytes
 
     def score(self, *, by_cost: bool) -> PositiveInterval:
-        """What rivals are ranked by, less being better: cost or time of a unit.
+        """Rank of an offer among its rivals: cost or time of a unit; less is better.
 
         The time or the cost must be known.
         """

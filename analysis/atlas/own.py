@@ -174,7 +174,7 @@ def _fit_group(
 
 
 def _with_overheads(groups: Mapping[Any, TimingGroup]) -> dict[Any, TimingGroup]:
-    """The groups with the dispatch of a step, and what each operation takes beyond its own work."""
+    """The groups with the dispatch time of a step and the overhead of each operation."""
     step_seconds = 0.0
     if "elementwise" in groups:
         chains = groups["elementwise"].predictor()

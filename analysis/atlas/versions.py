@@ -1,4 +1,4 @@
-"""What versions of an engine changed on the same device: the paper's Figure 12 for current kernels.
+"""Speedups of engine versions on one device: the paper's Figure 12 for current kernels.
 
 Two versions were timed at different shapes, and the atlas holds a few hundred of each. The time of
 one version is predicted at every shape that the other ran. Each version is the predicted one at

@@ -1,4 +1,4 @@
-"""What may be concluded from series of one side, or of two sides.
+"""Conclusions that series of one side, or of two sides, allow.
 
 A file holds the series of one session, most of them measured one after the other. It shows how
 they scatter within that session, and no more. The difference between two files is one of the

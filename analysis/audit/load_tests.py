@@ -97,7 +97,7 @@ def _aiperf_aggregate(document: Any, runs: Mapping[str, Any]) -> Reading:
 
 def _aiperf_notes(document: Any, metrics: Mapping[str, Any], requests: float) -> Reading:
     if child(document).get("was_cancelled") is True:
-        yield Note("the run was cancelled before its end")
+        yield Note("the run was canceled before its end")
     elif child(document).get("is_complete") is False:
         yield Note("the run is incomplete")
 

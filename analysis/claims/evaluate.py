@@ -1,6 +1,6 @@
 """Evaluation of claims: the rows that a check is about, its numbers, and the answer to a claim.
 
-A number is an effect with its 95% interval. If there is none, the finding says what is missing.
+A number is an effect with its 95% interval. A finding without a number names the missing data.
 """
 
 from __future__ import annotations
@@ -475,7 +475,7 @@ def _process_noise(runs: pd.DataFrame, metric: str) -> Component:
     """Return the variance that processes add to the logarithm of a quantile over points.
 
     It is that of a single point, an upper bound: neighbors of a quantile average its noise out. A
-    metric that is no speed has none.
+    metric that is not a speed has none.
     """
     if not is_speed(metric):
         return Component(0.0, math.inf)
@@ -561,7 +561,7 @@ def _outcome(check: Check, data: Data) -> CheckFinding:
     points = tried_a.assign(_key=points_a).drop_duplicates("_key")
     points = points[points["_key"].isin(both)]
     hits = points["_key"].isin(set(_point_keys(ended_a, keys)))
-    # Which points fit into memory is no measurement that scatters.
+    # Whether a point fits into memory is not a measurement that scatters.
     share = float(hits.mean())
     return _finding(check, "share of points", [Estimate(share, share, share)], len(both))
 
@@ -729,7 +729,7 @@ class ClaimVerdict:
 
     @property
     def extent(self) -> str:
-        """What to add to the answer if some checks have no data; else empty."""
+        """Addition to the answer if some checks have no data; else empty."""
         total = len(self.findings)
         if 0 < self.measured < total:
             return f", as far as measured: {self.measured} of {counted(total, 'check')}"

@@ -1,4 +1,4 @@
-"""The kinds of check that a claim may consist of: what each states, and which fields it takes.
+"""The kinds of check that a claim may consist of, each with its statement and fields.
 
 A check only states what is claimed; `analysis.claims.evaluate` finds the numbers.
 """
@@ -22,7 +22,7 @@ class ClaimAnswer(StrEnum):
 
 @dataclass(frozen=True)
 class Bound:
-    """Where a number must lie: from `low` to `high`, both included."""
+    """Interval in which a number must lie: from `low` to `high`, both included."""
 
     low: float = -math.inf
     high: float = math.inf
@@ -49,7 +49,7 @@ class Bound:
 
 @dataclass(frozen=True)
 class CheckKind:
-    """What a kind of check states, and which fields it takes besides `where` and `name`.
+    """A kind of check: its statement, and its fields in addition to `where` and `name`.
 
     Attributes:
         statement: A template of the sentence, see `Check.sentence`.
@@ -151,7 +151,7 @@ class Check:
     layers: tuple[str, ...] = ()
 
     def sentence(self) -> str:
-        """Return what is checked as text."""
+        """Return the statement of the check as text."""
         a = format_conditions(self.a)
         b = format_conditions(self.b)
         operations = format_conditions(self.operations)
@@ -195,7 +195,7 @@ class Check:
 
 @dataclass(frozen=True)
 class StatedClaim:
-    """A claim: its id, the claim as text, its checks, and what the paper proves it with."""
+    """A claim: its id, the claim as text, its checks, and the evidence that the paper gives."""
 
     id: str
     says: str

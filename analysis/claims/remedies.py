@@ -1,4 +1,4 @@
-"""What would decide an undecided check: published data, or more runs with their command and time."""
+"""Data that would decide an undecided check: published ones, or more runs with command and time."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         warnings.showwarning = lambda message, *_, **__: say(f"warning: {message}", sys.stderr)
         # Columns of text are a block each, and pandas warns of frames with more than a hundred.
         warnings.filterwarnings("ignore", message="DataFrame is highly fragmented")
-        # Each collection visits all the runs that are being read, none of which is garbage.
+        # Each collection would visit all runs that are being read, and free nothing.
         gc.set_threshold(100_000)
         parsed.sub_command.execute(parsed, command_line)
     return 0

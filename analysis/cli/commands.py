@@ -47,7 +47,7 @@ class SubCommand(NamedTuple):
 
     Attributes:
         name: name of the command.
-        options: class of its own options.
+        options: class of its options.
         summary: one line for the list of commands.
         example: a command line for --help.
         action: function of options and a selection; --help shows its docstring.

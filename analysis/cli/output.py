@@ -1,6 +1,6 @@
 """Output of results: on the terminal, as CSV, as figures, and as runs of the store.
 
-A terminal shows few digits and as many columns as fit; it says what it omits and how to get it.
+A terminal shows few digits and the columns that fit, and names the command that shows the rest.
 Names, tags and reasons in a store are written by others: control characters in them are shown
 instead of obeyed, and no cell of a CSV file is a formula.
 """

@@ -5,7 +5,7 @@
 The page also lists the analyses that the runs do not allow, with the reason. `populations` groups
 the runs by environment and protocol. `outline` names the analyses of each group and their options.
 `sections` calls the analyses. `comparisons` compares populations pairwise. `findings` selects the
-headlines, and `page` writes the HTML. The package does no analysis of its own: a section holds a
+headlines, and `page` writes the HTML. The package itself analyzes nothing: a section holds a
 result and names the command that produces the same result.
 """
 

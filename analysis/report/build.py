@@ -117,7 +117,7 @@ def _rooflines(reports: Sequence[PopulationReport]) -> list[tuple[str, Section]]
 def _describe_runs(
     shown: Sequence[Population], selection: Selection, context: Context
 ) -> dict[str, Any]:
-    """What the page says about the systems, their results, and the location of the runs."""
+    """Description of the systems, their results, and the location of the runs."""
     stores = [address_of(uri) for uri in context.store] or [address_of()]
     store = next((address for address in stores if not address.is_read_only), stores[0])
     export = shlex.join(

@@ -295,7 +295,7 @@ def price_per_hour(rows: pd.DataFrame) -> float | None:
 
 
 def cost_findings(comparison: SystemComparison) -> Iterator[KeyFinding]:
-    """Which system is cheaper for the same work, per family.
+    """State which system is cheaper for the same work, per family.
 
     The ratio of costs is the ratio of speeds times that of prices.
     """

@@ -272,7 +272,7 @@ def _describe_rank(points: pd.DataFrame, low: float) -> str:
     if len(points) > 1:
         text = f", the most of {counted(len(points), 'point')}"
     if pd.isna(low):
-        return f"{text}, of which others may be as fast" if text else ""
+        return f"{text}; others may be as fast" if text else ""
     upper = points["examples_per_second_high"].fillna(points["examples_per_second"])
     rivals = int((upper >= low).sum()) - 1
     if rivals:

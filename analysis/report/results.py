@@ -131,7 +131,7 @@ def frame_table(
 
 
 def _constant_columns(frame: pd.DataFrame) -> list[Any]:
-    """Columns with one value in every row; no columns if all are constant, or if there is one."""
+    """Columns with one value in every row; empty if all columns are constant, or for a single row."""
     constant = [
         name
         for name in frame.columns

@@ -15,7 +15,7 @@ import pandas as pd
 
 from analysis.ceilings import with_best_ceilings
 from analysis.columns import choose_metric, hyperparameters, is_number, settings
-from analysis.drawing import COLOURS, GREY
+from analysis.drawing import COLORS, GRAY
 from analysis.format import format_number
 from analysis.heat_maps import HeatMaps, choose_axes, make_heat_maps
 from analysis.labels import label, label_with_unit
@@ -171,7 +171,7 @@ def _axis_traces(points: SweepPoints, rate: str, axis: str) -> Iterator[dict[str
             "name": "did not run",
             "x": _numbers(failed[axis]),
             "y": [floor] * len(failed),
-            "marker": {"symbol": "x-thin", "size": 9, "line": {"width": 2, "color": GREY}},
+            "marker": {"symbol": "x-thin", "size": 9, "line": {"width": 2, "color": GRAY}},
             "hovertext": [
                 f"{_text(name)}<br>{_text(outcome)}"
                 for name, outcome in zip(failed[POINT], failed["outcome"], strict=True)
@@ -224,7 +224,7 @@ def _marker(family: str) -> dict[str, Any]:
     order = [*FAMILIES, family]
     position = order.index(family)
     return {
-        "color": COLOURS[position % len(COLOURS)],
+        "color": COLORS[position % len(COLORS)],
         "symbol": _SYMBOLS[position % len(_SYMBOLS)],
         "size": 7,
     }
@@ -292,7 +292,7 @@ def _heat_map(name: str, cells: pd.DataFrame, maps: HeatMaps) -> Figure:
     layout["xaxis"] |= {"type": "category"}
     layout["yaxis"] |= {"type": "category"}
     caption = f"{_sentence(label(maps.metric))}; {maps.notes.get(name, 'a cell is one point')}. "
-    caption += "Grey cells did not run."
+    caption += "Gray cells did not run."
     return Figure(f"Heat map: {name}", caption, traces, layout)
 
 

@@ -58,7 +58,7 @@ def main() -> int:
 def _race(
     options: argparse.Namespace, settings: Settings, points: Sequence[Point], info: SweepInfo
 ) -> int:
-    """Measure, record and report; the exit code."""
+    """Measure, record and report, and return the exit code."""
     from paradnn.best.objective import objective_of
     from paradnn.best.race import Race
     from paradnn.best.report import RaceAnswer, epoch_examples, print_answer

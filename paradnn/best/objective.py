@@ -1,4 +1,4 @@
-"""What a race optimizes, and the limits that its winner must keep."""
+"""The objective of a race, and the limits that its winner must keep."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def objective_of(goal: str, points: Sequence[Point]) -> Objective:
         points: The candidates, whose kind of work determines the metrics.
 
     Raises:
-        ConfigError: The candidates do different kinds of work, which no number compares.
+        ConfigError: The candidates do different kinds of work, which have no common metric.
     """
     for key in DEFAULT_KEYS:
         values = {str(point.workload.stored_keys()[key]) for point in points}
@@ -133,7 +133,7 @@ def objective_of(goal: str, points: Sequence[Point]) -> Objective:
             raise ConfigError(
                 key,
                 ",".join(sorted(values)),
-                "selects different kinds of work, which no number compares",
+                "selects different kinds of work, which have no common metric",
                 "race one kind at a time",
             )
     work = points[0].workload

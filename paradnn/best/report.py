@@ -184,7 +184,7 @@ class RaceAnswer:
         return "no answer: every candidate is excluded."
 
     def _missing_reason(self) -> str:
-        return "the time was over" if self.race.is_time_over else "the race was interrupted"
+        return "the time ran out" if self.race.is_time_over else "the race was interrupted"
 
     def _unmeasured(self) -> list[Candidate]:
         return [each for each in self.race.candidates if not each.problem and not each.rows]

@@ -207,7 +207,7 @@ def _split_options(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """Separate Hydra's own options, with their values, from the overrides.
 
     Raises:
-        ParadnnError: An option is unknown, or its value is missing or is no choice of it.
+        ParadnnError: An option is unknown, or its value is missing or is not one of its choices.
     """
     known = {
         name: action for action in get_args_parser()._actions for name in action.option_strings
@@ -369,7 +369,7 @@ def keys_of(group: str, option: str) -> tuple[str, ...]:
 
 
 def chosen_option(group: str, arguments: Sequence[str]) -> str:
-    """The option of a group that a command line chooses, else the default; empty without one."""
+    """Return the option of a group that a command line chooses, else the default; empty if none."""
     values = [
         word.partition("=")[2] for word in arguments if word.partition("=")[0].lstrip("+~") == group
     ]

@@ -97,7 +97,7 @@ def _interruptible() -> Iterator[None]:
 
 
 def _failed(text: str, code: int) -> int:
-    """Print an error on one line; returns its exit code."""
+    """Print an error on one line, and return its exit code."""
     text = visible(text.replace("\n", " "))
     line = re.sub(rf"\S{{{_MAX_WORD},}}", lambda word: f"{word[0][: _MAX_WORD - 3]}...", text)
     print(f"error: {line}", file=sys.stderr)

@@ -125,7 +125,7 @@ def _compares_commands(options: argparse.Namespace) -> bool:
 
 
 def _is_setting(word: str) -> bool:
-    """Whether a side is overrides: key=value, or several in one word."""
+    """Whether a side consists of overrides: key=value, or several in one quoted word."""
     try:
         parts = shlex.split(word)
     except ValueError:
@@ -281,8 +281,8 @@ def _metric_of(options: argparse.Namespace) -> OutputMetric:
         )
     if inferred:
         print(
-            f"--metric {options.metric}: a larger number is faster, by its name; "
-            "--lower says otherwise",
+            f"--metric {options.metric}: taken as faster if larger, by its name; "
+            "add --lower if smaller is faster",
             file=sys.stderr,
         )
     return OutputMetric(options.metric, inferred)

@@ -240,7 +240,7 @@ class CommandComparison(PairedResult):
             self._runs_per_visit = min(MAX_RUNS, max(1, runs))
 
     def _end_warm_up(self, failures: Sequence[Sequence[str]]) -> None:
-        """Note which side fails always. A base that never ran is wrong input."""
+        """Note which side always fails. A base that never ran is wrong input."""
         if self.protocol.base_first and failures[1]:
             base = self.sides[1]
             raise ConfigError(
@@ -254,7 +254,7 @@ class CommandComparison(PairedResult):
         self._set_problem(side, f"failed: {failures[side][-1]}")
 
     def _check_code(self) -> None:
-        """List the files that each commit loads. ConfigError if they are not its own."""
+        """List the files that each commit loads; raise ConfigError if another commit owns them."""
         checkouts = [side.checkout for side in self.sides if side.checkout]
         if len(checkouts) < 2:
             return

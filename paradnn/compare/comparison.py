@@ -224,7 +224,7 @@ class Comparison(SweepDesign):
         whole = self.overall()
         if whole is not self.results[0]:
             count = len(self._active())
-            lines.append(f"Geometric mean of these {count} points, and of no others: {whole}")
+            lines.append(f"Geometric mean of these {count} points only: {whole}")
         return lines
 
     def verdict_table(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Count what a command executes or allocates, which other processes do not disturb.
+"""Count instructions, cache misses or allocations, which other processes do not disturb.
 
 Instructions come from the processor's counters (`perf stat`) if the kernel gives them, else from a
 simulation (`valgrind --tool=callgrind`). Simulated cache misses and heap use always come from
@@ -81,7 +81,7 @@ class Counter:
 
         Args:
             command: The command.
-            protocol: Time limit and exit codes that are no failure.
+            protocol: Time limit and exit codes that count as success.
             guard: Starts the process.
             profile: Folder that keeps callgrind's output; None to discard it.
 

@@ -1,4 +1,4 @@
-"""Compare two commands by what they execute or allocate (`paradnn.compare.counters`)."""
+"""Compare two commands by counts: instructions, cache misses or allocated memory."""
 
 import math
 import shutil

@@ -1,4 +1,4 @@
-"""A differential flame graph: where one side spends its work, and what is new against the other.
+"""A differential flame graph: the work of one side by call stack, colored by its change.
 
 The width of a frame is the first side's share of the work. Its color is the change against the
 second side (B. Gregg, "Differential Flame Graphs", 2014): red for more, blue for less.
@@ -54,7 +54,7 @@ def changed_functions(head: WorkProfile, base: WorkProfile, most: int = 5) -> li
 
 @dataclass
 class _Frame:
-    """A function in a stack, with all work done in it and in what it called."""
+    """A function in a stack, with the work of itself and of its callees."""
 
     name: str
     weight: float = 0.0
@@ -139,7 +139,7 @@ def _boxes(
 
 
 def _color(change: float) -> str:
-    """Return a color from blue (fewer) over grey (equal) to red (more)."""
+    """Return a color from blue (fewer) over gray (equal) to red (more)."""
     strength = min(abs(change) / _FULL_COLOR, 1.0)
     faded = round(225 - 130 * strength)
     if change > 0:

@@ -203,7 +203,7 @@ def run_once(command: Command, protocol: CommandProtocol, guard: ProcessGuard) -
             code = process.returncode
             is_pipeline = words[-1] == command.text and "pipefail" in words
             if is_pipeline and code == _SIGPIPE_CODE:
-                # A later command of the pipeline has read enough. That is no failure.
+                # A later command of the pipeline has read enough. That is not a failure.
                 code = protocol.exit_codes[0]
             failure = failure_reason(code, protocol.exit_codes, err)
         else:

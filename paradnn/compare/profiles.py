@@ -1,4 +1,4 @@
-"""Where a command spends its work: instructions or lines of Python, by call stack."""
+"""Profiles of a command: instructions or lines of Python, by call stack."""
 
 import json
 import os
@@ -151,7 +151,7 @@ def profile_command(
 
     Args:
         command: The command.
-        protocol: Time limit and exit codes that are no failure.
+        protocol: Time limit and exit codes that count as success.
         guard: Starts the process.
 
     Returns:

@@ -10,7 +10,7 @@ from paradnn.core.words import counted
 from paradnn.statistics.paired_rounds import FEWEST, Rule, SpeedEstimate, estimate
 from paradnn.statistics.verdict import Verdict
 
-#: If more rounds than this would be needed, advising them is no help.
+#: A comparison that needs more rounds than this is not advised to run longer.
 _MAX_ADVISED_ROUNDS = 1000
 #: Digits of a ratio behind the point.
 _MAX_DIGITS = 6
@@ -183,7 +183,7 @@ def format_interval(found: SpeedEstimate) -> str:
 
 
 def _format_ratio(value: float, found: SpeedEstimate) -> str:
-    """A ratio with as many digits as its interval justifies, and at least two significant ones.
+    """A ratio with the digits that its interval justifies, and at least two significant ones.
 
     An end of the interval next to 1 is not rounded to 1.
     """

@@ -187,7 +187,7 @@ def _record_stop(pid: int, status: int, files: dict[str, bool], *, is_new: bool)
 
 
 def main(arguments: list[str]) -> int:
-    """Trace a command and write what it loaded; its exit code, as a shell has it."""
+    """Trace a command, write the files that it loaded, and return its exit code as a shell would."""
     out, *words = arguments
     content: dict[str, object]
     try:

@@ -1,4 +1,4 @@
-"""What differs between the supported releases of Hydra (1.3, 1.4) and OmegaConf (2.3, 2.4)."""
+"""Differences between the supported releases of Hydra (1.3, 1.4) and OmegaConf (2.3, 2.4)."""
 
 from collections.abc import Callable
 from importlib.metadata import version

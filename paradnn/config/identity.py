@@ -1,4 +1,4 @@
-"""What makes two runs the same measurement: hashes of the point, its protocol and its limits."""
+"""Identity of a measurement: hashes of the point, its protocol and its limits."""
 
 import hashlib
 import json

@@ -158,7 +158,7 @@ class _Cifar(Pictures):
                 f"{path}: cannot be read ({error.strerror}); set data.path to its folder"
             ) from None
         if not len(content) or len(content) % row_bytes:
-            raise DataError(f"{path}: is damaged or no binary file of CIFAR; download it again")
+            raise DataError(f"{path}: is damaged, or not a binary file of CIFAR; download it again")
         return content.reshape(-1, row_bytes)
 
 
@@ -275,13 +275,13 @@ def _npz_arrays(path: Path) -> Mapping[str, np.ndarray]:
         with np.load(path) as file:
             arrays = {part: file[name] for part, name in names.items()}
     except OSError as error:
-        reason = error.strerror or "it is no .npz file"
+        reason = error.strerror or "it is not an .npz file"
         raise DataError(f"{path}: cannot be read ({reason}); set data.path to the file") from None
     except KeyError as error:
         missing = str(error.args[0]).split()[0]
         raise DataError(f"{path}: has no array {missing}; add it to the file") from None
     except (ValueError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path}: is no .npz file ({error}); set data.path to one") from None
+        raise DataError(f"{path}: is not an .npz file ({error}); set data.path to one") from None
     for part in ("training", "heldout"):
         if arrays[part].ndim == 3:
             arrays[part] = arrays[part][..., None]
@@ -308,7 +308,7 @@ def _check_part(
     is_valid = classes.shape == (len(pictures),) and classes.dtype.kind in "iu"
     if not is_valid or classes.min() < 0:
         raise DataError(
-            f"{path}: {names[f'{part}_classes']} has no class from 0 on for each picture; "
+            f"{path}: {names[f'{part}_classes']} lacks a class of 0 or more for each picture; "
             "store one whole number per picture"
         )
 
@@ -341,7 +341,7 @@ def _folder_arrays(path: Path, size: int) -> Mapping[str, np.ndarray]:
                 with Image.open(file) as opened:
                     resized = opened.convert("RGB").resize((size, size))
             except (OSError, UnidentifiedImageError) as error:
-                raise DataError(f"{file}: is no picture ({error}); remove it") from None
+                raise DataError(f"{file}: is not a picture ({error}); remove it") from None
             pictures[part].append(np.asarray(resized))
             classes[part].append(label)
     if len(folders) < 2:

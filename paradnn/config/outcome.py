@@ -1,4 +1,4 @@
-"""How a point can end, and which ending is which outcome.
+"""Outcomes of a point, and how the end of its process determines the outcome.
 
 Running out of memory is a result, not an accident: the heat maps of the paper show it. The child's
 own answer is believed. If its process ended without an answer, the driver classifies the ending

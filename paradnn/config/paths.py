@@ -1,4 +1,4 @@
-"""Where this package, its configuration and its results are.
+"""Paths of this package, of its configuration and of its results.
 
 The package is in a checkout, or installed from a wheel.
 """

@@ -1,3 +1,3 @@
-"""What driver, worker and analysis are built on, with the standard library alone: options, words,
-registries.
+"""Foundation of driver, worker and analyses with the standard library alone: options, errors,
+registries, messages.
 """

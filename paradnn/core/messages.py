@@ -207,7 +207,7 @@ class Conversion:
     """The artifact of an engine; the fields have the names of their metrics.
 
     Attributes:
-        conversion_seconds: Seconds until it was made and loaded.
+        conversion_seconds: Seconds to convert and load it.
         artefact_bytes: Its size.
         conversion_error: Largest difference of its outputs from those of the model, relative to the
             largest output of the model.

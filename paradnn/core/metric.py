@@ -23,7 +23,7 @@ SECTIONS: Mapping[str, str] = {
     "load": "the offered load and the served queries",
     "generation": "reading prompts and decoding tokens",
     "learning": "the effort until the target accuracy",
-    "messages": "messages between processes, and what they cost a training step",
+    "messages": "messages between processes, and their cost in a training step",
     "work": "parameters, FLOPs and bytes of a step",
     "roofline": "the position under the roofline, and its peaks",
     "operations": "the profile: shares of operations and of their categories",
@@ -46,7 +46,7 @@ class Metric:
         name: The name under which it is recorded.
         unit: The unit; 1 for counts and ratios.
         better: "higher", "lower", or None if neither is better in itself.
-        description: What it is, or its formula.
+        description: Meaning, or formula.
         has_interval: Whether the ends of its 95% interval are recorded as metrics, too.
         section: One of `SECTIONS`; empty for a headline metric.
     """
@@ -61,7 +61,7 @@ class Metric:
 
     @property
     def stored_prefix(self) -> str:
-        """What precedes the name in a store: the section and a slash; empty for a headline."""
+        """Prefix of the name in a store: the section and a slash; empty for a headline."""
         return f"{self.section}/" if self.section else ""
 
     def with_interval_ends(self) -> Iterator[Metric]:

@@ -84,7 +84,7 @@ class Registry(Mapping[str, T], Generic[T]):
         return list(items.values())
 
     def _items_in(self, module: Any) -> list[T]:
-        """Return the items at the top level of a module, each once; empty if it is no module."""
+        """Return the items at the top level of a module, each once; empty if it is not a module."""
         if not hasattr(module, "__dict__") or not hasattr(module, "__name__"):
             return []
         items = [item for value in vars(module).values() for item in self._items_of(value)]

@@ -1,4 +1,4 @@
-"""How the result of a kind of work is presented: as metrics, in one number, and as text."""
+"""Presentation of the results of a kind of work: metrics, one headline number, and text."""
 
 from __future__ import annotations
 

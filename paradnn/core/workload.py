@@ -1,4 +1,4 @@
-"""Kinds of work: what a point does with its model, such as a training step or an MLPerf scenario.
+"""Kinds of work that a point does with its model, such as a training step or an MLPerf scenario.
 
 Each kind is one file or folder in `paradnn/workloads`, or a module behind an entry point of the
 group `paradnn.workloads`. The module holds one object of a frozen dataclass, whose fields are the

@@ -12,7 +12,7 @@
   128,256 tokens are Llama 3 8B: 8,030,261,248 parameters. With `experts` each token passes through
   some of several feed-forward layers (Mixtral, Jiang et al. 2024: 2 of 8). Routing follows GShard
   (Lepikhin et al. 2020): an expert takes up to `capacity` times its share of an example's tokens,
-  and further tokens bypass it. Heads of their own width with normalized queries and keys are those
+  and further tokens bypass it. Heads of a separate width with normalized queries and keys are those
   of Qwen3 (Yang et al. 2025); Llama 3.2's small models tie the output to the embedding.
 - `vit` (Dosovitskiy et al. 2021): one token per patch after a learned class token, learned
   positions, pre-norm blocks. 12 layers of width 768 with 12 heads and patches of 16 on 224 pixels
@@ -381,7 +381,7 @@ class _DecoderOnly(_Heads):
 
     @property
     def key_value_heads(self) -> int:
-        """Heads of keys and values. Each serves the same number of query heads."""
+        """Number of key and value heads. Each serves the same number of query heads."""
         return self.heads
 
     @property
@@ -534,9 +534,11 @@ class Llama(_DecoderOnly):
         4, "blocks of attention and feed-forward (Llama 3: 32..126)", low=1, high=1000
     )
     width: int = option(256, "width of embeddings and blocks (Llama 3: 4096..16384)", low=1)
-    heads: int = option(4, "heads of queries; they must divide the width into even parts", low=1)
+    heads: int = option(4, "query heads; they must divide the width into even parts", low=1)
     key_heads: int = option(
-        2, "heads of keys and values, shared by heads of queries; they must divide heads", low=1
+        2,
+        "key and value heads, each shared by a group of query heads; they must divide heads",
+        low=1,
     )
     feed_forward: int = option(
         704, "hidden units of the feed-forward layers, each with a gate", low=1

@@ -1,4 +1,4 @@
-"""What a family gives the measurement: a model, the arrays of its batches, its loss.
+"""The parts of a family that a measurement needs: a model, the arrays of its batches, its loss.
 
 Keras is imported only within functions, since drivers import this file too.
 """

@@ -42,7 +42,7 @@ _ANNOTATION_REMEDY = (
     "annotate it as int, float, str, bool, Literal['a', 'b'], tuple[int, ...], "
     "or one of these | None"
 )
-#: The default of a parameter without one, and of one whose default is no constant.
+#: The default of a parameter without one, and of one whose default is not a constant.
 _REQUIRED = object()
 _COMPUTED = object()
 #: What training compares outputs with (`model.output`).
@@ -442,7 +442,7 @@ class Onnx(_File):
         name = point.framework.name
         if name not in ("onnxruntime", "openvino"):
             remedy = "set framework to onnxruntime or openvino"
-            raise ConfigError("framework", name, "reads no ONNX files", remedy)
+            raise ConfigError("framework", name, "cannot read ONNX files", remedy)
         require_value(
             "mode", point.workload.mode, required="inference", reason="model=onnx cannot be trained"
         )

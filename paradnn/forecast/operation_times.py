@@ -186,7 +186,7 @@ class OperationTimes:
         return _linearize(operations, self.peak, self.bandwidth, self.like)(self.line)
 
     def line_at(self, operations: Sequence[Operation]) -> Array:
-        """Return the logarithms (n,) of the seconds of the roofline alone."""
+        """Return the logarithms (n,) of the seconds that the roofline alone predicts."""
         inputs = self._inputs(operations)
         return inputs.base + sum(
             column * self.line.get(name, 0.0) for name, (column, _) in inputs.columns.items()

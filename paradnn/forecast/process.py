@@ -352,7 +352,7 @@ def _learn_nugget_variance(scales: Scales, inputs: Inputs, squares: Array, share
         scales: The scales so far.
         inputs: The n steps.
         squares: Squared errors (n,) in units of their variance.
-        share: The share (n,) of the nugget in that variance. Where it is small, the error contains
+        share: The share (n,) of the nugget in that variance. If it is small, the error contains
             little information on the nugget.
     """
     offsets = [inputs.coordinates[name] - center for name, (center, _) in scales.slopes.items()]

@@ -1,4 +1,4 @@
-"""How a kind of work predicts the duration of its phases."""
+"""The role of a kind of work that predicts the duration of its phases."""
 
 from __future__ import annotations
 

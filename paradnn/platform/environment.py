@@ -235,7 +235,7 @@ def software_versions(python: str, framework: str) -> Mapping[str, str]:
             done = subprocess.run(
                 [python, "-c", code], capture_output=True, text=True, timeout=120, check=False
             )
-            # After a signal, try again: it is no evidence about the interpreter.
+            # After a signal, try again: it says nothing about the interpreter.
             if done.returncode >= 0:
                 break
     except (OSError, subprocess.TimeoutExpired, ValueError) as error:

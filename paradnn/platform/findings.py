@@ -100,7 +100,7 @@ _DESCRIPTIONS = {
     ),
     "smt": _Description(
         "simultaneous multithreading",
-        "two threads of a core share its arithmetic units: a product is no faster on both, and "
+        "two threads of a core share its arithmetic units: a product is not faster on both, and "
         "less regular; platform.threads sets the number of threads",
     ),
     "numa": _Description(

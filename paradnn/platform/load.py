@@ -1,4 +1,4 @@
-"""How busy this host is with other work, and which processes cause it, between two moments.
+"""Load of other processes on this host between two moments, and the processes that cause it.
 
 The work of this process, of the processes that it belongs to, and of all that it started is not
 foreign.

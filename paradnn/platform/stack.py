@@ -211,7 +211,7 @@ def _check(stack: Stack) -> tuple[tuple[str, ...], str]:
         return (), "no longer runs"
     packages = tuple(description["packages"])
     if any(description[name] != marker.get(name) for name in description):
-        return packages, "was changed since it was made"
+        return packages, "has changed since it was installed"
     return packages, ""
 
 

@@ -51,7 +51,7 @@ _LOOK_FACTOR = 20.0
 _RETURN_SECONDS = 30.0
 #: Seconds in which drivers must release their points after an interruption.
 _STOP_SECONDS = 60.0
-#: Seconds without a living driver after which the user is told.
+#: Seconds without a living driver after which the user is warned.
 _SILENT_SECONDS = 180.0
 #: Variable that makes Hydra raise instead of printing an error; it belongs to the launching process.
 _FULL_ERROR = "HYDRA_FULL_ERROR"

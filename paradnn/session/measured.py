@@ -25,7 +25,7 @@ LOOKED = 1.1
 
 
 @dataclass(frozen=True)
-class Summarised:
+class Summarized:
     """Location and spread of positive values from one or more processes, in the unit of the values.
 
     Attributes:
@@ -152,7 +152,7 @@ def narrow_enough(processes: Sequence[Sequence[float]], goal: float) -> bool:
         processes: Values of each process.
         goal: Half-width of the interval as a share of the value.
     """
-    found = summarise(processes, looked=True)
+    found = summarize(processes, looked=True)
     count = len(processes)
     if found.low is None or found.high is None:
         return False
@@ -162,8 +162,8 @@ def narrow_enough(processes: Sequence[Sequence[float]], goal: float) -> bool:
     return half_width**2 + chance <= goal**2
 
 
-def summarise(processes: Sequence[Sequence[float]], *, looked: bool = False) -> Summarised:
-    """Summarise the values of one or more processes.
+def summarize(processes: Sequence[Sequence[float]], *, looked: bool = False) -> Summarized:
+    """Summarize the values of one or more processes.
 
     One process: the median with the interval of `block_interval`. Several processes: the geometric
     mean of their medians, with the interval of these medians alone (Kalibera and Jones, ISMM 2013).
@@ -193,7 +193,7 @@ def summarise(processes: Sequence[Sequence[float]], *, looked: bool = False) -> 
         low, high = block_interval(processes[0]) or (None, None)
         if low is None:
             reason = missing_interval_reason(processes[0])
-        return Summarised(medians[0], low, high, minimum, maximum, cv, errors[0], reason=reason)
+        return Summarized(medians[0], low, high, minimum, maximum, cv, errors[0], reason=reason)
     widening = 1.0
     if looked:
         widening = LOOKED
@@ -202,7 +202,7 @@ def summarise(processes: Sequence[Sequence[float]], *, looked: bool = False) -> 
         apart = f"{len(medians)} processes lie {max(medians) / min(medians) - 1:.0%} apart"
         low = None
         high = None
-        reason = f"{apart}, which says too little of further ones; raise measure.processes"
+        reason = f"{apart}, too few to predict further processes; raise measure.processes"
     process_cv = statistics.stdev(math.log(value) for value in medians)
     known = [error for error in errors if error is not None]
     between = None
@@ -211,7 +211,7 @@ def summarise(processes: Sequence[Sequence[float]], *, looked: bool = False) -> 
         between = math.sqrt(max(0.0, process_cv**2 - within))
     value = statistics.geometric_mean(medians)
     error = process_cv / math.sqrt(len(medians))
-    return Summarised(value, low, high, minimum, maximum, cv, error, process_cv, between, reason)
+    return Summarized(value, low, high, minimum, maximum, cv, error, process_cv, between, reason)
 
 
 def _log_error(values: Sequence[float]) -> float | None:
@@ -261,11 +261,11 @@ class Measured:
         return measurements(self.answers)
 
     @property
-    def step(self) -> Summarised:
+    def step(self) -> Summarized:
         """Summary of the step times of all processes, in seconds."""
         measure = self.point.measure
         looked = measure.relative_interval is not None and measure.processes > 1
-        return summarise([entry.timing.step_times for entry in self.timed], looked=looked)
+        return summarize([entry.timing.step_times for entry in self.timed], looked=looked)
 
     def ending(self) -> tuple[str, str | None]:
         """Return the outcome and its reason; the outcome is `ok` only if all processes are `ok`."""

@@ -22,7 +22,7 @@ from paradnn.core.workload import WORKLOADS
 from paradnn.session.design import RecordedPoint, Summary
 from paradnn.session.record import Headline, headline
 
-_COLOURS = {"ok": "green", "unavailable": "yellow"}
+_COLORS = {"ok": "green", "unavailable": "yellow"}
 _ROWS = 60  # longer sweeps end with counts instead of one row per point
 _LEADING_OPERATIONS = 4  # kinds of operations that a profile line names
 _LONG_COMPILE = 3.0  # seconds of compilation above which it gets a line
@@ -148,7 +148,7 @@ class Reporter:
             if row.outcome == "ok":
                 style = ""
             else:
-                style = _COLOURS.get(row.outcome, "red")
+                style = _COLORS.get(row.outcome, "red")
             self._console.print(" | ".join(shown), soft_wrap=True, markup=False, style=style)
         self._draw()
 
@@ -386,7 +386,7 @@ def _print_points(console: Console, rows: Sequence[RecordedPoint]) -> None:
         console.print(fitting_table(console, [Column("point"), *numbers], cells, _SPARE))
     for row in rows:
         if row.outcome != "ok":
-            text = Text.assemble(f"{row.name}: ", (row.outcome, _COLOURS.get(row.outcome, "red")))
+            text = Text.assemble(f"{row.name}: ", (row.outcome, _COLORS.get(row.outcome, "red")))
             if row.reason:
                 text.append(f": {row.reason}")
             console.print(text, soft_wrap=True)

@@ -20,7 +20,7 @@ from paradnn.core.channel import plain
 from paradnn.core.messages import Answer, Contention, NoProfile, Profile
 from paradnn.core.metric import MetricSnapshot, interval_names
 from paradnn.core.results import ResultDescription
-from paradnn.core.words import rounded, without_secrets
+from paradnn.core.words import counted, rounded, without_secrets
 from paradnn.core.workload import WORKLOADS, default_workload
 from paradnn.platform.environment import Environment, separate_hosts
 from paradnn.platform.load import slow_tags
@@ -215,7 +215,7 @@ def _measured_tags(measured: Measured) -> dict[str, str]:
     steady = "; ".join(unsteady) or f"no change that matters in {len(timings)} processes"
     # The first process's note on its compilation, and a disturbance of any process's compilation.
     disturbed = [
-        f"meanwhile {seen.reason}"
+        f"at the same time {seen.reason}"
         for entry in compiled
         if (seen := entry.contention) and seen.reason
     ]
@@ -275,7 +275,7 @@ def profile_tags(profile: Profile | NoProfile) -> dict[str, str]:
         )
     if profile.command_buffers:
         notes.append(
-            f"operations in {profile.command_buffers} command buffer(s) of the GPU are not seen: "
+            f"operations in {counted(profile.command_buffers, 'command buffer')} of the GPU are not seen: "
             "framework.env.XLA_FLAGS=--xla_gpu_enable_command_buffer= shows them, at another speed"
         )
     tags = {"profile": "ok", "extras": "profile keep_trace" if profile.trace else "profile"}

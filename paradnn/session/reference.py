@@ -68,7 +68,7 @@ def at_reference(
     best: float | None,
     batch_size: int = 1,
 ) -> dict[str, float]:
-    """Metrics of what the kernel's speed explains of the step times.
+    """Metrics of the part of the step times that the kernel's speed explains.
 
     Args:
         steps: (blocks, processes) logarithms of step times in seconds; NaN where a process has

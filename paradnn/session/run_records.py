@@ -1,4 +1,4 @@
-"""What a kind of work adds to the run of a point: metrics, tags, files, and progress."""
+"""Additions of a kind of work to the run of a point: metrics, tags, files, and progress."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class RunRecords:
         return True
 
     def name_parts(self, point: Point) -> list[str]:
-        """Return what the name of a run says besides model, size, batch and platform."""
+        """Return the parts of a run's name in addition to model, size, batch and platform."""
         return [part for part in (point.workload.mode, point.data.name) if part not in _UNMENTIONED]
 
     def are_steps_valid(self, outcome: str, last_answer: Answer | None) -> bool:

@@ -384,8 +384,8 @@ class _Session:
         if count:
             keys = " ".join(f"measure.{key}={value:g}" for key, value in FORMER_STANDARD.items())
             self.reporter.say(
-                f"the store holds {counted(count, 'point')} of these as measure=standard measured "
-                f"before; to skip them add {keys}"
+                f"the store holds {counted(count, 'point')} of these under the former protocol of "
+                f"measure=standard; to skip them add {keys}"
             )
 
     def _start_clock(self) -> None:
@@ -592,7 +592,7 @@ class _Session:
         self.summary.skipped[outcome] += 1
 
     def _find_ceilings(self, point: Point, environment: Environment) -> Ceilings | None:
-        """The ceilings of a point's platform; the time to measure them is no cost of any point."""
+        """The ceilings of a point's platform; no point is charged the time to measure them."""
         is_usable = self.settings.ceilings and not self.environments.problem(point)
         if not is_usable or not below_ceilings(point, step_costs(point).flops_per_step):
             return None

@@ -255,7 +255,7 @@ class Worker:
     Attributes:
         alive: Whether the worker can measure another point.
         reached_point: Whether the latest point had a child, or the import itself failed. If not,
-            the end of the worker is no evidence about the point.
+            the end of the worker says nothing about the point.
         pid: Process id of the worker, which is also its process group.
 
     Raises:
@@ -380,7 +380,7 @@ class Worker:
                 last = lines[-1]
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     code = self._process.wait(_GRACE)
-                    # A signal is no evidence about the software: a new worker is started.
+                    # A signal says nothing about the software: a new worker is started.
                     if code < 0:
                         self.reached_point = False
                         return (
@@ -625,7 +625,7 @@ class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
         if worker.alive:
             return result
         self._drop(key)
-        # A worker that was killed while idle is no evidence about this point: measure it again.
+        # A worker that was killed while idle says nothing about this point: measure it again.
         if worker.reached_point:
             return result
         return self._get(key).measure(point, limits, on_news)

@@ -55,7 +55,7 @@ class Evidence:
         freedom: (2, p) degrees of freedom of `variance`.
         data_freedom: (2, p) degrees of freedom without the prior.
         interaction: Family -> what sessions do to its ratio, if both sides share several.
-        levelled: Family -> variance of speeds that were brought to one speed of the machine. It
+        leveled: Family -> variance of speeds that were brought to one speed of the machine. It
             replaces that of sessions.
         selection: Family -> bound of the bias by lost replicates, in logarithms.
         lost: Family -> number of lost replicates of A and of B.
@@ -74,7 +74,7 @@ class Evidence:
     freedom: np.ndarray = field(default_factory=lambda: np.zeros((2, 0)))
     data_freedom: np.ndarray = field(default_factory=lambda: np.zeros((2, 0)))
     interaction: dict[str, Effect] = field(default_factory=dict)
-    levelled: dict[str, Component] = field(default_factory=dict)
+    leveled: dict[str, Component] = field(default_factory=dict)
     selection: dict[str, float] = field(default_factory=dict)
     lost: dict[str, tuple[int, int]] = field(default_factory=dict)
     missing: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -93,8 +93,8 @@ class Evidence:
         """
         schedule = self.schedule.select(np.isin(self.schedule.point, points))
         effects = schedule.effects(self.session, self.priors)
-        known = [self.levelled[name] for name in sorted(families & set(self.levelled))]
-        if known and families <= set(self.levelled):
+        known = [self.leveled[name] for name in sorted(families & set(self.leveled))]
+        if known and families <= set(self.leveled):
             widest = max(known, key=lambda component: float(component.variance))
             rest = [effect for effect in effects if effect.name != "sessions"]
             effects = [*rest, Effect("reference speed", widest.variance, widest.freedom)]

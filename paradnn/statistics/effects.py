@@ -46,7 +46,7 @@ _TINY = 1e-300
 
 @dataclass(frozen=True)
 class Effect:
-    """What one source of scatter adds to the variance of a log ratio.
+    """Contribution of one source of scatter to the variance of a log ratio.
 
     Attributes:
         name: The source, as text.
@@ -160,7 +160,7 @@ class SessionVariance(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """When and where the runs of two sides were measured; n runs in all.
+    """Time and place of the n measured runs of two sides.
 
     Attributes:
         side: (n,) 0 for a run of A, 1 for one of B.

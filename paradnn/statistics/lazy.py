@@ -1,7 +1,7 @@
 """Numerical packages that are imported when one of their names is first used.
 
 NumPy, pandas and SciPy take half a second and more to import. Help, completion and a rejected
-argument need none of them. A module that takes `np`, `pd` or `stats` from here starts at once.
+argument does not import them. A module that takes `np`, `pd` or `stats` from here starts at once.
 Using a name at the top level of a module would import the package with that module.
 """
 

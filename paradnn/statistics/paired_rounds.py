@@ -190,7 +190,7 @@ def trimmed(pairs: Sequence[tuple[float, float]]) -> float:
     return statistics.fmean(logs[cut : len(logs) - cut])
 
 
-#: Scaled median absolute deviations from the centre beyond which a round is an outlier, in a long
+#: Scaled median absolute deviations from the center beyond which a round is an outlier, in a long
 #: series. `clipping_limit` raises it for short ones.
 CLIPPING_LIMIT = 3.0
 #: Shorter series are not clipped: their scale is often far too small by chance.
@@ -211,7 +211,7 @@ def clipping_limit(rounds: int) -> float:
 
 
 @dataclass(frozen=True)
-class _RobustCentre:
+class _RobustCenter:
     """Huber's estimate of location of a series.
 
     Attributes:
@@ -227,7 +227,7 @@ class _RobustCentre:
     inlier_share: float
 
 
-def _robust_centre(values: Sequence[float]) -> _RobustCentre:
+def _robust_center(values: Sequence[float]) -> _RobustCenter:
     """Estimate location by Huber's M-estimator with the scale held at the median absolute deviation.
 
     If more than half of the values are equal, the scale is 0 and no value is clipped. Source:
@@ -245,13 +245,13 @@ def _robust_centre(values: Sequence[float]) -> _RobustCentre:
             break
     inliers = [value for value, inside in zip(values, is_inlier, strict=True) if inside]
     inlier_mean = statistics.fmean(inliers)
-    centred = [
+    centered = [
         value - inlier_mean if inside else 0.0
         for value, inside in zip(values, is_inlier, strict=True)
     ]
-    power = sum(value**2 for value in centred)
-    products = sum(first * second for first, second in pairwise(centred))
-    return _RobustCentre(
+    power = sum(value**2 for value in centered)
+    products = sum(first * second for first, second in pairwise(centered))
+    return _RobustCenter(
         location=location,
         deviations=clipped,
         lag_one=products / power if power else 0.0,
@@ -287,10 +287,10 @@ def estimate(logs: Sequence[float], misses: float = 0.05, *, last: bool = False)
     from scipy.special import stdtrit
 
     n = len(logs)
-    centre = _robust_centre(logs)
-    power = sum(value**2 for value in centre.deviations)
+    center = _robust_center(logs)
+    power = sum(value**2 for value in center.deviations)
     if not power:
-        return SpeedEstimate(centre.location, 0.0, n)
+        return SpeedEstimate(center.location, 0.0, n)
     if last:
         raised = 5.0
         fewer = 6.0
@@ -299,9 +299,9 @@ def estimate(logs: Sequence[float], misses: float = 0.05, *, last: bool = False)
         raised = 7.0
         fewer = 8.0
         level = min(n / 8000, 0.004)
-    correlation = (n * centre.lag_one + min(raised, 0.4 * n)) / (n - min(fewer, 0.4 * n))
+    correlation = (n * center.lag_one + min(raised, 0.4 * n)) / (n - min(fewer, 0.4 * n))
     correlation = min(max(correlation, 0.0), 1 - 1.5 / n)
-    variance = power / (n - 1) / n / centre.inlier_share**2
+    variance = power / (n - 1) / n / center.inlier_share**2
     error = math.sqrt(variance * (1 + correlation) / (1 - correlation))
     quantile = float(stdtrit(n - 1, 1 - level * misses / 0.05 / 2))
-    return SpeedEstimate(centre.location, quantile * error, n, quantile)
+    return SpeedEstimate(center.location, quantile * error, n, quantile)

@@ -107,7 +107,7 @@ def regress(
         values: (n,) the response before scaling.
         scale: Applied to the values, such as `np.log`.
         levels: Levels that the rows share.
-        by_value: Whether each value of a column may have an effect of its own. On a scale of
+        by_value: Whether each value of a column may have a separate effect. On a scale of
             logarithms or ranks, these effects have a prior.
         when: When the rows were measured.
         products: (n, 2) the two factors of each column that is a product. Each value of a factor
@@ -193,7 +193,7 @@ def regress(
 
 
 class _Disturbance(NamedTuple):
-    """What sessions and a drift of the machine do to the coefficients of a regression.
+    """Effect of sessions and of drift on the coefficients of a regression.
 
     Attributes:
         response: (n,) the response, without the shifts of sessions if those are removed.
@@ -218,14 +218,14 @@ def _disturb(
     when: MeasurementTimes | None,
     session: Component,
 ) -> _Disturbance:
-    """Return what sessions and drift do to the coefficients of the columns.
+    """Return the effect of sessions and drift on the coefficients of the columns.
 
     The shifts of sessions are removed unless a column varies along with them. A drift counts if
     the rows were measured in the order of some column; in a random order it is part of the
     residuals.
 
     Args:
-        x: (n, k) the columns, the first of which is the intercept.
+        x: (n, k) the columns; the first one is the intercept.
         values: (n,) the response before scaling.
         scale: Scale of the response.
         when: When the rows were measured.
@@ -277,7 +277,7 @@ def _is_in_order(x: np.ndarray, when: MeasurementTimes) -> bool:
     """Return whether the rows were measured in the order of some column, not in a random one.
 
     Args:
-        x: (n, k) the columns, the first of which is the intercept.
+        x: (n, k) the columns; the first one is the intercept.
         when: When the rows were measured.
     """
     from statsmodels.regression.linear_model import OLS
@@ -316,7 +316,7 @@ def _without_sessions(
     with np.errstate(invalid="ignore"):
         share_within = (within**2).sum(axis=0) / (x.var(axis=0) * count)
         share_within = share_within * (count - 1) / (count - len(sizes))
-    # Normal equations of x and an indicator per session, which would be as many columns.
+    # Normal equations of x and an indicator per session, without a column for every session.
     columns = x[:, 1:]
     column_sums = sums[:, 1:-1]
     products = np.block([[np.diag(sizes), column_sums], [column_sums.T, columns.T @ columns]])
@@ -388,7 +388,7 @@ def _p_values(weights: np.ndarray, variance: np.ndarray, freedom: np.ndarray) ->
 def value_variances(
     design: np.ndarray, residual: np.ndarray, prior: VariancePrior | None = None
 ) -> Component:
-    """Return the variances of least-squares coefficients if each value has an effect of its own.
+    """Return the variances of least-squares coefficients if each value has a separate effect.
 
     A line through few values cannot be known better than their scatter about it allows, however
     many rows have them. For each column of 3 to n / 2 values, the mean residuals of the values have
@@ -431,7 +431,7 @@ def value_variances(
 def product_variance(
     design: np.ndarray, residual: np.ndarray, place: int, factors: np.ndarray
 ) -> Component:
-    """Return the variance of the coefficient of a product a x b if values have effects of their own.
+    """Return the variance of the coefficient of a product a x b if values have separate effects.
 
     Each value of a may have its own slope along b, and each value of b its own along a. As for
     `value_variances`, the residual slopes of the values show how they scatter, with values - 2
@@ -496,7 +496,7 @@ def _cell_variance(
 ) -> Component:
     """Return the variance of a product's coefficient if each cell has an independent effect.
 
-    Effects of values, such as a bend of a factor's own slope, are no interaction. So the mean
+    Effects of values, such as a bend of a factor's own slope, are not an interaction. So the mean
     residuals of the cells are fitted by an effect of each value and by the product. What remains
     has (a - 1)(b - 1) - 1 degrees of freedom on a complete grid of a x b cells (Mandel, J. American
     Statistical Association 56, 1961).

@@ -28,7 +28,7 @@ def one_thread() -> Iterator[None]:
 @functools.cache
 def _blas() -> ThreadpoolController:
     """Return a controller of the loaded BLAS libraries; finding them takes some 20 ms."""
-    import scipy.linalg  # noqa: F401  loads a BLAS of its own
+    import scipy.linalg  # noqa: F401  loads its own BLAS
 
     return ThreadpoolController()
 

@@ -44,7 +44,7 @@ _TINY = 1e-300
 
 
 class MeasurementTimes(NamedTuple):
-    """When each of n points was measured.
+    """Measurement times of n points.
 
     Attributes:
         session: (n,) number of the session.
@@ -143,7 +143,7 @@ class SpeedSteps(NamedTuple):
 def find_speed_steps(logs: np.ndarray, cells: np.ndarray, times: np.ndarray) -> SpeedSteps:
     """Find lasting changes of the machine's speed in one session.
 
-    Each cell has a mean of its own, so a difference of sides or points is no change. In the rest,
+    Each cell has its own mean, so a difference of sides or points is not a change. In the rest,
     the steady drift or the step that explains most is added as long as its F has a p, by
     Bonferroni, below _STEP_P. This is binary segmentation (Scott and Knott, Biometrics 30, 1974),
     but all changes are fitted together. The means of the cells are not fitted with them: what a
@@ -186,7 +186,7 @@ def _choose_shapes(design: np.ndarray, response: np.ndarray, freedom: int) -> li
     squares = (design**2).sum(axis=0)
 
     def best_besides(others: list[int]) -> tuple[int, float, float]:
-        """Return the column that explains most besides others, how much, and what is left."""
+        """Return the column that explains most in addition to others, its share, and the residuals."""
         fitted = np.linalg.lstsq(design[:, others], response, rcond=None)[0]
         rest = response - design[:, others] @ fitted
         gains = np.where(squares > 1, (rest @ design) ** 2 / np.maximum(squares, 1), 0.0)
@@ -208,7 +208,7 @@ def _choose_shapes(design: np.ndarray, response: np.ndarray, freedom: int) -> li
     return chosen
 
 
-def levelled_component(runs: pd.DataFrame, is_a: np.ndarray) -> Component:
+def leveled_component(runs: pd.DataFrame, is_a: np.ndarray) -> Component:
     """Return the variance of a log ratio of speeds that were brought to one speed of the machine.
 
     It is the uncertainty of the family's slope, as far as the speeds of the machine were apart. All

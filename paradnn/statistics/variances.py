@@ -58,7 +58,7 @@ def rarer_level(cells: Sequence[np.ndarray]) -> tuple[float, float]:
 def moderate_variances(
     variances: np.ndarray, degrees: np.ndarray, axes: Sequence[np.ndarray] = ()
 ) -> Component:
-    """Shrink variances of similar measurements toward what they have in common.
+    """Shrink variances of similar measurements toward their common value.
 
     The variances are modeled as s0^2 F(d, d0), with s0 and d0 from the mean and the variance of
     their logarithms. Each becomes (d0 s0^2 + d s^2) / (d0 + d) with d0 + d degrees of freedom, at

@@ -228,7 +228,7 @@ def _store_error(where: str, error: BaseException) -> StoreError:
         if "Invalid Host" in text:
             remedy = "start the server with --allowed-hosts"
         else:
-            remedy = f"{_CREDENTIALS} of one who may"
+            remedy = f"{_CREDENTIALS} of a user who is allowed to"
         return StoreRefusalError(f"{where}: the server forbids it (HTTP 403: {text}); {remedy}")
     if any(words in text for words in _FULL):  # waiting frees no space
         return StoreError(f"{where}: {text}; free some space")

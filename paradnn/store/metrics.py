@@ -115,10 +115,12 @@ COSTS = (
     PriceMetric(
         "cost_per_million_queries", "of queries: at the peak, or as scheduled", _SERVED, rate=True
     ),
-    PriceMetric("cost_per_million_tokens", "the same of tokens", ("tokens_per_second",), rate=True),
+    PriceMetric(
+        "cost_per_million_tokens", "the same for tokens", ("tokens_per_second",), rate=True
+    ),
     COST_TO_TARGET,
     PriceMetric(
-        "cost_of_learning", "the same of learning_seconds", ("learning_seconds",), learning=True
+        "cost_of_learning", "the same for learning_seconds", ("learning_seconds",), learning=True
     ),
 )
 _OTHERS = (

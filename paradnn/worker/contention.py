@@ -1,4 +1,4 @@
-"""What else the machine did while a point was measured.
+"""Work of other processes on the machine while a point was measured.
 
 Counters are read just before the first block and just after the last. Three things take cores away
 from a point: other processes, the hypervisor (steal), and the quota of a control group. Time in

@@ -54,7 +54,7 @@ _IMPORT_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class _Order:
-    """What the first process asks of the others.
+    """Request of the first process to the others.
 
     Attributes:
         task: run, begin_steps, memory, prepare_alone or alone.
@@ -67,7 +67,7 @@ class _Order:
 
 @dataclass(frozen=True)
 class _Reply:
-    """What a process replies to an order.
+    """Reply of a process to an order.
 
     Attributes:
         rank: Number of the process.
@@ -152,7 +152,7 @@ class _Process:
         try:
             _, step = prepare_step(share, self.framework.alone())
             compile_steps(step)
-        except Exception:  # it is no part of the point: without it the communication is unknown
+        except Exception:  # not part of the point: without it the communication is unknown
             traceback.print_exc()
         else:
             self._alone = step
@@ -211,7 +211,7 @@ def _serve(
 
 
 def _obey(order: _Order, rank: int, process: _Process, step: Step, meter: MemoryMeter) -> _Reply:
-    """Do what the first process asks, and return the reply."""
+    """Carry out an order of the first process, and return the reply."""
     if order.task == "run":
         return _Reply(rank, loss=step.run(order.steps))
     if order.task == "memory":

@@ -19,6 +19,7 @@ from typing import Any, Self
 
 from paradnn.core.errors import PointEnded
 from paradnn.core.messages import Compilation, Contention, References, Timing, Trial
+from paradnn.core.words import counted
 from paradnn.worker.contention import ContentionMonitor, TurnsMonitor
 from paradnn.worker.energy import EnergyMeter
 from paradnn.worker.frameworks import Step
@@ -130,7 +131,7 @@ class Protocol:
 
 @dataclass(frozen=True)
 class _ObservedAttempt:
-    """What was observed during one attempt at the measured blocks."""
+    """Observations during one attempt at the measured blocks."""
 
     contention: Contention | None
     joules: float | None
@@ -177,7 +178,7 @@ class AttemptRecorder:
 
     @property
     def contention(self) -> Contention | None:
-        """What disturbed the blocks that count; None if the system does not provide it."""
+        """Contention during the blocks that count; None if the system does not report it."""
         return self._attempts[self.kept].contention
 
     @property
@@ -189,7 +190,7 @@ class AttemptRecorder:
         """Return the timing; it is not steady if a program was compiled or the process stopped."""
         attempt = self._attempts[self.kept]
         if attempt.compiled:
-            problem = f"compiled {attempt.compiled} program(s)"
+            problem = f"compiled {counted(attempt.compiled, 'program')}"
         elif attempt.contention and attempt.contention.stops:
             problem = "were stopped (SIGSTOP)"
         else:
@@ -310,7 +311,7 @@ class _BlockTimer:
             self.loss = run(steps)
             seconds = self._clock() - start
         if self.loss is not None and not math.isfinite(self.loss):
-            raise NotFinite(f"the loss is {self.loss} after a block of {steps} step(s)")
+            raise NotFinite(f"the loss is {self.loss} after a block of {counted(steps, 'step')}")
         return seconds
 
     def _time_cold_steps(self, run: Run, steps: int, fill_caches: FillCaches) -> float:
@@ -457,7 +458,7 @@ class _BlockTimer:
         [series] = adjusted_times([self._timing(before[-2 * WINDOW :], blocks)])
         if len(series) < FEWEST:
             steady = False
-            reason = f"too few blocks to tell: {len(series)} of {FEWEST}"
+            reason = f"too few blocks for a verdict: {len(series)} of {FEWEST}"
         else:
             change = find_change(series)
             steady = not change.matters
@@ -538,7 +539,7 @@ def compile_steps(
         programs.append(step.compilations() - compiled_before)
     notes = [step.compile_note()]
     if programs[-1]:
-        notes.append(f"step {len(programs)} still compiled {programs[-1]} program(s)")
+        notes.append(f"step {len(programs)} still compiled {counted(programs[-1], 'program')}")
     compilation = Compilation(
         seconds=seconds,
         programs=programs,

@@ -96,7 +96,7 @@ class PointRun:
     """A request while it is served.
 
     Results are noted as soon as they are known, so that they survive whatever follows. The point's
-    kind of work decides what is done.
+    kind of work decides the rest.
 
     Args:
         request: The point as plain values.
@@ -217,7 +217,7 @@ class PointRun:
         products: Mapping[str, float],
         loss: Any = None,
     ) -> None:
-        """Note what the timed steps gave.
+        """Note the results of the timed steps.
 
         Args:
             timed: The timed blocks.

@@ -95,25 +95,25 @@ def find_change(values: Sequence[float]) -> Change:
         values: A series of at least `FEWEST` values.
     """
     n = len(values)
-    centred = np.asarray(values) - np.mean(values)
+    centered = np.asarray(values) - np.mean(values)
     times = np.arange(n) - (n - 1) / 2
-    slope = times @ centred / (times @ times)
-    rest = centred - slope * times
+    slope = times @ centered / (times @ times)
+    rest = centered - slope * times
     size = slope * (n - 1)
     at = None
     edge = max(2, n // 10)
     positions = np.arange(edge, n - edge + 1)
-    sums = np.cumsum(centred)[positions - 1]
+    sums = np.cumsum(centered)[positions - 1]
     best = int(np.argmax(sums**2 / (positions * (n - positions))))
     jump = int(positions[best])
     before = sums[best] / jump
     after = -sums[best] / (n - jump)
-    stepped = centred - np.where(np.arange(n) < jump, before, after)
+    stepped = centered - np.where(np.arange(n) < jump, before, after)
     if stepped @ stepped < rest @ rest:
         rest = stepped
         size = after - before
         at = jump
-    total = centred @ centred
+    total = centered @ centered
     correlation = _lag_one(rest)
     explained = 1 - rest @ rest / total if total else 0.0
     # The share explained by chance, interpolated in the logarithm of n and in the correlation.
@@ -242,9 +242,9 @@ def _odds_of_long_memory(values: Sequence[float]) -> float:
     return likelihood(0.9) - likelihood(0.6)
 
 
-def _lag_one(centred: np.ndarray) -> float:
-    power = centred @ centred
-    return float(centred[:-1] @ centred[1:] / power) if power else 0.0
+def _lag_one(centered: np.ndarray) -> float:
+    power = centered @ centered
+    return float(centered[:-1] @ centered[1:] / power) if power else 0.0
 
 
 # The times of fixed reference kernels, run between the blocks, are a control variate (Lavenberg and

@@ -1,4 +1,4 @@
-"""What a kind of work does in the worker."""
+"""The role of a kind of work in the worker."""
 
 from __future__ import annotations
 

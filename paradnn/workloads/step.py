@@ -103,7 +103,7 @@ METRICS = (
             "step_time_error",
             "1",
             "lower",
-            "standard error of its logarithm, correlation allowed for",
+            "standard error of its logarithm, corrected for autocorrelation",
         ),
         Metric("step_time_min_ms", "ms", "lower", "fastest block"),
         Metric("step_time_max_ms", "ms", "lower", "slowest block"),
@@ -120,7 +120,7 @@ METRICS = (
             "between_process_cv",
             "1",
             "lower",
-            "what of process_cv the spread within does not explain",
+            "part of process_cv that the spread within processes does not explain",
         ),
         Metric("processes", "1", None, "short processes in which the point was measured"),
         Metric("blocks", "1", None, "blocks measured, in all processes"),
@@ -132,7 +132,7 @@ METRICS = (
             "repeated_seconds",
             "s",
             "lower",
-            "blocks that do not count, as they were measured again",
+            "time of discarded blocks, which were measured again",
         ),
         Metric("final_loss", "1", None, "loss after the last measured block (training only)"),
     ),
@@ -176,7 +176,7 @@ METRICS = (
             "reference_slope_seen",
             "1",
             None,
-            "the same before it is shrunk, freed of the kernel's own noise",
+            "reference_slope before shrinkage, corrected for the kernel's own noise",
         ),
         Metric("reference_slope_error", "1", None, "standard error of reference_slope_seen"),
         Metric(
@@ -340,7 +340,7 @@ METRICS = (
             "fastest_alone_step_time_ms",
             "ms",
             "lower",
-            "the same of the fastest process; the slowest one is the straggler",
+            "the same for the fastest process; the slowest one is the straggler",
         ),
         Metric(
             "communication_ms",
@@ -400,7 +400,7 @@ METRICS = (
             "input_free_examples_per_second",
             "1/s",
             "higher",
-            "the step on a batch that stays, pipeline idle",
+            "the step on a batch that stays on the device, with the pipeline idle",
             has_interval=True,
         ),
         Metric(
@@ -568,7 +568,7 @@ def measure_step(
 def _fed_step(run: PointRun, workload: Any, step: Any) -> Any:
     """Return the step with batches from the point's input; None if its input is synthetic.
 
-    A set for an evaluation is no input of the timed step.
+    The set of an evaluation is not an input of the timed step.
 
     Raises:
         UnavailableError: The framework of the point cannot read the input.
@@ -725,7 +725,7 @@ def _compile_metrics(measured: Measured) -> dict[str, float]:
 
 
 def compiling_metrics(measurement: Measurement, fed: InputMeasurement | None) -> dict[str, float]:
-    """Return what the steps up to the last compilation took beyond ordinary steps.
+    """Return the extra time of the steps up to the last compilation, compared with ordinary steps.
 
     Args:
         measurement: The timed steps of a process.
@@ -749,7 +749,7 @@ _GRADIENT_BYTES = 4
 
 
 def process_metrics(answers: Sequence[Answer]) -> dict[str, float]:
-    """Return what the exchange between the processes of a step takes; empty for one process.
+    """Return the time that processes take to exchange gradients; empty for one process.
 
     Values are medians over the answers, which are those of repeated measurements.
     """

@@ -225,7 +225,7 @@ def shown(result: Result, capsys: pytest.CaptureFixture[str], **outputs: Any) ->
 
 
 def strict(text: str) -> Any:
-    """Parse JSON; NaN and Infinity, which are no JSON, are errors."""
+    """Parse JSON; NaN and Infinity, which are not JSON, are errors."""
 
     def reject(constant: str) -> float:
         raise AssertionError(constant)

@@ -37,7 +37,7 @@ Asked = Callable[[str], dict[str, Any]]
 
 @pytest.fixture
 def asked(tmp_path: Path) -> Asked:
-    """Run `ask` and return what it writes as JSON."""
+    """Run `ask` and return its JSON output."""
 
     def run(words: str) -> dict[str, Any]:
         file = tmp_path / "answer.json"
@@ -219,7 +219,7 @@ def test_data_parallel_training_takes_a_share_of_the_batch() -> None:
 
     assert one.seconds is not None
     assert eight.seconds is not None
-    # Gradients take time, of which the backward pass may hide all or nothing.
+    # Gradients take time; the backward pass may hide all or none of it.
     assert 1 < eight.seconds / one.seconds < 1.5
     assert eight.parts["communication"] > 0
 

@@ -295,8 +295,8 @@ def test_two_files_of_a_harness_are_two_sessions(tmp_path: Path, harness: str) -
         ),
         pytest.param(
             {**aiperf(1), "was_cancelled": True},
-            "the run was cancelled before its end",
-            id="aiperf-cancelled",
+            "the run was canceled before its end",
+            id="aiperf-canceled",
         ),
         pytest.param(
             {**aiperf(1), "is_complete": False}, "the run is incomplete", id="aiperf-incomplete"

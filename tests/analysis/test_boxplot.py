@@ -106,7 +106,7 @@ def test_many_boxes_and_few_points_are_drawn(tmp_path: Path) -> None:
             id="--metric example_per_second",
         ),
         pytest.param(
-            "--by colour", "--by=colour: these runs have no such hyperparameter", id="--by colour"
+            "--by color", "--by=color: these runs have no such hyperparameter", id="--by color"
         ),
     ],
 )

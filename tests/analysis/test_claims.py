@@ -35,7 +35,7 @@ def text(verdicts: tuple[ClaimVerdict, ...]) -> str:
 def answer(
     check: str, frame: pd.DataFrame, operations: pd.DataFrame | None = None, pool: bool = False
 ) -> tuple[str, str]:
-    """Return the answer to one user-written check, and what is missing to answer it."""
+    """Return the answer to one user-written check, and the missing data."""
     claims = parse_claims(f"- id: x\n  says: something\n  checks:\n    - {check}\n", "test")
     read = None if operations is None else lambda _: operations
     finding = judge(claims, Data(frame, read, pool))[0].findings[0]

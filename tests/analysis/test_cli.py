@@ -275,4 +275,4 @@ def test_a_logged_result_links_its_sources(
     }
     assert {path.name for path in folder.iterdir()} == names
     assert json.loads((folder / "sources.json").read_text()) == list(sources["run_id"])
-    assert len(load(uri)) == len(load(store)), "a result is no point"
+    assert len(load(uri)) == len(load(store)), "a result is not a point"

@@ -286,12 +286,12 @@ def test_bounds_as_by_hand() -> None:
         ),
         pytest.param(
             "device=A device=B --metric parameters",
-            "metric=parameters: is neither better high nor low",
+            "metric=parameters: has no better direction",
             id="device=A device=B --metric parameters",
         ),
         pytest.param(
             "device=A device=B --metric nonsense",
-            "metric=nonsense: is no registered metric",
+            "metric=nonsense: is not a registered metric",
             id="device=A device=B --metric nonsense",
         ),
         pytest.param(

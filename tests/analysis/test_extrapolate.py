@@ -72,7 +72,7 @@ def test_steps_of_a_host_become_those_of_the_planted_platform() -> None:
 def test_a_step_rolls_up_to_an_epoch_a_run_and_runs_a_day() -> None:
     result = predict(models("Host", 7.0), examples=1_001, epochs=10, nodes=94_000)
     row = result.table.iloc[1]
-    assert row["steps"] == 11  # batches of 100, the last of which is not full
+    assert row["steps"] == 11  # batches of 100; the last one is not full
     assert row["epoch_seconds"] == pytest.approx(11 * row["seconds"])
     assert row["run_seconds_high"] == pytest.approx(110 * row["high"])
     assert row["runs_per_day"] == pytest.approx(94_000 * 86_400 / row["run_seconds"])

@@ -9,7 +9,7 @@ from scipy import stats
 
 from analysis.analyses.figure_of_merit import FigureOfMeritOptions, figure_of_merit
 from paradnn.core.errors import ConfigError
-from paradnn.session.measured import summarise
+from paradnn.session.measured import summarize
 from paradnn.worker.series import block_interval
 from tests.analysis.planted import runs
 from tests.analysis.rejected import assert_rejected
@@ -175,7 +175,7 @@ def test_runs_of_one_process_are_as_sure_as_their_blocks(blocks: int, correlatio
             "processes": 1.0,
             "blocks": blocks,
         }
-        known["step_time_error"] = np.array([summarise([list(row)]).error for row in steps])
+        known["step_time_error"] = np.array([summarize([list(row)]).error for row in steps])
         step = np.array([np.median(row) for row in steps])
         frame = runs(
             points,
@@ -199,7 +199,9 @@ def test_runs_of_one_process_are_as_sure_as_their_blocks(blocks: int, correlatio
             id="--baseline Summit",
         ),
         pytest.param(
-            "--metric step_time_ms", "--metric=step_time_ms: is no rate", id="--metric step_time_ms"
+            "--metric step_time_ms",
+            "--metric=step_time_ms: is not a rate",
+            id="--metric step_time_ms",
         ),
         pytest.param(
             "--by tractor",
@@ -286,7 +288,7 @@ def test_nodes_multiply_measured_rates() -> None:
         pytest.param((("A", "1,x"),), (), "--work=A=1,x: holds no positive", id="text"),
         pytest.param((("A", "1,0"),), (), "--work=A=1,0: holds no positive", id="zero"),
         pytest.param((("A", "1"), ("B", "1,2")), (), "--work=B: has 2 units", id="unequal"),
-        pytest.param((("A", "1"),), (("B", "2"),), "--nodes=B: is no side", id="unknown side"),
+        pytest.param((("A", "1"),), (("B", "2"),), "--nodes=B: is not a side", id="unknown side"),
         pytest.param((("A", "1"),), (("A", "2,3"),), "several numbers", id="several"),
     ],
 )

@@ -157,9 +157,7 @@ def test_replicates_become_their_median_with_count_and_spread() -> None:
     assert list(result["replicates_failed"]) == [0, 1, 1]
     assert list(result["outcome"]) == ["ok", "ok", "oom_host"]
     assert list(result["batch_size"]) == [1, 2, 3]
-    assert list(result["parameters"]) == [7.0] * 3, (
-        "an out-of-memory point keeps what is known of it"
-    )
+    assert list(result["parameters"]) == [7.0] * 3, "an out-of-memory point keeps its known values"
 
 
 def test_replicates_of_unlike_environments_stay_apart(store: str) -> None:

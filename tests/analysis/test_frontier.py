@@ -158,21 +158,21 @@ def test_cost_against_latency_with_prices() -> None:
 
 def test_which_to_choose_for_a_limit() -> None:
     text = asked(three(), ("latency_p99_ms", "15")).text()
-    why = "of the lowest cost per million queries among those that surely keep it"
+    why = "of the lowest cost per million queries among those that qualify with certainty"
     assert f"For latency p99 at most 15 ms choose A, {why}: cost per million queries 10" in text
-    assert "To be told which" not in text
+    assert "To get a recommendation" not in text
     assert "say what you need, such as --limit latency_p99_ms=" in asked(three()).text()
     assert "choose B, " in asked(three(), ("latency_p99_ms", "25")).text()
     hopeless = asked(three(), ("latency_p99_ms", "1")).text()
-    assert "no choice of fc inference, server will do; nearest comes A" in hopeless
+    assert "no choice of fc inference, server qualifies; the nearest is A" in hopeless
     rows = pd.DataFrame(
         [served("A", 8, 1000.0, 5.0), served("B", 8, 1001.0, 6.0), served("C", 8, 10.0, 1.0)]
     )
     tied = asked(rows, ("latency_p99_ms", "15"), price=("A=36", "B=36", "C=36")).text()
-    assert "Not surely worse: A." in tied
+    assert "May be as good: A." in tied
     unsure = asked(three(), ("latency_p99_ms", "20.1"))
     assert "choose A, " in unsure.text()
-    assert "Not surely worse: B." in unsure.text()
+    assert "May be as good: B." in unsure.text()
 
 
 def test_a_separate_session_may_explain_a_difference_of_choices() -> None:
@@ -258,22 +258,22 @@ def learnt(
     [
         pytest.param(
             "--limit parameters=3",
-            "--limit=parameters: is neither better high nor low",
+            "--limit=parameters: has no better direction",
             id="--limit parameters=3",
         ),
         pytest.param(
             "--limit latency=3",
-            "--limit=latency: is no metric; choose one that python -m paradnn list",
+            "--limit=latency: is not a metric; choose one that python -m paradnn list",
             id="--limit latency=3",
         ),
         pytest.param(
             "--limit latency_p99_ms=soon",
-            "--limit=latency_p99_ms=soon: is no number",
+            "--limit=latency_p99_ms=soon: is not a number",
             id="--limit latency_p99_ms=soon",
         ),
         pytest.param(
             "--limit latency_p99_ms=nan",
-            "--limit=latency_p99_ms=nan: is no number",
+            "--limit=latency_p99_ms=nan: is not a number",
             id="--limit latency_p99_ms=nan",
         ),
         pytest.param(
@@ -322,7 +322,7 @@ def test_models_compete_to_learn_and_recorded_prices_count() -> None:
     table = result.table.set_index("choice")
     assert table["standing"].tolist() == [ON, ON, BEATEN]
     assert table["cost_of_learning"].tolist() == pytest.approx([0.1, 0.3, 0.9], rel=0.01)
-    why = "of the lowest cost of learning among those that surely keep it"
+    why = "of the lowest cost of learning among those that qualify with certainty"
     assert (
         f"For best accuracy at least 0.97 choose nodes=64, {why}: cost of learning 0.3"
         in result.text()
@@ -377,8 +377,8 @@ def test_throughput_against_interactivity() -> None:
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        pytest.param({"x": "tokens"}, "--x=tokens: is no metric", id="unknown"),
-        pytest.param({"y": "flops_per_step"}, "--y=.*neither better high nor low", id="neutral"),
+        pytest.param({"x": "tokens"}, "--x=tokens: is not a metric", id="unknown"),
+        pytest.param({"y": "flops_per_step"}, "--y=.*has no better direction", id="neutral"),
         pytest.param(
             {"x": "step_time_ms", "y": "step_time_ms"}, "--y=.*the same as --x", id="equal"
         ),

@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 
 from analysis.analyses.boxplot import BoxplotOptions
+from analysis.analyses.roofline import RooflineOptions
 from analysis.cli import COMMANDS, make_parser, output
 from analysis.cli.commands import SubCommand
 from analysis.options import Argument, Arguments, Selection, arguments, command_line, read_arguments
@@ -59,6 +60,15 @@ def test_a_command_line_of_options_gives_the_options_again(command: SubCommand) 
 
 def _required(argument: Argument) -> bool:
     return argument.default is dataclasses.MISSING
+
+
+@pytest.mark.parametrize("flag", ["--color", "--colour"])
+def test_both_spellings_of_color_name_one_option(flag: str) -> None:
+    (roofline,) = (command for command in COMMANDS if command.name == "roofline")
+
+    options, _ = parsed(roofline, [flag, "nodes"])
+
+    assert options == RooflineOptions(color="nodes")
 
 
 def test_a_selection_is_repeated_with_the_options() -> None:

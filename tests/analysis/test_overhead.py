@@ -89,7 +89,7 @@ def test_the_command_reports_and_draws_the_time_per_phase(tmp_path: Path) -> Non
     # With n points, an event that affects 1 - 0.05^(1/n) of all points is missing from 5% of
     # samples.
     assert (
-        "fewer than 7.6% of points, such as a long wait, may have happened to none of these 38"
+        "fewer than 7.6% of points, such as a long wait, may be absent from these 38"
         in result.text()
     )
     assert pytest.approx(0.05, abs=1e-3) == (1 - 0.0758) ** 38
@@ -99,7 +99,7 @@ def test_the_command_reports_and_draws_the_time_per_phase(tmp_path: Path) -> Non
     assert "may have happened" not in overhead(many).text()
     bars = {bar.get_label(): bar.patches[0] for bar in result.figure().axes[0].containers}
     looks = {(bar.get_facecolor(), bar.get_hatch()) for bar in bars.values()}
-    assert len(looks) == len(bars) == len(PHASES), "every phase has a look of its own"
+    assert len(looks) == len(bars) == len(PHASES), "every phase has a distinct look"
     # Runs without phases, such as published ones, do not make other runs heterogeneous.
     frame.loc[[3, 8], "environment_id"] = "published"
     assert "pooled" not in overhead(frame).text()

@@ -295,7 +295,8 @@ def test_runs_that_are_not_replicates_are_rejected() -> None:
     swept = side([[3.0, 4.0]], **{"optimizer.learning_rate": [0.1, 0.2]})
     published = side([[2.0]], "B", **{"optimizer.learning_rate": None})
     with pytest.raises(
-        ConfigError, match=r"runs of A=optimizer.learning_rate = 0.1, 0.2: are no replicates of one"
+        ConfigError,
+        match=r"runs of A=optimizer.learning_rate = 0.1, 0.2: are not replicates of one",
     ):
         pair(swept, published)
 

@@ -195,15 +195,15 @@ def test_the_papers_62_percent_is_that_of_models_of_256_nodes_and_more(frame: pd
 
 #: Analyses for which test_figures.py has no planted runs.
 ANALYSES: dict[str, Callable[[pd.DataFrame], Result]] = {
-    "roofline, few colours": lambda frame: roofline(frame, RooflineOptions(colour="nodes")),
-    "roofline, colour bar": lambda frame: roofline(frame, RooflineOptions(colour="parameters")),
+    "roofline, few colors": lambda frame: roofline(frame, RooflineOptions(color="nodes")),
+    "roofline, color bar": lambda frame: roofline(frame, RooflineOptions(color="parameters")),
     "boxes": lambda frame: boxplot(frame, BoxplotOptions(by=("device",))),
     "boxes of speedups": lambda frame: boxplot(frame, BoxplotOptions(by=("batch_size",), **SIDES)),
     "heat map": lambda frame: heatmap(
         frame[frame["model.layers"] == 64], HeatmapOptions(y="nodes")
     ),
     "sensitivity": lambda frame: sensitivity(frame, SensitivityOptions(log_scale="both")),
-    "speedup": lambda frame: speedup(frame, SpeedupOptions(colour="batch_size", **SIDES)),
+    "speedup": lambda frame: speedup(frame, SpeedupOptions(color="batch_size", **SIDES)),
     "compare": lambda frame: compare(frame, CompareOptions(a="device=TPU*", b="device=*V100*")),
 }
 

@@ -261,14 +261,14 @@ def test_a_frame_of_a_hundred_columns_is_no_cause_for_a_warning() -> None:
     ("options", "message"),
     [
         pytest.param(
-            "--colour hue",
-            "--colour=hue: these runs have no such hyperparameter",
-            id="--colour hue",
+            "--color hue",
+            "--color=hue: these runs have no such hyperparameter",
+            id="--color hue",
         ),
         pytest.param(
-            "--operations abc --colour nodes",
-            "--colour=nodes: applies to models",
-            id="--operations abc --colour nodes",
+            "--operations abc --color nodes",
+            "--color=nodes: applies to models",
+            id="--operations abc --color nodes",
         ),
         pytest.param(
             "--operations all", "none of the chosen runs was profiled", id="--operations all"

@@ -4,7 +4,7 @@ import pytest
 from numpy.typing import ArrayLike
 
 from analysis.analyses.scaling import ScalingOptions, fit_scaling
-from analysis.analyses.scaling import scaling as summarised
+from analysis.analyses.scaling import scaling as summarized
 from tests.analysis.planted import POINTS, runs
 from tests.analysis.rejected import assert_rejected
 
@@ -131,10 +131,10 @@ def test_device_counts_in_time_order_are_reported() -> None:
         slower = timed.assign(
             examples_per_second=timed["examples_per_second"] * np.exp(-0.001 * order)
         )
-        found = summarised(slower)
+        found = summarized(slower)
         assert ("were measured in blocks" in found.text()) == told
         assert (found.table["fraction"].iloc[0] > 0.01) == told
-    assert "The sessions are not recorded" in summarised(planted(0.1)).text()
+    assert "The sessions are not recorded" in summarized(planted(0.1)).text()
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_an_efficiency_above_one_is_explained(factor: float, expected: str, reje
         sweep_order="random",
         start_time=begin + pd.to_timedelta(order, unit="m"),
     )
-    found = summarised(frame)
+    found = summarized(frame)
     text = found.text()
     assert expected in text
     assert rejected not in text
@@ -231,7 +231,7 @@ def test_communication_is_shown_next_to_an_all_reduce_alone() -> None:
     frame = over_hosts(gradient_bytes=5e6, communication_ms=8.0, communication_share=0.4)
     frame.loc[frame["hosts"] == 1, ["communication_ms", "communication_share"]] = np.nan
 
-    found = summarised(pd.concat([frame, channel], ignore_index=True), ScalingOptions(by="hosts"))
+    found = summarized(pd.concat([frame, channel], ignore_index=True), ScalingOptions(by="hosts"))
 
     all_reduce_ms = found.numbers.groupby("devices_per_host")["all_reduce_ms"]
     assert all_reduce_ms.min()[1] == pytest.approx(5.1, rel=1e-3)
@@ -239,5 +239,5 @@ def test_communication_is_shown_next_to_an_all_reduce_alone() -> None:
     assert all_reduce_ms.count()[2] == 0  # four processes, which no all-reduce had
     assert "40% of a step (8 ms) is communication" in found.text()
     assert "an all-reduce of the gradients alone takes 5.1 ms" in found.text()
-    alone = summarised(frame, ScalingOptions(by="hosts"))
+    alone = summarized(frame, ScalingOptions(by="hosts"))
     assert "no model=channel run of the same processes" in alone.text()

@@ -87,7 +87,7 @@ def test_collinear_columns_are_named_and_nearly_collinear_ones_have_a_large_vif(
     frame["model.output_size"] = 3 * frame["model.nodes"] - 2 * frame["model.layers"] + 7
     result = fit(frame)
     assert (
-        "model.output_size has no weight of its own: over these points it is a combination of"
+        "model.output_size has no separate weight: over these points it is a combination of"
         in result.text()
     )
     assert "model.output_size" not in list(result.table["term"])
@@ -147,7 +147,7 @@ def test_each_family_and_device_has_its_own_fit_and_failures_are_counted() -> No
     )
     result = fit(pd.concat([sweep(draw), other, sweep(draw, 5, family="lstm")], ignore_index=True))
     assert "fc on Test CPU: flops_utilization over 200 points." in result.text()
-    left_out = "runs without a measurement are left out (50 oom_"
+    left_out = "runs without a measurement are omitted (50 oom_"
     assert f"fc on Test GPU: flops_utilization over 150 points; {left_out}" in result.text()
     assert "lstm on Test CPU: 5 points for 3 terms, at least 8 are needed: no fit." in result.text()
 
@@ -260,7 +260,7 @@ def test_the_strongest_is_named_only_if_the_next_is_weaker() -> None:
 
 
 def with_exclusive_columns() -> pd.DataFrame:
-    """Return runs of which each has only one of two columns."""
+    """Return runs that each have only one of two columns."""
     is_even = np.arange(200) % 2 == 0
     prompt = np.where(is_even, 8.0, np.nan)
     devices = np.where(is_even, np.nan, 2.0)

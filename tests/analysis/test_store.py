@@ -175,9 +175,9 @@ def test_tables_of_another_kind_are_read_through_the_api(
     store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = load(store)
-    monkeypatch.setitem(sql.TABLES, "params", ("run_uuid", "key", "value", "colour"))
+    monkeypatch.setitem(sql.TABLES, "params", ("run_uuid", "key", "value", "color"))
     with pytest.warns(
-        UserWarning, match=r"through MLflow's search, which is slow: its tables lack params\.colour"
+        UserWarning, match=r"through MLflow's search, which is slow: its tables lack params\.color"
     ):
         frame = load(store)
     pd.testing.assert_frame_equal(frame, expected)

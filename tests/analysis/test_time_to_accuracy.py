@@ -11,7 +11,7 @@ from scipy import stats
 from scipy.stats import mstats
 
 from analysis.analyses.time_to_accuracy import TimeToAccuracyOptions, olympic_mean
-from analysis.analyses.time_to_accuracy import time_to_accuracy as summarise
+from analysis.analyses.time_to_accuracy import time_to_accuracy as summarize
 from tests.analysis.planted import ROW
 from tests.analysis.rejected import assert_rejected
 
@@ -49,7 +49,7 @@ def frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
 
 
 def scored(rows: list[dict[str, Any]], **options: Any) -> pd.DataFrame:
-    return summarise(frame(rows), TimeToAccuracyOptions(**options)).table
+    return summarize(frame(rows), TimeToAccuracyOptions(**options)).table
 
 
 @pytest.mark.parametrize("lost", [0, 1])
@@ -96,7 +96,7 @@ def test_settings_are_scored_over_seeds_and_platforms_compared() -> None:
     assert found["cost"].tolist()[:2] == pytest.approx([0.012, 0.012])
     assert found["below"].tolist() == [1] * 4
     assert found["speedup"].tolist() == [1.0] * 4
-    result = summarise(frame(rows))
+    result = summarize(frame(rows))
     # The runs of both platforms have no times, so the platforms may be in separate sessions.
     assert result.answer is not None
     assert result.answer.verdict == "slower"
@@ -146,7 +146,7 @@ def test_a_processor_and_a_gpu_are_compared() -> None:
     rows += [
         trained(5.0 + seed / 8, seed, device="B", **{"platform.name": "gpu"}) for seed in range(6)
     ]
-    assert "reaches the target 2x as fast as A" in summarise(frame(rows)).text()
+    assert "reaches the target 2x as fast as A" in summarize(frame(rows)).text()
 
 
 def test_settings_implied_by_an_optimizer_are_omitted() -> None:
@@ -164,13 +164,13 @@ def test_settings_implied_by_an_optimizer_are_omitted() -> None:
 def test_the_answer_is_text_and_a_figure() -> None:
     rows = [trained(10.0 + seed, seed, batch) for seed in range(4) for batch in (32, 64)]
     rows += [trained(math.inf, seed, 128) for seed in range(4)]
-    result = summarise(frame(rows), TimeToAccuracyOptions(price=("A=36",)))
+    result = summarize(frame(rows), TimeToAccuracyOptions(price=("A=36",)))
     text = result.text()
     assert "fc on A: 12 runs of 3 settings; fastest to the target batch size 32, in 11.5 s" in text
     assert "batch size 128: no score, 0 of 4 reached it; best 0.9000 in the median" in text
     assert "cost 0.115;" in text or "cost 0.115\n" in text, "no price says in what"
     rows = [row | {"platform.price_per_hour": 36.0, "price_currency": "EUR"} for row in rows]
-    assert "cost 0.115 EUR" in summarise(frame(rows)).text()
+    assert "cost 0.115 EUR" in summarize(frame(rows)).text()
     both = result.figure().axes
     assert [axes.get_title(loc="left") for axes in both] == [
         "Time to the target",
@@ -198,7 +198,7 @@ def test_a_target_reached_in_the_first_epoch_bounds_the_time() -> None:
     rows = [trained(2.0 + seed / 100, seed, epochs_to_target=1.0) for seed in range(5)]
 
     row = scored(rows).iloc[0]
-    text = summarise(frame(rows)).text()
+    text = summarize(frame(rows)).text()
 
     assert row["is_upper_bound"]
     assert row["seconds_low"] == row["epochs_low"] == 0.0
@@ -225,7 +225,7 @@ def test_platforms_whose_times_are_upper_bounds_get_no_verdict() -> None:
         for seed in range(5)
     ]
 
-    text = summarise(frame(rows)).text()
+    text = summarize(frame(rows)).text()
 
     assert "A and B: undecided, the target was reached in the first epoch" in text
     assert "raise learn.target" in text
@@ -285,7 +285,7 @@ def test_seeds_of_two_modes_cover_the_ratio_of_two_platforms(count: int) -> None
             for side in (0, 1)
             for seed in range(count)
         ]
-        answer = summarise(frame(rows)).answer
+        answer = summarize(frame(rows)).answer
         assert answer is not None
         assert answer.low is not None
         assert answer.high is not None

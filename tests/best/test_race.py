@@ -253,8 +253,8 @@ def test_no_measurement_begins_that_would_end_after_the_time_limit() -> None:
     assert now[0] == 20.0
     assert answer.verdict == "undecided"
     [unmeasured] = answer.exclusions()
-    assert unmeasured.endswith(": not measured: the time was over")
-    assert "1 candidate not measured, the time was over" in answer.sentences()[-1]
+    assert unmeasured.endswith(": not measured: the time ran out")
+    assert "1 candidate not measured, the time ran out" in answer.sentences()[-1]
 
 
 def test_an_undecided_race_names_what_may_be_as_good_and_the_time_that_would_decide() -> None:

@@ -59,7 +59,7 @@ def test_slurm_measures_every_point_once(cluster: Slurm, store: Store) -> None:
     assert store.values("latest_metrics", points[0]["run_id"])["queue_seconds"] < PATIENCE
 
 
-def test_a_cancelled_job_of_slurm_loses_no_point(cluster: Slurm, store: Store) -> None:
+def test_a_canceled_job_of_slurm_loses_no_point(cluster: Slurm, store: Store) -> None:
     """Without accounting the launcher waits for it forever; the sweep ends nevertheless."""
     with launching(store, "submitit_slurm", cluster.environ) as process:
         job = next(iter(drivers_at_work(store).values()))["job_id"]

@@ -46,7 +46,7 @@ def test_every_point_is_compared_and_everything_is_recorded(store: Store, pool: 
     assert {line.partition(":")[0] for line in lines[:2]} == {
         f"fc 1x8 b{size} float32 cpu" for size in (4, 8)
     }
-    assert lines[2].startswith("Geometric mean of these 2 points, and of no others: ")
+    assert lines[2].startswith("Geometric mean of these 2 points only: ")
     assert all(line in parent["mlflow.note.content"] for line in lines)
     # Every run contributes its own blocks: one ratio per round and point, from consecutive blocks.
     steps: dict[tuple[object, str], dict[object, np.ndarray]] = {}

@@ -207,19 +207,19 @@ def test_a_killed_gate_leaves_a_worktree_that_the_next_one_removes(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_a_cancelled_gate_leaves_nothing(
+def test_a_canceled_gate_leaves_nothing(
     repository: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     words = [sys.executable, "-m", "paradnn", "gate", "--base", "main", "--", "sleep 1000"]
     environ = {**os.environ, "TMPDIR": str(temporary)}
-    with subprocess.Popen(hearing_ctrl_c(words), env=environ, stderr=subprocess.PIPE) as cancelled:
+    with subprocess.Popen(hearing_ctrl_c(words), env=environ, stderr=subprocess.PIPE) as canceled:
         assert wait_for(lambda: len(worktrees()) == 2)
-        assert wait_for(lambda: psutil.Process(cancelled.pid).children(recursive=True))
-        cancelled.send_signal(number)
-        cancelled.communicate(timeout=200)
-    assert cancelled.returncode == 130
+        assert wait_for(lambda: psutil.Process(canceled.pid).children(recursive=True))
+        canceled.send_signal(number)
+        canceled.communicate(timeout=200)
+    assert canceled.returncode == 130
     assert len(worktrees()) == 1
     assert not list(temporary.iterdir())
 

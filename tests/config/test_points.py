@@ -35,7 +35,7 @@ SERVER = "model=fc mode=inference scenario=server measure.timeout=1800"
 
 
 def point(words: str) -> Point:
-    """A point of `key=value` words; the choice of a group, such as model=fc, takes back what was
+    """A point of `key=value` words; the choice of a group, such as model=fc, discards what was
     said of it before.
     """
     config: dict[str, Any] = {}
@@ -240,7 +240,7 @@ REJECTED = {
         ("precision=bfloat16", "precision=bfloat16: is decided by the server of model=endpoint"),
         (
             "mode=train",
-            "mode=train: model=endpoint sends requests to a server, which trains nothing",
+            "mode=train: model=endpoint sends requests to a server, and cannot train",
         ),
         (
             "measure.keep_trace=true",

@@ -1,4 +1,4 @@
-"""Errors carry one line that says what is wrong."""
+"""Errors carry one line that names the problem."""
 
 import pytest
 

@@ -22,8 +22,8 @@ def posterior(
 
 
 def plainly_chosen(prediction: Prediction, seconds: Array, weights: Array, count: int) -> list[int]:
-    """By conditioning the whole covariance matrix again for every candidate; what is measured
-    counts no more.
+    """By conditioning the whole covariance matrix again for every candidate; measured candidates
+    no longer count.
     """
     same = prediction.group[:, None] == prediction.group
     covariance = prediction.root @ prediction.root.T + same * prediction.own

@@ -17,7 +17,7 @@ LIMIT = 2**31
 
 
 def answer(search: Search, largest: int) -> tuple[int, int]:
-    """What a search finds where batches up to `largest` fit, and how many it tried."""
+    """Return the answer of a search if batches up to `largest` fit, and the number of attempts."""
     tried = 0
     while size := search.next():
         assert size % search.unit == 0
@@ -45,7 +45,7 @@ def test_batches_are_multiples_and_nothing_may_fit() -> None:
 
 
 def searched(world: World, points: list[Point], **settings: object) -> tuple[LargestBatch, str]:
-    """A search that was followed to its end, and what it says."""
+    """Follow a search to its end, and return its answer."""
     design = LargestBatch(points, replace(world.settings(), largest=Largest(**settings)))  # type: ignore[arg-type]
     list(world.follow(design))
     return design, design.conclusion().text

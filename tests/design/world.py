@@ -45,7 +45,7 @@ def space(
 
 
 class World:
-    """A machine, and the folder where what it measures is kept."""
+    """A machine, and the folder of its measurements."""
 
     def __init__(self, folder: Path, noise: float = 0.02) -> None:
         self.folder = folder

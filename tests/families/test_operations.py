@@ -36,7 +36,7 @@ def test_products_do_all_the_arithmetic_of_a_step(name: str, mode: str) -> None:
     costs = make_model(model).costs(batch_size=3, precision="float32", mode=mode, optimizer="sgd")
     found = make_model(model).product_list(batch_size=3, precision="float32", mode=mode)
     flops = sum(each.count * each.operation.flops for each in found)
-    if name in ("mobilenet", "xception"):  # depthwise convolutions are no products
+    if name in ("mobilenet", "xception"):  # depthwise convolutions are not products
         assert 0.9 < flops / costs.flops_per_step < 1
     else:
         assert flops == costs.flops_per_step

@@ -112,7 +112,7 @@ def test_a_surface_is_learned_and_intervals_have_their_coverage(count: int) -> N
     assert np.mean(left_out) == pytest.approx(np.mean(errors), rel=0.6)
 
 
-def test_a_disturbed_run_does_not_bend_its_neighbours() -> None:
+def test_a_disturbed_run_does_not_bend_its_neighbors() -> None:
     random = np.random.default_rng(3)
     points = random.uniform(-2, 2, (80, 2))
     values = surface(points)

@@ -93,7 +93,7 @@ def test_half_made_and_changed_stacks_are_made_anew(cache: Path) -> None:
     [metadata] = TINYSTACK.folder.rglob("tinystack-1.0.dist-info")
     shutil.rmtree(metadata)
     found, said = opened(TINYSTACK)
-    assert "was changed since it was made" in said[0]
+    assert "has changed since it was installed" in said[0]
     assert "tinystack==1.0" in found
     TINYSTACK.python.unlink()
     assert "no longer runs" in opened(TINYSTACK)[1][0]

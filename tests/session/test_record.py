@@ -29,7 +29,7 @@ from paradnn.families.fc import FullyConnected
 from paradnn.platform.environment import Environment
 from paradnn.session.contradictions import find_contradictions
 from paradnn.session.hardware_peaks import ceilings_identity
-from paradnn.session.measured import Summarised, narrow_enough, summarise
+from paradnn.session.measured import Summarized, narrow_enough, summarize
 from paradnn.session.open_point import OpenPoint
 from paradnn.session.record import precision_tags, priced
 from paradnn.store.runs import Claim, Record
@@ -341,7 +341,7 @@ def test_precision_is_that_of_the_operands() -> None:
     )
 
 
-def holds(found: Summarised, truth: float) -> bool:
+def holds(found: Summarized, truth: float) -> bool:
     return found.low is not None and found.high is not None and found.low <= truth <= found.high
 
 
@@ -351,22 +351,22 @@ def test_an_interval_ends_at_the_extremes_or_has_a_reason_for_its_absence() -> N
     Such values would follow from a drift, or from two processes that lie apart.
     """
     drift = [1.0 + 0.05 * index for index in range(20)]
-    assert summarise([drift]).low is None
-    assert str(summarise([drift]).reason).startswith(
+    assert summarize([drift]).low is None
+    assert str(summarize([drift]).reason).startswith(
         "20 blocks resemble their neighbors too much: they count as"
     )
-    assert str(summarise([[1.0] * 5]).reason).startswith("5 of the 6 blocks that it takes")
-    apart = summarise([[1.0, 1.1] * 5, [2.0, 2.1] * 5])
+    assert str(summarize([[1.0] * 5]).reason).startswith("5 of the 6 blocks that it takes")
+    apart = summarize([[1.0, 1.1] * 5, [2.0, 2.1] * 5])
     assert (apart.low, apart.high) == (None, None)
     assert str(apart.reason).startswith(
-        "2 processes lie 95% apart, which says too little of further ones"
+        "2 processes lie 95% apart, too few to predict further processes"
     )
-    near = summarise([[1.0, 1.5] * 5, [1.01, 1.5] * 5])
+    near = summarize([[1.0, 1.5] * 5, [1.01, 1.5] * 5])
     assert near.reason is None
     random = np.random.default_rng(0)
     for _ in range(300):
         blocks = np.exp(0.1 * random.standard_normal(24).cumsum())
-        found = summarise([blocks.tolist()])
+        found = summarize([blocks.tolist()])
         assert found.low is None or blocks.min() <= found.low <= found.high <= blocks.max()
 
 
@@ -384,7 +384,7 @@ def test_an_interval_that_decides_the_number_of_processes_keeps_its_coverage(
     for _ in range(600):
         drawn = [[value] for value in np.exp(random.normal(0, 0.01, 30)).tolist()]
         count = next((n for n in range(first, 31) if narrow_enough(drawn[:n], goal)), 30)
-        held += holds(summarise(drawn[:count], looked=True), 1.0)
+        held += holds(summarize(drawn[:count], looked=True), 1.0)
     assert 0.91 < held / 600 < 0.99
 
 
@@ -400,8 +400,8 @@ def test_the_interval_of_processes_covers_where_that_of_one_does_not() -> None:
     for _ in range(2000):
         middles = random.normal(0, 0.02, 3)
         blocks = np.exp(middles[:, None] + random.normal(0, 0.01, (3, 10))).tolist()
-        found = summarise(blocks)
-        one = summarise(blocks[:1])
+        found = summarize(blocks)
+        one = summarize(blocks[:1])
         several += holds(found, 1.0)
         single += holds(one, 1.0)
         between.append(found.between_cv)

@@ -69,7 +69,7 @@ def test_blocks_that_compile_are_not_steady(
     if steady:
         compiled = ""
     else:
-        compiled = "the measured steps compiled 1 program(s); "
+        compiled = "the measured steps compiled 1 program; "
     assert timing.steady_reason.startswith(f"{compiled}no change that matters: drift of +0.0%")
 
 

@@ -74,7 +74,7 @@ def test_what_several_devices_cannot_do_is_unavailable(pool: WorkerPool) -> None
     )
     result = measure(pool, platform={"name": "gpu", "threads": None, "index": 0})
     assert result.outcome == "unavailable"
-    assert "sees 0 GPU device(s), not 2 from number 0 on" in (result.reason or "")
+    assert "sees 0 GPU devices, not 2 from number 0 on" in (result.reason or "")
 
 
 TINY = (MODELS["fc"] | {"layers": 1, "nodes": 8, "input_size": 16, "output_size": 4}, 4)

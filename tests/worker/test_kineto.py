@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from paradnn.worker.profile.categories import categorise
+from paradnn.worker.profile.categories import categorize
 from paradnn.worker.profile.kineto import FILE, aten_cost, read_kineto
 from paradnn.worker.profile.run import make_profile
 from paradnn.worker.profile.shapes import Cost
@@ -187,7 +187,7 @@ def test_convolutions_by_hand() -> None:
     ],
 )
 def test_a_kernel_that_converts_types_is_no_convolution(name: str, category: str) -> None:
-    assert categorise("kernel", name) == category
+    assert categorize("kernel", name) == category
 
 
 TRANSPOSED = ["", "", "", "[2, 2]", "[0, 0]", "[1, 1]", "True", "[0, 0]", "1"]

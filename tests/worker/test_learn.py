@@ -66,12 +66,12 @@ class Softmax:
 
 def examples(seed: int = 0) -> Arrays:
     random = np.random.default_rng(seed)
-    centres = 1.2 * random.standard_normal((CLASSES, FEATURES))
+    centers = 1.2 * random.standard_normal((CLASSES, FEATURES))
 
     found = {}
     for part, count in (("training", 500), ("heldout", 64)):
         classes = random.integers(0, CLASSES, count).astype("int32")
-        drawn = (centres[classes] + random.standard_normal((count, FEATURES))).astype("float32")
+        drawn = (centers[classes] + random.standard_normal((count, FEATURES))).astype("float32")
         found |= {part: drawn, f"{part}_classes": classes}
     return found
 
@@ -178,7 +178,7 @@ def test_cifar_is_read_from_its_files(tmp_path: Path) -> None:
         )
     assert Cifar100(path=str(tmp_path)).arrays()["training_classes"].tolist() == [70, 80, 90]
     (tmp_path / "test.bin").write_bytes(b"short")
-    with pytest.raises(DataError, match=r"test\.bin: is damaged or no binary file of CIFAR"):
+    with pytest.raises(DataError, match=r"test\.bin: is damaged, or not a binary file of CIFAR"):
         Cifar100(path=str(tmp_path)).arrays()
 
 
@@ -370,7 +370,7 @@ def test_folders_that_are_no_set(tmp_path: Path) -> None:
         PictureFolder(path=str(tmp_path / "none")).arrays()
     picture_folder(tmp_path / "set")
     (tmp_path / "set" / "light" / "4.png").write_text("no picture")
-    with pytest.raises(DataError, match=r"4\.png: is no picture"):
+    with pytest.raises(DataError, match=r"4\.png: is not a picture"):
         PictureFolder(path=str(tmp_path / "set")).arrays()
     (tmp_path / "set" / "light" / "4.png").unlink()
     with pytest.raises(DataError, match=r"light: has 4 pictures"):

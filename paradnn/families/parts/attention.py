@@ -60,7 +60,7 @@ class Attention:
         use_bias: Whether the projections have biases.
         deviation: Standard deviation of normal initial weights. None: Glorot uniform.
         crossed: Whether keys and values come from a memory.
-        key_heads: Heads of keys and values, each for several heads of queries; by default `heads`.
+        key_heads: Key and value heads, each shared by a group of query heads; by default `heads`.
         head: Width of a head; by default `width` / `heads`.
         normalize: Makes a layer that normalizes the queries of each head, and one for the keys.
         rotate: Rotary embedding of queries and keys.

@@ -24,7 +24,7 @@ def array_spec(shape: tuple[int, ...], dtype: Any, high: int, label: str) -> Arr
         label: The input, for messages.
 
     Raises:
-        UnavailableError: If the element type is no number.
+        UnavailableError: If the element type is not numeric.
     """
     if str(dtype) == "bfloat16":
         return ArraySpec(shape, "float32")

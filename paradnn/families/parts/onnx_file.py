@@ -157,7 +157,7 @@ def _drawn_array(shape: tuple[int, ...], dtype: Any, label: str) -> ArraySpec:
 
 
 def _check_output(entry: Any, label: str) -> None:
-    """Raise UnavailableError if an output is no numeric tensor, so that it cannot be compared."""
+    """Raise UnavailableError if an output is not a numeric tensor, since only those can be compared."""
     import onnx
 
     kind = entry.type.WhichOneof("value")
@@ -215,7 +215,7 @@ _STATISTICS: Mapping[str, tuple[int, ...]] = {"BatchNormalization": (3, 4)}
 def parameter_counts(model: Any) -> tuple[int, int]:
     """Count the weights of an ONNX model.
 
-    A weight is an element of a floating-point constant with at least one axis that is no setting
+    A weight is an element of a floating-point constant with at least one axis that is not a setting
     or scale, or of a quantized weight. Constants are initializers and the outputs of `Constant`
     and `ConstantOfShape`, in the graph and in all bodies of its branches, loops and functions.
     Linear models of ONNX-ML hold their coefficients as attributes.

@@ -95,7 +95,7 @@ def sparse(counts: Any, columns: Any, values: Any, shape: tuple[int, int]) -> An
 
 
 def csr(counts: Any, columns: Any, values: Any, shape: tuple[int, int]) -> Any:
-    # The public raw operations lose the shape that a graph needs. An object that is no tensor
+    # The public raw operations lose the shape that a graph needs. An object that is not a tensor
     # reaches the step as it is, and the graph captures the tensor in it.
     from tensorflow.python.ops.linalg.sparse import sparse_csr_matrix_ops
 

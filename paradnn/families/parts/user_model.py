@@ -261,10 +261,10 @@ def _torch_type(dtype: Any) -> Any:
 
 
 def _output_tensors(outputs: Any, name: str) -> list[tuple[tuple[Any, ...], Any]]:
-    """Each tensor among the outputs, with its place in their structure; None is no output.
+    """Each tensor among the outputs, with its position in their structure; None is not an output.
 
     Raises:
-        UnavailableError: If an output is no tensor, or no output is one.
+        UnavailableError: If an output is not a tensor, or there is no output.
     """
     tensors = []
     for path, value in keras.tree.flatten_with_path(outputs):

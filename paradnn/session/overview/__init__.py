@@ -21,8 +21,8 @@ from paradnn.core.messages import OperationTable, Profile, Timing
 from paradnn.core.words import in_seconds, rounded
 from paradnn.session.overview.drawing import (
     BLUE,
+    GRAY,
     GREEN,
-    GREY,
     ORANGE,
     PALETTE,
     Bar,
@@ -115,7 +115,7 @@ def roofline_chart(metrics: Mapping[str, float]) -> Chart:
     y = ChartAxis.log("FLOP/s", [rate, first * bandwidth, peak], si)
     chart = Chart("Roofline", x, y)
     tip = f"measured peaks: {si(peak)}FLOP/s, {si(bandwidth)}B/s, ridge at {rounded(ridge)} FLOP/B"
-    chart.line([(first, first * bandwidth), (ridge, peak), (last, peak)], GREY, tip=tip)
+    chart.line([(first, first * bandwidth), (ridge, peak), (last, peak)], GRAY, tip=tip)
     chart.note(last, peak, f"{si(peak)}FLOP/s", anchor="end")
     chart.note(first * 1.3, first * bandwidth, f"{si(bandwidth)}B/s")
     chart.line([(intensity, rate), (intensity, roof)], ORANGE, dashes="3 3")
@@ -148,10 +148,10 @@ def _block_chart(timings: Sequence[Timing], metrics: Mapping[str, float]) -> Cha
         chart.band(ends[0], ends[1], BLUE, tip)
     chart.line([(x.low, middle), (x.high, middle)], BLUE, dashes="6 4", tip=f"{middle:.4g} ms")
     if warmup:
-        chart.legend.append(("warm-up", GREY))
+        chart.legend.append(("warm-up", GRAY))
         points = [(number - len(warmup), value) for number, value in enumerate(warmup)]
         tips = [f"warm-up {number:.0f}: {value:.4g} ms" for number, value in points]
-        chart.dots(points, GREY, tips)
+        chart.dots(points, GRAY, tips)
     first = 0
     for process, timing in enumerate(timings):
         color = PALETTE[process % len(PALETTE)]
@@ -168,7 +168,7 @@ def _operation_chart(types: OperationTable) -> BarChart:
     """Return the shares of the profiled step by type of operation, colored by category."""
     rows = types.rows()
     categories = list(dict.fromkeys(row["category"] for row in rows[:-1]))
-    colors = dict(zip(categories, chain(PALETTE, [GREY] * len(categories)), strict=False))
+    colors = dict(zip(categories, chain(PALETTE, [GRAY] * len(categories)), strict=False))
     shown = rows[:-1][: _MOST_BARS - 2]
     bars = [
         Bar(row["type"], row["share"], f"{row['share']:.1%}", colors[row["category"]])
@@ -177,9 +177,9 @@ def _operation_chart(types: OperationTable) -> BarChart:
     rest = sum(row["share"] for row in rows[:-1][len(shown) :])
     if rest > 0:
         count = len(rows) - 1 - len(shown)
-        bars.append(Bar(f"{count} other types", rest, f"{rest:.1%}", GREY))
+        bars.append(Bar(f"{count} other types", rest, f"{rest:.1%}", GRAY))
     idle = rows[-1]["share"]
-    bars.append(Bar("no operation", idle, f"{idle:.1%}", GREY))
+    bars.append(Bar("no operation", idle, f"{idle:.1%}", GRAY))
     used = dict.fromkeys(row["category"] for row in shown)
     legend = [(category, colors[category]) for category in used][: len(PALETTE)]
     return BarChart("Share of the profiled step", bars, legend)
@@ -207,7 +207,7 @@ def _memory_chart(metrics: Mapping[str, float]) -> BarChart:
         "analytic lower bound": ("memory_lower_bound_bytes", BLUE),
         "peak until the end": ("peak_memory_bytes", ORANGE),
         "peak on the device": ("peak_device_memory_bytes", ORANGE),
-        "limit": ("memory_limit_bytes", GREY),
+        "limit": ("memory_limit_bytes", GRAY),
     }
     bars = [
         Bar(name, metrics[metric], f"{si(metrics[metric])}B", color)

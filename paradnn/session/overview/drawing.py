@@ -19,7 +19,7 @@ GREEN = "#009E73"
 PURPLE = "#CC79A7"
 YELLOW = "#E69F00"
 SKY = "#56B4E9"
-GREY = "#888888"
+GRAY = "#888888"
 PALETTE = (BLUE, ORANGE, GREEN, PURPLE, YELLOW, SKY)
 
 #: Pixels: size of a chart, the space around its plot, and the space between charts.
@@ -202,7 +202,7 @@ class Chart:
             f'fill="{color}" fill-opacity="0.25">{_tip(tip)}</rect>'
         )
 
-    def note(self, x: float, y: float, text: str, color: str = GREY, anchor: str = "start") -> None:
+    def note(self, x: float, y: float, text: str, color: str = GRAY, anchor: str = "start") -> None:
         """Write a text next to a place of the plot."""
         self._marks.append(
             f'<text x="{self._left(x):.1f}" y="{self._top(y) - 6:.1f}" fill="{color}" '

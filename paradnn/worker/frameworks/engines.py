@@ -29,7 +29,7 @@ from paradnn.core.messages import Conversion
 from paradnn.families.built import ArraySpec, BuiltModel, FunctionModel
 from paradnn.families.parts.onnx_file import OnnxGraph
 from paradnn.worker.frameworks import Batch, Framework, Step
-from paradnn.worker.profile.categories import PRODUCTS, categorise
+from paradnn.worker.profile.categories import PRODUCTS, categorize
 from paradnn.worker.profile.shapes import Cost, Shape, attention_flops, plain_cost, product_flops
 from paradnn.worker.profile.trace import Trace
 
@@ -141,7 +141,7 @@ class OnnxSource(Source):
 
     def frozen(self, **settings: bool) -> Any:
         raise UnavailableError(
-            "this engine reads no ONNX file: set framework=onnxruntime or openvino"
+            "this engine cannot read ONNX files: set framework=onnxruntime or openvino"
         )
 
     def expected(self) -> list[np.ndarray[Any, Any]]:
@@ -309,7 +309,7 @@ class EngineStep(Step):
             expected = self._source.expected()
         error = largest_error(outputs, expected)
         tolerance = _TOLERANCE[self._precision]
-        if not error <= tolerance:  # NaN is no agreement either
+        if not error <= tolerance:  # NaN does not agree either
             raise UnavailableError(
                 f"outputs of {self._engine.title} differ from those of {self._source.reference} "
                 f"by {error:.2g} of the largest, more than {tolerance:g}{_remedy(self._precision)}"
@@ -482,7 +482,7 @@ def operation_cost(
     Engines that change the layout of weights no longer list them among the inputs. A matrix product needs none for its FLOPs. A convolution takes them from `details`, and has
     unknown FLOPs without them.
     """
-    category = categorise("onnx", kind)
+    category = categorize("onnx", kind)
     details = details or OperationDetails()
     if details.equation:
         category = "matmul"

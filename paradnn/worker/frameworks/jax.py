@@ -20,6 +20,7 @@ import keras
 import numpy as np
 
 from paradnn.core.errors import UnavailableError
+from paradnn.core.words import counted
 from paradnn.families.built import BuiltModel
 from paradnn.worker.affinity import DeviceLayout, pin_to_cores
 from paradnn.worker.frameworks import Batch, Framework, Member, Step
@@ -53,7 +54,7 @@ class Jax(Framework):
             raise UnavailableError(f"JAX {jax.__version__} has no {kind} device: {line}") from error
         if index >= len(devices):
             raise UnavailableError(
-                f"JAX {jax.__version__} sees {len(devices)} {kind} device(s), not number {index}"
+                f"JAX {jax.__version__} sees {counted(len(devices), f'{kind} device')}, not number {index}"
             )
         self._device = devices[index]
         self._devices = [self._device]
@@ -356,7 +357,7 @@ class DistributedJax(Jax):
         devices = jax.devices(kind)
         if index + wanted > len(devices):
             raise UnavailableError(
-                f"JAX {jax.__version__} sees {len(devices)} {kind} device(s), "
+                f"JAX {jax.__version__} sees {counted(len(devices), f'{kind} device')}, "
                 f"not {wanted} from number {index} on"
             )
         self._devices = devices[index : index + wanted]
@@ -445,7 +446,7 @@ class GroupedJax(DistributedJax):
             raise UnavailableError(f"JAX {jax.__version__} has no {kind} device: {line}") from error
         if len(self._devices) < wanted:
             raise UnavailableError(
-                f"JAX {jax.__version__} sees {len(self._devices)} {kind} device(s), "
+                f"JAX {jax.__version__} sees {counted(len(self._devices), f'{kind} device')}, "
                 f"not {wanted} from number {index} on"
             )
         self._device = self._devices[0]

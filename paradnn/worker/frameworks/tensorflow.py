@@ -20,13 +20,14 @@ import numpy as np
 import tensorflow as tf
 
 from paradnn.core.errors import UnavailableError
+from paradnn.core.words import counted
 from paradnn.families.built import BuiltModel
 from paradnn.worker.affinity import DeviceLayout, pin_to_cores
 from paradnn.worker.frameworks import Batch, Framework, Member, Step
 from paradnn.worker.frameworks.tf_cluster import connect
 from paradnn.worker.optimizers import make_optimizer
 from paradnn.worker.peak_rates import REPEATS
-from paradnn.worker.profile.categories import categorise
+from paradnn.worker.profile.categories import categorize
 from paradnn.worker.profile.hlo import HloCosts
 from paradnn.worker.profile.shapes import Cost
 from paradnn.worker.profile.tf_graph import GraphCosts
@@ -51,7 +52,7 @@ class TensorFlow(Framework):
         devices = tf.config.list_physical_devices(kind)
         if index >= len(devices):
             raise UnavailableError(
-                f"TensorFlow {tf.__version__} sees {len(devices)} {kind} device(s), "
+                f"TensorFlow {tf.__version__} sees {counted(len(devices), f'{kind} device')}, "
                 f"not number {index}"
             )
         if kind == "GPU":
@@ -218,7 +219,7 @@ class TensorFlowStep(Step):
     def kernel_cost(self, name: str, kind: str) -> Cost:
         if self._compile == "graph":
             return self._costs.cost(name, kind)
-        return Cost(kind, categorise("tensorflow", kind))
+        return Cost(kind, categorize("tensorflow", kind))
 
     def products(self) -> Sequence[Cost]:
         if self._compile == "graph":
@@ -389,14 +390,14 @@ class DistributedTensorFlow(TensorFlow):
         if kind == "GPU":
             if index + count > len(devices):
                 raise UnavailableError(
-                    f"TensorFlow {tf.__version__} sees {len(devices)} {kind} device(s), "
+                    f"TensorFlow {tf.__version__} sees {counted(len(devices), f'{kind} device')}, "
                     f"not {count} from number {index} on"
                 )
             _show_gpus(devices[index : index + count])
         else:
             if index >= len(devices):
                 raise UnavailableError(
-                    f"TensorFlow {tf.__version__} sees {len(devices)} {kind} device(s), "
+                    f"TensorFlow {tf.__version__} sees {counted(len(devices), f'{kind} device')}, "
                     f"not number {index}"
                 )
             # Logical devices of the only CPU, each with its own pool of threads on its cores.

@@ -83,12 +83,12 @@ class Feed:
         self.waited = 0.0
         self.threads = data["threads"] or _available_cores()
         seed = point["seed"]
-        # If a target is no label (boxes on anchors), all targets are synthetic and stay the same.
+        # If a target is not a label (boxes on anchors), all targets are synthetic and stay the same.
         target_types = [(spec.dtype, spec.shape) for spec in workload.targets]
-        is_labelled = target_types == [("int32", ())]
+        is_labeled = target_types == [("int32", ())]
         fixed_targets = []
         classes = None
-        if is_labelled:
+        if is_labeled:
             classes = workload.targets[0].high
         else:
             fixed_targets = synthetic_batch(workload, self.batch_size, seed)[1]

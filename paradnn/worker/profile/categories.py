@@ -152,7 +152,7 @@ _PATTERNS: dict[str, tuple[tuple[str, str], ...]] = {
 
 
 @functools.cache
-def categorise(language: str, name: str) -> str:
+def categorize(language: str, name: str) -> str:
     """Return the category of an operation.
 
     Args:

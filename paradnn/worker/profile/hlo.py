@@ -1,4 +1,4 @@
-"""What the instructions of a compiled program cost, from its HLO.
+"""Costs of the instructions of a compiled program, from its HLO.
 
 A fusion costs what the instructions within it compute. It moves only its own inputs and outputs,
 since the values in between stay in registers. What a fusion moves that reads or updates slices of a
@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from paradnn.worker.profile.categories import PRODUCTS, categorise
+from paradnn.worker.profile.categories import PRODUCTS, categorize
 from paradnn.worker.profile.shapes import (
     Cost,
     Shape,
@@ -108,7 +108,7 @@ def _fusion_cost(parts: Sequence[Cost], shapes: Sequence[Shape]) -> Cost:
         if kind in kinds:
             return Cost(
                 f"fusion with {kind}",
-                categorise("hlo", kind),
+                categorize("hlo", kind),
                 flops=flops,
                 bytes=moved,
                 product_flops=sum(cost.product_flops for cost in parts),
@@ -128,7 +128,7 @@ def _instruction_cost(instruction: Any, by_id: Mapping[int, Any]) -> Cost:
     called = (kind for part, kind in _LIBRARY_CALLS if part in target.lower())
     operation = next(called, opcode)
     kind = f"{opcode} {target}".strip()
-    category = categorise("hlo", operation)
+    category = categorize("hlo", operation)
     moved = float(total_bytes(inputs + outputs))
     if category in PRODUCTS:
         flops = _product_flops(operation, instruction, inputs, outputs)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from paradnn.worker.profile.categories import PRODUCTS, categorise
+from paradnn.worker.profile.categories import PRODUCTS, categorize
 from paradnn.worker.profile.shapes import (
     Cost,
     Shape,
@@ -115,7 +115,7 @@ class _Calls:
             product = next((outer for outer in enclosing if _is_product(outer)), None)
             if product is None:
                 self.operations.append(event)
-                if categorise("torch", event["name"]) != "control":
+                if categorize("torch", event["name"]) != "control":
                     self._add_callers(event, enclosing)
             number = _arguments(event).get("External id")
             if number is not None:
@@ -135,7 +135,7 @@ class _Calls:
 
 
 def _is_product(event: RawEvent) -> bool:
-    return categorise("torch", event["name"]) in PRODUCTS
+    return categorize("torch", event["name"]) in PRODUCTS
 
 
 def _arguments(event: RawEvent) -> Mapping[str, Any]:
@@ -171,9 +171,9 @@ def _kernels(
 
 def _kernel_operation(name: str) -> _Operation:
     kind = name.split("(")[0].removeprefix("void ")
-    category = categorise("torch", kind)
+    category = categorize("torch", kind)
     if category == "control":
-        category = categorise("kernel", name.lower())
+        category = categorize("kernel", name.lower())
     return _Operation(kind, kind, Cost(kind, category))
 
 
@@ -183,7 +183,7 @@ def _operation(call: RawEvent, *, is_caller: bool = False) -> _Operation:
     if kind.startswith(_REGION):
         name = "compiled region"
         return _Operation(name, name, Cost(name, "elementwise"))
-    if is_caller or categorise("torch", kind) == "control":
+    if is_caller or categorize("torch", kind) == "control":
         return _Operation(kind, kind, Cost(kind, "control", flops=0.0, bytes=0.0))
     arguments = _arguments(call)
     return _Operation(kind, _label(kind, arguments), aten_cost(kind, arguments))
@@ -237,7 +237,7 @@ def aten_cost(kind: str, arguments: Mapping[str, Any]) -> Cost:
         kind: The operation, such as aten::mm.
         arguments: The recorded arguments: Input Dims, Input type, Concrete Inputs.
     """
-    category = categorise("torch", kind)
+    category = categorize("torch", kind)
     fused = _FUSED.match(kind)
     if fused:
         return Cost(f"{fused[1]}, compiled loop", category)

@@ -1,4 +1,4 @@
-"""Profile a few untimed steps after all measurements, and tabulate what the profiler saw.
+"""Profile a few untimed steps after all measurements, and tabulate their operations.
 
 One table has a row for each operation, the other for each type of operation.
 """

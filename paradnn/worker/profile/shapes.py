@@ -45,7 +45,7 @@ class Cost:
 
     Attributes:
         kind: The framework's name for the type of operation.
-        category: Our name for it (see `categorise`).
+        category: Our name for it (see `categorize`).
         flops: All FLOPs; None if the shapes do not determine them.
         bytes: Bytes read and written; None if the shapes do not determine them.
         product_flops: The part of `flops` in matrix products and convolutions.

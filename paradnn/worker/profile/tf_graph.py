@@ -1,4 +1,4 @@
-"""What TensorFlow's operations cost, from the graph that was traced.
+"""Costs of TensorFlow's operations, from the traced graph.
 
 A trace names a kernel by its node ("scope/name:Type"), without shapes. The graph holds the shapes
 of every node. The optimizer fuses nodes under the name of the last one, rewrites some into others,
@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from paradnn.worker.profile.categories import PRODUCTS, categorise
+from paradnn.worker.profile.categories import PRODUCTS, categorize
 from paradnn.worker.profile.shapes import Cost, Shape, plain_cost, product_flops, total_bytes
 
 #: What the optimizer puts before the name of a node that it rewrites.
@@ -67,7 +67,7 @@ class GraphCosts:
     def cost(self, name: str, kind: str) -> Cost:
         """Return the cost of a kernel, by its name and type in a trace."""
         operation = _KERNEL_AFFIXES.sub("", kind)
-        category = categorise("tensorflow", operation)
+        category = categorize("tensorflow", operation)
         scope, node = self._find(name, operation)
         if node is not None and node.kind != operation and category in PRODUCTS:
             node = _fused_product(scope, node, operation)
@@ -81,7 +81,7 @@ class GraphCosts:
             _cost(node.kind, node.kind, scope, node)
             for scope in self._scopes
             for node in scope.values()
-            if categorise("tensorflow", node.kind) in PRODUCTS
+            if categorize("tensorflow", node.kind) in PRODUCTS
         ]
 
     def _find(self, name: str, kind: str) -> tuple[_Scope, _Node | None]:
@@ -159,7 +159,7 @@ def _cost(kind: str, operation: str, scope: _Scope, node: _Node) -> Cost:
         scope: The nodes of its function.
         node: The node with the shapes.
     """
-    category = categorise("tensorflow", operation)
+    category = categorize("tensorflow", operation)
     inputs = [
         _shape(scope, reference) for reference in node.inputs if not reference.startswith("^")
     ]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from paradnn.core.errors import UnavailableError
-from paradnn.worker.profile.categories import PRODUCTS, categorise
+from paradnn.worker.profile.categories import PRODUCTS, categorize
 from paradnn.worker.profile.shapes import Cost
 
 #: Name and type of an operation.
@@ -69,7 +69,7 @@ def attribute(
         if event.end > start and event.start < end:
             lanes[event.lane].append(event)
             used = usage[event.name, event.kind]
-            # An event that began before the window is no execution of these steps.
+            # An event that began before the window is not an execution of these steps.
             if event.start >= start and not event.continues:
                 used.count += 1
     edges: list[tuple[float, int, OperationKey]] = []
@@ -417,7 +417,7 @@ def _stated_cost(name: str, values: Mapping[str, Any]) -> Cost | None:
 
     None for a kernel whose cost follows from its operation.
     """
-    category = categorise("kernel", f"{values.get('hlo_category', '')} {name}".lower())
+    category = categorize("kernel", f"{values.get('hlo_category', '')} {name}".lower())
     kind = str(values.get("hlo_category") or name.split("(")[0])
     if "bytes_accessed" in values:
         flops = float(values.get("model_flops") or values.get("flops") or 0)

@@ -156,7 +156,7 @@ class Endpoint(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
     key = "model"
     order = 55
     unit = "request"
-    conflict_reason = "sends requests to a server, which trains nothing"
+    conflict_reason = "sends requests to a server, and cannot train"
     declared_metrics = METRICS
     message_types = (Requests,)
     headlines: ClassVar[Mapping[str, str]] = {"time_to_first_token_ms": "ms to the first token"}

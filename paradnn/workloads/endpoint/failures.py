@@ -1,4 +1,4 @@
-"""Why a request to an endpoint failed, and what to do about it."""
+"""Causes and remedies of failed requests to an endpoint."""
 
 from __future__ import annotations
 
@@ -272,7 +272,7 @@ def retry_seconds(value: str | None) -> float | None:
 
 
 def body_error(content: str) -> str:
-    """Return the message of an error response, "" if it is no JSON or holds none."""
+    """Return the message of an error response, "" if it is not JSON or holds no message."""
     try:
         document: Any = json.loads(content)
     except (ValueError, RecursionError):

@@ -191,10 +191,10 @@ class Generate(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
     ) -> dict[str, float]:
         """Return the time to the first token with its interval, and the rates of the prefill."""
         from paradnn.config.point import prefill_costs
-        from paradnn.session.measured import summarise
+        from paradnn.session.measured import summarize
 
         costs = prefill_costs(point)
-        times = summarise([entry.prefill.step_times for entry in generations])
+        times = summarize([entry.prefill.step_times for entry in generations])
         metrics = {
             "time_to_first_token_ms": times.value * 1e3,
             "prompt_tokens_per_second": point.batch_size * self.prompt / times.value,

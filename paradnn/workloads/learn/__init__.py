@@ -229,7 +229,7 @@ class Learn(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, Pha
         return {"epochs.json": {"unit": "s", "epochs": [plain_fields(epoch) for epoch in epochs]}}
 
     def charts(self, measured: Measured, metrics: Mapping[str, float]) -> list[Chart | BarChart]:
-        from paradnn.session.overview.drawing import BLUE, GREY, ORANGE, Chart, ChartAxis
+        from paradnn.session.overview.drawing import BLUE, GRAY, ORANGE, Chart, ChartAxis
 
         epochs = _epochs(measured.results[0])
         if not epochs:
@@ -244,7 +244,7 @@ class Learn(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, Pha
         )
         text = f"target {self.target:g}"
         curve.line(
-            [(number.low, self.target), (number.high, self.target)], GREY, dashes="6 4", tip=text
+            [(number.low, self.target), (number.high, self.target)], GRAY, dashes="6 4", tip=text
         )
         curve.note(number.low, self.target, text)
         curve.line(accuracy, BLUE)

@@ -1,4 +1,4 @@
-"""What a training sends from worker to driver: each epoch, when it ends."""
+"""Messages of a training from worker to driver: one per epoch, at its end."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -12,9 +12,9 @@ from analysis.result import Result
 
 @dataclass(frozen=True, kw_only=True)
 class SpreadOptions(Options):
-    """What is spread."""
+    """Options of `spread`."""
 
-    metric: str = option("examples_per_second", "what is spread", metavar="M", names="columns")
+    metric: str = option("examples_per_second", "the metric", metavar="M", names="columns")
 
 
 @analysis(

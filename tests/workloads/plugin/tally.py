@@ -79,11 +79,11 @@ class Tally(Workload, PointRules, WorkerSide, RunRecords, ResultDescription):
         return {}
 
     def tags(self, measured: Measured) -> dict[str, str]:
-        """How many."""
+        """Return the number of items."""
         return {"tallied": str(self.steps)}
 
     def describe(self, metrics: Mapping[str, float], tags: Mapping[str, str]) -> ResultText | None:
-        """How many, how fast."""
+        """Return the number and the rate as text."""
         if "tally_per_second" in metrics:
             return ResultText("tally", [f"{tags['tallied']} tallied"])
         return None
