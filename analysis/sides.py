@@ -547,16 +547,16 @@ def describe_population(row: Mapping[Any, Any], *, inverted: bool = False) -> It
 
 
 def describe_bounds(row: Mapping[Any, Any], names: tuple[str, str]) -> Iterator[str]:
-    """Yield what points that only one side ran leave open."""
+    """Yield bounds of the share that allow for the points that only one side ran."""
     alone = [
-        f"{row[f'missing_{side}']} on {name} alone"
+        f"{counted(row[f'missing_{side}'], 'point')} ran on {name} alone"
         for side, name in zip("ab", names, strict=True)
         if row[f"missing_{side}"]
     ]
     if alone:
         yield (
-            f"{' and '.join(alone)} ran: of all points, {names[0]} is ahead on "
-            f"{row['share_least']:.0%} to {row['share_most']:.0%}, whatever these would give."
+            f"{' and '.join(alone)}: including them, {names[0]} is ahead on "
+            f"{row['share_least']:.0%} to {row['share_most']:.0%} of the points."
         )
 
 

@@ -1,4 +1,4 @@
-"""Predict times of served models from the atlas' kernels and compare them with measurements.
+"""Predict times of served models from the atlas's kernels and compare them with measurements.
 
     python -m benchmarks.served --aiconfigurator DIR
 

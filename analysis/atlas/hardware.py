@@ -1,4 +1,4 @@
-"""Specifications of the devices that the atlas' sources timed."""
+"""Specifications of the devices that the atlas's sources timed."""
 
 from paradnn.platform.specifications import Hardware, find_hardware
 

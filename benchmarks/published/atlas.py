@@ -1,4 +1,4 @@
-"""Make the atlas' files from clones of the source repositories.
+"""Make the atlas's files from clones of the source repositories.
 
     python -m benchmarks.published.atlas paradnn neusight=DIR aiconfigurator=DIR [out=DIR]
 
@@ -51,7 +51,7 @@ _LEVEL = 0.95
 
 
 def build_atlas(sources: dict[str, Path], out: Path) -> list[TimingGroup]:
-    """Write the atlas' files of the named sources and return its groups.
+    """Write the atlas's files of the named sources and return its groups.
 
     Raises:
         DataError: If a folder is not a clone of its source.

@@ -175,7 +175,7 @@ def start_seconds() -> Mapping[str, float]:
     """Return the seconds from the launch of this driver until now, by part, as metrics.
 
     `task_start_seconds` is the time since this process began. A launched driver also has
-    `queue_seconds`, from the launch to the begin of its job, and `launcher_seconds`, from there to
+    `queue_seconds`, from the launch to the start of its job, and `launcher_seconds`, from there to
     the begin of this process. Empty for every further session of the process, since its start
     belongs to the first.
     """

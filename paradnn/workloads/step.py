@@ -46,7 +46,7 @@ METRICS = (
         "step_time_ms",
         "ms",
         "lower",
-        "median over a process' blocks, geometric mean over processes",
+        "median over a process's blocks, geometric mean over processes",
         has_interval=True,
     ),
     Metric("flops_per_second", "FLOP/s", "higher", "flops_per_step / median step time"),

@@ -30,7 +30,7 @@ METRICS = (
             "bus_bytes_per_second",
             "B/s",
             "higher",
-            "of a collective, on each process' link",
+            "of a collective, on each process's link",
             has_interval=True,
         ),
         Metric(
