@@ -161,7 +161,7 @@ def test_which_to_choose_for_a_limit() -> None:
     why = "of the lowest cost per million queries among those that qualify with certainty"
     assert f"For latency p99 at most 15 ms choose A, {why}: cost per million queries 10" in text
     assert "To get a recommendation" not in text
-    assert "say what you need, such as --limit latency_p99_ms=" in asked(three()).text()
+    assert "state a requirement, such as --limit latency_p99_ms=" in asked(three()).text()
     assert "choose B, " in asked(three(), ("latency_p99_ms", "25")).text()
     hopeless = asked(three(), ("latency_p99_ms", "1")).text()
     assert "no choice of fc inference, server qualifies; the nearest is A" in hopeless

@@ -321,8 +321,8 @@ def test_the_digest_of_a_set_is_that_of_its_examples(tmp_path: Path) -> None:
     [
         pytest.param({"y_test": None}, "has no array y_test", id="missing array"),
         pytest.param({"x_train": np.zeros((20, 12, 9))}, "x_train is 20 x 12 x 9", id="no square"),
-        pytest.param({"y_train": np.zeros(19, int)}, "y_train has no class", id="too few classes"),
-        pytest.param({"y_train": np.zeros(20)}, "y_train has no class", id="fractions"),
+        pytest.param({"y_train": np.zeros(19, int)}, "y_train lacks a class", id="too few classes"),
+        pytest.param({"y_train": np.zeros(20)}, "y_train lacks a class", id="fractions"),
         pytest.param({"x_test": np.zeros((5, 8, 8))}, "of different shapes", id="another size"),
     ],
 )
@@ -335,7 +335,7 @@ def test_an_npz_file_that_is_no_set(changes: dict[str, Any], reason: str, tmp_pa
 def test_files_that_are_no_npz_or_no_mnist(tmp_path: Path) -> None:
     text = tmp_path / "text.npz"
     text.write_text("no archive")
-    with pytest.raises(DataError, match=r"text\.npz: is no \.npz file"):
+    with pytest.raises(DataError, match=r"text\.npz: is not an \.npz file"):
         NpzFile(path=str(text)).arrays()
     with pytest.raises(DataError, match=r"cannot be read \(No such file"):
         NpzFile(path=str(tmp_path / "none.npz")).arrays()
