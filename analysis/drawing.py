@@ -442,7 +442,7 @@ def scale_of(values: ArrayLike, wide: float = 1.0) -> Normalize:
 
     Args:
         values: the numbers; infinite and missing ones are ignored.
-        wide: ratio of the largest to the smallest number from which on the scale is logarithmic, if
+        wide: ratio of the largest to the smallest number above which the scale is logarithmic, if
             all are positive.
     """
     known = np.asarray(values, dtype="float64")

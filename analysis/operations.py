@@ -41,7 +41,7 @@ TRANSFERS = re.compile(
     r"cross-replica|all-?reduce|all-?gather|all-?to-?all|reduce-?scatter|collective|nccl",
     re.IGNORECASE,
 )
-#: Value of --operations for all profiled runs. No id of a run begins so: ids are hexadecimal.
+#: Value of --operations for all profiled runs. No run id can be equal to it: ids are hexadecimal.
 ALL = "all"
 _KEYS = ["run_id", "device", "precision"]
 _COLUMNS = [
@@ -147,7 +147,7 @@ def operations_of(
         unit: what intervals take as a sample.
 
     Raises:
-        ConfigError: not exactly one id begins so.
+        ConfigError: no id, or more than one, begins with the given text.
         StoreError: no run was profiled.
     """
     if run_id == ALL:
@@ -234,14 +234,14 @@ def _median_with_zeros(values: np.ndarray, count: int) -> float:
 def _read_run(
     run_id: str, frame: pd.DataFrame, store: Sequence[str]
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the run whose id begins so, and its operations."""
+    """Return the run whose id begins with the given text, and its operations."""
     from analysis.store.load import read_operations
 
     runs = frame[frame["run_id"].str.startswith(run_id)]
     if len(runs) != 1:
         problem = "no chosen run has this id"
         if len(runs):
-            problem = f"the ids of {len(runs)} runs begin so"
+            problem = f"begins the ids of {len(runs)} runs"
         remedy = "see run_id in python -m analysis roofline --csv -"
         raise ConfigError("--operations", run_id, problem, remedy)
     full_id = runs["run_id"].iloc[0]

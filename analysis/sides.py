@@ -57,13 +57,13 @@ _EFFECT_TEXTS = {
     "drivers": "drivers",
     "protocol": "protocols",
 }
-#: Share of its degrees of freedom from which on the prior dominates a variance.
+#: Share of the degrees of freedom above which the prior dominates a variance.
 _DOMINANT = 0.5
-#: Weight of sessions from which on the sides share none.
+#: Weight of sessions above which the sides count as sharing no session.
 _APART = 0.5
 #: Log ratio up to which workers of one machine may differ (docs/validation/verdicts.md).
 _WORKER_EFFECT = 0.1
-#: Half width of an interval from which on an effect is worth a sentence.
+#: Half width of an interval above which an effect is worth a sentence.
 _WORTH_MENTIONING = 0.01
 #: Share of the variance below which an effect is not worth mentioning.
 _MENTIONED = 0.1

@@ -71,7 +71,7 @@ def _list_sections(rows: pd.DataFrame) -> list[SectionSpec]:
     section="system",
     order=40,
     title="Messages between processes",
-    reading="Lines are start-up + size / bandwidth; a dotted line marks a size from which on "
+    reading="Lines are start-up + size / bandwidth; a dotted line marks the size at which "
     "another line holds.",
     list_sections=_list_sections,
 )

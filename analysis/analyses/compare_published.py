@@ -30,7 +30,7 @@ from paradnn.families import FAMILIES
 _PRECISIONS = ("float16", "bfloat16", "float32")
 #: Precisions of the same width, whose arithmetic has the same peak on most devices.
 _HALF_PRECISIONS = frozenset({"float16", "bfloat16"})
-#: Points that are looked up at most: each prediction takes some 50 ms.
+#: Maximum number of points that are looked up: each prediction takes about 50 ms.
 _MAX_POINTS = 40
 #: Columns that may hold several compile modes of one model.
 _COMPILE = "compile"

@@ -32,7 +32,7 @@ _PRODUCT_CATEGORIES = ("category_share.matmul", "category_share.convolution")
 #: Columns that must agree for two runs to be of the same point.
 _POINT_COLUMNS = ("family", "batch_size", "precision", "mode", "compile", "framework.name")
 _SECONDS_PER_DAY = 86_400.0
-#: Points that are predicted at most: each takes some 50 ms.
+#: Maximum number of points that are predicted: each takes about 50 ms.
 _MAX_POINTS = 40
 #: Share of the arithmetic that the named products cover, and their number at most.
 _NAMED_SHARE = 0.95

@@ -40,7 +40,7 @@ _UTILIZATION = ("flops_utilization", "trace_flops_utilization", "flops_utilizati
 
 @dataclass(frozen=True, kw_only=True)
 class InfeedOptions(Options):
-    """Options of `infeed`: the wait from which on a model is input-bound."""
+    """Options of `infeed`: the wait above which a model is input-bound."""
 
     threshold: float = option(
         0.1,

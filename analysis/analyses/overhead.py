@@ -49,7 +49,7 @@ _HATCHES = {
     2: dict(zip(MEASURING_PHASES, _MEASURING_HATCHES, strict=False)),
     3: {"profile": "", "balance": "////"},
 }
-#: Shares from which on a bar holds its number.
+#: Smallest share whose number is written into its bar.
 _MIN_LABELED_SHARE = 0.08
 
 

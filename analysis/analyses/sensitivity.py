@@ -74,7 +74,7 @@ _ELASTICITIES = ("peak_elasticity", "bandwidth_elasticity", "overhead_elasticity
 _LEAST_ELASTICITY = 0.01
 #: Probability, per fit without any effect, that some term is said to matter.
 _FALSE_POSITIVE_RATE = 0.05
-#: R2 below which a straight line is said to describe little.
+#: R2 below which a straight line is called a poor description.
 _POOR_R2 = 0.5
 #: Terms in a panel of the figure; weaker ones are in the table only.
 _DRAWN_TERMS = 12

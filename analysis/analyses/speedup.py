@@ -51,7 +51,7 @@ from paradnn.statistics.verdict import Verdict
 
 #: Families that one figure can show.
 _MAXIMUM_PANELS = 6
-#: Values of a hyperparameter from which on each may have a separate effect in addition to the slope.
+#: Minimum number of values of a hyperparameter for separate effects in addition to the slope.
 _MINIMUM_VALUES = 3
 #: Columns of the regression that a report shows.
 _WEIGHT_COLUMNS = ("weight", "low", "high", "p", "doubling")

@@ -59,10 +59,10 @@ _GRID = tuple(2.0 ** (exponent / 4) for exponent in range(13))
 _ISO_LINES = (1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0)
 #: Share of the points that a threshold must classify correctly to be stated.
 _CLEAR_SHARE = 0.9
-#: Points on either side from which on a threshold is sought.
+#: Minimum number of points on either side of a threshold.
 _MIN_THRESHOLD_POINTS = 5
 _MAX_FAMILIES = 6
-#: Points from which on the figure has no bars for intervals.
+#: Number of points above which the figure has no bars for intervals.
 _MAX_BARS = 150
 
 

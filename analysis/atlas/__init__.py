@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 #: groups.json.
 DATA = Path(__file__).with_name("data")
 
-#: Most timings of whole steps that a predictor is fitted to. Rows are in random order.
+#: Maximum number of timings of whole steps that a predictor is fitted to. Rows are in random order.
 _MAX_FITTED_TIMINGS = 300
-#: Least seconds of a kernel within a step, for tables that timed calls instead of kernels.
+#: Minimum seconds of a kernel within a step, for tables that timed calls instead of kernels.
 _KERNEL_SECONDS = 2e-6
 #: Sizes that exceed the largest timed one by more than this factor count as extrapolated.
 _EXTRAPOLATION_FACTOR = 1.1

@@ -18,7 +18,7 @@ FindGroup = Callable[[str], TimingGroup | None]
 #: The backward pass of fused attention has five products, its forward pass two (Dao 2023,
 #: FlashAttention-2, section 3.1).
 _BACKWARD_ATTENTION_FACTOR = 2.5
-#: Least bytes of an elementwise operation: three tensors of one float32.
+#: Minimum bytes of an elementwise operation: three tensors of one float32.
 _MIN_ELEMENTWISE_BYTES = 12.0
 
 

@@ -81,7 +81,7 @@ _IDENTIFYING_COLUMNS = (
 )
 #: Defaults that a proposed command omits.
 _COMMAND_DEFAULTS = {"precision": "float32", "compile": "graph", "mode": "train"}
-#: Least factor of throughput for which a change is proposed.
+#: Minimum factor of throughput for which a change is proposed.
 _MIN_GAIN = 1.05
 #: Below this share of the roof neither arithmetic nor memory is the limit.
 _FAR_FROM_ROOF = 0.5

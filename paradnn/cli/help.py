@@ -12,7 +12,7 @@ from paradnn.config.settings import Settings
 from paradnn.core.workload import WORKLOADS
 from paradnn.families import FAMILIES
 
-#: Group of conf/ -> what it decides.
+#: Group of conf/ -> its meaning.
 _GROUPS = {
     "brief": "durations of a scenario under measure=quick; chosen with both",
     "data": "where batches come from",

@@ -132,7 +132,7 @@ def _is_single_model_key(argument: str) -> bool:
     try:
         return not _parser().parse_override(argument).is_sweep_override()
     except HydraException:
-        return False  # Hydra itself reports what is wrong
+        return False  # Hydra itself reports the error
 
 
 def check_arguments(arguments: Sequence[str]) -> None:

@@ -176,7 +176,7 @@ def start_seconds() -> Mapping[str, float]:
 
     `task_start_seconds` is the time since this process began. A launched driver also has
     `queue_seconds`, from the launch to the start of its job, and `launcher_seconds`, from there to
-    the begin of this process. Empty for every further session of the process, since its start
+    the start of this process. Empty for every further session of the process, since its start
     belongs to the first.
     """
     global _has_begun_session

@@ -41,7 +41,7 @@ _OVERHEAD = 5e-6
 _EXPONENT = 1.0
 #: Prior standard deviations of the logarithms of f, b, o and p - 1.
 _PRIOR_SPREADS = np.array([0.5, 0.5, 1.5, 0.7])
-#: Scale of the residuals from which on the fit treats them as outliers.
+#: Scale of the residuals above which the fit treats them as outliers.
 _OUTLIER_SCALE = 0.1
 #: Prior of the residual standard deviation, and the number of times that it counts for.
 _PRIOR_RESIDUAL = 0.15

@@ -15,7 +15,7 @@ from paradnn.platform.process_guard import ProcessGuard
 
 #: The reference of the files in the current folder, committed or not.
 WORKING_TREE = "."
-#: Names of worktrees begin so; a killed run leaves them registered in the repository.
+#: Prefix of the names of worktrees; a killed run leaves them registered in the repository.
 _TREE_PREFIX = "paradnn-commit-"
 
 

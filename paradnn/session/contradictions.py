@@ -56,10 +56,10 @@ def find_contradictions(
     # products out: a weight's gradient of one example, padding of an image smaller than its kernel
     # (the last group of convolutional networks has a pixel for each 32 of the image, under kernels
     # of 3). None above for depthwise gradients, which its CPU compiler computes for all pairs of
-    # channels, nor at all for what is counted in the program, where a loop counts once.
+    # channels, nor for FLOPs counted in the program, where a loop counts once.
     by_xla = point.compile == "xla" or (point.framework.name == "jax" and point.compile != "eager")
     small = point.model.convolves and getattr(point.model, "image_size", 0) <= 64
-    # An engine computes whole registers of channels, and hides what is within a loop.
+    # An engine computes whole registers of channels, and hides the operations within a loop.
     unbounded = point.model.is_counted or FRAMEWORKS[point.framework.name].is_engine
     missing = point.model.is_sparse or not point.workload.role(RunRecords).is_profile_complete
     missing = missing or unbounded or (by_xla and (small or point.batch_size == 1))

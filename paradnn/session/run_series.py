@@ -17,7 +17,7 @@ from paradnn.store.metrics import PHASES
 if TYPE_CHECKING:
     from paradnn.session.measured import Measured
 
-#: Most values of a series; a store needs some 300 bytes for a value.
+#: Maximum number of values of a series; a store needs about 300 bytes per value.
 MOST_VALUES = 200
 #: Windows of equal duration in which latencies are summarized.
 _WINDOWS = 50

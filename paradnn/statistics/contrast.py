@@ -32,7 +32,7 @@ from paradnn.statistics.lazy import np, pd, stats
 from paradnn.statistics.priors import ScatterPriors, scatter_priors
 from paradnn.statistics.verdict import Verdict
 
-#: Values of a hyperparameter from which on they count as a sample; fewer are fixed.
+#: Minimum number of values of a hyperparameter that count as a sample; fewer are fixed.
 _MINIMUM_SAMPLE_VALUES = 6
 #: Draws of noise from which the scatter of a quantile is computed.
 _QUANTILE_DRAWS = 200

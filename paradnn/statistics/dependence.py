@@ -24,7 +24,7 @@ Unit = Literal["crossed", "model", "point"]
 #: Points that an interval of a mean needs.
 MINIMUM_POINTS = 6
 
-#: Batch sizes from which on they count as a sample. An answer over fewer is about those measured.
+#: Minimum number of batch sizes that count as a sample. An answer over fewer is about those measured.
 _MINIMUM_BATCH_SIZES = 6
 #: Share of the largest eigenvalue below which the rows do not determine a direction.
 _SINGULAR = 1e-10

@@ -35,7 +35,7 @@ from paradnn.statistics.sessions import (
 
 #: A longer pause in hours separates days. Within a day one side may always come first.
 _DAY_GAP_HOURS = 4.0
-#: Length of a session in hours from which on its halves differ as much as two sessions do. Starts
+#: Length of a session in hours above which its halves differ as much as two sessions do. Starts
 #: that were one and two hours apart differed as sessions do (docs/validation/repeatability.md).
 _FULL_DRIFT_HOURS = 2.0
 #: Variance of a Brownian drift, per variance of a session. A drift of this size makes the halves of
@@ -456,7 +456,7 @@ def learn_priors(runs: pd.DataFrame, priors: ScatterPriors) -> ScatterPriors:
     """Update the priors of processes and sessions by other runs of the same machine.
 
     Args:
-        runs: Runs with `examples_per_second` that no comparison at hand is about.
+        runs: Runs with `examples_per_second` that are not part of the current comparison.
         priors: The priors.
     """
     if "examples_per_second" not in runs or not len(runs):

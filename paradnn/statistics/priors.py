@@ -176,7 +176,7 @@ _PRIORS = {
         value=_VALUE,
     ),
 }
-# No repeated measurements of these are at hand, so they share the priors of the machine that
+# No repeated measurements of these are available, so they share the priors of the machine that
 # scatters most. Their own runs update them.
 _PRIORS[DeviceClass.QUIET] = _PRIORS[DeviceClass.SHARED]
 _PRIORS[DeviceClass.ACCELERATOR] = _PRIORS[DeviceClass.SHARED]

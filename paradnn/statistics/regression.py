@@ -29,7 +29,7 @@ from paradnn.statistics.lazy import np, pd, stats
 from paradnn.statistics.priors import ScatterPriors, VariancePrior, scatter_priors
 from paradnn.statistics.sessions import MeasurementTimes
 
-#: Share of a term's variance between sessions from which on sessions are random effects. Below, the
+#: Share of a term's variance between sessions above which sessions are random effects. Below, the
 #: slopes within sessions are estimated.
 _BETWEEN = 0.25
 #: Logarithm of a small factor, by which the derivative of a scale is taken.

@@ -27,7 +27,7 @@ def one_thread() -> Iterator[None]:
 
 @functools.cache
 def _blas() -> ThreadpoolController:
-    """Return a controller of the loaded BLAS libraries; finding them takes some 20 ms."""
+    """Return a controller of the loaded BLAS libraries; finding them takes about 20 ms."""
     import scipy.linalg  # noqa: F401  loads its own BLAS
 
     return ThreadpoolController()
@@ -44,7 +44,7 @@ _ERROR_FREEDOM = 4.0
 _PRIOR_SPREAD = 0.2
 _PRIOR_OBSERVATIONS = 4.0
 _ITERATIONS = 12
-#: Squared standard deviations from which on an outlier counts no more.
+#: Squared standard deviations above which an outlier no longer counts.
 _CLIPPED_SQUARE = 16.0
 #: Largest factor by which the errors of a draw are scaled.
 _LARGEST_SCALE = 2.0

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from paradnn.statistics.dependence import MINIMUM_POINTS, Component
 from paradnn.statistics.lazy import np, pd, stats
 
-#: Sessions from which on the mean of a choice is over the means of its sessions.
+#: Minimum number of sessions for a mean over session means.
 FEWEST_SESSIONS = 3
 #: p below which an order, or the loss of replicates of one side, is not taken for chance.
 BY_CHANCE = 0.01

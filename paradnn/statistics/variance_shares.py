@@ -24,9 +24,9 @@ from paradnn.core.errors import InsufficientData
 from paradnn.statistics.dependence import Component, Levels
 from paradnn.statistics.lazy import np
 
-#: Hyperparameters at most: there are 2^n regressions.
+#: Maximum number of hyperparameters: there are 2^n regressions.
 MOST_FACTORS = 10
-#: Groups at most that a jackknife leaves out in turn.
+#: Maximum number of groups that a jackknife omits in turn.
 _MOST_GROUPS = 200
 #: Ridge relative to the variances, which decides among collinear terms.
 _RIDGE = 1e-10

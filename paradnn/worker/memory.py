@@ -39,7 +39,7 @@ def release_free_memory() -> None:
 def keep_freed_memory() -> None:
     """Let malloc keep freed blocks of up to 32 MiB, 512 MiB in total.
 
-    Otherwise the behavior depends on what was freed before. After small blocks alone, calls of gRPC
+    Otherwise the behavior depends on earlier deallocations. After small blocks alone, calls of gRPC
     with 1 MiB take 1.2 to 3 times as long.
     """
     with contextlib.suppress(OSError, AttributeError):  # not glibc

@@ -216,7 +216,7 @@ class Learn(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, Pha
         data = measured.point.data
         tags = {}
         if isinstance(data, Pictures) and getattr(data, "path", None):
-            with contextlib.suppress(DataError):  # the reason of the point names what is missing
+            with contextlib.suppress(DataError):  # the reason of the point names the missing file
                 tags[DIGEST_TAG] = set_digest(data)
         if resumed:
             tags["resumed_after_epoch"] = ", ".join(resumed)
