@@ -147,11 +147,11 @@ def _named(known: Mapping[str, object], *, learning: bool) -> tuple[str, Workloa
     scenario = known.get("scenario")
     mode = known.get("mode")
     if isinstance(scenario, str) and scenario != _CLOSED:
-        said = f", {scenario}"
+        suffix = f", {scenario}"
     else:
-        said = ""
+        suffix = ""
     return (
-        f"{known.get('family')}{f' {mode}' if isinstance(mode, str) else ''}{said}",
+        f"{known.get('family')}{f' {mode}' if isinstance(mode, str) else ''}{suffix}",
         requested_workload({"scenario": scenario, "mode": mode}),
     )
 

@@ -143,7 +143,7 @@ def describe_more_values(
     wanted = np.unique(np.rint(np.geomspace(known[0], known[-1], 2 * count)).astype("int64"))
     further = [int(value) for value in wanted if value not in known]
     places = np.unique(np.linspace(0, len(further) - 1, count - len(known)).round().astype(int))
-    chosen = [further[place] for place in places if further]
+    chosen = [further[position] for position in places if further]
     if not chosen:
         return ""
     words = [

@@ -430,8 +430,8 @@ def _match(a: pd.DataFrame, b: pd.DataFrame, on: Sequence[str] | None = None) ->
         mixed = list(_mixed(found))
     counts = Counter[str]()
     if mixed:
-        left_out = np.unique(np.concatenate([points for _, _, points in mixed]))
-        if on is not None or len(left_out) == len(found.both):
+        excluded_points = np.unique(np.concatenate([points for _, _, points in mixed]))
+        if on is not None or len(excluded_points) == len(found.both):
             side, column, _ = mixed[0]
             values = format_values(
                 distinct_values(
@@ -444,18 +444,21 @@ def _match(a: pd.DataFrame, b: pd.DataFrame, on: Sequence[str] | None = None) ->
             )
         for _, name, points in mixed:
             counts[name] += len(points)
-        found = _by_keys(a, b, found.keys, left_out)
+        found = _by_keys(a, b, found.keys, excluded_points)
     differ = {name: values for name, values in differ.items() if name not in further}
     return replace(found, differ=differ, further=further, mixed=dict(counts))
 
 
 def _by_keys(
-    a: pd.DataFrame, b: pd.DataFrame, keys: list[str], left_out: Sequence[int] | np.ndarray = ()
+    a: pd.DataFrame,
+    b: pd.DataFrame,
+    keys: list[str],
+    excluded_points: Sequence[int] | np.ndarray = (),
 ) -> _Match:
     rows = _stacked(a, b, keys)
     side = np.repeat([0, 1], [len(a), len(b)])
     point = rows.groupby(keys, sort=False, dropna=False).ngroup().to_numpy()
-    both = np.setdiff1d(np.intersect1d(point[side == 0], point[side == 1]), left_out)
+    both = np.setdiff1d(np.intersect1d(point[side == 0], point[side == 1]), excluded_points)
     points = rows.iloc[np.unique(point, return_index=True)[1][both]].reset_index(drop=True)
     return _Match(keys, pd.concat([a, b], ignore_index=True), side, point, both, points)
 

@@ -251,7 +251,7 @@ def point_work(points: pd.DataFrame, types: pd.DataFrame) -> PointWork:
     fixed: list[np.ndarray] = []
     profiled = []
     has_work = np.zeros(len(points), dtype=bool)
-    for place, row in enumerate(points.to_dict("records")):
+    for index, row in enumerate(points.to_dict("records")):
         position = len(fixed)
         table = tables.get(row["run_id"])
         found: list[_TimedPart] = []
@@ -261,7 +261,7 @@ def point_work(points: pd.DataFrame, types: pd.DataFrame) -> PointWork:
         if not is_profiled:
             found, fixed_seconds = _whole_step(position, row)
         if found:
-            has_work[place] = True
+            has_work[index] = True
             parts += found
             fixed.append(fixed_seconds)
             profiled.append(is_profiled)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from paradnn.cli.parser import Parser
 from paradnn.cli.program import program
 from paradnn.core.errors import ConfigError, NoStoreError, StoreError
-from paradnn.store.address import StoreAddress, address_of, migration_remedy, settle
+from paradnn.store.address import StoreAddress, address_of, migration_remedy, relocate_artifacts
 from paradnn.store.client import client_of, store_errors
 from paradnn.store.reader import open_reader
 from paradnn.store.runs import Query
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for line in _links(address, given.experiment, server, experiment_id):
         print(line)
     if not served:
-        settle(address)
+        relocate_artifacts(address)
         print("starting the server takes about 20 s; Ctrl-C ends it", flush=True)
         command = [
             sys.executable,

@@ -205,7 +205,8 @@ def view(progress: Progress) -> RenderableType:
     planned = progress.planned
     counts = Counter(row.tags["outcome"] for row in done)
     state = [f"{count:,} {outcome}" for outcome, count in counts.most_common()]
-    state += [f"{len(running):,} running"] if running else []
+    if running:
+        state.append(f"{len(running):,} running")
     if planned:
         points = f"{len(done):,} of {planned:,} points"
     else:
@@ -220,7 +221,8 @@ def view(progress: Progress) -> RenderableType:
         table.add_row(_line(row.run.run_name or ""), Text("running", "cyan"), _line(passed))
     if len(running) > _MAX_ROWS:
         table.add_row(f"and {len(running) - _MAX_ROWS:,} more", "running")
-    for row in done[: -_MAX_ROWS - 1 : -1]:
+    newest = list(reversed(done))[:_MAX_ROWS]
+    for row in newest:
         outcome = row.tags["outcome"]
         speed = row.metrics.get("examples_per_second")
         if speed is None:
@@ -228,9 +230,12 @@ def view(progress: Progress) -> RenderableType:
         else:
             result = Text(rounded(speed), justify="right")
         table.add_row(row.run.run_name, Text(outcome, _COLORS.get(outcome, "red")), result)
-    heads = [Text(title, style="bold"), Text(": ".join(filter(None, (points, ", ".join(state)))))]
-    shown = Group(*heads, Text(_expectation(progress)))
-    return Group(shown, Text(), table) if table.rows else shown
+    if state:
+        points = f"{points}: {', '.join(state)}"
+    heads = Group(Text(title, style="bold"), Text(points), Text(_expectation(progress)))
+    if not table.rows:
+        return heads
+    return Group(heads, Text(), table)
 
 
 def _expectation(progress: Progress) -> str:

@@ -188,15 +188,15 @@ def change_points(series: Sequence[tuple[str, pd.DataFrame]]) -> list[dict[str, 
         logs = rows["value"].to_numpy()
         labels = list(rows["label"])
         splits = sorted(_splits(logs, 0, draws, factor))
-        ends = [0, *(place for place, _ in splits), len(logs)]
-        for (place, p), begin, end in zip(splits, ends, ends[2:], strict=False):
+        ends = [0, *(position for position, _ in splits), len(logs)]
+        for (position, p), begin, end in zip(splits, ends, ends[2:], strict=False):
             row: dict[str, Any] = {
                 "series": name,
                 "sessions": len(logs),
-                "before": labels[place - 1],
-                "after": labels[place],
+                "before": labels[position - 1],
+                "after": labels[position],
             }
-            row |= _level_ratio(logs[begin:place], logs[place:end])
+            row |= _level_ratio(logs[begin:position], logs[position:end])
             row["p"] = p
             found.append(row)
     return found
@@ -257,7 +257,7 @@ def _series(
 def _best_split(logs: np.ndarray, draws: int) -> tuple[int, float]:
     """Return the place that divides values (n,) best, and its p among random permutations."""
     random = np.random.default_rng(len(logs))
-    (place,), (best,) = _divergence(logs[None])
+    (position,), (best,) = _divergence(logs[None])
     batch = max(1, _BATCH_ELEMENTS // len(logs) ** 2)
     at_least_as_large = 0
     for begin in range(0, draws, batch):
@@ -265,7 +265,7 @@ def _best_split(logs: np.ndarray, draws: int) -> tuple[int, float]:
         _, divergences = _divergence(random.permuted(rows, axis=1))
         # The tolerance absorbs rounding: a permutation may repeat the observed order.
         at_least_as_large += int((divergences >= best * (1 - 1e-9)).sum())
-    return int(place), (1 + at_least_as_large) / (1 + draws)
+    return int(position), (1 + at_least_as_large) / (1 + draws)
 
 
 def _divergence(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -276,7 +276,7 @@ def _divergence(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     n m / (n + m) (2 E|X - Y| - E|X - X'| - E|Y - Y'|).
 
     Returns:
-        The place of the split (rows,) and its distance (rows,).
+        The position of the split (rows,) and its distance (rows,).
     """
     sums = np.abs(rows[:, :, None] - rows[:, None, :]).cumsum(1).cumsum(2)
     first, last = np.triu_indices(rows.shape[1] - 2 * _MINIMUM_SEGMENT + 1)
@@ -299,12 +299,12 @@ def _splits(
     """Yield the places where the level of values changes, with p times `holm_factor`."""
     if len(logs) < 2 * _MINIMUM_SEGMENT:
         return
-    place, p = _best_split(logs, draws)
+    position, p = _best_split(logs, draws)
     if p * holm_factor > _FALSE_ALARM_RATE:
         return
-    yield begin + place, p * holm_factor
-    yield from _splits(logs[:place], begin, draws, holm_factor)
-    yield from _splits(logs[place:], begin + place, draws, holm_factor)
+    yield begin + position, p * holm_factor
+    yield from _splits(logs[:position], begin, draws, holm_factor)
+    yield from _splits(logs[position:], begin + position, draws, holm_factor)
 
 
 def _level_ratio(before: np.ndarray, after: np.ndarray) -> dict[str, float]:

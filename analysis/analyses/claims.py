@@ -75,7 +75,7 @@ def answered(
         sources: Ids of the runs that the answers rest on.
         pooled: Description of pooled heterogeneous runs; empty if none were pooled.
     """
-    said = [
+    paragraphs = [
         Paragraph(f"{one.title}: {one.answer.upper()}{one.extent}", tuple(sentences(one)))
         for one in verdicts
     ]
@@ -83,7 +83,7 @@ def answered(
         verdicts=verdicts,
         numbers=table(verdicts),
         answer=AnalysisAnswer(sentence=summary(verdicts), points=len(verdicts)),
-        sentences=[*said, _INTERVALS] if said else (),
+        sentences=[*paragraphs, _INTERVALS] if paragraphs else (),
         picture=lambda: draw_claims(verdicts),
         rows=[("", _overview(verdicts))] if verdicts else None,
         sources=sources,
@@ -236,13 +236,13 @@ def _panel(axes: drawing.Axes, name: str, rows: Sequence[tuple[str, CheckFinding
     axes.set_xscale("log" if name == "ratio" else "linear")
     axes.set_xlim(low, high)
     ends = np.where(np.isfinite(ends), ends, np.array([low, low, high, low, high])).clip(low, high)
-    for place, (_, one) in enumerate(rows):
-        start, value, end, left, right = ends[place]
+    for position, (_, one) in enumerate(rows):
+        start, value, end, left, right = ends[position]
         if right > left:
-            axes.barh(place, right - left, 0.84, left, color=_ASKED, linewidth=0, zorder=0)
+            axes.barh(position, right - left, 0.84, left, color=_ASKED, linewidth=0, zorder=0)
         marker, color = _LOOKS[one.answer]
-        axes.plot((start, end), (place, place), color=drawing.COLORS[color], linewidth=1.4)
-        axes.plot(value, place, marker, color=drawing.COLORS[color], markersize=6)
+        axes.plot((start, end), (position, position), color=drawing.COLORS[color], linewidth=1.4)
+        axes.plot(value, position, marker, color=drawing.COLORS[color], markersize=6)
     drawing.names(axes.yaxis, [label for label, _ in rows], smaller=1.2)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     logs = {"x": drawing.times} if name == "ratio" else None

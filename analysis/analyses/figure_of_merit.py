@@ -113,15 +113,8 @@ def figure_of_merit(frame: pd.DataFrame, options: FigureOfMeritOptions) -> Resul
         raise InsufficientData(
             f"no point was measured with every {by} of {', '.join(parts)}; choose some with --where"
         )
-    missing = ", ".join(
-        f"{count} of {name}" for name, each in points.items() if (count := len(each) - len(suite))
-    )
+    missing = {name: len(each) - len(suite) for name, each in points.items()}
     points = {name: each.loc[suite.index] for name, each in points.items()}
-    single = ", ".join(
-        f"{count} of {name}"
-        for name, each in points.items()
-        if (count := int(each["single"].sum()))
-    )
     used = {name: each["run_ids"].explode().tolist() for name, each in points.items()}
     rows = [_row(first, suite, points[first], points[first])]
     answers = []
@@ -132,32 +125,54 @@ def figure_of_merit(frame: pd.DataFrame, options: FigureOfMeritOptions) -> Resul
         answers.append(_answer(name, first, suite, points, effects))
     best = max(answers, key=lambda one: one.ratio or 0.0, default=None)
     sources = tuple(run for listed in used.values() for run in listed)
-    counts = suite.reset_index()["family"].value_counts()
-    listed = ", ".join(f"{count} {family}" for family, count in counts.items())
-    sentences: list[str | Paragraph] = [
-        f"The suite is the {len(suite)} points that every {by} measured: {listed}.",
-        *_describe_nodes(nodes),
-        *_means(rows, units([metric]).get(metric, "")),
-    ]
-    if missing:
-        sentences.append(f"Omitted, because not every side measured them: {missing}.")
-    sentences.append(
-        "95% intervals cover the errors of the measurements. Those of ratios also cover the "
-        "differences between sessions and hosts. The suite counts as fixed."
-    )
-    if single:
-        scatter = scatter_priors(classify_devices(runs)).process.scale
-        sentences.append(
-            f"In {single} points a single process was timed; others are expected to scatter "
-            f"by {scatter:.0%}."
-        )
     return Result(
         numbers=pd.DataFrame(rows),
-        sentences=sentences,
+        sentences=[
+            f"The suite is the {len(suite)} points that every {by} measured: {_families(suite)}.",
+            *_describe_nodes(nodes),
+            *_means(rows, units([metric]).get(metric, "")),
+            *_describe_coverage(missing, points, runs),
+        ],
         answer=best or _baseline_alone(first, suite),
         pooled=pooled_within(frame[frame["run_id"].isin(sources)], [by], pool=options.pool),
         sources=sources,
     )
+
+
+def _families(suite: pd.DataFrame) -> str:
+    """Return the number of points of each family, such as "12 fc, 3 lstm"."""
+    counts = suite.reset_index()["family"].value_counts()
+    return ", ".join(f"{count} {family}" for family, count in counts.items())
+
+
+def _describe_coverage(
+    missing: Mapping[str, int], points: Mapping[str, pd.DataFrame], runs: pd.DataFrame
+) -> Iterator[str]:
+    """State the omitted points, and what the intervals cover.
+
+    Args:
+        missing: Number of points of each side that other sides lack.
+        points: The points of the suite by side.
+        runs: The runs of all sides.
+    """
+    omitted = _list_counts(missing)
+    if omitted:
+        yield f"Omitted, because not every side measured them: {omitted}."
+    yield (
+        "95% intervals cover the errors of the measurements. Those of ratios also cover the "
+        "differences between sessions and hosts. The suite counts as fixed."
+    )
+    single = _list_counts({name: int(each["single"].sum()) for name, each in points.items()})
+    if single:
+        scatter = scatter_priors(classify_devices(runs)).process.scale
+        yield (
+            f"In {single} points a single process was timed; others are expected to scatter "
+            f"by {scatter:.0%}."
+        )
+
+
+def _list_counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} of {name}" for name, count in counts.items() if count)
 
 
 def _nodes(given: Sequence[tuple[str, str]], sides: Sequence[str]) -> dict[str, float]:
@@ -226,7 +241,7 @@ def _from_work(options: FigureOfMeritOptions) -> Result:
         )
         ratios = per_day / rates[first]
         means = {"arithmetic": float(per_day.mean()), "mean_ratio": float(ratios.mean())}
-        units_of_work = {f"unit_{place}": rate for place, rate in enumerate(per_day, start=1)}
+        units_of_work = {f"unit_{position}": rate for position, rate in enumerate(per_day, start=1)}
         rows.append(known | unknown | means | {"merit": merit} | units_of_work)
     best = max(rows, key=lambda row: float(row["merit"]))
     suite = f"in the harmonic mean over {counted(len(hours[first]), 'unit')} of work"

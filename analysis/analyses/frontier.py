@@ -121,16 +121,16 @@ def frontier(frame: pd.DataFrame, options: FrontierOptions) -> Result:
     found = frontiers(frame, limits, pool=options.pool, x=options.x, y=options.y)
     currency = currency_of(frame)
     largest = sorted(found, key=lambda one: -len(one.table))
-    said = [*_told(found if limits else largest[:_WRITTEN], largest, limits, currency)]
+    paragraphs = [*_paragraphs(found if limits else largest[:_WRITTEN], largest, limits, currency)]
     if prices:
         where = f": {prices.origin}" if prices.origin else ""
-        said.append(Paragraph(f"Prices given here win over those that runs recorded{where}."))
+        paragraphs.append(Paragraph(f"Prices given here override those that runs recorded{where}."))
     table = pd.concat([one.table.assign(task=one.task) for one in found], ignore_index=True)
     best = Highlight("What to choose", " ".join(_best(one, currency) for one in largest[:_WRITTEN]))
     return Result(
         numbers=table[["task", *table.columns.drop(["task", "run_ids"])]],
         answer=_answer(largest, limits, currency),
-        sentences=said,
+        sentences=paragraphs,
         picture=lambda: _draw(largest, limits, currency),
         sources=tuple(table["run_ids"].explode()),
         pooled=joined(one.pooled for one in found),
@@ -150,7 +150,7 @@ def _number(name: str, value: str) -> float:
     return number
 
 
-def _told(
+def _paragraphs(
     written: Sequence[Frontier],
     largest: Sequence[Frontier],
     limits: Mapping[str, float],
@@ -278,19 +278,19 @@ def _advise(one: Frontier, limits: Mapping[str, float], currency: str) -> Paragr
         for name, limit in limits.items()
     )
 
-    def said(place: int, why: str = "") -> str:
-        row = table.iloc[place]
+    def describe(position: int, why: str = "") -> str:
+        row = table.iloc[position]
         return f"{row['choice']}{why}: {', '.join(_quantity(row, metric, currency) for metric in (by, *limits))}"
 
     if not kept.any():
         scale = np.maximum(np.abs([*signed.values()]), 1e-12)
         nearest = int((over[:, 0].clip(0) / scale[:, None]).sum(axis=0).argmin())
         return Paragraph(
-            f"For {asked} no choice of {one.task} qualifies; the nearest is {said(nearest)}."
+            f"For {asked} no choice of {one.task} qualifies; the nearest is {describe(nearest)}."
         )
     if not sure.any():
         return Paragraph(
-            f"For {asked} no choice of {one.task} qualifies with certainty; it may be {said(int(kept.argmax()))}."
+            f"For {asked} no choice of {one.task} qualifies with certainty; it may be {describe(int(kept.argmax()))}."
         )
     best = int(sure.argmax())
     others = kept & ~(low > high[best]) & (np.arange(len(table)) != best)
@@ -298,7 +298,7 @@ def _advise(one: Frontier, limits: Mapping[str, float], currency: str) -> Paragr
     points: tuple[str, ...] = ()
     if others.any():
         points = (f"May be as good: {'; '.join(table['choice'][others][:_LISTED])}.",)
-    return Paragraph(f"For {asked} choose {said(best, why)}.", points)
+    return Paragraph(f"For {asked} choose {describe(best, why)}.", points)
 
 
 class Ordering(NamedTuple):
@@ -525,7 +525,7 @@ def _frontier(
     if task.has_step_times:
         scatters = {name: _Scatter.of(groups, name) for name in metrics}
     table = pd.DataFrame(
-        [_row(part, shown, scatters, place, error) for place, part in enumerate(groups)]
+        [_row(part, shown, scatters, position, error) for position, part in enumerate(groups)]
     )
     whole = table[metrics].notna().all(axis=1)
     table = table[whole].reset_index(drop=True)
@@ -712,8 +712,10 @@ class _Scatter:
         runs: list[Component | None] = [posterior] * len(parts)
         if ((variances > 0) & (freedoms > 0)).sum() >= MINIMUM_POINTS:
             moderated = moderate_variances(variances, freedoms)
-            for place in np.flatnonzero(freedoms > 0):
-                runs[place] = Component(moderated.variance[place], moderated.freedom[place])
+            for position in np.flatnonzero(freedoms > 0):
+                runs[position] = Component(
+                    moderated.variance[position], moderated.freedom[position]
+                )
         return cls(runs, _session_variance(parts, [metric]))
 
 
@@ -783,10 +785,10 @@ def _row(
     part: pd.DataFrame,
     columns: Sequence[str],
     scatters: Mapping[str, _Scatter],
-    place: int,
+    position: int,
     error: float,
 ) -> dict[str, object]:
-    """Return the row of a choice, whose runs are the part at `place`."""
+    """Return the row of a choice, whose runs are the part at `position`."""
     first = part.iloc[0]
     platform = [
         str(first[name])
@@ -801,7 +803,7 @@ def _row(
     }
     for name, scatter in scatters.items():
         row[name], row[f"{name}_low"], row[f"{name}_high"] = estimate(
-            part, name, error, run=scatter.runs[place], session=scatter.session
+            part, name, error, run=scatter.runs[position], session=scatter.session
         )
     return row
 

@@ -336,10 +336,11 @@ def _chances(others: pd.DataFrame, points: pd.DataFrame, keys: Sequence[str]) ->
     kinds = list(_codes(both, [name for name in keys if columns.get(name) is None]))
     known = (sizes[count:], kinds[count:], sizes[:count], kinds[:count], failed)
     fails = [proof is not None for proof in excluded(*known, list(tried["run_id"]))]
-    bounds = np.log(step_inputs.analytic_costs(both)["memory_lower_bound_bytes"].to_numpy())[
-        :, None
-    ]
-    logs = bounds if np.isfinite(bounds).all() else np.log2(sizes)
+    bounds = step_inputs.analytic_costs(both)["memory_lower_bound_bytes"].to_numpy()
+    if np.isfinite(np.log(bounds)).all():
+        logs = np.log(bounds)[:, None]
+    else:
+        logs = np.log2(sizes)
     regression = LogisticRegression(C=_RIDGE).fit(logs[:count] - logs.mean(axis=0), failed)
     likely = regression.predict_proba(logs[count:] - logs.mean(axis=0))[:, 1]
     return np.asarray(np.select([fitting(*known), fails], [0.0, 1.0], likely))

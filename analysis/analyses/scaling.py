@@ -568,10 +568,10 @@ def draw_scaling(found: Scaling, options: ScalingOptions) -> drawing.Figure:
         own = pairs["family"] == family.family
         middle, *ends = (f"{100 * end:.1f}%" for end in family.fraction)
         if math.isfinite(family.fraction.low):
-            said = f"{middle} ({' to '.join(ends)})"
+            fraction = f"{middle} ({' to '.join(ends)})"
         else:
-            said = middle
-        name = f"{family.family}: non-parallel {said}"
+            fraction = middle
+        name = f"{family.family}: non-parallel {fraction}"
         drawing.marks(left, pairs["one"][own], each[own], alpha=0.6, label=name, **look)
         # Shift the families so that their marks do not overlap at a count.
         shift = 2 ** (0.08 * (number - (len(found.families) - 1) / 2))

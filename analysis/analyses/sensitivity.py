@@ -427,23 +427,7 @@ def _fit(
         InsufficientData: If too few points have the metric and all hyperparameters.
     """
     log = options.log_scale == "both"
-    ok = is_ok(group.rows)
-    measured = group.rows[ok & group.rows[metric].notna()]
-    if measured.empty:
-        raise InsufficientData(f"no measured run has {metric}")
-    measured = require_homogeneous(measured, pool=options.pool)
-    names = [
-        name
-        for name in dict.fromkeys(columns or hyperparameters(measured))
-        if measured[name].notna().any()
-    ]
-    points = aggregate_replicates(measured)
-    rows = points[points[names].notna().all(axis=1)]
-    if rows.empty:
-        raise InsufficientData(
-            f"no measured run has all of {format_values(set(map(label, names)), 12)}; "
-            "choose some with --on"
-        )
+    measured, points, rows, names = _complete_points(group, metric, columns, pool=options.pool)
     constant = {name: str(rows[name].iloc[0]) for name in names if rows[name].nunique() == 1}
     varying = [name for name in names if name not in constant]
     design, bases = encode(rows, varying, log=log)
@@ -491,7 +475,7 @@ def _fit(
             bases=bases,
             unexplained=_unexplained(rows, names),
             incomplete_points=len(points) - len(rows),
-            runs_without_metric=int(ok.sum()) - len(measured),
+            runs_without_metric=int(is_ok(group.rows).sum()) - len(measured),
         ),
     ]
     return Fit(
@@ -506,6 +490,45 @@ def _fit(
         interactions=interactions,
         shares=shares,
     )
+
+
+class _CompletePoints(NamedTuple):
+    """Runs and points of a fit.
+
+    Attributes:
+        measured: The runs that have the metric.
+        points: Their points.
+        rows: The points that have all hyperparameters.
+        names: The hyperparameters.
+    """
+
+    measured: pd.DataFrame
+    points: pd.DataFrame
+    rows: pd.DataFrame
+    names: list[str]
+
+
+def _complete_points(
+    group: FamilyGroup, metric: str, columns: Sequence[str], *, pool: bool
+) -> _CompletePoints:
+    """Select the points that have the metric and all hyperparameters; see `_fit`."""
+    measured = group.rows[is_ok(group.rows) & group.rows[metric].notna()]
+    if measured.empty:
+        raise InsufficientData(f"no measured run has {metric}")
+    measured = require_homogeneous(measured, pool=pool)
+    names = [
+        name
+        for name in dict.fromkeys(columns or hyperparameters(measured))
+        if measured[name].notna().any()
+    ]
+    points = aggregate_replicates(measured)
+    rows = points[points[names].notna().all(axis=1)]
+    if rows.empty:
+        raise InsufficientData(
+            f"no measured run has all of {format_values(set(map(label, names)), 12)}; "
+            "choose some with --on"
+        )
+    return _CompletePoints(measured, points, rows, names)
 
 
 def _hyperparameter(term: str) -> str:
@@ -810,8 +833,8 @@ def _draw_panel(
     }
     axes.axvline(0, color="#666666", linewidth=0.8)
     drawing.forest(axes, rows, groups, looks)
-    for place, fit in enumerate(fits):
-        offset = (place - (len(fits) - 1) / 2) * 0.7 / len(fits)  # the offset that `forest` uses
+    for position, fit in enumerate(fits):
+        offset = (position - (len(fits) - 1) / 2) * 0.7 / len(fits)  # the offset that `forest` uses
         for number, term in enumerate(order):
             if term in _all_weights(fit).index:
                 continue

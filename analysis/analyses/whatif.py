@@ -478,7 +478,7 @@ def _by_family(prediction: _Prediction) -> pd.DataFrame:
         row["limit_after"] = limits_after.value_counts().idxmax()
         rows.append(row)
     table = pd.DataFrame(rows)
-    position = table["family"].map({name: place for place, name in enumerate(order)})
+    position = table["family"].map({name: index for index, name in enumerate(order)})
     return table.assign(position=position).sort_values(
         ["position", "device"], kind="stable", ignore_index=True
     )

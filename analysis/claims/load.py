@@ -92,33 +92,33 @@ def _claim(entry: Any, number: int, source: str) -> StatedClaim:
     name: object = number
     if isinstance(entry, dict):
         name = entry.get("id", number)
-    place = f"{source}: claim {name}"
-    _keys(entry, ("id", "says", "checks"), ("proof", "where"), place)
+    location = f"{source}: claim {name}"
+    _keys(entry, ("id", "says", "checks"), ("proof", "where"), location)
     if not isinstance(entry["checks"], list):
         raise ConfigError(
-            f"{place}: checks",
+            f"{location}: checks",
             entry["checks"],
             "is not a list",
             "begin each check with '- kind: ...'",
         )
-    shared = _conditions(entry.get("where", {}), f"{place}: where")
+    shared = _conditions(entry.get("where", {}), f"{location}: where")
     checks = [
-        _check(check, shared, f"{place}: check {place_in}")
-        for place_in, check in enumerate(entry["checks"], 1)
+        _check(check, shared, f"{location}: check {number}")
+        for number, check in enumerate(entry["checks"], 1)
     ]
     says, proof = (
-        as_text(_folded(entry.get(key, "")), {}, f"{place}: {key}") for key in ("says", "proof")
+        as_text(_folded(entry.get(key, "")), {}, f"{location}: {key}") for key in ("says", "proof")
     )
     return StatedClaim(str(entry["id"]), says, tuple(checks), proof)
 
 
-def _check(entry: Any, shared: Conditions, place: str) -> Check:
+def _check(entry: Any, shared: Conditions, location: str) -> Check:
     """Read one check.
 
     Args:
         entry: The YAML value.
         shared: Conditions of the claim; those of the check override them.
-        place: Location of the check, for messages.
+        location: Location of the check, for messages.
 
     Raises:
         ConfigError: If the entry is not a valid check.
@@ -126,7 +126,7 @@ def _check(entry: Any, shared: Conditions, place: str) -> Check:
     kind = str(entry.get("kind", "(none)")) if isinstance(entry, dict) else ""
     if kind and kind not in KINDS:
         raise ConfigError(
-            f"{place}: kind", kind, "no such kind", f"choose one of {', '.join(KINDS)}"
+            f"{location}: kind", kind, "no such kind", f"choose one of {', '.join(KINDS)}"
         )
     required: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
@@ -136,23 +136,25 @@ def _check(entry: Any, shared: Conditions, place: str) -> Check:
         optional = KINDS[kind].optional
         if KINDS[kind].needs_bound:
             bounds = [*_BOUNDS]
-    _keys(entry, ("kind", *required), ("where", "name", *optional, *bounds), place)
-    _sides(entry, place)
+    _keys(entry, ("kind", *required), ("where", "name", *optional, *bounds), location)
+    _sides(entry, location)
     conditions = {
-        name: _conditions(entry[name], f"{place}: {name}") for name in _CONDITIONS if name in entry
+        name: _conditions(entry[name], f"{location}: {name}")
+        for name in _CONDITIONS
+        if name in entry
     }
     conditions["where"] = {**shared, **conditions.get("where", {})}
     rest = {
         name: _folded(value) for name, value in entry.items() if name not in (*conditions, *bounds)
     }
-    return read(Check, rest, place, {**conditions, "bound": _bound(entry, bounds, place)})
+    return read(Check, rest, location, {**conditions, "bound": _bound(entry, bounds, location)})
 
 
 def _folded(value: Any) -> Any:
     return " ".join(value.split()) if isinstance(value, str) else value
 
 
-def _sides(entry: Mapping[str, Any], place: str) -> None:
+def _sides(entry: Mapping[str, Any], location: str) -> None:
     """Require that the sides of a check are complete.
 
     `a` and `b` go together. A ratio has either both, or successive versions.
@@ -163,54 +165,58 @@ def _sides(entry: Mapping[str, Any], place: str) -> None:
     if ("a" in entry) != ("b" in entry):
         missing = "b" if "a" in entry else "a"
         remedy = "a speedup has two sides: write a: and b:"
-        raise ConfigError(f"{place}: {missing}", "(none)", "is missing", remedy)
+        raise ConfigError(f"{location}: {missing}", "(none)", "is missing", remedy)
     if entry["kind"] == "ratio" and ("a" in entry) == ("successive" in entry):
         given = "both" if "a" in entry else "neither"
         remedy = "write a: and b:, or successive: version.tensorflow"
         raise ConfigError(
-            f"{place}: a, b or successive",
+            f"{location}: a, b or successive",
             given,
             "a ratio has two sides, or versions in a row",
             remedy,
         )
     if "operations" in entry and entry.get("paired") is False:
-        raise ConfigError(f"{place}: paired", False, "operations are always paired", "omit it")
+        raise ConfigError(f"{location}: paired", False, "operations are always paired", "omit it")
 
 
-def _keys(entry: Any, needed: Sequence[str], others: Sequence[str], place: str) -> None:
+def _keys(entry: Any, needed: Sequence[str], others: Sequence[str], location: str) -> None:
     """Require that an entry is a mapping with valid keys and values.
 
     Args:
         entry: The YAML value.
         needed: Keys that the entry must have.
         others: Keys that it may have.
-        place: Location of the entry, for messages.
+        location: Location of the entry, for messages.
 
     Raises:
         ConfigError: If it is not a mapping, has an unknown key, lacks a key or has an empty value.
     """
     if not isinstance(entry, dict):
-        raise ConfigError(place, entry, "is not a mapping", f"write its keys: {', '.join(needed)}")
+        raise ConfigError(
+            location, entry, "is not a mapping", f"write its keys: {', '.join(needed)}"
+        )
     allowed = sorted({*needed, *(name.rstrip("!") for name in others)})
     for key, value in entry.items():
         if key not in allowed:
             remedy = f"{did_you_mean(str(key), allowed)}keys here: {', '.join(allowed)}"
-            raise ConfigError(f"{place}: {key}", value, "no such key", remedy)
+            raise ConfigError(f"{location}: {key}", value, "no such key", remedy)
         if value in (None, "", [], {}) and key != "where":
-            raise ConfigError(f"{place}: {key}", value, "is empty", "write a value")
+            raise ConfigError(f"{location}: {key}", value, "is empty", "write a value")
     for key in needed:
         if key not in entry:
             of = f" from a {entry['kind']}" if "kind" in entry else ""
-            raise ConfigError(f"{place}: {key}", "(none)", f"is missing{of}", f"write {key}: ...")
+            raise ConfigError(
+                f"{location}: {key}", "(none)", f"is missing{of}", f"write {key}: ..."
+            )
 
 
-def _bound(entry: Mapping[str, Any], names: Sequence[str], place: str) -> Bound:
+def _bound(entry: Mapping[str, Any], names: Sequence[str], location: str) -> Bound:
     """Read the bound of a check.
 
     Args:
         entry: The check.
         names: The permitted kinds of bounds; exactly one is required unless this is empty.
-        place: Location of the check, for messages.
+        location: Location of the check, for messages.
 
     Raises:
         ConfigError: If the bound is missing, ambiguous or invalid.
@@ -218,19 +224,22 @@ def _bound(entry: Mapping[str, Any], names: Sequence[str], place: str) -> Bound:
     given = [name for name in names if name in entry]
     if len(given) > 1:
         raise ConfigError(
-            f"{place}: {given[1]}", entry[given[1]], f"conflicts with {given[0]}", "write one bound"
+            f"{location}: {given[1]}",
+            entry[given[1]],
+            f"conflicts with {given[0]}",
+            "write one bound",
         )
     if not given:
         if names:
             wanted = " or ".join(names)
             raise ConfigError(
-                f"{place}: {wanted}",
+                f"{location}: {wanted}",
                 "(none)",
                 f"is missing from a {entry['kind']}",
                 f"write {wanted}: ...",
             )
         return Bound()
-    key = f"{place}: {given[0]}"
+    key = f"{location}: {given[0]}"
     value = entry[given[0]]
     end = _BOUNDS[given[0]]
     if end:

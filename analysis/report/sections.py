@@ -70,7 +70,7 @@ class Section:
         command: Command that gives the same result.
         result: The result.
         figure: The figure as HTML; None if the section has no figure.
-        left_out: Why the section has no figure; empty if the analysis draws none.
+        no_figure_reason: Why the section has no figure; empty if the analysis draws none.
     """
 
     name: str
@@ -80,7 +80,7 @@ class Section:
     command: str
     result: Result
     figure: Markup | None = None
-    left_out: str = ""
+    no_figure_reason: str = ""
 
     @property
     def headline(self) -> str:
@@ -195,7 +195,7 @@ class Context:
             command=command,
             result=result,
             figure=figure,
-            left_out=no_figure_reason,
+            no_figure_reason=no_figure_reason,
         )
 
     def _make_figure(self, result: Result, title: str) -> tuple[Markup | None, str]:

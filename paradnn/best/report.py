@@ -365,8 +365,8 @@ def print_answer(answer: RaceAnswer, closing: Sequence[str], *, is_quiet: bool) 
     headings, rows = answer.table()
     if rows:
         columns = [
-            Column(heading, justify="left" if place == 0 else "right", no_wrap=place > 0)
-            for place, heading in enumerate(headings)
+            Column(heading, justify="left" if position == 0 else "right", no_wrap=position > 0)
+            for position, heading in enumerate(headings)
         ]
         console.print()
         console.print(fitting_table(console, columns, rows, _SPARE))

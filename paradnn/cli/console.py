@@ -130,15 +130,17 @@ def fitting_table(
     headings = [str(column.header) for column in columns]
     wide = console.options.update(width=_UNLIMITED)
     for count in range(len(spare) + 1):
-        kept = [place for place, heading in enumerate(headings) if heading not in spare[:count]]
+        kept = [
+            position for position, heading in enumerate(headings) if heading not in spare[:count]
+        ]
         table = Table(
-            *(columns[place].copy() for place in kept),
+            *(columns[position].copy() for position in kept),
             box=None,
             pad_edge=False,
             header_style="bold",
         )
         for row in rows:
-            table.add_row(*(row[place] for place in kept))
+            table.add_row(*(row[position] for position in kept))
         if Measurement.get(console, wide, table).maximum <= console.width:
             break
     return table

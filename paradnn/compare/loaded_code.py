@@ -40,7 +40,7 @@ class LoadedFiles:
     Attributes:
         files: resolved path -> whether it was executed. Byte code counts as its source.
         digest: hash of names and contents. Two sides with the same digest ran the same code. The
-            place of a side's checkout does not count. None if the files are not known.
+            position of a side's checkout does not count. None if the files are not known.
         problem: why they are not known.
     """
 

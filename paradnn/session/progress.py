@@ -50,7 +50,7 @@ class Reporter:
         now = time.monotonic()
         self._begin = now  # start of the work
         self._ended = now  # end of the latest process
-        self._said = now  # latest phase that was printed without a terminal
+        self._printed_at = now  # latest phase that was printed without a terminal
         self._deadline = math.inf
         self._name = ""
         self._phase = ""
@@ -159,8 +159,8 @@ class Reporter:
             self._live.update(
                 Text(" | ".join(parts), overflow="ellipsis", no_wrap=True), refresh=True
             )
-        elif not self._title and time.monotonic() - self._said >= QUIET_SECONDS:
-            self._said = time.monotonic()
+        elif not self._title and time.monotonic() - self._printed_at >= QUIET_SECONDS:
+            self._printed_at = time.monotonic()
             self._console.print(f"{self._name}: {self._phase}", soft_wrap=True, markup=False)
 
     def _status(self) -> list[str]:

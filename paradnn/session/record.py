@@ -69,7 +69,7 @@ def run_name(point: Point) -> str:
         point.software.name: point.software.name != "current",
         f"#{point.replicate}": point.replicate,
     }
-    return " ".join([*words, *(word for word, said in more.items() if said)])
+    return " ".join([*words, *(word for word, is_shown in more.items() if is_shown)])
 
 
 def run_tags(kind: str, measured: identity.Identity, environment: Environment) -> dict[str, str]:
@@ -290,9 +290,9 @@ def _contended_tags(answers: Sequence[Answer]) -> dict[str, str]:
     words = {
         **_DISTURBED,
         **{
-            phase: said
+            phase: prefix
             for work in WORKLOADS.values()
-            for phase, said in work.role(ResultDescription).contention_prefixes.items()
+            for phase, prefix in work.role(ResultDescription).contention_prefixes.items()
         },
     }
     watched: list[tuple[str, Contention]] = []

@@ -57,10 +57,10 @@ def block_series(measured: Measured) -> list[MetricSnapshot]:
     size = math.ceil(count / max(1, MOST_VALUES - len(parts)))  # a part may end with a rest
     series = []
     for step, begin, values in parts:
-        for place in range(0, len(values), size):
-            group = values[place : place + size]
+        for position in range(0, len(values), size):
+            group = values[position : position + size]
             metrics = {"block_step_time_ms": 1e3 * statistics.fmean(group)}
-            series.append(MetricSnapshot(step + place, round(1e3 * begin), metrics))
+            series.append(MetricSnapshot(step + position, round(1e3 * begin), metrics))
     return series
 
 

@@ -41,7 +41,7 @@ class _Line:
         connection.settimeout(timeout)
         self._connection = connection
         self._lines = connection.makefile("rw")
-        self._group = int(self._told() or 0)
+        self._group = int(self._receive_seconds() or 0)
 
     def turn(self) -> float | None:
         """Let the side run for one turn.
@@ -56,7 +56,7 @@ class _Line:
             self._lines.flush()
         except OSError:
             return None
-        seconds = self._told()
+        seconds = self._receive_seconds()
         self._signal(signal.SIGSTOP)
         return seconds
 
@@ -67,7 +67,7 @@ class _Line:
         self._connection.close()
         self._signal(signal.SIGCONT)
 
-    def _told(self) -> float | None:
+    def _receive_seconds(self) -> float | None:
         try:
             return float(self._lines.readline())
         except (OSError, ValueError):

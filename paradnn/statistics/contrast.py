@@ -110,15 +110,15 @@ class Evidence:
             points: (k,) distinct numbers of points.
             counts: (k,) number of rows of each point.
         """
-        place = np.searchsorted(self.point, points)
+        position = np.searchsorted(self.point, points)
         shares = (counts / counts.sum()) ** 2
-        parts = shares * self.variance[:, place]
-        variance = float(np.sum(shares * self.mean_variance[:, place]))
+        parts = shares * self.variance[:, position]
+        variance = float(np.sum(shares * self.mean_variance[:, position]))
         prior = self.priors.process.freedom
-        known = float(self.data_freedom[:, place].sum())
+        known = float(self.data_freedom[:, position].sum())
         limit = prior + known
         with np.errstate(divide="ignore", invalid="ignore"):
-            below = float(np.nansum(parts**2 / self.freedom[:, place]))
+            below = float(np.nansum(parts**2 / self.freedom[:, position]))
         freedom = limit
         if below > 0:
             freedom = min(float(parts.sum()) ** 2 / below, limit)
@@ -248,8 +248,8 @@ class Contrast:
         """(n,) standard error of each log ratio from its own processes."""
         if self.evidence is None:
             return np.full(len(self.ratios), np.nan)
-        place = np.searchsorted(self.evidence.point, self.pairs["point"].to_numpy())
-        errors: np.ndarray = np.sqrt(self.evidence.mean_variance.sum(axis=0)[place])
+        position = np.searchsorted(self.evidence.point, self.pairs["point"].to_numpy())
+        errors: np.ndarray = np.sqrt(self.evidence.mean_variance.sum(axis=0)[position])
         return errors
 
     def share(self, above: float = 1.0) -> Estimate:

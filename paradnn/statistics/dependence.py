@@ -524,13 +524,13 @@ def _contained_variance(
         effect: Q = (X'X)^-1 X'Z, (k, levels of `other`).
     """
     levels = int(other.max()) + 1
-    pairs, place = np.unique(code * levels + other, return_inverse=True)
+    pairs, position = np.unique(code * levels + other, return_inverse=True)
     pair_codes = pairs // levels
     pair_others = pairs % levels
     square = effect @ effect.T
     contained = np.empty(design.shape[1])
     for k, column in enumerate(influence.T):
-        both = np.bincount(place, column * sizes)
+        both = np.bincount(position, column * sizes)
         fitted = _level_sums(column[:, None] * design, code)
         cross = np.einsum("pk,kp->p", fitted[pair_codes], effect[:, pair_others])
         direct = (both**2).sum() - 2 * (both * cross).sum()

@@ -579,9 +579,9 @@ def _separate_overlapping(driver: np.ndarray, runs: pd.DataFrame) -> np.ndarray:
             continue
         lanes: list[np.datetime64] = []
         for row in rows:
-            free = [place for place, last in enumerate(lanes) if last <= start[row]]
+            free = [position for position, last in enumerate(lanes) if last <= start[row]]
             if free:
-                lane = max(free, key=lambda place: lanes[place])
+                lane = max(free, key=lambda position: lanes[position])
                 lanes[lane] = end[row]
             else:
                 lane = len(lanes)

@@ -278,8 +278,8 @@ class RaceState:
         means = np.array([self._mean(each) for each in group])
         positions = [self._position[each] for each in group]
         sampling = {
-            each: self._model.variances[place] / self.processes(each)
-            for each, place in zip(group, positions, strict=True)
+            each: self._model.variances[position] / self.processes(each)
+            for each, position in zip(group, positions, strict=True)
         }
         between = max(float(means.var(ddof=1)) - float(np.mean(list(sampling.values()))), 0.0)
         share = sampling[candidate] / (sampling[candidate] + between)

@@ -151,13 +151,13 @@ def regress(
         is_known = np.isfinite(of_values.freedom[1:])
         variance = np.where(is_known, of_values.variance[1:], variance)
         freedom = np.where(is_known, of_values.freedom[1:], freedom)
-    for place, name in enumerate(standardized.scores):
+    for position, name in enumerate(standardized.scores):
         if products is None or str(name) not in products:
             continue
-        of_product = product_variance(x, fitted.resid, place + 1, products[str(name)])
+        of_product = product_variance(x, fitted.resid, position + 1, products[str(name)])
         if np.isfinite(of_product.freedom):
-            variance[place] = of_product.variance
-            freedom[place] = of_product.freedom
+            variance[position] = of_product.variance
+            freedom[position] = of_product.freedom
     own = Component(variance, freedom)
     total = combine([own, *shared])
     correlations = np.atleast_2d(np.corrcoef(x[:, 1:], rowvar=False))
@@ -282,12 +282,12 @@ def _is_in_order(x: np.ndarray, when: MeasurementTimes) -> bool:
     """
     from statsmodels.regression.linear_model import OLS
 
-    if not np.ptp(when.place):
+    if not np.ptp(when.position):
         return False
-    if OLS(when.place, x).fit().f_pvalue < _ORDER_P:
+    if OLS(when.position, x).fit().f_pvalue < _ORDER_P:
         return True
     # In a random order the square of rises less falls is (n + 1) / 3 on average.
-    in_order = x[np.lexsort((when.place, when.session)), 1:]
+    in_order = x[np.lexsort((when.position, when.session)), 1:]
     rises = np.sign(np.diff(in_order, axis=0)).sum(axis=0)
     limit = stats.norm.isf(_ORDER_P / 2) * math.sqrt((len(x) + 1) / 3)
     return bool((np.abs(rises) > limit).any())
@@ -410,7 +410,7 @@ def value_variances(
     total = np.zeros(columns)
     below = np.zeros(columns)
     is_known = np.zeros(columns, dtype=bool)
-    for place, column in enumerate(design.T):
+    for position, column in enumerate(design.T):
         values, code = np.unique(column, return_inverse=True)
         if not _MINIMUM_VALUES <= len(values) <= len(column) / 2:
             continue
@@ -423,13 +423,13 @@ def value_variances(
         part = (moved**2).sum(axis=1) * scatter.variance
         total += part
         below += part**2 / scatter.freedom
-        is_known[place] = True
+        is_known[position] = True
     freedom = np.maximum(total**2 / np.maximum(below, _TINY), 1.0)
     return Component(total, np.where(is_known, freedom, np.nan))
 
 
 def product_variance(
-    design: np.ndarray, residual: np.ndarray, place: int, factors: np.ndarray
+    design: np.ndarray, residual: np.ndarray, position: int, factors: np.ndarray
 ) -> Component:
     """Return the variance of the coefficient of a product a x b if values have separate effects.
 
@@ -441,14 +441,14 @@ def product_variance(
     Args:
         design: (n, k) the columns.
         residual: (n,) the residuals.
-        place: Index of the product among the columns.
+        position: Index of the product among the columns.
         factors: (n, 2) the factors a and b.
 
     Returns:
         The variance and its degrees of freedom. Both are NaN if neither factor has 3 to n / 2
         values.
     """
-    influence = np.linalg.pinv(design)[place]
+    influence = np.linalg.pinv(design)[position]
     a, b = factors.T
     slopes = (_slope_variance(influence, residual, *pair) for pair in ((a, b), (b, a)))
     parts = [part for part in slopes if np.isfinite(part.freedom)]
@@ -457,7 +457,7 @@ def product_variance(
     largest = max(parts, key=lambda part: part.variance)
     if len(parts) == 1:
         return largest
-    cells = _cell_variance(influence, residual, design[:, place], factors)
+    cells = _cell_variance(influence, residual, design[:, position], factors)
     if not np.isfinite(cells.freedom):
         return sum_components(parts)
     variance = sum(part.variance for part in parts) - cells.variance

@@ -48,12 +48,12 @@ class MeasurementTimes(NamedTuple):
 
     Attributes:
         session: (n,) number of the session.
-        place: (n,) position in the session, from -1/2 for the first to 1/2 for the last.
+        position: (n,) position in the session, from -1/2 for the first to 1/2 for the last.
         hours: (n,) time in hours; NaN if it is unknown.
     """
 
     session: np.ndarray
-    place: np.ndarray
+    position: np.ndarray
     hours: np.ndarray
 
 
@@ -79,10 +79,10 @@ def measurement_times(runs: pd.DataFrame, points: pd.Series) -> MeasurementTimes
     names = pd.concat([single, shared]).reindex(points)
     times = table.groupby("point")["time"].mean().reindex(points)
     by_session = times.groupby(names.to_numpy())
-    place = (by_session.rank(method="first") - 0.5) / by_session.transform("size") - 0.5
+    position = (by_session.rank(method="first") - 0.5) / by_session.transform("size") - 0.5
     return MeasurementTimes(
         session=pd.factorize(names)[0],
-        place=place.fillna(0.0).to_numpy(),
+        position=position.fillna(0.0).to_numpy(),
         hours=times.to_numpy(dtype="float64", na_value=np.nan) / 3.6e12,
     )
 
@@ -196,12 +196,12 @@ def _choose_shapes(design: np.ndarray, response: np.ndarray, freedom: int) -> li
     chosen = list[int]()
     most = min(_MOST_STEPS, (freedom - MINIMUM_POINTS) // _STEP_FREEDOM)
     while len(chosen) < most:
-        place, gain, rest = best_besides(chosen)
+        position, gain, rest = best_besides(chosen)
         rest_freedom = freedom - len(chosen) - 1
         p = stats.f.sf(gain * rest_freedom / rest, 1, rest_freedom)
         if p * len(squares) >= _STEP_P:
             break
-        chosen.append(place)
+        chosen.append(position)
         # Earlier columns were chosen before the later ones were known.
         for number in range(len(chosen)):
             chosen[number] = best_besides(chosen[:number] + chosen[number + 1 :])[0]

@@ -116,16 +116,16 @@ def _statistics(
     explained: dict[frozenset[str], np.ndarray] = {}
     for size in range(len(names) + 1):
         for subset in map(frozenset, itertools.combinations(names, size)):
-            terms = [place for place, owner in enumerate(owners) if owner <= subset]
+            terms = [position for position, owner in enumerate(owners) if owner <= subset]
             explained[subset] = _adjusted_r2(gram, counts, terms)
     shares = np.zeros((len(kept), len(names)))
-    for place, name in enumerate(names):
+    for position, name in enumerate(names):
         for subset, r2 in explained.items():
             if name in subset:
                 continue
             gain = explained[subset | {name}] - r2
             orders = math.factorial(len(subset)) * math.factorial(len(names) - len(subset) - 1)
-            shares[:, place] += gain * orders / math.factorial(len(names))
+            shares[:, position] += gain * orders / math.factorial(len(names))
     everything = list(range(len(owners)))
     return np.column_stack([shares, _coefficients(gram, everything)])
 

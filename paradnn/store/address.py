@@ -281,7 +281,7 @@ def artifact_folder(
     )
 
 
-def settle(address: StoreAddress) -> None:
+def relocate_artifacts(address: StoreAddress) -> None:
     """Correct the artifact addresses of a SQLite store that was moved.
 
     Other addresses stay unchanged, and so does a store that cannot be written.

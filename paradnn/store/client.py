@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from paradnn.core import locks
 from paradnn.core.errors import StoreAwayError, StoreError, StoreRefusalError
 from paradnn.core.words import without_secrets
-from paradnn.store.address import StoreAddress, settle
+from paradnn.store.address import StoreAddress, relocate_artifacts
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -87,7 +87,7 @@ def open_experiment(
         # Without a lock, two processes that open a new SQLite database would both make its tables.
         if address.folder is not None:
             locks.lock(stack.enter_context((address.folder / ".lock").open("w")))
-        settle(address)
+        relocate_artifacts(address)
         _make_tables(address)
         client = client_of(address)
         experiment = client.get_experiment_by_name(name)

@@ -215,7 +215,7 @@ class Records:
                 continue
             there = column >= 0
             column[there], used = pd.factorize(column[there])
-            own_places = {texts[code]: place for place, code in enumerate(used)}
+            own_places = {texts[code]: position for position, code in enumerate(used)}
             getattr(self, kind)[name] = Texts(column, own_places)
 
     def chosen(self, query: Query) -> Self:

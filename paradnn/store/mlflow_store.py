@@ -33,7 +33,7 @@ from paradnn.core.errors import (
 from paradnn.core.metric import MetricSnapshot
 from paradnn.core.scratch import Scratch
 from paradnn.store import runs
-from paradnn.store.address import StoreAddress, address_of, local_folder, locate, settle
+from paradnn.store.address import StoreAddress, address_of, local_folder, locate, relocate_artifacts
 from paradnn.store.claims import (
     Entry,
     RunIndex,
@@ -129,7 +129,7 @@ class MlflowStore(RunIndex):
         if self._address.is_sql:
             from paradnn.store.sql import SqlReader
 
-            settle(self._address)
+            relocate_artifacts(self._address)
             with contextlib.suppress(NoStoreError):
                 known = SqlReader(self._address).experiment(experiment)
         if known is None:

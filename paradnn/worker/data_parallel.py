@@ -39,9 +39,9 @@ from paradnn.worker.process_group import (
     RankFailed,
     RemoteProcess,
     free_addresses,
-    hear,
     processes_elsewhere,
-    silent,
+    receive_message,
+    reply_timeout_error,
 )
 from paradnn.worker.profile.shapes import Cost
 from paradnn.worker.step import prepare_step
@@ -127,7 +127,7 @@ class _Process:
     Args:
         point: The request.
         framework: The imported framework.
-        member: The place of the process.
+        member: The position of the process.
 
     Attributes:
         framework: The framework with its devices open.
@@ -197,7 +197,7 @@ def _serve(
         _, step = prepare_step(point, process.framework)
         with contextlib.suppress(EOFError):
             while True:
-                order = hear(channel, _Order)
+                order = receive_message(channel, _Order)
                 channel.send_bytes(encode(_obey(order, rank, process, step, meter)))
     except PointEnded as error:
         raise RankFailed(error.outcome, f"process {rank + 1}: {error}") from error
@@ -359,7 +359,9 @@ def _require_equal_versions(
     """
     for remote in elsewhere:
         if not remote.channel.poll(_IMPORT_SECONDS):
-            raise silent(f"process {remote.rank + 1} at {remote.address}", _IMPORT_SECONDS)
+            raise reply_timeout_error(
+                f"process {remote.rank + 1} at {remote.address}", _IMPORT_SECONDS
+            )
     own = versions(framework.name)
     # Channels of other hosts come first; the processes of this host are forks of this one.
     for remote, found in zip(elsewhere, processes.receive(dict[str, str]), strict=False):

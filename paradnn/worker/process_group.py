@@ -136,11 +136,11 @@ class RankFailed(PointEnded):
         return str(self.args[1])
 
     def message(self) -> bytes:
-        """Return the message from which `hear` raises this failure in another process."""
+        """Return the message from which `receive_message` raises this failure in another process."""
         return encode({"outcome": self.outcome, "reason": str(self)})
 
 
-def hear(channel: Connection, kind: Any) -> Any:
+def receive_message(channel: Connection, kind: Any) -> Any:
     """Return the next message of a channel, parsed as a `kind`.
 
     The message is JSON, read by `paradnn.core.channel`; nothing is unpickled.
@@ -169,7 +169,7 @@ def reply_timeout(point: Mapping[str, Any]) -> float:
     return float(min(_LONGEST, 0.5 * point["measure"]["timeout"]))
 
 
-def silent(peer: str, seconds: float) -> RankFailed:
+def reply_timeout_error(peer: str, seconds: float) -> RankFailed:
     """Return the failure of a peer that does not reply."""
     return RankFailed("timeout", f"{peer} did not answer within {seconds:g} s")
 
@@ -254,7 +254,7 @@ class ProcessGroup(contextlib.AbstractContextManager["ProcessGroup"]):
         for channel in self.channels:
             try:
                 while channel.poll(max(0.0, deadline - time.monotonic())):
-                    hear(channel, Any)
+                    receive_message(channel, Any)
             except RankFailed as failure:
                 return failure
             except (EOFError, OSError, MessageError):
@@ -292,7 +292,7 @@ class ProcessGroup(contextlib.AbstractContextManager["ProcessGroup"]):
             RankFailed: If a process reports a failure, or has exited.
         """
         try:
-            return [hear(channel, kind) for channel in self.channels]
+            return [receive_message(channel, kind) for channel in self.channels]
         except (EOFError, OSError):
             raise RankFailed("crash", "a process of the point exited without a report") from None
 
@@ -317,7 +317,7 @@ def serve_steps(channel: Connection, step: Step) -> None:
     """Run the requested numbers of steps until the channel closes."""
     with contextlib.suppress(EOFError):
         while True:
-            step.run(hear(channel, int))
+            step.run(receive_message(channel, int))
             channel.send_bytes(encode(None))
 
 
@@ -455,8 +455,8 @@ def _ask(address: str, key: bytes, request: ProcessRequest, patience: float) -> 
             connected.close()  # a detached socket stays open
         channel.send_bytes(encode(request))
         if not channel.poll(patience):
-            raise silent(f"the server at {address}", patience)
-        own_port, life_port = hear(channel, list[int])
+            raise reply_timeout_error(f"the server at {address}", patience)
+        own_port, life_port = receive_message(channel, list[int])
     except AuthenticationError:
         raise UnavailableError(
             f"the server at {address} has another key: set the same {KEY} on both hosts"
@@ -491,7 +491,7 @@ def _prove(connected: socket.socket, key: bytes, address: str, patience: float) 
     except ConnectionError:
         raise EOFError from None
     except TimeoutError:
-        raise silent(f"the server at {address}", patience) from None
+        raise reply_timeout_error(f"the server at {address}", patience) from None
     connected.settimeout(None)
 
 
@@ -519,7 +519,7 @@ class PendingConnection:
         self.connected = connected
         self.since = since
         self._own = os.urandom(_NONCE)
-        self._said = b""
+        self._received = b""
         connected.setblocking(False)
         connected.send(self._own)  # fits any buffer
 
@@ -530,14 +530,14 @@ class PendingConnection:
             AuthenticationError: If the client has another key.
             OSError: If the client is gone.
         """
-        part = self.connected.recv(2 * _NONCE - len(self._said))
+        part = self.connected.recv(2 * _NONCE - len(self._received))
         if not part:
             raise ConnectionError("it exited")
-        self._said += part
-        if len(self._said) < 2 * _NONCE:
+        self._received += part
+        if len(self._received) < 2 * _NONCE:
             return False
-        other = self._said[:_NONCE]
-        proof = self._said[_NONCE:]
+        other = self._received[:_NONCE]
+        proof = self._received[_NONCE:]
         if not hmac.compare_digest(proof, _proof(key, b"point", self._own + other)):
             raise AuthenticationError
         self.connected.setblocking(True)
@@ -562,7 +562,7 @@ def accept(
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, patience)
     try:
-        request: ProcessRequest = hear(channel, ProcessRequest)
+        request: ProcessRequest = receive_message(channel, ProcessRequest)
         listening = listen(request.port, local)
     except (MessageError, UnavailableError) as error:
         another = f"the server at {local} runs another version of ParaDnn: restart it ({error})"
@@ -576,14 +576,14 @@ def accept(
         awaiting.settimeout(patience)
         life, _ = awaiting.accept()
     die_with(_keep(life))
-    return request, channel, listening, hear(channel, list[str])
+    return request, channel, listening, receive_message(channel, list[str])
 
 
 def _connect(to: tuple[str, int], address: str, patience: float) -> socket.socket:
     try:
         connected = socket.create_connection(to, timeout=patience)
     except TimeoutError:
-        raise silent(f"the server at {address}", patience) from None
+        raise reply_timeout_error(f"the server at {address}", patience) from None
     except OSError as error:
         raise UnavailableError(
             f"the server at {address} cannot be reached: {error.strerror or error}"

@@ -858,9 +858,9 @@ def profile_metrics(profile: Profile, flops_per_step: float, precision: str) -> 
         metrics["profile_precision_share"] = profile.product_types.get(precision, 0.0)
     shares: defaultdict[str, float] = defaultdict(float)
     # The last row is the time in which no operation ran.
-    for place, row in enumerate(profile.operation_types.rows()[:-1]):
+    for position, row in enumerate(profile.operation_types.rows()[:-1]):
         shares[f"category_share.{row['category']}"] += row["share"]
-        if place < _LEADING_TYPES:
+        if position < _LEADING_TYPES:
             shares[f"op_share.{_metric_name(row['type'])}"] = row["share"]
     return metrics | shares
 

@@ -329,7 +329,7 @@ def test_models_compete_to_learn_and_recorded_prices_count() -> None:
     )
     dearer = frontier(pd.DataFrame(rows), FrontierOptions(price=("A=72",)))
     assert dearer.table["cost_of_learning"].min() == pytest.approx(0.2, rel=0.01)
-    assert "win over those that runs recorded" in dearer.text()
+    assert "override those that runs recorded" in dearer.text()
 
 
 def generated(batch: int, step_ms: float, width: float = 1.001, **more: Any) -> dict[str, Any]:

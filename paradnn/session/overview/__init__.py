@@ -227,9 +227,9 @@ def distribution_chart(
         processes: Latencies in milliseconds of each process; at least one.
         limit: A limit to show.
     """
-    fewest = max(map(len, processes))
+    largest_count = max(map(len, processes))
     values = [value for process in processes for value in process]
-    x = ChartAxis.log("percentile", [1.0, max(10.0, float(fewest))], _percentile)
+    x = ChartAxis.log("percentile", [1.0, max(10.0, float(largest_count))], _percentile)
     shown = values if limit is None else [*values, limit]
     chart = Chart(title, x, ChartAxis.linear("latency (ms)", shown, has_zero=True))
     for number, process in enumerate(processes):
@@ -237,7 +237,7 @@ def distribution_chart(
         count = len(ordered)
         slower = sorted({*_slower_counts(count)}, reverse=True)
         points = [(count / beyond, ordered[count - beyond]) for beyond in slower]
-        tips = [f"{1 - 1 / place:.4%} within {value:.4g} ms" for place, value in points]
+        tips = [f"{1 - 1 / inverse:.4%} within {value:.4g} ms" for inverse, value in points]
         color = PALETTE[number % len(PALETTE)]
         chart.line(points, color)
         chart.dots(points, color, tips, radius=2)
@@ -257,5 +257,5 @@ def _slower_counts(count: int) -> Iterator[int]:
         yield max(1, round(count ** (1 - step / (_MOST_QUANTILES - 1))))
 
 
-def _percentile(place: float) -> str:
-    return _PERCENTILES.get(round(place), "")
+def _percentile(inverse: float) -> str:
+    return _PERCENTILES.get(round(inverse), "")

@@ -26,7 +26,7 @@ from paradnn.worker.step import synthetic_batch
 _IDLE_FRACTION = 0.2
 _IDLE_SECONDS = 0.03
 #: Maximum time to wait for full buffers.
-_SETTLE_SECONDS = 5.0
+_FILL_SECONDS = 5.0
 #: Parts of tf.data's error messages that describe its graph.
 _GRAPH_PLACES = re.compile(
     r"\{\{.*?\}\} |Error in user-defined function .*? iterator: \S+ |\s+\[.*", re.DOTALL
@@ -103,7 +103,7 @@ class Feed:
         self._dataset = self._prefetched(data, point["platform"]["name"])
         self._iterator = iter(self._dataset)
         self.take()
-        self.settle()
+        self.wait_until_full()
 
     def _prefetched(self, data: Mapping[str, Any], platform: str) -> tf.data.Dataset:
         """Return the batches of the pipeline, made ahead on the host and on the device."""
@@ -150,9 +150,9 @@ class Feed:
             return ([pictures], self._targets or [labels])
         return ([pictures],)
 
-    def settle(self) -> None:
-        """Wait until the buffers of the pipeline are full, and it works no more."""
-        end = time.perf_counter() + _SETTLE_SECONDS
+    def wait_until_full(self) -> None:
+        """Wait until the buffers of the pipeline are full, and the pipeline is idle."""
+        end = time.perf_counter() + _FILL_SECONDS
         while time.perf_counter() < end:
             before = time.process_time()
             time.sleep(_IDLE_SECONDS)
@@ -221,7 +221,7 @@ class FedStep:
         while len(fed) < _ROUNDS:
             if fed and time.perf_counter() - begun >= _ROUNDS_SECONDS:
                 break
-            self.source.settle()
+            self.source.wait_until_full()
             free.append(_step_seconds(self.step.run, free_steps))
             if is_waiting:
                 self.source.drain()

@@ -277,7 +277,7 @@ def _einsum_labels(operand: str, rank: int) -> list[str] | None:
     broadcast = rank - len(before) - len(after)
     if broadcast < 0 or (broadcast and not ellipsis):
         return None
-    return [*before, *(f".{place}" for place in range(broadcast, 0, -1)), *after]
+    return [*before, *(f".{position}" for position in range(broadcast, 0, -1)), *after]
 
 
 def _convolution_flops(

@@ -13,7 +13,7 @@ from typing import Any
 
 from paradnn.core.errors import UnavailableError
 from paradnn.worker.frameworks import Step
-from paradnn.worker.process_group import silent
+from paradnn.worker.process_group import reply_timeout_error
 from paradnn.workloads.channel.transports import answer_bytes, message_window
 
 _SLOTS = 2
@@ -63,7 +63,9 @@ class SharedLane:
             waiting = select.poll()
             waiting.register(counter, select.POLLIN)
             if not waiting.poll(1e3 * self.patience):
-                raise silent("the process at the other end of the shared memory", self.patience)
+                raise reply_timeout_error(
+                    "the process at the other end of the shared memory", self.patience
+                )
         os.eventfd_read(counter)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from paradnn.core.errors import UnavailableError
 from paradnn.worker.frameworks import Step
-from paradnn.worker.process_group import RankFailed, host_and_port, silent, with_port
+from paradnn.worker.process_group import RankFailed, host_and_port, reply_timeout_error, with_port
 from paradnn.workloads.channel.payload import buffer_sizes, codec, split
 
 _TIME = struct.Struct("ll")
@@ -72,7 +72,7 @@ class Connection:
 
     def _failure(self, error: OSError) -> RankFailed:
         if isinstance(error, BlockingIOError):
-            return silent(self._peer, self._patience or 0.0)
+            return reply_timeout_error(self._peer, self._patience or 0.0)
         return RankFailed("crash", f"{self._peer} closed the connection: {error.strerror}")
 
 
@@ -112,7 +112,7 @@ class TcpStep(Step):
         try:
             connected = socket.create_connection(host_and_port(address), timeout=patience)
         except TimeoutError:
-            raise silent(peer, patience) from None
+            raise reply_timeout_error(peer, patience) from None
         except OSError as error:
             reason = error.strerror or error
             raise UnavailableError(f"{peer} cannot be reached: {reason}") from error
@@ -246,7 +246,7 @@ class GrpcStep(Step):
         except self._grpc.FutureTimeoutError:
             ready.cancel()
             channel.close()
-            raise silent(f"the peer at {address}", patience) from None
+            raise reply_timeout_error(f"the peer at {address}", patience) from None
         return channel
 
     def run(self, steps: int) -> None:

@@ -51,7 +51,7 @@ class Decoder:
         layers = range(options.layers)
         self._keys = [_variable(shape, dtype, f"keys_{number}") for number in layers]
         self._values = [_variable(shape, dtype, f"values_{number}") for number in layers]
-        self._position = _variable((), "int32", "place")
+        self._position = _variable((), "int32", "position")
         self._token = _variable((batch_size, 1), "int32", "token")
         caches = [*self._keys, *self._values]
         element_bytes = 4 if dtype == "float32" else 2

@@ -184,7 +184,9 @@ class Learn(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, Pha
         }
         if max(accuracies) < self.target:
             return metrics
-        reached = next(place for place, value in enumerate(accuracies) if value >= self.target)
+        reached = next(
+            position for position, value in enumerate(accuracies) if value >= self.target
+        )
         counted_epochs = epochs[: reached + 1]
         steps = sum(epoch.steps for epoch in counted_epochs)
         below = sum(value < self.target for value in accuracies[reached + 1 :])
@@ -248,7 +250,7 @@ class Learn(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, Pha
         )
         curve.note(number.low, self.target, text)
         curve.line(accuracy, BLUE)
-        curve.dots(accuracy, BLUE, [f"epoch {place}: {value:.4f}" for place, value in accuracy])
+        curve.dots(accuracy, BLUE, [f"epoch {epoch}: {value:.4f}" for epoch, value in accuracy])
         losses = {
             "training": (ORANGE, [(epoch.number, epoch.train_loss) for epoch in epochs]),
             "held out": (BLUE, [(epoch.number, epoch.heldout_loss) for epoch in epochs]),
@@ -258,7 +260,7 @@ class Learn(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, Pha
         for name, (color, points) in losses.items():
             finite = [point for point in points if math.isfinite(point[1])]
             loss.line(finite, color)
-            loss.dots(finite, color, [f"epoch {place}: {value:.4g}" for place, value in finite])
+            loss.dots(finite, color, [f"epoch {epoch}: {value:.4g}" for epoch, value in finite])
             loss.legend.append((name, color))
         return [curve, loss]
 

@@ -96,13 +96,15 @@ def _read(path: Path) -> tuple[list[Epoch], list[np.ndarray]]:
     with path.open("rb") as opened, np.load(opened) as file:
         values = [file[name] for name in file.files if name != "epochs"]
         content = json.loads(file["epochs"].tobytes())
-    epochs = [read_message(Epoch, entry, f"epochs[{place}]") for place, entry in enumerate(content)]
+    epochs = [
+        read_message(Epoch, entry, f"epochs[{position}]") for position, entry in enumerate(content)
+    ]
     return epochs, values
 
 
 def _write(path: Path, epochs: Sequence[Epoch], values: Sequence[np.ndarray]) -> None:
     """Write a file completely or not at all, even if the machine goes down."""
-    arrays: Any = {f"value_{place}": value for place, value in enumerate(values)}
+    arrays: Any = {f"value_{position}": value for position, value in enumerate(values)}
     text = json.dumps(plain(list(epochs))).encode()
     partial = partial_file(path)
     path.parent.mkdir(parents=True, exist_ok=True)
