@@ -29,9 +29,10 @@ from scipy.optimize import linprog
 from scipy.sparse import csr_array, eye_array, hstack
 
 from analysis.atlas import operations_from_rows, version_key
-from analysis.atlas.kernels import COLUMNS, Columns, convolution, elementwise, product
+from analysis.atlas.kernels import COLUMNS, Columns
 from benchmarks.published.atlas import (
     KERNEL_TABLES,
+    NEUSIGHT_KERNELS,
     PREFERRED_ROWS,
     WIDTHS,
     device_name,
@@ -316,25 +317,22 @@ def _timed_rows(columns: Columns, seconds: pd.Series, new_seconds: pd.Series) ->
 
 def read_neusight(folder: Path) -> Iterator[PairTimings]:
     """Yield the pairs of NeuSight's float32 kernels; convolutions on an A100 use TF32 there."""
-    kinds: dict[str, tuple[str, Sequence[str], Any]] = {
-        "linear": ("gemm", ("M", "N", "K"), lambda f: product(f["M"], f["N"], f["K"], 4)),
-        "bmm": ("bmm", ("B", "M", "N", "K"), lambda f: product(f["M"], f["N"], f["K"], 4, f["B"])),
+    sizes = {
+        "linear": ("M", "N", "K"),
+        "bmm": ("B", "M", "N", "K"),
         "conv": (
-            "conv2d",
-            ("B", "Input_Channel", "Output_Channel", "Kernel_Szie", "Input_Size", "Stride", "Padding"),
-            lambda f: convolution(
-                images=f["B"],
-                channels=f["Input_Channel"],
-                filters=f["Output_Channel"],
-                kernel=f["Kernel_Szie"],
-                size=f["Input_Size"],
-                stride=f["Stride"],
-                padding=f["Padding"],
-            ),
+            "B",
+            "Input_Channel",
+            "Output_Channel",
+            "Kernel_Szie",
+            "Input_Size",
+            "Stride",
+            "Padding",
         ),
-        "add": ("elementwise", ("B", "H"), lambda f: elementwise(f["B"] * f["H"], 4)),
-    }  # fmt: skip
-    for name, (kind, keys, arithmetic) in kinds.items():
+        "add": ("B", "H"),
+    }
+    for name, (kind, arithmetic) in NEUSIGHT_KERNELS.items():
+        keys = sizes[name]
         paths = {
             _neusight_device(path.stem): path
             for path in folder.rglob(f"dataset/train/collect/{name}/*/*.csv")

@@ -277,29 +277,36 @@ def device_name(system: str) -> str:
     return known.get(system, system.upper().replace("_", " ")).removesuffix(" SXM")
 
 
+#: Name of a folder of NeuSight's timings -> kind of kernel, and its arithmetic from the columns.
+NEUSIGHT_KERNELS: dict[str, tuple[str, Callable[[pd.DataFrame], Columns]]] = {
+    "linear": ("gemm", lambda f: product(f["M"], f["N"], f["K"], 4)),
+    "bmm": ("bmm", lambda f: product(f["M"], f["N"], f["K"], 4, f["B"])),
+    "conv": (
+        "conv2d",
+        lambda f: convolution(
+            images=f["B"],
+            channels=f["Input_Channel"],
+            filters=f["Output_Channel"],
+            kernel=f["Kernel_Szie"],
+            size=f["Input_Size"],
+            stride=f["Stride"],
+            padding=f["Padding"],
+        ),
+    ),
+    "add": ("elementwise", lambda f: elementwise(f["B"] * f["H"], 4)),
+}
+
+
 def _neusight(folder: Path) -> Iterator[TimingGroup]:
     """Yield kernels of five GPUs in float32, forward only."""
     commit = _commit(folder)
-    kinds: dict[str, tuple[Sequence[str], Callable[[pd.DataFrame], Columns]]] = {
-        "gemm": (("N", "K"), lambda f: product(f["M"], f["N"], f["K"], 4)),
-        "bmm": (("N", "K"), lambda f: product(f["M"], f["N"], f["K"], 4, f["B"])),
-        "conv2d": (
-            ("Input_Channel", "Output_Channel", "Kernel_Szie"),
-            lambda f: convolution(
-                images=f["B"],
-                channels=f["Input_Channel"],
-                filters=f["Output_Channel"],
-                kernel=f["Kernel_Szie"],
-                size=f["Input_Size"],
-                stride=f["Stride"],
-                padding=f["Padding"],
-            ),
-        ),
-        "elementwise": (("H",), lambda f: elementwise(f["B"] * f["H"], 4)),
-    }  # fmt: skip
-    files = {"linear": "gemm", "bmm": "bmm", "conv": "conv2d", "add": "elementwise"}
-    for name, kind in files.items():
-        weights, arithmetic = kinds[kind]
+    weights = {
+        "gemm": ("N", "K"),
+        "bmm": ("N", "K"),
+        "conv2d": ("Input_Channel", "Output_Channel", "Kernel_Szie"),
+        "elementwise": ("H",),
+    }
+    for name, (kind, arithmetic) in NEUSIGHT_KERNELS.items():
         for path in sorted(folder.rglob(f"dataset/train/collect/{name}/*/*.csv")):
             frame = pd.read_csv(path).dropna(subset=["Latency"])
             device = re.sub(r"Tesla |NVIDIA |[- ]PCI[Ee]|[- ]\d+GB", "", path.stem).replace(
@@ -314,7 +321,9 @@ def _neusight(folder: Path) -> Iterator[TimingGroup]:
             yield TimingGroup(
                 source="sitar-lab/NeuSight", commit=commit, device=device, engine="PyTorch", version="2.1.0",
                 precision="float32", kind=kind, rows=len(frame), includes_call=True,
-                timings=_timings(arithmetic(frame), frame["Latency"] / 1e3, variant, weights, frame),
+                timings=_timings(
+                    arithmetic(frame), frame["Latency"] / 1e3, variant, weights[kind], frame
+                ),
             )  # fmt: skip
 
 
