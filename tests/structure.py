@@ -1,9 +1,10 @@
 """The imports between the packages of this project, and their diagram in the documentation.
 
 `python -m tests.structure` draws docs/images/architecture.svg. It shows every package of `paradnn`,
-the commands at its top level, and the other packages, each with the first sentence of its
-docstring. A package is one layer above the highest that it imports. An import is omitted if a chain
-of others implies it.
+the commands at its top level, `analysis` and `hydra_plugins`, each with the first sentence of its
+docstring. The color of a package says in which process it runs. A package is one layer above the
+highest that it imports. An import is omitted if a chain of others implies it. `benchmarks`, which
+may import everything, is not shown.
 """
 
 import ast
@@ -32,6 +33,21 @@ MODULES = {
     for path in sorted((ROOT / package).rglob("*.py"))
 }
 
+#: Role -> color of its boxes, and the packages that have it.
+ROLES = {
+    "driver": (
+        "#dbe9f6",
+        ("designs", "best", "compare", "forecast", "session", "platform", "store", "cli", "config"),
+    ),
+    "worker, in the interpreter under test": ("#fbe3cf", ("worker",)),
+    "driver, worker and analyses": ("#f6f0c8", ("workloads", "families", "core")),
+    "analyses": ("#dcefdc", ("analysis",)),
+    "driver and analyses": ("#e9e1f3", ("statistics",)),
+    "entry points": ("#eceff1", (COMMANDS, "hydra_plugins")),
+}
+#: Fill color of each package.
+COLORS = {package: color for color, packages in ROLES.values() for package in packages}
+
 #: Imported packages of each package.
 Dependencies = dict[str, set[str]]
 
@@ -42,6 +58,7 @@ MAX_BOX_WIDTH = 330
 GAP = 16
 LAYER_HEIGHT = 128
 MARGIN = 24
+LEGEND_HEIGHT = 40
 CHARACTER_WIDTH = 6.4
 CAPTION_LINES = 3
 _SWEEPS = 12
@@ -49,14 +66,14 @@ _STYLE = (
     "text{font-family:system-ui,sans-serif;fill:#1b2733}"
     ".n{font-size:16px;font-weight:600}"
     ".c{font-size:11px}"
-    "rect{fill:#eef3f8;stroke:#7a93ab}"
-    "path{fill:none;stroke:#4a6785;stroke-opacity:.45;stroke-width:1.3}"
+    "rect{stroke:#7a93ab}"
+    ".i{fill:none;stroke:#4a6785;stroke-opacity:.6;stroke-width:1.3;marker-end:url(#a)}"
 )
 
 
 @dataclass(frozen=True)
 class Position:
-    """Return the center of a box in the diagram."""
+    """Center of a box in the diagram."""
 
     x: float
     y: float
@@ -153,7 +170,7 @@ def captions() -> dict[str, str]:
     commands = sorted(name for name in MODULES if package_of(name) == COMMANDS)
     texts[COMMANDS] = ", ".join(name.removeprefix("paradnn.") for name in commands)
     # A namespace package has no docstring.
-    texts["hydra_plugins"] = "The plug-in that Hydra discovers: the sweeper that plans."
+    texts["hydra_plugins"] = "The sweeper that Hydra loads: it plans the points of a multirun."
     return {package: _first_sentence(text) for package, text in texts.items()}
 
 
@@ -199,12 +216,16 @@ def positions(dependencies: Dependencies) -> dict[str, Position]:
 def draw() -> str:
     """Return the diagram as SVG."""
     dependencies = package_dependencies()
+    del dependencies["benchmarks"]
     position = positions(dependencies)
-    height = max(each.y for each in position.values()) + BOX_HEIGHT / 2 + MARGIN
+    bottom = max(each.y for each in position.values()) + BOX_HEIGHT / 2
+    height = bottom + LEGEND_HEIGHT + MARGIN
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" role="img" '
         'aria-label="Packages of the code and the imports between them">',
         f"<style>{_STYLE}</style>",
+        '<marker id="a" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
+        'orient="auto"><path d="M0 0L8 4L0 8z" fill="#4a6785"/></marker>',
         '<rect width="100%" height="100%" style="fill:#fff;stroke:none"/>',
     ]
     for package, other in sorted(direct_dependencies(dependencies)):
@@ -214,7 +235,21 @@ def draw() -> str:
         row = [each for each in position.values() if each.y == center.y]
         width = min(MAX_BOX_WIDTH, WIDTH / len(row) - GAP)
         lines += _draw_package(package, caption.get(package, ""), center, width)
+    lines += _draw_legend(bottom + LEGEND_HEIGHT)
     return "\n".join([*lines, "</svg>", ""])
+
+
+def _draw_legend(y: float) -> list[str]:
+    lines = []
+    x = MARGIN
+    for role, (color, _) in ROLES.items():
+        lines += [
+            f'<rect x="{x}" y="{y - 11:.0f}" width="16" height="14" rx="3" fill="{color}"/>',
+            f'<text class="c" x="{x + 22}" y="{y:.0f}">{role}</text>',
+        ]
+        x += 60 + round(CHARACTER_WIDTH * len(role))
+    lines.append(f'<text class="c" x="{x}" y="{y:.0f}">A → B: A imports B</text>')
+    return lines
 
 
 def _draw_import(start: Position, end: Position) -> str:
@@ -225,7 +260,7 @@ def _draw_import(start: Position, end: Position) -> str:
         f"M{start.x:.0f} {top:.0f}"
         f"C{start.x:.0f} {middle:.0f} {end.x:.0f} {middle:.0f} {end.x:.0f} {bottom:.0f}"
     )
-    return f'<path d="{curve}"/>'
+    return f'<path class="i" d="{curve}"/>'
 
 
 def _draw_package(package: str, caption: str, center: Position, width: float) -> list[str]:
@@ -233,7 +268,8 @@ def _draw_package(package: str, caption: str, center: Position, width: float) ->
     left = center.x - width / 2
     top = center.y - BOX_HEIGHT / 2
     lines = [
-        f'<rect x="{left:.0f}" y="{top:.0f}" width="{width:.0f}" height="{BOX_HEIGHT}" rx="7"/>',
+        f'<rect x="{left:.0f}" y="{top:.0f}" width="{width:.0f}" height="{BOX_HEIGHT}" rx="7" '
+        f'fill="{COLORS[package]}"/>',
         f'<text class="n" x="{center.x:.0f}" y="{center.y - 18:.0f}" '
         f'text-anchor="middle">{name}</text>',
     ]

@@ -1,3 +1,1 @@
-"""What a run measures, as frozen dataclasses checked once: points, families, data, identities,
-outcomes.
-"""
+"""From Hydra's overrides to checked points: frozen dataclasses, identities, outcomes, prices."""

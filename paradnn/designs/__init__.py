@@ -1,1 +1,1 @@
-"""Designs of sweeps: which points of a space to measure, and which memory excludes."""
+"""Designs of sweeps: the next points to measure, and those that exceed the memory."""

@@ -1,4 +1,4 @@
-"""The families of models that can be measured: their options, layers and Keras models.
+"""Model families: their options, layers, analytic costs and Keras models.
 
 A file of this folder, or of another package (`paradnn.core.registry`), holds a dataclass of options
 that derives from `Model`, and a `Family` that names it. Help, checks, completion, plans, records

@@ -1,3 +1,3 @@
-"""Forecast of the duration of a sweep from similar past runs and from the cost model."""
+"""Predictions of step times and of the duration of a sweep, from past runs and analytic costs."""
 
 from __future__ import annotations

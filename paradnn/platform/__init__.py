@@ -1,3 +1,1 @@
-"""The machines and the software that points run on: detected, specified, judged, set, and made
-ready.
-"""
+"""Hosts, devices and software stacks: as detected and as specified, their state, installation."""

@@ -1,1 +1,1 @@
-"""One session: measure and record the missing points of a plan, one after another."""
+"""One session: find the missing points of a plan, claim, measure and record them."""

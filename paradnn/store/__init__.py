@@ -1,1 +1,1 @@
-"""Tracking store of driver and analysis: addresses, metrics, runs and errors."""
+"""MLflow stores: claims and resume, journal, readers, bundles, Parquet files, metrics."""
