@@ -72,7 +72,7 @@ def test_the_reference_lists_the_sections_of_metrics() -> None:
     assert section_table() in (ROOT / "docs/reference/metrics.md").read_text(), section_table()
 
 
-def test_what_the_site_is_made_of_is_there() -> None:
+def test_the_parts_of_the_site_exist() -> None:
     (copied,) = re.findall(
         r"cp -r --parents (.*?)build/docs\n", (ROOT / "Makefile").read_text(), re.DOTALL
     )

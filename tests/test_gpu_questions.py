@@ -136,7 +136,7 @@ def test_environments_see_the_machine_and_are_made_once(
 
 @pytest.mark.long
 @pytest.mark.framework
-def test_what_needs_no_gpu_is_really_asked(tmp_path: Path) -> None:
+def test_checks_without_a_gpu_run(tmp_path: Path) -> None:
     """Run in the environment of these tests.
 
     TensorFlow is installed. Questions that need a GPU are skipped with the reason.

@@ -258,7 +258,7 @@ def test_a_model_that_exceeds_the_memory_names_the_devices_that_hold_it() -> Non
         ),
     ],
 )
-def test_a_step_that_cannot_be_shared_says_what_can(
+def test_a_step_that_cannot_be_shared_names_an_alternative(
     words: str, why: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert ask(["--device", "H200", "precision=bfloat16", *words.split()]) == 1

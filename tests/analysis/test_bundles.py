@@ -132,7 +132,7 @@ def changed(bundle: Path, target: Path, change: Callable[[str, bytes], bytes]) -
     return target
 
 
-def test_what_is_damaged_is_not_logged(
+def test_damaged_bundles_are_not_logged(
     bundle: Path, tmp_path: Path, blank: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def manifest(**entries: object) -> Callable[[str, bytes], bytes]:
@@ -322,7 +322,7 @@ def test_values_of_others_may_be_nested_however_deeply(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", LINES.values(), ids=LINES)
-def test_what_is_no_run_is_named_by_its_line(
+def test_an_invalid_run_is_named_by_its_line(
     tmp_path: Path, line: object, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["runs", "--store", str(crafted(tmp_path / "b.zip", {}, line))]) == 2

@@ -117,7 +117,7 @@ def test_every_transport_has_its_line() -> None:
     assert result.figure().axes[0].get_ylabel() == "time (us)"
 
 
-def test_what_else_differs_makes_another_channel() -> None:
+def test_runs_with_other_settings_form_another_channel() -> None:
     coded = [frame(**{"model.window": window}) for window in (16, 64)]
     coded[1]["run_id"] += "coded"
     result = channel(pd.concat([*coded, frame("jax").head(3)], ignore_index=True))

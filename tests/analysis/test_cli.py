@@ -216,9 +216,7 @@ def test_the_module_runs_and_a_closed_pipe_is_no_error(store: str) -> None:
     assert done.stderr == ""
 
 
-def test_what_comes_with_the_package_is_logged_once(
-    blank: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_shipped_runs_are_logged_once(blank: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The imported tables of layer types then appear in `breakdown`."""
     for logged, there in ((8, "none were there before"), (0, "8 were there already")):
         assert main(["import-layers", "--store", blank]) == 0

@@ -34,7 +34,7 @@ def records_of(tags: dict[str, list[str]] | None = None, /, **params: list[str |
     return records
 
 
-def test_what_an_option_cannot_be_is_missing_and_leaves_the_others_numbers() -> None:
+def test_an_impossible_option_value_is_missing_and_the_others_stay_numbers() -> None:
     """Invalid values of one run leave the values of other runs unchanged.
 
     Covers a name and an overflow instead of numbers, and a word instead of a truth value.

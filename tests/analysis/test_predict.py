@@ -94,7 +94,7 @@ def test_the_space_is_the_grid_of_sizes_for_each_combination_of_settings() -> No
     assert "nothing to predict" in predict(frame).text()
 
 
-def test_what_memory_excludes_is_not_predicted() -> None:
+def test_points_beyond_the_memory_are_not_predicted() -> None:
     frame = whole()
     needs = POINTS["model.nodes"].astype(float) * POINTS["batch_size"].astype(float)
     failed = (needs > 2e6).to_numpy()

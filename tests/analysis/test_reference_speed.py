@@ -99,7 +99,7 @@ def test_sessions_are_compared_at_one_speed_of_one_machine(
     assert times >= math.floor(least * draws)
 
 
-def test_what_no_run_saw_of_the_speed_moves_nothing() -> None:
+def test_unknown_machine_speed_changes_nothing() -> None:
     unknown = pd.DataFrame({"reference_slope_seen": [np.nan], "reference_slope_error": [np.nan]})
     assert family_slope(unknown) == (0.0, 0.0)
     three = pd.DataFrame(

@@ -158,7 +158,7 @@ def exact(hits: int, count: int) -> tuple[float, float, float]:
     return hits / count, low, high
 
 
-def test_what_is_taken_as_a_sample() -> None:
+def test_the_unit_decides_what_counts_as_a_sample() -> None:
     grid = points(23, 9)
     assert shared_levels(grid).description == "23 models and 9 batch sizes"
     assert shared_levels(grid, "model").description == "23 models"

@@ -131,7 +131,7 @@ def test_without_measured_ceilings_the_specification_or_nothing(
     assert len(found.points) == 31
 
 
-def test_what_has_no_place_is_counted_with_its_reason() -> None:
+def test_runs_without_coordinates_are_counted_with_the_reason() -> None:
     published = planted("Spec", "bfloat16", ceilings=False, published_intensity=5.0).drop(
         columns="arithmetic_intensity"
     )

@@ -216,7 +216,7 @@ def large(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return copy_of(store, tmp_path)
 
 
-def test_who_writes_a_run_waits_for_no_reader(
+def test_a_writer_does_not_wait_for_readers(
     large: str, store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run that is written entirely while others are read is absent from the result."""

@@ -275,7 +275,7 @@ def test_an_undecided_race_names_what_may_be_as_good_and_the_time_that_would_dec
     assert "would decide it: raise --minutes." in last
 
 
-def test_an_interrupted_race_keeps_what_it_has() -> None:
+def test_an_interrupted_race_keeps_its_measurements() -> None:
     race = race_of(["a", "b"])
     planted = speeds(a=100.0, b=50.0)
     [first] = race.batch([])
@@ -318,7 +318,7 @@ def test_labels_are_the_settings_that_differ(typed: Sequence[str], labels: Seque
         pytest.param([(4, 2), (3, 2)], (3, 7), False, id="one value is never valid"),
     ],
 )
-def test_a_combination_is_told_from_a_wrong_value(
+def test_an_invalid_combination_differs_from_an_invalid_value(
     valid: Sequence[tuple[int, int]], invalid: tuple[int, int], is_combination: bool
 ) -> None:
     configs = [{"batch_size": batch, "devices": devices} for batch, devices in [*valid, invalid]]

@@ -103,9 +103,7 @@ def test_four_drivers_racing_for_points_record_each_once(
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("victim", ["server", "database"])
-def test_what_is_killed_in_the_middle_loses_and_doubles_nothing(
-    victim: str, tmp_path: Path
-) -> None:
+def test_kills_in_the_middle_lose_and_double_nothing(victim: str, tmp_path: Path) -> None:
     """Four hosts sweep the same points while the server, or its database, dies and returns."""
     with postgres() as database, ExitStack() as stack:
         name = database.new_database()
@@ -214,7 +212,7 @@ def guarded(database: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield found
 
 
-def test_a_sweep_with_credentials_stores_none_of_them(guarded: Guarded, tmp_path: Path) -> None:
+def test_a_sweep_with_credentials_does_not_store_them(guarded: Guarded, tmp_path: Path) -> None:
     password = guarded.passwords["bench"]
     folder = tmp_path / "results"
     sweep = [

@@ -54,7 +54,7 @@ def test_intervals_cover_over_many_plantings(draws: int) -> None:
     assert 0.83 <= np.mean(sums) <= 1.0
 
 
-def test_what_nothing_is_known_of_stays_uncertain() -> None:
+def test_an_unknown_family_stays_uncertain() -> None:
     random = np.random.default_rng(3)
     machine = Machine(random)
     runs = machine.session(
@@ -135,7 +135,7 @@ def test_runs_of_other_versions_are_read_as_far_as_they_go() -> None:
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "NaN", "Infinity", "1e308", "9" * 320])
-def test_what_no_size_can_be_in_a_store_leaves_predictions_finite(text: str) -> None:
+def test_impossible_sizes_in_a_store_leave_predictions_finite(text: str) -> None:
     random = np.random.default_rng(7)
     runs = Machine(random).session("first", grid(random, 12))
     for place, key in enumerate(("batch_size", "model.nodes", "model.layers")):

@@ -227,7 +227,7 @@ def test_chains_tell_a_call_from_an_operation_within_it() -> None:
     )
 
 
-def test_what_a_cache_holds_is_read_faster() -> None:
+def test_cached_data_is_read_faster() -> None:
     """Attention of one token: a cache of 50 MB is five times as fast.
 
     Every sequence adds a constant time.

@@ -51,7 +51,7 @@ def test_a_sweep_over_devices_knows_each_points_own_costs(
     assert list(status.costs["memory_lower_bound_bytes"]) == [bounds[count] for count in order]
 
 
-def test_what_only_sends_asks_for_no_ceilings(settings: Settings) -> None:
+def test_points_of_messages_need_no_ceilings(settings: Settings) -> None:
     """A session measures no ceilings for such a point, so a plan counts none."""
     channel = read_point({"model": {"name": "channel"}, "batch_size": 1, "mode": "inference"})
     assert not status_of([channel], settings).ceilings
@@ -84,7 +84,7 @@ def simulated(tasks: list[float], hosts: int, start: float) -> float:
 
 @pytest.mark.parametrize("hosts", [1, 2, 3])
 @pytest.mark.parametrize("count", [1, 2, 5, 7])
-def test_the_schedule_gives_the_next_point_to_whoever_is_free(hosts: int, count: int) -> None:
+def test_the_schedule_gives_the_next_point_to_a_free_host(hosts: int, count: int) -> None:
     random = np.random.default_rng(hosts * 10 + count)
     draws = random.lognormal(0, 1.2, (count, 6))
     wall = wall_seconds(draws, hosts, 2.0)

@@ -139,7 +139,7 @@ def test_each_outcome_in_one_sweep_of_good_points(store: Store) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_what_asks_a_session_to_end_is_as_ctrl_c(number: signal.Signals) -> None:
+def test_signals_of_schedulers_act_as_ctrl_c(number: signal.Signals) -> None:
     before = signal.getsignal(number)
     with pytest.raises(KeyboardInterrupt), interruptible():
         os.kill(os.getpid(), number)
@@ -167,7 +167,7 @@ def test_a_stopped_sweep_ends_cleanly_and_goes_on(store: Store) -> None:
     assert "outcome" not in store.runs()[0]
 
 
-def test_a_driver_killed_while_a_point_has_several_processes_leaves_none_of_them(
+def test_a_driver_killed_in_a_point_of_several_processes_leaves_no_process(
     store: Store,
 ) -> None:
     messages = [

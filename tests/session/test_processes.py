@@ -198,7 +198,7 @@ def test_a_damaged_file_of_kept_processes_is_as_none(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_what_has_no_profile_is_no_part_of_a_point_with_one(
+def test_results_without_a_profile_do_not_continue_a_profiled_point(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Emulate a driver that is killed between recording a point and removing partial results."""

@@ -86,7 +86,7 @@ def test_the_note_of_a_run_has_interval_and_contention() -> None:
     assert f"({unknown.tags['interval_reason']})" in unknown.description
 
 
-def test_what_disturbed_a_point_is_recorded_with_a_verdict() -> None:
+def test_disturbances_of_a_point_are_recorded_with_a_verdict() -> None:
     quiet = record(QUIET)
     assert quiet.tags["contended"] == "false"
     assert "contended_reason" not in quiet.tags
@@ -475,7 +475,7 @@ def test_every_process_and_replicate_has_a_separate_schedule() -> None:
     assert 0 <= entry.request()["server"]["seed"] < 2**32
 
 
-def test_numbers_of_which_nothing_can_be_computed_end_the_point_and_not_the_sweep() -> None:
+def test_unusable_numbers_end_the_point_and_not_the_sweep() -> None:
     entry = planted(1.0, 1.0, processes=2)
     entry.results = [
         replace(each, answer=replace(each.answer, latencies=[0.0] * 200))

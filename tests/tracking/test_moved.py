@@ -124,7 +124,7 @@ def test_artifacts_on_a_disk_that_is_away_are_not_given_up(store: Store) -> None
     assert frame["artifact_uri"].tolist() == [f"{away}/{run_id}/artifacts"]
 
 
-def test_whoever_is_killed_while_the_tables_are_made_leaves_no_half_of_them(tmp_path: Path) -> None:
+def test_a_kill_during_the_creation_of_tables_leaves_no_partial_database(tmp_path: Path) -> None:
     """MLflow takes seconds to create its tables, and rejects a half-created database later."""
     address = address_of(f"sqlite:///{tmp_path / 'new' / 'mlflow.db'}")
     (tmp_path / "new").mkdir()

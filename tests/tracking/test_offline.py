@@ -299,7 +299,9 @@ def test_a_crafted_record_is_rejected_and_the_others_are_logged(
     assert not Path("/tmp/paradnn-outside").exists()
 
 
-def test_what_a_killed_driver_left_is_logged_by_the_next_one(store: Store, tmp_path: Path) -> None:
+def test_results_of_a_killed_driver_are_logged_by_the_next_one(
+    store: Store, tmp_path: Path
+) -> None:
     """The driver was killed after it had written the result, and before the store had it."""
     settings = Tracking(uri=store.uri, folder=str(tmp_path))
     said = []

@@ -117,7 +117,7 @@ def test_pictures_tables_and_standard_error_stay_separate_files(remote: Remote) 
     assert set(json.loads(remote.file(run_id, "files.json"))) == set(FILES)
 
 
-def test_who_met_another_driver_looks_before_it_makes_a_run(remote: Remote) -> None:
+def test_a_driver_that_met_another_one_looks_before_it_creates_a_run(remote: Remote) -> None:
     first = remote.driver("shared")
     second = remote.driver("shared", "another")
     known = [keep(first, number) for number in range(3)]

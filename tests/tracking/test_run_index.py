@@ -252,7 +252,7 @@ def test_a_store_is_not_written_by_reading_it(store: Store) -> None:
         connection.exec_driver_sql("DELETE FROM experiments")
 
 
-def test_what_may_not_be_written_is_read(
+def test_a_read_only_store_is_read(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SQLite needs a file next to a database with a write-ahead log.

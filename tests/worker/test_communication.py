@@ -252,7 +252,7 @@ def test_neither_side_outlives_the_other(server: Server, first: str) -> None:
     assert wait_for(lambda: not server.children())
 
 
-def test_who_has_another_key_or_version_gets_nothing(
+def test_clients_with_another_key_or_version_get_nothing(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = elsewhere(server.address)
@@ -269,7 +269,7 @@ def test_who_has_another_key_or_version_gets_nothing(
     assert refused.value.outcome == "unavailable"
 
 
-def test_who_does_not_show_the_key_gets_no_process_however_many_there_are(server: Server) -> None:
+def test_clients_without_the_key_get_no_process(server: Server) -> None:
     """Two hundred connections stay silent or send invalid data.
 
     A process that knows the key is still admitted.

@@ -105,7 +105,7 @@ def test_a_killed_process_ends_the_point(pool: WorkerPool) -> None:
     assert wait_for(lambda: not processes_of_points())
 
 
-def test_what_several_hosts_cannot_do_is_unavailable(pool: WorkerPool) -> None:
+def test_work_that_several_hosts_cannot_do_is_unavailable(pool: WorkerPool) -> None:
     cores = len(os.sched_getaffinity(0))
     crowded = {"name": "cpu", "threads": cores, "index": 0}
     result = measure(pool, point("tensorflow", hosts=2, blocks=1, platform=crowded))

@@ -60,7 +60,7 @@ def test_devices_train_as_one_does(pool: WorkerPool) -> None:
     assert profile.product_flops == pytest.approx(costs.flops_per_step, rel=0.01)
 
 
-def test_what_several_devices_cannot_do_is_unavailable(pool: WorkerPool) -> None:
+def test_work_that_several_devices_cannot_do_is_unavailable(pool: WorkerPool) -> None:
     assert "set compile=graph or framework=jax" in (measure(pool, compile="xla").reason or "")
     result = measure(
         pool,

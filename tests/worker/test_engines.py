@@ -112,7 +112,7 @@ def test_an_engine_without_a_profiler_has_a_reason() -> None:
         ),
     ],
 )
-def test_what_an_engine_cannot_do_is_unavailable(
+def test_work_that_an_engine_cannot_do_is_unavailable(
     engine: str, changed: dict[str, Any], reason: str
 ) -> None:
     with pytest.raises(UnavailableError, match=reason):

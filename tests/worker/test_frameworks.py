@@ -203,7 +203,7 @@ def test_pytorch_compiles_until_it_need_not(pool: WorkerPool) -> None:
     assert "compiled" not in result.answer.measurement.timing.steady_reason
 
 
-def test_what_a_point_compiles_is_its_model_and_no_probe_of_the_processor(tmp_path: Path) -> None:
+def test_a_point_compiles_its_model_and_no_probe_of_the_processor(tmp_path: Path) -> None:
     """Probes take ten seconds of a C++ compiler, so all points share their cache folder."""
     code = (
         "import os, torch; from paradnn.worker.frameworks.torch import _compiled;"
@@ -267,7 +267,7 @@ def test_messages_of_gloo_cross_hosts(address: str, store: Store) -> None:
 
 
 @pytest.mark.parametrize("framework", ["jax", "torch"])
-def test_what_a_framework_lacks_is_unavailable(pool: WorkerPool, framework: str) -> None:
+def test_work_that_a_framework_cannot_do_is_unavailable(pool: WorkerPool, framework: str) -> None:
     platform = {"name": "cpu", "threads": None, "index": 7 if framework == "torch" else 900}
     result = measure(pool, framework, "fc", platform=platform)
     assert (result.outcome, "not number" in str(result.reason)) == ("unavailable", True)

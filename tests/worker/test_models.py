@@ -348,7 +348,7 @@ def test_work_is_that_of_tensorflows_counter(model: dict[str, Any]) -> None:
     assert decoder.model.count_params() == costs.parameters
 
 
-def test_what_disturbs_the_reading_of_prompts_is_watched(pool: WorkerPool) -> None:
+def test_disturbances_of_the_prefill_are_recorded(pool: WorkerPool) -> None:
     asked = {
         "mode": "generate",
         "model": MODELS["gpt"],

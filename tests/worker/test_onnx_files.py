@@ -308,7 +308,7 @@ def test_another_batch_than_the_fixed_one_is_unavailable(tmp_path: Path) -> None
         onnxruntime_step(file, batch_size=4)
 
 
-def test_what_fails_on_these_inputs_is_unavailable(tmp_path: Path) -> None:
+def test_models_that_fail_on_these_inputs_are_unavailable(tmp_path: Path) -> None:
     """The sizes of the parts are random and never add up."""
     node = helper.make_node("Split", ["x", "s"], ["y", "z"], axis=1)
     inputs = [tensor("x", 2, 4), tensor("s", 2, kind=TensorProto.INT64)]

@@ -202,7 +202,7 @@ def test_a_filters_gradient_with_the_biass_fused_in_is_the_filters() -> None:
         )
 
 
-def test_what_has_no_known_size_has_no_known_cost() -> None:
+def test_operations_of_unknown_size_have_no_cost() -> None:
     with tf.Graph().as_default() as graph:
         images, rows = (
             tf.compat.v1.placeholder(tf.float32, [None, *sizes]) for sizes in ((8, 8, 3), (4,))
