@@ -270,7 +270,7 @@ def _sides(
             "--metric",
             metric,
             "is not a rate",
-            "choose a metric of which more is better, such as examples_per_second",
+            "choose a metric that is better if higher, such as examples_per_second",
         )
     if metric in frame:
         runs = frame[is_ok(frame) & frame[by].notna() & (frame[metric] > 0)]

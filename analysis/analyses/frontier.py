@@ -181,7 +181,7 @@ def _paragraphs(
     )
     if any(one.apart for one in largest):
         yield Paragraph(
-            "Choices that were measured in separate sessions may differ by what a session does to its runs."
+            "Choices that were measured in separate sessions may differ by effects of those sessions."
         )
 
 
@@ -572,7 +572,7 @@ def _over_sessions(
     names: Sequence[str],
     runs: Sequence[Sequence[Component | None]],
 ) -> tuple[tuple[np.ndarray, np.ndarray], bool]:
-    """Compare all pairs of choices, and allow for what their sessions may differ by.
+    """Compare all pairs of choices, and allow for differences between their sessions.
 
     Rates and times are compared by logarithms. Each choice has the noise within its sessions. A
     pair may further differ by the effects of sessions that it does not share, whose variance is the

@@ -699,7 +699,7 @@ def _describe_weights(weights: pd.DataFrame, value_counts: pd.Series) -> Iterato
     if terms:
         yield (
             f"Undecided: {', '.join(terms)}. Other values were measured in other sessions, and the "
-            "interval allows for what sessions may differ by; measure all of them in one session, "
+            "interval allows for differences between sessions; measure all of them in one session, "
             "or some again in each (replicate=0,1)."
         )
     terms = by_verdict.get("undecided (order)")

@@ -201,7 +201,7 @@ def _marker(folder: Path) -> dict[str, Any] | None:
 
 
 def _check(stack: Stack) -> tuple[tuple[str, ...], str]:
-    """Return the packages of a stack, and why it cannot be used (empty if it is as it was made)."""
+    """Return the packages of a stack, and why it cannot be used (empty if it is unchanged)."""
     marker = _marker(stack.folder)
     if marker is None:
         return (), "is incomplete"
@@ -216,7 +216,7 @@ def _check(stack: Stack) -> tuple[tuple[str, ...], str]:
 
 
 def _make(stack: Stack, lock: int) -> None:
-    """Make the stack in a temporary folder and rename it; remove leftovers of killed drivers first.
+    """Install the stack in a temporary folder and rename it; remove leftovers of killed drivers first.
 
     Args:
         stack: The stack.

@@ -102,7 +102,7 @@ class ScatterPriors:
 
     Attributes:
         process: One process against another of the same point in a session.
-        session: Sessions, and hosts: what a session or a host does to all of its runs.
+        session: Sessions, and hosts: the effect of a session or a host on all of its runs.
         order: Sides that are always measured in the same order, session after session.
         position: The second of two runs of a point, which finds what the first left in caches.
         driver: Drivers that measure parts of one sweep at the same time.
