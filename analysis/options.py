@@ -1,7 +1,7 @@
 """Options of analyses and of the choice of runs: frozen dataclasses that define their arguments.
 
 A field made by `option` holds its help text, its bounds and its form on a command line.
-`add_arguments` adds the fields of a class to a parser, `read_arguments` reads what was parsed, and
+`add_arguments` adds the fields of a class to a parser, `read_arguments` reads the parsed ones, and
 `command_line` writes options as the words of a command line.
 """
 
@@ -30,7 +30,7 @@ def unit_option() -> Any:
     """Return the option of every analysis whose intervals are over points."""
     return option(
         "crossed",
-        "what is taken as a sample: models and batch sizes (crossed), models at these batch sizes "
+        "the sample that intervals are over: models and batch sizes (crossed), models at these batch sizes "
         "(model), or single points (point)",
     )
 

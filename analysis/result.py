@@ -30,7 +30,7 @@ class Highlight(NamedTuple):
 
     Attributes:
         topic: One or two words.
-        words: A sentence that does not repeat the name of what it is about.
+        words: A sentence that does not repeat the name of its subject.
     """
 
     topic: str

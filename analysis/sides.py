@@ -164,7 +164,7 @@ class Sides:
         return columns
 
     def describe_differences(self, pairs: pd.DataFrame, noun: str = "point") -> Iterator[str]:
-        """Yield what sets the sides apart beyond their conditions, and what has no counterpart.
+        """Yield differences of the sides beyond their conditions, and points without a counterpart.
 
         Args:
             pairs: The pairs of both, as `pair` returns them.

@@ -289,10 +289,10 @@ def disturbed(points: int, seconds: float, framework: str) -> None:
         medians = {key: statistics.median(each) for key, each in values.items()}
         foreign = medians.pop("foreign", 0.0)
         usual = usual or medians
-        told = sum(measurement.contention.reason is not None for measurement in found[name])
+        contended = sum(measurement.contention.reason is not None for measurement in found[name])
         words = "  ".join(f"{key} {value / usual[key]:.2f}" for key, value in medians.items())
         if words:
-            said = f"{told} of {len(found[name])} contended  foreign {foreign:.2f}  {words}"
+            said = f"{contended} of {len(found[name])} contended  foreign {foreign:.2f}  {words}"
         else:
             said = "cannot be set here"
         print(f"{name:24} {said}", flush=True)

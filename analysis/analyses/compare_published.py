@@ -1,7 +1,6 @@
 """`compare-published`: examples per second of every measured model, compared with published platforms.
 
-The number of a platform is what was published for the same step, else a prediction with its
-interval. Measured points that differ in a setting which changes their operations, such as the
+The number of a platform is the published one of the same step, else a prediction with its interval. Measured points that differ in a setting which changes their operations, such as the
 precision or the compile mode, are never pooled. Eager runs are omitted if the same model was also
 measured compiled, since published platforms ran compiled graphs. A number of another precision is
 used only if the platform has no step of the same precision, and is summarized separately.
@@ -330,7 +329,7 @@ def _sentences(
             f"that of {example['point']}: {example['notes']}."
         )
     yield (
-        "Published numbers are of other software and years: they state what was reached, not what "
+        "Published numbers are of other software and years: they state rates that were reached, not rates that "
         "is possible."
     )
     omitted = len(points) - len(compiled)

@@ -1,5 +1,4 @@
-"""`roofline`: what limits models, arithmetic or memory traffic, and how close they come to that
-limit; or the same for the operations of profiled runs.
+"""`roofline`: the limit of each model, arithmetic or memory traffic, and the share of it that is reached; or the same for the operations of profiled runs.
 
 A roof belongs to a device and a precision. Its two ceilings are those that the runs hold as
 measured. Without measured ceilings, those of the specification are used. If a ceiling is unknown,
@@ -95,7 +94,7 @@ def _list_sections(_: pd.DataFrame) -> list[SectionSpec]:
 
 @analysis(
     RooflineOptions,
-    summary="what limits each model, arithmetic or memory, and how close it comes to that limit",
+    summary="the limit of each model, arithmetic or memory, and the share of it that is reached",
     example="python -m analysis roofline --device 'TPU v2' --figure roofline.png",
     section="system",
     order=60,
@@ -302,7 +301,7 @@ def _sentences(placed: PlacedModels, groups: pd.DataFrame) -> Iterator[Paragraph
 
 
 def _family_paragraph(row: dict[Any, Any], points: pd.DataFrame, keys: Sequence[str]) -> Paragraph:
-    """State what limits the points of a group, and how close they come to that limit."""
+    """State the limit of the points of a group, and the share of it that they reach."""
     settings = "".join(f", {row[key]}" for key in keys[3:] if pd.notna(row[key]))
     name = f"{row['family']} on {row['device']} in {row['precision']}{settings}"
     count = counted(row["points"], "point")

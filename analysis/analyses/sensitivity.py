@@ -13,7 +13,7 @@ columns cannot have a weight and are named instead.
 
 --to hardware puts the hardware in place of the metric: the elasticity of the throughput with
 respect to the arithmetic rate, the memory bandwidth and the overhead of an operation, which is the
-share of the time that each of them limits (see `whatif`), and what that depends on.
+share of the time that each of them limits (see `whatif`), and the hyperparameters that it depends on.
 
 --interactions shows whether the effect of one hyperparameter depends on the value of another.
 --shares divides the variance among the hyperparameters.

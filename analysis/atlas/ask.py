@@ -104,7 +104,7 @@ def make_parser() -> Parser:
         metavar="CHANGE",
         help="also answer for changed devices, such as bandwidth=2 or peak=2,memory=1.5; repeatable",
     )
-    add("--list", action="store_true", help="list the devices and what was timed there")
+    add("--list", action="store_true", help="list the devices and their timed kernels")
     add(
         "--versions",
         action="store_true",

@@ -750,7 +750,7 @@ def judge(claims: Sequence[StatedClaim], data: Data) -> tuple[ClaimVerdict, ...]
 
 
 def table(verdicts: Sequence[ClaimVerdict]) -> pd.DataFrame:
-    """Return a row per check: its claim's answer, its number with interval, and what is missing."""
+    """Return a row per check: its claim's answer, its number with interval, and the missing data."""
     columns = [
         "claim",
         "claim_answer",

@@ -318,7 +318,7 @@ class ReportOptions(Options):
 def _report(options: ReportOptions, selection: Selection) -> None:
     """Write one self-contained HTML page with every analysis that the runs allow.
 
-    The page names what is missing, and shows heterogeneous runs as separate populations. It opens
+    The page names missing data, and shows heterogeneous runs as separate populations. It opens
     without a network.
     """
     from rich.console import Console
@@ -426,7 +426,7 @@ _STORE_COMMANDS = (
     SubCommand(
         name="report",
         options=ReportOptions,
-        summary="every analysis the runs allow as one HTML page: figures, numbers, what is missing",
+        summary="every analysis the runs allow as one HTML page: figures, numbers, missing data",
         example="python -m analysis report --out report.html",
         action=_report,
     ),

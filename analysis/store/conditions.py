@@ -118,7 +118,7 @@ def claim_conditions(column: str, values: Sequence[Value], option: str) -> tuple
 
     Args:
         column: Name of the column.
-        values: Texts such as ">=1024", which must all hold, and values, of which one must match.
+        values: Texts such as ">=1024", which must all hold, and values; one of these must match.
         option: Option that an error message names.
     """
     conditions = []

@@ -10,7 +10,7 @@ from typing import Any
 from paradnn.config.point import Measure, Point
 from paradnn.core.workload import WORKLOADS
 
-#: Keys of `measure` that bound a point without changing what is measured.
+#: Keys of `measure` that bound a point without changing the measurement.
 LIMIT_KEYS = ("timeout", "memory_limit", "predict_oom")
 #: Keys of `measure` that add to the timing without changing it.
 EXTRA_KEYS = ("profile", "keep_trace")
@@ -80,7 +80,7 @@ def _hash(text: str, length: int = 16) -> str:
 
 
 def point_id(point: Point) -> str:
-    """Return the hash of what is measured and how.
+    """Return the hash of the measured configuration and its protocol.
 
     Software and hardware belong to the environment. Limits, extras and prices do not count.
     """

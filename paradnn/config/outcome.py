@@ -103,7 +103,7 @@ def classify(
     Args:
         ending: How its process ended.
         answer: What it answered; None if it sent no answer.
-        stderr: The end of what it wrote to standard error.
+        stderr: The end of its standard error.
         timeout: The time limit in seconds.
         memory_limit: The memory limit in bytes.
         peak: The peak memory that was seen from outside, in bytes.

@@ -182,7 +182,7 @@ class Measure:
         600.0, "time limit of a process in seconds (outcome timeout)", low=0.001, high=10 * _DAY
     )
     memory_limit: str | int = option(
-        "auto", "host memory of a point: 8GiB, 500MB, or auto (90% of what is free)"
+        "auto", "host memory of a point: 8GiB, 500MB, or auto (90% of the free memory)"
     )
     predict_oom: bool = option(
         True, "skip a point whose analytic memory bound alone exceeds the limit"

@@ -263,7 +263,7 @@ def _time_lines(row: RecordedPoint, own: ResultText | None) -> Iterator[tuple[st
 
 
 def _work_lines(metrics: Mapping[str, float]) -> Iterator[tuple[str, str]]:
-    """Yield the arithmetic of a step, and how close it comes to the machine's peaks."""
+    """Yield the arithmetic of a step, and its share of the machine's peaks."""
     if "flops_per_second" in metrics:
         flops = f"{si(metrics['flops_per_step'])}FLOP a step"
         rate = f"{si(metrics['flops_per_second'])}FLOP/s"
@@ -335,7 +335,7 @@ def describe_sweep(summary: Summary) -> None:
     done = f"{counted(summary.total, 'point')} in {_duration(summary.seconds)}: {summary.counts()}."
     lines = [f"{done} Runs are in {summary.where}", summary.conclusion]
     if summary.skipped and not rows:
-        lines.append("python -m analysis report shows what it holds")
+        lines.append("python -m analysis report shows its runs")
     utilization_by_remedy: dict[str, list[float]] = {}
     for row in rows:
         if "ceilings_remedy" in row.tags:

@@ -538,7 +538,7 @@ def side_effects(
         b: Runs of B.
         points: (n,) number of the point of each run of A and below them of B; None if all are of
             one point.
-        logs: (n,) logarithms of what was measured, from which the variance of sessions is updated;
+        logs: (n,) logarithms of the measurements, from which the variance of sessions is updated;
             None to use the prior.
     """
     schedule = Schedule.of(a, b, points)

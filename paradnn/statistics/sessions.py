@@ -23,7 +23,7 @@ BY_CHANCE = 0.01
 #: A longer pause ends a session.
 _LONGEST_PAUSE = "30min"
 _DAY_NANOSECONDS = 24 * 3600 * 10**9
-#: Part of a day. Sides that are at least so far apart on the clock, each being closer by itself,
+#: Part of a day. Sides that are at least so far apart on the clock, each being closer within itself,
 #: differ by the time of day.
 _TIME_OF_DAY_GAP = 1 / 8
 #: p of chance, over all places, below which a step of the machine's speed is accepted.
@@ -130,7 +130,7 @@ class SpeedSteps(NamedTuple):
     """Lasting changes of the machine's speed within a session.
 
     Attributes:
-        shift: (n,) what they moved the logarithm of each run by, 0 on average.
+        shift: (n,) their effect on the logarithm of each run, 0 on average.
         variance_inflation: Factor by which looking for them made the remaining variance too small.
         drifts: Whether runs still resemble the ones before them.
     """

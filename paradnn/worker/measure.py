@@ -2,7 +2,7 @@
 
 A block is a number of steps between two synchronizations. It is long enough that neither the clock
 nor the dispatch of the host dominates. If the measured blocks are not steady, they become warm-up,
-and twice as many are measured, at most twice. If something disturbed them, the same number is
+and twice the number is measured, at most twice. If something disturbed them, the same number is
 measured again, once, and the less disturbed attempt counts. Every block is kept; the driver
 computes the summaries.
 """

@@ -219,7 +219,7 @@ def test_data_parallel_training_takes_a_share_of_the_batch() -> None:
 
     assert one.seconds is not None
     assert eight.seconds is not None
-    # Gradients take time; the backward pass may hide all or none of it.
+    # Gradients take time; the backward pass may hide it or not.
     assert 1 < eight.seconds / one.seconds < 1.5
     assert eight.parts["communication"] > 0
 

@@ -224,7 +224,7 @@ JOINED: dict[str, tuple[pd.DataFrame, pd.DataFrame, list[float], dict[str, Any]]
         [1.5, 2.0],
         {"unpaired_a": 0, "unpaired_b": 0},
     ),
-    "models of one side that differ in a key of their own": (
+    "models of one side that differ in a separate key": (
         mixed(
             side([[3.0], [4]]),
             side(

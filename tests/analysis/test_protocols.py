@@ -96,7 +96,7 @@ def test_the_largest_group_is_analyzed_and_the_command_for_others_printed(
     ]
     told = lines[begin : begin + 1 + len(others)]
     rest = [line for line in lines if line not in told]
-    assert rest == chosen, "what is shown is the answer of one group alone"
+    assert rest == chosen, "the shown answer is that of one group alone"
     assert len(others) == 2
     assert {word for line in others for word in shlex.split(line)} >= {
         name,

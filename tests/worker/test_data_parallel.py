@@ -23,7 +23,7 @@ from tests.worker.families import POINT, RMSPROP
 from tests.worker.test_devices import LOSS_TOLERANCE
 
 #: Blocks of one process by framework. Two blocks of the calibration come before the measured ones,
-#: and every block of two processes has two steps, so their single block makes as many steps. One
+#: and every block of two processes has two steps, so their single block makes the same number of steps. One
 #: process of PyTorch makes a further step to count its products.
 SINGLE_BLOCKS = {"tensorflow": 4, "jax": 4, "torch": 3}
 #: Settings of two devices in two processes.
