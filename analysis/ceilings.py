@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Collection, Sequence
-from typing import Any
 
 from analysis.lazy import np, pd
 from paradnn.core.errors import ParadnnError
@@ -113,24 +112,25 @@ def with_best_ceilings(frame: pd.DataFrame, store: Sequence[str]) -> pd.DataFram
         return frame
     known = _read_ceilings(frame[is_low], store)
     improved = frame.copy()
-    index: Any
-    for index, run in frame[is_low].iterrows():
-        own = known[known["run_id"].eq(run[_CEILINGS_RUN])]
+    # Many runs share few ceilings, so that each ceiling is looked up once.
+    for ceilings_run, runs in frame[is_low].groupby(_CEILINGS_RUN, sort=False):
+        own = known[known["run_id"].eq(ceilings_run)]
         if own.empty:
             continue
         identity = ["point_id", "environment_id"]
         replicates = known[known[identity].eq(own[identity].iloc[0]).all(axis=1)]
         is_sound = replicates["contended"].ne(True).to_numpy(dtype=bool)
-        for column, source in (
-            (PEAK, f"{PEAK}.{run.get('precision')}"),
-            (BANDWIDTH, BANDWIDTH),
-        ):
+        scaled = [(BANDWIDTH, BANDWIDTH, runs.index)]
+        if "precision" in runs:
+            for precision, part in runs.groupby("precision", sort=False):
+                scaled.append((PEAK, f"{PEAK}.{precision}", part.index))
+        for column, source, index in scaled:
             if column in frame and source in replicates:
                 best = _best_value(replicates[source], is_sound)
                 # Runs hold the ceilings of all their devices, the store those of one device.
                 improved.loc[index, column] *= best / float(own[source].iloc[0])
         if is_sound.any() and _CONTENDED in frame:
-            improved.loc[index, _CONTENDED] = None
+            improved.loc[runs.index, _CONTENDED] = None
     return improved
 
 

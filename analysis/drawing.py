@@ -30,26 +30,13 @@ from numpy.typing import ArrayLike
 
 from analysis.format import format_number
 from analysis.labels import label_with_unit
+from analysis.palette import COLORS as COLORS
+from analysis.palette import GRAY as GRAY
 from paradnn.families import FAMILIES
 
-#: Okabe and Ito's palette (Color Universal Design, 2008) without yellow, which is too pale on
-#: white. Two dark colors of Tol's muted scheme (2021) precede its black.
-COLORS = (
-    "#0072B2",
-    "#D55E00",
-    "#009E73",
-    "#CC79A7",
-    "#E69F00",
-    "#56B4E9",
-    "#882255",
-    "#999933",
-    "#000000",
-)
 MARKERS = ("o", "s", "^", "D", "v", "P", "h", "<", "X")
 #: A color map of even lightness, which survives gray print.
 SEQUENTIAL = "cividis"
-#: Color of marks without a value, or without a separate color.
-GRAY = "#888888"
 #: Width of the page in inches, if the figure is for print.
 _PAGE_WIDTH: ContextVar[float | None] = ContextVar("page_width", default=None)
 _MIN_PANEL_WIDTH = 3.0  # inches on a page

@@ -12,11 +12,12 @@ import pandas as pd
 
 from analysis.analyses.claims import ClaimsOptions, ClaimsResult, answered, check_claims
 from analysis.options import Selection, command_line
+from analysis.page_texts import legible
 from analysis.prices import PriceList, with_costs
 from analysis.registry import SectionSpec
 from analysis.report.comparisons import SystemComparison, compare_populations
 from analysis.report.findings import key_findings
-from analysis.report.page import legible, render
+from analysis.report.page import render
 from analysis.report.populations import Population, split
 from analysis.report.results import chart, results, systems
 from analysis.report.sections import Context, Missing, PopulationReport, Section, outline

@@ -13,12 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from analysis.ceilings import with_best_ceilings
 from analysis.columns import choose_metric, hyperparameters, is_number, settings
-from analysis.drawing import COLORS, GRAY
 from analysis.format import format_number
 from analysis.heat_maps import HeatMaps, choose_axes, make_heat_maps
 from analysis.labels import label, label_with_unit
+from analysis.palette import COLORS, GRAY
 from analysis.point_names import POINT, point_names
 from analysis.roofs import Roof, place_models
 from analysis.store.frame import aggregate_replicates, families, is_ok
@@ -132,6 +131,7 @@ def _throughput(points: SweepPoints, rate: str) -> Iterator[Figure]:
     if len(axes) > 1:
         menu = {"buttons": buttons, "x": 0, "xanchor": "left", "y": 1.12, "yanchor": "top"}
         layout["updatemenus"] = [menu]
+        layout["margin"] = {**layout["margin"], "t": 60}
     caption = (
         "Bars are 95% intervals. Lines connect points that differ only in the horizontal axis. "
         "Crosses are points that did not run; their label says why."
@@ -337,7 +337,7 @@ def _roofline(points: SweepPoints) -> Iterator[Figure]:
     measured = points.measured
     if "flops_per_second" not in measured or "arithmetic_intensity" not in measured:
         return
-    placed = place_models(with_best_ceilings(measured, ()), find_hardware)
+    placed = place_models(measured, find_hardware)
     names = dict(zip(measured["run_id"], measured[POINT], strict=True))
     for roof in placed.roofs:
         is_below = (placed.points["device"] == roof.device) & (
@@ -484,7 +484,7 @@ def _layout(*, x: str, y: str, is_log: bool = False) -> dict[str, Any]:
     axis = {"gridcolor": "#e8e8e8", "zeroline": False, "automargin": True}
     return {
         "height": _PLOT_HEIGHT,
-        "margin": {"l": 70, "r": 20, "t": 60, "b": 60},
+        "margin": {"l": 70, "r": 20, "t": 30, "b": 60},
         "paper_bgcolor": "#ffffff",
         "plot_bgcolor": "#ffffff",
         "xaxis": {**axis, **kind, "title": {"text": _text(x)}},

@@ -16,9 +16,10 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
+from analysis.ceilings import with_best_ceilings
 from analysis.options import Selection
+from analysis.page_texts import legible, to_plain_text
 from analysis.point_names import POINT
-from analysis.report.page import legible, to_plain_text
 from analysis.store.load import load, load_table
 from analysis.store.write import writing
 from analysis.sweep_page.figures import Figure, SweepPoints, sweep_figures, sweep_points
@@ -84,7 +85,7 @@ def sweep_frame(
         points = points[is_of_sweep.fillna(False)].reset_index(drop=True)
     if points.empty:
         raise StoreError(f"sweep {found}: has no finished point; measure it first")
-    return sweep, points
+    return sweep, with_best_ceilings(points, [store] if store else [])
 
 
 def write_sweep_page(folder: Path, sweep: pd.DataFrame, frame: pd.DataFrame) -> list[Path]:
