@@ -72,9 +72,10 @@ _PARENT = "mlflow.parentRunId"
 _JOIN_SECONDS = 30.0
 _NOTE = "mlflow.note.content"
 _SOURCE = {"mlflow.source.name": "paradnn.train", "mlflow.source.type": "LOCAL"}
+#: MLflow shows one line of it.
 _ABOUT = (
-    "ParaDnn: one run for each measured point, nested under the sweep that measured it. The tag `outcome` says how a "
-    "point ended; metrics and their units are explained in docs/reference/metrics.md."
+    "One run per measured point, nested under its sweep. The tag `outcome` says how it ended; "
+    "docs/reference/metrics.md explains the metrics."
 )
 
 

@@ -14,11 +14,23 @@ from paradnn.store.metrics import stored_name
 _PREFIX = "mlflow.sharedViewState."
 #: Unix milliseconds at which these views were last changed. Increase it with every change:
 #: experiments with an older view then get the new one.
-_CHANGED = 1_795_824_000_000
+_CHANGED = 1_795_899_600_000
 #: Runs whose marks one chart shows.
 _RUNS_PER_CHART = 1_000
 _SECTION = "paradnn"
 _NAME_COLUMN = "attributes.`Run Name`"
+#: Pixels of a column whose width is not below; fits a column's name of 24 characters.
+_COLUMN_WIDTH = 230
+_COLUMN_WIDTHS = {
+    _NAME_COLUMN: 290,
+    "attributes.`Duration`": 110,
+    "tags.`outcome`": 130,
+    "tags.`steady`": 100,
+    "tags.`command`": 330,
+    "params.`batch_size`": 120,
+    "metrics.`points`": 100,
+    "metrics.`points.ok`": 110,
+}
 
 
 @dataclass(frozen=True)
@@ -183,7 +195,7 @@ def _state(view: View) -> dict[str, Any]:
         "modelVersionFilter": "All Runs",
         "selectedColumns": list(view.columns),
         "columnOrder": columns,
-        "columnWidths": dict.fromkeys(columns, 170),
+        "columnWidths": {name: _COLUMN_WIDTHS.get(name, _COLUMN_WIDTH) for name in columns},
     }
     if view.charts:
         charts = [
