@@ -1,5 +1,6 @@
 """`mlflow run` as a user or a remote host calls it: real runs of tiny points."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -14,10 +15,21 @@ from tests.conftest import ROOT, TINY, Store, environment
 AXES = " ".join(entry for entry in TINY if not entry.startswith("batch_size"))
 
 
-def mlflow_run(store: Store | None, uri: str, *arguments: str, cwd: Path = ROOT) -> None:
+#: Runs several projects in one process, since importing MLflow takes seconds.
+_RUN_PROJECTS = """
+import json, sys
+from mlflow.cli import cli
+for arguments in json.loads(sys.argv[1]):
+    cli(["run", *arguments], standalone_mode=False)
+"""
+
+
+def mlflow_run(store: Store | None, *projects: list[str], cwd: Path = ROOT) -> None:
+    """Run projects as `mlflow run` does, each with the given arguments."""
     environ = environment(store)
     environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environ['PATH']}"
-    command = [sys.executable, "-m", "mlflow", "run", uri, "--env-manager", "local", *arguments]
+    calls = [[*arguments, "--env-manager", "local"] for arguments in projects]
+    command = [sys.executable, "-c", _RUN_PROJECTS, json.dumps(calls)]
     done = subprocess.run(
         command, cwd=cwd, env=environ, capture_output=True, text=True, timeout=300, check=False
     )
@@ -35,29 +47,34 @@ def test_every_parameter_is_passed_on_and_documented() -> None:
 
 
 @pytest.mark.framework
-def test_a_sweep_under_mlflow_run_leaves_the_projects_run_alone(store: Store) -> None:
+def test_a_sweep_and_its_report_leave_the_projects_runs_alone(store: Store, tmp_path: Path) -> None:
     overrides = f"model.nodes=8,9 batch_size=4 {AXES.replace('model.nodes=8', '')}"
-    arguments = [
-        "-e",
-        "sweep",
-        "--experiment-name",
-        "paradnn",
-        "-P",
-        "experiment=none",
-        "-P",
-        f"overrides={overrides}",
-    ]
-    mlflow_run(store, ".", *arguments)
+    page = tmp_path / "report.html"
+    named = [".", "--experiment-name", "paradnn"]
+
+    mlflow_run(
+        store,
+        [*named, "-e", "sweep", "-P", "experiment=none", "-P", f"overrides={overrides}"],
+        [*named, "-e", "report", "-P", f"out={page}"],
+    )
+
     [parent] = store.runs("sweep")
     points = store.runs()
     assert [point["outcome"] for point in points] == ["ok", "ok"]
     assert {point["mlflow.parentRunId"] for point in points} == {parent["run_id"]}
-    [[project, status]] = store.query(
-        "SELECT run_uuid, status FROM runs JOIN tags USING (run_uuid) WHERE key = 'mlflow.project.entryPoint'"
+    projects = store.query(
+        "SELECT value, run_uuid, status FROM runs JOIN tags USING (run_uuid) "
+        "WHERE key = 'mlflow.project.entryPoint' ORDER BY start_time"
     )
-    assert parent["mlflow.parentRunId"] == project
-    assert status == "FINISHED"
-    assert store.values("latest_metrics", project) == {}
+    assert [(entry_point, status) for entry_point, _, status in projects] == [
+        ("sweep", "FINISHED"),
+        ("report", "FINISHED"),
+    ]
+    assert parent["mlflow.parentRunId"] == projects[0][1]
+    assert [store.values("latest_metrics", run_id) for _, run_id, _ in projects] == [{}, {}]
+    text = page.read_text()
+    for point in points:
+        assert point["run_id"] in text
 
 
 def copied(folder: Path) -> Path:
@@ -84,21 +101,28 @@ def copied(folder: Path) -> Path:
 
 
 @pytest.mark.framework
-def test_a_project_without_an_address_records_where_everything_else_does(tmp_path: Path) -> None:
+def test_a_project_without_an_address_records_where_everything_else_does(
+    tmp_path: Path, empty_database: Path
+) -> None:
     """Use a point without a framework; the location of its run does not depend on its outcome."""
     work = copied(tmp_path / "work")
-    arguments = ["-e", "train", "-P", "compile=xla", "-P", "batch_size=100000000"]
-    mlflow_run(None, ".", *arguments, "-P", f"overrides={AXES} measure.memory_limit=1GiB", cwd=work)
     store = Store(work / "mlruns")
+    store.folder.mkdir(exist_ok=True)
+    for folder in (work, store.folder):  # making the tables of both stores takes seconds
+        shutil.copy(empty_database, folder / "mlflow.db")
+    overrides = f"overrides={AXES} measure.memory_limit=1GiB"
+
+    mlflow_run(
+        None,
+        [".", "-e", "train", "-P", "compile=xla", "-P", "batch_size=100000000", "-P", overrides],
+        cwd=work,
+    )
+
     [point] = store.runs()
-    assert (point["outcome"], store.values("params", point["run_id"])["compile"]) == (
-        "oom_predicted",
-        "xla",
-    )
+    assert point["outcome"] == "oom_predicted"
+    assert store.values("params", point["run_id"])["compile"] == "xla"
     assert "mlflow.parentRunId" not in point, "the project's run is in a store of MLflow's own"
-    assert (
-        subprocess.run(
-            ["git", "status", "--short"], cwd=work, capture_output=True, text=True
-        ).stdout
-        == ""
+    changed = subprocess.run(
+        ["git", "status", "--short"], cwd=work, capture_output=True, text=True, check=True
     )
+    assert changed.stdout == ""
