@@ -8,7 +8,8 @@ that do not contain the newer device, as if it had not been built. Compared are 
 (`paradnn.forecast.upgrades`), a roofline of the data sheets, a roofline with fitted efficiencies,
 the predictor of `paradnn ask` with scaled rates, and a quantile regression over the other pairs.
 
-The table of pairs goes to benchmarks/results/whatif.csv. `--write` makes the shipped prior,
+The table of pairs goes to benchmarks/results/whatif.csv, that of choices between two newer devices
+to whatif_choices.csv. `--write` makes the shipped prior,
 paradnn/forecast/generations.csv.
 """
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -41,6 +43,7 @@ from paradnn.forecast import generations
 from paradnn.forecast.generations import (
     DevicePair,
     changed_hardware,
+    compared_with,
     pairs_without,
     upgrade_between,
 )
@@ -57,6 +60,7 @@ from paradnn.forecast.upgrades import (
 from paradnn.platform.specifications import find_hardware
 
 RESULTS = Path(__file__).with_name("results") / "whatif.csv"
+CHOICES = RESULTS.with_name("whatif_choices.csv")
 #: Operations of a table that are used, at random.
 _OPERATIONS = 400
 _DRAWS = 150
@@ -82,6 +86,8 @@ _ESTIMATORS = (
 _ROUNDING = 0.02
 #: Difference of two upgrades' true speedups from which on a choice between them is decisive.
 _DECISIVE = 0.1
+#: Probability from which on an undecided choice counts as likely.
+_LIKELY = 0.8
 
 #: Pairs of systems in aiconfigurator's tables, the older first.
 _SYSTEMS = (
@@ -121,6 +127,8 @@ _CLOCKS = {
     "l40s": 2520,
     "rtx_pro_6000_server": 2430,
 }
+#: Bandwidths in B/s that aiconfigurator states for another edition (NVIDIA's data sheet).
+_BANDWIDTHS = {"rtx_pro_6000_server": 1597e9}
 #: FLOP/s of float32, B/s and MHz of cards that the table of specifications lacks or has in another
 #: form factor (NVIDIA's data sheets).
 _CARDS = {
@@ -254,7 +262,11 @@ def read_aiconfigurator(folder: Path) -> Iterator[PairTimings]:
                 for precision, count, rows in _shared_rows(stem, paths):
                     peak = "fp8_tc_flops" if precision == "fp8" else "bfloat16_tc_flops"
                     specifications = [
-                        Specification(sheet.get(peak, 0.0), sheet["mem_bw"], _CLOCKS[name])
+                        Specification(
+                            sheet.get(peak, 0.0),
+                            _BANDWIDTHS.get(name, sheet["mem_bw"]),
+                            _CLOCKS[name],
+                        )
                         for sheet, name in zip(sheets, (older, newer), strict=True)
                     ]
                     if not all(item.peak for item in specifications):
@@ -577,48 +589,120 @@ class Choices(NamedTuple):
     """Choices between two newer devices for an operation that one older device ran.
 
     Attributes:
-        decisive: Number of choices whose true speedups differ by more than a tenth.
-        right: How many of these the prediction gets right.
-        stated: Number of decisive choices whose predicted speedups differ by more than a tenth too.
-        stated_right: How many of these the prediction gets right.
+        count: Number of choices.
+        decided: How many of them the prediction decides: the 95% interval of the ratio of both
+            speedups excludes 1.
+        decisive: How many have true speedups that differ by more than a tenth, which exceeds the
+            noise of published timings.
+        judged: How many are decided and decisive.
+        right: How many of the judged ones the prediction gets right.
+        inside: How many true ratios are in their 95% intervals.
+        named: How many of the decisive ones the sign of the predicted ratio gets right, decided or
+            not.
+        likely: How many of the decisive ones have an upgrade that is better with a probability of
+            at least 80%.
+        likely_right: How many of the likely ones the prediction gets right.
     """
 
+    count: int
+    decided: int
     decisive: int
+    judged: int
     right: int
-    stated: int
-    stated_right: int
+    inside: int
+    named: int
+    likely: int
+    likely_right: int
 
 
-def decisive_choices(tables: Sequence[PairTimings], qualities: Sequence[Quality]) -> Choices:
-    """Count the choices between every two newer devices of an older one."""
-    parts = []
-    for table, quality in zip(tables, qualities, strict=True):
-        key = f"{table.source} {table.kind} {table.precision} {table.older}"
-        parts.append(
-            table.rows[list(COLUMNS)]
-            .round(3)
-            .assign(key=key, newer=table.newer, true=table.true, predicted=quality.log_speedups)
-        )
-    counts = np.zeros(4, dtype=int)
-    for _, rows in pd.concat(parts, ignore_index=True).groupby("key"):
-        names = sorted(rows["newer"].unique())
-        for place, first in enumerate(names):
-            for second in names[place + 1 :]:
-                both = rows[rows["newer"].eq(first)].merge(
-                    rows[rows["newer"].eq(second)], on=list(COLUMNS), suffixes=("_a", "_b")
-                )
-                true = both["true_a"] - both["true_b"]
-                predicted = both["predicted_a"] - both["predicted_b"]
-                is_decisive = true.abs() > np.log1p(_DECISIVE)
-                is_stated = is_decisive & (predicted.abs() > np.log1p(_DECISIVE))
-                is_right = np.sign(true) == np.sign(predicted)
-                counts += [
-                    is_decisive.sum(),
-                    (is_decisive & is_right).sum(),
-                    is_stated.sum(),
-                    (is_stated & is_right).sum(),
-                ]
-    return Choices(*map(int, counts))
+def count_choices(tables: Sequence[PairTimings], pairs: Sequence[DevicePair]) -> pd.DataFrame:
+    """Count the choices between every two newer devices of an older one.
+
+    Neither of the newer devices is in the prior.
+
+    Returns:
+        A row per older device, two newer ones and table, with the fields of `Choices`.
+    """
+    groups: dict[tuple[str, ...], list[PairTimings]] = {}
+    for table in tables:
+        key = (table.source, table.kind, table.precision, table.older)
+        groups.setdefault(key, []).append(table)
+    rows = []
+    for (source, kind, precision, older), members in groups.items():
+        for first, second in itertools.combinations(members, 2):
+            choices = _count_choices(first, second, pairs)
+            if choices is None:
+                continue
+            row = {"older": older, "first": first.newer, "second": second.newer}
+            row |= {"source": source, "kind": kind, "precision": precision}
+            rows.append(row | choices._asdict())
+    return pd.DataFrame(rows)
+
+
+def _count_choices(
+    first: PairTimings, second: PairTimings, pairs: Sequence[DevicePair]
+) -> Choices | None:
+    """Count the choices between two devices; None if they ran no operation in common."""
+    columns = [*COLUMNS, "variant"]
+    keys = [table.rows[columns].round(3).apply(tuple, axis=1) for table in (first, second)]
+    place = {key: position for position, key in enumerate(keys[1])}
+    shared = [(own, place[key]) for own, key in enumerate(keys[0]) if key in place]
+    if not shared:
+        return None
+    positions = np.array(shared)
+    work = TimedWork.single(
+        first.work.flops[positions[:, 0]],
+        first.work.bytes[positions[:, 0]],
+        first.work.seconds[positions[:, 0]],
+    )
+    known = pairs_without(first.newer, pairs_without(second.newer, pairs))
+    upgrade = upgrade_between(first.ratios, known)
+    other = upgrade_between(second.ratios, known)
+    other = compared_with(upgrade, other, second.ratios - first.ratios, known)
+    draws = [
+        predict_speedups(work, first.fit, each, _DRAWS).log_speedups for each in (upgrade, other)
+    ]
+    low, middle, high = np.quantile(draws[0] - draws[1], (0.025, 0.5, 0.975), axis=1)
+    true = first.true[positions[:, 0]] - second.true[positions[:, 1]]
+    is_decisive = np.abs(true) > np.log1p(_DECISIVE)
+    is_decided = (low > 0) | (high < 0)
+    is_right = np.sign(middle) == np.sign(true)
+    is_judged = is_decided & is_decisive
+    probability = (draws[0] > draws[1]).mean(axis=1)
+    is_likely = is_decisive & (np.abs(probability - 0.5) >= _LIKELY - 0.5)
+    return Choices(
+        count=len(true),
+        decided=int(is_decided.sum()),
+        decisive=int(is_decisive.sum()),
+        judged=int(is_judged.sum()),
+        right=int((is_judged & is_right).sum()),
+        inside=int(((low <= true) & (true <= high)).sum()),
+        named=int((is_decisive & is_right).sum()),
+        likely=int(is_likely.sum()),
+        likely_right=int((is_likely & is_right).sum()),
+    )
+
+
+def _print_choices(choices: pd.DataFrame) -> None:
+    """Print how often the better of two upgrades is named, by device and in total."""
+    counts = [*Choices._fields]
+    table = choices.groupby(["older", "first", "second"], sort=False)[counts].sum()
+    total = table.sum()
+    table.loc[("all", "", ""), :] = total
+    shares = pd.DataFrame(
+        {
+            "choices": table["count"].astype(int),
+            "decisive": table["decisive"].astype(int),
+            "decided of decisive": table["judged"] / table["decisive"],
+            "right of these": table["right"] / table["judged"],
+            "likely of decisive": table["likely"] / table["decisive"],
+            "right of likely": table["likely_right"] / table["likely"],
+            "right of decisive": table["named"] / table["decisive"],
+            "inside": table["inside"] / table["count"],
+        }
+    )
+    print("\nchoices between two newer devices:")
+    print(shares.round(3).to_string())
 
 
 def bandwidth_alone(table: PairTimings, pairs: Sequence[DevicePair]) -> tuple[float, float]:
@@ -745,9 +829,9 @@ def main() -> None:
     rows = [_result_row(table, quality) for table, quality in zip(tables, qualities, strict=True)]
     _write_rows(RESULTS, rows)
     _print_summary(pd.DataFrame(rows))
-    choices = decisive_choices(tables, qualities)
-    print(f"choices: {choices}, {choices.right / max(choices.decisive, 1):.1%} right")
-    print(f"of the stated ones {choices.stated_right / max(choices.stated, 1):.1%}")
+    choices = count_choices(tables, pairs)
+    _write_rows(CHOICES, choices.to_dict("records"))
+    _print_choices(choices)
     alone = [
         bandwidth_alone(table, pairs)
         for table in tables

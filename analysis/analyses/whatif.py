@@ -4,7 +4,7 @@ Each operation takes the smooth maximum of its arithmetic, its memory traffic an
 (`paradnn.forecast.upgrades`). The model is fitted to the measured times, per device and kind of
 work. Operations come from a profile if there is one, else from the layers of the model. An upgrade
 multiplies the rates by --peak and --bandwidth, and the overhead by --overhead; or --to and --from
-name two devices, whose ceilings give the ratios. Intervals carry the uncertainty of the fit, the
+name two devices, whose ceilings give the ratios. Two upgrades (--to twice) are compared per point. Intervals carry the uncertainty of the fit, the
 residual of every time, and the difference between specified and reached gains of device pairs that
 were built. Time that waits for input or for other devices does not change.
 
@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from analysis.atlas.changes import HardwareChange, read_change
 from analysis.ceilings import with_best_ceilings
 from analysis.columns import (
     MEMORY_OUTCOMES,
@@ -34,6 +35,7 @@ from analysis.point_names import with_point_names
 from analysis.point_work import (
     LIMITS,
     FittedGroup,
+    FittedWork,
     PointWork,
     fit_work,
     limits_of_points,
@@ -44,6 +46,7 @@ from analysis.result import AnalysisAnswer, Paragraph, Result, pooled_within, re
 from analysis.roofs import Roof, find_roofs
 from analysis.store.frame import aggregate_replicates, families, is_ok
 from analysis.store.lazy_step_inputs import step_inputs
+from analysis.upgrade_choice import Alternative, UpgradeChoice, interval
 from paradnn.core.errors import ConfigError
 from paradnn.core.words import counted
 from paradnn.platform.specifications import find_hardware
@@ -51,7 +54,8 @@ from paradnn.platform.specifications import find_hardware
 if TYPE_CHECKING:
     from paradnn.forecast.upgrades import Upgrade
 
-_HARDWARE = ("peak", "bandwidth", "overhead")
+#: Upgrades that one command compares.
+_MAX_UPGRADES = 2
 #: Columns of the table that state the share of a step's time by limit.
 _AFTER = tuple(f"{name}_after" for name in LIMITS)
 #: Factors of the heat map, and its iso-lines.
@@ -78,12 +82,52 @@ class WhatifOptions(Options):
     memory: float = option(
         1.0, "factor on the memory size: which points that ran out would fit", metavar="X", above=0
     )
-    to: str | None = option(
-        None, "a device whose ceilings replace the factors, such as A100", metavar="DEVICE"
+    to: tuple[str, ...] = option(
+        (),
+        "a device whose ceilings replace the factors, such as A100, or factors such as "
+        "bandwidth=2,overhead=0.5; given twice, which of both helps more",
+        metavar="UPGRADE",
+        several="repeat",
     )
     from_: str | None = option(
         None, "the device whose points are asked about, with --to", metavar="DEVICE"
     )
+
+    def __post_init__(self) -> None:
+        if isinstance(self.to, str):  # a single upgrade, from Python
+            object.__setattr__(self, "to", (self.to,))
+        super().__post_init__()
+
+
+class _Scenario(NamedTuple):
+    """An upgrade as the user states it.
+
+    Attributes:
+        change: Factors on the device; on its memory and its overhead also next to another device.
+        device: The other device; empty for factors.
+    """
+
+    change: HardwareChange
+    device: str = ""
+
+    @property
+    def subject(self) -> str:
+        """The upgrade as the subject of a sentence."""
+        if self.device:
+            return f"Moving to {self.device}"
+        names = {"peak": "the arithmetic rate", "bandwidth": "the memory bandwidth"}
+        names |= {"overhead": "the overhead of an operation", "memory": "the memory"}
+        texts = [
+            f"{getattr(self.change, name):g}x {words}"
+            for name, words in names.items()
+            if getattr(self.change, name) != 1
+        ]
+        return " and ".join(texts)
+
+    @property
+    def name(self) -> str:
+        """The upgrade in a few words."""
+        return self.device or self.change.label
 
 
 class _Change(NamedTuple):
@@ -105,6 +149,11 @@ class _Change(NamedTuple):
     device: str = ""
     source: str = ""
 
+    @property
+    def ratios(self) -> np.ndarray:
+        """Logarithms (3,) of the ratios of arithmetic rate, bandwidth and clock."""
+        return np.log([self.peak, self.bandwidth, 1 / self.overhead])
+
     def upgrade(self) -> Upgrade:
         """Return the gains with their uncertainty, learned without the other device's own pairs."""
         from paradnn.forecast.generations import (
@@ -121,8 +170,16 @@ class _Change(NamedTuple):
                 overhead=self.overhead,
                 pairs=built_pairs(),
             )
-        ratios = np.log([self.peak, self.bandwidth, 1 / self.overhead])
-        return upgrade_between(ratios, pairs_without(self.device, built_pairs()))
+        return upgrade_between(self.ratios, pairs_without(self.device, built_pairs()))
+
+    def upgrade_next_to(self, first: _Change) -> Upgrade:
+        """Return the gains with their correlations with those of another upgrade."""
+        from paradnn.forecast.generations import built_pairs, compared_with, pairs_without
+
+        pairs = built_pairs()
+        for device in filter(None, (self.device, first.device)):
+            pairs = tuple(pairs_without(device, pairs))
+        return compared_with(first.upgrade(), self.upgrade(), self.ratios - first.ratios, pairs)
 
 
 class _Prediction(NamedTuple):
@@ -177,7 +234,9 @@ def whatif(frame: pd.DataFrame, options: WhatifOptions) -> Result:
         step_time_ms, parameters, the share of the step by limit (compute, memory, overhead, input,
         communication, other) before and after it (`..._after`), and run_id. With --to
         `measured_speedup` and `inside`, where the same point was measured there. With --memory the
-        points that ran out of memory follow, with `fits`: yes, no, or open.
+        points that ran out of memory follow, with `fits`: yes, no, or open. With two upgrades a row
+        has the `ratio` of the first speedup to the second with its 95% interval, the `better`
+        upgrade, the `probability` that it is the first, and both speedups.
 
     Raises:
         ConfigError: No factor and no device is given, both are, or a device is not known.
@@ -185,50 +244,135 @@ def whatif(frame: pd.DataFrame, options: WhatifOptions) -> Result:
         HeterogeneousError: Runs of a device are heterogeneous.
     """
     require_runs(frame)
-    _check(options)
+    scenarios = _scenarios(options)
     runs = frame
     if options.from_ is not None:
         device = _device_of(options.from_, frame, "--from")
         runs = frame[frame["device"].eq(device)]
     pooled = pooled_within(runs, ["device"], pool=options.pool)
     points = with_best_ceilings(aggregate_replicates(runs), options.store)
-    others = _other_device(frame, options)
-    points = points[~points["device"].isin(others["device"].unique())] if len(others) else points
-    prediction = _predict(points, others, options)
+    others = [_other_device(frame, scenario, options.store) for scenario in scenarios]
+    for other in others:
+        points = points[~points["device"].isin(other["device"].unique())]
+    predictions = _predict(points, others, scenarios, options.store)
+    if len(scenarios) > 1:
+        return _compared(predictions, others, scenarios, pooled)
+    return _predicted(predictions[0], others[0], scenarios[0], points, pooled)
+
+
+def _predicted(
+    prediction: _Prediction,
+    others: pd.DataFrame,
+    scenario: _Scenario,
+    points: pd.DataFrame,
+    pooled: str,
+) -> Result:
+    """Return the result for one upgrade."""
     table = _table(prediction)
-    if options.to is not None:
+    if scenario.device:
         table = _with_measured(table, prediction, others)
     exhausted = pd.DataFrame()
-    if options.memory != 1:
-        exhausted = _memory_rows(points, options.memory)
+    if scenario.change.memory != 1:
+        exhausted = _memory_rows(points, scenario.change.memory)
         table = pd.concat([table, exhausted], ignore_index=True)
     by_family = _by_family(prediction)
     return Result(
         numbers=table,
-        answer=_answer(prediction, by_family, options),
-        sentences=[*_sentences(prediction, by_family, table, exhausted, options)],
-        picture=lambda: _draw(table, prediction, options),
+        answer=_answer(prediction, by_family, scenario),
+        sentences=[*_sentences(prediction, by_family, table, exhausted, scenario)],
+        picture=lambda: _draw(table, prediction, scenario),
         sources=tuple(prediction.points["run_id"]),
         pooled=pooled,
     )
 
 
-def _check(options: WhatifOptions) -> None:
-    """Raise ConfigError unless the options describe one upgrade."""
-    factors = {name: getattr(options, name) for name in (*_HARDWARE, "memory")}
-    changed = [f"--{name}" for name, factor in factors.items() if factor != 1]
-    if options.to is not None:
-        given = [flag for flag in changed if flag in ("--peak", "--bandwidth")]
-        if given:
-            problem = f"replaces {' and '.join(given)}"
-            raise ConfigError("--to", options.to, problem, "give a device or factors")
-        return
-    if options.from_ is not None:
-        remedy = "name the other device with --to, or choose points with --device"
-        raise ConfigError("--from", options.from_, "needs another device", remedy)
-    if not changed:
-        remedy = "give a factor, such as --bandwidth 2, or a device, such as --to H200"
-        raise ConfigError("--bandwidth", 1, "changes nothing", remedy)
+def _compared(
+    predictions: Sequence[_Prediction],
+    others: Sequence[pd.DataFrame],
+    scenarios: Sequence[_Scenario],
+    pooled: str,
+) -> Result:
+    """Return the result for the choice between two upgrades."""
+    first, second = (
+        Alternative(
+            scenario.name,
+            prediction.log_speedups,
+            _measured_speedups(prediction, other).to_numpy(dtype="float64"),
+        )
+        for scenario, prediction, other in zip(scenarios, predictions, others, strict=True)
+    )
+    points = predictions[0].points
+    choice = UpgradeChoice(points, first, second)
+    sentences = [*choice.sentences()]
+    for scenario, prediction in zip(scenarios, predictions, strict=True):
+        if scenario.device:
+            sentences += _describe_ratios(prediction, scenario)
+    sentences += _describe_sources(predictions[0])
+    return Result(
+        numbers=choice.table(),
+        answer=choice.answer(),
+        sentences=sentences,
+        picture=choice.draw,
+        sources=tuple(points["run_id"]),
+        pooled=pooled,
+    )
+
+
+def _scenarios(options: WhatifOptions) -> list[_Scenario]:
+    """Return the one or two upgrades that options describe.
+
+    Raises:
+        ConfigError: They describe none, more than two, or a contradiction.
+    """
+    factors = HardwareChange(
+        bandwidth=options.bandwidth,
+        peak=options.peak,
+        overhead=options.overhead,
+        memory=options.memory,
+    )
+    if not options.to:
+        if options.from_ is not None:
+            remedy = "name the other device with --to, or choose points with --device"
+            raise ConfigError("--from", options.from_, "needs another device", remedy)
+        if not factors.label:
+            remedy = "give a factor, such as --bandwidth 2, or a device, such as --to H200"
+            raise ConfigError("--bandwidth", 1, "changes nothing", remedy)
+        return [_Scenario(factors)]
+    given = [f"--{name}" for name in ("peak", "bandwidth") if getattr(options, name) != 1]
+    if given:
+        problem = f"replaces {' and '.join(given)}"
+        raise ConfigError("--to", options.to[0], problem, "give a device or factors")
+    if len(options.to) > _MAX_UPGRADES:
+        problem = "is a third upgrade, and two are compared"
+        raise ConfigError("--to", options.to[2], problem, "give --to once or twice")
+    scenarios = [_read_scenario(text, factors) for text in options.to]
+    names = [scenario.name for scenario in scenarios]
+    if len(set(names)) < len(names):
+        raise ConfigError("--to", options.to[1], "is given twice", "name two different upgrades")
+    memories = [scenario.change.memory for scenario in scenarios if scenario.change.memory != 1]
+    if memories and len(scenarios) > 1:
+        problem = "does not change a speed, and two upgrades are compared by speed"
+        raise ConfigError("--memory", f"{memories[0]:g}", problem, "give --to once")
+    return scenarios
+
+
+def _read_scenario(text: str, factors: HardwareChange) -> _Scenario:
+    """Read a value of --to, next to the factors that other options give.
+
+    Raises:
+        ConfigError: A factor is unknown, not positive or given twice.
+    """
+    if "=" not in text:
+        return _Scenario(factors, text)
+    if factors.label:
+        values = asdict(factors).items()
+        words = [f"{name}={value:g}" for name, value in values if value != 1]
+        remedy = f"write --to {','.join([text, *words])}"
+        raise ConfigError("--to", text, f"replaces {factors.label}", remedy)
+    change = read_change(text, "--to")
+    if not change.label:
+        raise ConfigError("--to", text, "changes nothing", "write for example --to bandwidth=2")
+    return _Scenario(change)
 
 
 def _device_of(name: str, frame: pd.DataFrame, flag: str) -> str:
@@ -243,35 +387,62 @@ def _device_of(name: str, frame: pd.DataFrame, flag: str) -> str:
     raise ConfigError(flag, name, problem, f"name one of {', '.join(sorted(devices))}")
 
 
-def _other_device(frame: pd.DataFrame, options: WhatifOptions) -> pd.DataFrame:
-    """Return the runs of the device of --to; none if the frame has none."""
-    if options.to is None:
+def _other_device(frame: pd.DataFrame, scenario: _Scenario, store: Sequence[str]) -> pd.DataFrame:
+    """Return the runs of the device of an upgrade; none if the frame has none."""
+    if not scenario.device:
         return frame[:0]
     try:
-        device = _device_of(options.to, frame, "--to")
+        device = _device_of(scenario.device, frame, "--to")
     except ConfigError:
         return frame[:0]
-    runs = with_best_ceilings(aggregate_replicates(frame), options.store)
+    runs = with_best_ceilings(aggregate_replicates(frame), store)
     return runs[runs["device"].eq(device)]
 
 
-def _predict(points: pd.DataFrame, others: pd.DataFrame, options: WhatifOptions) -> _Prediction:
-    """Fit the points' times and predict their speedups.
+def _predict(
+    points: pd.DataFrame,
+    others: Sequence[pd.DataFrame],
+    scenarios: Sequence[_Scenario],
+    store: Sequence[str],
+) -> list[_Prediction]:
+    """Fit the points' times and predict their speedups by each upgrade.
 
     Raises:
         InsufficientData: No point has a time and known work.
     """
+    every = measured_work(points, store)
+    changes = [
+        _changes(every.points, other, scenario)
+        for other, scenario in zip(others, scenarios, strict=True)
+    ]
+    fitted = fit_work(every, [change.roof for change in changes[0].values()])
+    upgrades = [{key: change.upgrade() for key, change in changes[0].items()}]
+    upgrades += [
+        {key: change.upgrade_next_to(changes[0][key]) for key, change in other.items()}
+        for other in changes[1:]
+    ]
+    before = limits_of_points(fitted.measured, fitted.groups)
+    return [
+        _prediction(fitted, each, before, change)
+        for each, change in zip(upgrades, changes, strict=True)
+    ]
+
+
+def _prediction(
+    fitted: FittedWork,
+    upgrades: Mapping[tuple[str, str], Upgrade],
+    before: pd.DataFrame,
+    changes: dict[tuple[str, str], _Change],
+) -> _Prediction:
+    """Predict the speedups of fitted times by an upgrade."""
     from paradnn.forecast.upgrades import DRAWS, predict_speedups
 
-    every = measured_work(points, options.store)
-    changes = _changes(every.points, others, options)
-    fitted = fit_work(every, [change.roof for change in changes.values()])
     measured, groups, unexplained = fitted
     count = len(measured.points)
     seconds = np.zeros((count, DRAWS))
     after = np.zeros((count, len(LIMITS)))
     for seed, group in enumerate(groups):
-        upgrade = changes[group.device, group.precision].upgrade()
+        upgrade = upgrades[group.device, group.precision]
         found = predict_speedups(group.work, group.fit, upgrade, seed=seed)
         new_seconds = group.work.seconds[:, None] * np.exp(-found.log_speedups)
         np.add.at(seconds, group.points, new_seconds)
@@ -283,7 +454,7 @@ def _predict(points: pd.DataFrame, others: pd.DataFrame, options: WhatifOptions)
     return _Prediction(
         points=measured.points,
         log_speedups=np.log(old)[:, None] - np.log(seconds + unchanged[:, None]),
-        before=limits_of_points(measured, groups),
+        before=before,
         after=pd.DataFrame(after / after.sum(axis=1, keepdims=True), columns=list(LIMITS)),
         groups=groups,
         work=measured,
@@ -293,7 +464,7 @@ def _predict(points: pd.DataFrame, others: pd.DataFrame, options: WhatifOptions)
 
 
 def _changes(
-    points: pd.DataFrame, others: pd.DataFrame, options: WhatifOptions
+    points: pd.DataFrame, others: pd.DataFrame, scenario: _Scenario
 ) -> dict[tuple[str, str], _Change]:
     """Return the upgrade of each device and precision.
 
@@ -302,30 +473,30 @@ def _changes(
     """
     changes = {}
     for roof in find_roofs(points, find_hardware):
-        if options.to is None:
+        if scenario.device:
+            change = _change_to(roof, others, scenario)
+        else:
             change = _Change(
                 roof=roof,
-                peak=options.peak,
-                bandwidth=options.bandwidth,
-                overhead=options.overhead,
+                peak=scenario.change.peak,
+                bandwidth=scenario.change.bandwidth,
+                overhead=scenario.change.overhead,
             )
-        else:
-            change = _change_to(roof, others, options)
         changes[roof.device, roof.precision] = change
     return changes
 
 
-def _change_to(roof: Roof, others: pd.DataFrame, options: WhatifOptions) -> _Change:
+def _change_to(roof: Roof, others: pd.DataFrame, scenario: _Scenario) -> _Change:
     """Return the ratios of another device's ceilings to those of a device.
 
     Both are measured ones if both devices have them, else both are specified. The overhead is taken
     to scale with the clock unless --overhead is given.
     """
-    name = str(options.to)
+    name = scenario.device
     device = str(others["device"].iloc[0]) if len(others) else name
     old = find_hardware(roof.device)
     new = find_hardware(device) or find_hardware(f"NVIDIA {device}")
-    overhead = options.overhead
+    overhead = scenario.change.overhead
     if overhead == 1 and old is not None and new is not None and old.clock and new.clock:
         overhead = old.clock / new.clock
     for other in find_roofs(others, find_hardware) if len(others) else ():
@@ -371,15 +542,10 @@ def _common_peaks(old: Any, new: Any, precision: str) -> tuple[float, float]:
     return float(old_peak), float(new_peak)
 
 
-def _interval(log_values: np.ndarray) -> np.ndarray:
-    """Return the median and the ends of the 95% interval (3, ...) of draws on the last axis."""
-    return np.asarray(np.exp(np.quantile(log_values, (0.5, 0.025, 0.975), axis=-1)))
-
-
 def _table(prediction: _Prediction) -> pd.DataFrame:
     """Return the points with their speedups, the largest first."""
     points = prediction.points
-    middle, low, high = _interval(prediction.log_speedups)
+    middle, low, high = interval(prediction.log_speedups)
     table = pd.DataFrame(
         {
             "family": points["family"],
@@ -404,15 +570,7 @@ def _with_measured(
     table: pd.DataFrame, prediction: _Prediction, others: pd.DataFrame
 ) -> pd.DataFrame:
     """Add the measured speedup where the other device ran the same point, NaN elsewhere."""
-    measured = pd.Series(np.nan, index=prediction.points.index)
-    ok = others[is_ok(others)] if len(others) else others
-    if len(ok) and "step_time_ms" in ok:
-        keys, _ = join_columns(ok, prediction.points)
-        there = ok.groupby(keys, dropna=False)["step_time_ms"].median().rename("there")
-        joined = prediction.points[[*keys, "step_time_ms"]].merge(
-            there.reset_index(), on=keys, how="left"
-        )
-        measured = joined["step_time_ms"] / joined["there"]
+    measured = _measured_speedups(prediction, others)
     by_run = dict(zip(prediction.points["run_id"], measured, strict=True))
     speedup = table["run_id"].map(by_run)
     inside = speedup.between(table["speedup_low"], table["speedup_high"])
@@ -420,6 +578,19 @@ def _with_measured(
     leading = ["point", "family", "device", "speedup", "speedup_low", "speedup_high"]
     leading += ["measured_speedup", "inside"]
     return table[[*leading, *(name for name in table if name not in leading)]]
+
+
+def _measured_speedups(prediction: _Prediction, others: pd.DataFrame) -> pd.Series:
+    """Return the measured speedups of the points on another device; NaN where it ran none."""
+    ok = others[is_ok(others)] if len(others) else others
+    if not len(ok) or "step_time_ms" not in ok:
+        return pd.Series(np.nan, index=prediction.points.index)
+    keys, _ = join_columns(ok, prediction.points)
+    there = ok.groupby(keys, dropna=False)["step_time_ms"].median().rename("there")
+    joined = prediction.points[[*keys, "step_time_ms"]].merge(
+        there.reset_index(), on=keys, how="left"
+    )
+    return joined["step_time_ms"] / joined["there"]
 
 
 def _memory_rows(points: pd.DataFrame, factor: float) -> pd.DataFrame:
@@ -461,7 +632,7 @@ def _by_family(prediction: _Prediction) -> pd.DataFrame:
     keys = points[["family", "device"]].astype("object")
     for key, index in keys.groupby(["family", "device"], sort=False).indices.items():
         family, device = map(str, cast("tuple[Any, Any]", key))
-        middle, low, high = _interval(prediction.log_speedups[index].mean(axis=0))
+        middle, low, high = interval(prediction.log_speedups[index].mean(axis=0))
         row = {
             "family": family,
             "device": device,
@@ -484,25 +655,11 @@ def _by_family(prediction: _Prediction) -> pd.DataFrame:
     )
 
 
-def _format_change(options: WhatifOptions) -> str:
-    """Return the upgrade as the subject of a sentence."""
-    if options.to is not None:
-        return f"Moving to {options.to}"
-    texts = []
-    names = {"peak": "the arithmetic rate", "bandwidth": "the memory bandwidth"}
-    names |= {"overhead": "the overhead of an operation", "memory": "the memory"}
-    for name, words in names.items():
-        factor = getattr(options, name)
-        if factor != 1:
-            texts.append(f"{factor:g}x {words}")
-    return " and ".join(texts)
-
-
 def _answer(
-    prediction: _Prediction, by_family: pd.DataFrame, options: WhatifOptions
+    prediction: _Prediction, by_family: pd.DataFrame, scenario: _Scenario
 ) -> AnalysisAnswer:
     """State the geometric mean speedup of all points, and what limits most of them afterwards."""
-    middle, low, high = _interval(prediction.log_speedups.mean(axis=0))
+    middle, low, high = interval(prediction.log_speedups.mean(axis=0))
     count = len(prediction.points)
     names = ", ".join(dict.fromkeys(by_family["family"]))
     devices = ", ".join(dict.fromkeys(by_family["device"]))
@@ -512,7 +669,7 @@ def _answer(
     if count == 1:
         after = f"{limits.index[0]} then limits it"
     sentence = (
-        f"{_format_change(options)} would make {counted(count, 'point')} of {names} on {devices} "
+        f"{scenario.subject} would make {counted(count, 'point')} of {names} on {devices} "
         f"{speedup} as fast; {after}."
     )
     return AnalysisAnswer(
@@ -534,17 +691,22 @@ def _sentences(
     by_family: pd.DataFrame,
     table: pd.DataFrame,
     exhausted: pd.DataFrame,
-    options: WhatifOptions,
+    scenario: _Scenario,
 ) -> Iterator[Paragraph | str]:
-    if options.to is not None:
-        yield from _describe_ratios(prediction, options)
-        yield from _describe_check(table, options)
+    if scenario.device:
+        yield from _describe_ratios(prediction, scenario)
+        yield from _describe_check(table, scenario)
     if len(exhausted):
-        yield _describe_memory(exhausted, options)
+        yield _describe_memory(exhausted, scenario)
     for row in by_family.head(_MAX_FAMILIES).to_dict("records"):
         yield _describe_family(row, prediction)
     if len(by_family) > _MAX_FAMILIES:
         yield f"{counted(len(by_family) - _MAX_FAMILIES, 'further group')}: see --csv."
+    yield from _describe_sources(prediction)
+
+
+def _describe_sources(prediction: _Prediction) -> Iterator[str]:
+    """State which points are omitted, where operations come from, and what the model omits."""
     for name, count in prediction.unexplained.items():
         yield (
             f"{counted(count, 'point')} of {name} omitted: without a profile their times follow "
@@ -562,33 +724,33 @@ def _sentences(
     )
 
 
-def _describe_ratios(prediction: _Prediction, options: WhatifOptions) -> Iterator[str]:
+def _describe_ratios(prediction: _Prediction, scenario: _Scenario) -> Iterator[str]:
     """State the factors of the other device, and where they come from."""
     for (device, precision), change in prediction.changes.items():
         yield (
-            f"{options.to} next to {device} in {precision}, by {change.source}: "
+            f"{scenario.device} next to {device} in {precision}, by {change.source}: "
             f"{_times(change.peak)} the arithmetic rate, {_times(change.bandwidth)} the bandwidth, "
             f"{_times(change.overhead)} the overhead."
         )
 
 
-def _describe_check(table: pd.DataFrame, options: WhatifOptions) -> Iterator[str]:
+def _describe_check(table: pd.DataFrame, scenario: _Scenario) -> Iterator[str]:
     """Compare predictions with measurements on the other device."""
     known = table[table["measured_speedup"].notna()]
     if known.empty:
-        yield f"No point was measured on {options.to} too, so nothing checks the prediction."
+        yield f"No point was measured on {scenario.device} too, so nothing checks the prediction."
         return
     error = (known["speedup"] / known["measured_speedup"] - 1).abs().median()
     inside = int(known["inside"].astype(bool).sum())
     middle = math.exp(np.log(known["measured_speedup"]).mean())
     yield (
-        f"{counted(len(known), 'point')} measured on {options.to} too: {_times(middle)} as fast in "
+        f"{counted(len(known), 'point')} measured on {scenario.device} too: {_times(middle)} as fast in "
         f"the geometric mean, median error of the prediction {error:.0%}, {inside} inside the 95% "
         "interval."
     )
 
 
-def _describe_memory(exhausted: pd.DataFrame, options: WhatifOptions) -> str:
+def _describe_memory(exhausted: pd.DataFrame, scenario: _Scenario) -> str:
     """State how many points that ran out of memory would fit."""
     counts = exhausted["fits"].value_counts()
     fits = int(counts.get("yes", 0))
@@ -599,7 +761,7 @@ def _describe_memory(exhausted: pd.DataFrame, options: WhatifOptions) -> str:
         parts.append(f"{counts['unknown']:,} are unknown")
     return (
         f"Of {counted(len(exhausted), 'point')} that ran out of memory, {', '.join(parts)} with "
-        f"{options.memory:g}x the memory."
+        f"{scenario.change.memory:g}x the memory."
     )
 
 
@@ -678,7 +840,7 @@ def _best_threshold(
     return best[1:]
 
 
-def _draw(table: pd.DataFrame, prediction: _Prediction, options: WhatifOptions) -> drawing.Figure:
+def _draw(table: pd.DataFrame, prediction: _Prediction, scenario: _Scenario) -> drawing.Figure:
     """Draw the speedups over the parameters, and for a single family the map of both factors."""
     rows = table[table["speedup"].notna()]
     is_single = rows["family"].nunique() == 1 and rows["device"].nunique() == 1
@@ -708,7 +870,7 @@ def _draw(table: pd.DataFrame, prediction: _Prediction, options: WhatifOptions) 
     if "measured_speedup" in rows:
         axes.scatter(x, rows["measured_speedup"], s=14, marker="x", color="black", zorder=3)
     axes.axhline(1, color="#333333", linewidth=1)
-    title = f"{_format_change(options)}: {counted(len(rows), 'point')}"
+    title = f"{scenario.subject}: {counted(len(rows), 'point')}"
     drawing.finish(
         axes,
         title,

@@ -43,8 +43,12 @@ class HardwareChange:
         return ", ".join(f"{value:g}x {name}" for name, value in factors.items() if value != 1)
 
 
-def read_change(text: str) -> HardwareChange:
-    """Read a value of --what-if, such as "bandwidth=2,peak=1.5".
+def read_change(text: str, flag: str = "--what-if") -> HardwareChange:
+    """Read factors such as "bandwidth=2,peak=1.5".
+
+    Args:
+        text: The factors.
+        flag: Option that an error message names.
 
     Raises:
         ConfigError: A name is unknown, or a factor is not a positive number.
@@ -56,24 +60,22 @@ def read_change(text: str) -> HardwareChange:
         if name not in names:
             hint = did_you_mean(name, names)
             raise ConfigError(
-                "--what-if",
+                flag,
                 word,
                 "is not a property of a device",
                 f"{hint}write for example bandwidth=2, or one of {', '.join(names)}",
             )
-        factors[name] = _positive_factor(word, value)
+        factors[name] = _positive_factor(word, value, flag)
     return HardwareChange(**factors)
 
 
-def _positive_factor(word: str, text: str) -> float:
+def _positive_factor(word: str, text: str, flag: str) -> float:
     try:
         factor = float(text)
     except ValueError:
         factor = math.nan
     if not 0 < factor < math.inf:
-        raise ConfigError(
-            "--what-if", word, "is not a positive factor", "write for example bandwidth=2"
-        )
+        raise ConfigError(flag, word, "is not a positive factor", "write for example bandwidth=2")
     return factor
 
 
@@ -117,7 +119,7 @@ def speedup_draws(
         seconds=np.array([float(calls @ seconds)]),
     )
     gains = np.log([change.peak, change.bandwidth, 1 / change.overhead])
-    upgrade = Upgrade(gains=gains, covariance=np.zeros((3, 3)), scatter=0.0)
+    upgrade = Upgrade(gains=gains, spreads=np.zeros(3), scatter=0.0)
     predicted = predict_speedups(work, fit, upgrade, draws=_DRAWS)
     chosen = np.random.default_rng(3).integers(0, _DRAWS, draws)
     return np.asarray(np.exp(predicted.log_speedups[0][chosen]))

@@ -17,7 +17,7 @@ import functools
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -132,7 +132,7 @@ def upgrade_between(ratios: Array, pairs: Sequence[DevicePair]) -> Upgrade:
     scatter = _spread_at(distance, np.array([pair.scatter for pair in pairs]), distances, weights)
     return Upgrade(
         gains=gains,
-        covariance=np.diag(spreads**2),
+        spreads=spreads,
         scatter=scatter,
         freedom=max(3.0, len(counts) - _PARAMETERS),
     )
@@ -157,11 +157,52 @@ def changed_hardware(
     is_changed = ratios != 0
     return Upgrade(
         gains=np.where(is_changed, found.gains, 0.0),
-        covariance=np.where(np.outer(is_changed, is_changed), found.covariance, 0.0),
+        spreads=np.where(is_changed, found.spreads, 0.0),
         scatter=0.0,
         freedom=found.freedom,
         most=ratios,
     )
+
+
+def compared_with(
+    first: Upgrade, second: Upgrade, difference: Array, pairs: Sequence[DevicePair]
+) -> Upgrade:
+    """Return the second of two upgrades of a device, with its correlations with the first.
+
+    What two newer devices have in common is uncertain for both. The difference of their gains is as
+    uncertain as the gains of an upgrade from one of them to the other.
+
+    Args:
+        first: The first upgrade.
+        second: The second upgrade.
+        difference: Logarithms (3,) of the second upgrade's specified ratios relative to the
+            first's.
+        pairs: The pairs that the expectation is learned from.
+    """
+    between = upgrade_between(difference, pairs)
+    correlations = [
+        _correlation(*spreads)
+        for spreads in zip(first.spreads, second.spreads, between.spreads, strict=True)
+    ]
+    return replace(
+        second,
+        correlations=np.array(correlations),
+        scatter_correlation=_correlation(first.scatter, second.scatter, between.scatter),
+    )
+
+
+def _correlation(first: float, second: float, difference: float) -> float:
+    """Return the correlation of two errors, from 0 to 1, given that of their difference.
+
+    Args:
+        first: Standard deviation of the first error.
+        second: Standard deviation of the second error.
+        difference: Standard deviation of their difference.
+    """
+    if not (first and second):
+        return 0.0
+    shared = first**2 + second**2 - difference**2
+    return float(np.clip(shared / (2 * first * second), 0.0, 1.0))
 
 
 def _fit_line(specified: Array, shown: Array, weights: Array) -> Array:

@@ -227,29 +227,51 @@ class Upgrade:
     Attributes:
         gains: Expected logarithms (3,) of the factors by which arithmetic, memory and overhead
             become faster.
-        covariance: Covariance (3, 3) of these, which all operations share.
+        spreads: Standard deviations (3,) of these, which all operations share.
         scatter: Standard deviation of the logarithm of a speedup that each time has to itself.
-        freedom: Number of observations behind the covariance, for tails of Student's t.
+        freedom: Number of observations behind the spreads, for tails of Student's t.
         most: Bounds (3,) of the logarithms of the gains, whose other ends are 0; None for no bound.
+        correlations: Correlations (3,) of the errors of the gains with those of a first upgrade
+            that this one is compared with; None for the first one itself.
+        scatter_correlation: Correlation of the errors that each time has to itself.
     """
 
     gains: Array
-    covariance: Array
+    spreads: Array
     scatter: float
     freedom: float = math.inf
     most: Array | None = None
+    correlations: Array | None = None
+    scatter_correlation: float = 1.0
 
     def draws(self, count: int) -> Array:
-        """Return draws (count, 3) of the gains, the same at every call."""
+        """Return draws (count, 3) of the gains, the same at every call.
+
+        Draws of two upgrades have the stated correlations.
+        """
         random = np.random.default_rng(0)
-        normal = random.multivariate_normal(np.zeros(3), self.covariance, count, method="eigh")
+        normal = random.standard_normal((count, 3))
         scale = np.ones(count)
         if math.isfinite(self.freedom):
             scale = np.sqrt(self.freedom / random.chisquare(self.freedom, count))
-        gains = self.gains + normal * np.minimum(scale, _LARGEST_SCALE)[:, None]
+        if self.correlations is not None:
+            normal = correlated(normal, self.correlations, np.random.default_rng(2))
+        gains = self.gains + self.spreads * normal * np.minimum(scale, _LARGEST_SCALE)[:, None]
         if self.most is not None:
             gains = np.clip(gains, np.minimum(self.most, 0.0), np.maximum(self.most, 0.0))
         return np.asarray(gains)
+
+
+def correlated(normal: Array, correlations: Array | float, random: np.random.Generator) -> Array:
+    """Return normal deviates that have given correlations with others.
+
+    Args:
+        normal: Standard normal deviates.
+        correlations: Correlations, which broadcast with the deviates.
+        random: Source of the independent part.
+    """
+    independent = random.standard_normal(normal.shape)
+    return np.asarray(correlations * normal + np.sqrt(1 - np.square(correlations)) * independent)
 
 
 @dataclass(frozen=True, eq=False)
@@ -277,7 +299,8 @@ def predict_speedups(
 
     The residual of a time is split among its three terms in proportion to their elasticities, plus
     a random part, so that all draws reproduce the measured time. Predictions with equal draws of
-    the gains can be added up, which those of one upgrade have.
+    the gains can be added up, which those of one upgrade have. Those of two upgrades with one seed
+    can be subtracted: the fit and the residuals are the same, and gains have their correlations.
 
     Args:
         work: The operations with their measured times.
@@ -297,7 +320,12 @@ def predict_speedups(
         own = residual.split(own_spread * random.standard_normal((3, count)))
         log_speedups[:, draw], shares = _upgraded(work, logs, own, gains[draw])
         after += shares
-    log_speedups += upgrade.scatter * random.standard_normal((count, draws))
+    scatter = correlated(
+        random.standard_normal((count, draws)),
+        upgrade.scatter_correlation,
+        np.random.default_rng((2, seed)),
+    )
+    log_speedups += upgrade.scatter * scatter
     return SpeedupPrediction(
         log_speedups=log_speedups,
         seconds=work.seconds,

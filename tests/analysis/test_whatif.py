@@ -156,6 +156,65 @@ def test_other_device_is_checked_against_its_measurements() -> None:
     assert "60 points measured on Newer too" in text
 
 
+def test_the_better_of_two_upgrades_follows_the_planted_limit() -> None:
+    frame = planted()
+
+    result = analyse(frame, to=("bandwidth=4", "peak=4"))
+
+    table = result.table.set_index("run_id")
+    by_bandwidth = truth(frame, (1, 4, 1)).loc[table.index]
+    by_peak = truth(frame, (4, 1, 1)).loc[table.index]
+    is_decided = table["better"].ne("undecided")
+    better = np.where(by_bandwidth > by_peak, "4x bandwidth", "4x peak")
+    assert 20 < is_decided.sum() < 60
+    assert np.all(table["better"][is_decided] == better[is_decided])
+    # What is undecided is close: both rates matter alike at the ridge.
+    difference = np.abs(np.log(by_bandwidth / by_peak))
+    assert difference[~is_decided].max() < 0.4 < difference[is_decided].median()
+    assert result.answer is not None
+    counts = table["better"].value_counts()
+    assert f"4x bandwidth is better for {counts['4x bandwidth']}" in result.answer.sentence
+
+
+def test_equal_points_are_undecided_as_a_whole() -> None:
+    frame = planted()
+    at_the_ridge = frame[frame["model.nodes"].eq(256)]
+
+    result = analyse(at_the_ridge, to=("bandwidth=2", "peak=2"))
+
+    assert result.answer is not None
+    assert result.answer.sentence.startswith("It is undecided whether ")
+    assert result.answer.low is not None
+    assert result.answer.high is not None
+    assert result.answer.low < 1 < result.answer.high
+
+
+def test_two_devices_are_compared_and_checked_against_their_measurements() -> None:
+    gains = {"Wide": (1.5, 8.0, 1.0), "Strong": (8.0, 1.5, 1.0)}
+    devices = [
+        planted(
+            name,
+            factors,
+            peak_flops_per_second=factors[0] * PEAK,
+            peak_bytes_per_second=factors[1] * BANDWIDTH,
+        )
+        for name, factors in gains.items()
+    ]
+    frame = pd.concat([planted(), *devices], ignore_index=True)
+
+    result = analyse(frame, to=("Wide", "Strong"), from_="Made")
+
+    table = result.table.set_index("run_id")
+    true = truth(planted(), gains["Wide"]) / truth(planted(), gains["Strong"])
+    np.testing.assert_allclose(table["measured_ratio"], true.loc[table.index])
+    decided = table[table["better"].ne("undecided")]
+    better = np.where(decided["measured_ratio"] > 1, "Wide", "Strong")
+    assert len(decided) >= 10
+    assert np.all(decided["better"] == better)
+    assert f"60 points measured on both: {len(decided)} decided" in result.text()
+    assert len(result.figure().axes) == 1
+
+
 def test_points_that_ran_out_of_memory_fit_a_larger_one() -> None:
     points = planted().head(8).assign(family="fc")
     points["model.layers"] = 4
@@ -175,6 +234,22 @@ def test_points_that_ran_out_of_memory_fit_a_larger_one() -> None:
         pytest.param({}, "--bandwidth=1: changes nothing", id="nothing changes"),
         pytest.param({"to": "H200", "peak": 2.0}, "replaces --peak", id="device and factor"),
         pytest.param({"from_": "Made"}, "--from=Made: needs another device", id="no target"),
+        pytest.param({"to": ("A", "B", "C")}, "--to=C: is a third upgrade", id="three"),
+        pytest.param({"to": ("H200", "H200")}, "--to=H200: is given twice", id="twice the same"),
+        pytest.param({"to": "bandwith=2"}, "did you mean bandwidth", id="unknown factor"),
+        pytest.param({"to": "peak=0"}, "--to=peak=0: is not a positive factor", id="zero"),
+        pytest.param({"to": "peak=1"}, "--to=peak=1: changes nothing", id="factor of one"),
+        pytest.param(
+            {"to": "peak=2", "overhead": 0.5},
+            "write --to peak=2,overhead=0.5",
+            id="factors in two places",
+        ),
+        pytest.param(
+            {"to": ("peak=2", "bandwidth=2"), "memory": 2.0}, "write --to peak=2", id="memory"
+        ),
+        pytest.param(
+            {"to": ("peak=2", "memory=2")}, "--memory=2: does not change a speed", id="no speed"
+        ),
         pytest.param({"to": "Nobody's"}, "has neither specifications", id="unknown target"),
         pytest.param({"to": "H200"}, "which has no specifications", id="unknown origin"),
         pytest.param({"to": "H200", "from_": "V9"}, "has no runs here", id="absent origin"),

@@ -7,6 +7,7 @@ from paradnn.forecast.generations import (
     DevicePair,
     built_pairs,
     changed_hardware,
+    compared_with,
     pairs_without,
     upgrade_between,
 )
@@ -24,7 +25,7 @@ FLOPS_RATE = 8e12
 BYTES_RATE = 4e11
 OVERHEAD = 2e-5
 EXPONENT = 2.5
-EXACT = Upgrade(gains=np.zeros(3), covariance=np.zeros((3, 3)), scatter=0.0)
+EXACT = Upgrade(gains=np.zeros(3), spreads=np.zeros(3), scatter=0.0)
 
 
 def seconds_of(
@@ -78,7 +79,7 @@ def test_fit_needs_no_peaks() -> None:
 def test_planted_upgrade_is_predicted_and_covered(gains: tuple[float, float, float]) -> None:
     work = planted_work(noise=0.1)
     fit = OperationLimits.fit(work)
-    upgrade = Upgrade(gains=np.log(gains), covariance=np.zeros((3, 3)), scatter=0.02)
+    upgrade = Upgrade(gains=np.log(gains), spreads=np.zeros(3), scatter=0.02)
 
     found = predict_speedups(work, fit, upgrade)
 
@@ -134,7 +135,7 @@ def test_only_changed_rates_are_uncertain() -> None:
     upgrade = changed_hardware(peak=1.0, bandwidth=2.0, overhead=1.0, pairs=built_pairs())
 
     assert list(upgrade.gains[[0, 2]]) == [0, 0]
-    assert list(np.diag(upgrade.covariance) > 0) == [False, True, False]
+    assert list(upgrade.spreads > 0) == [False, True, False]
     assert 0.3 < upgrade.gains[1] < 0.75
 
 
@@ -186,3 +187,85 @@ def test_pairs_of_a_device_are_left_out_under_any_of_its_names() -> None:
     assert any("H100" in (pair.older, pair.newer) for pair in pairs)
     assert not any("H100" in (pair.older, pair.newer) for pair in left)
     assert 0 < len(left) < len(pairs)
+
+
+def world_of_devices(seed: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Return ratios and gains (3,) of 30 devices to a common one.
+
+    The ratios are a random walk. So are the deviations of the gains from the ratios: devices that
+    are close to each other deviate alike.
+    """
+    random = np.random.default_rng(seed)
+    ratios = [np.zeros(3)]
+    deviations = [np.zeros(3)]
+    for _ in range(29):
+        step = random.normal(0, 0.4, 3)
+        ratios.append(ratios[-1] + step)
+        spread = 0.3 * np.sqrt(np.linalg.norm(step))
+        deviations.append(deviations[-1] + random.normal(0, spread, 3))
+    gains = [each + own for each, own in zip(ratios, deviations, strict=True)]
+    return ratios, gains
+
+
+def pairs_of(ratios: list[np.ndarray], gains: list[np.ndarray], span: int) -> list[DevicePair]:
+    """Return pairs of each device with the ones up to `span` places later."""
+    return [
+        DevicePair(
+            older=f"D{place}",
+            newer=f"D{other}",
+            ratios=ratios[other] - ratios[place],
+            gains=gains[other] - gains[place],
+            shares=np.full(3, 1 / 3),
+            scatter=0.1,
+        )
+        for place in range(len(ratios))
+        for other in range(place + 1, min(len(ratios), place + 1 + span))
+    ]
+
+
+def test_intervals_of_differences_hold_the_true_ones_and_are_narrower() -> None:
+    inside = []
+    widths = []
+    for seed in range(8):
+        ratios, gains = world_of_devices(seed)
+        # The last ten devices were not built yet.
+        known = pairs_of(ratios[:20], gains[:20], span=4)
+        for place in range(20, 29):
+            to_first = ratios[place] - ratios[19]
+            to_second = ratios[place + 1] - ratios[19]
+            first = upgrade_between(to_first, known)
+            second = compared_with(
+                first, upgrade_between(to_second, known), to_second - to_first, known
+            )
+            difference = first.draws(400) - second.draws(400)
+            alone = first.draws(400)
+            low, high = np.quantile(difference, (0.025, 0.975), axis=0)
+            true = gains[place] - gains[place + 1]
+            inside += list((low <= true) & (true <= high))
+            least, most = np.quantile(alone, (0.025, 0.975), axis=0)
+            widths += list((high - low) / (most - least))
+
+    assert 0.9 < np.mean(inside) < 0.995
+    assert np.median(widths) < 0.9
+
+
+def test_changes_of_different_rates_have_independent_errors() -> None:
+    bandwidth = changed_hardware(peak=1.0, bandwidth=2.0, overhead=1.0, pairs=built_pairs())
+    peak = changed_hardware(peak=2.0, bandwidth=1.0, overhead=1.0, pairs=built_pairs())
+    difference = peak.gains - bandwidth.gains
+
+    found = compared_with(bandwidth, peak, difference, built_pairs())
+
+    assert found.correlations is not None
+    assert list(found.correlations) == [0, 0, 0]
+
+
+def test_a_larger_and_a_smaller_change_of_one_rate_have_common_errors() -> None:
+    smaller = changed_hardware(peak=1.0, bandwidth=2.0, overhead=1.0, pairs=built_pairs())
+    larger = changed_hardware(peak=1.0, bandwidth=2.2, overhead=1.0, pairs=built_pairs())
+    difference = np.log([1.0, 1.1, 1.0])
+
+    found = compared_with(smaller, larger, difference, built_pairs())
+
+    assert found.correlations is not None
+    assert found.correlations[1] > 0.7

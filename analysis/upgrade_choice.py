@@ -1,0 +1,229 @@
+"""The choice between two upgrades of the same points: which of them helps each point more.
+
+The fit of the present device is common to both predictions, and so is much of the difference between
+specified and reached gains. The interval of the ratio is therefore narrower than those of the
+speedups suggest. A choice is undecided if the 95% interval of the ratio includes 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
+
+from analysis.format import format_number, format_with_interval
+from analysis.lazy import drawing, np, pd
+from analysis.point_names import with_point_names
+from analysis.result import AnalysisAnswer
+from analysis.store.frame import families
+from paradnn.core.words import counted
+
+UNDECIDED = "undecided"
+#: Points from which on the figure has no bars for intervals.
+_MAX_BARS = 150
+_MAX_FAMILIES = 6
+
+
+class Alternative(NamedTuple):
+    """One of the two upgrades.
+
+    Attributes:
+        name: The upgrade as the subject of a sentence.
+        log_speedups: Draws (p, draws) of the logarithms of the speedups of points.
+        measured: Measured speedups (p,) of the same points; NaN where there is none.
+    """
+
+    name: str
+    log_speedups: np.ndarray
+    measured: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class UpgradeChoice:
+    """Two upgrades of p points.
+
+    Attributes:
+        points: The points (p).
+        first: An upgrade.
+        second: Another one, whose draws belong to those of the first.
+    """
+
+    points: pd.DataFrame
+    first: Alternative
+    second: Alternative
+
+    @property
+    def log_ratios(self) -> np.ndarray:
+        """Draws (p, draws) of the logarithms of the first speedup relative to the second."""
+        return self.first.log_speedups - self.second.log_speedups
+
+    def table(self) -> pd.DataFrame:
+        """Return a row per point.
+
+        It has the ratio of both speedups, the better upgrade, the probability that the first is
+        better, and both speedups.
+        """
+        points = self.points
+        ratio, low, high = interval(self.log_ratios)
+        table = pd.DataFrame(
+            {
+                "family": points["family"],
+                "device": points["device"],
+                "ratio": ratio,
+                "ratio_low": low,
+                "ratio_high": high,
+                "better": self._better(low, high),
+                "probability": (self.log_ratios > 0).mean(axis=-1),
+            }
+        )
+        for place, each in (("first", self.first), ("second", self.second)):
+            middle, least, most = interval(each.log_speedups)
+            table[f"{place}_speedup"] = middle
+            table[f"{place}_speedup_low"] = least
+            table[f"{place}_speedup_high"] = most
+        measured = self.first.measured / self.second.measured
+        if np.isfinite(measured).any():
+            table["measured_ratio"] = measured
+        table = table.assign(
+            step_time_ms=points["step_time_ms"],
+            parameters=points.get("parameters", pd.Series(np.nan, index=points.index)),
+            run_id=points["run_id"],
+        )
+        table = with_point_names(table, points)
+        return table.sort_values("ratio", ascending=False, kind="stable", ignore_index=True)
+
+    def _better(self, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+        names = [self.first.name, self.second.name]
+        return np.select([low > 1, high < 1], names, UNDECIDED)
+
+    def answer(self) -> AnalysisAnswer:
+        """State which upgrade helps the points more, or that it is undecided."""
+        ratio, low, high = interval(self.log_ratios.mean(axis=0))
+        table = self.table()
+        count = len(table)
+        names = ", ".join(families(self.points))
+        devices = ", ".join(dict.fromkeys(self.points["device"].astype(str)))
+        subject = f"{counted(count, 'point')} of {names} on {devices}"
+        better = self.first
+        other = self.second
+        shown = (ratio, low, high)
+        if ratio < 1:
+            better, other = other, better
+            shown = (1 / ratio, 1 / high, 1 / low)
+        if low > 1 or high < 1:
+            head = f"{better.name} would help {subject} more than {other.name}"
+        else:
+            head = (
+                f"It is undecided whether {better.name} or {other.name} would help {subject} more"
+            )
+        gain = format_with_interval(shown, _times)
+        sentence = f"{head}: {better.name} makes them {gain} as fast as {other.name}"
+        if count > 1:
+            sentence += f"; {self._describe_counts(table)}"
+        return AnalysisAnswer(
+            sentence=f"{sentence}.",
+            ratio=float(ratio),
+            low=float(low),
+            high=float(high),
+            ahead=int(table["better"].eq(self.first.name).sum()),
+            points=count,
+            basis="the model of operation times and device pairs that were built",
+        )
+
+    def _describe_counts(self, table: pd.DataFrame) -> str:
+        counts = table["better"].value_counts()
+        parts = [
+            f"{name} is better for {counts.get(name, 0):,}"
+            for name in (self.first.name, self.second.name)
+        ]
+        return ", ".join([*parts, f"{counts.get(UNDECIDED, 0):,} are undecided"])
+
+    def sentences(self) -> Iterator[str]:
+        """Yield both speedups, the choice by family, and how it compares with measurements."""
+        for each in (self.first, self.second):
+            speedup = format_with_interval(interval(each.log_speedups.mean(axis=0)), _times)
+            yield f"{each.name}: {speedup} as fast as now in the geometric mean."
+        yield from self._describe_families()
+        yield from self._describe_check()
+
+    def _describe_families(self) -> Iterator[str]:
+        keys = self.points[["family", "device"]].astype("object")
+        groups = keys.groupby(["family", "device"], sort=False).indices
+        if len(groups) == 1:
+            return
+        for key, index in list(groups.items())[:_MAX_FAMILIES]:
+            family, device = map(str, cast("tuple[Any, Any]", key))
+            ratio, low, high = interval(self.log_ratios[index].mean(axis=0))
+            better = self._better(np.array([low]), np.array([high]))[0]
+            shown = format_with_interval((ratio, low, high), _times)
+            verdict = f"{better} is better" if better != UNDECIDED else UNDECIDED
+            yield (
+                f"{family} on {device}, {counted(len(index), 'point')}: {verdict}. "
+                f"{self.first.name} relative to {self.second.name}: {shown}."
+            )
+        if len(groups) > _MAX_FAMILIES:
+            yield f"{counted(len(groups) - _MAX_FAMILIES, 'further group')}: see --csv."
+
+    def _describe_check(self) -> Iterator[str]:
+        table = self.table()
+        if "measured_ratio" not in table:
+            return
+        known = table[table["measured_ratio"].notna()]
+        decided = known[known["better"].ne(UNDECIDED)]
+        truth = np.where(decided["measured_ratio"] > 1, self.first.name, self.second.name)
+        right = int((decided["better"] == truth).sum())
+        inside = known["measured_ratio"].between(known["ratio_low"], known["ratio_high"])
+        yield (
+            f"{counted(len(known), 'point')} measured on both: {len(decided):,} decided, {right:,} "
+            f"of these rightly; {int(inside.sum()):,} measured ratios are inside their 95% interval."
+        )
+
+    def draw(self) -> drawing.Figure:
+        """Draw the ratio of both speedups over the parameters, coloured by the better upgrade."""
+        table = self.table()
+        figure, panels = drawing.panels(1, 6.0, 4.4)
+        axes = panels[0]
+        x = table["parameters"]
+        x_label = "trainable parameters"
+        if not x.gt(0).any():
+            x = table["step_time_ms"]
+            x_label = "step time (ms)"
+        names = [self.first.name, self.second.name, UNDECIDED]
+        shown = [name for name in names if table["better"].eq(name).any()]
+        for name in shown:
+            is_part = table["better"].eq(name) & x.gt(0)
+            part = table[is_part]
+            ends: Sequence[Any] = ()
+            if len(table) <= _MAX_BARS:
+                ends = (part["ratio_low"], part["ratio_high"])
+            drawing.marks(
+                axes,
+                x[is_part],
+                part["ratio"],
+                y_ends=ends,
+                markersize=4,
+                elinewidth=0.4,
+                capsize=0,
+                alpha=0.75,
+                **drawing.look(name, names),
+            )
+        axes.axhline(1, color="#333333", linewidth=1)
+        drawing.finish(
+            axes,
+            f"{self.first.name} or {self.second.name}: {counted(len(table), 'point')}",
+            x_label,
+            f"speedup by {self.first.name} relative to {self.second.name}",
+            logs={"x": format_number, "y": drawing.times},
+        )
+        handles = [drawing.handle(name, **drawing.look(name, names)) for name in shown]
+        drawing.legend(figure, handles, "better upgrade")
+        return figure
+
+
+def interval(log_values: np.ndarray) -> np.ndarray:
+    """Return the median and the ends of the 95% interval (3, ...) of draws on the last axis."""
+    return np.asarray(np.exp(np.quantile(log_values, (0.5, 0.025, 0.975), axis=-1)))
+
+
+def _times(value: float) -> str:
+    return f"{value:.3g}x"
