@@ -205,7 +205,8 @@ def _attention_parts(
         keys = entry.operation.n
         size = entry.operation.k
         if is_decode:
-            columns = decode(batch, keys, heads, key_heads, size)
+            cache_width = weight_bytes(group.precision)
+            columns = decode(batch, keys, heads, key_heads, size, width=cache_width)
         else:
             is_causal = group.kind == "attention"
             columns = attention(batch, tokens, heads, key_heads, size, causal=is_causal)
@@ -222,6 +223,6 @@ def _attention_parts(
 def _attention_group(find_group: FindGroup, model: Model, *, is_decode: bool) -> TimingGroup | None:
     if is_decode:
         return find_group("decode")
-    if model.predicts_tokens:
+    if model.generates:  # causal
         return find_group("attention")
     return find_group("encoder_attention") or find_group("attention")

@@ -67,7 +67,7 @@ class Model:
         is_kernel: A step is a single operation.
         is_communication: A step is messages between processes, without arithmetic.
         generates: The model generates tokens one by one.
-        predicts_tokens: The outputs predict the token after each input token.
+        predicts_tokens: The outputs predict a token at each position of the input.
         is_counted: The costs have no formula, so the worker counts them.
         convolves, is_depthwise, is_sparse: Operations that profilers may count differently.
         size_template: Distinguishes the models of the family in a list, with options in braces:
@@ -119,6 +119,9 @@ class Model:
     def canonical_point(self, point: Any) -> Any:
         """The `Point` of this model in canonical form. Raises ConfigError if it is invalid."""
         return point
+
+    def check_measurable(self, point: Any) -> None:
+        """Raise ConfigError if ParaDnn cannot measure a point of this model, only predict it."""
 
     def costs(
         self,

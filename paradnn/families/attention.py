@@ -48,10 +48,12 @@ if TYPE_CHECKING:
     from paradnn.families.parts.attention import Network
 
 #: Standard deviation of the initial weights of language models, as in GPT-2.
-_STDDEV = 0.02
+INITIAL_DEVIATION = 0.02
+#: Names of the two layers of a gated feed-forward network.
+GATED_LAYERS = ("gates_hidden", "output")
 
 
-class _Heads(Model):
+class DividedHeads(Model):
     """A model whose heads must divide its width."""
 
     width: int
@@ -242,7 +244,7 @@ def tied_logits(tokens: int, width: int, vocabulary: int) -> Layer:
 
 
 @dataclass(frozen=True)
-class Transformer(_Heads):
+class Transformer(DividedHeads):
     """An encoder-decoder for translation (Vaswani et al. 2017): post-norm, sinusoidal positions,
     shared embeddings. heads must divide width.
     """
@@ -368,7 +370,7 @@ def smoothed_cross_entropy(targets: Sequence[Any], logits: Any, smoothing: float
     return (1 - smoothing) * cross_entropy(targets, logits) + smoothing * uniform
 
 
-class _DecoderOnly(_Heads):
+class _DecoderOnly(DividedHeads):
     """A causal language model, which therefore generates tokens.
 
     Its heads must divide its width.
@@ -504,12 +506,12 @@ class LanguageModel(_DecoderOnly):
         width = self.width
         gelu = functools.partial(activations.gelu, approximate=True)
         normalize = functools.partial(layers.LayerNormalization, epsilon=1e-5)
-        table = TiedEmbedding(self.vocab_size, width, _STDDEV)
-        positions = Positions(learned=True, deviation=_STDDEV)
+        table = TiedEmbedding(self.vocab_size, width, INITIAL_DEVIATION)
+        positions = Positions(learned=True, deviation=INITIAL_DEVIATION)
         parts = [
             (
-                (normalize(), Attention(width, self.heads, deviation=_STDDEV)),
-                (normalize(), feed_forward_network(width, 4 * width, gelu, _STDDEV)),
+                (normalize(), Attention(width, self.heads, deviation=INITIAL_DEVIATION)),
+                (normalize(), feed_forward_network(width, 4 * width, gelu, INITIAL_DEVIATION)),
             )
             for _ in range(self.layers)
         ]
@@ -620,13 +622,12 @@ class Llama(_DecoderOnly):
         share = self.sequence_length * self.active_experts / self.experts
         return min(self.sequence_length, math.ceil(self.capacity * share))
 
-    def canonical_point(self, point: Any) -> Any:
+    def check_measurable(self, point: Any) -> None:
         if self.experts > 1 and point.workload.mode == "generate":
             reason = "routes the tokens of whole examples, and generation has one token of each"
             raise ConfigError(
                 "model.experts", self.experts, reason, "set model.experts=1, or mode=inference"
             )
-        return super().canonical_point(point)
 
     def _stack(self, tokens: int, mixing: list[Layer] | None = None) -> list[Layer]:
         # Rotation, gates and the repetition of keys count as part of the neighboring layers.
@@ -639,7 +640,9 @@ class Llama(_DecoderOnly):
             *(mixing or [fused_attention(tokens, self.query_width, self.heads, self.key_width)]),
             linear("attended", self.query_width, width),
         ]
-        if self.experts > 1:
+        if self.experts > 1 and mixing:
+            feed_forward = self._chosen_layers(tokens)
+        elif self.experts > 1:
             feed_forward = self._routed_layers()
         else:
             feed_forward = _gated_layers(width, self.feed_forward, tokens)
@@ -678,6 +681,21 @@ class Llama(_DecoderOnly):
         )
         return [layer]
 
+    def _chosen_layers(self, tokens: int) -> list[Layer]:
+        """Router and the experts that each token of a generation chooses, without a capacity.
+
+        A step reads the weights of the chosen experts: at most one choice per token, and at most
+        all experts.
+        """
+        router = dense("router", self.width, self.experts, tokens=tokens, bias=False)
+        chosen = []
+        for layer in _gated_layers(self.width, self.feed_forward, tokens):
+            active = _repeated(layer, self.active_experts)
+            parameters = self.experts * layer.parameters
+            rows = tokens * active.parameters
+            chosen.append(replace(active, parameters=parameters, weights=parameters, rows=rows))
+        return [router, *chosen]
+
     def _routed_layers(self) -> list[Layer]:
         """Router, experts over the rows sent to them, and the weighted sum of their outputs.
 
@@ -709,7 +727,7 @@ class Llama(_DecoderOnly):
             dense_layer,
         )
 
-        linear = functools.partial(dense_layer, deviation=_STDDEV, use_bias=False)
+        linear = functools.partial(dense_layer, deviation=INITIAL_DEVIATION, use_bias=False)
         normalize = functools.partial(layers.RMSNormalization, epsilon=1e-5)
         rotate = RotaryEmbedding(self.sequence_length, self.head_size)
 
@@ -721,7 +739,7 @@ class Llama(_DecoderOnly):
                     experts=self.experts,
                     active=self.active_experts,
                     rows=self.expert_rows,
-                    deviation=_STDDEV,
+                    deviation=INITIAL_DEVIATION,
                 )
             joint = linear(2 * self.feed_forward)
             last = linear(self.width)
@@ -737,18 +755,18 @@ class Llama(_DecoderOnly):
                 self.width,
                 self.heads,
                 use_bias=False,
-                deviation=_STDDEV,
+                deviation=INITIAL_DEVIATION,
                 key_heads=self.key_heads,
                 head=self.head_size,
                 normalize=normalize if self.query_key_norm else None,
                 rotate=rotate,
             )
 
-        normal = initializers.RandomNormal(stddev=_STDDEV)
+        normal = initializers.RandomNormal(stddev=INITIAL_DEVIATION)
         table: Any
         output: Any
         if self.tied:
-            table = TiedEmbedding(self.vocab_size, self.width, _STDDEV)
+            table = TiedEmbedding(self.vocab_size, self.width, INITIAL_DEVIATION)
             output = functools.partial(table, reverse=True)
         else:
             table = layers.Embedding(self.vocab_size, self.width, embeddings_initializer=normal)
@@ -767,8 +785,9 @@ class Llama(_DecoderOnly):
 
 def _gated_layers(width: int, hidden: int, tokens: int) -> list[Layer]:
     """SwiGLU: one product makes gates and hidden units. The second layer reads their product."""
-    first = dense("gates_hidden", width, 2 * hidden, tokens=tokens, bias=False)
-    second = dense("output", hidden, width, tokens=tokens, bias=False)
+    first_name, second_name = GATED_LAYERS
+    first = dense(first_name, width, 2 * hidden, tokens=tokens, bias=False)
+    second = dense(second_name, hidden, width, tokens=tokens, bias=False)
     return [first, replace(second, read=tokens * 2 * hidden)]
 
 
@@ -790,7 +809,7 @@ def _repeated(layer: Layer, count: int) -> Layer:
 
 
 @dataclass(frozen=True)
-class VisionTransformer(_Heads):
+class VisionTransformer(DividedHeads):
     """A Vision Transformer: an encoder over the patches of an image and a class token, from which a
     dense layer reads the class. heads must divide width, patch must divide image_size.
     """

@@ -43,14 +43,19 @@ PRESETS = [
     pytest.param("llama3-405b", 405_853_388_800, id="llama3-405b"),
     pytest.param("llama3-1b", 1_235_814_400, id="llama3-1b"),
     pytest.param("llama3-3b", 3_212_749_824, id="llama3-3b"),
-    # Qwen/Qwen3-8B, -32B, -0.6B, -30B-A3B.
+    # Qwen/Qwen3-8B, -32B, -0.6B, -30B-A3B, -235B-A22B.
     pytest.param("qwen3-8b", 8_190_735_360, id="qwen3-8b"),
     pytest.param("qwen3-32b", 32_762_123_264, id="qwen3-32b"),
     pytest.param("qwen3-0.6b", 596_049_920, id="qwen3-0.6b"),
     pytest.param("qwen3-30b-a3b", 30_532_122_624, id="qwen3-30b-a3b"),
+    pytest.param("qwen3-235b-a22b", 235_093_634_560, id="qwen3-235b-a22b"),
     # mistralai/Mistral-7B-v0.1, Mixtral-8x7B-v0.1.
     pytest.param("mistral-7b", 7_241_732_096, id="mistral-7b"),
     pytest.param("mixtral-8x7b", 46_702_792_704, id="mixtral-8x7b"),
+    # Transformers' BertForMaskedLM of google-bert/bert-base-uncased and bert-large-uncased, which omits
+    # the pooler and the next-sentence head of the 110M and 340M that the paper announces.
+    pytest.param("bert-base", 109_514_298, id="bert-base"),
+    pytest.param("bert-large", 335_174_458, id="bert-large"),
     # torchvision: vit_b_16, vit_b_32, vit_l_16; vit_h_14 with linear weights at 224 pixels.
     pytest.param("vit_b16", 86_567_656, id="vit_b16"),
     pytest.param("vit_b32", 88_224_232, id="vit_b32"),

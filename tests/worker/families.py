@@ -38,6 +38,16 @@ MODELS: dict[str, dict[str, Any]] = {
         "sequence_length": 12,
         "vocab_size": 40,
     },
+    "bert": {
+        "name": "bert",
+        "layers": 1,
+        "width": 32,
+        "heads": 2,
+        "feed_forward": 48,
+        "sequence_length": 12,
+        "vocab_size": 40,
+        "dropout": 0.0,
+    },
     "vit": {
         "name": "vit",
         "layers": 2,

@@ -45,6 +45,7 @@ FAMILIES = [
     FC | {"layers": 3, "nodes": [24, 16, 8], "output_size": 1},
     *SHORT.values(),
     MODELS["transformer"] | {"layers": 2},
+    MODELS["bert"] | {"layers": 2},
     {"name": "gpt", "layers": 3, "width": 24, "heads": 3, "sequence_length": 10, "vocab_size": 50},
     LLAMA,
     LLAMA | {"head_width": 10, "query_key_norm": True, "tied": True},

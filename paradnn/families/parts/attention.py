@@ -254,19 +254,31 @@ def dense_layer(
 class TiedEmbedding(layers.Layer):  # type: ignore[misc]
     """A table of vectors that serves as embedding and as output layer.
 
-    The embedding multiplies the vectors of tokens by `scale`.
+    The embedding multiplies the vectors of tokens by `scale`. With `use_bias` the output layer adds
+    a bias.
     """
 
-    def __init__(self, vocabulary: int, width: int, deviation: float, scale: float = 1.0) -> None:
+    def __init__(
+        self,
+        vocabulary: int,
+        width: int,
+        deviation: float,
+        scale: float = 1.0,
+        *,
+        use_bias: bool = False,
+    ) -> None:
         super().__init__()
         self._shape = (vocabulary, width)
         self._scale = scale
+        self._use_bias = use_bias
         self._initializer = initializers.RandomNormal(stddev=deviation)
 
     def build(self, input_shape: Any) -> None:
         self.table = self.add_weight(
             shape=self._shape, initializer=self._initializer, name="embeddings"
         )
+        if self._use_bias:
+            self.bias = self.add_weight(shape=self._shape[:1], initializer="zeros", name="bias")
 
     def call(self, x: Any, reverse: bool = False) -> Any:
         """Map tokens (batch, length) to vectors (batch, length, width).
@@ -274,7 +286,8 @@ class TiedEmbedding(layers.Layer):  # type: ignore[misc]
         With `reverse`, map vectors (batch, length, width) to logits (batch, length, vocabulary).
         """
         if reverse:
-            return ops.matmul(x, ops.transpose(self.table))
+            logits = ops.matmul(x, ops.transpose(self.table))
+            return logits + self.bias if self._use_bias else logits
         rows = ops.take(self.table, x, axis=0)
         if self._scale == 1.0:
             return rows
