@@ -246,7 +246,7 @@ def point_work(points: pd.DataFrame, types: pd.DataFrame) -> PointWork:
         is_timed = pd.Series(False, index=points.index)
     points = points[is_timed].reset_index(drop=True)
     points = points.assign(device=[_name(row, "device") for row in points.to_dict("records")])
-    tables = dict(iter(types.groupby("run_id", sort=False)))
+    tables = dict(iter(_classified(types).groupby("run_id", sort=False)))
     parts: list[_TimedPart] = []
     fixed: list[np.ndarray] = []
     profiled = []
@@ -287,6 +287,18 @@ def point_work(points: pd.DataFrame, types: pd.DataFrame) -> PointWork:
     )
 
 
+def _classified(types: pd.DataFrame) -> pd.DataFrame:
+    """Mark the types of operation that wait for input, exchange data, or are products."""
+    if "type" not in types:
+        return types
+    is_input = types["type"].str.contains(_INPUT_TYPE)
+    return types.assign(
+        is_input=is_input,
+        is_transfer=types["type"].str.contains(TRANSFERS) & ~is_input,
+        is_product=types["type"].str.contains(_PRODUCT_TYPES),
+    )
+
+
 def _profiled_parts(
     position: int, row: Mapping[Any, Any], table: pd.DataFrame
 ) -> tuple[list[_TimedPart], np.ndarray]:
@@ -298,17 +310,17 @@ def _profiled_parts(
     seconds = table["share"].fillna(0.0) * step
     flops = (table["flops_per_second"] * seconds).fillna(0.0)
     moved = (table["bytes_per_second"] * seconds).fillna(0.0)
-    is_input = table["type"].str.contains(_INPUT_TYPE)
-    is_transfer = table["type"].str.contains(TRANSFERS) & ~is_input
+    is_input = table["is_input"]
+    is_transfer = table["is_transfer"]
     is_known = ~is_input & ~is_transfer & ((flops > 0) | (moved > 0)) & (seconds > 0)
-    calls = pd.Series(1.0, index=table.index)
-    is_product = table["type"].str.contains(_PRODUCT_TYPES)
     parts = []
-    for index in table.index[is_known]:
-        kind = "products" if is_product[index] else "other operations"
+    work = pd.DataFrame({"flops": flops, "bytes": moved, "seconds": seconds})
+    known_work = work.assign(is_product=table["is_product"])[is_known]
+    for operation_flops, operation_bytes, own_seconds, is_product in known_work.to_numpy():
+        kind = "products" if is_product else "other operations"
         group = (_PROFILE, str(row["device"]), str(row.get("precision")), kind)
-        operation = (float(flops[index]), float(moved[index]), float(calls[index]))
-        parts.append(_TimedPart(position, group, float(seconds[index]), [operation]))
+        operation = (float(operation_flops), float(operation_bytes), 1.0)
+        parts.append(_TimedPart(position, group, float(own_seconds), [operation]))
     known = float(seconds[is_input | is_transfer | is_known].sum())
     waiting = float(seconds[is_input].sum())
     exchange = float(seconds[is_transfer].sum())

@@ -6,6 +6,7 @@ the gradient of its weights and the gradient of its inputs, which a first layer 
 attention each head of each example has its own products, which a framework calls as one batch.
 """
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -127,6 +128,7 @@ def product_operations(
     return operations
 
 
+@functools.lru_cache(maxsize=4096)  # layers of a model, and points of a sweep, repeat products
 def _matrix_product(product: Multiply, direction: str, batch_size: int, width: int) -> Operation:
     """Y = X W, dW = X' Y or dX = Y W', by direction.
 
