@@ -35,6 +35,7 @@ _PRESETS = {
     "Llama-3.1-8B": "llama3-8b",
     "Llama-3.1-70B": "llama3-70b",
     "Qwen3-32B": "qwen3-32b",
+    "Qwen3-235B": "qwen3-235b-a22b",
 }
 #: Columns that two deployments share if their devices are compared.
 _SETTING = ["model_path", "backend", "precision", "isl", "osl", "batch_size", "tp_size"]

@@ -346,7 +346,7 @@ def _read_points(words: Sequence[str]) -> list[Mapping[Any, Any]]:
             "add for example devices=8",
         )
     # The driver's default order is random.
-    table = step_inputs.points_from_words(["sweep.order=given", *driver_words])
+    table = step_inputs.points_from_words(["sweep.order=given", *driver_words], is_measured=False)
     rows = [_with_following_prompt(row, driver_words) for row in table.to_dict("records")]
     return [
         {**row, "precision": precision, "devices": devices, "parallel": parallel}

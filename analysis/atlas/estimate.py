@@ -22,6 +22,7 @@ from typing import Any
 
 from analysis.atlas import Atlas, TimingGroup, load, make_operation
 from analysis.atlas.changes import HardwareChange, speedup_draws
+from analysis.atlas.kernels import experts
 from analysis.atlas.memory import device_memory_bytes, memory_bytes, memory_reason
 from analysis.atlas.parallel import (
     COMMUNICATION,
@@ -43,6 +44,7 @@ from analysis.lazy import np
 from paradnn.core.errors import InsufficientData
 from paradnn.core.layers import COMPUTE_BYTES, Costs, sum_costs
 from paradnn.families import Model, optimizer_slots
+from paradnn.families.attention import GATED_LAYERS
 from paradnn.families.operations import Operation, RepeatedOperation, product_operations
 
 #: Draws of a sum.
@@ -64,6 +66,8 @@ _BACKWARD_SHARE = 2 / 3
 #: of their logarithm.
 LAUNCH_SECONDS = 1e-5
 _LAUNCH_SPREAD = 0.5
+#: Exponent of the power law of the loads of experts, the timed one that is closest to real loads.
+_EXPERT_SKEW = 1.2
 #: Name of the part of a step in which kernels wait for their launch.
 LAUNCHES = "launches"
 #: Numbers of devices that are proposed to share a step that exceeds the memory of one.
@@ -151,12 +155,14 @@ class _Phase:
         other_bytes: Bytes that it moves beyond these.
         costs: Its costs.
         messages: Sums over all devices.
+        tokens: Tokens that a mixture of experts routes; 0 without one.
     """
 
     products: Sequence[RepeatedOperation]
     other_bytes: float
     costs: Costs
     messages: Sequence[Message] = ()
+    tokens: int = 0
 
 
 @dataclass(frozen=True)
@@ -224,6 +230,11 @@ class _Question:
     def is_fc_training(self) -> bool:
         """Whether this is a step of the kind that was published as a whole."""
         return self.model.name == "fc" and self.mode == "train"
+
+    @property
+    def routes_tokens(self) -> bool:
+        """Whether this is a generation in which tokens choose among experts."""
+        return self.mode == "generate" and getattr(self.model, "experts", 1) > 1
 
     @property
     def is_eager(self) -> bool:
@@ -485,6 +496,8 @@ def _estimate_from_kernels(question: _Question) -> StepTimeEstimate:
             question.device_batch,
             question.tensor_devices,
         )
+        if phase.tokens:
+            parts.append(_experts_part(question, phase.tokens))
         if collectives is not None:
             parts += communication_parts(collectives, phase.messages, question.devices)
         estimates.append(_sum_estimate(question, parts))
@@ -499,6 +512,35 @@ def _estimate_from_kernels(question: _Question) -> StepTimeEstimate:
             generated_tokens=int(question.row["generate.tokens"]),
         )
     return estimate
+
+
+def _experts_group(question: _Question) -> TimingGroup | None:
+    """The experts in the point's precision; in blocks of fp8 if fp8 as such was not timed."""
+    for precision in (question.precision, f"{question.precision}_block"):
+        group = question.atlas.find_group(question.device, "experts", precision, question.engine)
+        if group is not None:
+            return group
+    return None
+
+
+def _experts_part(question: _Question, tokens: int) -> StepPart:
+    """The experts of all layers over the tokens of a step, shared by the devices."""
+    group = _experts_group(question)
+    assert group is not None, "the caller checks this"
+    model = vars(question.model)
+    columns = experts(
+        tokens=tokens,
+        hidden=model["width"],
+        inner=model["feed_forward"],
+        chosen=model["active_experts"],
+        count=model["experts"],
+        tensor=question.tensor_devices,
+        parallel=1,
+        width=weight_bytes(group.precision),
+        skew=_EXPERT_SKEW,
+    )
+    operation = make_operation("experts", columns, f"power_law_{_EXPERT_SKEW:g}")
+    return StepPart("experts", group, [RepeatedOperation("", operation, model["layers"])])
 
 
 def _collective_group(question: _Question) -> TimingGroup | None:
@@ -575,7 +617,10 @@ def _phases(question: _Question) -> Iterator[_Phase]:
     else:
         phases = [model.layer_list()]
     product_mode = "train" if question.mode == "train" else "inference"
-    for layers in phases:
+    phase_tokens = [0] * len(phases)
+    if question.routes_tokens:
+        phase_tokens = [batch * prompt, batch]
+    for layers, tokens in zip(phases, phase_tokens, strict=True):
         own_layers = layers
         if question.tensor_devices > 1:
             own_layers = tensor_layers(layers, question.tensor_devices)
@@ -587,7 +632,14 @@ def _phases(question: _Question) -> Iterator[_Phase]:
             messages = tensor_messages(layers, batch, width, question.mode)
         elif question.parallel == "data" and question.mode == "train":
             messages = gradient_messages(costs.parameters, width)
-        yield _make_phase(question, operations, costs, messages)
+        phase = _make_phase(question, operations, costs, messages)
+        if tokens:
+            others = [layer for layer in own_layers if layer.name not in GATED_LAYERS]
+            operations = product_operations(others, batch, question.compute, product_mode)
+            other_costs = sum_costs(others, batch, question.compute, question.mode, slots=slots)
+            dense_phase = _make_phase(question, operations, other_costs, messages)
+            phase = replace(dense_phase, costs=costs, tokens=tokens)
+        yield phase
 
 
 def _make_phase(
@@ -765,6 +817,8 @@ def _unsupported_reason(question: _Question) -> str:
         return f"mode={question.mode} is unknown to this version"
     if question.mode == "generate" and not model.generates:
         return f"{model.name} cannot generate tokens; ask for mode=inference, or for gpt"
+    if question.routes_tokens and _experts_group(question) is None:
+        return f"no mixture of experts was timed in {question.precision} there"
     optimizer = get_text(row, "optimizer.name", "rmsprop")
     try:
         optimizer_slots(optimizer, 0.9)

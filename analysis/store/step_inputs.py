@@ -196,7 +196,9 @@ def _work(model: Model, **row: Any) -> tuple[float, ...]:
     return tuple(float(getattr(costs, name)) for name in WORK_METRICS)
 
 
-def points_from_words(words: Sequence[str], source: str = "ask") -> pd.DataFrame:
+def points_from_words(
+    words: Sequence[str], source: str = "ask", *, is_measured: bool = True
+) -> pd.DataFrame:
     """The points that words of a command line name, such as `model=fc model.nodes=32,64`.
 
     The driver's own grammar, presets and checks apply, so `experiment=paper_fc` works too.
@@ -204,6 +206,7 @@ def points_from_words(words: Sequence[str], source: str = "ask") -> pd.DataFrame
     Args:
         words: The overrides.
         source: The command or option that an error names.
+        is_measured: Whether ParaDnn must be able to measure the points, not only to predict them.
 
     Returns:
         A row of keys per point, with `family`.
@@ -214,7 +217,7 @@ def points_from_words(words: Sequence[str], source: str = "ask") -> pd.DataFrame
     from paradnn.cli.overrides import is_input_error, one_line
 
     try:
-        rows = _compose_rows(words)
+        rows = _compose_rows(words, is_measured=is_measured)
     except Exception as error:
         if is_input_error(error):
             raise ParadnnError(f"{source}: {one_line(error, words)}") from None
@@ -226,7 +229,7 @@ def points_from_words(words: Sequence[str], source: str = "ask") -> pd.DataFrame
     return points.drop_duplicates(ignore_index=True)
 
 
-def _compose_rows(words: Sequence[str]) -> list[dict[str, str]]:
+def _compose_rows(words: Sequence[str], *, is_measured: bool) -> list[dict[str, str]]:
     """Compose the points of a command line as the driver does."""
     from hydra import compose, initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
@@ -252,4 +255,5 @@ def _compose_rows(words: Sequence[str]) -> list[dict[str, str]]:
     with initialize_config_dir(str(CONFIG), **VERSION_BASE):
         master = compose("config", overrides=fixed, return_hydra_config=True)
         plan = expand(GlobalHydra.instance().config_loader(), master, axes, {})
-        return [point_params(read_point(config)) for config in plan.configs()]
+        points = [read_point(config, is_measured=is_measured) for config in plan.configs()]
+        return [point_params(point) for point in points]

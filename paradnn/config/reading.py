@@ -21,13 +21,17 @@ from paradnn.core.workload import (
 from paradnn.families import FAMILIES
 
 
-def read_point(config: Mapping[str, Any]) -> Point:
+def read_point(config: Mapping[str, Any], *, is_measured: bool = True) -> Point:
     """Return the point that a composed configuration describes, in canonical form.
+
+    Args:
+        config: The configuration.
+        is_measured: Whether the point must be one that ParaDnn can measure, not only predict.
 
     Raises:
         ConfigError: A value is invalid, or two values contradict each other; names the first.
     """
-    return canonical_point(parse_point(config))
+    return canonical_point(parse_point(config), is_measured=is_measured)
 
 
 def parse_point(config: Mapping[str, Any]) -> Point:
@@ -57,14 +61,20 @@ def parse_point(config: Mapping[str, Any]) -> Point:
     return point
 
 
-def canonical_point(point: Point) -> Point:
+def canonical_point(point: Point, *, is_measured: bool = True) -> Point:
     """Return a parsed point in canonical form: equal measurements become equal points.
+
+    Args:
+        point: The point.
+        is_measured: As for `read_point`.
 
     Raises:
         ConfigError: Two values of the point contradict each other.
     """
     rules = point.workload.role(PointRules)
     point = point.model.canonical_point(rules.canonical(point))
+    if is_measured:
+        point.model.check_measurable(point)
     rules = point.workload.role(PointRules)
     _check_input(point)
     memory_bytes(point.measure.memory_limit, "measure.memory_limit")

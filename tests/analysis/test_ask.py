@@ -403,3 +403,85 @@ def test_more_memory_holds_a_larger_model(asked: Asked) -> None:
     assert larger["device_memory_bytes"] == 4 * plain["device_memory_bytes"]
     assert plain["seconds"] is None
     assert larger["seconds"] > 0
+
+
+MIXTURE = {
+    "name": "llama",
+    "layers": 32,
+    "width": 4096,
+    "heads": 32,
+    "key_heads": 8,
+    "feed_forward": 14336,
+    "sequence_length": 4096,
+    "vocab_size": 32000,
+    "experts": 8,
+    "active_experts": 2,
+}
+
+
+def mixture_row(**changes: Any) -> dict[str, Any]:
+    sizes = {f"model.{key}": value for key, value in MIXTURE.items() if key != "name"}
+    return llama_row(**{name: changes.pop(name, value) for name, value in sizes.items()}, **changes)
+
+
+def test_a_token_of_a_mixture_reads_the_weights_of_the_chosen_experts() -> None:
+    """Weights are read at 4.8 TB/s at most, and at no less than a third of that."""
+    expert_bytes = 32 * 3 * 4096 * 14336 * 2
+
+    one = estimate_step_time(mixture_row(batch_size=1), "H200")
+    many = estimate_step_time(mixture_row(batch_size=64), "H200")
+
+    for estimate, chosen in ((one, 2), (many, 8)):
+        assert estimate.seconds is not None
+        least = chosen * expert_bytes / 4.8e12
+        assert least < estimate.parts["experts"] * estimate.seconds < 3 * least
+    assert one.memory_bytes == pytest.approx(2 * 46.7e9, rel=0.02)
+
+
+def test_a_dense_model_of_all_experts_is_slower_than_the_mixture() -> None:
+    mixture = estimate_step_time(mixture_row(batch_size=1), "H200")
+    dense_row = mixture_row(batch_size=1, **{"model.experts": 1, "model.feed_forward": 8 * 14336})
+    dense = estimate_step_time(dense_row, "H200")
+
+    assert mixture.seconds is not None
+    assert dense.seconds is not None
+    assert 1.5 < dense.seconds / mixture.seconds < 4
+
+
+def test_devices_share_each_expert() -> None:
+    one = estimate_step_time(mixture_row(batch_size=32), "H200")
+    four = estimate_step_time(mixture_row(batch_size=32, devices=4, parallel="tensor"), "H200")
+
+    assert one.seconds is not None
+    assert four.seconds is not None
+    ratio = one.parts["experts"] * one.seconds / (four.parts["experts"] * four.seconds)
+    assert 2 < ratio < 5
+
+
+def test_mixtures_need_timed_experts() -> None:
+    estimate = estimate_step_time(mixture_row(precision="int8_wo"), "A100")
+
+    assert estimate.seconds is None
+    assert "no mixture of experts was timed in int8_wo there" in estimate.why
+
+
+def test_a_mixture_is_asked_by_its_name(asked: Asked) -> None:
+    words = "--device H200 model=mixtral-8x7b mode=generate precision=bfloat16 batch_size=1,16"
+
+    rows = asked(words)["rows"]
+
+    assert [row["batch_size"] for row in rows] == [1, 16]
+    assert rows[0]["seconds"] < rows[1]["seconds"]
+
+
+def test_eight_bit_caches_move_half_the_bytes() -> None:
+    """At 30,000 positions the cache is read at the speed of memory."""
+    long = {"batch_size": 8, "generate.prompt": 30_000, "devices": 4, "parallel": "tensor"}
+
+    wide = estimate_step_time(llama_row(**long), "H200")
+    narrow = estimate_step_time(llama_row(**long, precision="fp8"), "H200")
+
+    assert wide.seconds is not None
+    assert narrow.seconds is not None
+    ratio = wide.parts["attention"] * wide.seconds / (narrow.parts["attention"] * narrow.seconds)
+    assert 1.1 < ratio < 2.5

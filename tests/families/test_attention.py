@@ -202,3 +202,26 @@ def test_stored_runs_have_the_costs_of_their_points() -> None:
     assert analytic_costs(frame).iloc[0].to_dict() == {
         name: getattr(step(), name) for name in WORK_METRICS
     }
+
+
+def test_a_token_of_a_mixture_by_hand() -> None:
+    """Four experts, two per token: one layer of width 4 and 6 hidden units, without tied tables."""
+    model = {"name": "llama", "layers": 1, "width": 4, "heads": 2, "key_heads": 1}
+    model |= {"feed_forward": 6, "sequence_length": 9, "vocab_size": 11}
+    mixture = model | {"experts": 4, "active_experts": 2}
+    expert = 3 * 4 * 6
+    router = 4 * 4
+
+    plain = {batch: step(model, batch_size=batch) for batch in (1, 2, 3)}
+    routed = {batch: step(mixture, batch_size=batch) for batch in (1, 2, 3)}
+
+    added = {batch: routed[batch].parameters - plain[batch].parameters for batch in plain}
+    assert set(added.values()) == {3 * expert + router}
+    for batch in (1, 2, 3):
+        macs = routed[batch].forward_flops - plain[batch].forward_flops
+        assert macs == 2 * batch * (expert + router)
+        chosen = min(4, 2 * batch)
+        # One more expert reads and writes the tensors of an expert: 4 + 12 and 12 + 4 elements.
+        activations = batch * (4 + 12 + 12 + 4 + 4 + 4)
+        moved = routed[batch].bytes_per_step - plain[batch].bytes_per_step
+        assert moved == 4 * ((chosen - 1) * expert + router + activations)
