@@ -113,8 +113,11 @@ class UpgradeChoice:
         if low > 1 or high < 1:
             head = f"{better.name} would help {subject} more than {other.name}"
         else:
+            share = (self.log_ratios.mean(axis=0) > 0).mean()
+            probability = max(share, 1 - share)
             head = (
-                f"It is undecided whether {better.name} or {other.name} would help {subject} more"
+                f"It is undecided whether {better.name} or {other.name} would help {subject} more "
+                f"({better.name} with a probability of {probability:.0%})"
             )
         gain = format_with_interval(shown, _times)
         sentence = f"{head}: {better.name} makes them {gain} as fast as {other.name}"

@@ -5,8 +5,9 @@ the products follow from the layers, with exact shapes. The two products of an a
 kernel if the device ran such a kernel. The rest of the step's traffic moves at the speed of
 elementwise kernels, or of memory-bound products.
 
-Kernels were timed alone, so the sum excludes what a framework adds between them, except the launches
-of eager execution. All operations are drawn jointly, so that the interval of a sum includes the
+Kernels were timed alone, so the sum excludes what a framework adds between them. Two exceptions are
+the launches of eager execution, and the time in which a serving engine schedules requests between
+two tokens. All operations are drawn jointly, so that the interval of a sum includes the
 errors that its operations share. Several devices also exchange messages
 (`analysis.atlas.parallel`).
 """
@@ -70,6 +71,15 @@ _LAUNCH_SPREAD = 0.5
 _EXPERT_SKEW = 1.2
 #: Name of the part of a step in which kernels wait for their launch.
 LAUNCHES = "launches"
+#: Engines that schedule requests on the host between two tokens.
+_SERVING_ENGINES = ("vLLM", "SGLang", "TensorRT-LLM")
+#: Seconds of the host per token and per request of it, and the standard deviation of the logarithm
+#: of their sum (docs/validation/atlas.md).
+_HOST_SECONDS = 8.5e-4
+_HOST_SECONDS_PER_REQUEST = 1.7e-5
+_HOST_SPREAD = 0.7
+#: Name of the part of a token in which the host of a serving engine schedules requests.
+SCHEDULING = "scheduling"
 #: Numbers of devices that are proposed to share a step that exceeds the memory of one.
 _DEVICE_COUNTS = (2, 4, 8)
 #: Parts of a step below this share are not worth mentioning.
@@ -105,7 +115,7 @@ class StepTimeEstimate:
         prompt_tokens: Tokens of the prompt of a generation.
         generated_tokens: Tokens that a generation adds.
         precision: Precision of the point.
-        operations: Operations of a step, or of a token; eager execution launches each one.
+        operations: Operations of a step, or of a token, each of which eager execution launches.
         eager_seconds: Seconds of the step if each operation is launched separately; None if
             unknown.
         devices: Number of devices.
@@ -148,7 +158,7 @@ class StepTimeEstimate:
 
 @dataclass(frozen=True)
 class _Phase:
-    """Work of one device in a step, or in one of the two phases of a generation.
+    """What one device does in a step, or in one of the two phases of a generation.
 
     Attributes:
         products: Products and convolutions.
@@ -500,7 +510,11 @@ def _estimate_from_kernels(question: _Question) -> StepTimeEstimate:
             parts.append(_experts_part(question, phase.tokens))
         if collectives is not None:
             parts += communication_parts(collectives, phase.messages, question.devices)
-        estimates.append(_sum_estimate(question, parts))
+        is_token = question.mode == "generate" and phase is question.phases[-1]
+        requests = 0
+        if is_token and parts[0].group.engine in _SERVING_ENGINES:
+            requests = question.batch
+        estimates.append(_sum_estimate(question, parts, requests))
     estimate = estimates[-1]
     if question.model.is_counted:
         estimate = replace(estimate, extrapolated=(_TRACED_NOTE, *estimate.extrapolated))
@@ -719,9 +733,21 @@ def interval_of_draws(
     return float(np.median(total)), float(low), float(high)
 
 
-def _sum_estimate(question: _Question, parts: Sequence[StepPart]) -> StepTimeEstimate:
-    """The sum of all parts with its interval, sources and caveats."""
+def _sum_estimate(
+    question: _Question, parts: Sequence[StepPart], requests: int = 0
+) -> StepTimeEstimate:
+    """The sum of all parts with its interval, sources and caveats.
+
+    Args:
+        question: The point.
+        parts: The parts of its step.
+        requests: Requests that a serving engine schedules before each token; 0 without an engine.
+    """
     kernel_total, part_seconds = sum_parts(parts, question.change)
+    host_seconds = _host_draws(requests)
+    if requests:
+        kernel_total = kernel_total + host_seconds
+        part_seconds[SCHEDULING] = float(np.median(host_seconds))
     is_whole_step = parts[0].name == "whole step"
     operations = sum(entry.count for part in parts for entry in part.operations)
     # Other timings include what a framework needs to start a step.
@@ -754,7 +780,7 @@ def _sum_estimate(question: _Question, parts: Sequence[StepPart]) -> StepTimeEst
     speedups: dict[str, Any] = {}
     if question.change.label and total is kernel_total:
         # Equal draws, so that the ratio is free of the errors that both share.
-        ratios = sum_parts(parts)[0] / total
+        ratios = (sum_parts(parts)[0] + host_seconds) / total
         ends = np.quantile(ratios, (0.5, 0.025, 0.975))
         names = ("change_speedup", "change_speedup_low", "change_speedup_high")
         speedups = dict(zip(names, map(float, ends), strict=True))
@@ -787,6 +813,15 @@ def _sum_estimate(question: _Question, parts: Sequence[StepPart]) -> StepTimeEst
     )
 
 
+def _host_draws(requests: int) -> np.ndarray:
+    """Draw the time in which a serving engine schedules requests; 0 for no requests."""
+    if not requests:
+        return np.zeros(_DRAWS)
+    random = np.random.default_rng(4)
+    seconds = _HOST_SECONDS + _HOST_SECONDS_PER_REQUEST * requests
+    return np.asarray(seconds * np.exp(_HOST_SPREAD * random.standard_normal(_DRAWS)))
+
+
 def _launch_draws(operations: float) -> np.ndarray:
     """Draw the time in which a framework without graphs launches all operations of a step.
 
@@ -805,7 +840,7 @@ def _floor_note(operations: float) -> str:
 
 
 def _unsupported_reason(question: _Question) -> str:
-    """Return why no atlas can answer; empty if one can."""
+    """Why no atlas can answer; empty if it can."""
     row = question.row
     model = question.model
     timed_kernels = ("gemm", "conv2d", "elementwise")

@@ -485,3 +485,18 @@ def test_eight_bit_caches_move_half_the_bytes() -> None:
     assert narrow.seconds is not None
     ratio = wide.parts["attention"] * wide.seconds / (narrow.parts["attention"] * narrow.seconds)
     assert 1.1 < ratio < 2.5
+
+
+def test_scheduling_grows_with_the_requests_of_a_serving_engine() -> None:
+    few, many = (
+        estimate_step_time(llama_row(batch_size=batch, devices=8, parallel="tensor"), "H200")
+        for batch in (1, 256)
+    )
+
+    assert few.seconds is not None
+    assert many.seconds is not None
+    scheduling = [each.parts["scheduling"] * each.seconds for each in (few, many)]
+    assert 2e-4 < scheduling[0] < 2e-3
+    assert scheduling[1] - scheduling[0] > 255 * 5e-6
+    inference = llama_row(mode="inference", batch_size=1, **{"model.sequence_length": 128})
+    assert "scheduling" not in estimate_step_time(inference, "H200").parts
