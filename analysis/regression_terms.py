@@ -2,32 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from analysis.columns import as_numbers
 from analysis.lazy import np, pd
 from paradnn.core.errors import ConfigError
+from paradnn.statistics.estimate import LEVEL
 
 _PREFERRED_BASE = "float32"
 
 
-def format_weight(term: str, row: pd.Series, metric: str = "the metric") -> str:
-    """Format a weight with its interval, such as "model.nodes +0.47 (+0.41 to +0.52)".
+def format_weight(term: str, row: pd.Series) -> str:
+    """Format the effect of a term, such as "batch_size: 1.3x per doubling (...), weight +0.47 (...)".
 
     Args:
         term: Name of the term.
-        row: Its `weight`, `low`, `high` and `doubling`. The effect of a doubling is appended unless
-            it is missing, as it is where not both sides are logarithms.
-        metric: What a doubling multiplies.
+        row: Its `weight`, `low`, `high`, and the columns of `doublings`.
     """
     digits = 2 if abs(row["weight"]) >= 0.1 else 3
     value, low, high = (f"{row[name]:+.{digits}f}" for name in ("weight", "low", "high"))
-    text = f"{term} {value} ({low} to {high})"
-    if pd.notna(row["doubling"]):
-        factor = f"{row['doubling']:.2f}"
-        text += f", doubling it multiplies {metric} by {factor}"
-    return text
+    weight = f"{value} ({low} to {high})"
+    if pd.isna(row["doubling"]):
+        return f"{term} {weight}"
+    return f"{term}: {format_doubling(row)}, weight {weight}"
+
+
+def format_doubling(row: pd.Series) -> str:
+    """Format the effect of a doubling, such as "1.36x per doubling (95% CI 1.2x to 1.54x)"."""
+    value, low, high = (f"{row[f'doubling{end}']:.3g}x" for end in ("", "_low", "_high"))
+    return f"{value} per doubling ({LEVEL:.0%} CI {low} to {high})"
+
+
+def doublings(weights: pd.DataFrame, logarithmic: Collection[str]) -> pd.DataFrame:
+    """Return by what doubling a hyperparameter multiplies the metric, with its interval.
+
+    Args:
+        weights: The weights of a regression on logarithms, natural on both sides or binary on both.
+        logarithmic: The terms that are logarithms.
+
+    Returns:
+        The columns `doubling`, `doubling_low` and `doubling_high`, a row per weight; NaN for other
+        terms.
+    """
+    slope = weights["slope"].where(weights.index.isin(list(logarithmic)))
+    ends = {"doubling": slope}
+    for end in ("low", "high"):
+        ends[f"doubling_{end}"] = slope * weights[end] / weights["weight"]
+    return 2 ** pd.DataFrame(ends)
 
 
 def encode(

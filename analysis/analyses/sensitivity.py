@@ -22,7 +22,7 @@ share of the time that each of them limits (see `whatif`), and the hyperparamete
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
@@ -46,7 +46,14 @@ from analysis.lazy import drawing, np, pd, stats
 from analysis.options import Options, column_option, metric_option, option, unit_option
 from analysis.point_work import fit_work, limits_of_points, measured_work
 from analysis.registry import SectionSpec, analysis
-from analysis.regression_terms import encode, format_weight, logarithms, takes_logarithm
+from analysis.regression_terms import (
+    doublings,
+    encode,
+    format_doubling,
+    format_weight,
+    logarithms,
+    takes_logarithm,
+)
 from analysis.result import AnalysisAnswer, Highlight, Paragraph, Result, pooled_within
 from analysis.roofs import find_roofs
 from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneous, units
@@ -116,8 +123,8 @@ class Fit(GroupKey):
     Attributes:
         regression: The regression itself.
         weights: The weights of the regression, the largest first. Further columns are
-            `p_adjusted`, for the number of terms; `doubling`, the factor by which doubling the
-            hyperparameter multiplies the metric (NaN unless both are logarithms); and `verdict`:
+            `p_adjusted`, for the number of terms; those of `doublings`, also of a fit without
+            logarithms (NaN for a text or a metric that is not positive); and `verdict`:
             "depends", "values differ" (but no slope is shown), "not shown", and "undecided
             (sessions)" or "undecided (order)" if these alone widen the interval to include 0.
         constant: The value of every column without variation.
@@ -398,14 +405,14 @@ def _headline(fits: Sequence[Fit], metric: str) -> Highlight | None:
     term, rivals = strongest
     row = fit.weights.loc[term]
     most = "" if rivals else "most "
-    sentence = (
-        f"{label(metric)} of {fit.family} depends {most}on {label(term)}, "
-        f"weight {row['weight']:+.2f} (95% CI {row['low']:+.2f} to {row['high']:+.2f}) "
-        f"over {counted(fit.regression.rows, 'point')}"
-    )
+    sentence = f"{label(metric)} of {fit.family} depends {most}on {label(term)}"
     if pd.notna(row["doubling"]):
-        factor = f"{row['doubling']:.2f}"
-        sentence += f"; doubling it multiplies it by {factor}"
+        sentence += f": {format_doubling(row)}, weight {row['weight']:+.2f}"
+    else:
+        sentence += (
+            f", weight {row['weight']:+.2f} (95% CI {row['low']:+.2f} to {row['high']:+.2f})"
+        )
+    sentence += f", over {counted(fit.regression.rows, 'point')}"
     if rivals:
         sentence += f"; {' or '.join(map(label, rivals))} may weigh as much"
     sentence += "."
@@ -437,25 +444,26 @@ def _fit(
     levels = shared_levels(rows, options.unit)
     when = measurement_times(measured, rows["point_id"])
     priors = scatter_priors(classify_devices(measured))
+    numeric = [name for name in varying if takes_logarithm(rows[name])]
     regression, weights = _regress(
         design=design,
         values=values,
         log=log,
+        numeric=numeric,
         levels=levels,
         unit=options.unit,
         when=when,
         priors=priors,
     )
     constant |= {name: f"{value:g} in total" for name, value in regression.constant.items()}
-    logarithmic = [name for name in varying if log and takes_logarithm(rows[name])]
-    weights = _with_verdicts(weights, logarithmic)
+    weights = _with_verdicts(weights)
     interactions = None
     if options.interactions:
         interactions = fit_interactions(
             design,
             values,
             owners={term: _hyperparameter(term) for term in map(str, design)},
-            logarithmic=logarithmic,
+            logarithmic=numeric if log else [],
             is_log=log,
             levels=None if options.unit == "point" else levels,
             when=when,
@@ -586,6 +594,7 @@ def _regress(
     design: pd.DataFrame,
     values: np.ndarray,
     log: bool,
+    numeric: Collection[str],
     levels: Levels,
     unit: Unit,
     when: MeasurementTimes | None,
@@ -596,8 +605,19 @@ def _regress(
     The test is always on logarithms if the values are positive: there, a factor per doubling is a
     line.
 
+    Args:
+        design: The terms.
+        values: The metric.
+        log: Whether the terms are logarithms, and those of the values are to be fitted.
+        numeric: The terms that are numbers, which have logarithms.
+        levels: The levels that points share.
+        unit: What the points are a sample of.
+        when: When the points were measured.
+        priors: Priors of the scatter.
+
     Returns:
-        The regression, and its weights with the p of the test.
+        The regression, and its weights with the test's `p`, `excludes_zero` (whether the interval
+        of the tested slope does), and the columns of `doublings`.
     """
     options: dict[str, Any] = {
         "by_value": unit == "crossed",
@@ -607,27 +627,44 @@ def _regress(
     }
     if log:
         regression = regress(design, values, np.log, **options)
-        return regression, regression.weights
+        return regression, _with_test(regression, regression.weights, numeric)
     regression = regress(design, values, **options)
     if not (values > 0).all():
-        return regression, regression.weights
-    log_design = design.apply(lambda column: np.log(column) if (column > 0).all() else column)
-    p_values = regress(log_design, values, np.log, **options).weights["p"]
-    terms = regression.weights.index
-    return regression, regression.weights.assign(p=p_values.reindex(terms).fillna(1.0))
+        return regression, _with_test(regression, regression.weights, [])
+    is_positive = (design > 0).all()
+    log_design = design.apply(
+        lambda column: np.log(column) if is_positive[str(column.name)] else column
+    )
+    tested = regress(log_design, values, np.log, **options).weights
+    doubled = [name for name in numeric if is_positive.get(name, False)]
+    return regression, _with_test(regression, tested, doubled)
 
 
-def _with_verdicts(weights: pd.DataFrame, logarithmic: Sequence[str]) -> pd.DataFrame:
-    """Return `Fit.weights`, the largest first.
+def _with_test(
+    regression: Regression, tested: pd.DataFrame, logarithmic: Collection[str]
+) -> pd.DataFrame:
+    """Return the weights of a regression with the test of `_regress`.
 
     Args:
-        weights: The weights of a regression.
-        logarithmic: The terms that are logarithms, as the metric is.
+        regression: The regression.
+        tested: The weights of the regression that tests each term.
+        logarithmic: The terms of that regression that are logarithms, as its values are.
     """
+    tested = tested.join(doublings(tested, logarithmic)).reindex(regression.weights.index)
+    weights = regression.weights.assign(
+        p=tested["p"].fillna(1.0), excludes_zero=tested["low"] * tested["high"] > 0
+    )
+    for place, name in enumerate(("doubling", "doubling_low", "doubling_high")):
+        weights.insert(3 + place, name, tested[name])
+    return weights
+
+
+def _with_verdicts(weights: pd.DataFrame) -> pd.DataFrame:
+    """Return `Fit.weights`, the largest first, from the weights of `_regress`."""
     weights = weights.sort_values("weight", key=lambda column: -column.abs(), kind="stable")
     p_slope = adjust_p_values(weights["p"].to_numpy())
     p_values_differ = adjust_p_values(weights["p_given"].to_numpy())
-    excludes_zero = (weights["low"] * weights["high"] > 0).to_numpy()
+    excludes_zero = weights["excludes_zero"].to_numpy()
     weights["p_adjusted"] = p_slope
     weights["verdict"] = np.select(
         [
@@ -639,8 +676,7 @@ def _with_verdicts(weights: pd.DataFrame, logarithmic: Sequence[str]) -> pd.Data
         ["depends", "undecided (sessions)", "undecided (order)", "values differ"],
         "not shown",
     )
-    weights["doubling"] = (2 ** weights["slope"]).where(weights.index.isin(logarithmic))
-    return weights.drop(columns=["p_given", "limit"])
+    return weights.drop(columns=["p_given", "limit", "excludes_zero"])
 
 
 def _describe_scope(group: FamilyGroup, metric: str, regression: Regression) -> str:

@@ -22,7 +22,7 @@ from analysis.options import color_option, column_option, option
 from analysis.pairing import pair, require_like_sessions
 from analysis.point_names import with_point_names
 from analysis.registry import analysis
-from analysis.regression_terms import encode, format_weight
+from analysis.regression_terms import doublings, encode, format_weight
 from analysis.result import AnalysisAnswer, Result
 from analysis.sides import (
     PairedOptions,
@@ -54,7 +54,7 @@ _MAXIMUM_PANELS = 6
 #: Minimum number of values of a hyperparameter for separate effects in addition to the slope.
 _MINIMUM_VALUES = 3
 #: Columns of the regression that a report shows.
-_WEIGHT_COLUMNS = ("weight", "low", "high", "p", "doubling")
+_WEIGHT_COLUMNS = ("weight", "low", "high", "p", "doubling", "doubling_low", "doubling_high")
 #: Range of x (largest / smallest) above which the axis is logarithmic.
 _LOG_AXIS_RANGE = 20
 
@@ -98,8 +98,7 @@ class SpeedupFit(NamedTuple):
         `doubling` is the factor by which doubling a hyperparameter multiplies the speedup.
         """
         weights = self.regression.weights.sort_values("weight", key=lambda column: -column.abs())
-        is_logarithm = weights.index.isin(self.logarithms)
-        return weights.assign(doubling=(2 ** weights["slope"]).where(is_logarithm))
+        return weights.join(doublings(weights, self.logarithms))
 
 
 class Speedup(NamedTuple):
@@ -247,11 +246,8 @@ def _describe_fit(fit: SpeedupFit) -> str:
     is_shown = adjust_p_values(weights["p"].to_numpy()) <= 1 - LEVEL
     parts = []
     if is_shown.any():
-        texts = [
-            format_weight(str(term), row, "the speedup")
-            for term, row in weights[is_shown].iterrows()
-        ]
-        parts.append(f"standardized weights on log speedup: {'; '.join(texts)}")
+        texts = [format_weight(str(term), row) for term, row in weights[is_shown].iterrows()]
+        parts.append(f"the speedup depends on {'; '.join(texts)}")
     others = list(weights.index[~is_shown])
     if others:
         parts.append(

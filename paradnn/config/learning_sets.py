@@ -8,6 +8,7 @@ pixels, pixels, channels) and classes (examples,).
 from __future__ import annotations
 
 import hashlib
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -230,13 +231,19 @@ class NpzFile(_ReadFromFiles):
 
 
 @dataclass(frozen=True)
-class Mnist(NpzFile):
-    """MNIST in Keras' file."""
+class Mnist(_ReadFromFiles):
+    """MNIST in Keras' file or in its original four."""
 
-    name: str = option("mnist", "MNIST from Keras' mnist.npz", choices=("mnist",))
+    name: str = option(
+        "mnist", "MNIST from Keras' mnist.npz or its original files", choices=("mnist",)
+    )
+    path: str | None = option(
+        None, "Keras' mnist.npz, or the folder of train-images-idx3-ubyte.gz and the other three"
+    )
 
     def arrays(self) -> Mapping[str, np.ndarray]:
-        arrays = super().arrays()
+        path = Path(self.path or "")
+        arrays = _idx_arrays(path) if path.is_dir() else _npz_arrays(path)
         if arrays["training"].shape != (60_000, 28, 28, 1):
             raise DataError(f"{self.path}: is not MNIST; choose data=npz for other files")
         return arrays
@@ -256,6 +263,44 @@ class PictureFolder(_ReadFromFiles):
 
     def arrays(self) -> Mapping[str, np.ndarray]:
         return _folder_arrays(Path(self.path or ""), self.size)
+
+
+@cache
+def _idx_arrays(folder: Path) -> Mapping[str, np.ndarray]:
+    """Return the set in the four files in which MNIST is published; raises DataError."""
+    return {
+        "training": _read_idx(folder, "train-images", dimensions=3)[..., None],
+        "training_classes": _read_idx(folder, "train-labels", dimensions=1),
+        "heldout": _read_idx(folder, "t10k-images", dimensions=3)[..., None],
+        "heldout_classes": _read_idx(folder, "t10k-labels", dimensions=1),
+    }
+
+
+def _read_idx(folder: Path, name: str, dimensions: int) -> np.ndarray:
+    """Return the bytes of an IDX file, compressed or not, as an array.
+
+    The format is two zero bytes, the type (8: unsigned byte), the number of dimensions, the size of
+    each as a big-endian 32-bit number, then the values (http://yann.lecun.com/exdb/mnist/).
+    """
+    import gzip
+
+    import numpy as np
+
+    stem = f"{name}-idx{dimensions}-ubyte"
+    file = next((path for path in (folder / stem, folder / f"{stem}.gz") if path.exists()), None)
+    if file is None:
+        raise DataError(f"{folder}: has no {stem} or {stem}.gz; put the four files of MNIST there")
+    try:
+        content = file.read_bytes()
+        if file.suffix == ".gz":
+            content = gzip.decompress(content)
+    except (OSError, EOFError) as error:
+        raise DataError(f"{file}: cannot be read ({error}); download it again") from None
+    sizes = [int.from_bytes(content[4 * axis :][:4], "big") for axis in range(1, dimensions + 1)]
+    values = np.frombuffer(content, np.uint8)[4 * (1 + dimensions) :]
+    if content[:4] != bytes([0, 0, 8, dimensions]) or math.prod(sizes) != len(values):
+        raise DataError(f"{file}: is damaged or no IDX file of bytes; download it again")
+    return values.reshape(sizes)
 
 
 @cache

@@ -60,7 +60,7 @@ def test_the_command_reports_share_mean_and_the_effect_of_doubling() -> None:
     assert "A is faster on 25 of 25 points (100%)." in result.text()
     assert "For other models like these 4x (95% CI " in result.text()
     assert ", with 5 models as a sample." in result.text()
-    assert "doubling it multiplies the speedup by 1.41" in result.text()
+    assert "model.layers: 1.41x per doubling (95% CI 1.41x to 1.41x), weight +1.00" in result.text()
     assert "Intervals of single ratios: 25 from the prior of process scatter" in result.text()
     assert len(result.table) == 25
     assert "precision" not in result.table, "says the same in every row"

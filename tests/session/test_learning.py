@@ -76,6 +76,30 @@ def test_examples_from_a_file_are_a_dataset_in_mlflow(store: Store, tmp_path: Pa
     assert [(tag.key, tag.value) for tag in logged.tags] == [("mlflow.data.context", "training")]
 
 
+def test_a_training_starts_from_the_weights_of_another(store: Store, tmp_path: Path) -> None:
+    sevens = tmp_path / "sevens.npz"
+    random = np.random.default_rng(0)
+    pictures = random.integers(0, 256, (20, 8, 8), dtype="uint8")
+    np.savez(sevens, x_train=pictures, y_train=np.arange(20) % 7, x_test=pictures, y_test=[0] * 20)
+    other_head = ["model.output_size=7", "data=npz", f"data.path={sevens}", "batch_size=4"]
+
+    succeeded([*LEARN, f"learn.save={tmp_path / 'weights'}"], store)
+    [first] = store.runs()
+    [weights] = (tmp_path / "weights").iterdir()
+    again = [*LEARN, f"learn.start={weights}", "learn.epochs=1", "seed=1"]
+    same_digits = run(again, store)
+    run([*LEARN, *other_head, f"learn.start={weights}", "learn.epochs=1"], store)
+
+    assert first["saved_weights"] == str(weights)
+    assert "target reached in at most" in same_digits.stdout, "in the first epoch"
+    starts = [tags["start_weights"] for tags in store.runs() if "start_weights" in tags]
+    # The hidden layer has a kernel and a bias, and so has the output, which has another size.
+    assert sorted(starts) == [
+        f"2 of 4 variables from {weights}",
+        f"4 of 4 variables from {weights}",
+    ]
+
+
 @pytest.fixture
 def short_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the time limit expire at the first check after a second epoch.

@@ -1,5 +1,6 @@
 """Training to a target with a plain NumPy model: its data sets, epochs and checkpoints."""
 
+import gzip
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +29,7 @@ from paradnn.worker.measure import NotFinite
 from paradnn.workloads.learn import Epoch
 from paradnn.workloads.learn.checkpoint import Checkpoint
 from paradnn.workloads.learn.training import Learner
+from paradnn.workloads.learn.weights import save_weights, start_from
 
 FEATURES = 8
 CLASSES = 4
@@ -180,6 +182,100 @@ def test_cifar_is_read_from_its_files(tmp_path: Path) -> None:
     (tmp_path / "test.bin").write_bytes(b"short")
     with pytest.raises(DataError, match=r"test\.bin: is damaged, or not a binary file of CIFAR"):
         Cifar100(path=str(tmp_path)).arrays()
+
+
+def idx(values: np.ndarray) -> bytes:
+    """Return the bytes of an array in MNIST's own format."""
+    sizes = b"".join(size.to_bytes(4, "big") for size in values.shape)
+    return bytes([0, 0, 8, values.ndim]) + sizes + values.tobytes()
+
+
+def mnist_folder(folder: Path, pictures: np.ndarray) -> Path:
+    """Write MNIST's four files, two of them compressed. All pictures have the class 3."""
+    heldout = pictures[:10]
+    files = {
+        "train-images-idx3-ubyte.gz": gzip.compress(idx(pictures), compresslevel=1),
+        "train-labels-idx1-ubyte": idx(np.full(len(pictures), 3, "uint8")),
+        "t10k-images-idx3-ubyte": idx(heldout),
+        "t10k-labels-idx1-ubyte.gz": gzip.compress(idx(np.full(len(heldout), 3, "uint8"))),
+    }
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    return folder
+
+
+def test_mnist_is_read_from_its_own_files(tmp_path: Path) -> None:
+    pictures = np.zeros((60_000, 28, 28), "uint8")
+    pictures[5, 2, 7] = 200
+    data = Mnist(path=str(mnist_folder(tmp_path, pictures)))
+
+    arrays = data.arrays()
+
+    assert data.sizes == (60_000, 10, 4)
+    assert np.argwhere(arrays["training"]).tolist() == [[5, 2, 7, 0]]
+    assert np.argwhere(arrays["heldout"]).tolist() == [[5, 2, 7, 0]]
+    assert set(arrays["heldout_classes"]) == {3}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        pytest.param("t10k-images-idx3-ubyte", None, "has no t10k-images-idx3-ubyte", id="missing"),
+        pytest.param("t10k-images-idx3-ubyte", b"no idx", "is damaged or no IDX", id="other"),
+        pytest.param("train-labels-idx1-ubyte", idx(np.zeros(9))[:-1], "is damaged", id="cut"),
+        pytest.param("train-images-idx3-ubyte.gz", b"x", "cannot be read", id="no-gzip"),
+    ],
+)
+def test_a_folder_without_mnists_files_is_rejected(
+    name: str, content: bytes | None, reason: str, tmp_path: Path
+) -> None:
+    folder = mnist_folder(tmp_path, np.zeros((20, 28, 28), "uint8"))
+    (folder / name).unlink()
+    if content is not None:
+        (folder / name).write_bytes(content)
+
+    with pytest.raises(DataError, match=reason):
+        Mnist(path=str(folder)).arrays()
+
+
+def test_a_model_with_another_head_starts_from_saved_weights(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "weights.npz"
+    body, head, steps = np.arange(6.0), np.ones((6, 2)), np.array(9)
+    save_weights(path, ["body", "head"], [body, head, steps])
+    fresh = [np.zeros((6, 3), "float32"), np.zeros(6, "float32"), np.array(0)]
+
+    values, count = start_from(path, ["head", "body"], fresh)
+
+    assert count == 1
+    assert [value.tolist() for value in values] == [fresh[0].tolist(), body.tolist(), 0]
+    assert values[1].dtype == np.float32
+    assert [entry.name for entry in path.parent.iterdir()] == ["weights.npz"]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        pytest.param(None, r"cannot be read \(No such file or directory\)", id="missing"),
+        pytest.param(b"no zip", "is no file of weights", id="no-zip"),
+        pytest.param(b"", "is no file of weights", id="empty"),
+    ],
+)
+def test_a_file_without_weights_is_rejected(
+    content: bytes | None, reason: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "weights.npz"
+    if content is not None:
+        path.write_bytes(content)
+
+    with pytest.raises(UnavailableError, match=rf"weights\.npz: {reason}.*learn\.start"):
+        start_from(path, ["kernel"], [np.zeros(2)])
+
+
+def test_weights_of_another_model_are_rejected(tmp_path: Path) -> None:
+    save_weights(tmp_path / "weights.npz", ["kernel"], [np.zeros((4, 4))])
+
+    with pytest.raises(UnavailableError, match="has no variable with the name and shape"):
+        start_from(tmp_path / "weights.npz", ["kernel", "bias"], [np.zeros(4), np.zeros((4, 4))])
 
 
 def test_a_set_is_written_once_and_fitted_to_the_model(tmp_path: Path) -> None:

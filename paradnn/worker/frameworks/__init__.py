@@ -92,6 +92,10 @@ class Step:
         """NumPy copies of all variables: those of the model, then those of the optimizer."""
         raise NotImplementedError
 
+    def model_variables(self, model: Any) -> list[Any]:
+        """The variables of the step's model, in the order of `values()`."""
+        return list(model.variables)
+
     def assign(self, values: Sequence[Any]) -> None:
         """Assign values in the order of `values()`."""
         for variable, value in zip(self._variables, values, strict=True):

@@ -230,6 +230,9 @@ class JaxStep(Step):
         # Copies, because the next step overwrites these arrays in place.
         return [np.array(value) for group in self._state for value in group]
 
+    def model_variables(self, model: Any) -> list[Any]:
+        return [*model.trainable_variables, *model.non_trainable_variables]
+
     def assign(self, values: Sequence[Any]) -> None:
         variables = [variable for group in self._variables for variable in group]
         for variable, value in zip(variables, values, strict=True):

@@ -9,8 +9,10 @@ import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from paradnn.config.identity import point_id
 from paradnn.config.learning_sets import DIGEST_TAG, SETS, Pictures, set_digest, set_file
 from paradnn.config.rules import PointRules
 from paradnn.core.channel import plain_fields
@@ -56,6 +58,8 @@ class Learn(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, Pha
     added_defaults: ClassVar[Mapping[str, Any]] = {
         "learn.schedule": "constant",
         "learn.warmup_epochs": 0,
+        "learn.start": None,
+        "learn.save": None,
     }
 
     metric: str = option(
@@ -83,6 +87,13 @@ class Learn(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, Pha
     )
     warmup_epochs: int = option(
         0, "epochs in which the learning rate rises to optimizer.learning_rate", low=0
+    )
+    start: str | None = option(
+        None,
+        "file of weights that learn.save wrote, to start from: variables of equal name and shape",
+    )
+    save: str | None = option(
+        None, "folder for the weights at the end, a file MODEL-IDENTIFIER.npz per point"
     )
 
     def check_model(self, model: Model) -> None:
@@ -132,7 +143,16 @@ class Learn(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, Pha
 
     def request_fields(self, point: Point) -> dict[str, Any]:
         assert isinstance(point.data, Pictures)
-        return {"learning_set": str(set_file(point.data))}
+        fields = {"learning_set": str(set_file(point.data))}
+        if self.start is not None:
+            fields["start_weights"] = str(Path(self.start).absolute())
+        if self.save is not None:
+            fields["saved_weights"] = str(self._saved_file(point))
+        return fields
+
+    def _saved_file(self, point: Point) -> Path:
+        assert self.save is not None
+        return Path(self.save).absolute() / f"{point.model.name}-{point_id(point)}.npz"
 
     def progress_text(self, news: WorkloadMessage) -> str:
         assert isinstance(news, Epoch)
@@ -222,6 +242,11 @@ class Learn(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, Pha
                 tags[DIGEST_TAG] = set_digest(data)
         if resumed:
             tags["resumed_after_epoch"] = ", ".join(resumed)
+        starts = {epoch.start for result in measured.results for epoch in _epochs(result)} - {""}
+        if starts:
+            tags["start_weights"] = ", ".join(sorted(starts))
+        if self.save is not None and self._saved_file(measured.point).is_file():
+            tags["saved_weights"] = str(self._saved_file(measured.point))
         return tags
 
     def artifacts(self, measured: Measured, title: str) -> dict[str, Any]:

@@ -22,6 +22,7 @@ class Epoch(WorkloadMessage):
         accuracy: Accuracy over all held-out examples.
         joules: Energy of what counts; None if nothing counts it.
         resumed: Whether it is the first epoch after an interruption.
+        start: The weights with which the training began; empty if they were random.
     """
 
     wire_name: ClassVar[str] = "epoch"
@@ -36,6 +37,7 @@ class Epoch(WorkloadMessage):
     accuracy: float
     joules: float | None
     resumed: bool = False
+    start: str = ""
 
 
 def last_epoch(epochs: Sequence[Epoch], target: float, max_epochs: int, epochs_after: int) -> int:

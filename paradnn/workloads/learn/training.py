@@ -7,6 +7,7 @@ the same path as real ones, and the variables of the model are reset.
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -21,6 +22,7 @@ from paradnn.worker.point import PointRun, TimedSteps
 from paradnn.worker.step import prepare_step, product_flops, synthetic_batch
 from paradnn.workloads.learn.checkpoint import Checkpoint
 from paradnn.workloads.learn.messages import Epoch, last_epoch
+from paradnn.workloads.learn.weights import save_weights, start_from
 
 #: Inputs and targets.
 Batch = tuple[list[np.ndarray], list[np.ndarray]]
@@ -46,13 +48,19 @@ class Learner:
         examples: The set, as `fit_examples` returns it.
         point: The request.
         synthetic: A batch with meaningless values, for compiling.
+        names: The names of the model's variables, in the order of `Step.values`.
 
     Attributes:
         steps: Number of steps of an epoch.
     """
 
     def __init__(
-        self, step: Step, examples: Arrays, point: Mapping[str, Any], synthetic: Batch
+        self,
+        step: Step,
+        examples: Arrays,
+        point: Mapping[str, Any],
+        synthetic: Batch,
+        names: Sequence[str] = (),
     ) -> None:
         self._step = step
         self._examples = examples
@@ -61,7 +69,13 @@ class Learner:
         self._settings = point["learn"]
         self._evaluation_batch = min(_EVALUATION_BATCH, len(examples["heldout"]))
         self._checkpoint = Checkpoint(point.get("checkpoint"))
+        self._names = names
         self._initial_values = step.values()
+        self._start = ""
+        if point.get("start_weights"):
+            path = Path(point["start_weights"])
+            self._initial_values, count = start_from(path, names, self._initial_values)
+            self._start = f"{count} of {len(names)} variables from {path}"
         self.steps = len(examples["training"]) // point["batch_size"]
 
     def run(self, steps: int) -> float | None:
@@ -115,6 +129,8 @@ class Learner:
             if not math.isfinite(epoch.train_loss):
                 raise NotFinite(f"the loss is {epoch.train_loss} at the end of epoch {len(epochs)}")
             self._checkpoint.save(epochs, self._step.values)
+        if self._point.get("saved_weights"):
+            save_weights(Path(self._point["saved_weights"]), self._names, self._step.values())
         self._check_reached(epochs)
 
     def _last_epoch(self, epochs: Sequence[Epoch]) -> int:
@@ -167,6 +183,7 @@ class Learner:
             accuracy=accuracy,
             joules=joules,
             resumed=is_resumed,
+            start=self._start,
         )
 
 
@@ -183,7 +200,8 @@ def measure_training(run: PointRun) -> None:
     with phases("input"):
         examples = fit_examples(arrays, workload.inputs[0].shape)
         synthetic = synthetic_batch(workload, point["batch_size"], point["seed"])
-        learner = Learner(step, examples, point, synthetic)
+        names = [variable.path for variable in step.model_variables(workload.model)]
+        learner = Learner(step, examples, point, synthetic, names)
     with phases("compile"):
         compilation, _ = compile_steps(cast("Step", learner))
         products = product_flops(step)
