@@ -102,6 +102,16 @@ def test_no_file_is_unpickled(path: Path) -> None:
         assert keywords.get("weights_only", "True") == "True"
 
 
+def test_no_module_imports_internals_of_hydra() -> None:
+    internal = {
+        module
+        for module, path in CODE.items()
+        if any(name.startswith("hydra._internal") for name in imported_names(path))
+    }
+
+    assert internal == set()
+
+
 #: Imports groups of modules one after the other. Prints the modules that are loaded after each
 #: group, and the entries of `__all__` that do not exist.
 IMPORTER = """

@@ -11,11 +11,11 @@ import re
 import sys
 import traceback
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import yaml
-from hydra._internal.utils import get_args_parser
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, Override
 from hydra.core.plugins import Plugins
@@ -26,6 +26,7 @@ from omegaconf.errors import OmegaConfBaseException
 from paradnn.cli.help import known_keys
 from paradnn.cli.parser import split_quoted
 from paradnn.config.groups import group_names, option_content, option_names
+from paradnn.config.hydra_releases import INFO_TOPICS
 from paradnn.config.paths import CONFIG
 from paradnn.config.tags import KEY as TAGS_KEY
 from paradnn.core.errors import ConfigError, ParadnnError
@@ -65,6 +66,37 @@ _NO_SUCH_OPTION = re.compile(
 )
 
 _parser = cache(OverridesParser.create)
+
+
+@dataclass(frozen=True)
+class _HydraOption:
+    """An option of Hydra's command line.
+
+    Attributes:
+        takes_value: whether a value follows it.
+        choices: the values that it takes; empty for any text.
+        default: the value if none follows; None if a value is required.
+    """
+
+    takes_value: bool = False
+    choices: tuple[str, ...] = ()
+    default: str | None = None
+
+
+_FLAG = _HydraOption()
+_WITH_TEXT = _HydraOption(takes_value=True)
+_CFG = _HydraOption(takes_value=True, choices=("job", "hydra", "all"))
+_INFO = _HydraOption(takes_value=True, choices=INFO_TOPICS, default="all")
+#: https://hydra.cc/docs/advanced/hydra-command-line-flags. Hydra has no public function that lists
+#: them; a test compares them with --hydra-help.
+HYDRA_OPTIONS = {
+    **dict.fromkeys(("--help", "-h", "--hydra-help", "--version", "--resolve"), _FLAG),
+    **dict.fromkeys(("--run", "-r", "--multirun", "-m", "--shell-completion", "-sc"), _FLAG),
+    **dict.fromkeys(("--cfg", "-c"), _CFG),
+    **dict.fromkeys(("--info", "-i"), _INFO),
+    **dict.fromkeys(("--package", "-p", "--experimental-rerun"), _WITH_TEXT),
+    **dict.fromkeys(sorted(_FOLDER_OPTIONS), _WITH_TEXT),
+}
 
 
 def split_overrides(arguments: Sequence[str]) -> list[str]:
@@ -209,9 +241,6 @@ def _split_options(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     Raises:
         ParadnnError: An option is unknown, or its value is missing or is not one of its choices.
     """
-    known = {
-        name: action for action in get_args_parser()._actions for name in action.option_strings
-    }
     options: list[str] = []
     overrides: list[str] = []
     rest = list(arguments)
@@ -221,28 +250,28 @@ def _split_options(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
             overrides.append(word)
             continue
         name, equals, value = word.partition("=")
-        if name not in known:
+        option = HYDRA_OPTIONS.get(name)
+        if option is None:
             following = rest[0] if rest else ""
-            raise _no_such_flag(name, value or following, list(known))
-        action = known[name]
-        if action.nargs == 0:
+            raise _no_such_flag(name, value or following)
+        if not option.takes_value:
             options.append(word)
             continue
         if not equals and rest and "=" not in rest[0] and not rest[0].startswith("-"):
             value = rest.pop(0)
-        if not value and action.nargs == "?":
-            value = str(action.const)
-        choices = [str(choice) for choice in action.choices or ()]
-        remedy = f"choose one of {', '.join(choices)}" if choices else f"write {name} VALUE"
+        value = value or option.default or ""
+        remedy = f"write {name} VALUE"
+        if option.choices:
+            remedy = f"choose one of {', '.join(option.choices)}"
         if not value:
             raise ParadnnError(f"{name}: needs a value; {remedy}")
-        if choices and value not in choices:
+        if option.choices and value not in option.choices:
             raise ConfigError(name, value, "no such choice", remedy)
         options += [name, value]
     return options, overrides
 
 
-def _no_such_flag(name: str, value: str, known: Sequence[str]) -> ParadnnError:
+def _no_such_flag(name: str, value: str) -> ParadnnError:
     """The error of an unknown option, which may be a key with dashes."""
     key = name.lstrip("-")
     keys = known_keys()
@@ -252,7 +281,8 @@ def _no_such_flag(name: str, value: str, known: Sequence[str]) -> ParadnnError:
     hint = ""
     if name.startswith("--"):
         # Every short option is similar to any other.
-        hint = did_you_mean(name, [flag for flag in known if flag.startswith("--")])
+        long_options = [option for option in HYDRA_OPTIONS if option.startswith("--")]
+        hint = did_you_mean(name, long_options)
     hint = hint or did_you_mean(key, keys)
     return ParadnnError(
         f"{name}: no such option; {hint}"

@@ -18,9 +18,19 @@ def _release(package: str) -> tuple[int, int]:
 VERSION_BASE: dict[str, Any] = {"version_base": "1.3"}
 #: Parameters with which Hydra's ConfigStore replaces an entry; 1.3 does so without any.
 REPLACE: dict[str, Any] = {}
+#: Topics of Hydra's option --info.
+INFO_TOPICS: tuple[str, ...] = (
+    "all",
+    "config",
+    "defaults",
+    "defaults-tree",
+    "plugins",
+    "searchpath",
+)
 if _release("hydra-core") >= (1, 4):
     VERSION_BASE = {}
     REPLACE = {"replace": True}
+    INFO_TOPICS = ("all", "aliases", *INFO_TOPICS[1:])
 
 
 def register_resolver(name: str, resolver: Callable[..., Any]) -> None:

@@ -1,11 +1,13 @@
 """Hydra's own options and override functions work as Hydra's documentation says."""
 
 import csv
+import re
 from pathlib import Path
 
 import pytest
 import yaml
 
+from paradnn.cli.overrides import HYDRA_OPTIONS
 from tests.conftest import TINY, Store, run, succeeded
 
 
@@ -92,3 +94,15 @@ def test_info_describes_the_composition_and_measures_nothing(
     assert done.returncode == 0
     assert heading in done.stdout + done.stderr
     assert not list(tmp_path.iterdir()), "no store was made"
+
+
+def test_the_known_options_are_those_of_the_installed_hydra(tmp_path: Path) -> None:
+    page = succeeded(["paradnn.train", "--hydra-help"], Store(tmp_path)).stdout
+
+    listed = re.findall(r"^(-[-\w]+(?:,-[-\w]+)*) : (.*)$", page, re.MULTILINE)
+    choices = {}
+    for names, text in listed:
+        values = re.search(r"\[(\w+(?:\|[\w-]+)+)\]", text)
+        for name in names.split(","):
+            choices[name] = tuple(values[1].split("|")) if values else ()
+    assert choices == {name: option.choices for name, option in HYDRA_OPTIONS.items()}
