@@ -1,9 +1,12 @@
 """Count instructions, cache misses or allocations, which other processes do not disturb.
 
-Instructions come from the processor's counters (`perf stat`) if the kernel gives them, else from a
-simulation (`valgrind --tool=callgrind`). Simulated cache misses and heap use always come from
-valgrind. Children and threads count too. Hash seeds are fixed, and so is the layout of the address
-space.
+Instructions come from the processor's counters (`perf stat`) if the kernel gives them, else from
+valgrind's cachegrind. Simulated cache misses and heap use always come from valgrind. Children and
+threads count too. Hash seeds are fixed, and so is the layout of the address space.
+
+Under cachegrind a forked child starts with the counts of its parent, so what came before the fork
+would count twice. Commands that fork without starting another program are therefore counted by
+callgrind, which takes twice as long: it writes and clears its counts before each fork.
 
 What is not counted: work of a GPU, waiting, and the kernel's own instructions. A program that runs
 for a fixed time, or that compiles code in background threads, has no repeatable count.
@@ -30,13 +33,17 @@ QUANTITIES = {
     "cache-misses": "simulated last-level cache misses",
     "memory": "bytes of heap at the peak",
 }
-#: Callgrind's events whose sum is the number of misses of the last-level cache.
+#: Events of valgrind's cache simulation whose sum is the number of misses of the last-level cache.
 _CACHE_MISSES = ("ILmr", "DLmr", "DLmw")
-#: Variables that make two runs of the same program execute the same instructions. Python's own
+#: Variables that make two runs of the same program execute the same instructions. Without cached
+#: bytecode, Python would compile each module again, and a comment would count. Python's own
 #: allocator would hide allocations from DHAT.
-_FIXED = {"PYTHONHASHSEED": "0"}
+_FIXED = {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": ""}
 _FIXED_FOR_MEMORY = {**_FIXED, "PYTHONMALLOC": "malloc"}
+#: Functions of the C library that fork.
+_FORKS = ("fork", "__libc_fork", "_Fork")
 _PEAK = re.compile(r"At t-gmax: ([\d,]+) bytes")
+_PROCESS = re.compile(r"==(\d+)== Command: (.*)\n==\d+== Parent PID: (\d+)")
 _ALLOCATIONS = re.compile(r"Total: +[\d,]+ bytes in ([\d,]+) blocks")
 
 
@@ -47,11 +54,13 @@ class Count:
     Attributes:
         value: The number of the quantity.
         allocations: Number of heap allocations, if memory was counted.
+        counts_twice: Whether the value includes a parent's work again for each forked child.
         failure: Why the run failed; None if it succeeded.
     """
 
     value: float = 0.0
     allocations: int | None = None
+    counts_twice: bool = False
     failure: str | None = None
 
 
@@ -60,7 +69,7 @@ class Counter:
 
     Args:
         quantity: A key of `QUANTITIES`.
-        program: perf, callgrind or dhat; None for the one that suits the quantity here.
+        program: perf, cachegrind, callgrind or dhat; None for the one that suits the quantity here.
 
     Raises:
         ConfigError: Nothing on this machine can count the quantity.
@@ -88,12 +97,32 @@ class Counter:
         Returns:
             The count.
         """
-        with Scratch() as scratch, tempfile.TemporaryFile() as errors:
+        with Scratch() as scratch:
             folder = profile or scratch
-            words = [*self._prefix(folder), *command_line(command.text, command.folder)]
-            fixed = _FIXED_FOR_MEMORY if self.quantity == "memory" else _FIXED
+            failure = self._run(self._prefix(folder), command, protocol, guard)
+            if failure:
+                return Count(failure=f"{failure}, under {self.program}")
+            return self._read(folder)
+
+    def warm_up(self, command: Command, protocol: CommandProtocol, guard: ProcessGuard) -> None:
+        """Run a command once without counting, so that it fills caches such as Python's bytecode.
+
+        A failure is ignored, because the first counted run reports it.
+        """
+        self._run([], command, protocol, guard)
+
+    def _run(
+        self,
+        prefix: Sequence[str],
+        command: Command,
+        protocol: CommandProtocol,
+        guard: ProcessGuard,
+    ) -> str | None:
+        """Run a command after the words that count it, and return why it failed."""
+        fixed = _FIXED_FOR_MEMORY if self.quantity == "memory" else _FIXED
+        with tempfile.TemporaryFile() as errors:
             with guard.running(
-                words,
+                [*prefix, *command_line(command.text, command.folder)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
@@ -104,12 +133,8 @@ class Counter:
                     code = process.wait(protocol.timeout)
                 except subprocess.TimeoutExpired:
                     kill_group(process.pid)
-                    failure = f"took longer than {protocol.timeout:g} s under {self.program}"
-                    return Count(failure=failure)
-            failure_text = failure_reason(code, protocol.exit_codes, errors)
-            if failure_text:
-                return Count(failure=f"{failure_text}, under {self.program}")
-            return self._read(folder)
+                    return f"took longer than {protocol.timeout:g} s"
+            return failure_reason(code, protocol.exit_codes, errors)
 
     def _prefix(self, folder: Path) -> list[str]:
         """Return the words before the command."""
@@ -121,12 +146,15 @@ class Counter:
         if self.program == "dhat":
             return [*valgrind, "--tool=dhat", f"--dhat-out-file={folder}/dhat.%p"]
         simulates_caches = "yes" if self.quantity == "cache-misses" else "no"
-        return [
+        words = [
             *valgrind,
-            "--tool=callgrind",
-            f"--callgrind-out-file={folder}/callgrind.%p",
+            f"--tool={self.program}",
+            f"--{self.program}-out-file={folder}/counts.%p",
             f"--cache-sim={simulates_caches}",
         ]
+        if self.program == "callgrind":
+            words += [f"--dump-before={function}" for function in _FORKS]
+        return words
 
     def _read(self, folder: Path) -> Count:
         """Read the files that the program wrote."""
@@ -135,26 +163,27 @@ class Counter:
             if value is None:
                 return Count(failure="perf counted no instructions")
             return Count(value)
+        logs = [path.read_text(errors="replace") for path in sorted(folder.glob("log.*"))]
         if self.program == "dhat":
-            logs = [path.read_text(errors="replace") for path in sorted(folder.glob("log.*"))]
             peaks = _numbers(_PEAK, logs)
             if not peaks:
                 return Count(failure="valgrind wrote no summary of the heap")
             # Processes may reach their peaks at different times: the largest one counts.
             return Count(float(max(peaks)), allocations=sum(_numbers(_ALLOCATIONS, logs)))
-        totals = [_totals(path) for path in sorted(folder.glob("callgrind.*"))]
+        totals = [_totals(path) for path in sorted(folder.glob("counts.*"))]
         if not totals:
             return Count(failure="valgrind wrote no counts")
         events = _CACHE_MISSES if self.quantity == "cache-misses" else ("Ir",)
-        return Count(float(sum(total.get(event, 0) for total in totals for event in events)))
+        value = float(sum(total.get(event, 0) for total in totals for event in events))
+        return Count(value, counts_twice=self.program == "cachegrind" and _has_fork(logs))
 
 
 def _find_program(quantity: str) -> str:
-    """Return the program that counts a quantity: perf, callgrind or dhat."""
+    """Return the program that counts a quantity: perf, cachegrind or dhat."""
     if quantity == "instructions" and _has_instruction_counter():
         return "perf"
     if shutil.which("valgrind"):
-        return "dhat" if quantity == "memory" else "callgrind"
+        return "dhat" if quantity == "memory" else "cachegrind"
     if quantity == "instructions":
         reason = "the kernel gives no instruction counter to perf, and valgrind is not installed"
     else:
@@ -192,6 +221,16 @@ def _perf_value(text: str) -> float | None:
     return None
 
 
+def _has_fork(logs: Sequence[str]) -> bool:
+    """Return whether a process runs the same command as its parent, which a fork leaves it."""
+    processes = {}
+    for log in logs:
+        match = _PROCESS.search(log)
+        if match:
+            processes[match[1]] = (match[2], match[3])
+    return any(processes.get(parent, ("",))[0] == command for command, parent in processes.values())
+
+
 def _numbers(pattern: "re.Pattern[str]", texts: Sequence[str]) -> list[int]:
     """Return the number that a pattern finds in each text that has one."""
     found = [pattern.search(text) for text in texts]
@@ -199,13 +238,13 @@ def _numbers(pattern: "re.Pattern[str]", texts: Sequence[str]) -> list[int]:
 
 
 def _totals(path: Path) -> dict[str, int]:
-    """Return event -> total of a file of callgrind."""
+    """Return event -> total of a file of cachegrind or callgrind."""
     events: list[str] = []
     totals: list[int] = []
     with path.open(errors="replace") as lines:
         for line in lines:
             if line.startswith("events:"):
                 events = line.split()[1:]
-            elif line.startswith("totals:"):
+            elif line.startswith(("summary:", "totals:")):
                 totals = [int(word) for word in line.split()[1:]]
     return dict(zip(events, totals, strict=False))

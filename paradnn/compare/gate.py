@@ -209,7 +209,8 @@ def _judge_count(count: CountComparison, most: float) -> _Verdict:
     return _Verdict(
         Gate.UNDECIDED,
         f"undecided: whether it takes {limit} more {count.quantity} is within the scatter of the "
-        f"counts ({count.basis()})",
+        f"counts ({count.basis()}); if idle threads cause it, put env OMP_NUM_THREADS=1 before the "
+        "command",
     )
 
 

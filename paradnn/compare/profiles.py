@@ -203,7 +203,7 @@ def _native_profile(
     with Scratch() as folder:
         if counter.count(command, protocol, guard, profile=folder).failure:
             return None
-        for path in sorted(folder.glob("callgrind.*")):
+        for path in sorted(folder.glob("counts.*")):
             with path.open(errors="replace") as lines:
                 graph.add_file(iter(lines))
     return WorkProfile("instructions", graph.own, graph.stacks(), is_reconstructed=True)

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -26,6 +27,16 @@ from tests.compare.conftest import Call, commit
 needs_valgrind = pytest.mark.skipif(not shutil.which("valgrind"), reason="needs valgrind")
 COUNT = ["--count", "instructions", "--fail-on", "count"]
 PROGRAM = ["--", "sh", "program.sh"]
+
+#: Works, and then forks children that do nothing.
+FORKS = """
+import os, sys
+sum(range(300_000))
+for _ in range(int(sys.argv[1])):
+    if os.fork() == 0:
+        os._exit(0)
+    os.wait()
+"""
 
 PYTHON_PROGRAM = """
 class Work:
@@ -135,7 +146,7 @@ def test_a_head_that_fails_is_a_regression(repository: Path, call: Call) -> None
     plant(repository, "seq 1 30\n", 'test -z "$LD_PRELOAD" && seq 1 30\n')
     outcome = call(gate.main, ["--base", "main", *COUNT, *PROGRAM])
     assert outcome.code == 1
-    assert "FAILED: the working tree failed: exit code 1, under callgrind" in outcome.output
+    assert "FAILED: the working tree failed: exit code 1, under cachegrind" in outcome.output
 
 
 @needs_valgrind
@@ -145,7 +156,7 @@ def test_a_base_that_fails_under_the_counter_leaves_the_gate_undecided(
     plant(repository, 'test -z "$LD_PRELOAD" && seq 1 30\n', "seq 1 30\n")
     outcome = call(gate.main, ["--base", "main", *COUNT, *PROGRAM])
     assert outcome.code == 3
-    assert "undecided: main failed: exit code 1, under callgrind" in outcome.output
+    assert "undecided: main failed: exit code 1, under cachegrind" in outcome.output
 
 
 @needs_valgrind
@@ -154,6 +165,45 @@ def test_counted_runs_are_prepared_too(repository: Path, call: Call) -> None:
     outcome = call(gate.main, ["--base", "main", *COUNT, "--prepare", "touch input", *PROGRAM])
     assert outcome.code == 1
     assert "REGRESSED: more than 1% more instructions" in outcome.output
+
+
+@needs_valgrind
+def test_a_forked_child_does_not_count_the_work_before_the_fork() -> None:
+    commands = [
+        Command(forks, shlex.join([sys.executable, "-S", "-c", FORKS, forks]))
+        for forks in ("0", "2")
+    ]
+    counts = {}
+    with ProcessGuard() as guard:
+        for program in ("cachegrind", "callgrind"):
+            counter = Counter("instructions", program=program)
+            counts[program] = [
+                counter.count(command, CommandProtocol(), guard) for command in commands
+            ]
+    assert [count.counts_twice for count in counts["cachegrind"]] == [False, True]
+    alone, with_forks = (count.value for count in counts["callgrind"])
+    assert with_forks / alone == pytest.approx(1, abs=0.05)
+
+
+@needs_valgrind
+def test_counted_python_programs_import_compiled_modules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    counter = Counter("instructions", program="cachegrind")
+    protocol = CommandProtocol()
+    values = []
+    for name, comment in (("head", "#" * 300_000), ("base", "")):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "work.py").write_text(f"def work():\n    pass\n{comment}\n")
+        code = f"import sys; sys.path.insert(0, {str(folder)!r}); import work"
+        command = Command(name, shlex.join([sys.executable, "-S", "-c", code]))
+        with ProcessGuard() as guard:
+            counter.warm_up(command, protocol, guard)
+            values.append(counter.count(command, protocol, guard).value)
+    # Compiling the comment takes more than 1% of all instructions.
+    assert values[0] / values[1] == pytest.approx(1, abs=0.002)
 
 
 @pytest.mark.parametrize(
