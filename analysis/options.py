@@ -83,6 +83,13 @@ class Argument(NamedTuple):
         """Whether the argument has no flag."""
         return bool(self.metadata.get("positional"))
 
+    @property
+    def shown(self) -> str:
+        """The name in messages: the flag, or what --help calls an argument without one."""
+        if self.is_positional:
+            return str(self.metadata.get("metavar") or self.name)
+        return self.flag
+
     def to_words(self, value: Any) -> list[str]:
         """Return a value as words of a command line; empty for the default."""
         if value is None or (value == self.default and not self.is_positional):

@@ -216,7 +216,7 @@ def _predict(
             atlas = own_atlas(kernels, device, point)
         except InsufficientData as problem:
             return *unknown, str(problem)
-    estimate = estimate_step_time(point, device, atlas=atlas)
+    estimate = estimate_step_time(point, device, atlas=atlas, option="--to")
     if estimate.seconds is None or estimate.low is None or estimate.high is None:
         return *unknown, estimate.why
     return estimate.seconds, estimate.low, estimate.high, ""

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -44,7 +43,7 @@ from analysis.lazy import np, pd
 from analysis.options import Selection
 from analysis.store.lazy_step_inputs import step_inputs
 from paradnn.cli.console import say
-from paradnn.cli.parser import Parser
+from paradnn.cli.parser import Parser, number
 from paradnn.cli.program import program
 from paradnn.config.price import load_prices, positive_price
 from paradnn.core.errors import ConfigError, InsufficientData
@@ -92,10 +91,18 @@ def make_parser() -> Parser:
         metavar="DEVICE=PER_HOUR",
         help="price of an hour of one device, or the name of a table in conf/price; repeatable",
     )
-    add("--tokens", type=_count, metavar="N", help="state time and cost of N tokens")
-    add("--examples", type=_count, metavar="N", help="state time and cost of N examples")
+    add("--tokens", type=number("--tokens"), metavar="N", help="state time and cost of N tokens")
     add(
-        "--epochs", type=_count, metavar="N", help="with --examples: the number of passes over them"
+        "--examples",
+        type=number("--examples"),
+        metavar="N",
+        help="state time and cost of N examples",
+    )
+    add(
+        "--epochs",
+        type=number("--epochs"),
+        metavar="N",
+        help="with --examples: the number of passes over them",
     )
     add(
         "--what-if",
@@ -128,18 +135,6 @@ def make_parser() -> Parser:
     )
     add("--all", action="store_true", help="print all rows, sources and caveats")
     return parser
-
-
-def _count(text: str) -> float:
-    """Read a positive number, such as 1e12.
-
-    Raises:
-        ValueError: It is not positive or not a number, which the parser reports.
-    """
-    number = float(text)
-    if not 0 < number < math.inf:
-        raise ValueError
-    return number
 
 
 @program

@@ -297,6 +297,7 @@ def estimate_step_time(
     version: str | None = None,
     atlas: Atlas | None = None,
     change: HardwareChange | None = None,
+    option: str = "--device",
 ) -> StepTimeEstimate:
     """Estimate the step time of a point on a device.
 
@@ -308,6 +309,7 @@ def estimate_step_time(
         version: Version of the engine; None for the newest.
         atlas: Timings to use; None for the atlas of the package.
         change: How the device is changed; None for the device as it is.
+        option: Option that names the device in messages.
 
     Returns:
         The estimate, or the reason why the time is not known.
@@ -331,7 +333,7 @@ def estimate_step_time(
         row=row,
         model=model_from_row(row, "model"),
         atlas=atlas,
-        device=atlas.device_name(name),
+        device=atlas.device_name(name, option),
         engine=engine,
         version=version,
         change=change or HardwareChange(),

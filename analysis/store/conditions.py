@@ -104,9 +104,10 @@ def parse_condition(text: str, option: str = "--where") -> Condition:
     """
     match = _CONDITION.fullmatch(text)
     if match is None:
-        raise ConfigError(
-            option, text, "is not a condition", f"write for example {option} 'model.nodes>=1024'"
-        )
+        example = "'model.nodes>=1024'"
+        if option.startswith("--"):
+            example = f"{option} {example}"
+        raise ConfigError(option, text, "is not a condition", f"write for example {example}")
     column, sign, value = match.groups()
     condition = Condition(column, sign, (value,))
     _check_order(condition, option)

@@ -294,22 +294,29 @@ def _check_options(override: Override) -> None:
     """Raise ConfigError if an override chooses an option that its group does not have."""
     group = override.key_or_group
     options = option_names(group)
-    if not options or override.is_delete():
+    if not options:
         return
+    if override.is_delete():
+        raise ParadnnError(
+            f"~{group}: a group cannot be removed; choose one of {', '.join(options)}"
+        )
+    typed = str(override.input_line).partition("=")[2]
     value: object = override.value()
     values: list[object] = [value]
     if isinstance(value, Glob):
         # Hydra needs its configuration loader for this; the options are known here already.
         values = [*value.filter(list(options))]
         if not values:
-            pattern = str(override.input_line).partition("=")[2]
             remedy = f"choose among {', '.join(options)}"
-            raise ConfigError(group, pattern, "matches no option", remedy)
+            raise ConfigError(group, typed, "matches no option", remedy)
     elif override.is_sweep_override():
         if override.is_discrete_sweep():
             values = list(itertools.islice(override.sweep_string_iterator(), _MAX_CHECKED))
         else:
             values = []
+    is_no_text = value is None or isinstance(value, int | float)
+    if is_no_text and typed not in options:
+        raise _no_such_option(group, typed, options)
     names = [name.strip("'\"") for name in values if isinstance(name, str)]
     wrong = [name for name in names if name and name not in options]
     if wrong:
@@ -357,6 +364,10 @@ def one_line(error: BaseException, arguments: Sequence[str] | None = None) -> st
         match = re.search(r"'(.*?)'\s", text, re.DOTALL)
         typed = match[1] if match else "a value"
         return f"{typed}: several values are a sweep; add -m, or write a list as key=[a,b]"
+    match = re.search(r"full_key: (\S+)", text)
+    if match and "nterpolation" in text:
+        reason = text.splitlines()[0]
+        return f"{match[1]}: {reason}; write a value, or ${{KEY}} with the name of a key"
     whole = f"{text} {error.__cause__ or ''}"
     return " ".join(whole.split())[:_MAX_ERROR] or type(error).__name__
 
@@ -384,10 +395,11 @@ def _no_such_key(key: str, arguments: Sequence[str]) -> str:
         described = f"whose keys are {keys}" if keys else "which has none"
         others = ", ".join(f"{group}={option}" for option in holders[:_MAX_NAMED])
         return f"no key of {group}={chosen}, {described}; it belongs to {others}"
-    # A known key without its group comes before a key with a similar spelling.
-    with_group = [known for known in known_keys() if known.rpartition(".")[2] == key]
-    if with_group:
-        hint = f"did you mean {with_group[0]}? "
+    # The beginning of a key, and a key without its group, come before a similar spelling.
+    related = [known for known in known_keys() if known.startswith(f"{key}_")]
+    related += [known for known in known_keys() if known.rpartition(".")[2] == key]
+    if related:
+        hint = f"did you mean {' or '.join(related[:2])}? "
     else:
         hint = did_you_mean(key, known_keys())
     return f"no such key; {hint}python -m paradnn.train --help lists them"

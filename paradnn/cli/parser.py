@@ -15,6 +15,8 @@ from paradnn.core.words import did_you_mean
 _INVALID_CHOICE = re.compile(
     r"(?:argument (\S+): )?invalid choice: (.*) \(choose from (.*)\)", re.DOTALL
 )
+_INVALID_NUMBER = re.compile(r"argument (\S+): invalid (int|float) value: '(.*)'", re.DOTALL)
+_NO_VALUE = re.compile(r"argument (\S+): expected (?:one|at least one) argument")
 _UNRECOGNIZED = re.compile(r"unrecognized arguments: (.*)", re.DOTALL)
 _MIN_SHARE = 0.0001
 
@@ -69,6 +71,15 @@ class Parser(argparse.ArgumentParser):
                 f"{invalid[1] or 'argument'}={value}: no such choice; "
                 f"{hint}choose one of {', '.join(known)}"
             )
+        invalid = _INVALID_NUMBER.fullmatch(message)
+        if invalid:
+            expected = "a whole number" if invalid[2] == "int" else "a number"
+            raise ParadnnError(
+                f"{invalid[1]}={invalid[3]}: expects {expected}; write for example {invalid[1]} 5"
+            )
+        missing = _NO_VALUE.fullmatch(message)
+        if missing:
+            message = f"{missing[1].partition('/')[0]}: needs a value"
         hint = ""
         unrecognized = _UNRECOGNIZED.fullmatch(message)
         if unrecognized and unrecognized[1].startswith("--"):

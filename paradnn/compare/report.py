@@ -118,7 +118,7 @@ def closing_lines(result: PairedResult, *, is_null: bool = False) -> list[str]:
         return [f"{duration}."]
     lines = [
         f"{duration}; four of five such comparisons would find a side that is "
-        f"{_percent(found.visible)} faster."
+        f"{_faster(found.visible)}."
     ]
     if is_null:
         lines += _null_lines(result, found.visible)
@@ -179,6 +179,13 @@ def _print_lines(lines: Sequence[str]) -> None:
 
 def _format_number(value: float) -> str:
     return f"{value:,.6g}"
+
+
+def _faster(share: float) -> str:
+    """A gain in speed: "2.5% faster", or "4.2 times as fast" from twice on."""
+    if share < 1:
+        return f"{_percent(share)} faster"
+    return f"{1 + share:.2g} times as fast"
 
 
 def _percent(share: float) -> str:

@@ -60,7 +60,7 @@ def cpu_quota_cores(root: Path = _ROOT) -> float | None:
         else:
             quota = _read(folder / "cpu.cfs_quota_us")
             period = _read(folder / "cpu.cfs_period_us")
-        if quota.isdigit() and period.isdigit():
+        if quota.isdigit() and period.isdigit() and int(period) > 0:
             quotas.append(int(quota) / int(period))
     return min(quotas, default=None)
 
@@ -119,7 +119,8 @@ def _hierarchy(controller: str, root: Path) -> _Hierarchy:
     names = ""
     path = ""
     for line in _read(root / "proc/self/cgroup").splitlines():
-        number, listed, group = line.split(":", 2)
+        number, _, rest = line.partition(":")
+        listed, _, group = rest.partition(":")
         if controller in listed.split(","):
             version = 1
             names = listed

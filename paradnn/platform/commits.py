@@ -100,13 +100,23 @@ def checkouts(
 def _add_worktree(tree: Path, reference: str) -> None:
     try:
         _git("worktree", "add", "--quiet", "--detach", "--", str(tree), reference)
-    except ParadnnError as error:
+    except _GitError as error:
+        remedy = "give a branch, tag or commit"
+        if _git("rev-parse", "--is-shallow-repository") == "true":
+            remedy += "; this clone is shallow: git fetch --unshallow gets the other commits"
         raise ConfigError(
-            "commit",
-            reference,
-            f"git does not find this commit ({error})",
-            "give a branch, tag or commit; a shallow clone has few (git fetch --unshallow)",
+            "commit", reference, f"git does not find this commit ({error.reason})", remedy
         ) from None
+    if (tree / ".gitmodules").exists():
+        _add_submodules(tree, reference)
+
+
+def _add_submodules(tree: Path, reference: str) -> None:
+    """Check out those submodules of a worktree that its repository has initialized."""
+    try:
+        _git("submodule", "update", "--quiet", "--recursive", folder=tree)
+    except _GitError as error:
+        print(f"{reference} is measured without its submodules ({error.reason})", file=sys.stderr)
 
 
 def _remove_worktree(tree: Path) -> None:
@@ -149,6 +159,14 @@ def commit_of(reference: str = WORKING_TREE, folder: Path | None = None) -> str:
     return _git("describe", "--always", "--abbrev=12", "--exclude=*", described, folder=folder)
 
 
+class _GitError(ParadnnError):
+    """A command of git failed; `reason` is the last line that it printed."""
+
+    def __init__(self, command: str, reason: str) -> None:
+        super().__init__(f"git {command} failed: {reason}; run this command in a git checkout")
+        self.reason = reason
+
+
 def _git(*words: str, folder: Path | None = None) -> str:
     try:
         done = subprocess.run(
@@ -163,9 +181,7 @@ def _git(*words: str, folder: Path | None = None) -> str:
     except FileNotFoundError:
         raise ParadnnError("git is not installed; install it, or compare two commands") from None
     if done.returncode:
-        raise ParadnnError(
-            f"git {words[0]} failed: {_last_line(done)}; run this command in a git checkout"
-        )
+        raise _GitError(words[0], _last_line(done))
     return done.stdout.strip()
 
 

@@ -270,8 +270,8 @@ def test_a_device_without_timings_is_scaled_from_the_most_similar_one() -> None:
     assert 1.3 < scaled.seconds / timed.seconds < 3.5
     assert scaled.high / scaled.low > 3.5
     assert scaled.extrapolated[0].startswith("A30 was not timed: the timings are those of ")
-    with pytest.raises(ConfigError, match="is not in the atlas"):
-        estimate_step_time(row, "TPU v4")
+    with pytest.raises(ConfigError, match=r"^--to=TPU v4: is not in the atlas"):
+        estimate_step_time(row, "TPU v4", option="--to")
 
 
 def test_time_that_is_not_the_devices_is_stated() -> None:
@@ -368,6 +368,7 @@ REJECTED = [
     ("--device H200", "names no point"),
     ("--device H200 model=gtp", "did you mean gpt"),
     ("--device H200 --price H200=-1 model=gpt", "is not a positive price"),
+    ("--device H200 --tokens ten model=gpt", "--tokens=ten: must be positive; write for example"),
     ("--device H20 model=gpt precision=bfloat16", "H20: is not in the atlas; did you mean H200"),
     ('--device "Intel(R) Xeon(R) Processor, 2 cores" model=gpt', "is not in the atlas"),
     ("--device H200 --engine vlm model=gpt", "--engine=vlm: is in no table; did you mean vLLM"),

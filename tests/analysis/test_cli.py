@@ -76,6 +76,8 @@ REJECTED = [
         "--where=model.layers=many: 'many' is not a value of model.layers",
     ),
     ("runs --where nonsense", "--where=nonsense: is not a condition; write for example"),
+    ("compare a b", "A=a: is not a condition; write for example 'model.nodes>=1024'"),
+    ("boxplot --figure", "--figure: needs a value; python -m analysis boxplot --help shows how"),
     ("runs --since when", "since=when: is not a time"),
     ("runs --tag x", "'x' is not "),
     ("runs --reader psychic", "--reader=psychic: no such choice"),

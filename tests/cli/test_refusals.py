@@ -108,6 +108,16 @@ REJECTED = [
         "train experiment=paper_gan",
         "experiment=paper_gan: no such option; did you mean paper_cnn or paper_rnn? cho",
     ),
+    ("train model=null", "model=null: no such option; choose one of alexnet, "),
+    ("train framework=2", "framework=2: no such option; choose one of jax, litert, "),
+    (
+        "train 'model.layers=${foo}'",
+        "model.layers: Interpolation key 'foo' not found; write a value, or ${KEY} with the name",
+    ),
+    ("ui --port x", "--port=x: expects a whole number; write for example --port 5"),
+    ("gate --base", "--base: needs a value; python -m paradnn.compare.gate --help shows how"),
+    ("train ~model", "~model: a group cannot be removed; choose one of alexnet, "),
+    ("train batch=64", "batch=64: no such key; did you mean batch_size or server.batch? "),
     ("train -m model=fc,lstn", "model=lstn: no such option; did you mean lstm? choose one of "),
     (
         "train model=lstm model.nodes=64",

@@ -57,6 +57,64 @@ def test_a_commit_that_cannot_be_checked_out_is_wrong_input(
         pass
 
 
+@pytest.mark.parametrize(
+    ("is_allowed", "content"),
+    [
+        pytest.param("always", {"module.txt"}, id="reachable"),
+        pytest.param("never", set(), id="unreachable"),
+    ],
+)
+def test_a_commit_has_its_submodules(
+    repository: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    is_allowed: str,
+    content: set[str],
+) -> None:
+    module = tmp_path / "module"
+    allowed = ["-c", "protocol.file.allow=always"]
+    identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run(["git", "init", "-q", module], check=True)
+    (module / "module.txt").write_text("1")
+    for folder, words in (
+        (module, ["add", "."]),
+        (module, ["commit", "-qm", "module"]),
+        (repository, ["submodule", "--quiet", "add", str(module), "module"]),
+        (repository, ["commit", "-qm", "add module"]),
+    ):
+        subprocess.run(["git", *allowed, *identity, *words], cwd=folder, check=True)
+    # A repository on the same machine is no submodule by default (CVE-2022-39253).
+    monkeypatch.setenv("GIT_CONFIG_COUNT", "1")
+    monkeypatch.setenv("GIT_CONFIG_KEY_0", "protocol.file.allow")
+    monkeypatch.setenv("GIT_CONFIG_VALUE_0", is_allowed)
+
+    with checkouts(("HEAD", ".")) as (commit, _):
+        found = {path.name for path in (commit.tree / "module").iterdir()} - {".git"}
+
+    assert found == content
+    warning = "HEAD is measured without its submodules"
+    assert (warning in capsys.readouterr().err) == (not content)
+    listed = subprocess.run(["git", "worktree", "list"], capture_output=True, text=True, check=True)
+    assert len(listed.stdout.splitlines()) == 1
+
+
+def test_only_a_shallow_clone_is_called_shallow(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    clone = tmp_path / "clone"
+    subprocess.run(["git", "clone", "-q", "--depth=1", f"file://{repository}", clone], check=True)
+
+    with pytest.raises(ConfigError) as whole, checkouts(("main~9", ".")):
+        pass
+    monkeypatch.chdir(clone)
+    with pytest.raises(ConfigError) as shallow, checkouts(("HEAD~1", ".")):
+        pass
+
+    assert str(whole.value).endswith("; give a branch, tag or commit")
+    assert str(shallow.value).endswith("shallow: git fetch --unshallow gets the other commits")
+
+
 def test_one_command_at_two_commits(repository: Path, call: Call) -> None:
     outcome = call(
         command.main,

@@ -283,6 +283,15 @@ def test_memory_of_planted_hosts(
             id="version 1",
         ),
         pytest.param({"proc/self/cgroup": "0::/\n"}, None, id="no quota"),
+        pytest.param(
+            {
+                "proc/self/cgroup": "garbage\n\n0::/a\n",
+                "sys/fs/cgroup/a/cpu.max": "150000 0\n",
+                "sys/fs/cgroup/cpu.max": "200000 100000\n",
+            },
+            2.0,
+            id="lines and periods that make no sense",
+        ),
     ],
 )
 def test_cpu_quota(files: dict[str, str], cores: float | None, tmp_path: Path) -> None:
