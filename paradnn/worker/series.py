@@ -186,7 +186,7 @@ def block_interval(values: Sequence[float]) -> tuple[float, float] | None:
 def missing_interval_reason(values: Sequence[float]) -> str:
     """Return why `block_interval` is None and what to do, as one line."""
     if len(values) < FEWEST:
-        return f"{len(values)} of the {FEWEST} blocks that it takes; raise measure.max_seconds or measure.min_blocks"
+        return f"{len(values)} blocks, but an interval takes {FEWEST}; raise measure.max_seconds or measure.min_blocks"
     remedy = "raise measure.min_seconds, or measure in several processes (measure.processes=5)"
     return f"{len(values)} blocks resemble their neighbors too much: they count as fewer than {FEWEST}; {remedy}"
 

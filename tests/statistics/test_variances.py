@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from paradnn.statistics.dependence import MINIMUM_POINTS
 from paradnn.statistics.variances import moderate_variances, rarer_level
@@ -37,6 +38,28 @@ def test_shrunk_variances_are_between_the_sample_and_a_common_variance() -> None
     span = found.variance[highest] - found.variance[lowest]
     sample_span = variances[highest] - variances[lowest]
     assert span / sample_span == pytest.approx(4 / found.freedom[0])
+
+
+@pytest.mark.parametrize("spread", [pytest.param(0.0, id="equal"), pytest.param(1.5, id="unequal")])
+def test_the_prior_has_the_mean_and_the_variance_of_the_logarithms(spread: float) -> None:
+    """A sample variance is F(d, d0) distributed: its logarithm is a difference of two loggammas."""
+    degrees = np.tile([2.0, 4.0, 9.0], 20)
+    random = np.random.default_rng(11)
+    variances = random.chisquare(degrees) / degrees * np.exp(spread * random.normal(size=60))
+
+    found = moderate_variances(variances, degrees)
+
+    freedom = found.freedom[0] - degrees[0]
+    prior = stats.loggamma(freedom / 2)
+    _, variance, kurtosis = stats.loggamma(degrees / 2).stats("mvk")
+    logs = np.log(variances) - stats.loggamma(degrees / 2).mean() + np.log(degrees / 2)
+    fourth = np.mean(kurtosis * variance**2)
+    error = np.sqrt((fourth + 2 * variance.mean() ** 2) / 60)
+    assert prior.var() == pytest.approx(max(logs.var(ddof=1) - variance.mean(), 0.0) + error)
+    common = np.exp(logs.mean() + prior.mean()) / (freedom / 2)
+    shrunk = (freedom * common + degrees * variances) / (freedom + degrees)
+    assert found.variance == pytest.approx(shrunk)
+    assert found.freedom == pytest.approx(freedom + degrees)
 
 
 def test_a_sample_variance_of_zero_is_not_exact() -> None:
@@ -140,6 +163,28 @@ def test_points_whose_runs_agree_exactly_count_as_one_level() -> None:
 
     # A fifth of the points has two levels: 1 - (p^4 + (1 - p)^4) = 0.2 at p = 0.055.
     assert rarer < 0.1
+
+
+@pytest.mark.parametrize(
+    ("exact", "share_on_one_level"),
+    [
+        # Twice the share of points without two levels, less a standard error of 1 / sqrt(100).
+        pytest.param(30, 2 * 0.3 - 0.1, id="some"),
+        pytest.param(0, (1 / 4 + 1 / 16) / 2, id="all points have two levels"),
+        pytest.param(60, 1.0, id="few"),
+    ],
+)
+def test_the_rarer_level_is_as_frequent_as_the_points_of_one_level_imply(
+    exact: int, share_on_one_level: float
+) -> None:
+    runs = [np.zeros(3), np.zeros(5)] * (exact // 2)
+    runs += [np.append(np.zeros(2), 1.0), np.append(np.zeros(4), 1.0)] * (50 - exact // 2)
+
+    rarer, span = rarer_level(runs)
+
+    shares = [rarer**size + (1 - rarer) ** size for size in (3, 5)]
+    assert np.mean(shares) == pytest.approx(share_on_one_level)
+    assert span == 1.0
 
 
 def test_a_sample_of_many_points_represents_all() -> None:
