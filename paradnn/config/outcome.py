@@ -123,7 +123,7 @@ def classify(
         return "oom_host", f"an allocation failed {phase}: {last_line}"
     is_nearly_full = memory_limit is not None and peak > _NEARLY_FULL * memory_limit
     if ending.signal in (signal.SIGKILL, _PEER_GONE) and is_nearly_full:
-        return "oom_host", f"killed by the system {phase} when it held {_gib(peak)}"
+        return "oom_host", f"killed by the system {phase} when it used {_gib(peak)}"
     if ending.stopped == "worker":
         return "crash", f"the worker died {phase}"
     if ending.signal == _PEER_GONE:

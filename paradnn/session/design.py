@@ -24,7 +24,7 @@ class RecordedPoint:
         reason: Reason of the outcome; None if it needs none.
         metrics: Metrics of the run.
         tags: Tags of the run.
-        known: Whether the store held the outcome before this session.
+        known: Whether the outcome was in the store before this session.
     """
 
     run_id: str
@@ -149,7 +149,7 @@ class Summary:
     Attributes:
         total: Number of points.
         rows: Rows of the recorded points.
-        skipped: Number of points whose outcome the store held already, by outcome.
+        skipped: Number of points whose outcome was already in the store, by outcome.
         repeated: Number of points that occur more than once in the sweep.
         interrupted: Whether the session was interrupted.
         seconds: Duration of the session in seconds.

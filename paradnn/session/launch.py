@@ -450,7 +450,7 @@ class _Follower:
 
 
 def _add_reports(summary: Summary, jobs: _Jobs, points: int) -> None:
-    """Add to a summary what explains missing points, and how many points the store held before."""
+    """Add to a summary why points are missing, and how many were in the store before."""
     paragraphs = [summary.conclusion]
     if summary.missing > 0 and not summary.interrupted:
         reasons = [

@@ -8,10 +8,11 @@ Intervals are Student's t with one of these covariances:
 - With `by_value`, that of `value_variances` for columns with enough values.
 
 They are intervals of the slopes, in units of s_x and s_y of these rows. With `when` the rows were
-measured, differences between sessions are removed. If a term went along with the sessions, they are
-random effects instead, with the variance of `paradnn.statistics.priors`. So is the drift of the
-machine if values were measured one after the other. Of 3,000 intervals for 60 points, 94.7% held the planted slope where scatter differed
-4-fold, and 93.8% where it differed 16-fold.
+measured, differences between sessions are removed. If a term changed only between sessions,
+sessions are random effects instead, with the variance of `paradnn.statistics.priors`. So is the
+drift of the machine if values were measured one after the other. Of 3,000 intervals for 60 points,
+94.7% contained the planted slope where scatter differed 4-fold, and 93.8% where it differed
+16-fold.
 """
 
 from __future__ import annotations

@@ -35,8 +35,8 @@ SERVER = "model=fc mode=inference scenario=server measure.timeout=1800"
 
 
 def point(words: str) -> Point:
-    """A point of `key=value` words; the choice of a group, such as model=fc, discards what was
-    said of it before.
+    """A point of `key=value` words; the choice of a group, such as model=fc, discards its earlier
+    options.
     """
     config: dict[str, Any] = {}
     for word in shlex.split(words):

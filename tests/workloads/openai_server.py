@@ -241,7 +241,7 @@ def limit_rate(handler: Handler, body: dict[str, Any]) -> None:
 
 
 def compress(handler: Handler, _: Any) -> None:
-    """Send a stream that is compressed although no client asked for it."""
+    """Send a stream that is compressed although no client accepts compression."""
     event = 'data: {"choices": [{"text": "x", "finish_reason": "stop"}]}\n\n'
     data = gzip.compress(event.encode())
     handler.send_response(200)
