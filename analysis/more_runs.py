@@ -146,11 +146,10 @@ def describe_more_values(
     chosen = [further[position] for position in places if further]
     if not chosen:
         return ""
-    words = [
-        f"{name}={','.join(map(str, chosen))}" if word.startswith(f"{name}=") else word
-        for word in shlex.split(command)
-        if not word.startswith("replicate=")
-    ]
+    words = [word for word in shlex.split(command) if not word.startswith("replicate=")]
+    for position, word in enumerate(words):
+        if word.startswith(f"{name}="):
+            words[position] = f"{name}={','.join(map(str, chosen))}"
     seconds = sum(_seconds_per_replicate(side, points) for side in measured)
     seconds *= len(chosen) / len(known)
     duration = f"about {_format_duration(seconds)}: " if seconds else ""

@@ -231,9 +231,16 @@ def _panel(axes: drawing.Axes, name: str, rows: Sequence[tuple[str, CheckFinding
     low = known.min()
     high = known.max()
     margin = 0.06 * (np.ptp(known) or 1.0)
-    low, high = (low / 1.2, high * 1.2) if name == "ratio" else (low - margin, high + margin)
-    low, high = (-0.02, 1.02) if name == "share" else (low, high)
-    axes.set_xscale("log" if name == "ratio" else "linear")
+    if name == "ratio":
+        low /= 1.2
+        high *= 1.2
+        axes.set_xscale("log")
+    elif name == "share":
+        low = -0.02
+        high = 1.02
+    else:
+        low -= margin
+        high += margin
     axes.set_xlim(low, high)
     ends = np.where(np.isfinite(ends), ends, np.array([low, low, high, low, high])).clip(low, high)
     for position, (_, one) in enumerate(rows):

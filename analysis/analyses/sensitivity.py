@@ -829,7 +829,9 @@ def _draw(fits: Sequence[Fit], metric_label: str, *, log: bool) -> drawing.Figur
         x_label += " (log scales)"
     for axes, family_fits, order in zip(panels, families, term_orders, strict=True):
         _draw_panel(axes, family_fits, order, devices)
-        title = family_fits[0].name if len(family_fits) == 1 else family_fits[0].family
+        title = family_fits[0].family
+        if len(family_fits) == 1:
+            title = family_fits[0].name
         r2 = ", ".join(f"{fit.regression.r2:.2f}" for fit in family_fits)
         drawing.finish(axes, f"{title}: {metric_label}\nR² {r2}", x_label, grid="x")
     handles = []
