@@ -643,7 +643,8 @@ def _by_point(found: _Match, measured: _Measured, metric: str, number: int) -> p
     """Return a row for each paired point with the values of one side that `_ratios` needs.
 
     `error` is the variance of the mean logarithm from processes, with `degrees` of freedom and
-    `data_degrees` without the prior; `pooled_error` is that of an average point; `scatter` is the variance of one measurement.
+    `data_degrees` without the prior; `pooled_error` is that of an average point; `scatter` is the
+    variance of one measurement.
 
     Args:
         found: The matched runs.
@@ -696,20 +697,7 @@ def _by_point(found: _Match, measured: _Measured, metric: str, number: int) -> p
         }
     ).reindex(found.both)
     scatter = _scatter_of_units(found, summary, measured)
-    cells = dict(
-        zip(
-            units.size().index,
-            np.split(rests.to_numpy(), units.size().cumsum().to_numpy()[:-1]),
-            strict=False,
-        )
-    )
-    family = found.points["family"].fillna("").astype(str).to_numpy()
-    rarer, span = np.zeros((2, len(summary)))
-    for name in dict.fromkeys(family):
-        rows = family == name
-        if (summary["sessions"].to_numpy()[rows] > 1).any():
-            continue
-        rarer[rows], span[rows] = rarer_level([cells[point] for point in found.both[rows]])
+    rarer, span = _rarer_levels(found, summary, rests)
     count = scatter["count"]
     return summary.assign(
         by_process=scatter["by_process"],
@@ -725,6 +713,31 @@ def _by_point(found: _Match, measured: _Measured, metric: str, number: int) -> p
     ).reset_index(drop=True)
 
 
+def _rarer_levels(found: _Match, summary: pd.DataFrame, rests: pd.Series) -> np.ndarray[Any, Any]:
+    """Return how often a run of each point takes the rarer of two levels, and the largest span.
+
+    Both are 0 for a family with several sessions, since their effects look like levels.
+
+    Args:
+        found: The matched runs.
+        summary: A row for each point.
+        rests: The logarithms of the measurements, sorted by point.
+    """
+    sizes = rests.groupby("point").size()
+    ends = sizes.cumsum().to_numpy()
+    runs = dict(zip(sizes.index, np.split(rests.to_numpy(), ends[:-1]), strict=True))
+    family = found.points["family"].fillna("").astype(str).to_numpy()
+    levels = np.zeros((2, len(summary)))
+    for name in dict.fromkeys(family):
+        rows = family == name
+        if (summary["sessions"].to_numpy()[rows] > 1).any():
+            continue
+        rarer, span = rarer_level([runs[point] for point in found.both[rows]])
+        levels[0, rows] = rarer
+        levels[1, rows] = span
+    return levels
+
+
 def _scatter_of_units(
     found: _Match, summary: pd.DataFrame, measured: _Measured
 ) -> dict[str, np.ndarray[Any, Any]]:
@@ -735,44 +748,23 @@ def _scatter_of_units(
     several measurements on, these points make the prior (`moderate_variances`).
 
     Returns:
-        (p,) arrays: `variance`, `pooled` (the mean variance of the family, for statements about all
-        of its points, of which shrinkage would bias the sum), `degrees`, `data_degrees`, the `count` of measurements, and whether
-        they are processes (`by_process`).
+        (p,) arrays: `variance`, `pooled` (the mean variance of the family, for sums over all of its
+        points, which shrinkage would bias), `degrees`, `data_degrees`, the `count` of measurements,
+        and whether they are processes (`by_process`).
     """
     prior = measured.priors.process
-    units = summary["units"].to_numpy(dtype="float64")
     processes = summary["processes"].to_numpy()
     half_width = ((summary["below"] + summary["above"]) / 2).to_numpy()
-    # The recorded interval of a run of several processes is Student's over them.
-    by_process = (units == 1) & (processes >= 2) & np.isfinite(half_width)
-    count = np.where(by_process, processes, units)
-    freedom = count - 1
-    quantile = stats.t.ppf((1 + LEVEL) / 2, np.maximum(freedom, 1))
-    variance = np.where(
-        by_process, (half_width / quantile) ** 2 * count, summary["variance"].to_numpy()
-    )
-    variance = variance * summary["inflation"].to_numpy()
-    # Effects of sessions were fitted to the runs of all points and took degrees of freedom.
-    effects = len(np.unique(measured.schedule.session)) - 1
-    sessions = summary["sessions"].to_numpy()
-    over_sessions = (sessions > 1) & ~by_process
-    all_freedom = float(freedom[over_sessions].sum())
-    if all_freedom > 0:
-        kept = max(1 - effects / 2 / all_freedom, 0.0)
-        if kept == 0:
-            variance = np.where(over_sessions, np.nan, variance)
-        else:
-            variance = np.where(over_sessions, variance / kept, variance)
-        freedom = np.where(over_sessions, freedom * kept, freedom)
+    variance, freedom, count, by_process = _sample_scatter(summary, half_width, measured)
     has_data = (freedom > 0) & np.isfinite(variance)
     freedom = np.where(has_data, freedom, 0.0)
     # A measurement that is a mean over several processes scatters less.
     per_unit = np.where(by_process, 1.0, processes)
     within = np.where(processes < 2, np.nan_to_num(half_width) / 1.96, 0.0) ** 2
     result = {
-        "variance": np.zeros(len(units)),
-        "pooled": np.zeros(len(units)),
-        "degrees": np.zeros(len(units)),
+        "variance": np.zeros(len(count)),
+        "pooled": np.zeros(len(count)),
+        "degrees": np.zeros(len(count)),
         "data_degrees": freedom,
         "count": count,
         "by_process": by_process,
@@ -806,6 +798,46 @@ def _scatter_of_units(
         result["pooled"][mine] = posterior.variance / per_unit[mine] + added
         result["degrees"][mine] = degrees
     return result
+
+
+def _sample_scatter(
+    summary: pd.DataFrame, half_width: np.ndarray[Any, Any], measured: _Measured
+) -> tuple[np.ndarray[Any, Any], ...]:
+    """Return the sample variance of one measurement of each point, without a prior.
+
+    Args:
+        summary: A row for each point.
+        half_width: Half the width of each point's recorded interval, in logarithms.
+        measured: The runs that count.
+
+    Returns:
+        Each point's variance, its degrees of freedom, the number of measurements, and whether they
+        are processes of the only run.
+    """
+    units = summary["units"].to_numpy(dtype="float64")
+    processes = summary["processes"].to_numpy()
+    # The recorded interval of a run of several processes is Student's over them.
+    by_process = (units == 1) & (processes >= 2) & np.isfinite(half_width)
+    count = np.where(by_process, processes, units)
+    freedom = count - 1
+    quantile = stats.t.ppf((1 + LEVEL) / 2, np.maximum(freedom, 1))
+    variance = np.where(
+        by_process, (half_width / quantile) ** 2 * count, summary["variance"].to_numpy()
+    )
+    variance = variance * summary["inflation"].to_numpy()
+    # Effects of sessions were fitted to the runs of all points and took degrees of freedom.
+    effects = len(np.unique(measured.schedule.session)) - 1
+    sessions = summary["sessions"].to_numpy()
+    over_sessions = (sessions > 1) & ~by_process
+    all_freedom = float(freedom[over_sessions].sum())
+    if all_freedom > 0:
+        kept = max(1 - effects / 2 / all_freedom, 0.0)
+        if kept == 0:
+            variance = np.where(over_sessions, np.nan, variance)
+        else:
+            variance = np.where(over_sessions, variance / kept, variance)
+        freedom = np.where(over_sessions, freedom * kept, freedom)
+    return variance, freedom, count, by_process
 
 
 def _drift_floor(variance: np.ndarray[Any, Any], freedom: np.ndarray[Any, Any]) -> float:

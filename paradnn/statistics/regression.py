@@ -137,29 +137,20 @@ def regress(
     covariance = "HC3" if largest_leverage < 1 - 1e-8 else "HC1"
     fitted = OLS(z, x).fit(cov_type=covariance, use_t=True)
     weights = fitted.params[1:]
-    variance = fitted.bse[1:] ** 2
-    freedom = np.full(terms, fitted.df_resid)
+    given = Component(fitted.bse[1:] ** 2, np.full(terms, fitted.df_resid))
     if levels is not None and not levels.independent:
         covariance = "crossed"
         crossed = crossed_variances(x, z, levels)
-        variance = crossed.variance[1:]
-        freedom = crossed.freedom[1:]
+        given = Component(crossed.variance[1:], crossed.freedom[1:])
     shared = disturbance.components(spread)
-    p_given = _p_values(weights, *combine([Component(variance, freedom), *shared]))
+    own = given
     if by_value:
         prior = None if scale is _identity else priors.value
         of_values = value_variances(x, fitted.resid, prior)
-        is_known = np.isfinite(of_values.freedom[1:])
-        variance = np.where(is_known, of_values.variance[1:], variance)
-        freedom = np.where(is_known, of_values.freedom[1:], freedom)
-    for position, name in enumerate(standardized.scores):
-        if products is None or str(name) not in products:
-            continue
-        of_product = product_variance(x, fitted.resid, position + 1, products[str(name)])
-        if np.isfinite(of_product.freedom):
-            variance[position] = of_product.variance
-            freedom[position] = of_product.freedom
-    own = Component(variance, freedom)
+        own = _replace_known(own, Component(of_values.variance[1:], of_values.freedom[1:]))
+    if products is not None:
+        factors = [products.get(str(name)) for name in standardized.scores]
+        own = _replace_known(own, _product_variances(x, fitted.resid, factors))
     total = combine([own, *shared])
     correlations = np.atleast_2d(np.corrcoef(x[:, 1:], rowvar=False))
     table = pd.DataFrame(
@@ -168,7 +159,7 @@ def regress(
             "low": weights - total.half_width,
             "high": weights + total.half_width,
             "p": _p_values(weights, *total),
-            "p_given": p_given,
+            "p_given": _p_values(weights, *combine([given, *shared])),
             "error": np.sqrt(total.variance),
             "freedom": total.freedom,
             "vif": np.diag(np.linalg.inv(correlations)),
@@ -427,6 +418,32 @@ def value_variances(
         is_known[position] = True
     freedom = np.maximum(total**2 / np.maximum(below, _TINY), 1.0)
     return Component(total, np.where(is_known, freedom, np.nan))
+
+
+def _product_variances(
+    design: np.ndarray, residual: np.ndarray, factors: Sequence[np.ndarray | None]
+) -> Component:
+    """Return the `product_variance` of each column after the intercept; NaN if it is not a product.
+
+    Args:
+        design: (n, k) the columns, intercept first.
+        residual: (n,) the residuals.
+        factors: (n, 2) the factors of each of the k - 1 columns; None if it is not a product.
+    """
+    found = np.full((2, len(factors)), np.nan)
+    for position, pair in enumerate(factors):
+        if pair is not None:
+            found[:, position] = product_variance(design, residual, position + 1, pair)
+    return Component(*found)
+
+
+def _replace_known(given: Component, found: Component) -> Component:
+    """Replace variances and degrees of freedom by those found, where these are not NaN."""
+    is_known = np.isfinite(found.freedom)
+    return Component(
+        np.where(is_known, found.variance, given.variance),
+        np.where(is_known, found.freedom, given.freedom),
+    )
 
 
 def product_variance(
