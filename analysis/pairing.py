@@ -725,7 +725,8 @@ def _rarer_levels(found: _Match, summary: pd.DataFrame, rests: pd.Series) -> np.
     """
     sizes = rests.groupby("point").size()
     ends = sizes.cumsum().to_numpy()
-    runs = dict(zip(sizes.index, np.split(rests.to_numpy(), ends[:-1]), strict=True))
+    # Without points, `np.split` still returns one empty part.
+    runs = dict(zip(sizes.index, np.split(rests.to_numpy(), ends[:-1]), strict=False))
     family = found.points["family"].fillna("").astype(str).to_numpy()
     levels = np.zeros((2, len(summary)))
     for name in dict.fromkeys(family):
