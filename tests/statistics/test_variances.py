@@ -154,6 +154,19 @@ def test_points_of_two_runs_have_no_levels() -> None:
     assert rarer_level(pairs) == (0.0, 0.0)
 
 
+@pytest.mark.parametrize(
+    ("points", "has_levels"),
+    [
+        pytest.param(MINIMUM_POINTS - 1, False, id="too few"),
+        pytest.param(MINIMUM_POINTS, True, id="fewest"),
+    ],
+)
+def test_few_points_have_no_levels(points: int, has_levels: bool) -> None:
+    runs = [np.array([0.0, 0.0, 1.0])] * points
+
+    assert rarer_level(runs) == ((0.5, 1.0) if has_levels else (0.0, 0.0))
+
+
 def test_points_whose_runs_agree_exactly_count_as_one_level() -> None:
     random = np.random.default_rng(3)
     exact = [np.zeros(4)] * 400
