@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from paradnn.core.metric import Metric, in_section, interval_names
+from paradnn.core.metric import SECTIONS, Metric, bare_name, in_section, interval_names
 from paradnn.core.results import ResultDescription
 from paradnn.core.workload import WORKLOADS
 
@@ -257,6 +257,7 @@ METRICS = {
     for entry in each.with_interval_ends()
     if "<" not in entry.name
 }
+_POSITIONS = {name: position for position, name in enumerate(METRICS)}
 
 
 def metric(name: str) -> Metric:
@@ -285,6 +286,19 @@ def stored_name(name: str) -> str:
         return f"{metric(name).stored_prefix}{name}"
     except KeyError:
         return name
+
+
+def listing_position(stored: str) -> tuple[int, int]:
+    """Return a key that sorts the metrics of a run: headline metrics, then section by section.
+
+    Within a section the order is that of the declarations.
+
+    Args:
+        stored: Name under which a store holds a metric.
+    """
+    name = bare_name(stored)
+    section = "" if name == stored else stored.partition("/")[0]
+    return ["", *SECTIONS].index(section), _POSITIONS.get(name, len(_POSITIONS))
 
 
 def stored_value(value: float) -> float:

@@ -54,7 +54,7 @@ from paradnn.store.client import (
 from paradnn.store.files import file_content, file_identity, inside, pack
 from paradnn.store.journal import Document, identity_of
 from paradnn.store.leases import LAUNCH, LEASE_SECONDS, Lease, expiry, owner_tag
-from paradnn.store.metrics import stored_name, stored_value
+from paradnn.store.metrics import listing_position, stored_name, stored_value
 from paradnn.store.reader import open_reader
 from paradnn.store.runs import Claim, Claimed, Finished, Record, SweepRun
 from paradnn.store.views import view_tags
@@ -573,7 +573,7 @@ class MlflowStore(RunIndex):
         # answer then appears only once.
         last = MetricSnapshot(0, end, {**record.metrics, **recording_metrics()})
         # MLflow lists metrics in the order in which they are logged.
-        numbers = sorted(_numbers([last]), key=lambda entry: "/" in entry.key)
+        numbers = sorted(_numbers([last]), key=lambda entry: listing_position(entry.key))
         numbers += _numbers(record.history)
         # The last batch contains the outcome.
         first = max(0, len(numbers) + len(params) + len(tags) - _MOST_VALUES)

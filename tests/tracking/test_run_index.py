@@ -456,3 +456,26 @@ def test_a_full_collection_skips_what_existed_at_the_first_claim(store: Store) -
     claimed(tracker, 1)
 
     assert not any(each is existing for each in gc.get_objects())
+
+
+def test_mlflow_lists_headline_metrics_first_in_the_order_of_their_declaration(
+    store: Store,
+) -> None:
+    from mlflow import MlflowClient
+
+    tracker = MlflowStore(Tracking(uri=store.uri))
+    claim = claimed(tracker, 1)
+    names = ["phase_start_seconds", "op_share.MatMul", "peak_memory_bytes", "step_time_low_ms"]
+    names += ["processes", "examples_per_second", "step_time_ms"]
+
+    tracker.record(claim, replace(record_of(claim), metrics=dict.fromkeys(names, 1.0)), dict)
+
+    assert list(MlflowClient(store.uri).get_run(claim.run_id).data.metrics) == [
+        "examples_per_second",
+        "step_time_ms",
+        "step_time_low_ms",
+        "peak_memory_bytes",
+        "step/processes",
+        "operations/op_share.MatMul",
+        "phase/phase_start_seconds",
+    ]
