@@ -465,9 +465,11 @@ def _paired(
     counts = sorted({int(count) for count in measured[by]})
     one = measured[measured[by] == 1].drop(columns=by)
     if one.empty or counts == [1]:
-        there = ", ".join(map(str, counts))
+        there = ",".join(map(str, counts))
+        key = "devices" if by == _TOTAL else by
         raise InsufficientData(
-            f"{by} = {there}: scaling needs points on 1 and on more; measure the same points on both"
+            f"all runs have {by}={there}, and scaling compares one with more; measure the same "
+            f"points with both, such as python -m paradnn.train -m model=fc {key}=1,2"
         )
     parts: list[pd.DataFrame] = []
     apart: dict[str, str] = {}

@@ -12,6 +12,8 @@ from paradnn.core.words import without_logins
 
 #: A message lists at most this many groups.
 _MAX_LISTED_GROUPS = 6
+#: Groups that are named if several lack the same.
+_MAX_NAMED_GROUPS = 3
 
 
 class ParadnnError(Exception):
@@ -156,12 +158,24 @@ def require_value(
 
 
 def _list_groups(groups: Sequence[InsufficientData]) -> str:
-    """Return what the first groups lack as text, and how many more there are."""
+    """Return what the groups lack as text: what several lack once, and how many are not listed."""
     if not groups:
         return "there are no runs"
-    text = "; ".join(str(group) for group in groups[:_MAX_LISTED_GROUPS])
-    if len(groups) > _MAX_LISTED_GROUPS:
-        text += f" and {len(groups) - _MAX_LISTED_GROUPS} more"
+    by_problem: dict[str, list[InsufficientData]] = {}
+    for group in groups:
+        by_problem.setdefault(group.problem, []).append(group)
+    parts = []
+    for problem, lacking in list(by_problem.items())[:_MAX_LISTED_GROUPS]:
+        if len(lacking) == 1 or lacking[0].group is None:
+            parts.append(str(lacking[0]))
+            continue
+        names = ", ".join(str(group.group) for group in lacking[:_MAX_NAMED_GROUPS])
+        if len(lacking) > _MAX_NAMED_GROUPS:
+            names += f" and {len(lacking) - _MAX_NAMED_GROUPS} more"
+        parts.append(f"{problem} ({names})")
+    text = "; ".join(parts)
+    if len(by_problem) > _MAX_LISTED_GROUPS:
+        text += f" and {len(by_problem) - _MAX_LISTED_GROUPS} more"
     return text
 
 

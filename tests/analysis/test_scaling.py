@@ -92,12 +92,12 @@ def test_invalid_options_give_one_line(options: str, message: str) -> None:
         ),
         pytest.param(
             planted(0.1).query("devices == 1"),
-            "devices = 1: scaling needs points on 1 and on more",
+            "all runs have devices=1, and scaling compares one with more",
             id="one device",
         ),
         pytest.param(
             planted(0.1).query("devices > 1"),
-            "devices = 2, 4, 8: scaling needs points on 1 and on more",
+            "all runs have devices=2,4,8, and scaling compares one with more",
             id="several devices",
         ),
         pytest.param(

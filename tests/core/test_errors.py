@@ -4,6 +4,7 @@ import pytest
 
 from paradnn.core.errors import (
     ConfigError,
+    InsufficientData,
     UnavailableError,
     require_value,
     reraise_as_unavailable,
@@ -39,3 +40,17 @@ def test_a_required_value_has_a_default_remedy() -> None:
         require_value("profile", True, required=False, reason="is new")
     with pytest.raises(ConfigError, match=r"^devices=2: is for one; omit it$"):
         require_value("devices", 2, required=1, reason="is for one", remedy="omit it")
+
+
+def test_groups_that_lack_the_same_are_named_together() -> None:
+    lacking = [
+        *(InsufficientData("no run has latency", group=f"fc {nodes}") for nodes in range(5)),
+        InsufficientData("there is one point", group="lstm"),
+    ]
+
+    error = InsufficientData("nothing to compare", groups=lacking, remedy="measure more")
+
+    assert str(error) == (
+        "nothing to compare: no run has latency (fc 0, fc 1, fc 2 and 2 more); "
+        "lstm: there is one point; measure more"
+    )
