@@ -55,7 +55,7 @@ class UpgradeChoice:
     @property
     def log_ratios(self) -> np.ndarray:
         """Draws (p, draws) of the logarithms of the first speedup relative to the second."""
-        return self.first.log_speedups - self.second.log_speedups
+        return np.asarray(self.first.log_speedups - self.second.log_speedups)
 
     def table(self) -> pd.DataFrame:
         """Return a row per point.
@@ -144,7 +144,8 @@ class UpgradeChoice:
     def sentences(self) -> Iterator[str]:
         """Yield both speedups, the choice by family, and how it compares with measurements."""
         for each in (self.first, self.second):
-            speedup = format_with_interval(interval(each.log_speedups.mean(axis=0)), _times)
+            middle, low, high = interval(each.log_speedups.mean(axis=0))
+            speedup = format_with_interval((middle, low, high), _times)
             yield f"{each.name}: {speedup} as fast as now in the geometric mean."
         yield from self._describe_families()
         yield from self._describe_check()
