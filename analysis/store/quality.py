@@ -248,14 +248,46 @@ def find_copies(frame: pd.DataFrame) -> np.ndarray:
     ]
     groups = frame[keys].iloc[positions].groupby(keys, dropna=False).ngroup().to_numpy()
     for _, group in pd.Series(positions).groupby(groups):
-        originals: list[int] = []
-        for position in group:
+        rows = group.to_numpy()
+        near = _near_rows(np.hstack([values[rows] for values in timings]))
+        for number, position in enumerate(rows):
             is_copy[position] = any(
-                _have_equal_timings(timings, position, original) for original in originals
+                not is_copy[rows[earlier]] and _have_equal_timings(timings, position, rows[earlier])
+                for earlier in near[number]
             )
-            if not is_copy[position]:
-                originals.append(position)
     return is_copy
+
+
+def _near_rows(timings: np.ndarray) -> list[list[int]]:
+    """Find the rows that may be copies of an earlier one, without comparing all pairs.
+
+    Args:
+        timings: Timings of the runs of one point (runs, metrics); NaN where a run has none.
+
+    Returns:
+        Per row, the earlier rows of which no timing differs by more than a rounding.
+    """
+    count = len(timings)
+    is_usable = (np.isfinite(timings) & (timings > 0)).all(axis=0)
+    if is_usable.any():
+        key = timings[:, np.flatnonzero(is_usable)[0]]
+    else:
+        key = np.ones(count)  # no timing orders the rows, so all pairs are compared
+    order = np.argsort(key, kind="stable")
+    ordered = key[order]
+    near: list[list[int]] = [[] for _ in range(count)]
+    for distance in range(1, count):
+        is_near = ordered[distance:] - ordered[:-distance] <= 2 * _MAX_ROUNDING * ordered[distance:]
+        if not is_near.any():
+            break
+        pairs = np.stack([order[:-distance][is_near], order[distance:][is_near]])
+        one = timings[pairs[0]]
+        other = timings[pairs[1]]
+        # Comparisons with NaN are false: a missing timing does not tell rows apart.
+        differs = np.abs(one - other) > _MAX_ROUNDING * np.maximum(np.abs(one), np.abs(other))
+        for first, second in np.sort(pairs[:, ~differs.any(axis=1)], axis=0).T:
+            near[second].append(int(first))
+    return near
 
 
 def _have_equal_timings(timings: list[np.ndarray], first: int, second: int) -> bool:

@@ -3,11 +3,15 @@
 Correct data pass unchanged.
 """
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
+import pytest
 
 from analysis.analyses.compare import CompareOptions
 from analysis.analyses.compare import compare as command
+from analysis.store import quality as quality_module
 from analysis.store.quality import Quality, find_copies, usable_runs
 from tests.analysis.test_pairing import side
 
@@ -83,6 +87,32 @@ def test_copies_are_found_despite_rounding() -> None:
     assert find_copies(measured(points=10_000, noise=0.001)).sum() == 0, (
         "real replicates differ in some digit"
     )
+
+
+def test_copies_among_many_runs_of_a_point_are_found_with_few_comparisons(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    frame = measured(points=1, replicates=500, noise=0.02)
+    copied = frame.iloc[::10].assign(run_id=frame["run_id"].iloc[::10] + "copy")
+    both = pd.concat([frame, copied.map(rounded)], ignore_index=True)
+    compared = []
+    compare = quality_module._have_equal_timings
+
+    def count(*arguments: Any) -> bool:
+        compared.append(arguments)
+        return compare(*arguments)
+
+    monkeypatch.setattr(quality_module, "_have_equal_timings", count)
+
+    is_copy = find_copies(both)
+
+    np.testing.assert_array_equal(np.flatnonzero(is_copy), np.arange(len(frame), len(both)))
+    assert len(compared) < len(both)  # of 150,000 pairs
+
+
+def rounded(value: object) -> object:
+    """Return a number with six digits, as other programs store it."""
+    return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
 def test_one_record_counts_once_even_if_its_numbers_were_changed() -> None:
