@@ -38,7 +38,7 @@ from paradnn.store.address import address_of
 from paradnn.store.reader import open_reader
 from paradnn.store.runs import Query
 from paradnn.watch import progress_of
-from tests.cluster.ray_cluster import RAY, end_node, ray_head, ray_node
+from tests.cluster.ray_cluster import RAY, end_node, ray_head, start_ray_node
 from tests.cluster.slurm import SEPARATE, slurm
 
 #: Relative frequencies of the victims.
@@ -96,7 +96,7 @@ class RayCluster(Cluster):
     def _start(self) -> None:
         self._nodes += 1
         log = self._folder / f"node-{self._nodes}.log"
-        self._node = ray_node(self._address, log, "--num-cpus=2", before=SEPARATE)
+        self._node = start_ray_node(self._address, log, "--num-cpus=2", before=SEPARATE)
 
     def kill_node(self) -> bool:
         end_node(self._node)

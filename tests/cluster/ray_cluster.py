@@ -49,9 +49,16 @@ def ray_node(
 ) -> subprocess.Popen[bytes]:
     """Add a node to a cluster and return its process; `before` precedes its command."""
     known = nodes_of(address)
-    node = _started([*before, *_START, f"--address={address}", *options], log)
+    node = start_ray_node(address, log, *options, before=before)
     assert wait_for(lambda: nodes_of(address) - known), log.read_text()
     return node
+
+
+def start_ray_node(
+    address: str, log: Path, *options: str, before: Sequence[str] = ()
+) -> subprocess.Popen[bytes]:
+    """Start a node of a cluster, and return its process before it has joined."""
+    return _started([*before, *_START, f"--address={address}", *options], log)
 
 
 def nodes_of(address: str) -> set[str]:
