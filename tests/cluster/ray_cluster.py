@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -10,7 +11,6 @@ from pathlib import Path
 import psutil
 
 from tests.cluster.postgres import free_port
-from tests.processes import wait_for
 
 #: Variables of Ray on loopback.
 RAY = {
@@ -18,6 +18,9 @@ RAY = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_raylet_start_wait_time_s": "300",
 }
+#: A start takes 10 s on an idle machine, and minutes on two busy cores.
+_START_SECONDS = 500.0
+_PAUSE_SECONDS = 3.0
 _START = [
     str(Path(sys.executable).with_name("ray")),
     "start",
@@ -38,7 +41,7 @@ def ray_head(folder: Path, *options: str) -> Iterator[tuple[str, subprocess.Pope
     log = folder / "head.log"
     node = _started(command, log)
     try:
-        assert wait_for(lambda: nodes_of(address)), log.read_text()
+        _wait_for_node(address, set(), log)
         yield address, node
     finally:
         end_node(node)
@@ -50,7 +53,7 @@ def ray_node(
     """Add a node to a cluster and return its process; `before` precedes its command."""
     known = nodes_of(address)
     node = start_ray_node(address, log, *options, before=before)
-    assert wait_for(lambda: nodes_of(address) - known), log.read_text()
+    _wait_for_node(address, known, log)
     return node
 
 
@@ -82,6 +85,14 @@ def end_node(node: subprocess.Popen[bytes]) -> None:
                 process.kill()
     node.kill()
     node.wait()
+
+
+def _wait_for_node(address: str, known: set[str], log: Path) -> None:
+    """Wait for a node that is not known; asking takes seconds of processor time."""
+    deadline = time.monotonic() + _START_SECONDS
+    while not nodes_of(address) - known:
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(_PAUSE_SECONDS)
 
 
 def _started(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
