@@ -121,7 +121,7 @@ class Kill:
 
 @dataclass
 class Trial:
-    """A store, a cluster, and what has been launched and killed so far."""
+    """Sweeps on one store, with their launches and kills."""
 
     folder: Path
     cluster: Cluster
@@ -313,7 +313,7 @@ def cluster_of(launcher: str) -> Iterator[Cluster]:
 
 
 def main() -> None:
-    """Kill until the number of kills is reached, over as many sweeps as that takes."""
+    """Kill in one sweep after the other until the number of kills is reached."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
