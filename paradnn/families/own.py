@@ -15,6 +15,7 @@ import hashlib
 import importlib.util
 import json
 import re
+import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, make_dataclass
@@ -362,15 +363,22 @@ def _import_file(path: Path) -> ModuleType:
     return module
 
 
+_LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+
+
 def _with_file(keys: Mapping[str, Any], key: str, remedy: str) -> dict[str, Any]:
     """The keys with the absolute path of the file that `key` names, and its hash as `source`.
 
-    Raises ConfigError if there is no such file.
+    Raises ConfigError if there is no such file, or if it is a pointer of Git LFS.
     """
     value = str(keys.get(key, ""))
     path = Path(value).expanduser().absolute()
     if not path.is_file():
         raise ConfigError(f"model.{key}", value, "there is no such file", remedy)
+    if content_of(path)[0].startswith(_LFS_POINTER):
+        folder = shlex.quote(str(path.parent))
+        problem = "is a pointer of Git LFS, not the file itself"
+        raise ConfigError(f"model.{key}", value, problem, f"run git -C {folder} lfs pull")
     return {**keys, key: str(path), "source": content_of(path)[1]}
 
 

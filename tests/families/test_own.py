@@ -1,5 +1,6 @@
 """Users' models: their signatures, their errors, and sweeps of them from the command line."""
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -174,6 +175,20 @@ def test_an_invalid_model_is_rejected_before_anything_runs(
     with pytest.raises(ConfigError) as error:
         read_point({"model": keys})
     assert message in str(error.value)
+
+
+def test_the_command_that_fetches_a_file_of_git_lfs_is_proposed(tmp_path: Path) -> None:
+    folder = tmp_path / "my models"
+    folder.mkdir()
+    pointer = folder / "net.onnx"
+    pointer.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 9\n")
+
+    with pytest.raises(ConfigError) as error:
+        read_point({"model": {"name": "onnx", "path": str(pointer)}})
+
+    message, _, remedy = str(error.value).partition("; run ")
+    assert message.endswith("net.onnx: is a pointer of Git LFS, not the file itself")
+    assert shlex.split(remedy) == ["git", "-C", str(folder), "lfs", "pull"]
 
 
 def test_a_file_with_a_syntax_error_is_never_run(tmp_path: Path) -> None:

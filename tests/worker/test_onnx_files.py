@@ -106,8 +106,13 @@ IDENTITY = [helper.make_node("Identity", ["x"], ["y"])]
         ),
         pytest.param(
             [tensor("x", "batch", 4, kind=TensorProto.STRING), tensor("s", "batch", 4)],
-            "input 'x' of net.onnx takes object: only real numbers",
+            "input 'x' of net.onnx takes strings: only real numbers",
             id="strings",
+        ),
+        pytest.param(
+            [tensor("x", "batch", 4, kind=TensorProto.UNDEFINED), tensor("s", "batch", 4)],
+            "input 'x' of net.onnx has the unknown element type 0",
+            id="undefined-type",
         ),
         pytest.param(
             [

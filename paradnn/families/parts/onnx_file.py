@@ -54,11 +54,11 @@ def onnx_workload(path: Path, input_shape: tuple[int, ...]) -> BuiltModel:
     ):
         import onnx
     # The exceptions of protobuf share no base class.
-    with reraise_as_unavailable(f"{path.name} is not an ONNX model", Exception):
+    with reraise_as_unavailable(f"{path.name} cannot be read as an ONNX model", Exception):
         model = onnx.load(path)
     inputs = graph_inputs(model)
     if not inputs:
-        raise UnavailableError(f"{path.name} is not an ONNX model: it has no inputs")
+        raise UnavailableError(f"{path.name} is not an ONNX model with inputs")
     labels = [f"input {entry.name!r} of {path.name}" for entry in inputs]
     types = [_element_type(entry, label) for entry, label in zip(inputs, labels, strict=True)]
     sizes = [_sizes(entry, label) for entry, label in zip(inputs, labels, strict=True)]
@@ -102,7 +102,13 @@ def _element_type(entry: Any, label: str) -> Any:
         raise UnavailableError(
             f"{label} is {_described_type(entry.type)}: only tensors can be drawn"
         )
-    return onnx.helper.tensor_dtype_to_np_dtype(entry.type.tensor_type.elem_type)
+    number = entry.type.tensor_type.elem_type
+    if number == onnx.TensorProto.STRING:
+        raise UnavailableError(f"{label} takes strings: only real numbers and integers are drawn")
+    try:
+        return onnx.helper.tensor_dtype_to_np_dtype(number)
+    except KeyError:
+        raise UnavailableError(f"{label} has the unknown element type {number}") from None
 
 
 def _described_type(kind: Any) -> str:
