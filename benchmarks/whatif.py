@@ -589,7 +589,7 @@ class Choices(NamedTuple):
     """Choices between two newer devices for an operation that one older device ran.
 
     Attributes:
-        count: Number of choices.
+        choices: Number of choices.
         decided: How many of them the prediction decides: the 95% interval of the ratio of both
             speedups excludes 1.
         decisive: How many have true speedups that differ by more than a tenth, which exceeds the
@@ -604,7 +604,7 @@ class Choices(NamedTuple):
         likely_right: How many of the likely ones the prediction gets right.
     """
 
-    count: int
+    choices: int
     decided: int
     decisive: int
     judged: int
@@ -671,7 +671,7 @@ def _count_choices(
     probability = (draws[0] > draws[1]).mean(axis=1)
     is_likely = is_decisive & (np.abs(probability - 0.5) >= _LIKELY - 0.5)
     return Choices(
-        count=len(true),
+        choices=len(true),
         decided=int(is_decided.sum()),
         decisive=int(is_decisive.sum()),
         judged=int(is_judged.sum()),
@@ -691,14 +691,14 @@ def _print_choices(choices: pd.DataFrame) -> None:
     table.loc[("all", "", ""), :] = total
     shares = pd.DataFrame(
         {
-            "choices": table["count"].astype(int),
+            "choices": table["choices"].astype(int),
             "decisive": table["decisive"].astype(int),
             "decided of decisive": table["judged"] / table["decisive"],
             "right of these": table["right"] / table["judged"],
             "likely of decisive": table["likely"] / table["decisive"],
             "right of likely": table["likely_right"] / table["likely"],
             "right of decisive": table["named"] / table["decisive"],
-            "inside": table["inside"] / table["count"],
+            "inside": table["inside"] / table["choices"],
         }
     )
     print("\nchoices between two newer devices:")

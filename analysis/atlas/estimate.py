@@ -515,7 +515,7 @@ def _estimate_from_kernels(question: _Question) -> StepTimeEstimate:
         is_token = question.mode == "generate" and phase is question.phases[-1]
         requests = 0
         if is_token and parts[0].group.engine in _SERVING_ENGINES:
-            requests = question.batch
+            requests = question.device_batch
         estimates.append(_sum_estimate(question, parts, requests))
     estimate = estimates[-1]
     if question.model.is_counted:

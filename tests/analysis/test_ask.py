@@ -500,3 +500,13 @@ def test_scheduling_grows_with_the_requests_of_a_serving_engine() -> None:
     assert scheduling[1] - scheduling[0] > 255 * 5e-6
     inference = llama_row(mode="inference", batch_size=1, **{"model.sequence_length": 128})
     assert "scheduling" not in estimate_step_time(inference, "H200").parts
+
+
+def test_data_parallel_engines_schedule_their_own_requests() -> None:
+    row = mixture_row(**{"model.experts": 1})
+    alone = estimate_step_time({**row, "batch_size": 64}, "H200")
+    shared = estimate_step_time(
+        {**row, "batch_size": 256, "devices": 4, "parallel": "data"}, "H200"
+    )
+
+    assert alone.seconds == shared.seconds
