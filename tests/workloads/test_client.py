@@ -245,6 +245,16 @@ def test_the_wait_that_a_server_asks_for_is_proposed(server: OpenAIServer) -> No
         client.wait_until_ready()
 
 
+def test_a_server_that_asks_for_more_than_the_patience_is_gone(server: OpenAIServer) -> None:
+    endpoint = options(server, model="later-patient", patience=SHORT_PATIENCE)
+    client = Client(endpoint, deadline=time.monotonic() + 60)
+
+    requests = client.run_requests(concurrency=1, seconds=0, queries=100)
+
+    assert client.is_gone
+    assert requests[-1].problem == "status 429 Too Many Requests"
+
+
 @pytest.mark.parametrize(
     "document",
     [

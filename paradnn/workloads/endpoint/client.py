@@ -318,9 +318,13 @@ class Client:
         return 0.0
 
     def _pause(self, error: RequestError, pause: float) -> float:
-        """Return the seconds to wait after a failure: at least `pause`, more if the server asks."""
+        """Return the seconds to wait after a failure: at least `pause`, more if the server asks.
+
+        A server that asks for more than endpoint.patience is asked again after that time, so that a
+        run does not wait for it until its timeout.
+        """
         if error.retry_after is not None:
-            pause = max(pause, error.retry_after)
+            pause = max(pause, min(error.retry_after, self._options.patience))
         return max(0.0, min(pause, self._deadline - time.monotonic()))
 
     def _connection(self) -> http.client.HTTPConnection:
