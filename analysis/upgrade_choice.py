@@ -30,7 +30,7 @@ class Alternative(NamedTuple):
     Attributes:
         name: The upgrade as the subject of a sentence.
         log_speedups: Draws (p, draws) of the logarithms of the speedups of points.
-        measured: Measured speedups (p,) of the same points; NaN where there is none.
+        measured: Measured speedups (p,) of the same points; NaN for points that were not measured.
     """
 
     name: str
