@@ -642,6 +642,7 @@ def _evidence(
 def _by_point(found: _Match, measured: _Measured, metric: str, number: int) -> pd.DataFrame:
     """Return a row for each paired point with the values of one side that `_ratios` needs.
 
+    `value` is the median of the runs, or the geometric mean of the medians of several sessions.
     `error` is the variance of the mean logarithm from processes, with `degrees` of freedom and
     `data_degrees` without the prior; `pooled_error` is that of an average point; `scatter` is the
     variance of one measurement.
@@ -680,9 +681,13 @@ def _by_point(found: _Match, measured: _Measured, metric: str, number: int) -> p
     keys = [pd.Series(points, name="point"), pd.Series(unit, name="unit")]
     rests = pd.Series(measured.rest[mine]).groupby(keys).mean()
     units = rests.groupby("point")
+    of_sessions = np.log(value).groupby([points, session]).median().groupby(level=0)
+    is_repeated = of_sessions.size() > 1
     summary = pd.DataFrame(
         {
-            "median": grouped["value"].median(),
+            # The variance of sessions is that of their mean. The median of few sessions is another
+            # number if the machine changed between them.
+            "value": np.exp(of_sessions.mean()).where(is_repeated, grouped["value"].median()),
             "count": grouped["value"].size(),
             "spread": grouped["value"].std() / grouped["value"].mean(),
             "below": grouped["below"].median(),
@@ -704,7 +709,9 @@ def _by_point(found: _Match, measured: _Measured, metric: str, number: int) -> p
         scatter=scatter["variance"],
         error=scatter["variance"] / count,
         pooled_error=scatter["pooled"] / count,
-        inefficiency=_median_inefficiency(summary["count"].to_numpy(), rarer),
+        inefficiency=_median_inefficiency(
+            (summary["count"] / summary["sessions"]).to_numpy(), rarer
+        ),
         degrees=scatter["degrees"],
         data_degrees=scatter["data_degrees"],
         units=count.astype("int64"),
@@ -892,9 +899,9 @@ def _ratios(a: pd.DataFrame, b: pd.DataFrame, sign: float, evidence: Evidence) -
         evidence: What the ratios rest on.
     """
     if sign > 0:
-        speedup = a["median"] / b["median"]
+        speedup = a["value"] / b["value"]
     else:
-        speedup = b["median"] / a["median"]
+        speedup = b["value"] / a["value"]
     difference = sign * (a["log_mean"] - b["log_mean"]).to_numpy()
     error = np.zeros(len(a))
     degrees = np.ones(len(a))
@@ -915,8 +922,8 @@ def _ratios(a: pd.DataFrame, b: pd.DataFrame, sign: float, evidence: Evidence) -
     single = (a["units"] < 2) | (b["units"] < 2)
     between = np.where(a["by_process"] | b["by_process"], "processes", "replicates")
     columns: dict[str, Any] = {
-        "a": a["median"],
-        "b": b["median"],
+        "a": a["value"],
+        "b": b["value"],
         "speedup": speedup,
         "speedup_low": np.minimum(np.exp(difference - reach), speedup),
         "speedup_high": np.maximum(np.exp(difference + reach), speedup),
