@@ -70,7 +70,7 @@ from paradnn.statistics.dependence import (
     sum_components,
 )
 from paradnn.statistics.estimate import LEVEL
-from paradnn.statistics.priors import ScatterPriors, classify_devices, scatter_priors
+from paradnn.statistics.priors import ScatterPriors, priors_for
 from paradnn.statistics.regression import Regression, independent_columns, regress
 from paradnn.statistics.sessions import MeasurementTimes, measurement_times
 from paradnn.statistics.variance_shares import Share, variance_shares
@@ -443,7 +443,7 @@ def _fit(
         logarithms(values, metric, "exclude those runs with --where")
     levels = shared_levels(rows, options.unit)
     when = measurement_times(measured, rows["point_id"])
-    priors = scatter_priors(classify_devices(measured))
+    priors = priors_for(measured)
     numeric = [name for name in varying if takes_logarithm(rows[name])]
     regression, weights = _regress(
         design=design,

@@ -31,7 +31,7 @@ from paradnn.statistics.contrast import Contrast
 from paradnn.statistics.dependence import Component, shared_levels
 from paradnn.statistics.effects import combine, side_effects
 from paradnn.statistics.estimate import Estimate
-from paradnn.statistics.priors import classify_devices, scatter_priors
+from paradnn.statistics.priors import classify_devices, priors_for, scatter_priors
 from paradnn.statistics.regression import Regression, regress
 from paradnn.statistics.sessions import MeasurementTimes, measurement_times
 
@@ -633,6 +633,7 @@ def _regression_rows(
     rows = rows[rows[list(columns)].notna().all(axis=1)]
     if not check.a:
         when = measurement_times(runs, rows["point_id"])
+    rows.attrs["priors"] = priors_for(*_sides(check, data))
     return rows, when
 
 
@@ -664,7 +665,15 @@ def _regress_ranks(
     """Regress the ranks of the response, as `sensitivity` regresses its values."""
     values = rows["response"].to_numpy(dtype="float64")
     levels = shared_levels(rows)
-    return regress(design, values, stats.rankdata, levels=levels, by_value=True, when=when)
+    return regress(
+        design,
+        values,
+        stats.rankdata,
+        levels=levels,
+        by_value=True,
+        when=when,
+        priors=rows.attrs["priors"],
+    )
 
 
 def _weight(regression: Regression, term: str, factor: float = 1.0) -> Estimate:

@@ -109,7 +109,8 @@ class ScatterPriors:
         interaction: What a session does to the ratio of two sides that share it.
         protocol: Timing protocols (`measure.*`) that differ between the sides.
         value: One value of a hyperparameter, which departs from the power law of the others. The
-            scale is in standard deviations of the response over the points.
+            scale is in standard deviations of the response over the points. None for the runs that
+            the prior is from, which must not count twice.
         is_learned: Whether other runs of the same machine have updated them.
     """
 
@@ -120,7 +121,7 @@ class ScatterPriors:
     driver: VariancePrior
     interaction: VariancePrior
     protocol: VariancePrior
-    value: VariancePrior
+    value: VariancePrior | None
     is_learned: bool = False
 
 
@@ -203,3 +204,16 @@ def classify_devices(*sides: pd.DataFrame) -> DeviceClass:
     if names and names <= {"gpu", "tpu"}:
         return DeviceClass.ACCELERATOR
     return DeviceClass.SHARED
+
+
+def priors_for(*sides: pd.DataFrame) -> ScatterPriors:
+    """Return the priors for some runs, without the one that published runs were the source of.
+
+    Args:
+        *sides: Runs, with `platform.name` and `source` where they are known.
+    """
+    priors = scatter_priors(classify_devices(*sides))
+    sources = [side.get("source", pd.Series("", side.index)) for side in sides]
+    if sources and all(source.eq("published").fillna(False).all() for source in sources):
+        return replace(priors, value=None)
+    return priors
