@@ -22,8 +22,18 @@ _MAX_NAME_CHARS = 160
 _VERDICTS: dict[str, AnswerVerdict] = {
     "faster": "faster",
     "slower": "slower",
+    "equal": "equal",
     "undecided": "undecided",
-    "no verdict": "undecided",
+    "not comparable": "undecided",
+}
+#: Verdicts as text behind their number.
+_COUNTED = {
+    "faster": "in which the first is better",
+    "slower": "in which the second is better",
+    "equal": "equal",
+    "different": "different",
+    "undecided": "undecided",
+    "not comparable": "not comparable",
 }
 
 
@@ -101,7 +111,9 @@ def _answer(findings: Sequence[AuditFinding]) -> AnalysisAnswer:
         )
     if compared:
         counts = Counter(finding.verdict for finding in compared)
-        parts = [f"{count} {verdict}" for verdict, count in counts.items()]
+        parts = [
+            f"{counts[verdict]} {text}" for verdict, text in _COUNTED.items() if counts[verdict]
+        ]
         sentence = f"Of {counted(len(compared), 'comparison')}: {', '.join(parts)}."
         return AnalysisAnswer(
             sentence=sentence, ahead=counts.get("faster", 0), points=len(compared)

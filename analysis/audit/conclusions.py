@@ -3,7 +3,9 @@
 A file holds the series of one session, most of them measured one after the other. It shows how
 they scatter within that session, and no more. The difference between two files is one of the
 benchmarks and of the two sessions together. With three or more sessions per side a session is one
-observation, and Welch's t-test over the sessions carries a verdict.
+observation, and Welch's t-test over the sessions carries a verdict. With fewer, the scatter of
+sessions has the prior of `paradnn.statistics.priors`, and so has the drift between two series of
+one file.
 """
 
 import math
@@ -18,8 +20,13 @@ from analysis.format import format_number
 from analysis.lazy import stats
 from paradnn.core.errors import DataError
 from paradnn.core.words import counted
+from paradnn.statistics.decision import MARGIN, Decision, decide
+from paradnn.statistics.dependence import Component
+from paradnn.statistics.priors import VariancePrior, scatter_priors
+from paradnn.statistics.verdict import Verdict
+from paradnn.statistics.welch import welch_variance
 
-#: Sessions that each side needs for a verdict.
+#: Sessions of each side from which on their own scatter decides, without a prior.
 MIN_SESSIONS = 3
 
 #: Series of one file are compared with each other only if there are at most this many.
@@ -36,8 +43,8 @@ class AuditFinding(NamedTuple):
     Attributes:
         about: Name of the series; empty for a statement about a file.
         sentence: The statement.
-        verdict: "faster", "slower", "different", "undecided" or "no verdict"; empty if nothing is
-            compared.
+        verdict: "faster", "slower", "equal", "different", "undecided" or "not comparable"; empty if
+            nothing is compared.
         ratio: How many times as good the first side is; the ratio of the values if the file does
             not say whether more is better. NaN if nothing is compared.
         low: Lower end of the ratio's 95% interval; NaN without one.
@@ -122,17 +129,43 @@ def _compare_within_file(series: Sequence[Series]) -> Iterator[AuditFinding]:
         return
     first, *others = comparable
     for other in others:
-        ratio = first.center / other.center
-        command = shlex.join(["paradnn", "compare", first.command, other.command])
-        remedy = f"measure both in turn: {command}"
-        is_unsuitable = len(command) > _MAX_COMMAND_CHARS or "\n" in command
-        if is_unsuitable or first.command == other.command:
-            remedy = "measure both in turn with paradnn compare."
-        sentence = (
-            f"They differ by {_format_difference(ratio)}, but one was measured before the other, "
-            f"and drift of the machine looks the same. No verdict; {remedy}"
-        )
-        yield AuditFinding(f"{first.name} and {other.name}", sentence, "no verdict", ratio)
+        yield _compare_commands(first, other)
+
+
+def _compare_commands(first: Series, other: Series) -> AuditFinding:
+    """Compare two commands of one session that were measured one after the other.
+
+    The drift between them has the prior of two sessions.
+    """
+    prior = scatter_priors().session
+    drift = prior.update()
+    log_ratio = _log_goodness(first) - _log_goodness(other)
+    decision = decide(log_ratio, [Component(2 * drift.variance, drift.freedom)])
+    difference = _describe_difference([first], [other], decision.ratio)
+    verdict, statement = _judge(first, decision, difference, (first.name, other.name))
+    sentence = (
+        f"{statement} (95% interval of the ratio {decision.low:.3g} to {decision.high:.3g}). One "
+        f"was measured before the other, and the machine is assumed to drift by "
+        f"{100 * prior.scale:.2g}%, as between sessions."
+    )
+    if decision.verdict is Verdict.UNDECIDED:
+        sentence += f" To decide, {_advise_turns(first, other)}"
+    return AuditFinding(
+        f"{first.name} and {other.name}",
+        sentence,
+        verdict,
+        decision.ratio,
+        decision.low,
+        decision.high,
+    )
+
+
+def _advise_turns(first: Series, other: Series) -> str:
+    command = shlex.join(["paradnn", "compare", first.command, other.command])
+    is_unsuitable = len(command) > _MAX_COMMAND_CHARS or "\n" in command
+    if is_unsuitable or first.command == other.command:
+        return "measure both in turn with paradnn compare."
+    return f"measure both in turn: {command}"
 
 
 def _compare_sides(
@@ -176,43 +209,78 @@ def _compare_sessions(first: Sequence[Series], second: Sequence[Series]) -> Audi
     name = first[0].name
     obstacle = _comparison_obstacle([*first, *second])
     if obstacle:
-        return AuditFinding(name, f"Not compared: {obstacle}.", "no verdict")
+        return AuditFinding(name, f"Not compared: {obstacle}.", "not comparable")
     logs = [[_log_goodness(series) for series in sessions] for sessions in (first, second)]
-    ratio = math.exp(statistics.fmean(logs[0]) - statistics.fmean(logs[1]))
-    difference = _describe_difference(first, second, ratio)
-    if min(len(first), len(second)) < MIN_SESSIONS:
-        sentence = (
-            f"{difference}; {_format_sessions(first, second)}, no verdict. "
-            f"A verdict needs {MIN_SESSIONS} or more sessions per side, measured in turn."
-        )
-        return AuditFinding(name, sentence, "no verdict", ratio)
-    if not any(statistics.variance(values) for values in logs):
-        sentence = f"{difference}; the sessions of each side are copies of each other."
-        return AuditFinding(name, sentence, "no verdict", ratio)
+    log_ratio = statistics.fmean(logs[0]) - statistics.fmean(logs[1])
+    difference = _describe_difference(first, second, math.exp(log_ratio))
+    sessions = _format_sessions(first, second)
+    scatters = any(len(values) > 1 and statistics.variance(values) > 0 for values in logs)
+    if min(map(len, logs)) >= MIN_SESSIONS and scatters:
+        decision = decide(log_ratio, [welch_variance(*logs)])
+        basis = sessions
+        closing = "This holds if the sessions of both sides alternated in time."
+    else:
+        prior = scatter_priors().session
+        decision = decide(log_ratio, [_prior_component(logs, prior)])
+        basis = f"{sessions}, assumed to scatter by {100 * prior.scale:.2g}%"
+        if not scatters and max(map(len, logs)) > 1:
+            basis = (
+                "the sessions of each side are copies of each other and count as one, assumed to "
+                f"scatter by {100 * prior.scale:.2g}%"
+            )
+        closing = f"From {MIN_SESSIONS} sessions per side on, measured in turn, their own scatter decides."
+    sides = ("the first side", "the second side")
+    verdict, statement = _judge(first[0], decision, difference, sides)
+    interval = f"95% interval of the ratio {decision.low:.3g} to {decision.high:.3g}"
+    sentence = f"{statement} ({interval}, {basis}). {closing}"
+    return AuditFinding(name, sentence, verdict, decision.ratio, decision.low, decision.high)
 
-    interval = stats.ttest_ind(*logs, equal_var=False).confidence_interval(0.95)
-    low = math.exp(interval.low)
-    high = math.exp(interval.high)
-    verdict, statement = _judge(first[0], ratio, low, high, difference)
-    sentence = (
-        f"{statement} (95% interval of the ratio {low:.3g} to {high:.3g}, "
-        f"{_format_sessions(first, second)}). "
-        "This holds if the sessions of both sides alternated in time."
-    )
-    return AuditFinding(name, sentence, verdict, ratio, low, high)
+
+def _prior_component(logs: Sequence[Sequence[float]], prior: VariancePrior) -> Component:
+    """Return the variance of the mean log ratio of two sides with few sessions.
+
+    The sessions of a side that are copies of each other count as one.
+
+    Args:
+        logs: The logarithm of each session, of both sides.
+        prior: Prior of the scatter between sessions.
+    """
+    squares = 0.0
+    freedom = 0
+    weight = 0.0
+    for values in logs:
+        count = len(values)
+        if count > 1 and statistics.variance(values) == 0:
+            count = 1
+        if count > 1:
+            squares += (count - 1) * statistics.variance(values)
+            freedom += count - 1
+        weight += 1 / count
+    variance = squares / freedom if freedom else 0.0
+    posterior = prior.update(variance, freedom)
+    return Component(weight * posterior.variance, posterior.freedom)
 
 
 def _judge(
-    series: Series, ratio: float, low: float, high: float, difference: str
+    series: Series, decision: Decision, difference: str, sides: tuple[str, str]
 ) -> tuple[str, str]:
-    """The verdict on a ratio with its 95% interval, and the statement that says so."""
-    if low <= 1 <= high:
-        return "undecided", f"{difference}, which the scatter of the sessions explains"
+    """Return the verdict on a ratio, and the statement that says so.
+
+    Args:
+        series: A series of the first side.
+        decision: The decision about the ratio.
+        difference: The difference as text.
+        sides: Names of the sides.
+    """
+    if decision.verdict is Verdict.UNDECIDED:
+        return "undecided", f"{difference}: undecided"
+    if decision.verdict is Verdict.EQUAL:
+        return "equal", f"{difference}: equal within {100 * MARGIN:.0f}%"
     if series.better == "unknown":
         return "different", f"{difference}; the file does not say whether more is better"
-    if low > 1:
-        return "faster", f"The first side is {ratio:.3g} times as good"
-    return "slower", f"The second side is {1 / ratio:.3g} times as good"
+    if decision.verdict is Verdict.FASTER:
+        return "faster", f"{difference}: {sides[0]} is better"
+    return "slower", f"{difference}: {sides[1]} is better"
 
 
 def _describe_difference(first: Sequence[Series], second: Sequence[Series], ratio: float) -> str:

@@ -38,20 +38,35 @@ def read_hyperfine(document: Any) -> Reading:
         if occurrences[command] > 1 and parameters:
             settings = ", ".join(f"{key}={value}" for key, value in parameters.items())
             name = f"{name} ({settings})"
-        series = from_values(name, "s", entry.get("times"), command=command)
+        times, note = _without_failures(entry)
+        series = from_values(name, "s", times, command=command)
         if series is None:
             series = from_summary(name, "s", entry, command=command)
         yield series
-        yield from _hyperfine_zeros(name, entry.get("times"))
-        exit_codes = entry.get("exit_codes")
-        if isinstance(exit_codes, list):
-            # A null exit code is a run that a signal ended.
-            failed = sum(code != 0 for code in exit_codes)
-            if failed:
-                yield Note(
-                    f"{name}: {failed} of {counted(len(exit_codes), 'run')} failed; "
-                    "the times include failed runs"
-                )
+        yield from _hyperfine_zeros(name, times)
+        if note:
+            yield Note(f"{name}: {note}")
+
+
+def _without_failures(entry: Mapping[str, Any]) -> tuple[Any, str]:
+    """Return the times of the successful runs of a command, and a note about the failed ones.
+
+    If all runs failed, or the file does not say which, the times are those of all runs.
+    """
+    times = entry.get("times")
+    exit_codes = entry.get("exit_codes")
+    if not isinstance(exit_codes, list):
+        return times, ""
+    # A null exit code is a run that a signal ended.
+    has_failed = [code != 0 for code in exit_codes]
+    failed = sum(has_failed)
+    if not failed:
+        return times, ""
+    runs = counted(len(exit_codes), "run")
+    if failed == len(has_failed) or not isinstance(times, list) or len(times) != len(has_failed):
+        return times, f"{failed} of {runs} failed; the times include failed runs"
+    kept = [time for time, is_failed in zip(times, has_failed, strict=True) if not is_failed]
+    return kept, f"{failed} of {runs} failed and are excluded"
 
 
 def _hyperfine_zeros(name: str, times: Any) -> Reading:

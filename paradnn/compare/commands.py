@@ -33,7 +33,7 @@ from paradnn.statistics.paired_rounds import Rule, orders
 #: resolution of the clock nor start-up luck decides it.
 VISIT_SECONDS = 0.1
 MAX_RUNS = 50
-#: A side has no verdict if it fails in more than this share of its visits and at least
+#: A comparison is undecided if a side fails in more than this share of its visits and at least
 #: `MIN_FAILURES` times, or `MIN_FAILURES` times in the warm-up.
 MAX_FAILURE_SHARE = 0.2
 MIN_FAILURES = 3

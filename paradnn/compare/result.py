@@ -31,7 +31,7 @@ class PairedResult:
             sides were measured.
         numbers: the numbers of these rounds.
         measured: what both sides measured in these rounds, in `unit`.
-        problem: why there is no verdict.
+        problem: why the comparison is undecided, whatever the rounds show.
         seconds: how long the comparison took.
         last: whether it ended because time or rounds were over.
     """
@@ -106,11 +106,27 @@ class PairedResult:
 
     def __str__(self) -> str:
         if self.problem:
-            return f"no verdict: {self.problem}"
+            return f"undecided: {self.problem}{self._successful_rounds()}"
         found = self.estimate
         if found:
             return sentence(found, self.labels, self.rule.margin)
         return self._too_few_rounds()
+
+    def _successful_rounds(self) -> str:
+        """What the rounds show in which both sides succeeded, as a second sentence."""
+        rounds = counted(self.rounds, "round")
+        found = self.estimate
+        if found:
+            statement = sentence(found, self.labels, self.rule.margin)
+            return f". In the {rounds} in which both succeeded: {statement}"
+        if self.logs:
+            first, second = self.labels
+            ratio = math.exp(statistics.median(self.logs))
+            return (
+                f". In the only {rounds} in which both succeeded, {first} was about {ratio:.2g} "
+                f"times as fast as {second}"
+            )
+        return ""
 
     def _too_few_rounds(self) -> str:
         first, second = self.labels

@@ -244,8 +244,11 @@ def test_two_files_of_a_harness_are_two_sessions(tmp_path: Path, harness: str) -
     directed = [finding for finding in compared if "offered load" not in finding.about]
     assert [finding.ratio for finding in directed] == pytest.approx([2.0] * len(directed))
     assert directed
-    assert {finding.verdict for finding in compared} == {"no verdict"}
-    assert all("one session each, no verdict" in finding.sentence for finding in compared)
+    # By the prior of sessions, a factor of 2 is decisive.
+    assert {finding.verdict for finding in directed} == {"faster"}
+    assert all(
+        "one session each, assumed to scatter by 7.5%" in finding.sentence for finding in compared
+    )
 
 
 @pytest.mark.parametrize(
@@ -253,8 +256,13 @@ def test_two_files_of_a_harness_are_two_sessions(tmp_path: Path, harness: str) -
     [
         pytest.param(
             hyperfine("a", failed=2),
-            "a: 2 of 5 runs failed; the times include failed runs",
+            "a: 2 of 5 runs failed and are excluded",
             id="hyperfine-exit-codes",
+        ),
+        pytest.param(
+            hyperfine("a", failed=5),
+            "a: 5 of 5 runs failed; the times include failed runs",
+            id="hyperfine-all-failed",
         ),
         pytest.param(
             google_benchmark(1),
@@ -698,7 +706,7 @@ def test_times_are_compared_in_seconds(tmp_path: Path) -> None:
     )
 
     assert finding.ratio == pytest.approx(1e-9)
-    assert "1 s against 1 ns, differing by a factor of 1e+09" in finding.sentence
+    assert "1 s against 1 ns, differing by a factor of 1e+09: the second" in finding.sentence
 
 
 @pytest.mark.parametrize(
@@ -719,7 +727,7 @@ def test_differences_are_plain_percentages(
         [read_one(tmp_path, first, "first")], [read_one(tmp_path, second, "second")]
     )
 
-    assert f"differing by {difference};" in finding.sentence
+    assert f"differing by {difference}:" in finding.sentence
 
 
 def test_different_units_are_not_compared(tmp_path: Path) -> None:
@@ -866,6 +874,50 @@ def test_three_sessions_per_side_carry_a_verdict(tmp_path: Path) -> None:
     assert "This holds if the sessions of both sides alternated in time." in finding.sentence
 
 
+def test_failed_runs_do_not_count(tmp_path: Path) -> None:
+    results = read_one(tmp_path, hyperfine("a", times=[9.0, 0.1, 0.102, 0.098], failed=1))
+
+    assert series_by_name(results)["a"].values == (0.1, 0.102, 0.098)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "sessions", "verdict"),
+    [
+        # Of one session each the log ratio scatters by sqrt(2) x 7.5% with 8 degrees of freedom,
+        # so its half width is 2.306 x 10.6% = 24.5%: a factor of 1.277.
+        pytest.param(1.25, 1, "undecided", id="within one session each"),
+        pytest.param(1.3, 1, "faster", id="beyond one session each"),
+        pytest.param(1 / 1.3, 1, "slower", id="the other way"),
+    ],
+)
+def test_few_sessions_have_the_scatter_of_the_prior(
+    tmp_path: Path, ratio: float, sessions: int, verdict: str
+) -> None:
+    side = sessions_of_hyperfine(tmp_path, "a", [1.0] * sessions)
+    other_side = sessions_of_hyperfine(tmp_path, "b", [ratio] * sessions)
+
+    [finding] = draw_conclusions(side, other_side)
+
+    assert finding.verdict == verdict
+    assert finding.low == pytest.approx(ratio / math.exp(2.306 * 0.075 * math.sqrt(2)), rel=1e-3)
+    assert finding.high == pytest.approx(ratio**2 / finding.low)
+
+
+def test_copied_sessions_count_as_one(tmp_path: Path) -> None:
+    one = draw_conclusions(
+        sessions_of_hyperfine(tmp_path, "a", [1.0]), sessions_of_hyperfine(tmp_path, "b", [1.5])
+    )
+    copies = draw_conclusions(
+        sessions_of_hyperfine(tmp_path, "c", [1.0] * 4),
+        sessions_of_hyperfine(tmp_path, "d", [1.5] * 4),
+    )
+
+    [of_one] = one
+    [of_copies] = copies
+    assert (of_copies.low, of_copies.high) == pytest.approx((of_one.low, of_one.high))
+    assert "copies of each other and count as one" in of_copies.sentence
+
+
 def test_a_tracked_number_is_neither_better_nor_worse(tmp_path: Path) -> None:
     side, other_side = (
         [
@@ -947,8 +999,9 @@ def test_commands_of_one_file_were_measured_one_after_the_other(
 
     [finding] = comparisons(list(draw_conclusions([results])))
 
-    statement, _, suggested = finding.sentence.partition("measure both in turn: ")
-    assert "drift of the machine looks the same. No verdict" in statement
+    statement, _, suggested = finding.sentence.partition("To decide, measure both in turn: ")
+    assert "differing by 0%: undecided" in statement
+    assert "One was measured before the other" in statement
     assert shlex.split(suggested) == ["paradnn", "compare", *commands]
 
 
@@ -968,7 +1021,7 @@ def test_a_command_that_fits_no_line_is_not_repeated(
     audit(AuditOptions(files=(str(path),)), Selection())
 
     lines = capsys.readouterr().out.splitlines()
-    assert "No verdict; measure both in turn with paradnn compare." in lines[0]
+    assert "To decide, measure both in turn with paradnn compare." in lines[0]
     assert len(lines) == 5
     assert max(map(len, lines)) < 500
 
@@ -1070,7 +1123,7 @@ def test_the_command_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFix
     assert f"{files[0]}: hyperfine, 2 series" in out
     assert "\x1b" not in out
     found = json.loads(written.read_text())
-    assert out.splitlines()[0] == found["answer"] == "Of 2 comparisons: 2 no verdict."
+    assert out.splitlines()[0] == found["answer"] == "Of 2 comparisons: 2 undecided."
     assert len(found["rows"]) == found["points"] + 4 == 6
-    assert found["rows"][2]["verdict"] == "no verdict"
+    assert found["rows"][2]["verdict"] == "undecided"
     assert found["rows"][0]["ratio"] is None

@@ -99,7 +99,7 @@ def test_runs_of_a_comparison_record_other_work_on_the_machine(store: Store) -> 
 def test_a_side_that_is_not_there_leaves_no_verdict(store: Store) -> None:
     done = run(["paradnn.compare.__main__", *FEW, "platform=cpu", "platform=tpu", *POINT], store)
     assert done.returncode == 1
-    assert done.stdout.startswith("no verdict: platform=tpu is unavailable: ")
+    assert done.stdout.startswith("undecided: platform=tpu is unavailable: ")
     assert sorted(point["outcome"] for point in store.runs()) == ["ok", "unavailable"]
 
 

@@ -93,7 +93,7 @@ def test_a_side_that_always_fails_ends_the_comparison() -> None:
 def test_a_failing_program_before_a_pipe_is_a_failure(call: Call) -> None:
     outcome = call(command.main, ["python3 missing.py | cat", "echo | cat"])
     assert outcome.code == 1
-    assert outcome.output.startswith("no verdict: python3 missing.py | cat failed: exit code 2")
+    assert outcome.output.startswith("undecided: python3 missing.py | cat failed: exit code 2")
 
 
 def test_the_screen_and_the_file_agree(tmp_path: Path, call: Call) -> None:

@@ -16,7 +16,7 @@ from statsmodels.tsa.stattools import acf
 
 from benchmarks.compare_verdicts import MACHINES, tally
 from paradnn.compare.comparison import Comparison, Pair, pairs_of
-from paradnn.compare.result import round_table, sentence
+from paradnn.compare.result import PairedResult, round_table, sentence
 from paradnn.config.point import Point
 from paradnn.core.errors import ConfigError
 from paradnn.families.fc import FullyConnected
@@ -179,8 +179,35 @@ def test_a_side_that_cannot_be_measured_ends_its_point_alone() -> None:
     assert measured.verdict is Verdict.SLOWER
     assert lost.verdict is Verdict.UNDECIDED
     assert lost.problem == "compile=xla is oom_host: it said so"
-    assert comparison.sentences()[1].endswith(f"no verdict: {lost.problem}")
+    assert comparison.sentences()[1].endswith(f"undecided: {lost.problem}")
     assert comparison.overall() is measured
+
+
+@pytest.mark.parametrize(
+    ("rounds", "rest"),
+    [
+        pytest.param(0, "", id="none"),
+        pytest.param(
+            2,
+            ". In the only 2 rounds in which both succeeded, compile=graph was about 1.3 times as "
+            "fast as compile=xla",
+            id="too few for an interval",
+        ),
+        pytest.param(
+            6,
+            ". In the 6 rounds in which both succeeded: compile=graph is 1.3000 times as fast as "
+            "compile=xla (95% interval 1.3000 .. 1.3000, 6 rounds)",
+            id="an interval",
+        ),
+    ],
+)
+def test_a_failed_comparison_reports_the_successful_rounds(rounds: int, rest: str) -> None:
+    result = PairedResult(LABELS, Rule(), problem="compile=xla is oom_host")
+    for number in range(rounds):
+        result.add(number, math.log(1.3), (1.3, 1.0))
+
+    assert str(result) == f"undecided: compile=xla is oom_host{rest}"
+    assert result.verdict is Verdict.UNDECIDED
 
 
 def test_one_crash_costs_a_round_and_a_second_one_the_point() -> None:
