@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 from paradnn.statistics.lazy import np, special
 from paradnn.statistics.priors import VariancePrior, scatter_priors
+from paradnn.statistics.shrinkage import GROUP_ERRORS, shrinkage
 
 #: Degrees of freedom with which the variance of one candidate is drawn to that of all.
 _CANDIDATE_DEGREES = 4.0
@@ -32,8 +33,6 @@ LEAST_PROCESSES = 2
 _OMITTED_SHARE = 0.5
 #: Numbers of further rounds that a forecast tries.
 _FURTHER_ROUNDS = sorted({round(1.25**step) for step in range(32)})
-#: Standard errors behind the leader up to which a candidate is one of the top group.
-_GROUP_ERRORS = 2.0
 
 
 class Observation(NamedTuple):
@@ -215,7 +214,7 @@ class RaceState:
         """Return the geometric mean of a candidate's scores; the leader's is shrunk.
 
         The best of several similar candidates was also lucky. Its mean is therefore drawn to that
-        of the candidates that may be as good (`_shrinkage`).
+        of the candidates that may be as good (`paradnn.statistics.shrinkage`).
         """
         values = np.array([o.log_score for o in self._observations if o.candidate == candidate])
         sample_variance = float(values.var(ddof=1)) if len(values) > 1 else 0.0
@@ -261,26 +260,17 @@ class RaceState:
         group = [self.leader]
         for rival in self.rivals:
             mean, error, _ = self._contrast(self.leader, rival)
-            if mean <= _GROUP_ERRORS * error:
+            if mean <= GROUP_ERRORS * error:
                 group.append(rival)
         return group
 
     def _shrinkage(self, candidate: int) -> float:
-        """Return the factor by which means of the top group are shrunk toward the group's mean.
-
-        The means of the group are one sample of a normal distribution. Its variance is that of the
-        observed means without their sampling variance (DerSimonian and Laird, Controlled Clinical
-        Trials 7, 1986). A mean moves by the share of its variance that is sampling.
-        """
+        """Return by how much the logarithm of a mean of the top group is shrunk."""
         group = self._top_group
-        if candidate not in group or len(group) == 1:
+        if candidate not in group:
             return 0.0
         means = np.array([self._mean(each) for each in group])
-        positions = [self._position[each] for each in group]
-        sampling = {
-            each: self._model.variances[position] / self.processes(each)
-            for each, position in zip(group, positions, strict=True)
-        }
-        between = max(float(means.var(ddof=1)) - float(np.mean(list(sampling.values()))), 0.0)
-        share = sampling[candidate] / (sampling[candidate] + between)
-        return float(share * (self._mean(candidate) - means.mean()))
+        sampling = [
+            self._model.variances[self._position[each]] / self.processes(each) for each in group
+        ]
+        return shrinkage(means, np.array(sampling), group.index(candidate))

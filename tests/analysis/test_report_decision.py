@@ -1,11 +1,13 @@
 """Decisions of the report: verdict, results, systems, and the next measurements."""
 
 import json
+import math
 import re
 import shlex
 from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 import yaml
@@ -275,10 +277,23 @@ def test_the_highest_of_equals_is_reported_as_one_of_several() -> None:
         examples_per_second=100.0, examples_per_second_low=90.0, examples_per_second_high=110.0
     )
     said = first_screen(rows)
-    assert (
-        "the most of 64 points; 63 others may be as fast, and the highest of several such is high by chance."
-        in said
+    assert "100 examples/s (95% interval 90.0 to 110), the most of 64 points; 63 others may" in said
+
+
+def test_the_highest_by_luck_is_shrunk() -> None:
+    speed = 100 * np.exp(np.random.default_rng(1).normal(0, 0.05, 64))
+    rows = measured(**QUICK).assign(examples_per_second=speed)
+    rows = rows.assign(
+        examples_per_second_low=speed / math.exp(0.098),
+        examples_per_second_high=speed * math.exp(0.098),
     )
+    said = first_screen(rows)
+    found = re.search(r"([\d.]+) examples/s \(95% interval ([\d.]+) to ([\d.]+)\)", said)
+    assert found
+    value, low, high = map(float, found.groups())
+    assert low < 100 < high
+    assert value < speed.max()
+    assert f"{speed.max():.3g} was measured, and the best of several is also lucky." in said
 
 
 def test_the_cost_comes_first(two_devices: pd.DataFrame) -> None:
