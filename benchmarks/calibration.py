@@ -455,6 +455,12 @@ def _issue_rows() -> dict[str, Row]:
                 _EVERY if effect == 0.08 else ("compare",),
                 goals,
             )
+    rows |= _sides_rows(
+        "one session equal at 12%, known machine",
+        "one session per side, +-12%, 27 points, after 16 sessions of another point: equal",
+        partial(worlds.known_machine, effect=0.12, earlier=16),
+        goals=(Goal("false", at_most=0.08),),
+    )
     for scatter in (0.1, 0.025):
         rows |= _sides_rows(
             f"processes at {scatter:.1%}",

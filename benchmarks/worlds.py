@@ -700,6 +700,24 @@ def apart(
     return pd.concat(parts)
 
 
+def known_machine(random: Random, effect: float, earlier: int) -> pd.DataFrame:
+    """Equal sides in one session each, on a machine that measured another point before.
+
+    Args:
+        random: Source of the noise.
+        effect: Standard deviation of the shifts of sessions, in logarithms.
+        earlier: Sessions of the other point, which has another precision.
+    """
+    parts = [apart(random, effect=effect)]
+    for session in range(earlier):
+        logs, columns = timed(random, np.full((1, 1), random.normal(0, effect)))
+        hours = np.array([[-10.0 * (session + 1)]])
+        one = plant("B", logs, hours, {"model.nodes": 1}, **columns, precision="float16")
+        one = one.assign(point_id="other", run_id=f"other{session}")
+        parts.append(in_session(one, f"E{session}"))
+    return pd.concat(parts)
+
+
 def shared_sessions(
     random: Random, ratio: float = 1.0, effect: float = 0.06, sessions: int = 3
 ) -> pd.DataFrame:
