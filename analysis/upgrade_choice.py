@@ -1,7 +1,7 @@
 """The choice between two upgrades of the same points: which of them helps each point more.
 
-The fit of the present device is common to both predictions, and so is much of the difference between
-specified and reached gains. The interval of the ratio is therefore narrower than those of the
+The fit of the present device is common to both predictions, and so is much of the difference
+between specified and reached gains. The interval of the ratio is therefore narrower than those of the
 speedups suggest. A choice is undecided if the 95% interval of the ratio includes 1.
 """
 
@@ -179,7 +179,8 @@ class UpgradeChoice:
         inside = known["measured_ratio"].between(known["ratio_low"], known["ratio_high"])
         yield (
             f"{counted(len(known), 'point')} measured on both: {len(decided):,} decided, {right:,} "
-            f"of these rightly; {int(inside.sum()):,} measured ratios are inside their 95% interval."
+            f"of these rightly; {int(inside.sum()):,} measured ratios are inside their 95% "
+            "interval."
         )
 
     def draw(self) -> drawing.Figure:
