@@ -33,8 +33,10 @@ from benchmarks.common import RESULTS
 from paradnn.core.scratch import Scratch
 
 EQUAL_PAIRS = 200
-FIELDS = ("tool", "program", "truth", "pair", "alarm", "outcome", "increase", "low", "high")
-FIELDS += ("seconds", "load")
+FIELDS = (
+    *("tool", "program", "truth", "pair", "alarm", "outcome", "increase", "low", "high"),
+    *("seconds", "load"),
+)
 
 _PYTHON_WORK = """
 def work():

@@ -604,7 +604,7 @@ def _over_sessions(
         sign = 1 if less_is_better(name) else -1
         logs = sign * np.log(values)
         noise = [_noise(part, name, known[place]) for part, known in zip(parts, runs, strict=True)]
-        measured.append(_Measured.of(logs, noise))
+        measured.append(_Differences.of(logs, noise))
     session = _session_variance(parts, names)
     priors = scatter_priors(classify_devices(*parts))
     if not any(one.has_noise for one in measured):
@@ -637,7 +637,7 @@ def _over_sessions(
 
 
 @dataclass(frozen=True, eq=False)
-class _Measured:
+class _Differences:
     """A measured quantity of n choices.
 
     Attributes:
@@ -649,7 +649,7 @@ class _Measured:
     noise: tuple[Component, Component]
 
     @classmethod
-    def of(cls, logs: np.ndarray, noise: Sequence[Component]) -> _Measured:
+    def of(cls, logs: np.ndarray, noise: Sequence[Component]) -> _Differences:
         shape = (len(logs), len(logs))
         variance = np.broadcast_to([float(one.variance) for one in noise], shape)
         freedom = np.broadcast_to([float(one.freedom) for one in noise], shape)
