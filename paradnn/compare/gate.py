@@ -182,6 +182,9 @@ def _overall_verdict(
     options: argparse.Namespace, comparison: CommandComparison, rule: Limit, counts: CountReport
 ) -> _Verdict:
     """The worst outcome among those that decide; the first of equally bad ones."""
+    is_time_needed = comparison.problem or comparison.runs_same_code
+    if options.fail_on == FailOn.COUNT and not counts.comparisons and not is_time_needed:
+        return _Verdict(Gate.UNDECIDED, "undecided: interrupted before both sides were counted")
     verdicts = []
     if options.fail_on != FailOn.COUNT or comparison.problem or not counts.comparisons:
         verdicts.append(_judge(comparison, rule))

@@ -160,6 +160,20 @@ def test_a_base_that_fails_under_the_counter_leaves_the_gate_undecided(
 
 
 @needs_valgrind
+def test_an_interrupted_count_leaves_the_gate_undecided(
+    repository: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    plant(repository, "seq 1 30\n", "seq 1 3000\n")
+    monkeypatch.setattr(Counter, "count", interrupt)
+    outcome = call(gate.main, ["--base", "main", *COUNT, *PROGRAM])
+    assert outcome.code == 130
+    assert "undecided: interrupted before both sides were counted" in outcome.output
+
+
+@needs_valgrind
 def test_counted_runs_are_prepared_too(repository: Path, call: Call) -> None:
     plant(repository, "rm input && seq 1 30\n", "rm input && seq 1 3000\n")
     outcome = call(gate.main, ["--base", "main", *COUNT, "--prepare", "touch input", *PROGRAM])
