@@ -5,7 +5,8 @@ hand.
 import pandas as pd
 import pytest
 
-from analysis.store.step_inputs import WORK_METRICS, analytic_costs
+from analysis.store.step_inputs import WORK_METRICS, analytic_costs, points_from_words
+from paradnn.core.errors import ParadnnError
 from paradnn.families import make_model
 
 STEP = {"batch_size": 2, "precision": "float32", "mode": "train", "optimizer": "sgd"}
@@ -225,3 +226,11 @@ def test_a_token_of_a_mixture_by_hand() -> None:
         activations = batch * (4 + 12 + 12 + 4 + 4 + 4)
         moved = routed[batch].bytes_per_step - plain[batch].bytes_per_step
         assert moved == 4 * ((chosen - 1) * expert + router + activations)
+
+
+def test_a_mixture_that_generates_cannot_be_measured() -> None:
+    words = ["model=llama", "model.experts=8", "mode=generate", "platform=cpu"]
+
+    with pytest.raises(ParadnnError, match=r"set model\.experts=1"):
+        points_from_words(words)
+    assert len(points_from_words(words, is_measured=False)) == 1
