@@ -229,11 +229,15 @@ def _fastest(population: Population) -> Answers:
     if points.empty:
         return
     row = _maximum(points, "examples_per_second")
-    names = [f"examples_per_second{end}" for end in ("", "_low", "_high")]
     processes = np.ones(len(points))
     if "processes" in points:
         processes = points["processes"].to_numpy(dtype="float64", na_value=1.0)
-    best = shrink_largest(*points[names].astype("float64").to_numpy().T, processes)
+    best = shrink_largest(
+        points["examples_per_second"].to_numpy(dtype="float64"),
+        points["examples_per_second_low"].to_numpy(dtype="float64", na_value=np.nan),
+        points["examples_per_second_high"].to_numpy(dtype="float64", na_value=np.nan),
+        processes,
+    )
     interval = "no interval"
     if not pd.isna(best.low):
         interval = f"95% interval {rounded(best.low, 3)} to {rounded(best.high, 3)}"
