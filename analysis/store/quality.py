@@ -265,7 +265,7 @@ def _near_rows(timings: np.ndarray) -> list[list[int]]:
         timings: Timings of the runs of one point (runs, metrics); NaN where a run has none.
 
     Returns:
-        Per row, the earlier rows of which no timing differs by more than a rounding.
+        Per row, the earlier rows whose timings agree with its own up to rounding.
     """
     count = len(timings)
     is_usable = (np.isfinite(timings) & (timings > 0)).all(axis=0)
@@ -283,7 +283,7 @@ def _near_rows(timings: np.ndarray) -> list[list[int]]:
         pairs = np.stack([order[:-distance][is_near], order[distance:][is_near]])
         one = timings[pairs[0]]
         other = timings[pairs[1]]
-        # Comparisons with NaN are false: a missing timing does not tell rows apart.
+        # Comparisons with NaN are false, so a missing timing distinguishes no rows.
         differs = np.abs(one - other) > _MAX_ROUNDING * np.maximum(np.abs(one), np.abs(other))
         for first, second in np.sort(pairs[:, ~differs.any(axis=1)], axis=0).T:
             near[second].append(int(first))

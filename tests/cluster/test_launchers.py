@@ -16,7 +16,7 @@ import pytest
 from tests.cluster.ray_cluster import RAY, end_node, ray_head, ray_node
 from tests.cluster.slurm import Slurm, slurm
 from tests.conftest import ROOT, Store, environment
-from tests.processes import PATIENCE, children_of, started, wait_for
+from tests.processes import PATIENCE, children_of, hearing_ctrl_c, started, wait_for
 from tests.session.test_launch import drivers_at_work, every_point_once, sweep_of
 
 #: Seconds in which another host must take over a point of a lost one.
@@ -35,7 +35,8 @@ def launching(
 ) -> Iterator[subprocess.Popen[str]]:
     """Run a sweep of six points that take seconds each."""
     slow = ["model.nodes=range(8,14)", "measure.min_seconds=2"]
-    command = [sys.executable, "-m", *sweep_of(store, launcher, *slow, *overrides)]
+    words = sweep_of(store, launcher, *slow, *overrides)
+    command = hearing_ctrl_c([sys.executable, "-m", *words])
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     variables = environment(store) | environ
     with started(command, cwd=ROOT, env=variables, text=True, **pipes) as process:
