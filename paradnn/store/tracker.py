@@ -169,6 +169,8 @@ class Tracker(Journal):
         self._store.register(driver, lease)
 
     def unregister(self, *, is_complete: bool = False, conclusion: str = "") -> None:
+        with contextlib.suppress(StoreError):  # a claim that an interruption left half made
+            self._store.delete_orphaned_claims(self._held)
         # Drivers that end at the same time lock a SQLite store for each other, which fails at once.
         # If one cannot end its lease, the others take it for alive and the sweep stays open.
         deadline = time.monotonic() + _UNREGISTER_SECONDS

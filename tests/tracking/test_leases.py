@@ -331,6 +331,26 @@ def test_a_driver_ends_its_lease_although_another_one_locks_the_store(
     assert tracker.leases_of_sweep()["0"].ended
 
 
+def test_a_driver_that_is_interrupted_while_it_claims_leaves_no_run(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run of the claim exists by then, but the driver does not know its id yet."""
+
+    def interrupt(*_: object, **__: object) -> None:
+        assert [run["status"] for run in store.runs()] == ["RUNNING"]
+        raise KeyboardInterrupt
+
+    driver = driver_of(store, HERE, "0")
+    monkeypatch.setattr(driver, "_others", interrupt)
+    tracker = Tracker(Tracking(uri=store.uri), driver, pytest.fail)
+
+    with pytest.raises(KeyboardInterrupt):
+        claimed(tracker, 1)
+    tracker.unregister()
+
+    assert store.runs() == []
+
+
 @pytest.fixture
 def files(tmp_path: Path) -> list[Journal]:
     """Two drivers without a store that share a folder."""
