@@ -403,7 +403,7 @@ def _headline(fits: Sequence[Fit], metric: str) -> Highlight | None:
     strongest = fit.strongest()
     assert strongest is not None
     term, rivals = strongest
-    row = fit.weights.loc[term]
+    row = fit.weights.T[term]
     most = "" if rivals else "most "
     sentence = f"{label(metric)} of {fit.family} depends {most}on {label(term)}"
     if pd.notna(row["doubling"]):
