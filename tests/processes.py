@@ -20,13 +20,18 @@ from typing import Any
 #: Time limit in seconds for events that must occur, on a machine of any speed.
 PATIENCE = 200.0
 
-#: A shell's background processes ignore SIGINT, and their children inherit that. This suite may be
-#: such a child.
-_HEAR = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
+#: A shell's background processes ignore SIGINT, and those under nohup SIGHUP. Their children inherit
+#: that, and this suite may be such a child.
+_HEAR = """
+import os, signal, sys
+for number in (signal.SIGINT, signal.SIGHUP):
+    signal.signal(number, signal.SIG_DFL)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
 
 
 def hearing_ctrl_c(command: Sequence[str]) -> list[str]:
-    """Return a command that does not ignore SIGINT.
+    """Return a command that does not ignore SIGINT and SIGHUP.
 
     preexec_fn would fork this process.
     """
