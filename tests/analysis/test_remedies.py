@@ -39,6 +39,8 @@ PARSERS = sub_commands(PARSER)
 ALL = {"--help", "--version", "--multirun"} | {
     option for parser in parsers() for option in options(parser)
 }
+#: Options of other programs that messages name, by program.
+OTHER_PROGRAMS = {"hyperfine": {"--export-json", "--shell"}}
 #: Options without a value.
 FLAGS = {"-m", "--help", "--unfinished", "--version"}
 _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+[a-z]")
@@ -82,6 +84,9 @@ def test_options_in_messages_exist(path: Path) -> None:
     own = options_of_analysis(name) if path.parent.name == "analyses" and name in PARSERS else ALL
     for text in texts(path):
         known = ALL if _COMMAND.search(text) else own
+        for program, foreign in OTHER_PROGRAMS.items():
+            if program in text:
+                known = known | foreign
         assert set(_OPTION.findall(text)) <= known, text
 
 
