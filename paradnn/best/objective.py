@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from paradnn.config.point import Point
 from paradnn.core.errors import ConfigError
@@ -13,19 +14,38 @@ from paradnn.core.results import ResultDescription
 from paradnn.core.words import rounded
 from paradnn.core.workload import DEFAULT_KEYS
 from paradnn.session.design import RecordedPoint
-from paradnn.store.metrics import COSTS, METRICS, metric
+from paradnn.store.metrics import METRICS, metric
 
-#: What `--for` accepts, with the word for the winner.
+
+class _Goal(NamedTuple):
+    """Words of an answer.
+
+    Attributes:
+        predicate: What the winner is or has.
+        rival: What follows the winner's score about its closest rival.
+    """
+
+    predicate: str
+    rival: str
+
+
+#: What `--for` accepts.
 GOALS = {
-    "throughput": "fastest",
-    "latency": "of lowest latency",
-    "memory": "smallest",
-    "cost": "cheapest",
+    "throughput": _Goal("is fastest", ", {ratio} ahead of {rival}"),
+    "latency": _Goal("has the lowest latency", "; {rival} takes {ratio} as long"),
+    "memory": _Goal("needs the least memory", "; {rival} needs {ratio} as much"),
+    "cost": _Goal("is cheapest", "; {rival} costs {ratio} as much"),
 }
 _MEMORY = "peak_memory_bytes"
 _STEP_TIME = "step_time_ms"
 _P99 = "latency_p99_ms"
-_COST_NAMES = {cost.name for cost in COSTS}
+#: What one unit of a cost buys.
+COST_UNITS = {
+    "cost_per_million_examples": "per million examples",
+    "cost_per_million_tokens": "per million tokens",
+    "cost_per_million_queries": "per million queries",
+    "cost_of_learning": "per training",
+}
 #: Units as they follow a number.
 _UNITS = {
     "examples_per_second": " examples/s",
@@ -101,9 +121,18 @@ class Objective:
     names: tuple[str, ...]
 
     @property
-    def adjective(self) -> str:
-        """Adjective of the winner, such as "fastest"."""
-        return GOALS[self.goal]
+    def predicate(self) -> str:
+        """What the winner is or has, such as "is fastest"."""
+        return GOALS[self.goal].predicate
+
+    def describe_rival(self, rival: str, ratio: str) -> str:
+        """Return what follows the winner's score: how far it is ahead of its closest rival.
+
+        Args:
+            rival: The settings of the rival.
+            ratio: The lead of the winner.
+        """
+        return GOALS[self.goal].rival.format(rival=rival, ratio=ratio)
 
     def metric_name(self, row: RecordedPoint) -> str | None:
         """Return the first metric of the objective that a run has; None without any."""
@@ -148,14 +177,20 @@ def objective_of(goal: str, points: Sequence[Point]) -> Objective:
     return Objective(goal, names[goal])
 
 
-def format_value(name: str, value: float) -> str:
-    """Return a value of a metric with its unit."""
+def format_value(name: str, value: float, currency: str = "") -> str:
+    """Return a value of a metric with its unit.
+
+    Args:
+        name: The metric.
+        value: The value.
+        currency: Currency of a cost; empty if unknown.
+    """
     if name in _UNITS:
         return f"{rounded(value)}{_UNITS[name]}"
     if name == _MEMORY:
         return format_bytes(value)
-    if name in _COST_NAMES:
-        return rounded(value)
+    if name in COST_UNITS:
+        return " ".join(filter(None, (rounded(value), currency, COST_UNITS[name])))
     return f"{rounded(value)} {metric(name).unit}"
 
 
@@ -179,7 +214,10 @@ def mean_metrics(rows: Sequence[RecordedPoint]) -> Mapping[str, float]:
     }
 
 
+def is_larger_better(name: str) -> bool:
+    """Return whether a larger value of a metric is better. A scheduled rate states no direction."""
+    return name in _UNITS or METRICS[name].better == "higher"
+
+
 def _sign(name: str) -> int:
-    """1 if a larger value is better, else -1. A scheduled rate states no direction."""
-    is_rate = name in _UNITS
-    return 1 if is_rate or METRICS[name].better == "higher" else -1
+    return 1 if is_larger_better(name) else -1

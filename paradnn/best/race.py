@@ -174,6 +174,14 @@ class Race(SweepDesign):
         unmeasured = sum(not each.problem and not each.rows for each in self.candidates)
         return rounds * round_seconds + unmeasured * self._typical_seconds()
 
+    def minutes_needed(self) -> float | None:
+        """Return about how long a race would take that decides; None if this one is decided."""
+        seconds = self.seconds_needed()
+        if seconds is None:
+            return None
+        measured = sum(sum(each.seconds) for each in self.candidates)
+        return (measured + seconds) / 60
+
     def conclusion(self) -> DesignResult:
         """Return the answer for the parent run."""
         return self.conclude()

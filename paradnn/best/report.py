@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rich.table import Column
 
-from paradnn.best.objective import as_value, format_bytes, format_value, mean_metrics
+from paradnn.best.objective import (
+    COST_UNITS,
+    as_value,
+    format_bytes,
+    format_value,
+    is_larger_better,
+    mean_metrics,
+)
 from paradnn.best.race import Candidate, Race
 from paradnn.cli.console import fitting_table, standard_output
 from paradnn.config.point import Point
 from paradnn.core.words import counted, in_seconds, rounded
 from paradnn.session.design import DesignResult
-from paradnn.statistics.elimination import Interval, RaceState
+from paradnn.statistics.elimination import LEAST_PROCESSES, Interval, RaceState
 from paradnn.store.metrics import COSTS
 
 #: Candidates of the table, and excluded ones that are listed.
@@ -57,10 +65,9 @@ class RaceAnswer:
         if state is None:
             return [self._nothing_measured()]
         leader = self.race.candidates[state.leader].label
-        score = format_interval(self.race.metric, self._value_interval(state.score(state.leader)))
-        adjective = self.race.objective.adjective
+        score = self._score_text(state)
         if self.verdict == "best":
-            first = f"{leader} is {adjective}: {score}"
+            first = f"{leader} {self.race.objective.predicate}: {score}"
         else:
             first = f"undecided: {leader} leads: {score}"
         order = self._order(state)
@@ -70,7 +77,10 @@ class RaceAnswer:
             if others:
                 first += ", the only candidate that is not excluded"
             return [f"{first}."]
-        first += f", {self._lead_text(state, rival)}."
+        first += self.race.objective.describe_rival(
+            self.race.candidates[rival].label, format_ratio(state.lead(rival))
+        )
+        first += "."
         close = [each for each in order[1:] if state.may_be_as_good(each)]
         lines = [first]
         if close:
@@ -92,7 +102,7 @@ class RaceAnswer:
         if state is None:
             return [], []
         name = self.race.metric
-        headings = ["candidate", _HEADINGS.get(name, name), "95% CI", "best is ahead by"]
+        headings = ["candidate", self._score_heading(), "95% CI", "best is ahead by"]
         columns = self._extra_columns()
         headings += [*columns, "processes"]
         rows = []
@@ -199,13 +209,30 @@ class RaceAnswer:
         ends = [as_value(self.race.metric, each) for each in score]
         return Interval(ends[0], min(ends[1:]), max(ends[1:]))
 
-    def _lead_text(self, state: RaceState, rival: int) -> str:
-        return f"{format_ratio(state.lead(rival))} ahead of {self.race.candidates[rival].label}"
+    def _score_text(self, state: RaceState) -> str:
+        """The leader's value with its unit and its 95% interval."""
+        name = self.race.metric
+        interval = self._value_interval(state.score(state.leader))
+        return (
+            f"{format_value(name, interval.value, self.currency)} "
+            f"(95% CI {_number(name, interval.low)} to {_number(name, interval.high)})"
+        )
+
+    def _score_heading(self) -> str:
+        name = self.race.metric
+        if name not in COST_UNITS:
+            return _HEADINGS.get(name, name)
+        heading = f"cost {COST_UNITS[name]}"
+        if self.currency:
+            heading += f", {self.currency}"
+        return heading
 
     def _rival_text(self, state: RaceState, rival: int) -> str:
-        lead = state.lead(rival)
-        behind = Interval(1 / lead.value, 1 / lead.high, 1 / lead.low)
-        return f"{self.race.candidates[rival].label} at {format_ratio(behind)}"
+        """A rival and the ratio of its value to the leader's."""
+        ratio = state.lead(rival)
+        if is_larger_better(self.race.metric):
+            ratio = Interval(1 / ratio.value, 1 / ratio.high, 1 / ratio.low)
+        return f"{self.race.candidates[rival].label} at {format_ratio(ratio)}"
 
     def _undecided_reason(self) -> str:
         unmeasured = self._unmeasured()
@@ -216,12 +243,16 @@ class RaceAnswer:
             )
         margin = f"{self.race.rule.margin:.3g}"
         state = self.race.state()
-        if state is not None and not state.is_decided():
+        if state is not None and state.risk > self.race.rule.risk:
             reasons.append(f"another candidate may be better by more than {_percent(margin)}")
+        elif state is not None and not state.is_decided():
+            reasons.append(f"the best candidates need {LEAST_PROCESSES} measurements each")
         text = f"Not decided: {'; '.join(reasons)}."
-        seconds = self.race.seconds_needed()
-        if seconds:
-            text += f" About {in_seconds(max(seconds, 1.0))} more would decide it: raise --minutes."
+        minutes = self.race.minutes_needed()
+        if minutes:
+            limit = _rounded_up(minutes)
+            text += f" A race of about {limit} minutes would decide it"
+            text += f"; set --minutes {limit}." if self.race.is_time_over else "."
         return text
 
     def _extra_columns(self) -> list[str]:
@@ -318,14 +349,6 @@ def _number(name: str, value: float) -> str:
     return rounded(value)
 
 
-def format_interval(name: str, interval: Interval) -> str:
-    """Return a value of a metric with its unit and its 95% interval."""
-    return (
-        f"{format_value(name, interval.value)} "
-        f"(95% CI {_number(name, interval.low)} to {_number(name, interval.high)})"
-    )
-
-
 def format_ratio(ratio: Interval) -> str:
     """Return a ratio with its 95% interval, such as 1.31x (1.22 to 1.40)."""
     return f"{_ratio(ratio.value)}x ({_ratio(ratio.low)} to {_ratio(ratio.high)})"
@@ -335,6 +358,13 @@ def _ratio(value: float) -> str:
     if value < 10:
         return f"{value:.2f}"
     return rounded(value, 3)
+
+
+def _rounded_up(minutes: float) -> str:
+    """Round up to two digits, or to whole minutes, such as 0.7, 3.5 or 120."""
+    if minutes < 10:
+        return f"{math.ceil(10 * minutes) / 10:g}"
+    return str(math.ceil(minutes))
 
 
 def _percent(share: str) -> str:

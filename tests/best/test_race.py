@@ -1,5 +1,6 @@
 """Races of planted rows: rounds, exclusions, limits, the time limit, and the answer."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
@@ -137,19 +138,19 @@ def test_a_race_without_a_measurement_has_no_answer() -> None:
         pytest.param(
             Objective("latency", ("latency_p50_ms", "step_time_ms")),
             {"a": {"step_time_ms": 3.0}, "b": {"step_time_ms": 1.0}},
-            "b is of lowest latency: 1.000 ms",
+            "b has the lowest latency: 1.000 ms (95% CI ",
             id="latency of a step",
         ),
         pytest.param(
             Objective("memory", ("peak_memory_bytes",)),
             {"a": {"peak_memory_bytes": 2.0**30}, "b": {"peak_memory_bytes": 2.0**32}},
-            "a is smallest: 1.00 GiB",
+            "a needs the least memory: 1.00 GiB (95% CI ",
             id="memory",
         ),
         pytest.param(
             Objective("cost", ("cost_per_million_examples",)),
             {"a": {"cost_per_million_examples": 5.0}, "b": {"cost_per_million_examples": 1.0}},
-            "b is cheapest: 1.000",
+            "b is cheapest: 1.000 per million examples (95% CI ",
             id="cost",
         ),
     ],
@@ -162,6 +163,56 @@ def test_smaller_is_better_for_other_goals(
     follow(race, lambda visit: metrics[visit.tags["candidate"]])
 
     assert RaceAnswer(race).sentences()[0].startswith(best)
+
+
+@pytest.mark.parametrize(
+    ("objective", "metric", "comparison"),
+    [
+        pytest.param(
+            Objective("latency", ("step_time_ms",)), "step_time_ms", "takes 2.00x", id="latency"
+        ),
+        pytest.param(
+            Objective("memory", ("peak_memory_bytes",)),
+            "peak_memory_bytes",
+            "needs 2.00x",
+            id="memory",
+        ),
+        pytest.param(
+            Objective("cost", ("cost_of_learning",)), "cost_of_learning", "costs 2.00x", id="cost"
+        ),
+    ],
+)
+def test_the_closest_rival_of_a_smaller_value_is_compared_by_that_value(
+    objective: Objective, metric: str, comparison: str
+) -> None:
+    race = race_of(["a", "b"], objective)
+
+    follow(race, lambda visit: {metric: {"a": 1e9, "b": 2e9}[visit.tags["candidate"]]})
+
+    first = RaceAnswer(race).sentences()[0]
+    assert f"; b {comparison} (" in first
+    assert re.search(r"\) as (long|much)\.$", first)
+
+
+def test_a_costlier_rival_may_be_as_good_at_the_ratio_of_the_costs() -> None:
+    race = race_of(["a", "b"], Objective("cost", ("cost_per_million_examples",)))
+    costs = {"a": 1.0, "b": 1.04}
+
+    follow(race, lambda visit: {"cost_per_million_examples": costs[visit.tags["candidate"]]})
+
+    second = RaceAnswer(race).sentences()[1]
+    assert second.startswith("May be as good: b at 1.0")
+
+
+def test_the_currency_of_a_cost_is_named() -> None:
+    race = race_of(["a", "b"], Objective("cost", ("cost_per_million_tokens",)))
+    costs = {"a": 1.0, "b": 3.0}
+
+    follow(race, lambda visit: {"cost_per_million_tokens": costs[visit.tags["candidate"]]})
+
+    answer = RaceAnswer(race, currency="USD")
+    assert answer.sentences()[0].startswith("a is cheapest: 1.000 USD per million tokens (95% CI ")
+    assert answer.table()[0][1] == "cost per million tokens, USD"
 
 
 @pytest.mark.parametrize(
@@ -272,7 +323,9 @@ def test_an_undecided_race_names_what_may_be_as_good_and_the_time_that_would_dec
     assert first.startswith("undecided: a leads: ")
     assert second.startswith("May be as good: b at ")
     assert "c" not in second
-    assert "would decide it: raise --minutes." in last
+    limit = re.search(r"A race of about (\S+) minutes would decide it; set --minutes \1\.$", last)
+    assert limit is not None
+    assert 60 * float(limit[1]) > 65.0
 
 
 def test_an_interrupted_race_keeps_its_measurements() -> None:
@@ -282,11 +335,30 @@ def test_an_interrupted_race_keeps_its_measurements() -> None:
     row = RecordedPoint("id", "n", "fc", "ok", None, planted(first), first.tags)  # type: ignore[arg-type]
     race.batch([row])
 
-    document = RaceAnswer(race).document()
-
+    answer = RaceAnswer(race)
+    document = answer.document()
     assert document["best"] == first.tags["candidate"]
     assert document["verdict"] == "undecided"
     assert document["candidates"][1]["outcome"] == "not measured"
+    assert "--minutes" not in document["answer"]
+
+
+def test_one_measurement_per_candidate_decides_nothing() -> None:
+    now = [0.0]
+    race = race_of(["a", "b"], seconds=25.0, clock=lambda: now[0])
+    planted = speeds(a=100.0, b=10.0)
+
+    def machine(visit: DesignPoint) -> Measured:
+        now[0] += 10.0
+        return planted(visit)
+
+    follow(race, machine)
+
+    last = RaceAnswer(race).sentences()[-1]
+    assert last == (
+        "Not decided: the best candidates need 2 measurements each. "
+        "A race of about 0.7 minutes would decide it; set --minutes 0.7."
+    )
 
 
 @pytest.mark.parametrize(
