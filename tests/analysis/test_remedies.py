@@ -40,7 +40,12 @@ ALL = {"--help", "--version", "--multirun"} | {
     option for parser in parsers() for option in options(parser)
 }
 #: Options of other programs that messages name, by program.
-OTHER_PROGRAMS = {"hyperfine": {"--export-json", "--shell"}}
+OTHER_PROGRAMS = {
+    "hyperfine": {"--export-json", "--shell"},
+    "pytest": {"--benchmark-json"},
+    "Google Benchmark": {"--benchmark"},  # of --benchmark_format
+    "vllm bench": {"--save-result"},
+}
 #: Options without a value.
 FLAGS = {"-m", "--help", "--unfinished", "--version"}
 _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+[a-z]")
