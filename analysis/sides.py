@@ -357,8 +357,10 @@ def _choose_side(
     except HeterogeneousError as error:
         raise HeterogeneousError(f"{name} ({text}): {error}") from None
     # A device is called by its name alone, any other side by its conditions.
-    if len(parts) == 1 and (first.column, first.sign) == ("device", "="):
-        return side, first.values[0]
+    if len(parts) == 1 and first.column == "device":
+        devices = _distinct(side, "device")
+        if len(devices) == 1:
+            return side, devices[0]
     return side, text
 
 

@@ -62,7 +62,7 @@ QUESTIONS = (
         "What does the speed of FC models depend on?",
         ("sensitivity", "--family", "fc", "--metric", "examples_per_second", "--log-scale", "both"),
         _DEMO,
-        r"model\.nodes -",
+        r"^Throughput of fc depends most on nodes: 0\.\d+x per doubling",
         "an example of a wider model takes more FLOPs, so the rate falls with the number of nodes",
     ),
     Question(
@@ -104,7 +104,7 @@ QUESTIONS = (
         "What does the TPU's rate depend on?",
         ("sensitivity", "--family", "fc", "--device", "TPU v2", "--log-scale", "both"),
         _ARCHIVE,
-        "depends most on nodes",
+        r"^FLOP rate of fc depends most on nodes: [1-9][\d.]*x per doubling",
         "Figure 2 of the paper",
     ),
     Question(
@@ -125,7 +125,7 @@ QUESTIONS = (
         "How much faster than this machine is a V100?",
         ("compare", "device=V100", "device!=V100", "--where", "device!=TPU v2"),
         ("demo", "archive"),
-        r"^(device=)?V100 is [\d.]+x faster",
+        r"^V100 is [\d.]+x faster than (?!device)",
         "the six FC points of the demo are among the published ones",
     ),
 )
@@ -159,7 +159,8 @@ def section(question: Question, text: str) -> str:
     command = " ".join(["python -m analysis", shlex.join(question.words), *stores])
     lines = [line[:300] for line in text.splitlines() if line.strip()][:3]
     if question.words[0] == "claims":
-        lines = [line for line in text.splitlines() if re.match(r"\s*(\d+\.|supported|not)", line)]
+        answer_text, _, _ = text.partition("\n\n")
+        lines = [line for line in answer_text.splitlines() if not line.endswith("more line: --all")]
     indented = "\n".join(f"    {line}" for line in lines)
     return (
         f"## {question.text}\n\n```sh\n{command}\n```\n\n{indented}\n\n"

@@ -133,8 +133,8 @@ def _answer(summaries: Sequence[InputBoundSummary], options: InfeedOptions) -> A
     return AnalysisAnswer(
         sentence=(
             f"{count} of {counted(points, 'point')}{share} wait for their input for {threshold}; "
-            f"without the wait they would be at most {headroom.median():.3g}x as fast in the "
-            f"median, {headroom.max():.3g}x at most."
+            f"without the wait they would be at most {headroom.median():.3g}x (median) to "
+            f"{headroom.max():.3g}x as fast."
         ),
         points=points,
         basis=basis,

@@ -794,9 +794,13 @@ def table(verdicts: Sequence[ClaimVerdict]) -> pd.DataFrame:
 
 
 def summary(verdicts: Sequence[ClaimVerdict]) -> str:
-    """Count the answers in a sentence."""
+    """Count the answers in a sentence. That on a single claim names the answer."""
     if not verdicts:
         return "No claim has data in these runs."
+    if len(verdicts) == 1:
+        [verdict] = verdicts
+        verb = "has" if verdict.answer is ClaimAnswer.NO_DATA else "is"
+        return f"Claim {verdict.claim.id} {verb} {verdict.answer}{verdict.extent}."
     counts = []
     for answer in ClaimAnswer:
         count = sum(verdict.answer is answer for verdict in verdicts)

@@ -559,6 +559,8 @@ def test_claims_answers_a_users_own(
     assert png.read_bytes().startswith(b"\x89PNG")
     csv = run(capsys, *chosen, "--file", MINE, "--only", "small", "--csv", "-")
     assert pd.read_csv(StringIO(csv))["claim"].tolist() == ["small"]
+    alone = run(capsys, *chosen, "--file", MINE, "--only", "small")
+    assert alone.startswith("Claim small is refuted.\n")
     assert run(capsys, *chosen, "--file", str(tmp_path), code=2).startswith(
         f"error: {tmp_path}: Is a directory"
     )
@@ -585,6 +587,7 @@ def test_the_observations_are_checked_and_logged_with_their_sources(
         "devices=1",
         "--log",
     )
+    assert out.startswith("Claim 14 is supported, as far as measured: 1 of 3 checks.\n")
     assert "in each update (Figure 12): SUPPORTED, as far as measured: 1 of 3 checks" in out
     assert re.search(r"median speedup 1\.5 \(.+ to .+\) over 16 points", out)
     logged = load(uri, kind="analysis").iloc[0]

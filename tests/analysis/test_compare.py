@@ -1,5 +1,6 @@
 """Two-sided comparison: verdicts on planted differences, equivalence, and unpaired points."""
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -115,6 +116,21 @@ def test_the_command_answers_first_and_then_for_each_family() -> None:
     assert lines["rnn"] == "rnn: no point was measured on both sides."
     assert len(result.table) == 18
     assert set(result.sources) == set(pd.concat([a, *alike, *few, alone, b])["run_id"])
+
+
+@pytest.mark.parametrize(
+    ("condition", "name"),
+    [
+        pytest.param("device=B", "B", id="equal"),
+        pytest.param("device!=A", "B", id="unequal"),
+        pytest.param("device!=A & batch_size>64", "device!=A & batch_size>64", id="two conditions"),
+    ],
+)
+def test_a_side_of_one_device_has_its_name(condition: str, name: str) -> None:
+    result = ask(*planted(0.5, 8, 3, seed=10), b=condition)
+
+    assert result.answer is not None
+    assert re.match(rf"{re.escape(name)} is \S+x faster than A ", result.answer.sentence)
 
 
 def test_the_command_reports_other_differences_and_failures() -> None:
