@@ -30,6 +30,8 @@ from paradnn.platform.specifications import find_hardware
 _RATES = ("examples_per_second", "queries_per_second", "tokens_per_second", "step_time_ms")
 #: Marks above which a figure is drawn by WebGL.
 _MAX_VECTOR_MARKS = 3_000
+#: Name of the marks of points that did not run.
+_NOT_RUN = "did not run"
 _MAX_AXES = 6
 _MAX_CATEGORIES = 30
 _MAX_TICKS = 10
@@ -133,9 +135,10 @@ def _throughput(points: SweepPoints, rate: str) -> Iterator[Figure]:
         layout["updatemenus"] = [menu]
         layout["margin"] = {**layout["margin"], "t": 60}
     caption = (
-        "Bars are 95% intervals. Lines connect points that differ only in the horizontal axis. "
-        "Crosses are points that did not run; their label says why."
+        "Bars are 95% intervals. Lines connect points that differ only in the horizontal axis."
     )
+    if any(trace["name"] == _NOT_RUN for trace in traces):
+        caption += " Crosses are points that did not run; their label says why."
     yield Figure(f"{_sentence(label(rate))} over the swept axes", caption, traces, layout)
 
 
@@ -168,7 +171,7 @@ def _axis_traces(points: SweepPoints, rate: str, axis: str) -> Iterator[dict[str
         yield {
             "type": "scatter",
             "mode": "markers",
-            "name": "did not run",
+            "name": _NOT_RUN,
             "x": _numbers(failed[axis]),
             "y": [floor] * len(failed),
             "marker": {"symbol": "x-thin", "size": 9, "line": {"width": 2, "color": GRAY}},
@@ -291,8 +294,9 @@ def _heat_map(name: str, cells: pd.DataFrame, maps: HeatMaps) -> Figure:
     layout["height"] = max(260, 140 + _CELL_HEIGHT * shape[0])
     layout["xaxis"] |= {"type": "category"}
     layout["yaxis"] |= {"type": "category"}
-    caption = f"{_sentence(label(maps.metric))}; {maps.notes.get(name, 'a cell is one point')}. "
-    caption += "Gray cells did not run."
+    caption = f"{_sentence(label(maps.metric))}; {maps.notes.get(name, 'a cell is one point')}."
+    if np.isfinite(failed).any():
+        caption += " Gray cells did not run."
     return Figure(f"Heat map: {name}", caption, traces, layout)
 
 
@@ -480,15 +484,28 @@ def _sort_key(value: object) -> tuple[bool, float, str]:
 
 
 def _layout(*, x: str, y: str, is_log: bool = False) -> dict[str, Any]:
-    kind = {"type": "log", "dtick": "D2" if is_log else None} if is_log else {}
+    kind: dict[str, Any] = {}
+    x_format = {}
+    y_format = {}
+    if is_log:
+        # Without a format, Plotly shortens the ticks between powers of ten to one digit.
+        kind = {"type": "log", "dtick": "D2"}
+        x_format = {"tickformat": ",~r"}
+        y_format = {"tickformat": "~s"}
     axis = {"gridcolor": "#e8e8e8", "zeroline": False, "automargin": True}
     return {
         "height": _PLOT_HEIGHT,
         "margin": {"l": 70, "r": 20, "t": 30, "b": 60},
         "paper_bgcolor": "#ffffff",
         "plot_bgcolor": "#ffffff",
-        "xaxis": {**axis, **kind, "title": {"text": _text(x)}},
-        "yaxis": {**axis, **kind, "title": {"text": _text(y)}, "exponentformat": "SI"},
+        "xaxis": {**axis, **kind, **x_format, "title": {"text": _text(x)}},
+        "yaxis": {
+            **axis,
+            **kind,
+            **y_format,
+            "title": {"text": _text(y)},
+            "exponentformat": "SI",
+        },
         "legend": {"orientation": "v"},
         "hovermode": "closest",
     }

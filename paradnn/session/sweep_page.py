@@ -29,6 +29,10 @@ _MOST_REPORT_POINTS = 2_000
 #: Seconds after which drawing is given up.
 _PATIENCE = 120.0
 _TABLE = "points.json"
+#: Paragraph of the description of a sweep with a page.
+_CONTENTS = (
+    "The artifact `sweep.html` has interactive figures of the points, `points.json` a table."
+)
 
 
 @dataclass
@@ -50,6 +54,8 @@ class SweepPage:
     def add_to(self, end: SweepRun, summary: Summary) -> SweepRun:
         """Return the end of the sweep with the page and the table as artifacts.
 
+        The description then names them.
+
         Args:
             end: The end of the sweep.
             summary: Counts of its points.
@@ -67,6 +73,7 @@ class SweepPage:
             files = {path.name: _content(path) for path in sorted(folder.iterdir())}
         return replace(
             end,
+            description=f"{end.description}\n\n{_CONTENTS}",
             artifacts={**end.artifacts, **files},
             tags={**end.tags, LOGGED_TABLES: tables_tag([_TABLE])},
         )

@@ -96,6 +96,23 @@ def test_the_heat_map_has_a_cell_for_a_point_out_of_memory() -> None:
     assert measured["z"][2][2] is None
 
 
+@pytest.mark.parametrize(
+    "title",
+    [
+        pytest.param("Throughput over the swept axes", id="throughput"),
+        pytest.param("Heat map: fc on Test CPU", id="heat map"),
+    ],
+)
+def test_a_caption_explains_points_that_did_not_run_only_if_there_are_some(title: str) -> None:
+    frame = planted()
+
+    some_failed = figures(frame)[title]
+    all_ran = figures(frame[frame["outcome"] == "ok"])[title]
+
+    assert "did not run" in some_failed.caption
+    assert "did not run" not in all_ran.caption
+
+
 def test_the_roofline_has_every_measured_point() -> None:
     frame = planted(**{PEAK: 4e12, BANDWIDTH: 1e11})
     [figure] = [one for title, one in figures(frame).items() if title.startswith("Roofline")]

@@ -28,6 +28,7 @@ pytestmark = pytest.mark.browser
 _PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 #: Patience with a page.
 _MILLISECONDS = 120_000
+_SUFFIXES = {"k": 1e3, "M": 1e6, "G": 1e9}
 
 
 class Site(NamedTuple):
@@ -127,6 +128,11 @@ def test_sweep(site: Site, opened: Callable[[str], Page]) -> None:
     expect(figure.locator(".main-svg").first).to_be_visible()
     expect(figure.locator(".scatterlayer .point")).to_have_count(3)
     expect(figure.locator(".errorbar")).to_have_count(2)
+    # Each tick states its whole value: 5k, 10k, 20k rather than 5, 10k, 2.
+    texts = figure.locator(".ytick text").all_text_contents()
+    ticks = [float(text.rstrip("kMG")) * _SUFFIXES.get(text[-1], 1.0) for text in texts]
+    assert len(ticks) >= 1
+    assert ticks == sorted(ticks)
 
 
 def test_charts(site: Site, opened: Callable[[str], Page]) -> None:

@@ -48,6 +48,7 @@ def test_a_sweep_and_the_one_that_extends_it_have_pages_of_all_points(store: Sto
     ]
     page = (store.files(second["run_id"]) / "sweep.html").read_text()
     assert "3 points: 3 oom_predicted." in page
+    assert "`sweep.html`" in second["mlflow.note.content"]
     assert (first["status"], second["status"]) == ("FINISHED", "FINISHED")
 
 
@@ -75,6 +76,7 @@ def test_a_sweep_whose_page_fails_ends_as_usual(
     sweep = newest_sweep(store)
     assert sweep["status"] == "FINISHED"
     assert "mlflow.loggedArtifacts" not in sweep
+    assert "sweep.html" not in sweep["mlflow.note.content"]
 
 
 @pytest.mark.parametrize(
