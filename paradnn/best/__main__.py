@@ -100,10 +100,12 @@ def _race(
     }
     if options.json:
         write_json(options.json, document)
+    # The answer names the candidates that were not measured.
+    counts = replace(summary, total=summary.measured).counts()
     closing = [
         f"{counted(len(candidates), 'candidate')}, {counted(race.rounds, 'round')}, "
         f"{counted(len(summary.rows), 'measurement')} in {in_seconds(summary.seconds)}: "
-        f"{summary.counts()}. Run {summary.parent} in {summary.where}"
+        f"{counts}. Run {summary.parent} in {summary.where}"
     ]
     print_answer(answer, closing, is_quiet=options.quiet)
     if summary.problem:

@@ -73,10 +73,12 @@ class RaceAnswer:
         order = self._order(state)
         rival = order[1] if len(order) > 1 else None
         if rival is None:
-            others = [each for each in self.race.candidates if each.problem]
-            if others:
+            if not self._unmeasured() and len(self.race.candidates) > 1:
                 first += ", the only candidate that is not excluded"
-            return [f"{first}."]
+            lines = [f"{first}."]
+            if self.verdict != "best":
+                lines.append(self._undecided_reason())
+            return lines
         first += self.race.objective.describe_rival(
             self.race.candidates[rival].label, format_ratio(state.lead(rival))
         )

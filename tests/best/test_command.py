@@ -94,6 +94,7 @@ def test_an_interrupted_race_prints_the_best_so_far(store: Store, tmp_path: Path
     assert done.stdout.startswith(f"undecided: {answer['best']} ")
     assert "not measured, the time ran out" not in done.stdout
     assert "not measured: the race was interrupted" in done.stdout
+    assert "; 1 not measured" not in done.stdout
     assert "interrupted; all finished measurements are recorded" in done.stderr
     [parent] = store.runs("sweep")
     assert parent["status"] == "KILLED"

@@ -241,7 +241,8 @@ def test_a_candidate_over_a_limit_cannot_win(limits: WinnerLimits, problem: str)
 
     answer = RaceAnswer(race)
     assert answer.exclusions() == [f"fast: over limit: {problem}"]
-    assert "the only candidate that is not excluded" in answer.sentences()[0]
+    [only] = answer.sentences()
+    assert only.endswith(", the only candidate that is not excluded.")
     assert answer.document()["best"] == "slow"
 
 
@@ -341,6 +342,23 @@ def test_an_interrupted_race_keeps_its_measurements() -> None:
     assert document["verdict"] == "undecided"
     assert document["candidates"][1]["outcome"] == "not measured"
     assert "--minutes" not in document["answer"]
+
+
+def test_an_unmeasured_candidate_keeps_a_single_one_from_winning() -> None:
+    now = [0.0]
+    race = race_of(["a", "b", "c"], seconds=25.0, clock=lambda: now[0])
+    outcomes: Iterator[Measured] = iter(["crash", {"examples_per_second": 1.0}])
+
+    def machine(visit: DesignPoint) -> Measured:
+        now[0] += 10.0
+        return next(outcomes)
+
+    follow(race, machine)
+
+    first, last = RaceAnswer(race).sentences()
+    assert first.startswith("undecided: ")
+    assert "only" not in first
+    assert last.startswith("Not decided: 1 candidate not measured, the time ran out; ")
 
 
 def test_one_measurement_per_candidate_decides_nothing() -> None:
