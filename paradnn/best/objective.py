@@ -145,6 +145,12 @@ class Objective:
             return None
         return _sign(name) * math.log(row.metrics[name])
 
+    def missing_score(self, row: RecordedPoint) -> str:
+        """Return why a run has no score."""
+        if self.names[0].startswith("cost_per_million") and "device" in row.tags:
+            return f"{row.tags['device']} has no price: add it to the table, or use --price 1.5"
+        return f"its runs have no {' or '.join(self.names)}"
+
 
 def objective_of(goal: str, points: Sequence[Point]) -> Objective:
     """Return the objective of a race.

@@ -237,8 +237,7 @@ class Race(SweepDesign):
             return
         score = self.objective.log_score(row)
         if score is None:
-            names = " or ".join(self.objective.names)
-            candidate.exclude("no score", f"its runs have no {names}")
+            candidate.exclude("no score", self.objective.missing_score(row))
             return
         self.metric = self.objective.metric_name(row) or self.metric
         candidate.rows.append(row)

@@ -204,6 +204,38 @@ def test_a_costlier_rival_may_be_as_good_at_the_ratio_of_the_costs() -> None:
     assert second.startswith("May be as good: b at 1.0")
 
 
+@pytest.mark.parametrize(
+    ("objective", "problem"),
+    [
+        pytest.param(
+            Objective("cost", ("cost_per_million_examples",)),
+            "V100 has no price: add it to the table, or use --price 1.5",
+            id="price",
+        ),
+        pytest.param(
+            Objective("cost", ("cost_of_learning",)),
+            "its runs have no cost_of_learning",
+            id="target that is not reached",
+        ),
+        pytest.param(
+            Objective("latency", ("latency_p50_ms", "step_time_ms")),
+            "its runs have no latency_p50_ms or step_time_ms",
+            id="latency",
+        ),
+    ],
+)
+def test_a_candidate_without_a_score_is_excluded_with_the_reason(
+    objective: Objective, problem: str
+) -> None:
+    race = race_of(["a"], objective)
+    [visit] = race.batch([])
+    tags = {**visit.tags, "device": "V100"}
+
+    race.batch([RecordedPoint("id", "n", "fc", "ok", None, {"examples_per_second": 9.0}, tags)])
+
+    assert RaceAnswer(race).exclusions() == [f"a: no score: {problem}"]
+
+
 def test_the_currency_of_a_cost_is_named() -> None:
     race = race_of(["a", "b"], Objective("cost", ("cost_per_million_tokens",)))
     costs = {"a": 1.0, "b": 3.0}
