@@ -283,8 +283,10 @@ def _near_rows(timings: np.ndarray) -> list[list[int]]:
         pairs = np.stack([order[:-distance][is_near], order[distance:][is_near]])
         one = timings[pairs[0]]
         other = timings[pairs[1]]
-        # Comparisons with NaN are false, so a missing timing distinguishes no rows.
-        differs = np.abs(one - other) > _MAX_ROUNDING * np.maximum(np.abs(one), np.abs(other))
+        # Comparisons with NaN are false, so a missing timing distinguishes no rows. Neither do two
+        # that are infinite, whose difference is NaN.
+        with np.errstate(invalid="ignore"):
+            differs = np.abs(one - other) > _MAX_ROUNDING * np.maximum(np.abs(one), np.abs(other))
         for first, second in np.sort(pairs[:, ~differs.any(axis=1)], axis=0).T:
             near[second].append(int(first))
     return near

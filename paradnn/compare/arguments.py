@@ -281,8 +281,8 @@ def _metric_of(options: argparse.Namespace) -> OutputMetric:
         )
     if inferred:
         print(
-            f"--metric {options.metric}: taken as faster if larger, by its name; "
-            "add --lower if smaller is faster",
+            f"--metric {options.metric}: by its name, a larger number is faster; "
+            "add --lower if a smaller one is",
             file=sys.stderr,
         )
     return OutputMetric(options.metric, inferred)

@@ -120,7 +120,6 @@ def test_the_papers_observations_are_answered_as_far_as_its_data_go(frame: pd.Da
         "1",
         "2",
         "3",
-        "8",
     }
     assert all(verdict.answer != "refuted" for verdict in verdicts.values())
     large, small = verdicts["7"].findings[1:3]

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from paradnn.cli.overrides import HYDRA_OPTIONS
-from tests.conftest import TINY, Store, run, succeeded
+from tests.conftest import TINY, Store, process, run, succeeded
 
 
 def swept_models(tmp_path: Path, *overrides: str) -> set[str]:
@@ -97,7 +97,7 @@ def test_info_describes_the_composition_and_measures_nothing(
 
 
 def test_the_known_options_are_those_of_the_installed_hydra(tmp_path: Path) -> None:
-    page = succeeded(["paradnn.train", "--hydra-help"], Store(tmp_path)).stdout
+    page = process(["paradnn.train", "--hydra-help"], Store(tmp_path)).stdout
 
     listed = re.findall(r"^(-[-\w]+(?:,-[-\w]+)*) : (.*)$", page, re.MULTILINE)
     choices = {}
