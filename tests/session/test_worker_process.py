@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -48,8 +49,19 @@ def workers() -> set[psutil.Process]:
     found = set()
     for child in psutil.Process().children():
         with suppress(psutil.NoSuchProcess):  # just exited
-            found |= {child} if "paradnn.worker" in child.cmdline() else set()
+            if "paradnn.worker" in command_line(child):
+                found.add(child)
     return found
+
+
+def command_line(process: psutil.Process) -> list[str]:
+    """Return the command line of a process, which is empty for a moment after its start."""
+    while process.status() != psutil.STATUS_ZOMBIE:
+        words = process.cmdline()
+        if words:
+            return words
+        time.sleep(0.001)
+    return []
 
 
 @pytest.mark.framework
