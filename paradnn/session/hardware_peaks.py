@@ -262,10 +262,12 @@ class CeilingsKeeper:
         name = f"ceilings {point.framework.name} {point.platform.name}{stack}"
         tags = run_tags("ceilings", identity, environment)
         deadline = time.monotonic() + _TIMEOUT
-        accepts = None
-        if not again:
-            accepts = self._sound(identity)
-        while not (claim := self._tracker.begin(identity, name, tags, accepts)):
+        while True:
+            # Another driver may have measured some since the last attempt.
+            accepts = None if again else self._sound(identity)
+            claim = self._tracker.begin(identity, name, tags, accepts)
+            if claim:
+                break
             if time.monotonic() > deadline:
                 problem = f"another driver has been measuring them for over {_TIMEOUT:.0f} s"
                 self._say(f"no ceilings: {problem}; no utilization is reported")

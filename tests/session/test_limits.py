@@ -27,7 +27,7 @@ from paradnn.session.hardware_peaks import Ceilings, CeilingsKeeper, ceilings_id
 from paradnn.session.workers import WorkerPool
 from paradnn.store.journal import Journal, read_record
 from paradnn.store.metrics import stored_value
-from paradnn.store.runs import Claim, ResumePolicy
+from paradnn.store.runs import Claim, Finished, ResumePolicy
 from paradnn.store.tracker import open_tracker
 from tests.conftest import SHORT, TINY, Store, run, succeeded
 
@@ -272,6 +272,34 @@ def test_ceilings_of_a_busy_minute_are_marked_and_replaced(
     assert low < found.flops_per_second["float32"] < high
     assert (tags["contended"], metrics["processes"]) == ("false", 3)
     assert obtained(Rates()) == found
+
+
+def test_a_driver_that_waited_uses_the_ceilings_that_another_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    point = Point(FullyConnected())
+    environment = describe_environment("cpu", {"tensorflow": "2"})
+    noise = "other processes took 1.0 of 2 cores"
+    others_take(monkeypatch, 0.9)
+    monkeypatch.setattr(peaks, "_LOOK", 0.0)
+    tracker = Journal(tmp_path)
+    begin = tracker.begin
+    of_another = []
+
+    def begin_after_another(*arguments: Any) -> Claim | Finished | None:
+        if not of_another:
+            pool = Rates(*[(1e11, noise)] * 6)
+            keeper = CeilingsKeeper(pool, Journal(tmp_path), lambda _: None)
+            of_another.append(keeper.of(point, environment))
+            return None
+        return begin(*arguments)
+
+    monkeypatch.setattr(tracker, "begin", begin_after_another)
+
+    found = CeilingsKeeper(Rates(), tracker, pytest.fail).of(point, environment)
+
+    assert [found] == of_another
+    assert found.contended
 
 
 def test_the_best_of_all_ceilings_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
