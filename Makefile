@@ -67,9 +67,9 @@ $(VENV)/.installed-docs: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	touch $@
 
-# Three test processes, since a driver's test often waits for another process. Each test file stays in one of them. mypy
+# Two test processes, since a driver's test mostly waits for another process. Each test file stays in one of them. mypy
 # runs in parallel.
-PROCESSES ?= 3
+PROCESSES ?= 2
 test: install-dev lint-style
 	@log=$$(mktemp); $(BIN)/mypy > $$log 2>&1 & types=$$!; \
 	$(BIN)/python -m pytest --cache-clear -n $(PROCESSES) --dist loadfile --no-loadscope-reorder \

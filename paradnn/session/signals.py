@@ -4,10 +4,15 @@ import contextlib
 import os
 import select
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from paradnn.config.scheduler import DriverStart
+
+#: Seconds after which an interrupt that Python ignored is sent again.
+_AGAIN_SECONDS = 0.2
 
 
 def end_with_processes(start: DriverStart | None, say: Callable[[str], None]) -> None:
@@ -36,13 +41,29 @@ def end_with_processes(start: DriverStart | None, say: Callable[[str], None]) ->
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Make the signals of schedulers and of a closed terminal end the session as Ctrl-C does."""
+    """Make the signals of schedulers and of a closed terminal end the session as Ctrl-C does.
+
+    Python ignores a KeyboardInterrupt that is raised in a callback of the garbage collector. Such
+    an interrupt is sent again.
+    """
     signals: tuple[signal.Signals, ...] = ()
     if threading.current_thread() is threading.main_thread():  # no other thread may handle signals
         signals = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2)
     previous = [signal.signal(number, signal.default_int_handler) for number in signals]
+    report_ignored = sys.unraisablehook
+
+    def send_again(ignored: Any) -> None:
+        if signals and issubclass(ignored.exc_type, KeyboardInterrupt):
+            again = threading.Timer(_AGAIN_SECONDS, os.kill, (os.getpid(), signal.SIGTERM))
+            again.daemon = True
+            again.start()
+        else:
+            report_ignored(ignored)
+
+    sys.unraisablehook = send_again
     try:
         yield
     finally:
+        sys.unraisablehook = report_ignored
         for number, handler in zip(signals, previous, strict=True):
             signal.signal(number, handler)

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -144,6 +145,23 @@ def test_signals_of_schedulers_act_as_ctrl_c(number: signal.Signals) -> None:
     with pytest.raises(KeyboardInterrupt), interruptible():
         os.kill(os.getpid(), number)
     assert signal.getsignal(number) is before
+
+
+class InterruptedFinalizer:
+    """Gets SIGTERM while it is finalized, where Python ignores the KeyboardInterrupt."""
+
+    def __del__(self) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+
+def finalize_and_wait() -> None:
+    InterruptedFinalizer()  # deleted at once
+    time.sleep(PATIENCE)
+
+
+def test_an_interrupt_that_python_ignores_comes_again() -> None:
+    with pytest.raises(KeyboardInterrupt), interruptible():
+        finalize_and_wait()
 
 
 def test_a_stopped_sweep_ends_cleanly_and_goes_on(store: Store) -> None:
