@@ -1,7 +1,7 @@
 """Operations of profiled runs under the roofs of their devices (`roofline --operations`).
 
 They show the shares of the time that are limited by memory, by arithmetic, by the links between
-devices, and by none of these. The tables of profiled runs
+devices, and by other causes. The tables of profiled runs
 (`operations.json`, or by type `operation_types.json`) hold them.
 """
 

@@ -184,34 +184,12 @@ class UpgradeChoice:
         )
 
     def draw(self) -> drawing.Figure:
-        """Draw the ratio of both speedups over the parameters, coloured by the better upgrade."""
+        """Draw the ratio of both speedups over the parameters, colored by the better upgrade."""
         table = self.table()
         figure, panels = drawing.panels(1, 6.0, 4.4)
         axes = panels[0]
-        x = table["parameters"]
-        x_label = "trainable parameters"
-        if not x.gt(0).any():
-            x = table["step_time_ms"]
-            x_label = "step time (ms)"
         names = [self.first.name, self.second.name, UNDECIDED]
-        shown = [name for name in names if table["better"].eq(name).any()]
-        for name in shown:
-            is_part = table["better"].eq(name) & x.gt(0)
-            part = table[is_part]
-            ends: Sequence[Any] = ()
-            if len(table) <= _MAX_BARS:
-                ends = (part["ratio_low"], part["ratio_high"])
-            drawing.marks(
-                axes,
-                x[is_part],
-                part["ratio"],
-                y_ends=ends,
-                markersize=4,
-                elinewidth=0.4,
-                capsize=0,
-                alpha=0.75,
-                **drawing.look(name, names),
-            )
+        _, x_label, shown = mark_points(axes, table, column="ratio", by="better", names=names)
         axes.axhline(1, color="#333333", linewidth=1)
         drawing.finish(
             axes,
@@ -232,3 +210,44 @@ def interval(log_values: np.ndarray) -> np.ndarray:
 
 def _times(value: float) -> str:
     return f"{value:.3g}x"
+
+
+def mark_points(
+    axes: Any, table: pd.DataFrame, *, column: str, by: str, names: Sequence[str]
+) -> tuple[pd.Series, str, list[str]]:
+    """Mark each point over its size; up to 150 points get interval bars.
+
+    Args:
+        axes: Matplotlib axes.
+        table: Rows with `parameters`, `step_time_ms`, `column`, `column`_low and `column`_high.
+        column: What to draw.
+        by: The column that colors the marks.
+        names: The values of that column, in the order of the colors.
+
+    Returns:
+        The size (trainable parameters; without any, step time), its label, and the names drawn.
+    """
+    x = table["parameters"]
+    x_label = "trainable parameters"
+    if not x.gt(0).any():
+        x = table["step_time_ms"]
+        x_label = "step time (ms)"
+    shown = [name for name in names if table[by].eq(name).any()]
+    for name in shown:
+        is_part = table[by].eq(name) & x.gt(0)
+        part = table[is_part]
+        ends: Sequence[Any] = ()
+        if len(table) <= _MAX_BARS:
+            ends = (part[f"{column}_low"], part[f"{column}_high"])
+        drawing.marks(
+            axes,
+            x[is_part],
+            part[column],
+            y_ends=ends,
+            markersize=4,
+            elinewidth=0.4,
+            capsize=0,
+            alpha=0.75,
+            **drawing.look(name, names),
+        )
+    return x, x_label, shown

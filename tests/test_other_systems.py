@@ -1,7 +1,7 @@
 """ParaDnn imports where names of Linux are missing: all of it on macOS, the analysis on Windows.
 
 A process removes the names that the other system lacks, as typeshed lists them, before it imports
-the packages. The behavior of the functions there is not tested.
+the packages. Calling the functions on those systems is not tested.
 """
 
 import importlib

@@ -46,7 +46,7 @@ from analysis.result import AnalysisAnswer, Paragraph, Result, pooled_within, re
 from analysis.roofs import Roof, find_roofs
 from analysis.store.frame import aggregate_replicates, families, is_ok
 from analysis.store.lazy_step_inputs import step_inputs
-from analysis.upgrade_choice import Alternative, UpgradeChoice, interval
+from analysis.upgrade_choice import Alternative, UpgradeChoice, interval, mark_points
 from paradnn.core.errors import ConfigError
 from paradnn.core.words import counted
 from paradnn.platform.specifications import find_hardware
@@ -66,8 +66,6 @@ _CLEAR_SHARE = 0.9
 #: Minimum number of points on either side of a threshold.
 _MIN_THRESHOLD_POINTS = 5
 _MAX_FAMILIES = 6
-#: Number of points above which the figure has no bars for intervals.
-_MAX_BARS = 150
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -846,27 +844,7 @@ def _draw(table: pd.DataFrame, prediction: _Prediction, scenario: _Scenario) -> 
     is_single = rows["family"].nunique() == 1 and rows["device"].nunique() == 1
     figure, panels = drawing.panels(2 if is_single else 1, 6.0, 4.4, across=2)
     axes = panels[0]
-    x = rows["parameters"]
-    x_label = "trainable parameters"
-    if not x.gt(0).any():
-        x = rows["step_time_ms"]
-        x_label = "step time (ms)"
-    limits = [name for name in LIMITS if rows["limit_after"].eq(name).any()]
-    for name in limits:
-        is_part = rows["limit_after"].eq(name) & x.gt(0)
-        part = rows[is_part]
-        ends = (part["speedup_low"], part["speedup_high"]) if len(rows) <= _MAX_BARS else ()
-        drawing.marks(
-            axes,
-            x[is_part],
-            part["speedup"],
-            y_ends=ends,
-            markersize=4,
-            elinewidth=0.4,
-            capsize=0,
-            alpha=0.75,
-            **drawing.look(name, LIMITS),
-        )
+    x, x_label, limits = mark_points(axes, rows, column="speedup", by="limit_after", names=LIMITS)
     if "measured_speedup" in rows:
         axes.scatter(x, rows["measured_speedup"], s=14, marker="x", color="black", zorder=3)
     axes.axhline(1, color="#333333", linewidth=1)

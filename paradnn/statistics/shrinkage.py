@@ -31,7 +31,7 @@ def shrinkage(means: np.ndarray, sampling: np.ndarray, place: int) -> float:
 def shrink_largest(
     values: np.ndarray, low: np.ndarray, high: np.ndarray, processes: np.ndarray
 ) -> Estimate:
-    """Return the largest of several positive estimates, without what it owes to selection.
+    """Return the largest of several positive estimates, corrected for having been selected.
 
     The largest of similar values is also a lucky one, and its own interval does not allow for that.
     So it moves toward the mean of the values that may be as large, on a log scale, and the interval
