@@ -29,7 +29,7 @@ from paradnn.worker.measure import NotFinite
 from paradnn.workloads.learn import Epoch
 from paradnn.workloads.learn.checkpoint import Checkpoint
 from paradnn.workloads.learn.training import Learner
-from paradnn.workloads.learn.weights import save_weights, start_from
+from paradnn.workloads.learn.weights import require_writable, save_weights, start_from
 
 FEATURES = 8
 CLASSES = 4
@@ -269,6 +269,13 @@ def test_a_file_without_weights_is_rejected(
 
     with pytest.raises(UnavailableError, match=rf"weights\.npz: {reason}.*learn\.start"):
         start_from(path, ["kernel"], [np.zeros(2)])
+
+
+def test_an_unwritable_folder_is_found_before_training(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    with pytest.raises(UnavailableError, match=r"cannot be written .*set learn\.save"):
+        require_writable(tmp_path / "file" / "weights.npz")
 
 
 def test_weights_of_another_model_are_rejected(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from paradnn.worker.point import PointRun, TimedSteps
 from paradnn.worker.step import prepare_step, product_flops, synthetic_batch
 from paradnn.workloads.learn.checkpoint import Checkpoint
 from paradnn.workloads.learn.messages import Epoch, last_epoch
-from paradnn.workloads.learn.weights import save_weights, start_from
+from paradnn.workloads.learn.weights import require_writable, save_weights, start_from
 
 #: Inputs and targets.
 Batch = tuple[list[np.ndarray], list[np.ndarray]]
@@ -193,6 +193,8 @@ def measure_training(run: PointRun) -> None:
     Every epoch is a block of steps, and is reported when it ends.
     """
     phases = run.phases
+    if run.request.get("saved_weights"):
+        require_writable(Path(run.request["saved_weights"]))
     arrays = read_arrays(run.request["learning_set"])
     point = _with_schedule(run.request, examples=len(arrays["training"]))
     with phases("build"):

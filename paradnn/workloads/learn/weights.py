@@ -12,6 +12,17 @@ from paradnn.core.errors import UnavailableError
 from paradnn.workloads.learn.checkpoint import partial_file
 
 
+def require_writable(path: Path) -> None:
+    """Raise UnavailableError if `save_weights` could not write a file; call it before training."""
+    partial = partial_file(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.touch()
+        partial.unlink()
+    except OSError as error:
+        raise _unwritable(path, error) from None
+
+
 def save_weights(path: Path, names: Sequence[str], values: Sequence[np.ndarray]) -> None:
     """Write the variables of a model to an .npz file, completely or not at all.
 
@@ -33,9 +44,12 @@ def save_weights(path: Path, names: Sequence[str], values: Sequence[np.ndarray])
         os.replace(partial, path)
     except OSError as error:
         partial.unlink(missing_ok=True)
-        raise UnavailableError(
-            f"{path}: cannot be written ({error.strerror}); set learn.save to another folder"
-        ) from None
+        raise _unwritable(path, error) from None
+
+
+def _unwritable(path: Path, error: OSError) -> UnavailableError:
+    reason = f"cannot be written ({error.strerror}); set learn.save to another folder"
+    return UnavailableError(f"{path}: {reason}")
 
 
 def start_from(
