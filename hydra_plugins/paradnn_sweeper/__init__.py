@@ -6,6 +6,7 @@ framework is imported once. With a launcher the task starts drivers, which share
 """
 
 import copy
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -111,10 +112,14 @@ class ParadnnSweeper(Sweeper):
             with open_dict(config):
                 config.hydra.sweep.dir = str(folder)
         ray = config.hydra.launcher.get("ray")
-        if ray is not None and ray.init.get("address"):
-            # The plug-in of Ray sets the memory of a new instance, which a cluster rejects.
+        if ray is not None:
             with open_dict(config):
-                ray.init.setdefault("object_store_memory", None)
+                if ray.init.get("address") or "RAY_ADDRESS" in os.environ:
+                    # The plug-in sets the memory of a new instance, which a cluster rejects.
+                    ray.init.setdefault("object_store_memory", None)
+                else:
+                    # Otherwise Ray looks for the last cluster of this host, even if it is gone.
+                    ray.init.address = "local"
         launcher = Plugins.instance().instantiate_launcher(
             hydra_context=self._context, task_function=task, config=config
         )
