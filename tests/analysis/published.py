@@ -2,13 +2,14 @@
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 
-from analysis.published.source import ImportedFolder, load_shipped
+from analysis.published.source import ImportedFolder, PublishedRun, load_shipped
 from analysis.store.frame import typed
 from tests.conftest import ROOT
 
@@ -53,3 +54,14 @@ def published_frame(artifacts: Path) -> pd.DataFrame:
             )
     frame = frame_of(found)
     return frame.assign(artifact_uri=[(artifacts / run).as_uri() for run in frame["run_id"]])
+
+
+def select_runs(
+    folder: ImportedFolder, is_wanted: Callable[[PublishedRun], bool]
+) -> ImportedFolder:
+    """Copy the folder with only some of its runs."""
+    publications = [
+        publication._replace(runs=[run for run in publication.runs if is_wanted(run)])
+        for publication in folder.publications
+    ]
+    return ImportedFolder([publication for publication in publications if publication.runs])

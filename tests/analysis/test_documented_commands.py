@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from analysis.atlas.ask import main as ask
 from analysis.cli import main as analyse
 from analysis.published.source import PublishedRun, load_shipped, log_published
-from tests.analysis.test_published_data import select_runs
+from tests.analysis.published import select_runs
 from tests.conftest import ROOT
 
 #: Published runs of a kind that the commands see.
@@ -25,10 +26,10 @@ def commands(page: str) -> list[list[str]]:
 
 
 @pytest.fixture(scope="module")
-def published(tmp_path_factory: pytest.TempPathFactory) -> str:
+def published(tmp_path_factory: pytest.TempPathFactory, blank_store: Callable[[Path], str]) -> str:
     """Return a store with some published runs of every kind that the page names."""
     folder = tmp_path_factory.mktemp("published")
-    uri = f"sqlite:///{folder / 'mlflow.db'}"
+    uri = blank_store(folder / "mlflow.db")
     counts: dict[tuple[str, ...], int] = {}
 
     def is_wanted(run: PublishedRun) -> bool:

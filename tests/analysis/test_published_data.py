@@ -4,7 +4,6 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -15,7 +14,6 @@ import pytest
 from analysis.pairing import pair
 from analysis.published.source import (
     ImportedFolder,
-    PublishedRun,
     digest,
     load_shipped,
     log_published,
@@ -31,7 +29,7 @@ from paradnn.platform.specifications import find_hardware
 from paradnn.store.runs import DEEPBENCH, PUBLISHED, VIDUR
 from paradnn.workloads.step import SingleStep
 from tests.analysis.conftest import Writer
-from tests.analysis.published import ARCHIVE, frame_of, raw
+from tests.analysis.published import ARCHIVE, frame_of, raw, select_runs
 from tests.families.test_kernels import stated
 
 TABLE = Path(layers.__file__).with_suffix(".csv")
@@ -56,17 +54,6 @@ PRINTED = {
 @pytest.fixture(scope="module")
 def deepbench() -> ImportedFolder:
     return load_shipped("deepbench")
-
-
-def select_runs(
-    folder: ImportedFolder, is_wanted: Callable[[PublishedRun], bool]
-) -> ImportedFolder:
-    """Copy the folder with only some of its runs."""
-    publications = [
-        publication._replace(runs=[run for run in publication.runs if is_wanted(run)])
-        for publication in folder.publications
-    ]
-    return ImportedFolder([publication for publication in publications if publication.runs])
 
 
 def test_shipped_files_equal_the_output_of_their_readers() -> None:
