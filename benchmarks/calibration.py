@@ -914,23 +914,42 @@ class Tally:
 
 
 def tally(name: str, draws: int, database: Path, seed: int = 0) -> Tally:
-    """Draw a world and count the replies.
+    """Draw the world of a row and count the replies (see `tally_together`)."""
+    (found,) = tally_together([name], draws, database, seed)
+    return found
+
+
+def tally_together(
+    names: Sequence[str], draws: int, database: Path, seed: int = 0
+) -> list[Tally]:
+    """Draw the world that some rows share, ask all their questions, and count the replies.
 
     Args:
-        name: Key of the row.
-        draws: Number of draws; fewer if `Tally.is_certain`.
+        names: Keys of rows with the same world.
+        draws: Number of draws; fewer for a row that `Tally.is_certain`.
         database: A store that MLflow made, which is overwritten.
         seed: Seed of the draws.
     """
-    row = ROWS[name]
+    plant = ROWS[names[0]].plant
     store = Store(database)
-    found = Tally(name)
+    found = [Tally(name) for name in names]
     for child in np.random.default_rng(seed).spawn(draws):
-        store.plant(row.plant(child))
-        found.add(row.ask(store))
-        if found.is_certain():
+        unfinished = [one for one in found if not one.is_certain()]
+        if not unfinished:
             break
+        store.plant(plant(child))
+        for one in unfinished:
+            one.add(one.row.ask(store))
     return found
+
+
+def rows_by_world(names: Iterable[str]) -> list[list[str]]:
+    """Group rows whose draws are the same, in the order of their first one."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        # Equal calls of a generator have the same representation; closures differ by address.
+        groups.setdefault(repr(ROWS[name].plant), []).append(name)
+    return list(groups.values())
 
 
 def check_command_line(name: str, database: Path, seed: int = 0) -> None:
@@ -988,7 +1007,8 @@ def table(records: Sequence[Mapping[str, Any]]) -> str:
         }
         states = [goal.state(counts[goal.rate], draws) for goal in row.goals]
         width = float(record["width"])
-        has_interval = math.isfinite(width)
+        has_width = math.isfinite(width)
+        has_interval = has_width or any(goal.rate == "covered" for goal in row.goals)
         has_truth = counts["right"] > 0 or any(goal.rate == "right" for goal in row.goals)
         cells = [
             row.world,
@@ -998,7 +1018,7 @@ def table(records: Sequence[Mapping[str, Any]]) -> str:
             _format_rate(counts["right"], draws) if has_truth else "-",
             _format_rate(counts["false"], draws),
             _format_rate(counts["covered"], draws) if has_interval else "-",
-            f"{width:.2f}x" if has_interval else "-",
+            f"{width:.2f}x" if has_width else "-",
             "; ".join(map(str, row.goals)),
             _worst(states),
         ]
@@ -1058,15 +1078,16 @@ def _blank_store() -> Path:
     return path
 
 
-def _measure(name: str, draws: int, empty: bytes) -> dict[str, object]:
+def _measure(names: Sequence[str], draws: int, empty: bytes) -> list[dict[str, object]]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "mlflow.db"
         path.write_bytes(empty)
-        found = tally(name, draws, path)
-        if ROWS[name].command:
-            path.write_bytes(empty)
-            check_command_line(name, path)
-    return found.record()
+        found = tally_together(names, draws, path)
+        for name in names:
+            if ROWS[name].command:
+                path.write_bytes(empty)
+                check_command_line(name, path)
+    return [one.record() for one in found]
 
 
 def main() -> None:
@@ -1085,9 +1106,9 @@ def main() -> None:
     records = []
     with ProcessPoolExecutor(given.jobs, mp_context=context) as pool:
         measure = partial(_measure, draws=given.draws, empty=empty)
-        for record in pool.map(measure, given.only):
-            print(table([record]).splitlines()[-1], flush=True)
-            records = save([record], given.out)
+        for found in pool.map(measure, rows_by_world(given.only)):
+            print("\n".join(table(found).splitlines()[2:]), flush=True)
+            records = save(found, given.out)
     print(summary(records))
     if not given.no_page:
         write_page(records)
