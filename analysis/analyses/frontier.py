@@ -12,7 +12,9 @@ undecided. All of these statements hold at once with 95%: pairs of choices are t
 step-down method (`paradnn.statistics.pairwise`). Choices that were measured in separate sessions
 may differ by what a session does to its runs (`paradnn.statistics.priors`).
 
-All intervals of a task hold at once with 95% (Bonferroni).
+All intervals of a task hold at once with 95% (Bonferroni), so they also hold for the best choice.
+The value of the best choice is a lucky one if others may be as good. It is therefore drawn toward
+theirs (`paradnn.statistics.shrinkage`) where the answer names it; the table holds it as measured.
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ from paradnn.statistics.estimate import LEVEL
 from paradnn.statistics.pairwise import find_differences
 from paradnn.statistics.priors import classify_devices, scatter_priors
 from paradnn.statistics.sessions import assign_sessions
+from paradnn.statistics.shrinkage import luck_of_largest
 from paradnn.statistics.variances import moderate_variances
 from paradnn.store.metrics import METRICS
 
@@ -202,13 +205,29 @@ def _answer(
 
 
 def _best(one: Frontier, currency: str) -> str:
-    """Name the best choice in either quantity, as measured, in a sentence."""
+    """Name the best choice in either quantity, with its interval, in a sentence."""
     best = []
     for name, other in ((one.x, one.y), (one.y, one.x)):
         row = one.table.sort_values(name, ascending=less_is_better(name), kind="stable").iloc[0]
-        values = (_quantity(row, metric, currency, interval=False) for metric in (name, other))
-        best.append(f"{row['choice']} in {label(name)} ({', '.join(values)})")
-    return f"{one.task}: as measured, of {counted(len(one.table), 'choice')} the best are {' and '.join(best)}."
+        value = _describe_best(row, name, one.expected[name], currency)
+        at = _quantity(row, other, currency, interval=False)
+        best.append(f"{row['choice']} in {label(name)}: {value} at {at}")
+    choices = counted(len(one.table), "choice")
+    return f"{one.task}: of {choices} the best are {' and '.join(best)}."
+
+
+def _describe_best(row: pd.Series, metric: str, expected: float, currency: str) -> str:
+    """Format the best value of a metric: expected, with its interval, and as measured."""
+    unit = _unit(metric, currency)
+    text = format_number(expected, unit, digits=3)
+    measured = format_number(row[metric], unit, digits=3)
+    remarks = [_interval(row, metric)]
+    if text != measured:
+        remarks.append(f"{measured} as measured")
+    known = [remark for remark in remarks if remark]
+    if not known:
+        return text
+    return f"{text} ({'; '.join(known)})"
 
 
 def _describe(one: Frontier, currency: str) -> Paragraph:
@@ -238,19 +257,27 @@ def _describe(one: Frontier, currency: str) -> Paragraph:
 def _quantity(row: pd.Series, metric: str, currency: str, *, interval: bool = True) -> str:
     """Format a quantity of a choice, with its interval if requested."""
     words = f"{label(metric)} {format_number(row[metric], _unit(metric, currency), digits=3)}"
+    ends = _interval(row, metric)
+    if not interval or not ends:
+        return words
+    return f"{words} ({ends})"
+
+
+def _interval(row: pd.Series, metric: str) -> str:
+    """Format the interval of a quantity of a choice; empty for an exact value."""
     low = row[f"{metric}_low"]
     high = row[f"{metric}_high"]
-    if not interval or low == high:
-        return words
+    if low == high:
+        return ""
     low_text = format_number(low, digits=3)
     high_text = format_number(high, digits=3)
     if pd.isna(low) and pd.isna(high):
-        return f"{words} (open interval)"
+        return "open interval"
     if pd.isna(low):
-        return f"{words} (at most {high_text})"
+        return f"at most {high_text}"
     if pd.isna(high):
-        return f"{words} (at least {low_text})"
-    return f"{words} ({low_text} to {high_text})"
+        return f"at least {low_text}"
+    return f"{low_text} to {high_text}"
 
 
 def _unit(metric: str, currency: str) -> str:
@@ -418,6 +445,7 @@ class Frontier:
             choice is `efficient` at its values.
         incomplete: Number of choices without one of the quantities.
         apart: Whether sessions decided the standing of some choices.
+        expected: Value of the best choice in either quantity, corrected for having been selected.
         pooled: Description of pooled heterogeneous runs; empty if none were pooled.
     """
 
@@ -427,6 +455,7 @@ class Frontier:
     table: pd.DataFrame
     incomplete: int
     apart: bool
+    expected: Mapping[str, float]
     pooled: str = ""
 
 
@@ -544,9 +573,22 @@ def _frontier(
     runs = [[scatters[name].runs[place] for name in (x, y)] for place in kept]
     tables, apart = _over_sessions(table, parts, (x, y), runs)
     values = np.stack([_ends(table, name)[0] for name in (x, y)])
+    expected = {
+        name: _expected_best(table[name].to_numpy(dtype="float64"), parts, name, known)
+        for name, known in zip((x, y), zip(*runs, strict=True), strict=True)
+    }
     table = table.assign(standing=standings(*tables), efficient=efficient(values))
     table = table.sort_values(x, ascending=less_is_better(x), kind="stable", ignore_index=True)
-    return Frontier(task.name, x, y, table, incomplete, apart, rows.attrs.get("pooled", ""))
+    return Frontier(
+        task=task.name,
+        x=x,
+        y=y,
+        table=table,
+        incomplete=incomplete,
+        apart=apart,
+        expected=expected,
+        pooled=rows.attrs.get("pooled", ""),
+    )
 
 
 def _quantities(
@@ -598,7 +640,7 @@ def _over_sessions(
     measured = []
     for place, name in enumerate(names):
         values = table[name].to_numpy(dtype="float64")
-        if name.endswith(("accuracy", "fraction")) or (values <= 0).any():
+        if _is_quality(name, values):
             of_qualities.append(Ordering.of_intervals(*_ends(table, name)))
             continue
         sign = 1 if less_is_better(name) else -1
@@ -728,6 +770,54 @@ def _within_sessions(part: pd.DataFrame, metric: str) -> Component:
     if freedom <= 0 or not bool((deviations != 0).any()):
         return Component(0.0, 0.0)
     return Component(float((deviations**2).sum()) / freedom, float(freedom))
+
+
+def _is_quality(metric: str, values: np.ndarray) -> bool:
+    """Whether values of a metric are compared by differences instead of ratios."""
+    return metric.endswith(("accuracy", "fraction")) or bool((values <= 0).any())
+
+
+def _expected_best(
+    values: np.ndarray,
+    parts: Sequence[pd.DataFrame],
+    metric: str,
+    runs: Sequence[Component | None],
+) -> float:
+    """Return the expected value of the best choice; it was also lucky if others may be as good.
+
+    Args:
+        values: (n,) value of each choice.
+        parts: (n,) the runs of each choice.
+        metric: The quantity.
+        runs: (n,) variance of the logarithm of one run, where more than the runs of the choice is
+            known about it.
+    """
+    sign = -1 if less_is_better(metric) else 1
+    if _is_quality(metric, values):
+        errors = np.array([float(part[metric].astype("float64").sem()) for part in parts])
+        scores = sign * values
+        return float(sign * (scores.max() - luck_of_largest(scores, errors)))
+    scores = sign * np.log(values)
+    noise = [_noise(part, metric, run) for part, run in zip(parts, runs, strict=True)]
+    variances = np.array([float(one.variance) for one in noise])
+    is_exact = variances == 0
+    variances += np.where(is_exact, 0.0, _session_luck(parts, metric))
+    best = scores.max() - luck_of_largest(scores, np.sqrt(variances))
+    return math.exp(sign * best)
+
+
+def _session_luck(parts: Sequence[pd.DataFrame], metric: str) -> np.ndarray:
+    """Return the variance (n,) that sessions add to a choice relative to the mean of all choices.
+
+    It is 0 if all choices have the same share of their runs in each session.
+    """
+    rows = pd.concat(parts, ignore_index=True)
+    choice = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    session = pd.Series(assign_sessions(rows)).fillna("").to_numpy()
+    shares = pd.crosstab(choice, session, normalize="index").to_numpy()
+    distance = shares - shares.mean(axis=0)
+    variance = _session_variance(parts, [metric]).variance
+    return np.asarray((distance**2).sum(axis=1) * variance)
 
 
 def _noise(part: pd.DataFrame, metric: str, run: Component | None = None) -> Component:

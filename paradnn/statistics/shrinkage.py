@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from paradnn.statistics.estimate import LEVEL, Estimate
 from paradnn.statistics.lazy import np, stats
 
@@ -49,11 +51,24 @@ def shrink_largest(
     logs = np.log(values)
     freedom = np.where(processes > 1, processes - 1, np.inf)
     errors = np.log(high / low) / 2 / stats.t.ppf((1 + LEVEL) / 2, freedom)
+    factor = math.exp(-luck_of_largest(logs, errors))
+    return Estimate(*(factor * end for end in unchanged))
+
+
+def luck_of_largest(estimates: np.ndarray, errors: np.ndarray) -> float:
+    """Return by how much the largest of several estimates exceeds its expected true value.
+
+    It is drawn toward the mean of the estimates that may be as large (see `shrinkage`).
+
+    Args:
+        estimates: (n,) the estimates.
+        errors: (n,) their standard errors; NaN where unknown. Such an estimate does not count.
+    """
+    largest = int(np.nanargmax(estimates))
     if not np.isfinite(errors[largest]):
-        return unchanged
+        return 0.0
     known = np.flatnonzero(np.isfinite(errors))
-    distance = logs[largest] - logs[known]
+    distance = estimates[largest] - estimates[known]
     group = known[distance <= GROUP_ERRORS * np.hypot(errors[known], errors[largest])]
     place = int(np.flatnonzero(group == largest)[0])
-    factor = float(np.exp(-shrinkage(logs[group], errors[group] ** 2, place)))
-    return Estimate(*(factor * end for end in unchanged))
+    return shrinkage(estimates[group], errors[group] ** 2, place)

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import re
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -456,6 +457,74 @@ def test_two_replicates_of_closed_runs_have_a_narrow_interval() -> None:
     result = frontier(rows, FrontierOptions(x="tokens_per_second", y="tokens_per_second_per_user"))
     reach = result.table["tokens_per_second_high"] / result.table["tokens_per_second_low"]
     assert (reach < 1.5).all()
+
+
+def equally_fast(generator: np.random.Generator, session: float) -> pd.DataFrame:
+    """Return twelve batch sizes with a true rate of 100 tokens/s, three runs of 3% noise each.
+
+    Args:
+        generator: Source of the noise.
+        session: Standard deviation of the batch sizes' sessions; 0 if they share one.
+    """
+    rows = []
+    for batch in 2 ** np.arange(12):
+        shift = generator.normal(0, session)
+        sweep = {"sweep_id": f"s{batch}"} if session else {}
+        for replicate in range(3):
+            step = 10.0 * batch * math.exp(shift + generator.normal(0, 0.03))
+            run = generated(batch, step, replicate=replicate, **sweep)
+            rows.append(run | {"run_id": f"{batch}-{replicate}"})
+    return pd.DataFrame(rows)
+
+
+@pytest.mark.parametrize(
+    ("session", "luck"),
+    [
+        pytest.param(0.0, 0.025, id="one session"),
+        pytest.param(0.08, 0.1, id="a session per choice"),
+    ],
+)
+def test_the_best_of_equal_choices_is_drawn_to_the_others(session: float, luck: float) -> None:
+    generator = np.random.default_rng(5)
+    measured = []
+    expected = []
+    covered = 0
+    draws = 20
+    for _ in range(draws):
+        frame = equally_fast(generator, session)
+        options = {"x": "tokens_per_second", "y": "tokens_per_second_per_user"}
+
+        (one,) = frontiers(frame, **options)
+
+        best = one.table.iloc[0]
+        measured.append(math.log(best["tokens_per_second"] / 100))
+        expected.append(math.log(one.expected["tokens_per_second"] / 100))
+        covered += best["tokens_per_second_low"] <= 100 <= best["tokens_per_second_high"]
+        # One user is served fastest with a batch of one, by far.
+        fastest = one.table["tokens_per_second_per_user"].max()
+        assert one.expected["tokens_per_second_per_user"] == pytest.approx(fastest)
+
+    # The largest of twelve standard normal numbers is 1.63 on average.
+    assert np.mean(measured) > luck
+    assert abs(np.mean(expected)) < 0.3 * luck
+    if not session:
+        assert covered >= 19
+
+
+def test_the_answer_names_the_expected_and_the_measured_value() -> None:
+    frame = equally_fast(np.random.default_rng(5), session=0.0)
+    options = FrontierOptions(x="tokens_per_second", y="tokens_per_second_per_user")
+
+    result = frontier(frame, options)
+
+    pattern = (
+        r"of 12 choices the best are batch size \d+ in tokens per second: ([\d.]+) "
+        r"\(([\d.]+) to ([\d.]+); ([\d.]+) as measured\) at "
+    )
+    found = re.search(pattern, result.text())
+    assert found
+    expected, low, high, measured = map(float, found.groups())
+    assert low < expected < measured < high
 
 
 def test_an_end_beyond_any_use_is_open() -> None:
