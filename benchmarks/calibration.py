@@ -919,9 +919,7 @@ def tally(name: str, draws: int, database: Path, seed: int = 0) -> Tally:
     return found
 
 
-def tally_together(
-    names: Sequence[str], draws: int, database: Path, seed: int = 0
-) -> list[Tally]:
+def tally_together(names: Sequence[str], draws: int, database: Path, seed: int = 0) -> list[Tally]:
     """Draw the world that some rows share, ask all their questions, and count the replies.
 
     Args:

@@ -210,10 +210,10 @@ def _best(one: Frontier, currency: str) -> str:
     for name, other in ((one.x, one.y), (one.y, one.x)):
         row = one.table.sort_values(name, ascending=less_is_better(name), kind="stable").iloc[0]
         value = _describe_best(row, name, one.expected[name], currency)
-        at = _quantity(row, other, currency, interval=False)
-        best.append(f"{row['choice']} in {label(name)}: {value} at {at}")
+        second = _quantity(row, other, currency, interval=False)
+        best.append(f"{row['choice']} in {label(name)}: {value}, with {second}")
     choices = counted(len(one.table), "choice")
-    return f"{one.task}: of {choices} the best are {' and '.join(best)}."
+    return f"{one.task}: of {choices} the best are {'; and '.join(best)}."
 
 
 def _describe_best(row: pd.Series, metric: str, expected: float, currency: str) -> str:

@@ -42,6 +42,8 @@ _FULL_DRIFT_HOURS = 2.0
 #: a session differ by the variance of two sessions: the integral of F^2 below is 1/3 for them.
 _DRIFT_RATIO = 6.0
 _TINY = 1e-300
+#: Relative difference up to which two sums of weights are equal.
+_TIE = 1e-9
 
 
 @dataclass(frozen=True)
@@ -305,9 +307,13 @@ class Schedule:
 
     @property
     def units(self) -> np.ndarray:
-        """(n,) what counts as one session: turns, or hosts if their effects weigh more."""
+        """(n,) what counts as one session: turns, or hosts if their effects weigh as much.
+
+        Turns that share a host are not independent samples of the scatter.
+        """
         of_hosts = _squared_sums(self.host, self.weights)
-        if of_hosts > _squared_sums(self.turn, self.weights):
+        of_turns = _squared_sums(self.turn, self.weights)
+        if of_hosts > _TIE and of_hosts >= (1 - _TIE) * of_turns:
             return self.host
         return self.turn
 

@@ -460,14 +460,14 @@ def test_two_replicates_of_closed_runs_have_a_narrow_interval() -> None:
 
 
 def equally_fast(generator: np.random.Generator, session: float) -> pd.DataFrame:
-    """Return twelve batch sizes with a true rate of 100 tokens/s, three runs of 3% noise each.
+    """Return six batch sizes with a true rate of 100 tokens/s, three runs of 3% noise each.
 
     Args:
         generator: Source of the noise.
         session: Standard deviation of the batch sizes' sessions; 0 if they share one.
     """
     rows = []
-    for batch in 2 ** np.arange(12):
+    for batch in 2 ** np.arange(6):
         shift = generator.normal(0, session)
         sweep = {"sweep_id": f"s{batch}"} if session else {}
         for replicate in range(3):
@@ -480,8 +480,8 @@ def equally_fast(generator: np.random.Generator, session: float) -> pd.DataFrame
 @pytest.mark.parametrize(
     ("session", "luck"),
     [
-        pytest.param(0.0, 0.025, id="one session"),
-        pytest.param(0.08, 0.1, id="a session per choice"),
+        pytest.param(0.0, 0.015, id="one session"),
+        pytest.param(0.08, 0.07, id="a session per choice"),
     ],
 )
 def test_the_best_of_equal_choices_is_drawn_to_the_others(session: float, luck: float) -> None:
@@ -489,7 +489,7 @@ def test_the_best_of_equal_choices_is_drawn_to_the_others(session: float, luck: 
     measured = []
     expected = []
     covered = 0
-    draws = 20
+    draws = 6
     for _ in range(draws):
         frame = equally_fast(generator, session)
         options = {"x": "tokens_per_second", "y": "tokens_per_second_per_user"}
@@ -504,11 +504,11 @@ def test_the_best_of_equal_choices_is_drawn_to_the_others(session: float, luck: 
         fastest = one.table["tokens_per_second_per_user"].max()
         assert one.expected["tokens_per_second_per_user"] == pytest.approx(fastest)
 
-    # The largest of twelve standard normal numbers is 1.63 on average.
+    # The largest of six standard normal numbers is 1.27 on average.
     assert np.mean(measured) > luck
-    assert abs(np.mean(expected)) < 0.3 * luck
+    assert abs(np.mean(expected)) < np.mean(measured) / 2
     if not session:
-        assert covered >= 19
+        assert covered >= 5
 
 
 def test_the_answer_names_the_expected_and_the_measured_value() -> None:
@@ -518,8 +518,8 @@ def test_the_answer_names_the_expected_and_the_measured_value() -> None:
     result = frontier(frame, options)
 
     pattern = (
-        r"of 12 choices the best are batch size \d+ in tokens per second: ([\d.]+) "
-        r"\(([\d.]+) to ([\d.]+); ([\d.]+) as measured\) at "
+        r"of 6 choices the best are batch size \d+ in tokens per second: ([\d.]+)/s "
+        r"\(([\d.]+) to ([\d.]+); ([\d.]+)/s as measured\), with "
     )
     found = re.search(pattern, result.text())
     assert found
