@@ -85,6 +85,18 @@ def test_sessions_weigh_as_far_as_they_do_not_cancel(
     assert Schedule.of(a, b).session_weight == pytest.approx(weight)
 
 
+def test_sessions_on_few_hosts_count_as_the_hosts() -> None:
+    """Each side has four sessions on two hosts, one of which it shares with the other side."""
+    hours = np.arange(0.0, 80.0, 20.0)
+    a = runs_at(hours, ["a", "b", "c", "d"], host=["h", "i", "h", "i"])
+    b = runs_at(hours + 10, ["e", "f", "g", "j"], host=["i", "j", "i", "j"])
+
+    units = Schedule.of(a, b).units
+
+    # Turns and hosts weigh 1/2 each, but only three numbers were drawn, not eight.
+    assert len(np.unique(units)) == 3
+
+
 @pytest.mark.parametrize(
     ("a", "b", "weight"),
     [
