@@ -104,7 +104,7 @@ def _answer(maps: HeatMaps) -> AnalysisAnswer:
     has_several = len(list(maps.maps())) > 1
 
     def format_cell(cell: pd.Series) -> str:
-        value = format_number(cell["value"], maps.unit, share=as_share)
+        value = format_number(cell["value"], maps.unit, share=as_share, digits=3)
         where = f"{label(maps.x.column)} {cell['x']}, {label(maps.y.column)} {cell['y']}"
         if has_several:
             where += f", {cell['family']} on {cell['device']}"
@@ -153,7 +153,7 @@ def _format_extent(cells: pd.DataFrame, maps: HeatMaps) -> str:
     extremes = measured.iloc[[0, -1]] if len(measured) > 1 else measured
     texts = []
     for cell in extremes.to_dict("records"):
-        value = format_number(cell["value"], maps.unit, share=as_share)
+        value = format_number(cell["value"], maps.unit, share=as_share, digits=3)
         where = f"{maps.x.column} {cell['x']}, {maps.y.column} {cell['y']}"
         texts.append(f"{value} at {where}")
     return " up to ".join(texts)

@@ -234,11 +234,12 @@ def _column_problems(frame: pd.DataFrame, columns: Sequence[str] | None) -> dict
     problems = {}
     for name in columns or COLUMNS:
         if columns and name not in frame:
+            present = [column for column in COLUMNS if column in frame]
             raise ConfigError(
                 "--by",
                 name,
                 "these runs have no such column",
-                f"choose one of {', '.join(COLUMNS)}",
+                f"choose one of {', '.join(present or COLUMNS)}",
             )
         values: set[str] = set()
         if name in frame:

@@ -7,6 +7,7 @@ import pytest
 from analysis.analyses.software import SoftwareOptions, software
 from analysis.cli.output import print_result
 from analysis.result import Result
+from paradnn.core.errors import ConfigError
 from paradnn.statistics.verdict import Verdict
 from tests.analysis.planted import POINTS, runs
 
@@ -160,3 +161,12 @@ def test_open_intervals_of_repeated_sessions_raise_no_warning(count: int) -> Non
 
     assert (table["median_low"] <= table["median"]).all()
     assert (table["median_high"] >= table["median"]).all()
+
+
+def test_a_missing_column_is_answered_with_those_that_exist() -> None:
+    frame = both(version("2.9"), version("2.10")).drop(columns="version.tensorflow")
+
+    with pytest.raises(ConfigError, match=r"--by=version\.tensorflow: ") as raised:
+        compared(frame, by="version.tensorflow")
+
+    assert str(raised.value).endswith("choose one of precision, compile")
