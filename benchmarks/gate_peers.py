@@ -34,8 +34,17 @@ from paradnn.core.scratch import Scratch
 
 EQUAL_PAIRS = 200
 FIELDS = (
-    *("tool", "program", "truth", "pair", "alarm", "outcome", "increase", "low", "high"),
-    *("seconds", "load"),
+    "tool",
+    "program",
+    "truth",
+    "pair",
+    "alarm",
+    "outcome",
+    "increase",
+    "low",
+    "high",
+    "seconds",
+    "load",
 )
 
 _PYTHON_WORK = """

@@ -34,14 +34,14 @@ import psutil
 from benchmarks.common import ROOT, artifact, environment, runs, train
 
 TINY = [
-    *(
-        "model.layers=1",
-        "model.input_size=16",
-        "model.output_size=4",
-        "batch_size=4",
-        "measure.min_seconds=0.02",
-    ),
-    *("measure.min_blocks=6", "measure.block_seconds=0.002", "measure.warmup_seconds=0.1"),
+    "model.layers=1",
+    "model.input_size=16",
+    "model.output_size=4",
+    "batch_size=4",
+    "measure.min_seconds=0.02",
+    "measure.min_blocks=6",
+    "measure.block_seconds=0.002",
+    "measure.warmup_seconds=0.1",
     "ceilings=false",
 ]
 

@@ -58,9 +58,18 @@ _RENAMED_COLUMNS = {
     "geometric_mean_high": "mean_high",
 }
 _TABLE_COLUMNS = [
-    *("device", "column", "value", "over", "family", "pairs"),
+    "device",
+    "column",
+    "value",
+    "over",
+    "family",
+    "pairs",
     *(f"{name}{end}" for name in ("mean", "median", "p90", "faster") for end in _ENDS),
-    *("missing_a", "missing_b", "basis", "verdict", "by_itself"),
+    "missing_a",
+    "missing_b",
+    "basis",
+    "verdict",
+    "by_itself",
 ]
 
 

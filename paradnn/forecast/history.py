@@ -24,15 +24,16 @@ from paradnn.store.runs import Finished, Query, Values
 _TAGS = ("environment_id", "device", "sweep_id", "outcome", "steady", "kind", "source")
 _METRICS = (
     *(f"phase_{name}_seconds" for name in PHASES),
-    *(
-        "step_time_ms",
-        "step_time_low_ms",
-        "step_time_high_ms",
-        "warmup_blocks",
-        "processes",
-        "parameters",
-    ),
-    *("flops_per_step", "bytes_per_step", "load_average", "peak_memory_bytes"),
+    "step_time_ms",
+    "step_time_low_ms",
+    "step_time_high_ms",
+    "warmup_blocks",
+    "processes",
+    "parameters",
+    "flops_per_step",
+    "bytes_per_step",
+    "load_average",
+    "peak_memory_bytes",
 )
 
 

@@ -39,18 +39,18 @@ from paradnn.platform.findings import Finding, gpu_findings, host_findings, nvid
 
 #: Processor features that affect the speed of a step.
 _ISA = {
-    *(
-        "avx",
-        "avx2",
-        "avx512f",
-        "avx512_bf16",
-        "avx512_fp16",
-        "avx512_vnni",
-        "amx_bf16",
-        "amx_tile",
-        "fma",
-    ),
-    *("asimd", "sve", "bf16"),
+    "avx",
+    "avx2",
+    "avx512f",
+    "avx512_bf16",
+    "avx512_fp16",
+    "avx512_vnni",
+    "amx_bf16",
+    "amx_tile",
+    "fma",
+    "asimd",
+    "sve",
+    "bf16",
 }
 
 #: Variable with the addresses of the servers of other hosts, host:port, in the order of the hosts.

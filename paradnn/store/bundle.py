@@ -41,16 +41,14 @@ _FREE_BYTES = 64 * 2**20
 _LONGEST_LINE = 16 * 2**20  # bytes of a line of runs.jsonl
 _LONGEST_TEXT = 8_000  # characters of a param or tag, as in MLflow
 _DAMAGED = (
-    *(
-        OSError,
-        zipfile.BadZipFile,
-        zlib.error,
-        NotImplementedError,
-        RuntimeError,
-        KeyError,
-        ValueError,
-        TypeError,
-    ),
+    OSError,
+    zipfile.BadZipFile,
+    zlib.error,
+    NotImplementedError,
+    RuntimeError,
+    KeyError,
+    ValueError,
+    TypeError,
     AttributeError,
 )
 

@@ -141,8 +141,15 @@ def test_layers_of_drivers_per_launcher(tmp_path: Path) -> None:
     assert set(table.index.get_level_values("launcher")) == {"submitit_slurm", "bare"}
     slurm = table.loc["submitit_slurm"]
     assert list(slurm.index) == [
-        *("queue", "launcher", "driver", "import", "store"),
-        *("compile", "warm-up", "measure", "profile"),
+        "queue",
+        "launcher",
+        "driver",
+        "import",
+        "store",
+        "compile",
+        "warm-up",
+        "measure",
+        "profile",
     ]
     expected = {"queue": 60, "launcher": 4, "driver": 10, "import": 4, "compile": 8, "measure": 20}
     for layer, seconds in expected.items():

@@ -235,7 +235,9 @@ def test_zipped_axes_choose_files_and_leave_grids_without_them_alone() -> None:
         "model=fc,lstm,gru", "batch_size=1,2,3", "sweep.zip=[model,batch_size]", "sweep.order=given"
     )
     assert [(point.model.name, point.batch_size) for point in map(read_point, plan.configs())] == [
-        *(("fc", 1), ("lstm", 2), ("gru", 3))
+        ("fc", 1),
+        ("lstm", 2),
+        ("gru", 3),
     ]
     preset = plan_of(
         "experiment=quick", "precision=float32,bfloat16", "sweep.zip=[model.filters,precision]"

@@ -183,7 +183,10 @@ ADAPTIVE = [
         for entry in TINY
         if not entry.startswith(("model.nodes", "model.layers", "batch_size"))
     ),
-    *("model.nodes=8,16,32", "model.layers=1,2", "batch_size=4,8", "sweep.design=adaptive"),
+    "model.nodes=8,16,32",
+    "model.layers=1,2",
+    "batch_size=4,8",
+    "sweep.design=adaptive",
 ]
 
 
