@@ -38,7 +38,10 @@ _GROUPS = (*CONFIGURATION_PREFIXES, *PLATFORM_PREFIXES)
 #: Configuration columns that do not belong to a choice: they state how it is measured, or repeat
 #: what another key states.
 _ASIDE = (
-    *(PRICE, "platform.index", "model.name", "server.batch"),
+    PRICE,
+    "platform.index",
+    "model.name",
+    "server.batch",
     *(f"software.{name}" for name in ("python", "requirements", "python_version")),
 )
 _ASKED = re.compile(
@@ -163,7 +166,7 @@ def _configured(rows: pd.DataFrame) -> list[str]:
     return [name for name in held if rows[name].notna().any()]
 
 
-def words_of(row: pd.Series, columns: Sequence[str]) -> str:
+def describe_choice(row: pd.Series, columns: Sequence[str]) -> str:
     """Describe a run by the columns in which choices differ.
 
     An example is "V100, batch size 8, server.delay_ms=2".
@@ -282,15 +285,15 @@ def recorded_interval(metric: str, run: pd.Series) -> tuple[float, float]:
     rate lies between the rates that kept the limit and those that did not.
     """
 
-    def known(name: str) -> float:
+    def number(name: str) -> float:
         value = run.get(name)
         return math.nan if pd.isna(value) else float(value)
 
     if metric in ("scheduled_queries_per_second", "cost_per_million_queries"):
-        peak = known("peak_queries_per_second")
-        if known("scheduled_queries_per_second") > 0 and not peak > 0:
-            return known(metric), known(metric)
+        peak = number("peak_queries_per_second")
+        if number("scheduled_queries_per_second") > 0 and not peak > 0:
+            return number(metric), number(metric)
         if peak > 0 and metric == "scheduled_queries_per_second":
-            return known("peak_queries_per_second_low"), known("peak_queries_per_second_high")
+            return number("peak_queries_per_second_low"), number("peak_queries_per_second_high")
     low, high = interval_names(metric)
-    return known(low), known(high)
+    return number(low), number(high)

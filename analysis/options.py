@@ -84,7 +84,7 @@ class Argument(NamedTuple):
         return bool(self.metadata.get("positional"))
 
     @property
-    def shown(self) -> str:
+    def display_name(self) -> str:
         """The name in messages: the flag, or what --help calls an argument without one."""
         if self.is_positional:
             return str(self.metadata.get("metavar") or self.name)

@@ -91,26 +91,28 @@ _SHARED_WEIGHT = 0.05
 
 #: Columns with the numbers of a pair.
 RESULT_COLUMNS = (
-    *(
-        "a",
-        "b",
-        "speedup",
-        "speedup_low",
-        "speedup_high",
-        "a_count",
-        "b_count",
-        "a_units",
-        "b_units",
-    ),
-    *("a_spread", "b_spread", "interval_source", "log_error", "degrees", "p_value", "point"),
+    "a",
+    "b",
+    "speedup",
+    "speedup_low",
+    "speedup_high",
+    "a_count",
+    "b_count",
+    "a_units",
+    "b_units",
+    "a_spread",
+    "b_spread",
+    "interval_source",
+    "log_error",
+    "degrees",
+    "p_value",
+    "point",
 )
 
 #: Medians within one process, each with its 95% interval. `_WITHIN` states for each metric which of
 #: them it is proportional to (1) or inverse to (-1).
-_RATE, _STEP = (
-    tuple(name.format(end) for end in ("", "_low", "_high"))
-    for name in ("examples_per_second{}", "step_time{}_ms")
-)
+_RATE = ("examples_per_second", "examples_per_second_low", "examples_per_second_high")
+_STEP = ("step_time_ms", "step_time_low_ms", "step_time_high_ms")
 _RATES = ("examples_per_second", "flops_per_second", "flops_utilization", "flops_utilization_spec")
 #: Metric -> the same metric at the machine's reference speed.
 LEVELED = {
@@ -119,7 +121,7 @@ LEVELED = {
 }
 #: Plausible ranges of what a run recorded about the machine's speed. No machine is a thousand times
 #: as fast or slow as its reference.
-_CAN_BE = {
+_PLAUSIBLE_RANGES = {
     "reference_slope": (0, 1),
     "reference_speed": (1e-3, 1e3),
     "reference_own": (-math.log(1e3), math.log(1e3)),
@@ -194,7 +196,7 @@ def pair(
     }
     for number, (key, side) in enumerate(zip("ab", (one, two), strict=True)):
         unpaired = len(np.setdiff1d(found.point[found.side == number], found.both))
-        result.attrs[f"unpaired_{key}"] = unpaired + _left_out(usable[number], side)
+        result.attrs[f"unpaired_{key}"] = unpaired + _count_dropped_points(usable[number], side)
         result.attrs[f"unusable_{key}"] = len(finished[number]) - len(usable[number])
     return result
 
@@ -260,7 +262,9 @@ def leveled(a: pd.DataFrame, b: pd.DataFrame, metric: str) -> str:
         name in side and len(side) and _positive(side[name]).all() for side in ok
     )
     known = known and all(
-        side[seen].between(*ends).all() for side in ok for seen, ends in _CAN_BE.items()
+        side[column].between(*ends).all()
+        for side in ok
+        for column, ends in _PLAUSIBLE_RANGES.items()
     )
     if not known:
         return metric
@@ -359,7 +363,7 @@ def _disjoint(found: _Match, a: pd.DataFrame, b: pd.DataFrame) -> dict[str, tupl
     }
 
 
-def _left_out(rows: pd.DataFrame, kept: pd.DataFrame) -> int:
+def _count_dropped_points(rows: pd.DataFrame, kept: pd.DataFrame) -> int:
     """Count the points of `rows` whose families were not kept."""
     names = [
         name
@@ -424,7 +428,11 @@ def _match(a: pd.DataFrame, b: pd.DataFrame, on: Sequence[str] | None = None) ->
     further: tuple[str, ...] = ()
     found = _by_keys(a, b, keys)
     mixed = list(_mixed(found))
-    while on is None and (name := next(_telling(found, mixed, {*a} & {*b}), None)):
+    shared_columns = {*a} & {*b}
+    while on is None:
+        name = next(_separating_columns(found, mixed, shared_columns), None)
+        if name is None:
+            break
         further = (*further, name)
         found = _by_keys(a, b, [*keys, *further])
         mixed = list(_mixed(found))
@@ -494,7 +502,7 @@ def _mixed(found: _Match) -> Iterator[_Mixed]:
                     yield side, name, counts.index[counts > 1].to_numpy()
 
 
-def _telling(found: _Match, mixed: Iterable[_Mixed], shared: set[str]) -> Iterator[str]:
+def _separating_columns(found: _Match, mixed: Iterable[_Mixed], shared: set[str]) -> Iterator[str]:
     """Yield the columns that separate the runs of mixed points.
 
     In such a column, the other side has a value that runs of these points have, or both sides have
@@ -505,12 +513,15 @@ def _telling(found: _Match, mixed: Iterable[_Mixed], shared: set[str]) -> Iterat
         mixed: The mixed points.
         shared: Columns that both sides have.
     """
-    for _, name, points in (one for one in mixed if one[1] in shared):
-        there = np.isin(found.point, points)
-        one, other = (found.runs.loc[there & (found.side == side), name] for side in (0, 1))
-        if (one.isna().any() and other.isna().any()) or distinct_values(one) & distinct_values(
-            other
-        ):
+    for _, name, points in mixed:
+        if name not in shared:
+            continue
+        values = found.runs.loc[np.isin(found.point, points), name]
+        side = found.side[values.index]
+        of_a = values[side == 0]
+        of_b = values[side == 1]
+        lack_values = of_a.isna().any() and of_b.isna().any()
+        if lack_values or distinct_values(of_a) & distinct_values(of_b):
             yield name
 
 
@@ -981,9 +992,9 @@ def _missing(
 ) -> tuple[dict[str, tuple[int, int]], _Losses]:
     """Find points and replicates that only one side lacks.
 
-    InsufficientData replicates are those that failed, and those whose numbers are absent below the highest
-    one. If one side of a family lacks them more often than the other (Fisher's exact test), the
-    rest of that side may be the fast runs.
+    Lost replicates are those that failed, and those whose numbers are absent below the highest one.
+    If one side of a family lost more of them than the other (Fisher's exact test), the rest of that
+    side may be the fast runs.
 
     Args:
         a: Runs of A.
@@ -1027,12 +1038,9 @@ def _missing(
     )
     points["lost"] = (points.pop("number") + 1 - points["kept"]).clip(lower=0)
     measured: Any = points[points["kept"] > 0].groupby(["family", "side"]).sum().unstack()
+    columns = list(itertools.product(("kept", "lost"), "ab"))
     lost = {}
-    for name, row in (
-        measured.reindex(columns=list(itertools.product(("kept", "lost"), "ab")))
-        .dropna()
-        .iterrows()
-    ):
+    for name, row in measured.reindex(columns=columns).dropna().iterrows():
         counts = row.to_numpy(dtype="int64").reshape(2, 2)
         if stats.fisher_exact(counts).pvalue < BY_CHANCE:
             lost[str(name)] = _Loss(

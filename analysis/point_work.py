@@ -167,7 +167,7 @@ class FittedWork(NamedTuple):
 def fit_work(measured: PointWork, roofs: Sequence[Roof]) -> FittedWork:
     """Fit the times of each group.
 
-    A group whose times scatter too much around their fit is excluded: something else than
+    A group whose times scatter too much around their fit is excluded: something other than
     arithmetic, memory and overhead takes its time, such as waiting for input.
 
     Args:
@@ -358,15 +358,15 @@ def _layer_operations(row: Mapping[Any, Any]) -> Iterator[tuple[float, float, fl
         if precision not in COMPUTE_BYTES:
             return
         batch = int(row["batch_size"])
-        about: dict[str, Any] = {"batch_size": batch, "precision": precision}
+        arguments: dict[str, Any] = {"batch_size": batch, "precision": precision}
         if model.is_kernel:
-            operation = model.as_operation(**about)
+            operation = model.as_operation(**arguments)
             repeats = float(operation.product[-1])
             yield operation.flops / repeats, operation.bytes / repeats, repeats
             return
-        products = model.product_list(**about, mode=mode)
+        products = model.product_list(**arguments, mode=mode)
         optimizer = get_text(row, "optimizer.name", "rmsprop")
-        total = model.costs(**about, mode=mode, optimizer=optimizer).bytes_per_step
+        total = model.costs(**arguments, mode=mode, optimizer=optimizer).bytes_per_step
     except (ParadnnError, TypeError, ValueError, KeyError, AttributeError):
         return
     calls_of: defaultdict[tuple[float, float], float] = defaultdict(float)

@@ -144,7 +144,7 @@ class Result:
         paragraphs = self.paragraphs()
         return paragraphs[0].head if paragraphs else ""
 
-    def brief(self, limit: int = 5) -> tuple[list[str], int]:
+    def terminal_lines(self, limit: int = 5) -> tuple[list[str], int]:
         """Return the lines that a terminal shows between the answer and the table.
 
         What limits the answer comes first, then the findings.

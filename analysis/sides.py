@@ -103,7 +103,7 @@ class PairedOptions(Options):
             value = getattr(self, argument.name)
             side = (value,) if isinstance(value, str) else value
             texts = [part.strip() for text in side for part in text.split(" & ")]
-            possible = possible_texts(texts, "device", argument.shown)
+            possible = possible_texts(texts, "device", argument.display_name)
             if possible is None:
                 return []
             devices.append(possible)

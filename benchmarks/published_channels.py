@@ -12,7 +12,7 @@ import pandas as pd
 
 from analysis.published.source import load_shipped
 from benchmarks.common import save
-from paradnn.statistics.transfers import fit_transfers, fitted
+from paradnn.statistics.transfers import fit_transfers, predicted_times
 
 #: Minimum bytes of a large message.
 _LARGE = 65536
@@ -29,7 +29,7 @@ def tried(rows: pd.DataFrame) -> dict[str, object]:
     is_large = (sizes >= _LARGE).to_numpy()
     errors, line = (
         np.abs(measured / expected - 1)
-        for expected in (fitted(fit.pieces, sizes), fit.line.at(sizes))
+        for expected in (predicted_times(fit.pieces, sizes), fit.line.at(sizes))
     )
     below: object = ""
     if not is_large.all():

@@ -176,7 +176,10 @@ def cell(found: Sequence[Mapping[str, Any]]) -> str:
         for into, pair in zip(agree, zip(*halves, strict=False), strict=False):
             into.append(abs(pair[0][0] - pair[1][0]) <= math.hypot(pair[0][1], pair[1][1]))
     words += ["halves agree " + " -> ".join(f"{sum(each)} of {len(each)}" for each in agree)]
-    shares = [timing.beside / (timing.beside + sum(timing.blocks)) for timing in timings]
+    shares = [
+        timing.reference_seconds / (timing.reference_seconds + sum(timing.blocks))
+        for timing in timings
+    ]
     return "  ".join([*words, f"share {statistics.fmean(shares):.0%}"])
 
 

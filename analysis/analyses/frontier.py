@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from analysis.choices import PLATFORM, Task, estimate, recorded_interval, tasks, words_of
+from analysis.choices import PLATFORM, Task, describe_choice, estimate, recorded_interval, tasks
 from analysis.format import format_number
 from analysis.labels import column_unit, label
 from analysis.lazy import drawing, np, pd, stats
@@ -88,7 +88,7 @@ class FrontierOptions(Options):
     )
 
 
-def _shown(frame: pd.DataFrame) -> Iterator[SectionSpec]:
+def _list_sections(frame: pd.DataFrame) -> Iterator[SectionSpec]:
     """Yield the section if users were served, a model was trained, or inference was timed."""
     asked = ("scheduled_queries_per_second", "best_accuracy")
     if any(name in frame and frame[name].notna().any() for name in asked) or (
@@ -108,7 +108,7 @@ def _shown(frame: pd.DataFrame) -> Iterator[SectionSpec]:
     reading=(
         "The line joins the choices on the frontier. Filled: no other can be better; hollow: undecided; gray: beaten."
     ),
-    list_sections=_shown,
+    list_sections=_list_sections,
 )
 def frontier(frame: pd.DataFrame, options: FrontierOptions) -> Result:
     """Compare measured choices by Pareto dominance; the table has a row for each choice.
@@ -886,7 +886,7 @@ def _row(
         if name in columns and name != "device" and pd.notna(first[name])
     ]
     row: dict[str, object] = {
-        "choice": words_of(first, columns),
+        "choice": describe_choice(first, columns),
         "platform": ", ".join([str(first["device"]), *platform]),
         "runs": len(part),
         "run_ids": tuple(part["run_id"]),

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal, NamedTuple
 
-from analysis.choices import estimate, tasks, words_of
+from analysis.choices import describe_choice, estimate, tasks
 from analysis.format import format_number, format_with_interval
 from analysis.lazy import drawing, np, pd
 from analysis.options import Options, option
@@ -215,7 +215,7 @@ def latency_curves(
             curves.append(_make_curve(task.name, device, rows, metric, pooled))
             continue
         for _, part in rows.groupby(columns, dropna=False, sort=True):
-            name = words_of(part.iloc[0], columns)
+            name = describe_choice(part.iloc[0], columns)
             curves.append(_make_curve(task.name, name, part, metric, pooled))
     return curves
 

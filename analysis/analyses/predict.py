@@ -83,7 +83,7 @@ class PredictOptions(Options):
     )
 
 
-def _shown(rows: pd.DataFrame) -> Iterator[SectionSpec]:
+def _list_sections(rows: pd.DataFrame) -> Iterator[SectionSpec]:
     """Yield a section for each map whose runs leave a large part of their grid unmeasured."""
     for names, x, y in choose_axes(rows):
         if y and is_sparse(rows[rows["family"].isin(names)]):
@@ -105,7 +105,7 @@ def _shown(rows: pd.DataFrame) -> Iterator[SectionSpec]:
     reading=(
         "The same over the whole grid that these runs belong to; unmeasured points are predicted."
     ),
-    list_sections=_shown,
+    list_sections=_list_sections,
 )
 def predict(frame: pd.DataFrame, options: PredictOptions) -> Result:
     """Measure or predict every point of the spaces that the runs of a frame are part of.

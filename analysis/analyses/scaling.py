@@ -33,8 +33,7 @@ from paradnn.statistics.contrast import Contrast
 from paradnn.statistics.dependence import Component
 from paradnn.statistics.estimate import Estimate
 from paradnn.statistics.sessions import assign_sessions
-from paradnn.statistics.transfers import FEWEST, TransferFit, fit_transfers
-from paradnn.statistics.transfers import fitted as predicted_times
+from paradnn.statistics.transfers import FEWEST, TransferFit, fit_transfers, predicted_times
 
 #: Rates that are n times as high on n devices if nothing is lost.
 METRICS = ("examples_per_second", "flops_per_second")
@@ -120,7 +119,7 @@ class Scaling(NamedTuple):
     weak: bool = False
 
 
-def _shown(rows: pd.DataFrame) -> Iterator[SectionSpec]:
+def _list_sections(rows: pd.DataFrame) -> Iterator[SectionSpec]:
     """Yield the sections of the report: over devices and hosts, or over threads if these alone vary."""
     devices, hosts, threads = (
         name in rows and rows[name].nunique() > 1
@@ -140,8 +139,8 @@ def _shown(rows: pd.DataFrame) -> Iterator[SectionSpec]:
     section="system",
     order=90,
     title="Scaling over devices",
-    reading=("Speed against the same point on one device, with Amdahl's fraction."),
-    list_sections=_shown,
+    reading="Speed against the same point on one device, with Amdahl's fraction.",
+    list_sections=_list_sections,
 )
 def scaling(frame: pd.DataFrame, options: ScalingOptions) -> Result:
     """Compare each point on several devices with itself on one, and fit the fractions.
@@ -411,7 +410,7 @@ def fit_scaling(
             "is not a rate that grows with devices",
             f"choose {' or '.join(METRICS)}",
         )
-    measured = _counted(frame, by)
+    measured = _runs_with_count(frame, by)
     checked = [
         require_homogeneous(rows, pool=pool) for _, rows in measured.groupby("family", dropna=False)
     ]
@@ -430,7 +429,7 @@ def fit_scaling(
     return Scaling(pairs, fits, alone, apart, measured, pooled, weak)
 
 
-def _counted(frame: pd.DataFrame, by: str) -> pd.DataFrame:
+def _runs_with_count(frame: pd.DataFrame, by: str) -> pd.DataFrame:
     """Select the measured runs that record a device count; omit message families."""
     measured = frame[is_ok(frame) & ~frame["family"].isin(message_families())]
     if by == _TOTAL and "devices" in measured:

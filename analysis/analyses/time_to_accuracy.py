@@ -18,7 +18,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from analysis.choices import PLATFORM, words_of
+from analysis.choices import PLATFORM, describe_choice
 from analysis.columns import hyperparameters
 from analysis.format import format_number, format_with_interval
 from analysis.lazy import drawing, np, pd, stats
@@ -195,7 +195,7 @@ def _scores(runs: pd.DataFrame) -> pd.DataFrame:
             "choice": "",
         }
         if columns:
-            row["choice"] = words_of(first, columns)
+            row["choice"] = describe_choice(first, columns)
         row |= _score(group)
         row |= {
             "batch_size": first.get("batch_size"),

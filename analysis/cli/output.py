@@ -320,7 +320,7 @@ def print_result(result: Result, *, everything: bool = False) -> None:
     opening = result.opening()
     if opening:
         console.print(opening, style="bold", soft_wrap=True, markup=False)
-    lines, omitted = result.brief(max_lines)
+    lines, omitted = result.terminal_lines(max_lines)
     for line in lines:
         console.print(line, soft_wrap=True, markup=False)
     if omitted:

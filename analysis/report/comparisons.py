@@ -96,7 +96,7 @@ def _order_pair(first: Population, second: Population) -> tuple[Population, Popu
     return first, second
 
 
-def side_of(population: Population, other: Population, frame: pd.DataFrame) -> str:
+def describe_side(population: Population, other: Population, frame: pd.DataFrame) -> str:
     """The condition, as `compare` takes it, that chooses a population.
 
     It is the most readable condition that chooses exactly these runs, else their identity.
@@ -149,8 +149,8 @@ def _compare_pair(
     if len(common) == len(a_families) == len(b_families):
         # Both have the same families, so no choice is needed.
         common = ()
-    side_a = side_of(a, b, frame)
-    side_b = side_of(b, a, frame)
+    side_a = describe_side(a, b, frame)
+    side_b = describe_side(b, a, frame)
 
     def make_section(analysis: Any, spec: SectionSpec) -> Section | None:
         return context.section(analysis, spec, frame, selection, key, title)

@@ -23,15 +23,15 @@ from paradnn.families import FAMILIES
 from paradnn.store.metrics import metric
 from paradnn.store.runs import ADDED_PARAMS, protocol_name
 
-#: What runs must share to be one population: hardware and software, the timing protocol, the
-#: schema, and whether they time a step or a training, whose steps wait for real batches.
+#: Columns whose values all runs of a population share: hardware and software, the timing protocol,
+#: the schema, and whether they time a step or a training, whose steps wait for real batches.
 IDENTITY = ("environment_id", "protocol_id", "schema_version", "task")
 
 #: The param `task` says what a run does. The older tag of that name is the number of a launched
 #: task, which gets its own column.
 _TASK = "task"
 _TASK_NUMBER = "launched_task"
-#: Text that the store holds of every run.
+#: Columns of text that every run has.
 _RUN_FIELDS = ("run_id", "run_name", "experiment", "status", "artifact_uri")
 #: Tags that are not text.
 _TYPED_TAGS = ("replicate", "steady", "contended")

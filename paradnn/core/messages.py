@@ -21,7 +21,7 @@ from typing import Any, ClassVar, TypeVar
 from paradnn.core.layers import Costs
 
 #: Driver and worker reject each other if it differs. Raise it with every change of a message.
-PROTOCOL_VERSION = 16
+PROTOCOL_VERSION = 17
 
 AnyMessage = TypeVar("AnyMessage", bound="WorkloadMessage")
 
@@ -133,7 +133,7 @@ class Timing:
         discarded: Blocks of attempts after `blocks`, which were disturbed more.
         repeated: Seconds of all attempts except the one that counts.
         references: Reference kernels that ran between the blocks.
-        beside: Seconds of `references`, with the untimed steps that follow each.
+        reference_seconds: Seconds of `references`, with the untimed steps that follow each.
 
     Raises:
         ValueError: There is no block that took time.
@@ -149,7 +149,7 @@ class Timing:
     discarded: list[float] = field(default_factory=list)
     repeated: float = 0.0
     references: list[References] = field(default_factory=list)
-    beside: float = 0.0
+    reference_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         took_time = all(_MIN_BLOCK_SECONDS <= block < _MAX_SECONDS for block in self.blocks)

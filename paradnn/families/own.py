@@ -1,6 +1,6 @@
 """Models that users supply (docs/how-to/own-models.md).
 
-A function of the user's returns the model (`model=own`), and its parameters are keys of the model.
+The user's function returns the model (`model=own`), and its parameters are keys of the model.
 Models in files are `model=keras_file`, `model=onnx` and `model=exported`. `model=timm` and
 `model=transformers` are architectures of other packages with random weights, for PyTorch. Nothing
 is downloaded, and nothing is unpickled.
@@ -72,7 +72,7 @@ class ExternalModel(Model):
         return " ".join(words)
 
     def arguments(self) -> dict[str, Any]:
-        """Further keys, which are passed on to the function or package. None: its default."""
+        """Return further keys for the function or package; None stands for its default."""
         return {
             entry.name: getattr(self, entry.name)
             for entry in fields(self)
@@ -117,9 +117,7 @@ def _extended(cls: Any, parameters: tuple[tuple[str, _Parameter], ...]) -> Any:
 
 @dataclass(frozen=True)
 class UserModel(ExternalModel):
-    """A Keras model, PyTorch module or JAX function that your own function returns, swept by its
-    parameters.
-    """
+    """A Keras model, PyTorch module or JAX function that the user's function returns."""
 
     name: str = "own"
     build: str = option(  # type: ignore[assignment]

@@ -3,13 +3,14 @@
 The durations of warm-up, measurement, latency and the profiled steps follow from the step time.
 They are computed by the rules of `paradnn.worker.measure`, `paradnn.worker.point` and
 `paradnn.worker.profile.run`, under the assumption that all steps have the same duration. Other
-phases (build, compile, reading a profile, schedule, record) have one regression each. It starts
+phases (build, compile, reading a profile, schedule, record) have one regression each, which starts
 from a typical duration that grows with layers and parameters. The number of blocks until a point is
 steady is learned from past runs too.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,24 +33,14 @@ from paradnn.statistics.robust_regression import (
     RobustRegression,
     one_thread,
 )
-from paradnn.worker.measure import MAX_STEPS, WINDOW
+from paradnn.worker.measure import LATENCY_SECONDS, LATENCY_STEPS, MAX_STEPS, WINDOW
+from paradnn.worker.profile import run as profile
 
 #: The `measure` settings of points, (points, 1) each: seconds, or counts of blocks.
 _Settings = Mapping[str, Array]
 
 #: Blocks before the first verdict on steadiness.
 FIRST_VERDICT = 2 * WINDOW
-#: As in `paradnn.worker.point`: the number of synchronized steps for the latency quantiles, and the
-#: limit of their total seconds.
-_LATENCY_STEPS = 200
-_LATENCY_SECONDS = 10.0
-#: As in `paradnn.worker.profile.run`: the seconds and the numbers of profiled steps.
-_PROFILE_SECONDS = 0.25
-_FEWEST = 3
-_MOST = 60
-_LONG_STEP = 5.0
-_SLOWDOWN = 2.0
-
 #: The time between two points that is in no phase: the end of the child process, and figures of the
 #: record.
 _BETWEEN = "between"
@@ -62,17 +53,34 @@ _ARITHMETIC = (
     "latency",
     *(name for work in WORKLOADS.values() for name in work.role(ResultDescription).phases),
 )
-#: Typical seconds of a phase without data: the minimum, per layer, per parameter, and for a
-#: profiled point (to draw the figure). For compile and profile, their steps come on top.
+
+
+class _TypicalSeconds(NamedTuple):
+    """Seconds of a phase without data; for compile and profile, without their steps.
+
+    Attributes:
+        least: Of every point.
+        per_layer: For each layer.
+        per_parameter: For each parameter.
+        profiled: Of a profiled point, to draw its figure.
+    """
+
+    least: float
+    per_layer: float = 0.0
+    per_parameter: float = 0.0
+    profiled: float = 0.0
+
+
 _TYPICAL = {
-    "build": (0.08, 0.012, 1e-8, 0.0),
-    "compile": (0.2, 0.045, 1e-8, 0.0),
-    "profile": (0.12, 0.01, 0.0, 0.0),
-    "schedule": (0.04, 0.0, 0.0, 0.0),
-    "start": (0.02, 0.0, 0.0, 0.0),
-    "record": (0.015, 0.0, 0.0, 0.0),
-    _BETWEEN: (0.05, 0.002, 0.0, 0.4),
+    "build": _TypicalSeconds(0.08, per_layer=0.012, per_parameter=1e-8),
+    "compile": _TypicalSeconds(0.2, per_layer=0.045, per_parameter=1e-8),
+    "profile": _TypicalSeconds(0.12, per_layer=0.01),
+    "schedule": _TypicalSeconds(0.04),
+    "start": _TypicalSeconds(0.02),
+    "record": _TypicalSeconds(0.015),
+    _BETWEEN: _TypicalSeconds(0.05, per_layer=0.002, profiled=0.4),
 }
+_OTHER_PHASE = _TypicalSeconds(0.05)
 #: Factor of the compile time by compile mode.
 _COMPILE_FACTOR = {"eager": 0.15, "graph": 1.0, "xla": 2.5}
 #: Factor of the compile time of torch.compile, which compiles every kernel with a C++ compiler.
@@ -187,23 +195,25 @@ def _observed(name: str, runs: RunHistory) -> tuple[Array, Array]:
     seconds = runs.phases[name]
     if name == "start":  # the import is counted separately
         return np.where(seconds > IMPORT_SECONDS, np.nan, seconds), full
-    if name not in ("compile", "profile"):
-        return seconds, full
     if name == "compile":
         steps = runs.step
-    else:
+    elif name == "profile":
         steps = profile_seconds(runs.step, np.array(np.inf))
-    if name == "profile":
         seconds = np.where(runs.table.profiled, seconds, np.nan)
+    else:
+        return seconds, full
     # If the steps take most of the phase, the rest is mainly their noise.
     return seconds - steps, np.clip(1 - steps / seconds, 0.0, 1.0) ** 2
 
 
 def _typical(name: str, table: Table) -> Array:
     """Return the typical seconds (points,) of a phase without data."""
-    least, layer, parameter, profiled = _TYPICAL.get(name, (0.05, 0.0, 0.0, 0.0))
+    typical = _TYPICAL.get(name, _OTHER_PHASE)
     seconds = (
-        least + layer * table.layers + parameter * table.costs[:, 2] + profiled * table.profiled
+        typical.least
+        + typical.per_layer * table.layers
+        + typical.per_parameter * table.costs[:, 2]
+        + typical.profiled * table.profiled
     )
     if name == "compile":
         compiles = table.text("compile")
@@ -228,7 +238,7 @@ def _add_steps(phases: dict[str, Array], step: Array, points: Table, extra: Arra
     phases["measure"] = measure_seconds(blocks, settings)
     inference = (points.text("mode") != "train")[:, None]
     if inference.any():
-        single = np.minimum(_LATENCY_STEPS, np.ceil(_LATENCY_SECONDS / step)) * step
+        single = np.minimum(LATENCY_STEPS, np.ceil(LATENCY_SECONDS / step)) * step
         phases["latency"] = np.where(inference, single, 0.0)
     for work in WORKLOADS.values():
         phases |= work.role(PhaseForecast).forecast_phases(points, step, phases)
@@ -325,8 +335,9 @@ def profile_seconds(step: Array, seconds_left: Array) -> Array:
     The result is 0 if the profile would be skipped because too little time is left. It excludes the
     start of the profiler and the reading of its trace.
     """
-    fewest = np.where(step < _LONG_STEP, _FEWEST, 1)
-    steps = np.minimum(_MOST, np.maximum(fewest, np.ceil(_PROFILE_SECONDS / step)))
+    min_steps = np.where(step < profile.LONG_STEP_SECONDS, profile.MIN_STEPS, 1)
+    steps = np.maximum(min_steps, np.ceil(profile.PROFILE_SECONDS / step))
+    steps = np.minimum(profile.MAX_STEPS, steps)
     # One more step comes first. It absorbs the start of the profiler.
-    skipped = _SLOWDOWN * (steps + 1) * step > seconds_left
+    skipped = profile.ASSUMED_SLOWDOWN * (steps + 1) * step > seconds_left
     return np.asarray(np.where(skipped, 0.0, (steps + 1) * step))

@@ -32,32 +32,34 @@ class ProgressPrinter:
 
     Args:
         work: Kind of work, which formats messages and extracts metrics.
-        tell: Callback that stores new metric snapshots.
+        store_snapshots: Callback that stores new metric snapshots.
     """
 
-    def __init__(self, work: RunRecords, tell: Callable[[Sequence[MetricSnapshot]], None]) -> None:
+    def __init__(
+        self, work: RunRecords, store_snapshots: Callable[[Sequence[MetricSnapshot]], None]
+    ) -> None:
         self._work = work
-        self._tell = tell
-        self._news: list[WorkloadMessage] = []
+        self._store_snapshots = store_snapshots
+        self._messages: list[WorkloadMessage] = []
         self._written = 0
         self._last = 0.0
 
-    def say(self, news: WorkloadMessage) -> str | None:
+    def accept(self, message: WorkloadMessage) -> str | None:
         """Accept a message from a worker.
 
         Returns:
             The text for the terminal; None if the previous text is too recent. Snapshots that were
             not stored by then are stored with the record.
         """
-        self._news.append(news)
+        self._messages.append(message)
         now = time.monotonic()
         if now - self._last < _PAUSE:
             return None
-        moments = self._work.metric_history(self._news)
-        self._tell(moments[self._written :])
-        self._written = len(moments)
+        snapshots = self._work.metric_history(self._messages)
+        self._store_snapshots(snapshots[self._written :])
+        self._written = len(snapshots)
         self._last = now
-        return self._work.progress_text(news)
+        return self._work.progress_text(message)
 
 
 @dataclass
@@ -93,7 +95,7 @@ class OpenPoint:
     system_samples: list[MetricSnapshot] = field(default_factory=list)
 
     @property
-    def wanted(self) -> int:
+    def missing_processes(self) -> int:
         """Number of further processes that are known to be needed."""
         return max(0, self.point.measure.processes - len(self.results))
 
@@ -106,7 +108,7 @@ class OpenPoint:
         """
         measure: Measure = self.point.measure
         failed = bool(self.results) and self.results[-1].outcome != "ok"
-        if failed or self.wanted:
+        if failed or self.missing_processes:
             return failed
         if (
             measure.relative_interval is None

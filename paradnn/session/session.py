@@ -712,10 +712,10 @@ class _Session:
     def _run_in_worker(self, entry: OpenPoint, limits: Limits, side: int) -> PointResult:
         point = entry.point
         records = point.workload.role(RunRecords)
-        printer = ProgressPrinter(records, partial(self.tracker.tell, entry.claim))
+        printer = ProgressPrinter(records, partial(self.tracker.log_snapshots, entry.claim))
 
         def report(event: str | WorkloadMessage) -> None:
-            text = event if isinstance(event, str) else printer.say(event)
+            text = event if isinstance(event, str) else printer.accept(event)
             if text:
                 self.reporter.phase(text)
 
@@ -762,7 +762,7 @@ class _Session:
             self.partial.forget(entry.claim.identity, ended=is_finished)
         row = RecordedPoint.of_record(run_id, record)
         self.summary.rows.append(row)
-        self.reporter.spared(entry.wanted)
+        self.reporter.spared(entry.missing_processes)
         self.reporter.done(row)
 
 

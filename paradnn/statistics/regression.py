@@ -356,7 +356,7 @@ def _standardize(values: pd.DataFrame) -> _Standardized:
 
 
 def _limits(weights: np.ndarray, own: Component, shared: Sequence[Component]) -> np.ndarray:
-    """Return what alone widens the interval of each weight (k,) to include 0; empty for nothing.
+    """Return the cause without which the interval of each weight (k,) would exclude 0; else "".
 
     Args:
         weights: (k,) the weights.

@@ -164,12 +164,12 @@ def fit_transfers(
         piece(slice(edges[low], edges[high])) for low, high in _choose(_costs(x, y, edges), len(x))
     ]
     line = piece(slice(0, len(x)))
-    errors = (np.abs(all_y / fitted(each, all_x) - 1) for each in (pieces, [line]))
+    errors = (np.abs(all_y / predicted_times(each, all_x) - 1) for each in (pieces, [line]))
     return TransferFit(tuple(pieces), line, *errors)
 
 
-def fitted(pieces: Sequence[Piece], sizes: np.typing.ArrayLike) -> np.ndarray:
-    """Return the fitted time in us of messages of the given sizes.
+def predicted_times(pieces: Sequence[Piece], sizes: np.typing.ArrayLike) -> np.ndarray:
+    """Return the predicted time in us of messages of the given sizes.
 
     Args:
         pieces: The pieces, in the order of sizes.

@@ -218,7 +218,7 @@ class Records:
             own_places = {texts[code]: position for position, code in enumerate(used)}
             getattr(self, kind)[name] = Texts(column, own_places)
 
-    def chosen(self, query: Query) -> Self:
+    def matching(self, query: Query) -> Self:
         """Return the runs that satisfy the tag filters and the outcome condition of a query."""
         nothing = Texts.missing(len(self.runs))
         conditions = [

@@ -327,7 +327,7 @@ class Journal:
         entries = map(_claim_in, self.folder.glob("*.claim"))
         return {entry.identity for entry in entries if entry and not entry.is_abandoned()}
 
-    def tell(self, claim: Claim, moments: Sequence[MetricSnapshot]) -> None:
+    def log_snapshots(self, claim: Claim, snapshots: Sequence[MetricSnapshot]) -> None:
         """Publish the metrics of the epochs so far of a point that is being measured.
 
         Only a store shows them; files do nothing here.

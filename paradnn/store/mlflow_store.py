@@ -216,21 +216,21 @@ class MlflowStore(RunIndex):
         """
         self._require_present()
         sweep = SweepRun("RUNNING", description, tags=tags, name=name)
-        made = ""
+        created = ""
         seen: dict[str, float] = {}  # id of a run -> monotonic seconds at which it was first seen
         while True:
             known = {entry.run_id: entry for entry in self._runs_of(sweep)}
             if not known:
-                made = self.open_sweep(name, description, tags)
+                created = self.open_sweep(name, description, tags)
                 known = {entry.run_id: entry for entry in self._runs_of(sweep)}
             now = time.monotonic()
             seen = {run_id: seen.get(run_id, now) for run_id in known}
             confirmed = [run_id for run_id in sorted(known) if self.leases(run_id)]
             chosen = next(iter(confirmed or sorted(known)), "")
-            if made and made != chosen:
-                self._client.delete_run(made)
-                made = ""
-            is_alone = list(known) == [made]
+            if created and created != chosen:
+                self._client.delete_run(created)
+                created = ""
+            is_alone = list(known) == [created]
             if chosen and (confirmed or is_alone or now - seen[chosen] > _JOIN_SECONDS):
                 break
             time.sleep(random.uniform(0.05, 0.5))
@@ -354,8 +354,8 @@ class MlflowStore(RunIndex):
         """
         self._require_present()
         is_shared = tags.get("kind") == "ceilings"  # shared by all experiments of the store
-        looks = self._contended or tags.get("kind") != "point"
-        if accepts is not None and looks:
+        is_run_likely = self._contended or tags.get("kind") != "point"
+        if accepts is not None and is_run_likely:
             finished, is_busy = self._others(identity, accepts, everywhere=is_shared)
             if finished or is_busy:
                 return finished
@@ -369,7 +369,7 @@ class MlflowStore(RunIndex):
             self._open_claims.add(claim.run_id)
             return replace(claim, repeats=True)
         finished, is_busy = self._others(
-            identity, accepts, besides=claim.run_id, everywhere=is_shared
+            identity, accepts, except_run=claim.run_id, everywhere=is_shared
         )
         if finished or is_busy:
             self._contended = True
@@ -401,7 +401,7 @@ class MlflowStore(RunIndex):
         identity: Identity,
         accepts: runs.AcceptsRun,
         *,
-        besides: str = "",
+        except_run: str = "",
         everywhere: bool = False,
     ) -> tuple[Finished | None, bool]:
         """Look for reasons not to measure the point now.
@@ -411,7 +411,9 @@ class MlflowStore(RunIndex):
         """
         busy = False
         for entry in self.of_point(identity, everywhere=everywhere):
-            if entry.run_id == besides or (entry.is_abandoned() and close_run(self._client, entry)):
+            if entry.run_id == except_run:
+                continue
+            if entry.is_abandoned() and close_run(self._client, entry):
                 continue
             if entry.outcome:
                 if accepts(entry.tags):
@@ -423,9 +425,9 @@ class MlflowStore(RunIndex):
                 busy = True
         return None, busy
 
-    def tell(self, claim: Claim, moments: Sequence[MetricSnapshot]) -> None:
+    def log_snapshots(self, claim: Claim, snapshots: Sequence[MetricSnapshot]) -> None:
         self._require_present()
-        self._log_numbers(claim.run_id, _numbers(moments))
+        self._log_numbers(claim.run_id, _numbers(snapshots))
 
     def abandon(self, claim: Claim, reason: str) -> None:
         self._open_claims.discard(claim.run_id)
@@ -519,17 +521,16 @@ class MlflowStore(RunIndex):
             if known:
                 self._parents[sweep_id] = known[0].run_id
             else:
-                made = self.open_sweep(sweep.name, "A sweep whose driver ended early.", sweep.tags)
-                self._client.set_terminated(made, "KILLED")
+                created = self.open_sweep(
+                    sweep.name, "A sweep whose driver ended early.", sweep.tags
+                )
+                self._client.set_terminated(created, "KILLED")
                 self._parent = own
         return self._parents[sweep_id]
 
     def _runs_of(self, sweep: SweepRun) -> list[Entry]:
-        return [
-            one
-            for one in self.with_tag("sweep_id", sweep.tags["sweep_id"])
-            if one.tags.get("kind") == "sweep"
-        ]
+        entries = self.with_tag("sweep_id", sweep.tags["sweep_id"])
+        return [entry for entry in entries if entry.tags.get("kind") == "sweep"]
 
     def end_sweep(self, sweep: SweepRun) -> None:
         """Close the run of a sweep whose end was not reported to the store."""
@@ -567,8 +568,10 @@ class MlflowStore(RunIndex):
         end = _since_1970(record.end_time)
         self._put_artifacts(run_id, record.artifacts, claim.files)
         params = [Param(key, value) for key, value in record.params.items()]
-        held = {**record.tags, _NOTE: record.description}
-        tags = [RunTag(key, value) for key, value in held.items() if claim.tags.get(key) != value]
+        all_tags = {**record.tags, _NOTE: record.description}
+        tags = [
+            RunTag(key, value) for key, value in all_tags.items() if claim.tags.get(key) != value
+        ]
         # Metrics carry the end time of the point. A record that is written again after a lost
         # answer then appears only once.
         last = MetricSnapshot(0, end, {**record.metrics, **recording_metrics()})
@@ -654,14 +657,14 @@ def _require_no_workspace(address: StoreAddress) -> None:
         )
 
 
-def _numbers(moments: Sequence[MetricSnapshot]) -> list[Metric]:
+def _numbers(snapshots: Sequence[MetricSnapshot]) -> list[Metric]:
     """Convert snapshots to MLflow's metric entities, with sections and rounded values."""
     from mlflow.entities import Metric
 
     return [
-        Metric(stored_name(name), stored_value(value), _since_1970(moment.time), moment.step)
-        for moment in moments
-        for name, value in moment.metrics.items()
+        Metric(stored_name(name), stored_value(value), _since_1970(snapshot.time), snapshot.step)
+        for snapshot in snapshots
+        for name, value in snapshot.metrics.items()
     ]
 
 

@@ -52,7 +52,7 @@ _FIELDS = {
 _ROW_TYPES = dict(_FIELDS.values())
 _PARTITIONS = ("experiment", "month", "device")
 _PARTITION_SCHEMA = pa.schema([(name, pa.string()) for name in _PARTITIONS])
-#: Value of a partition whose runs have none, as Hive, Spark and Arrow write it.
+#: Name of the partition of runs without a value, as Hive, Spark and Arrow write it.
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 #: Bytes of a value in the name of a folder; most file systems allow 255.
 _LONGEST_VALUE = 180
@@ -200,7 +200,7 @@ def _folder_value(value: str | None) -> str:
 
 
 def _are_held(target: Path, ids: pa.ChunkedArray) -> pa.Array:
-    """Whether a partition holds each of some runs (n,)."""
+    """Return which runs (n,) a partition already holds."""
     held = np.zeros(len(ids), dtype=bool)
     for path in target.glob("*.parquet"):
         known = pq.read_table(path, columns=["run_id"], partitioning=None)["run_id"]
@@ -209,7 +209,7 @@ def _are_held(target: Path, ids: pa.ChunkedArray) -> pa.Array:
 
 
 def _write(target: Path, table: pa.Table) -> None:
-    """Write a file that is named by the runs that it holds, durably and at once."""
+    """Write a file named after a hash of its run ids, durably and atomically."""
     columns = {}
     for name, column in zip(table.column_names, table.columns, strict=True):
         if column.null_count < len(column):

@@ -368,7 +368,7 @@ class Query:
     def narrowed(self, row: Row) -> Row:
         """Return a row with only the requested values."""
 
-        def wanted(kind: Values, values: dict[str, Any]) -> dict[str, Any]:
+        def requested(kind: Values, values: dict[str, Any]) -> dict[str, Any]:
             keys = self.columns.get(kind)
             return {
                 sys.intern(key): value
@@ -378,7 +378,7 @@ class Query:
 
         return Row(
             row.run,
-            wanted("params", row.params),
-            wanted("tags", row.tags),
-            wanted("metrics", row.metrics),
+            requested("params", row.params),
+            requested("tags", row.tags),
+            requested("metrics", row.metrics),
         )

@@ -1,7 +1,7 @@
 """Stream a share of an SQLite store's tables to standard output as Arrow batches.
 
-This is a separate program, run by its path. ADBC reads rows in compiled code, several times as
-fast as Python creates tuples. ADBC has its own SQLite library, and two SQLite libraries must not
+This is a separate program, run by its path. ADBC reads rows in compiled code, several times faster
+than Python creates tuples. ADBC has its own SQLite library, and two SQLite libraries must not
 share a process. When one of them closes a file, all locks of the other on that file are lost.
 """
 

@@ -209,7 +209,7 @@ class SqlReader:
         being written.
         """
         with self._answers(), self._engine.connect() as connection:
-            runs, lookup = self._chosen(connection, query)
+            runs, lookup = self._matching_runs(connection, query)
             rows = {run.run_id: Row(run, {}, {}, {}) for run in runs}
             for kind, statement in self._statements(query, runs, lookup):
                 for run_id, key, value in _rows(connection, statement):
@@ -240,10 +240,10 @@ class SqlReader:
         with self._answers(), self._engine.connect() as connection:
             if selects_by_tags:
                 every = replace(query, tags={}, unfinished=True)
-                runs, lookup = self._chosen(connection, every)
+                runs, lookup = self._matching_runs(connection, every)
                 selects_by_tags = lookup is None
             if not selects_by_tags:
-                runs, lookup = self._chosen(connection, query)
+                runs, lookup = self._matching_runs(connection, query)
             records = Records(runs)
             statements = [*self._statements(query, runs, lookup)]
             scans_tables = (
@@ -260,7 +260,7 @@ class SqlReader:
                         parts = in_parts(kind, _rows(connection, statement))
                     records.add(kind, parts)
                     if selects_by_tags and kind == "tags":
-                        records = records.chosen(query)
+                        records = records.matching(query)
             return records
 
     def _statements(
@@ -368,7 +368,7 @@ class SqlReader:
                     last_line or "a process that read it was killed"
                 ) from None
 
-    def _chosen(self, connection: sa.Connection, query: Query) -> tuple[list[Run], Any]:
+    def _matching_runs(self, connection: sa.Connection, query: Query) -> tuple[list[Run], Any]:
         """Return the runs of a query, and a condition for the tables of values.
 
         Returns:

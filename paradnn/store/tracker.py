@@ -228,8 +228,8 @@ class Tracker(Journal):
         except StoreError as error:
             raise self._no_room() from error
 
-    def tell(self, claim: Claim, moments: Sequence[MetricSnapshot]) -> None:
-        self._beside(claim, partial(self._store.tell, claim, moments))
+    def log_snapshots(self, claim: Claim, snapshots: Sequence[MetricSnapshot]) -> None:
+        self._try_store(claim, partial(self._store.log_snapshots, claim, snapshots))
 
     def record(self, claim: Claim, record: Record, recording_metrics: RecordingMetrics) -> str:
         """Record a point in the store, or keep it as a file if the store does not accept it.
@@ -287,7 +287,7 @@ class Tracker(Journal):
             "Free some space; the same command then continues"
         )
 
-    def _beside(self, claim: Claim, act: Callable[[], None]) -> None:
+    def _try_store(self, claim: Claim, act: Callable[[], None]) -> None:
         """Call `act` if the store holds the claim; nothing is lost if the store does not answer."""
         if self._away_since is None and claim.run_id in self._held:
             try:

@@ -54,9 +54,10 @@ REFERENCE_SHARE = 0.2
 SETTLE_SECONDS = 0.01
 #: `compile_steps` ends after this many steps, even if each of them compiles again.
 MOST_STEPS = 8
-#: Synchronized steps for the latency quantiles: p99 needs at least a hundred.
-_LATENCY_STEPS = 200
-_LATENCY_SECONDS = 10.0
+#: Synchronized steps for the latency quantiles (p99 needs at least a hundred), and the limit of
+#: their total seconds.
+LATENCY_STEPS = 200
+LATENCY_SECONDS = 10.0
 
 #: Runs every reference kernel, and returns the seconds of a call by kernel.
 Reference = Callable[[], Mapping[str, float]]
@@ -74,7 +75,7 @@ class SynchronizedRun(ABC):
 
     @abstractmethod
     def begin(self, steps: int) -> None:
-        """Let all processes meet before a block of a number of steps."""
+        """Wait until all processes are ready for a block of `steps` steps."""
 
     @abstractmethod
     def run(self, steps: int) -> None:
@@ -467,7 +468,7 @@ class _BlockTimer:
             self._timing([], blocks),
             steady=steady,
             steady_reason=reason,
-            beside=sum(self._reference_seconds),
+            reference_seconds=sum(self._reference_seconds),
         )
 
     def _timing(self, before: Sequence[float], blocks: list[float]) -> Timing:
@@ -569,7 +570,7 @@ def single_latencies(
         fill_caches: Called before each step.
     """
     monitor = monitor or ContentionMonitor()
-    limit = min(_LATENCY_SECONDS, max_seconds)
+    limit = min(LATENCY_SECONDS, max_seconds)
     tries: list[tuple[list[float], Contention | None]] = []
     for _ in range(2):
         monitor.start()
@@ -587,7 +588,7 @@ def _time_single_steps(
     latencies: list[float] = []
     begin = clock()
     now = begin
-    while len(latencies) < _LATENCY_STEPS and now - begin < limit:
+    while len(latencies) < LATENCY_STEPS and now - begin < limit:
         if fill_caches:
             fill_caches()
             now = clock()

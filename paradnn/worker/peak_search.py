@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 
 from paradnn.worker.chance import beta_share, events_factor, passes
 
-#: A search begins at this fraction of the capacity, and gives up below the other.
+#: A search begins at this fraction of the capacity.
 _FIRST_FRACTION = 0.5
+#: A search gives up below this fraction of the capacity.
 _LOWEST_FRACTION = 1e-3
 #: Factor between rates while none has met the limit, and while none has failed.
 _STEP_DOWN = 0.4
@@ -31,7 +32,7 @@ class Probe:
         late: Number of them that took longer than the limit.
         seconds: Duration.
         latency: Latency at the percentile of the limit, in s.
-        held: Whether the limit was met; None if neither is certain.
+        held: Whether the limit was met; None if that is undecided.
         reason: Why the load was not the requested one; None if it was.
     """
 
@@ -62,7 +63,7 @@ def verdict(cumulative: Sequence[int], share: float, error: float) -> bool | Non
         error: Probability of error of either verdict.
 
     Returns:
-        True or False, or None if neither is certain.
+        Whether it is; None if that is undecided.
     """
     if not cumulative:
         return None

@@ -206,7 +206,7 @@ class PointRun:
             if joules is not None:
                 # Reference kernels used a share of the energy that equals their share of the time.
                 block_seconds = sum(timing.blocks)
-                joules *= block_seconds / (block_seconds + timing.beside)
+                joules *= block_seconds / (block_seconds + timing.reference_seconds)
         return TimedSteps(recorder.checked(timing), joules, source, recorder.contention)
 
     def note_measured(
@@ -289,7 +289,7 @@ class PointRun:
         self.note(peak_device_memory_bytes=peak)
 
     def note_own_memory(self) -> None:
-        """Note the peaks of this host's memory so far, over all its processes of the point."""
+        """Note the peak memory so far of the point's processes on this host."""
         peak, steps = self.memory.peak_bytes()
         if self.others and peak is not None and steps is not None:
             for other in self.others.memory():

@@ -154,8 +154,8 @@ def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
 def block_interval(values: Sequence[float]) -> tuple[float, float] | None:
     """Return the 95% confidence interval of the median of positive, autocorrelated values.
 
-    It is the `widened_interval`, clipped to the extremes of the values. It is None if the values do
-    not determine it, which is if both widened ends lie beyond all values. There are two exceptions.
+    It is the `widened_interval`, clipped to the extremes of the values. It is None if both widened
+    ends lie beyond all values, which do not determine it then. There are two exceptions.
 
     - Up to `_FEW` values show too little of their correlation to widen the interval by it. They
       keep the extremes, whose coverage is known, if that coverage is sufficient.

@@ -8,7 +8,7 @@ import pytest
 from analysis.options import Selection
 from analysis.report import make_report
 from analysis.report.build import ui_address
-from analysis.report.comparisons import side_of
+from analysis.report.comparisons import describe_side
 from analysis.report.populations import split
 from analysis.report.results import frame_table
 from analysis.report.sections import Context, outline
@@ -252,8 +252,8 @@ def test_populations_have_selections_that_choose_them_and_names_that_set_them_ap
     assert len({population.name for population in populations}) == 4
     assert populations[3].name == "Other"
     assert populations[3].is_published
-    assert side_of(populations[0], populations[1], frame) == "version.tensorflow=2.9"
-    assert side_of(populations[2], populations[1], frame) == "protocol_id=slow"
+    assert describe_side(populations[0], populations[1], frame) == "version.tensorflow=2.9"
+    assert describe_side(populations[2], populations[1], frame) == "protocol_id=slow"
     assert [len(population.rows) for population in split(frame, Selection(), pool=True)] == [78, 3]
 
 

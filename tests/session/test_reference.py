@@ -248,11 +248,11 @@ def test_references_take_their_share_and_leave_the_blocks_as_they_are(share: flo
     )
     plain = measure_steps(alone.run, protocol, alone.phase, alone.clock)
     assert result.blocks == pytest.approx(plain.blocks)
-    assert (plain.references, plain.beside) == ([], 0.0)
+    assert (plain.references, plain.reference_seconds) == ([], 0.0)
     assert result.references[0].blocks == 0
     assert result.references[-1].blocks == len(result.blocks)
     taken = 0.029 * (len(result.references) - 1)
-    assert result.beside == pytest.approx(taken)
+    assert result.reference_seconds == pytest.approx(taken)
     assert taken <= share * (taken + sum(result.blocks)) + 0.029
 
 

@@ -22,13 +22,13 @@ from paradnn.worker.profile.trace import COMPILED, Trace, Usage, attribute
 
 #: Target duration of the profiled steps, and bounds of their number. After about 80 steps,
 #: TensorFlow's traces lack cheap operations.
-_SECONDS = 0.25
-_MIN_STEPS = 3
-_MAX_STEPS = 60
+PROFILE_SECONDS = 0.25
+MIN_STEPS = 3
+MAX_STEPS = 60
 #: A step this long is profiled once: its shares will not change.
-_LONG_STEP_SECONDS = 5.0
+LONG_STEP_SECONDS = 5.0
 #: Assumed slowdown under the profiler, with the time to read the trace.
-_ASSUMED_SLOWDOWN = 2.0
+ASSUMED_SLOWDOWN = 2.0
 
 
 def profile_steps(
@@ -51,9 +51,9 @@ def profile_steps(
         keep_trace: Put the trace into the profile.
         seconds_left: Time that is left to the point.
     """
-    min_steps = _MIN_STEPS if step_seconds < _LONG_STEP_SECONDS else 1
-    steps = min(_MAX_STEPS, max(min_steps, math.ceil(_SECONDS / step_seconds)))
-    expected = _ASSUMED_SLOWDOWN * (steps + 1) * step_seconds
+    min_steps = MIN_STEPS if step_seconds < LONG_STEP_SECONDS else 1
+    steps = min(MAX_STEPS, max(min_steps, math.ceil(PROFILE_SECONDS / step_seconds)))
+    expected = ASSUMED_SLOWDOWN * (steps + 1) * step_seconds
     if expected > seconds_left:
         reason = (
             f"the profile may take {expected:.0f} s, but measure.timeout leaves "
