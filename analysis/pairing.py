@@ -1009,34 +1009,10 @@ def _missing(
     if not all(name in side for name in (*on, "outcome") for side in (a, b)):
         return {}, {}
     tried = [side[side["outcome"].notna()] for side in (a, b)]
-    code = (
-        _stacked(tried[0], tried[1], on).groupby(on, sort=False, dropna=False).ngroup().to_numpy()
-    )
-    family = pd.concat([side["family"] for side in tried]).fillna("").to_numpy()
-    has = np.concatenate([is_ok(side).to_numpy() & _positive(side[metric]) for side in tried])
-    side = np.repeat(["a", "b"], [len(side) for side in tried])
-    number = (
-        pd.concat([one.get("replicate", pd.Series(-1, one.index)) for one in tried])
-        .fillna(-1)
-        .to_numpy()
-    )
-    runs = pd.DataFrame(
-        {
-            "family": family,
-            "code": code,
-            "side": side,
-            "kept": has,
-            "number": number.astype("int64"),
-        }
-    )
-    points = runs.groupby(["family", "code", "side"]).agg({"kept": "sum", "number": "max"})
+    points = _count_replicates(tried, metric, on)
     wide = points["kept"].gt(0).unstack().reindex(columns=["a", "b"]).dropna().astype(bool)
-    sums = (
-        pd.DataFrame({"a": wide["a"] & ~wide["b"], "b": wide["b"] & ~wide["a"]})
-        .groupby("family")
-        .sum()
-    )
-    points["lost"] = (points.pop("number") + 1 - points["kept"]).clip(lower=0)
+    only = pd.DataFrame({"a": wide["a"] & ~wide["b"], "b": wide["b"] & ~wide["a"]})
+    sums = only.groupby("family").sum()
     measured: Any = points[points["kept"] > 0].groupby(["family", "side"]).sum().unstack()
     columns = list(itertools.product(("kept", "lost"), "ab"))
     lost = {}
@@ -1048,6 +1024,37 @@ def _missing(
                 kept=(int(counts[0, 0]), int(counts[0, 1])),
             )
     return {str(name): (int(row["a"]), int(row["b"])) for name, row in sums.iterrows()}, lost
+
+
+def _count_replicates(
+    tried: Sequence[pd.DataFrame], metric: str, on: Sequence[str]
+) -> pd.DataFrame:
+    """Count the replicates of each point on each side that were `kept`, and those that were `lost`.
+
+    Args:
+        tried: The finished runs of A and of B.
+        metric: The compared metric.
+        on: The join columns.
+
+    Returns:
+        The counts by family, point and side.
+    """
+    rows = _stacked(tried[0], tried[1], on)
+    numbers = [side.get("replicate", pd.Series(-1, side.index)) for side in tried]
+    runs = pd.DataFrame(
+        {
+            "family": pd.concat([side["family"] for side in tried]).fillna("").to_numpy(),
+            "code": rows.groupby(list(on), sort=False, dropna=False).ngroup().to_numpy(),
+            "side": np.repeat(["a", "b"], [len(side) for side in tried]),
+            "kept": np.concatenate(
+                [is_ok(side).to_numpy() & _positive(side[metric]) for side in tried]
+            ),
+            "number": pd.concat(numbers).fillna(-1).to_numpy().astype("int64"),
+        }
+    )
+    points = runs.groupby(["family", "code", "side"]).agg({"kept": "sum", "number": "max"})
+    points["lost"] = (points.pop("number") + 1 - points["kept"]).clip(lower=0)
+    return points
 
 
 def _carried(name: str, found: _Match) -> np.ndarray[Any, Any]:

@@ -437,36 +437,31 @@ def make_answer(
     decision = str(row[verdict])
     wins = int(row["wins"])
     word = speed_word(metric)
+    ratio, interval = format_ratio(value, low, high)
     if decision == Verdict.SLOWER:
-        interval = format_ratio(1 / value, 1 / high, 1 / low)
+        ratio, interval = format_ratio(1 / value, 1 / high, 1 / low)
         sentence = (
-            f"{names[1]} is {interval[0]} {word} than {names[0]} ({interval[1]}), ahead on "
+            f"{names[1]} is {ratio} {word} than {names[0]} ({interval}), ahead on "
             f"{points - wins} of {counted(points, 'point')}."
         )
     elif decision == Verdict.FASTER:
-        interval = format_ratio(value, low, high)
         sentence = (
-            f"{names[0]} is {interval[0]} {word} than {names[1]} ({interval[1]}), ahead on "
+            f"{names[0]} is {ratio} {word} than {names[1]} ({interval}), ahead on "
             f"{wins} of {counted(points, 'point')}."
         )
     elif decision == Verdict.EQUAL:
-        interval = format_ratio(value, low, high)
         same = "equally fast" if is_speed(metric) else "equal"
         sentence = (
-            f"{names[0]} and {names[1]} are {same} within {margin:.0%}: {interval[0]} "
-            f"({interval[1]}) on {counted(points, 'point')}."
+            f"{names[0]} and {names[1]} are {same} within {margin:.0%}: {ratio} "
+            f"({interval}) on {counted(points, 'point')}."
         )
     else:
-        interval = format_ratio(value, low, high)
         sentence = (
-            f"undecided: {names[0]} over {names[1]} is {interval[0]} ({interval[1]}) on "
+            f"undecided: {names[0]} over {names[1]} is {ratio} ({interval}) on "
             f"{counted(points, 'point')}"
         )
         remedy = describe_more_runs(sides.a, sides.b, contrast, margin)
-        if remedy:
-            sentence += f"; {remedy}"
-        else:
-            sentence += "."
+        sentence += f"; {remedy}" if remedy else "."
     return AnalysisAnswer(
         sentence=sentence,
         verdict=cast(AnswerVerdict, decision),

@@ -77,7 +77,9 @@ class ParadnnSweeper(Sweeper):
                 "is not a mapping of axes",
                 "write hydra.sweeper.params={batch_size:'64,128'}",
             )
-        is_launched = self._searches and self._launcher_name != "basic"
+        launch = None
+        if self._searches and self._launcher_name != "basic":
+            launch = self._launch
         plan = plan_sweep(
             self._context.config_loader,
             self._config,
@@ -85,7 +87,7 @@ class ParadnnSweeper(Sweeper):
             self._params,
             allows_search=self._searches,
             drops_invalid=self._drops_invalid,
-            launch=self._launch if is_launched else None,
+            launch=launch,
         )
         return self._task(plan)
 

@@ -46,7 +46,7 @@ class SweepStatus:
         limits: Bytes of memory (points,) that a point may use; infinite without a memory check.
         environments: The environments that would measure the points.
         workers: The keys of the workers that would measure the points.
-        unmade: Software stacks that would be made first.
+        unmade: Software stacks that would be installed first.
         ceilings: The measured ceilings of every environment that has points below ceilings. None
             if the store has none.
     """
@@ -75,25 +75,19 @@ def sweep_status(points: Sequence[Point], settings: Settings, history: History) 
         ParadnnError: The session would raise it before its first point.
     """
     points = list(points)
-    # Most points share the objects that decide where they are measured.
-    parts = (
-        (id(p.software), id(p.framework), id(p.platform), separate_hosts(p) < p.hosts)
-        for p in points
-    )
-    numbers = dict[Any, int]()
-    kinds = [numbers.setdefault(part, len(numbers)) for part in parts]
+    kinds = _number_kinds(points)
     samples = dict(zip(kinds, points, strict=True))
     workers_of = {kind: WorkerKey.of(point) for kind, point in samples.items()}
-    made = current_environments(samples.values())
-    # A stack that is not made is described as this machine with software that no run has.
-    places = {
+    present = current_environments(samples.values())
+    # A stack that is not installed is described as this machine with software that no run has.
+    environments = {
         key: environment
         or describe_environment(key.platform, {"stack": f"not installed: {key.python}"})
-        for key, environment in made.items()
+        for key, environment in present.items()
     }
-    ids = {kind: places[worker].environment_id for kind, worker in workers_of.items()}
-    # An unmade stack has no environment yet, and so no runs.
-    known = history.finished({ids[kind] for kind, worker in workers_of.items() if made[worker]})
+    ids = {kind: environments[worker].environment_id for kind, worker in workers_of.items()}
+    # A stack that is not installed has no environment yet, and so no runs.
+    known = history.finished({ids[kind] for kind, worker in workers_of.items() if present[worker]})
     costs = cost_columns(points)
     limits = _limits(points)
     identities = [
@@ -112,7 +106,8 @@ def sweep_status(points: Sequence[Point], settings: Settings, history: History) 
         if below_ceilings(point, flops)
     }
     needed = (
-        ceilings_identity(point, places[workers_of[kind]]) for (kind, *_), point in below.items()
+        ceilings_identity(point, environments[workers_of[kind]])
+        for (kind, *_), point in below.items()
     )
     return SweepStatus(
         points=points,
@@ -121,15 +116,33 @@ def sweep_status(points: Sequence[Point], settings: Settings, history: History) 
         outcomes=[outcome for _, outcome in states],
         costs=costs,
         limits=limits,
-        environments=[places[workers_of[kind]] for kind in kinds],
+        environments=[environments[workers_of[kind]] for kind in kinds],
         workers=[workers_of[kind] for kind in kinds],
         unmade=sorted(
-            {point.software.name for kind, point in samples.items() if not made[workers_of[kind]]}
+            {
+                point.software.name
+                for kind, point in samples.items()
+                if not present[workers_of[kind]]
+            }
         ),
         ceilings={
             identity: _ceilings(history.finished_anywhere(identity), history) for identity in needed
         },
     )
+
+
+def _number_kinds(points: Sequence[Point]) -> list[int]:
+    """Number the points so that those with the same number are measured in the same place.
+
+    Most points share the objects that decide this, so that they need not be compared by value.
+    """
+    numbers = dict[Any, int]()
+    kinds = []
+    for point in points:
+        emulates_hosts = separate_hosts(point) < point.hosts
+        key = (id(point.software), id(point.framework), id(point.platform), emulates_hosts)
+        kinds.append(numbers.setdefault(key, len(numbers)))
+    return kinds
 
 
 def _limits(points: Sequence[Point]) -> Array:

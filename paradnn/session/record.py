@@ -136,11 +136,10 @@ def make_record(measured: Measured) -> Record:
     point = measured.point
     work = measured.point.workload
     records = work.role(RunRecords)
-    costs = measured.costs
     results = measured.results
     outcome, reason = measured.ending()
     tags = {**measured.tags, "outcome": outcome}
-    epochs = [moment for result in results for moment in records.metric_history(result.news)]
+    epochs = [snapshot for result in results for snapshot in records.metric_history(result.news)]
     series: list[MetricSnapshot] = []
     metrics: dict[str, float] = {}
     for kind in {each.name: each for each in (default_workload(), work)}.values():
@@ -148,21 +147,7 @@ def make_record(measured: Measured) -> Record:
         series += kind.role(RunRecords).series(measured)
     tags |= records.tags(measured)
     if has_valid_steps(measured):
-        problems = [
-            problem
-            for answer in measured.answers
-            for problem in find_contradictions(point, costs, metrics, answer)
-        ]
-        # Tags with which the run began take precedence. They hold the ceilings' note on emulation.
-        tags = _measured_tags(measured) | tags
-        speed = metrics.get("reference_speed")
-        if speed:  # exclude the model's own effect on the kernel from the speed of the machine
-            tags |= slow_tags(
-                {tags["reference_kernel"]: speed * math.exp(metrics["reference_own"])}, tags
-            )
-        tags["checks"] = (
-            "passed" if not problems else "failed: " + "; ".join(dict.fromkeys(problems))
-        )
+        tags = _step_tags(measured, metrics, tags)
     price = point.platform.price_per_hour
     if price:
         last_metrics = epochs[-1].metrics if epochs else {}
@@ -171,23 +156,51 @@ def make_record(measured: Measured) -> Record:
     if reason:
         tags["reason"] = without_secrets(reason)
     history = [*series, *epochs]
-    for name in {
-        name for each in (metrics, *(moment.metrics for moment in history)) for name in each
-    }:
+    names = set(metrics).union(*(snapshot.metrics for snapshot in history))
+    for name in names:
         metric(name)  # a metric without a unit is a bug in ParaDnn
-    times = measured.start_time, measured.end_time
-    own = (
-        identity.as_params(identity.point_request(point)),
-        metrics,
-        tags,
-        _artifacts(measured),
-        *times,
-        "",
-        history,
+    record = Record(
+        name=run_name(point),
+        outcome=outcome,
+        reason=reason,
+        params=identity.as_params(identity.point_request(point)),
+        metrics=metrics,
+        tags=tags,
+        artifacts=_artifacts(measured),
+        start_time=measured.start_time,
+        end_time=measured.end_time,
+        history=history,
     )
-    record = Record(run_name(point), outcome, reason, *own)
     record = replace(record, description=_description(measured, record))
     return _with_overview(measured, record)
+
+
+def _step_tags(
+    measured: Measured, metrics: Mapping[str, float], begun_tags: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the tags of a point with valid steps: those measured, and the result of the checks.
+
+    Args:
+        measured: The point.
+        metrics: Its metrics.
+        begun_tags: Tags with which the run began. They take precedence, because they hold the note
+            on the emulation of ceilings.
+    """
+    tags = {**_measured_tags(measured), **begun_tags}
+    speed = metrics.get("reference_speed")
+    if speed:
+        # The model's own effect on the kernel does not count as speed of the machine.
+        machine_speed = speed * math.exp(metrics["reference_own"])
+        tags |= slow_tags({tags["reference_kernel"]: machine_speed}, tags)
+    problems = [
+        problem
+        for answer in measured.answers
+        for problem in find_contradictions(measured.point, measured.costs, metrics, answer)
+    ]
+    tags["checks"] = "passed"
+    if problems:
+        tags["checks"] = f"failed: {'; '.join(dict.fromkeys(problems))}"
+    return tags
 
 
 def _with_overview(measured: Measured, record: Record) -> Record:

@@ -318,20 +318,8 @@ class SqlReader:
 
         from paradnn.store.columns import PART, of_batch
 
-        tables = []
+        tables = [self._scanned_table(connection, *each) for each in statements]
         url = self._engine.url
-        for kind, statement in statements:
-            table = _KINDS[kind].name
-            compiled = statement.compile(self._engine, compile_kwargs={"literal_binds": True})
-            # Read in order of rowid: an index would deliver the rows key by key.
-            text = str(compiled).replace(f"FROM {table}", f"FROM {table} NOT INDEXED", 1)
-            # One query for both ends would make SQLite scan every row.
-            ends = (
-                connection.execute(sa.text(f"SELECT {end}(rowid) FROM {table}")).scalar()
-                for end in ("min", "max")
-            )
-            first, last = (end or 0 for end in ends)
-            tables.append((text, first, last, kind == "metrics"))
         options = {key: value for key, value in url.query.items() if key != "uri"}
         uri = f"{url.database}?{urlencode(options)}"
         shares = min(os.cpu_count() or 1, _SHARES)
@@ -367,6 +355,19 @@ class SqlReader:
                 raise sqlite3.DatabaseError(
                     last_line or "a process that read it was killed"
                 ) from None
+
+    def _scanned_table(
+        self, connection: sa.Connection, kind: Values, statement: sa.Select[Any]
+    ) -> tuple[str, int, int, bool]:
+        """Return a table as `scan.py` expects it: statement, rowids, and whether it has numbers."""
+        table = _KINDS[kind].name
+        compiled = statement.compile(self._engine, compile_kwargs={"literal_binds": True})
+        # Read in order of rowid: an index would deliver the rows key by key.
+        text = str(compiled).replace(f"FROM {table}", f"FROM {table} NOT INDEXED", 1)
+        # One query for both ends would make SQLite scan every row.
+        first = connection.execute(sa.text(f"SELECT min(rowid) FROM {table}")).scalar()
+        last = connection.execute(sa.text(f"SELECT max(rowid) FROM {table}")).scalar()
+        return text, first or 0, last or 0, kind == "metrics"
 
     def _matching_runs(self, connection: sa.Connection, query: Query) -> tuple[list[Run], Any]:
         """Return the runs of a query, and a condition for the tables of values.

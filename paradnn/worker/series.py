@@ -316,40 +316,47 @@ def learn_slope(steps: np.ndarray, kernels: np.ndarray) -> Slope:
     """
     y = steps - np.nanmean(steps)
     x = kernels - np.nanmean(kernels)
-    power = _apart(x, x)
-    both = _apart(x, y)
-    whole = _apart(y, y)
+    kernel_power = _mean_product(x, x)
+    covariance = _mean_product(x, y)
+    step_power = _mean_product(y, y)
     count = int(np.isfinite(y).sum())
-    if count < FEWEST or power <= 0 or whole <= 0:
+    if count < FEWEST or kernel_power <= 0 or step_power <= 0:
         return Slope(0.0, 0.0, 0.0, math.nan)
-    slope = both / power
-    rest = y - slope * x
-    unexplained = _apart(rest, rest)
-    if unexplained:
-        resemble = _apart(x, x, 1) * _apart(rest, rest, 1) / (power * unexplained)
-    else:
-        resemble = 0.0
-    resemble = min(0.95, max(0.0, resemble))
-    variance = unexplained / (count - 2) / power * (1 + resemble) / (1 - resemble)
+    slope = covariance / kernel_power
+    residuals = y - slope * x
+    residual_power = _mean_product(residuals, residuals)
+    correlations = 0.0  # r s
+    if residual_power:
+        neighbors = _mean_product(x, x, 1) * _mean_product(residuals, residuals, 1)
+        correlations = min(0.95, max(0.0, neighbors / (kernel_power * residual_power)))
+    inflation = (1 + correlations) / (1 - correlations)
+    variance = residual_power / (count - 2) / kernel_power * inflation
     if slope > 0:
-        kept = max(0.0, 1 - _CAUTION**2 * variance / slope**2)
+        kept_share = max(0.0, 1 - _CAUTION**2 * variance / slope**2)
     else:
-        kept = 0.0
-    shrunk = min(1.0, slope * kept)
-    shared = _apart(x, x, 2)
+        kept_share = 0.0
+    shrunk = min(1.0, slope * kept_share)
+    shared = _mean_product(x, x, 2)
     if shared > 0:
-        without_noise = min(1.2, _apart(x, y, 2) / shared)
+        without_noise = min(1.2, _mean_product(x, y, 2) / shared)
     else:
         without_noise = slope
-    return Slope(shrunk, both / math.sqrt(power * whole), without_noise, math.sqrt(variance))
+    return Slope(
+        shrunk=shrunk,
+        correlation=covariance / math.sqrt(kernel_power * step_power),
+        seen=without_noise,
+        error=math.sqrt(variance),
+    )
 
 
-def _apart(one: np.ndarray, other: np.ndarray, lag: int = 0) -> float:
-    """Return the mean product of values that are `lag` blocks apart."""
+def _mean_product(one: np.ndarray, other: np.ndarray, lag: int = 0) -> float:
+    """Return the mean product of values that are `lag` blocks apart; 0 if there are none."""
     end = max(0, len(one) - lag)
     products = one[lag:] * other[:end] + one[:end] * other[lag:]
-    seen = products[np.isfinite(products)]
-    return float(seen.mean()) / 2 if seen.size else 0.0
+    finite = products[np.isfinite(products)]
+    if not finite.size:
+        return 0.0
+    return float(finite.mean()) / 2
 
 
 def process_mean(each: np.ndarray) -> float:
