@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 #: Parts of a step that an upgrade does not change.
 FIXED = ("input", "communication", "other")
-#: What can limit a step: three terms of the model, then what no upgrade changes.
+#: Possible limits of a step: three terms of the model, then times that no upgrade changes.
 LIMITS = ("compute", "memory", "overhead", *FIXED)
 #: Type of operation that waits for input.
 _INPUT_TYPE = r"(?i)infeed|IteratorGetNext"

@@ -24,7 +24,7 @@ from paradnn.core.registry import Registry
 
 OptionsT = TypeVar("OptionsT", bound=Options)
 ResultT = TypeVar("ResultT", bound=Result, covariant=True)
-#: What an analysis takes runs for.
+#: Purpose for which an analysis selects runs.
 #: "steps": times of steps; a run of a scenario counts for the steps that it timed, unless options
 #: name a metric of its queries.
 #: "queries": results of scenarios.

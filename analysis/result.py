@@ -37,7 +37,7 @@ class Highlight(NamedTuple):
     words: str
 
 
-#: What an analysis decides about A relative to B.
+#: Verdict of an analysis on A relative to B.
 AnswerVerdict = Literal["faster", "slower", "equal", "undecided"]
 
 

@@ -45,8 +45,7 @@ _INTERVAL_SOURCES = {
     "processes": "from several processes of one run",
     "prior": "from the prior of process scatter, since a side has a single process",
 }
-#: What each effect of `paradnn.statistics.effects` is, where a sentence says what an interval
-#: rests on.
+#: Names of the effects of `paradnn.statistics.effects` in sentences about the basis of an interval.
 _EFFECT_TEXTS = {
     "processes": "processes",
     "sessions": "sessions",

@@ -73,7 +73,7 @@ _TEST = "from work import work\n\n\ndef test_work(benchmark):\n    benchmark(wor
 
 
 class Judgement(NamedTuple):
-    """What a tool says about a pair.
+    """Verdict of a tool on a pair.
 
     Attributes:
         alarm: Whether it calls the head slower.

@@ -329,7 +329,7 @@ def _advise(one: Frontier, limits: Mapping[str, float], currency: str) -> Paragr
 
 
 class Ordering(NamedTuple):
-    """What is known about the order of n choices in one quantity; less is better.
+    """Knowledge about the order of n choices in one quantity; less is better.
 
     Each field is an (n, n) table about choice i against choice j.
 

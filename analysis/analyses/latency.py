@@ -27,7 +27,7 @@ from paradnn.statistics.estimate import LEVEL
 _RATE = "scheduled_queries_per_second"
 #: The limit for which a run searches the highest rate.
 _LIMIT = ("server.percentile", "server.latency_ms")
-#: What is swept or searched, so that it is not part of a policy.
+#: Settings that are swept or searched, and thus not part of a policy.
 _SWEPT = ("server.rate", *_LIMIT)
 _ERROR = 1 - LEVEL
 _MAX_CURVES = 12  # of a figure

@@ -158,7 +158,7 @@ class StepTimeEstimate:
 
 @dataclass(frozen=True)
 class _Phase:
-    """What one device does in a step, or in one of the two phases of a generation.
+    """Work of one device in a step, or in one of the two phases of a generation.
 
     Attributes:
         products: Products and convolutions.
@@ -317,7 +317,7 @@ def estimate_step_time(
     Raises:
         ConfigError: The device or the model is unknown.
     """
-    # What ran on the user's own device did fit there.
+    # A point that ran on the user's own device did fit there.
     memory_device = ""
     other_device = ""
     if atlas is None:
@@ -689,7 +689,7 @@ def sum_parts(
     total = np.full(_DRAWS, max(part.group.dispatch_seconds for part in parts))
     common_errors: dict[str, np.ndarray] = {}
     seconds: defaultdict[str, float] = defaultdict(float)
-    # What runs next to other parts follows them.
+    # Parts that overlap with others follow them.
     for part in sorted(parts, key=lambda part: part.is_overlapped):
         # Equal operations share their prediction.
         counts: defaultdict[Operation, float] = defaultdict(float)

@@ -171,7 +171,7 @@ def _google_failure(name: str, entry: Mapping[str, Any]) -> Note:
     return Note(f"{name} {outcome}")
 
 
-#: What a benchmark of asv measures, by the name of its function: unit and direction. The results of
+#: Name of a benchmark's function in asv -> unit and direction of its metric. The results of
 #: `track_` benchmarks have a unit that only the suite's benchmarks.json states.
 _ASV_KINDS: tuple[tuple[re.Pattern[str], str, Direction], ...] = (
     (re.compile(r"(time|timeraw)_|(Time|Timeraw)[A-Z_]"), "s", "lower"),

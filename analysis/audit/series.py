@@ -70,7 +70,7 @@ class SharedSetting(NamedTuple):
     value: str
 
 
-#: What a reader yields for each entry of a document; None if the entry holds no positive number.
+#: The result of a reader for each entry of a document; None if the entry holds no positive number.
 Reading = Iterator[Series | Note | SharedSetting | None]
 
 

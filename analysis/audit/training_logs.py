@@ -71,7 +71,7 @@ def _mllog_events(text: str) -> Iterator[Mapping[str, Any]]:
 
 
 _NCCL_AVERAGE = re.compile(r"#[ \t]*Avg bus bandwidth[ \t]*:[ \t]*([\d.]+)")
-#: What `mpirun --tag-output` writes before each line.
+#: Prefix of each line with `mpirun --tag-output`.
 _MPI_TAG = re.compile(r"^\[\d+,\d+\]<stdout>: ?", re.MULTILINE)
 #: Columns from the left that every table has: size in bytes, number of elements, their type.
 _NCCL_KEYS = 3

@@ -88,7 +88,7 @@ _MIN_GAIN = 1.05
 _FAR_FROM_ROOF = 0.5
 #: A property of more than this share of the points is one of the population.
 _MAJORITY = 0.5
-#: What the work costs, by metric. A run counts for the first metric that it has: a run that serves
+#: Metric of a cost -> the sentence that states it. A run counts for the first metric that it has: a run that serves
 #: queries has steps too.
 _COST_SENTENCES = {
     "cost_to_target": "A training to its target costs",

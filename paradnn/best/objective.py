@@ -29,7 +29,7 @@ class _Goal(NamedTuple):
     rival: str
 
 
-#: What `--for` accepts.
+#: Goals of `--for`.
 GOALS = {
     "throughput": _Goal("is fastest", ", {ratio} ahead of {rival}"),
     "latency": _Goal("has the lowest latency", "; {rival} takes {ratio} as long"),
@@ -39,7 +39,7 @@ GOALS = {
 _MEMORY = "peak_memory_bytes"
 _STEP_TIME = "step_time_ms"
 _P99 = "latency_p99_ms"
-#: What one unit of a cost buys.
+#: Unit of work that a cost refers to.
 COST_UNITS = {
     "cost_per_million_examples": "per million examples",
     "cost_per_million_tokens": "per million tokens",
@@ -122,11 +122,11 @@ class Objective:
 
     @property
     def predicate(self) -> str:
-        """What the winner is or has, such as "is fastest"."""
+        """The predicate of the winner in a sentence, such as "is fastest"."""
         return GOALS[self.goal].predicate
 
     def describe_rival(self, rival: str, ratio: str) -> str:
-        """Return what follows the winner's score: how far it is ahead of its closest rival.
+        """Return the text after the winner's score: how far it is ahead of its closest rival.
 
         Args:
             rival: The settings of the rival.

@@ -84,7 +84,7 @@ class Race(SweepDesign):
         self._clock = clock
         self._random = random.Random(name)
         self._observations: list[Observation] = []
-        #: What the latest state was computed from, and the state.
+        #: The input of the latest state, and that state.
         self._known_state: tuple[object, RaceState] | None = None
         self._begin: float | None = None
         self._visit_begin = 0.0

@@ -40,7 +40,7 @@ MIN_FAILURES = 3
 #: The command of `--null` without a command: a few tenths of a second of matrix products in NumPy.
 _PRODUCTS = "import numpy as n; a = n.ones((384, 384), 'f'); [a @ a for _ in range(100)]"
 NULL_COMMAND = shlex.join([sys.executable, "-c", _PRODUCTS])
-#: What to do if a side loads code of another commit.
+#: Remedy if a side loads code of another commit.
 _SEPARATE_ENVIRONMENTS = (
     "give each side its own environment: "
     "--setup 'python -m venv .venv-gate && .venv-gate/bin/pip install .' "

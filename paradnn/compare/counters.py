@@ -27,7 +27,7 @@ from paradnn.core.errors import ConfigError
 from paradnn.core.scratch import Scratch
 from paradnn.platform.process_guard import ProcessGuard, kill_group
 
-#: What can be counted -> what one of it is called.
+#: Quantity that can be counted -> its unit in sentences.
 QUANTITIES = {
     "instructions": "instructions",
     "cache-misses": "simulated last-level cache misses",

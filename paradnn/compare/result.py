@@ -113,7 +113,7 @@ class PairedResult:
         return self._too_few_rounds()
 
     def _successful_rounds(self) -> str:
-        """What the rounds show in which both sides succeeded, as a second sentence."""
+        """The result of the rounds in which both sides succeeded, as a second sentence."""
         rounds = counted(self.rounds, "round")
         found = self.estimate
         if found:

@@ -23,7 +23,7 @@ Message = TypeVar("Message")
 
 _EVENT_NAMES = {kind: name for name, kind in EVENTS.items()}
 _NOT_FINITE = {repr(value): value for value in (float("nan"), float("inf"), float("-inf"))}
-#: What an error message calls a type.
+#: Names of types in error messages.
 _TYPE_NAMES = {
     int: "an integer",
     float: "a number",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from paradnn.core.layers import COMPUTE_BYTES, Convolve, Layer, Multiply
 
-#: What a step computes of a product: its result, and the gradients of both operands.
+#: Parts of a product in a step: its result, and the gradients of both operands.
 DIRECTIONS = ("forward", "backward_weights", "backward_input")
 
 

@@ -46,7 +46,7 @@ _ANNOTATION_REMEDY = (
 #: The default of a parameter without one, and of one whose default is not a constant.
 _REQUIRED = object()
 _COMPUTED = object()
-#: What training compares outputs with (`model.output`).
+#: Kinds of targets that training compares outputs with (`model.output`).
 _OUTPUTS = ("auto", "classes", "numbers")
 
 

@@ -36,7 +36,7 @@ _NUGGET = 0.05
 _SCALE_SPREAD = 1.0
 #: The search rejects scales that are more than this many prior standard deviations off.
 _MAX_SCALE_DEVIATION = 30.0
-#: What the objective returns for scales that the search must avoid.
+#: Value of the objective for scales that the search must avoid.
 _REJECTED = 1e12
 #: Prior standard deviations of the logarithm of the nugget's variance: of its level, and of its
 #: change per unit of a coordinate.

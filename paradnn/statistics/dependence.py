@@ -18,7 +18,7 @@ from paradnn.core.words import counted
 from paradnn.statistics.estimate import LEVEL, Estimate
 from paradnn.statistics.lazy import np, pd, stats
 
-#: What is taken as a sample: models and batch sizes ("crossed"), models at the given batch sizes
+#: The unit of sampling: models and batch sizes ("crossed"), models at the given batch sizes
 #: ("model"), or every point alone ("point").
 Unit = Literal["crossed", "model", "point"]
 #: Points that an interval of a mean needs.

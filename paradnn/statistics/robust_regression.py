@@ -127,7 +127,7 @@ class RobustRegression:
             )
             self._mean = self._covariance @ (scaled.T @ values) / variance
             residuals = values - features @ self._mean
-            # What the uncertainty of the coefficients adds to the square of a residual.
+            # Contribution of the coefficients' uncertainty to the square of a residual.
             uncertainty = ((features @ self._covariance) * features).sum(axis=1)
             squares = residuals**2 + uncertainty
             trust = (_ERROR_FREEDOM + 1) / (_ERROR_FREEDOM + squares / variance)

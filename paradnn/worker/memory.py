@@ -23,9 +23,9 @@ _PAGE_BYTES = mmap.PAGESIZE
 #: (0x80) and one for a page of a file (0x20). Maps this byte to whether both are set.
 _ENTRY_BYTES = 8
 _IS_FILE_PAGE = bytes(flags & 0xA0 == 0xA0 for flags in range(256))
-#: Where the fork server has files mapped: first byte and length.
+#: The fork server's mappings of files: first byte and length.
 _mappings: list[tuple[int, int]] = []
-#: Which pages of each mapping the fork server holds, one bit per page.
+#: The pages of each mapping that the fork server holds, one bit per page.
 _server_pages: list[int] = []
 
 

@@ -168,7 +168,7 @@ def test_the_better_of_two_upgrades_follows_the_planted_limit() -> None:
     better = np.where(by_bandwidth > by_peak, "4x bandwidth", "4x peak")
     assert 20 < is_decided.sum() < 60
     assert np.all(table["better"][is_decided] == better[is_decided])
-    # What is undecided is close: both rates matter alike at the ridge.
+    # Undecided points are close to the ridge, where both rates matter equally.
     difference = np.abs(np.log(by_bandwidth / by_peak))
     assert difference[~is_decided].max() < 0.4 < difference[is_decided].median()
     assert result.answer is not None

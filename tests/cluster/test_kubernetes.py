@@ -17,7 +17,7 @@ from tests.processes import PATIENCE, started, wait_for
 from tests.session.test_launch import drivers_at_work, every_point_once
 
 SWEEP = "model.nodes=range(8,14)"
-#: What Kubernetes fills in for the fields of a pod.
+#: Values that Kubernetes fills in for the fields of a pod.
 FIELDS = {
     "metadata.labels['batch.kubernetes.io/job-name']": "paradnn",
     "spec.nodeName": "worker-1",

@@ -18,7 +18,7 @@ from paradnn.core.control_groups import (
 
 MIB = 2**20
 GIB = 2**30
-#: What version 1 writes for "no limit" with pages of 4 and of 64 KiB.
+#: The value of version 1 for "no limit" with pages of 4 and of 64 KiB.
 UNLIMITED = str(2**63 - 4096)
 UNLIMITED_LARGE_PAGES = str(2**63 - 65536)
 V2_MOUNT = "30 23 0:26 {root} /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"

@@ -49,7 +49,7 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def cache(tmp_path: Path, shelf: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where stacks go in this test; installers see the shelf alone."""
+    """The folder of the stacks in this test; installers see the shelf alone."""
     for name in [name for name in os.environ if name.startswith("UV_")]:
         monkeypatch.delenv(name)
     settings = {"XDG_CACHE_HOME": tmp_path / "cache", "UV_FIND_LINKS": shelf, "UV_NO_INDEX": 1}

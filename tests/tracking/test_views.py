@@ -12,7 +12,7 @@ from paradnn.store.views import VIEWS, is_outdated, run_link, view_link, view_ta
 from tests.conftest import Store, run
 
 PREFIX = "mlflow.sharedViewState."
-#: What the front end of MLflow 3.17 reads of a chart, by its type.
+#: Type of a chart -> the fields that the front end of MLflow 3.17 reads.
 CHART_KEYS = {
     "SCATTER": {"xaxis", "yaxis"},
     "PARALLEL": {"selectedParams", "selectedMetrics", "showAllRuns"},

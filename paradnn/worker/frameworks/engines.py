@@ -73,7 +73,7 @@ class Source:
 
     #: The converted model, if another machine converted it.
     artefact = b""
-    #: What the outputs of an engine are compared with.
+    #: The reference for the outputs of an engine.
     reference = "Keras"
 
     def __init__(self, workload: BuiltModel, batch: Sequence[Any], threads: int | None) -> None:

@@ -40,7 +40,7 @@ _DTYPES = {
 }
 
 _SLICES = {"slice", "dynamic-slice", "gather", "dynamic-update-slice"}
-#: What a library call computes, by a part of its target's name.
+#: Part of a library call's target -> the operation that it computes.
 _LIBRARY_CALLS = (
     ("conv", "convolution"),
     ("fmha", "attention"),

@@ -16,9 +16,9 @@ import tensorflow as tf
 from paradnn.worker.profile.categories import PRODUCTS, categorize
 from paradnn.worker.profile.shapes import Cost, Shape, plain_cost, product_flops, total_bytes
 
-#: What the optimizer puts before the name of a node that it rewrites.
+#: Prefix by which the optimizer marks a node that it rewrites.
 _REWRITTEN = re.compile(r"ArithmeticOptimizer/[A-Za-z]+_(?:(?:Leaf|Internal)_\d+_)?")
-#: What inlining puts before the names within a function.
+#: Prefix that inlining adds to the names within a function.
 _PREFIX = re.compile(r".*/_\d+/(.+)")
 #: The branch of a loop or of a condition, after the name of its node.
 _BRANCH = re.compile(r"(body|cond|then|else|branch(\d+))/_\d+/")

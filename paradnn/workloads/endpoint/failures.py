@@ -32,7 +32,7 @@ _OTHER_TOKEN_LIMIT = {
     "max_tokens": "max_completion_tokens",
     "max_completion_tokens": "max_tokens",
 }
-#: What sending a request and reading its response may raise.
+#: Errors of sending a request and reading its response.
 REQUEST_ERRORS = (OSError, http.client.HTTPException, AnswerError, ValueError, OverflowError)
 
 
@@ -40,7 +40,7 @@ REQUEST_ERRORS = (OSError, http.client.HTTPException, AnswerError, ValueError, O
 _CONTEXT_LENGTH = re.compile(r"context[ _](length|size|window)", re.IGNORECASE)
 _SHORTER_REMEDY = "lower endpoint.input_tokens or endpoint.output_tokens"
 _MARKUP = re.compile(r"<!--.*?-->|<(script|style)\b.*?</\1>|<[^<>]*>", re.DOTALL | re.IGNORECASE)
-#: What follows the base URL of the API.
+#: The part of an address after the base URL of the API.
 _API_PATH = re.compile(r"/*(/chat/completions|/completions|/models)?/*$")
 
 
