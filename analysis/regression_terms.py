@@ -14,7 +14,7 @@ _PREFERRED_BASE = "float32"
 
 
 def format_weight(term: str, row: pd.Series) -> str:
-    """Format the effect of a term, such as "batch_size: 1.3x per doubling (...), weight +0.47 (...)".
+    """Format the effect of a term, such as "batch_size: 1.3x per doubling (...)".
 
     Args:
         term: Name of the term.

@@ -1,8 +1,8 @@
 """The choice between two upgrades of the same points: which of them helps each point more.
 
 The fit of the present device is common to both predictions, and so is much of the difference
-between specified and reached gains. The interval of the ratio is therefore narrower than those of the
-speedups suggest. A choice is undecided if the 95% interval of the ratio includes 1.
+between specified and reached gains. The interval of the ratio is therefore narrower than those of
+the speedups suggest. A choice is undecided if the 95% interval of the ratio includes 1.
 """
 
 from __future__ import annotations

@@ -150,8 +150,8 @@ def main() -> None:
     given, _ = parser.parse_known_args()
     if given.framework == "torch":
         __import__("torch")
-    # Like ParaDnn, keep freed blocks for the next message. The default behavior of malloc depends on
-    # the history of the process.
+    # Like ParaDnn, keep freed blocks for the next message. The default behavior of malloc depends
+    # on the history of the process.
     for option, size in ((-3, 32 << 20), (-1, 512 << 20)):
         ctypes.CDLL(None).mallopt(option, size)
     take_part(make, parser)

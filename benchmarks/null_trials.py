@@ -5,11 +5,10 @@ different?
     python -m benchmarks.null_trials functions --trials 20 --seconds 20 --pytest PYTHON
     python -m benchmarks.null_trials models --trials 3 --seconds 120
 
-The first also runs hyperfine (-N), the second pytest-benchmark. The third measures three equal pairs
-and three that differ by 3%.
-`--busy N` runs N neighbors that come and go. Each trial runs its tools in random order. A tool
-without verdicts is judged by 2% and 5% of the ratio of its means, and by 1.96 standard errors of
-it.
+The first also runs hyperfine (-N), the second pytest-benchmark. The third measures three equal
+pairs and three that differ by 3%. `--busy N` runs N neighbors that come and go. Each trial runs its
+tools in random order. A tool without verdicts is judged by 2% and 5% of the ratio of its means, and
+by 1.96 standard errors of it.
 """
 
 import argparse

@@ -74,7 +74,9 @@ def device(number: int) -> str:
 def planted_month(
     month: int, runs: int, devices: Sequence[int], draw: np.random.Generator
 ) -> pa.Table:
-    """Return runs of one month on some devices with columns as `paradnn.store.parquet.to_table` returns them."""
+    """Return runs of one month on some devices with columns as `paradnn.store.parquet.to_table`
+    returns them.
+    """
     begin = (FIRST + month).astype("datetime64[ms]").astype("int64")
     end = (FIRST + month + 1).astype("datetime64[ms]").astype("int64")
     starts = np.sort(draw.integers(begin, end, runs))

@@ -4,8 +4,9 @@
 
 Reports requests and seconds per run, runs per second of several drivers, and the processor time of
 drivers, server and database. A run is the record of a real point: metrics, params, tags, artifacts,
-and with --profile its tables and picture. It is claimed and written as a driver does; only its model
-is not measured again. Takes two minutes. Needs PostgreSQL (Debian: postgresql) and paradnn[server].
+and with --profile its tables and picture. It is claimed and written as a driver does; only its
+model is not measured again. Takes two minutes. Needs PostgreSQL (Debian: postgresql) and
+paradnn[server].
 """
 
 import argparse

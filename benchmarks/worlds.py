@@ -1013,7 +1013,8 @@ _SHAPES = {
 }
 
 
-#: Equal sides mixed in one sweep, for `in_time`. Name: (description, effect of the position 0 to 161 on a run).
+#: Equal sides mixed in one sweep, for `in_time`. Name: (description, effect of the position 0 to
+#: 161 on a run).
 PLACES: dict[str, tuple[str, Callable[[Random, np.ndarray], np.ndarray | float]]] = {
     "stepped": ("8% slower from the middle of a sweep on", lambda _, place: -0.08 * (place > 80)),
     "warm-up": ("the first four runs of a sweep 30% slow", lambda _, place: -0.3 * (place < 4)),
@@ -1045,7 +1046,8 @@ PLACES: dict[str, tuple[str, Callable[[Random, np.ndarray], np.ndarray | float]]
 }
 
 _MOSTLY_HOSTS = "".join("hi"[(n // 2 % 4 == 0) ^ (n % 2)] for n in range(16))
-#: Equal sides, for `in_sessions`. Name: (description, side of each session, shifts, hosts, hours between sessions).
+#: Equal sides, for `in_sessions`. Name: (description, side of each session, shifts, hosts, hours
+#: between sessions).
 ORDERS: dict[str, tuple[str, str, Callable[[Random], np.ndarray], str, float]] = {
     "mostly": (
         "eight sessions each, A mostly on one host, B on another, 8% apart",

@@ -1,9 +1,11 @@
-"""`compare-published`: examples per second of every measured model, compared with published platforms.
+"""`compare-published`: examples per second of every measured model, compared with published
+platforms.
 
-The number of a platform is the published one of the same step, else a prediction with its interval. Measured points that differ in a setting which changes their operations, such as the
-precision or the compile mode, are never pooled. Eager runs are omitted if the same model was also
-measured compiled, since published platforms ran compiled graphs. A number of another precision is
-used only if the platform has no step of the same precision, and is summarized separately.
+The number of a platform is the published one of the same step, else a prediction with its interval.
+Measured points that differ in a setting which changes their operations, such as the precision or
+the compile mode, are never pooled. Eager runs are omitted if the same model was also measured
+compiled, since published platforms ran compiled graphs. A number of another precision is used only
+if the platform has no step of the same precision, and is summarized separately.
 """
 
 from __future__ import annotations
@@ -329,8 +331,8 @@ def _sentences(
             f"that of {example['point']}: {example['notes']}."
         )
     yield (
-        "Published numbers are of other software and years: they state rates that were reached, not rates that "
-        "is possible."
+        "Published numbers are of other software and years: they state rates that were reached, not "
+        "rates that are possible."
     )
     omitted = len(points) - len(compiled)
     if omitted:

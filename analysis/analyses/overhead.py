@@ -3,8 +3,8 @@ share of time spent on measuring.
 
 Every outcome counts, since a failed point costs time as well.
 
-With `--layers`, the wall time of a driver is divided by the layers of the stack that it passes, from
-the scheduler's queue to the timed steps, for each launcher.
+With `--layers`, the wall time of a driver is divided by the layers of the stack that it passes,
+from the scheduler's queue to the timed steps, for each launcher.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""`roofline`: the limit of each model, arithmetic or memory traffic, and the share of it that is reached; or the same for the operations of profiled runs.
+"""`roofline`: the limit of each model, arithmetic or memory traffic, and the share of it that is
+reached; or the same for the operations of profiled runs.
 
 A roof belongs to a device and a precision. Its two ceilings are those that the runs hold as
 measured. Without measured ceilings, those of the specification are used. If a ceiling is unknown,
@@ -259,7 +260,8 @@ def draw_roofline(
 def _family_colors(points: pd.DataFrame) -> drawing.Coloring:
     """Return the look of every family; the title of the legend names settings that vary.
 
-    A family keeps its color no matter which others are drawn. Real models come after parametric ones.
+    A family keeps its color no matter which others are drawn. Real models come after parametric
+    ones.
     """
     names = drawing.families_with(points["family"])
     counts = points["family"].value_counts()

@@ -120,7 +120,7 @@ class Scaling(NamedTuple):
 
 
 def _list_sections(rows: pd.DataFrame) -> Iterator[SectionSpec]:
-    """Yield the sections of the report: over devices and hosts, or over threads if these alone vary."""
+    """Yield the sections over devices and hosts, or over threads if only these vary."""
     devices, hosts, threads = (
         name in rows and rows[name].nunique() > 1
         for name in ("devices", "hosts", "platform.threads")

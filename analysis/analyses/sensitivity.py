@@ -551,7 +551,7 @@ def _shares(
     levels: Levels,
     options: SensitivityOptions,
 ) -> Mapping[str, Share]:
-    """Return the share of variance of each hyperparameter, with its interactions if they were fitted."""
+    """Return each hyperparameter's share of variance, with fitted interactions if there are any."""
     columns = design
     owners = {str(term): frozenset([_hyperparameter(str(term))]) for term in design}
     if interactions is not None:

@@ -334,7 +334,8 @@ def _fit(family: str, rows: pd.DataFrame, terms: Sequence[str] | None, unit: Uni
 def _draw(result: Speedup, sides: Sides, options: SpeedupOptions) -> drawing.Figure:
     """Draw a row per family: the speedup against --x, and the weights of its regression.
 
-    Marks are colored by --color, or by the batch size if it varies. Above the line at 1, A is faster. Bars are 95% intervals.
+    Marks are colored by --color, or by the batch size if it varies. Above the line at 1, A is
+    faster. Bars are 95% intervals.
     """
     pairs = result.pairs
     names = families(pairs)

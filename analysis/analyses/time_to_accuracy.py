@@ -273,9 +273,9 @@ def olympic_mean(values: Sequence[float], grain: float = 0.0) -> Estimate:
     """Compute the mean without the smallest and the largest value, with its 95% interval.
 
     The mean of fewer than three values is that of all. The variance of a value is the posterior of
-    `SCORE_PRIOR` after the sample variance. A sample of two modes may have missed one of them in the
-    trimmed mean alone. So the interval is the union of Student's intervals of the trimmed mean and
-    of the mean of logarithms (Tukey and McLaughlin, Sankhya A 25, 1963, for the former).
+    `SCORE_PRIOR` after the sample variance. A sample of two modes may have missed one of them in
+    the trimmed mean alone. So the interval is the union of Student's intervals of the trimmed mean
+    and of the mean of logarithms (Tukey and McLaughlin, Sankhya A 25, 1963, for the former).
 
     Args:
         values: Times or epochs, at least one, all positive. An infinite value is a run that did not

@@ -4,9 +4,10 @@ Each operation takes the smooth maximum of its arithmetic, its memory traffic an
 (`paradnn.forecast.upgrades`). The model is fitted to the measured times, per device and kind of
 work. Operations come from a profile if there is one, else from the layers of the model. An upgrade
 multiplies the rates by --peak and --bandwidth, and the overhead by --overhead; or --to and --from
-name two devices, whose ceilings give the ratios. Two upgrades (--to twice) are compared per point. Intervals carry the uncertainty of the fit, the
-residual of every time, and the difference between specified and reached gains of device pairs that
-were built. Time that waits for input or for other devices does not change.
+name two devices, whose ceilings give the ratios. Two upgrades (--to twice) are compared per point.
+Intervals carry the uncertainty of the fit, the residual of every time, and the difference between
+specified and reached gains of device pairs that were built. Time that waits for input or for other
+devices does not change.
 
 The model does not know overlap between operations, caches, or clocks that depend on the load.
 """

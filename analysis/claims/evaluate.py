@@ -71,9 +71,7 @@ class Data:
 
     @cached_property
     def operations(self) -> pd.DataFrame:
-        """A row per operation type and profiled run: run_id, type, share and other recorded
-        columns.
-        """
+        """Return a row per operation type and profiled run: run_id, type, share and others."""
         columns = [name for name in self.frame.columns if str(name).startswith(_SHARE_PREFIX)]
         runs = self.frame.iloc[:0]
         if columns:
@@ -688,8 +686,8 @@ def _rank_design(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
 
     They are the columns, the hyperparameters that vary, and whatever else sets the runs apart.
     Ranks make a weight the same for any monotone scale of either side (Iman and Conover,
-    Technometrics 21, 1979). A column that is not a hyperparameter, such as parameters, depends on all
-    of them: then batch_size is the only hyperparameter among the terms.
+    Technometrics 21, 1979). A column that is not a hyperparameter, such as parameters, depends on
+    all of them: then batch_size is the only hyperparameter among the terms.
     """
     names = [str(name) for name in rows]
     others = [name for name in names if name == "batch_size" or name.startswith("model.")]

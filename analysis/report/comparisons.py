@@ -135,9 +135,7 @@ def _compare_pair(
     selection: Selection,
     context: Context,
 ) -> SystemComparison | None:
-    """Compare two populations by cell and by size of the model, and by operation if both were
-    profiled.
-    """
+    """Compare two populations by cell, by model size, and by operation if both were profiled."""
     title = f"{a.name} over {b.name}"
     a_families = families(a.rows)
     b_families = families(b.rows)

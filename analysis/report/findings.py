@@ -88,8 +88,8 @@ _MIN_GAIN = 1.05
 _FAR_FROM_ROOF = 0.5
 #: A property of more than this share of the points is one of the population.
 _MAJORITY = 0.5
-#: Metric of a cost -> the sentence that states it. A run counts for the first metric that it has: a run that serves
-#: queries has steps too.
+#: Metric of a cost -> the sentence that states it. A run counts for the first metric that it has: a
+#: run that serves queries has steps too.
 _COST_SENTENCES = {
     "cost_to_target": "A training to its target costs",
     "cost_of_learning": "A training costs",
@@ -447,7 +447,9 @@ def _compare_setting(points: pd.DataFrame, column: str, baseline: str | None) ->
 
 
 def _describe_gain(column: str, pairs: pd.DataFrame) -> str:
-    """Such as "Batch size 512 instead of 64: 1.4 to 5.2 times the throughput on each of the 3
+    """Describe the gain of another value of a column as a sentence.
+
+    An example is "Batch size 512 instead of 64: 1.4 to 5.2 times the throughput on each of the 3
     models measured with both".
     """
     gained = pairs[pairs["gain"] > 1]

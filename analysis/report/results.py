@@ -143,9 +143,7 @@ def _constant_columns(frame: pd.DataFrame) -> list[Any]:
 
 
 def _make_columns(frame: pd.DataFrame) -> Iterator[tuple[str, list[Cell]]]:
-    """Heading and cells of each column, with the ends of an interval in one column behind its
-    value.
-    """
+    """Heading and cells of each column; an interval is one column behind its value."""
     names = [str(name) for name in frame.columns]
     intervals = interval_ends(names)
     highs = {ends.high for ends in intervals.values()}
@@ -503,9 +501,7 @@ def _describe_accelerators(population: Population, machine: Mapping[str, Any]) -
 
 
 def _describe_peaks(rows: pd.DataFrame) -> str:
-    """The measured hardware peaks that the runs carry: the lowest and the highest of all
-    precisions.
-    """
+    """The lowest and the highest measured peaks that the runs carry, over all precisions."""
     parts = []
     for kind, resource, unit in (("flops", "arithmetic", "FLOP/s"), ("bytes", "memory", "B/s")):
         column = f"peak_{kind}_per_second"

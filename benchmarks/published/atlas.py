@@ -2,10 +2,11 @@
 
     python -m benchmarks.published.atlas paradnn neusight=DIR aiconfigurator=DIR [out=DIR]
 
-Keeps a few hundred timings of each table, and how well they predict the others. ai-dynamo/aiconfigurator (Apache-2.0):
-kernels under vLLM, SGLang and TensorRT-LLM in Parquet files, one latency per row, timed in CUDA graphs.
-sitar-lab/NeuSight (MIT): PyTorch 2.1 kernels in float32, called from Python. Emma926/paradnn (Apache-2.0): all whole
-training steps of fully connected models on TPU v2 and V100, which ship with the package.
+Keeps a few hundred timings of each table, and how well they predict the others.
+ai-dynamo/aiconfigurator (Apache-2.0): kernels under vLLM, SGLang and TensorRT-LLM in Parquet files,
+one latency per row, timed in CUDA graphs. sitar-lab/NeuSight (MIT): PyTorch 2.1 kernels in float32,
+called from Python. Emma926/paradnn (Apache-2.0): all whole training steps of fully connected models
+on TPU v2 and V100, which ship with the package.
 """
 
 import json

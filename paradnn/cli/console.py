@@ -27,7 +27,8 @@ QUIET_SECONDS = 15.0
 _UPDATE_INTERVAL = 20
 #: A width that no table reaches. Without a terminal a table is as wide as its cells need.
 _UNLIMITED = 10_000
-#: On narrower terminals tables have fewer columns. On others a long name continues in the next line.
+#: On narrower terminals tables have fewer columns. On others a long name continues in the next
+#: line.
 _NARROW = 70
 
 
@@ -42,9 +43,7 @@ def say(text: object, file: TextIO | None = None) -> None:
 
 
 class Ticker:
-    """Reports the progress of long work: one updated line on a terminal, else a line from time to
-    time.
-    """
+    """Progress of long work: one updated line on a terminal, else a line from time to time."""
 
     def __init__(self, what: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._what = what

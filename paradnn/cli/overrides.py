@@ -138,8 +138,7 @@ def arrange(arguments: Sequence[str]) -> list[str]:
 
 
 def as_axes(arguments: Sequence[str]) -> list[str]:
-    """In a multirun, make every key of a model an axis: `model.nodes=choice(8)` for
-    `model.nodes=8`.
+    """Make every key of a model an axis of a multirun: `model.nodes=choice(8)` for `model.nodes=8`.
 
     Hydra first composes a configuration without the axes. With `model=lstm,gru` as an axis, a key
     of these models would meet the default model there and be rejected.

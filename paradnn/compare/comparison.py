@@ -18,8 +18,8 @@ from paradnn.session.record import run_name
 from paradnn.session.turns import BlockTurns, takes_turns
 from paradnn.statistics.paired_rounds import Rule, orders, trimmed
 
-#: Minimum number of pairs of blocks in a round. To build and warm up both sides takes about as long as
-#: twenty of them.
+#: Minimum number of pairs of blocks in a round. To build and warm up both sides takes about as long
+#: as twenty of them.
 MIN_PAIRS = 20
 #: A side that fails this often ends its point; in its first round one failure does.
 _MAX_FAILURES = 2

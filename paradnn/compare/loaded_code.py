@@ -1,8 +1,9 @@
 """The code that each side of a comparison of commits loads, and whether it is that commit's own.
 
-A package that is installed with `pip install -e .` is imported from the working tree, no matter which
-commit is measured. Both sides then run the same files, and a gate would pass any regression. So one
-run of each side, which is not timed, lists the files that it opens (`paradnn.compare.trace_opens`).
+A package that is installed with `pip install -e .` is imported from the working tree, no matter
+which commit is measured. Both sides then run the same files, and a gate would pass any regression.
+So one run of each side, which is not timed, lists the files that it opens
+(`paradnn.compare.trace_opens`).
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""The scheduler's job in which a driver runs, the sweep that it shares, and how long its start took.
+"""The scheduler's job of a driver, the sweep that it shares, and the duration of its start.
 
 Drivers share one sweep, with one parent run, if their environment names it:
 

@@ -1,7 +1,7 @@
 """Search of the largest batch or model within limits of memory and time.
 
-`batch_size=largest` doubles the batch until one fails, then bisects. `largest.of=model.nodes` searches
-the largest model by one of its sizes instead.
+`batch_size=largest` doubles the batch until one fails, then bisects. `largest.of=model.nodes`
+searches the largest model by one of its sizes instead.
 """
 
 import math

@@ -11,9 +11,9 @@ convolution without pooling. Shortcuts have no parameters: they take every secon
 channels with zeros. Blocks 9,9,9 with 16 filters are ResNet-56.
 
 ResNet-50 and ResNet-152 (with the stride on a block's first convolution, and biases), DenseNet-121
-and MobileNet are those of `keras.applications` with random weights. SqueezeNet 1.0 (Iandola et al. 2016) is as
-published, with one exception: the last convolution, whose mean is the logits, has no rectifier.
-With the rectifier its outputs become zero within a few steps, and training stops.
+and MobileNet are those of `keras.applications` with random weights. SqueezeNet 1.0 (Iandola et al.
+2016) is as published, with one exception: the last convolution, whose mean is the logits, has no
+rectifier. With the rectifier its outputs become zero within a few steps, and training stops.
 """
 
 import math
@@ -427,9 +427,7 @@ class Convolutional(ImageModel):
 
 @dataclass(frozen=True)
 class Classifier(ImageModel):
-    """A published network over square images. What the papers fix, such as depth and width, is no
-    option.
-    """
+    """A published network over square images; depth and width are those of its paper."""
 
     size_template: ClassVar[str] = "{image_size}px"
 

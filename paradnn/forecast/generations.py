@@ -5,8 +5,8 @@ specifications, and the gains in arithmetic, memory and overhead that the measur
 (`paradnn.forecast.upgrades.fit_gains`). `python -m benchmarks.whatif --write` makes it.
 
 The logarithm of a gain is linear in that of the specified ratio. Overhead is expected to scale with
-the clock. The deviations of the pairs from this line grow with the distance between two devices, the
-norm of the logarithms of the three ratios; their variance is that of a new pair. Every pair of
+the clock. The deviations of the pairs from this line grow with the distance between two devices,
+the norm of the logarithms of the three ratios; their variance is that of a new pair. Every pair of
 devices counts once, however many tables it has, and a table counts for a gain as far as that gain
 determines its times.
 """

@@ -216,7 +216,7 @@ def _check(stack: Stack) -> tuple[tuple[str, ...], str]:
 
 
 def _make(stack: Stack, lock: int) -> None:
-    """Install the stack in a temporary folder and rename it; remove leftovers of killed drivers first.
+    """Install the stack atomically, after removing leftovers of killed drivers.
 
     Args:
         stack: The stack.

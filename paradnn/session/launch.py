@@ -2,8 +2,8 @@
 
 A launcher of Hydra starts the jobs. Each runs `python -m paradnn.train` with the same command line;
 the drivers share the points through claims. The launching process opens and closes the parent run.
-Only what the drivers recorded counts, never what the launcher returns: launchers lose the results of
-killed jobs, and some wait forever for one.
+Only what the drivers recorded counts, never what the launcher returns: launchers lose the results
+of killed jobs, and some wait forever for one.
 """
 
 import contextlib
@@ -44,7 +44,8 @@ from paradnn.store.journal import Journal
 from paradnn.store.leases import LAUNCH, Heartbeat, Lease, Owner, planned_points
 from paradnn.store.tracker import open_tracker
 
-#: Seconds between two looks at the store, and the pause as a multiple of the time that a look takes.
+#: Seconds between two looks at the store, and the pause as a multiple of the time that a look
+#: takes.
 _LOOK_SECONDS = 2.0
 _LOOK_FACTOR = 20.0
 #: Seconds in which a launcher must return once its drivers have ended.
@@ -53,7 +54,8 @@ _RETURN_SECONDS = 30.0
 _STOP_SECONDS = 60.0
 #: Seconds without a living driver after which the user is warned.
 _SILENT_SECONDS = 180.0
-#: Variable that makes Hydra raise instead of printing an error; it belongs to the launching process.
+#: Variable that makes Hydra raise instead of printing an error; it belongs to the launching
+#: process.
 _FULL_ERROR = "HYDRA_FULL_ERROR"
 
 

@@ -21,7 +21,13 @@ from paradnn.worker.chance import events_factor, quantile_ranks
 from paradnn.worker.series import block_interval, missing_interval_reason, widened_interval
 
 #: Factor that widens the interval if the interval itself decided the number of processes.
-LOOKED = 1.1
+STOPPING_FACTOR = 1.1
+#: Number of effectively independent values per process that the upper end of a quantile's interval
+#: requires if neighbors are strongly dependent: their events_factor exceeds `_STRONG_DEPENDENCE`.
+_MIN_INDEPENDENT = 20
+#: The same for both ends of a single process. A process whose queue stayed short looks steady.
+_MIN_INDEPENDENT_ALONE = 50
+_STRONG_DEPENDENCE = 2.0
 
 
 @dataclass(frozen=True)
@@ -58,14 +64,6 @@ def quantile(values: Sequence[float], share: float) -> float:
     return float(np.quantile(values, share))
 
 
-#: Number of effectively independent values per process that an upper end requires, if the
-#: dependence between neighbors exceeds the factor `_ALIKE`.
-_SEEN = 20
-#: The same for both ends of a single process. One whose queue was short throughout looks steady.
-_SEEN_ALONE = 50
-_ALIKE = 2.0
-
-
 def quantile_metrics(
     name: str,
     share: float,
@@ -80,9 +78,9 @@ def quantile_metrics(
     interval of the processes' own quantiles.
 
     An end beyond all values is omitted. The upper end is also omitted if neighbors are strongly
-    dependent and a process has fewer than `_SEEN` effectively independent values. A queue that
-    fills slowly has not shown its final length. Of a single process both ends are omitted below
-    `_SEEN_ALONE` such values.
+    dependent and a process has fewer than `_MIN_INDEPENDENT` effectively independent values. A
+    queue that fills slowly has not shown its final length. Of a single process both ends are
+    omitted below `_MIN_INDEPENDENT_ALONE` such values.
 
     Args:
         name: Prefix of the metrics' names.
@@ -100,11 +98,11 @@ def quantile_metrics(
     first, last = quantile_ranks(len(ordered), share, factor)
     low: float | None = None
     high: float | None = None
-    needed = _SEEN if len(each) > 1 else _SEEN_ALONE
-    is_seen = len(ordered) / len(each) / factor >= needed or factor <= _ALIKE
-    if first is not None and (is_seen or len(each) > 1):
+    needed = _MIN_INDEPENDENT if len(each) > 1 else _MIN_INDEPENDENT_ALONE
+    has_enough = len(ordered) / len(each) / factor >= needed or factor <= _STRONG_DEPENDENCE
+    if first is not None and (has_enough or len(each) > 1):
         low = ordered[max(first, 0)]
-    if last is not None and is_seen:
+    if last is not None and has_enough:
         high = ordered[last]
     if len(each) > 1:
         lowest_mean, highest_mean = mean_interval(values)
@@ -144,25 +142,27 @@ def narrow_enough(processes: Sequence[Sequence[float]], goal: float) -> bool:
     """Return whether the interval is narrow enough, so that no more processes are needed.
 
     The criterion is that the half-width is at most the share `goal` of the value. The first narrow
-    interval may be narrow by chance. It is therefore widened by the factor `LOOKED`, and a term for
-    the chance of few processes is added to its squared half-width. This follows Chow and Robbins
-    (Annals of Mathematical Statistics 36, 1965). The resulting coverage is 93.9 to 96.5%.
+    interval may be narrow by chance. It is therefore widened by the factor `STOPPING_FACTOR`, and a
+    term for the chance of few processes is added to its squared half-width. This follows Chow and
+    Robbins (Annals of Mathematical Statistics 36, 1965). The resulting coverage is 93.9 to 96.5%.
 
     Args:
         processes: Values of each process.
         goal: Half-width of the interval as a share of the value.
     """
-    found = summarize(processes, looked=True)
+    found = summarize(processes, stopped_by_interval=True)
     count = len(processes)
     if found.low is None or found.high is None:
         return False
-    student = LOOKED * t_quantile(count - 1) / statistics.NormalDist().inv_cdf(0.975)
+    student = STOPPING_FACTOR * t_quantile(count - 1) / statistics.NormalDist().inv_cdf(0.975)
     half_width = (found.high - found.low) / 2 / found.value
     chance = 2 * (student * goal / count) ** 2
     return half_width**2 + chance <= goal**2
 
 
-def summarize(processes: Sequence[Sequence[float]], *, looked: bool = False) -> Summarized:
+def summarize(
+    processes: Sequence[Sequence[float]], *, stopped_by_interval: bool = False
+) -> Summarized:
     """Summarize the values of one or more processes.
 
     One process: the median with the interval of `block_interval`. Several processes: the geometric
@@ -172,7 +172,7 @@ def summarize(processes: Sequence[Sequence[float]], *, looked: bool = False) -> 
 
     Args:
         processes: Values of each process, in the order in which they were measured.
-        looked: Whether the interval decided the number of processes (`narrow_enough`).
+        stopped_by_interval: Whether the interval decided the number of processes (`narrow_enough`).
     """
     medians = [statistics.median(values) for values in processes]
     spreads = [
@@ -195,8 +195,8 @@ def summarize(processes: Sequence[Sequence[float]], *, looked: bool = False) -> 
             reason = missing_interval_reason(processes[0])
         return Summarized(medians[0], low, high, minimum, maximum, cv, errors[0], reason=reason)
     widening = 1.0
-    if looked:
-        widening = LOOKED
+    if stopped_by_interval:
+        widening = STOPPING_FACTOR
     low, high = mean_interval(medians, widening)
     if low < minimum / (maximum / minimum) or high > maximum * (maximum / minimum):
         apart = f"{len(medians)} processes lie {max(medians) / min(medians) - 1:.0%} apart"
@@ -264,8 +264,11 @@ class Measured:
     def step(self) -> Summarized:
         """Summary of the step times of all processes, in seconds."""
         measure = self.point.measure
-        looked = measure.relative_interval is not None and measure.processes > 1
-        return summarize([entry.timing.step_times for entry in self.timed], looked=looked)
+        stopped_by_interval = measure.relative_interval is not None and measure.processes > 1
+        return summarize(
+            [entry.timing.step_times for entry in self.timed],
+            stopped_by_interval=stopped_by_interval,
+        )
 
     def ending(self) -> tuple[str, str | None]:
         """Return the outcome and its reason; the outcome is `ok` only if all processes are `ok`."""

@@ -3,9 +3,9 @@
 `paradnn.worker.series` runs and models the kernels. Times of different devices are never compared:
 a kernel's best time is that of the ceilings, which belong to one environment.
 
-A point may slow the kernel itself, through heat, clocks or memory that it fills. That is no excuse
-for the point. The extra time that the kernel takes between the blocks, compared with before the
-model existed, is attributed to the point and is not removed.
+A point may slow the kernel itself, through heat, clocks or memory that it fills. The extra time
+that the kernel takes between the blocks, compared with before the model existed, is attributed to
+the point, so it is not removed from the step time.
 """
 
 import math
@@ -31,10 +31,10 @@ _OWN_THRESHOLD = -0.25
 def reference_metrics(
     timings: Sequence[Timing], peaks: Mapping[str, float], batch_size: int
 ) -> dict[str, float]:
-    """Metrics of the machine's speed next to a point.
+    """Return metrics of the machine's speed while a point was measured.
 
     Args:
-        timings: Of each process of the point.
+        timings: The timing of each process of the point.
         peaks: Metrics of the ceilings, with the best time of each kernel in ms.
         batch_size: Examples per step.
 
@@ -68,7 +68,7 @@ def at_reference(
     best: float | None,
     batch_size: int = 1,
 ) -> dict[str, float]:
-    """Metrics of the part of the step times that the kernel's speed explains.
+    """Return metrics of the part of the step times that the kernel's speed explains.
 
     Args:
         steps: (blocks, processes) logarithms of step times in seconds; NaN where a process has
@@ -107,7 +107,7 @@ def at_reference(
 
 
 def _own_slowdown(growth: np.ndarray) -> tuple[float, float]:
-    """By how much the point itself slows the kernel, and the error of that.
+    """Return the slowdown of the kernel by the point itself, and its error.
 
     Args:
         growth: (processes,) logarithms of the kernel's time next to the point, compared with before
@@ -135,8 +135,10 @@ def _own_slowdown(growth: np.ndarray) -> tuple[float, float]:
 class _Adjusted:
     """A step at the reference speed.
 
-    log_time: logarithm of its time in seconds. half_width: of the 95% interval of `log_time`, None
-    if there is no interval. slope: the slope that the adjustment used; 0 if it changed nothing.
+    Attributes:
+        log_time: Logarithm of its time in seconds.
+        half_width: Half-width of the 95% interval of `log_time`; None if there is no interval.
+        slope: The slope that the adjustment used; 0 if it changed nothing.
     """
 
     log_time: float
@@ -151,7 +153,7 @@ def _adjust(
 
     The step stays as it was measured, with slope 0, if the slope's uncertainty outweighs the
     correction. The expectation follows from the slope and the kernel, not from which of two
-    intervals is narrower: intervals that are chosen so contain the truth too seldom.
+    intervals is narrower: intervals that are chosen that way contain the truth too rarely.
 
     Args:
         steps: (blocks, processes) logarithms of step times.
@@ -169,14 +171,14 @@ def _adjust(
 
 
 def _slope_gap(slope: series.Slope) -> float:
-    """By how much the shrunk slope may be too small; 0 if nothing is adjusted."""
+    """Return the possible deficit of the shrunk slope; 0 if nothing is adjusted."""
     return max(0.0, slope.seen - slope.shrunk) if slope.shrunk else 0.0
 
 
 def _adjust_one_process(
     steps: np.ndarray, excess: np.ndarray, slope: series.Slope, own_error: float
 ) -> tuple[_Adjusted, float, float]:
-    """The adjusted step of one process, with the expected gain and loss of precision."""
+    """Adjust the step of one process; return it with the expected gain and loss of precision."""
     values = np.exp(steps[:, 0] - slope.shrunk * excess[:, 0]).tolist()
     log_time = math.log(statistics.median(values))
     ends = series.block_interval(values)
@@ -193,10 +195,10 @@ def _adjust_one_process(
 def _adjust_processes(
     steps: np.ndarray, excess: np.ndarray, slope: series.Slope, own_error: float
 ) -> tuple[_Adjusted, float, float]:
-    """The adjusted step of several processes, with the expected gain and loss of precision.
+    """Adjust the step of several processes; return it with the gain and loss of precision.
 
-    The interval is the jackknife's (Miller, Biometrika 61, 1974): the slope is learned again without
-    each process, so the interval includes how well few processes determine the slope.
+    The interval is the jackknife's (Miller, Biometrika 61, 1974): the slope is learned again
+    without each process, so the interval includes how well few processes determine the slope.
     """
     count = steps.shape[1]
     student = t_quantile(count - 1)
@@ -222,7 +224,7 @@ def _adjust_processes(
 def _estimate(
     steps: np.ndarray, excess: np.ndarray, processes: np.ndarray, *, is_adjusted: bool
 ) -> np.ndarray:
-    """(2,) adjusted log step time and slope of some processes; the slope is 0 if not adjusted."""
+    """Return the adjusted log step time of some processes, and the slope; 0 if not adjusted."""
     chosen_steps = steps[:, processes]
     chosen_excess = excess[:, processes]
     slope = learn_slope(chosen_steps, chosen_excess).shrunk if is_adjusted else 0.0

@@ -24,7 +24,8 @@ Unit = Literal["crossed", "model", "point"]
 #: Points that an interval of a mean needs.
 MINIMUM_POINTS = 6
 
-#: Minimum number of batch sizes that count as a sample. An answer over fewer is about those measured.
+#: Minimum number of batch sizes that count as a sample. An answer over fewer is about those
+#: measured.
 _MINIMUM_BATCH_SIZES = 6
 #: Share of the largest eigenvalue below which the rows do not determine a direction.
 _SINGULAR = 1e-10
@@ -67,7 +68,8 @@ class Levels:
     def factors(self) -> tuple[np.ndarray, ...]:
         """Codes (n,) of the factors that have effects: one factor alone, or several and the points.
 
-        A factor is omitted if no two points share a level of it: its effects are those of the points.
+        A factor is omitted if no two points share a level of it: its effects are those of the
+        points.
         """
         if len(self.codes) == 1:
             return tuple(self.codes)
@@ -244,7 +246,8 @@ def crossed_share(
     If all points agree, their scatter says nothing. Then the interval is Clopper and Pearson's
     (Biometrika 26, 1934) for the effective number of points that follows from the latent numbers
     (after Korn and Graubard, Survey Methodology 24, 1998). Without latent numbers that number is
-    the number of levels of the smallest factor. Clopper and Pearson's is also the interval of points that share nothing.
+    the number of levels of the smallest factor. Clopper and Pearson's is also the interval of
+    points that share nothing.
 
     Args:
         hits: (n,) booleans.

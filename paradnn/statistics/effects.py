@@ -96,8 +96,8 @@ def combine(parts: Sequence[Component]) -> Component:
 def unit_scatter(logs: np.ndarray, cells: np.ndarray, units: np.ndarray) -> Component:
     """Return the variance of the effects of units, such as sessions, and its degrees of freedom.
 
-    The model is additive: a run has the effect of its cell and of its unit. The variance is from the
-    sum of squares of units adjusted for cells (Henderson's method 3, Biometrics 9, 1953). It
+    The model is additive: a run has the effect of its cell and of its unit. The variance is from
+    the sum of squares of units adjusted for cells (Henderson's method 3, Biometrics 9, 1953). It
     contains the scatter of the runs themselves, so it is an upper estimate.
 
     Args:

@@ -228,7 +228,7 @@ class _RobustCenter:
 
 
 def _robust_center(values: Sequence[float]) -> _RobustCenter:
-    """Estimate location by Huber's M-estimator with the scale held at the median absolute deviation.
+    """Estimate location by Huber's M-estimator with the median absolute deviation as scale.
 
     If more than half of the values are equal, the scale is 0 and no value is clipped. Source:
     Huber, Robust Estimation of a Location Parameter, Annals of Mathematical Statistics 35, 1964.
@@ -277,7 +277,8 @@ def estimate(logs: Sequence[float], misses: float = 0.05, *, last: bool = False)
        (n r + 7) / (n - 8), at the last look (n r + 5) / (n - 6), less for n under 20, and at most
        1 - 1.5 / n.
 
-    The constants come from simulation (`python -m benchmarks.compare_verdicts`, docs/validation/comparisons.md).
+    The constants come from simulation (`python -m benchmarks.compare_verdicts`,
+    docs/validation/comparisons.md).
 
     Args:
         logs: logarithm of the ratio of speeds, one per round, in order; at least `FEWEST`.

@@ -23,8 +23,8 @@ BY_CHANCE = 0.01
 #: A longer pause ends a session.
 _LONGEST_PAUSE = "30min"
 _DAY_NANOSECONDS = 24 * 3600 * 10**9
-#: Part of a day. Sides that are at least so far apart on the clock, each being closer within itself,
-#: differ by the time of day.
+#: Part of a day. Sides that are at least so far apart on the clock, each being closer within
+#: itself, differ by the time of day.
 _TIME_OF_DAY_GAP = 1 / 8
 #: p of chance, over all places, below which a step of the machine's speed is accepted.
 _STEP_P = 0.01

@@ -139,12 +139,10 @@ def fit_transfers(
         InsufficientData: If there are fewer than four distinct sizes.
     """
     runs = pd.DataFrame({"size": np.asarray(sizes, float), "us": np.asarray(times, float)})
-    # Runs without a label share one session.
-    runs["session"] = (
-        ""
-        if sessions is None
-        else pd.Series(np.asarray(sessions, dtype=object)).fillna("").astype(str)
-    )
+    runs["session"] = ""
+    if sessions is not None:
+        labels = pd.Series(np.asarray(sessions, dtype=object))
+        runs["session"] = labels.fillna("").astype(str)
     runs = runs.assign(log=np.log(runs["us"])).sort_values("size", kind="stable")
     all_x = runs["size"].to_numpy()
     all_y = runs["us"].to_numpy()

@@ -1,8 +1,8 @@
 """Shares of a metric's variance that hyperparameters explain, with intervals.
 
-The share of a hyperparameter is its Shapley value: the increase of R2 that its terms bring, averaged
-over all orders in which hyperparameters can enter the regression (Lindeman, Merenda and Gold,
-Introduction to Bivariate and Multivariate Analysis, 1980; Owen, SIAM/ASA J. Uncertainty
+The share of a hyperparameter is its Shapley value: the increase of R2 that its terms bring,
+averaged over all orders in which hyperparameters can enter the regression (Lindeman, Merenda and
+Gold, Introduction to Bivariate and Multivariate Analysis, 1980; Owen, SIAM/ASA J. Uncertainty
 Quantification 2, 2014). Shares add up to R2 of the whole regression, also if hyperparameters are
 correlated. Product terms of two hyperparameters count as soon as both have entered. On a complete
 grid the share of a hyperparameter is then its first-order Sobol index plus half of those of its
@@ -48,9 +48,10 @@ def variance_shares(
 ) -> Mapping[str, Share]:
     """Return the share of variance of each hyperparameter.
 
-    Intervals of the roots are Student's t with jackknife variances (Tukey 1958). If points share levels, such as
-    models and batch sizes, whole levels are deleted, and the variances of the factors are combined
-    as by Cameron, Gelbach and Miller (J. Business and Economic Statistics 29, 2011).
+    Intervals of the roots are Student's t with jackknife variances (Tukey 1958). If points share
+    levels, such as models and batch sizes, whole levels are deleted, and the variances of the
+    factors are combined as by Cameron, Gelbach and Miller (J. Business and Economic Statistics 29,
+    2011).
 
     Args:
         columns: (n, k) terms of the regression.

@@ -247,8 +247,8 @@ class ResumePolicy:
 
 
 #: `protocol_id` of published measurements: a hash of the known facts about their protocol. The
-#: paper gives the "best logged rate". DeepBench gives the "mean of many calls after one". Vidur gives the
-#: "median of the kernels of three repetitions".
+#: paper gives the "best logged rate". DeepBench gives the "mean of many calls after one". Vidur
+#: gives the "median of the kernels of three repetitions".
 PUBLISHED = "b5307f819546707b"
 DEEPBENCH = "6a1314096f27918a"
 VIDUR = "ee900f105392ae85"

@@ -384,7 +384,7 @@ def test_an_interval_that_decides_the_number_of_processes_keeps_its_coverage(
     for _ in range(600):
         drawn = [[value] for value in np.exp(random.normal(0, 0.01, 30)).tolist()]
         count = next((n for n in range(first, 31) if narrow_enough(drawn[:n], goal)), 30)
-        held += holds(summarize(drawn[:count], looked=True), 1.0)
+        held += holds(summarize(drawn[:count], stopped_by_interval=True), 1.0)
     assert 0.91 < held / 600 < 0.99
 
 

@@ -163,7 +163,7 @@ def _drawn_array(shape: tuple[int, ...], dtype: Any, label: str) -> ArraySpec:
 
 
 def _check_output(entry: Any, label: str) -> None:
-    """Raise UnavailableError if an output is not a numeric tensor, since only those can be compared."""
+    """Raise UnavailableError if an output cannot be compared, because it is not a numeric tensor."""
     import onnx
 
     kind = entry.type.WhichOneof("value")

@@ -479,8 +479,9 @@ def operation_cost(
 ) -> Cost:
     """The cost of an operation of ONNX or OpenVINO by its name and shapes.
 
-    Engines that change the layout of weights no longer list them among the inputs. A matrix product needs none for its FLOPs. A convolution takes them from `details`, and has
-    unknown FLOPs without them.
+    Engines that change the layout of weights no longer list them among the inputs. A matrix product
+    needs none for its FLOPs. A convolution takes them from `details`, and has unknown FLOPs without
+    them.
     """
     category = categorize("onnx", kind)
     details = details or OperationDetails()

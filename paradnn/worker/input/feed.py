@@ -83,7 +83,8 @@ class Feed:
         self.waited = 0.0
         self.threads = data["threads"] or _available_cores()
         seed = point["seed"]
-        # If a target is not a label (boxes on anchors), all targets are synthetic and stay the same.
+        # If a target is not a label (boxes on anchors), all targets are synthetic and stay the
+        # same.
         target_types = [(spec.dtype, spec.shape) for spec in workload.targets]
         is_labeled = target_types == [("int32", ())]
         fixed_targets = []

@@ -1,8 +1,9 @@
 """The processes of a point whose step is messages, on this host and on others.
 
-Over tcp, grpc and shared memory, one process decides when a step begins, and the other only answers.
-With parameter servers, all workers begin at the same time, and the servers answer. With a framework's
-transport, all processes make the same step at the same time, and the step ends when all have. Before anything is timed, the result of an all-reduce or a broadcast is checked.
+Over tcp, grpc and shared memory, one process decides when a step begins, and the other only
+answers. With parameter servers, all workers begin at the same time, and the servers answer. With a
+framework's transport, all processes make the same step at the same time, and the step ends when all
+have. Before anything is timed, the result of an all-reduce or a broadcast is checked.
 """
 
 import contextlib

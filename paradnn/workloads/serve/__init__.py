@@ -1,7 +1,7 @@
 """Inference under load (`scenario=...`): the scenarios of MLPerf Inference.
 
-See docs/how-to/serving.md.
-Definitions and defaults are those of mlperf.conf and test_settings.h of LoadGen 6.0.
+See docs/how-to/serving.md. Definitions and defaults are those of mlperf.conf and test_settings.h of
+LoadGen 6.0.
 """
 
 from __future__ import annotations
@@ -228,7 +228,7 @@ class Scenario(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
         return ResultText("load", [limit, *clauses], verdict=verdict_text)
 
     def forecast_phases(self, points: Any, step: Any, known: Mapping[str, Any]) -> dict[str, Any]:
-        """Both minimums of the load take their time; the load replaces the single steps."""
+        """A load takes at least its minimum seconds and queries, and replaces the single steps."""
         import numpy as np
 
         is_own = (points.text("scenario") == self.name)[:, None]
@@ -371,7 +371,7 @@ class Server(Scenario):
         return ScheduledRuns(vars(self), service, until, meter).load()
 
     def for_process(self, replicate: int, process: int) -> Server:
-        """Each process has its own arrivals; with the same ones, all would share their luck."""
+        """Give each process its own arrivals, since equal ones would bias all processes alike."""
         return replace(self, seed=process_seed(self.seed, replicate, process))
 
     def name_parts(self, point: Point) -> list[str]:
