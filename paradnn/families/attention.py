@@ -313,6 +313,7 @@ class Transformer(DividedHeads):
             Attention,
             Positions,
             TiedEmbedding,
+            dropout,
             feed_forward_network,
         )
 
@@ -322,10 +323,7 @@ class Transformer(DividedHeads):
         table = TiedEmbedding(self.vocab_size, width, deviation=1 / scale, scale=scale)
         positions = Positions(learned=False)
 
-        def drop(x: Any) -> Any:
-            if self.dropout:
-                return layers.Dropout(self.dropout)(x)
-            return x
+        drop = functools.partial(dropout, rate=self.dropout)
 
         def add(x: Any, change: Any) -> Any:
             return layers.LayerNormalization(epsilon=1e-6)(x + drop(change))

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from paradnn.core.layers import Layer, dense, embedding
 from paradnn.core.schema import option
@@ -89,6 +89,7 @@ class Bert(DividedHeads):
             Positions,
             TiedEmbedding,
             dense_layer,
+            dropout,
             feed_forward_network,
         )
 
@@ -98,11 +99,7 @@ class Bert(DividedHeads):
         positions = Positions(learned=True, deviation=INITIAL_DEVIATION)
         segment_table = layers.Embedding(_SEGMENTS, width, embeddings_initializer=normal)
         normalize = functools.partial(layers.LayerNormalization, epsilon=1e-12)
-
-        def drop(x: Any) -> Any:
-            if self.dropout:
-                return layers.Dropout(self.dropout)(x)
-            return x
+        drop = functools.partial(dropout, rate=self.dropout)
 
         tokens = keras.Input((self.sequence_length,), dtype="int32")
         segments = keras.Input((self.sequence_length,), dtype="int32")

@@ -235,6 +235,13 @@ def feed_forward_network(
     return lambda x: last(first(x))
 
 
+def dropout(x: Any, rate: float) -> Any:
+    """Apply a layer of dropout; with a rate of 0 there is none."""
+    if rate:
+        return layers.Dropout(rate)(x)
+    return x
+
+
 def dense_layer(
     units: int, deviation: float | None, *, use_bias: bool = True, activation: Any = None
 ) -> layers.Layer:
