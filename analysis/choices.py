@@ -27,24 +27,33 @@ from paradnn.statistics.sessions import FEWEST_SESSIONS, assign_sessions
 _OPEN_FACTOR = 100.0
 #: Columns that identify a platform.
 PLATFORM = ("device", "environment_id", "framework.name", "software.name")
-_WORK = ("family", "mode", "task", "scenario", "model.", "generate.", "data.", "learn.metric")
+_WORK_COLUMNS = (
+    "family",
+    "mode",
+    "task",
+    "scenario",
+    "model.",
+    "generate.",
+    "data.",
+    "learn.metric",
+)
 _LEARN = "learn"
 _CLOSED = "closed"
-_LEARNT = ("data.", "learn.metric")
-_TELLING = ("model.", "generate.", *_LEARNT)
+_LEARNING_COLUMNS = ("data.", "learn.metric")
+_DISTINGUISHING_COLUMNS = ("model.", "generate.", *_LEARNING_COLUMNS)
 #: Configuration columns: whole names, and prefixes of groups of keys.
 _KEYS = ("family", *CONFIGURATION_COLUMNS)
 _GROUPS = (*CONFIGURATION_PREFIXES, *PLATFORM_PREFIXES)
 #: Configuration columns that do not belong to a choice: they state how it is measured, or repeat
 #: what another key states.
-_ASIDE = (
+_EXCLUDED_COLUMNS = (
     PRICE,
     "platform.index",
     "model.name",
     "server.batch",
     *(f"software.{name}" for name in ("python", "requirements", "python_version")),
 )
-_ASKED = re.compile(
+_REQUESTED_LENGTHS = re.compile(
     r"(server|single_stream|multi_stream|offline)\.(min_\w+|seed|confidence|precision)|learn\.epochs"
 )
 
@@ -91,7 +100,7 @@ def tasks(frame: pd.DataFrame) -> list[Task]:
         learns = learns | frame["best_accuracy"].notna()
     found = []
     for learning, rows in frame.groupby(learns.to_numpy(dtype=bool)):
-        work = _LEARNT if learning else _WORK
+        work = _LEARNING_COLUMNS if learning else _WORK_COLUMNS
         keys = [name for name in _configured(rows) if name.startswith(work)]
         for values, part in rows.groupby(keys, dropna=False, sort=True) if keys else [((), rows)]:
             known = dict(zip(keys, values, strict=True))
@@ -103,14 +112,14 @@ def tasks(frame: pd.DataFrame) -> list[Task]:
             varies = [
                 name for name in dict.fromkeys(varies) if part[name].nunique(dropna=False) > 1
             ]
-            found.append(Task(*_named(known, learning=bool(learning)), part, tuple(varies)))
+            found.append(Task(*_name_task(known, learning=bool(learning)), part, tuple(varies)))
     found = _rename_equal(found, _with_model)
-    telling = [
+    distinguishing = [
         name
         for name in _configured(frame)
-        if name.startswith(_TELLING) and frame[name].nunique(False) > 1
+        if name.startswith(_DISTINGUISHING_COLUMNS) and frame[name].nunique(False) > 1
     ]
-    return _rename_equal(found, lambda task: _told_apart(task, telling))
+    return _rename_equal(found, lambda task: _with_settings(task, distinguishing))
 
 
 def _rename_equal(tasks: Sequence[Task], rename: Callable[[Task], Task]) -> list[Task]:
@@ -128,15 +137,15 @@ def _with_model(task: Task) -> Task:
     return replace(task, name=f"{name}{task.name.removeprefix(family)}")
 
 
-def _told_apart(task: Task, telling: Sequence[str]) -> Task:
+def _with_settings(task: Task, distinguishing: Sequence[str]) -> Task:
     first = task.rows.iloc[0]
-    words = [f"{_word(name)}={first[name]}" for name in telling if pd.notna(first[name])]
+    words = [f"{_word(name)}={first[name]}" for name in distinguishing if pd.notna(first[name])]
     if task.work.name == _LEARN or not words:
         return task
     return replace(task, name=f"{task.name} ({', '.join(words)})")
 
 
-def _named(known: Mapping[str, object], *, learning: bool) -> tuple[str, Workload]:
+def _name_task(known: Mapping[str, object], *, learning: bool) -> tuple[str, Workload]:
     """Return the name of a task and its kind of workload.
 
     Args:
@@ -149,20 +158,22 @@ def _named(known: Mapping[str, object], *, learning: bool) -> tuple[str, Workloa
         )
     scenario = known.get("scenario")
     mode = known.get("mode")
+    name = str(known.get("family"))
+    if isinstance(mode, str):
+        name += f" {mode}"
     if isinstance(scenario, str) and scenario != _CLOSED:
-        suffix = f", {scenario}"
-    else:
-        suffix = ""
-    return (
-        f"{known.get('family')}{f' {mode}' if isinstance(mode, str) else ''}{suffix}",
-        requested_workload({"scenario": scenario, "mode": mode}),
-    )
+        name += f", {scenario}"
+    return name, requested_workload({"scenario": scenario, "mode": mode})
 
 
 def _configured(rows: pd.DataFrame) -> list[str]:
     """List the columns with values that belong to a choice or to its task."""
     named = [name for name in map(str, rows.columns) if name in _KEYS or name.startswith(_GROUPS)]
-    held = [name for name in named if name not in _ASIDE and not _ASKED.fullmatch(name)]
+    held = [
+        name
+        for name in named
+        if name not in _EXCLUDED_COLUMNS and not _REQUESTED_LENGTHS.fullmatch(name)
+    ]
     return [name for name in held if rows[name].notna().any()]
 
 

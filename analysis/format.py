@@ -7,7 +7,7 @@ _PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3
 #: Parts of the names of metrics that are shares.
 _SHARE_NAMES = ("utilization", "fraction", "share", "_cv")
 #: Ends of intervals beyond this size are unknown.
-_UNKNOWN = 1e6
+_MAX_KNOWN_END = 1e6
 
 
 def is_share(metric: str, unit: str, values: Iterable[float] = ()) -> bool:
@@ -120,13 +120,13 @@ def format_percent_interval(estimate: tuple[float, float, float]) -> str:
     """
     value, low, high = estimate
     text = format_number(value, share=True, digits=3)
-    if not any(abs(end) < _UNKNOWN for end in (low, high)):
+    if not any(abs(end) < _MAX_KNOWN_END for end in (low, high)):
         return f"{text} (no interval)"
     return f"{text} ({_format_end(low)} to {_format_end(high)})"
 
 
 def _format_end(end: float) -> str:
-    if abs(end) < _UNKNOWN:
+    if abs(end) < _MAX_KNOWN_END:
         return format_number(end, share=True, digits=3)
     return "unknown"
 

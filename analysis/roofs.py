@@ -55,7 +55,7 @@ _NUMBERS = (
     "step_time_low_ms",
     "step_time_high_ms",
 )
-_PLACE = ["device", "precision", "family"]
+_ROOF_COLUMNS = ["device", "precision", "family"]
 
 
 @dataclass(frozen=True)
@@ -302,17 +302,17 @@ def group_columns(points: pd.DataFrame) -> list[str]:
     varying = [
         name
         for name in OPERATION_SETTINGS
-        if name in points and name not in _PLACE and points[name].nunique(dropna=False) > 1
+        if name in points and name not in _ROOF_COLUMNS and points[name].nunique(dropna=False) > 1
     ]
-    return [*_PLACE, *varying]
+    return [*_ROOF_COLUMNS, *varying]
 
 
 def _with_keys(frame: pd.DataFrame) -> pd.DataFrame:
     """Add the columns that place a run if they are missing, with NaN or "device not recorded"."""
-    rows = frame.reindex(columns=list(dict.fromkeys([*frame, *_NUMBERS, *_PLACE])))
+    rows = frame.reindex(columns=list(dict.fromkeys([*frame, *_NUMBERS, *_ROOF_COLUMNS])))
     places = {
         name: rows[name].astype("object").where(rows[name].notna(), not_recorded(name))
-        for name in _PLACE
+        for name in _ROOF_COLUMNS
     }
     return rows.astype(dict.fromkeys(_NUMBERS, "float64")).assign(**places)
 
@@ -334,7 +334,7 @@ def _place(rows: pd.DataFrame, sheets: Sheets) -> tuple[pd.DataFrame, pd.Series]
     rate_high = rate * rows["step_time_ms"] / rows["step_time_low_ms"]
     has_several_captures = rows["trace_captures"] > 1
     lowest_traced = rows["trace_flops_utilization_lowest"] * specified
-    columns = ["run_id", *_PLACE, *_descriptive_columns(rows)]
+    columns = ["run_id", *_ROOF_COLUMNS, *_descriptive_columns(rows)]
     points = rows[columns].assign(
         arithmetic_intensity=intensity,
         traffic=np.where(is_traced, "trace", "analytic"),
@@ -366,7 +366,7 @@ def _specified_peaks(rows: pd.DataFrame, sheets: Sheets) -> np.ndarray:
 
 def _descriptive_columns(rows: pd.DataFrame) -> list[str]:
     """Return the settings that vary, the batch size, and `model.*` that vary within a family."""
-    settings = [name for name in group_columns(rows) if name not in _PLACE]
+    settings = [name for name in group_columns(rows) if name not in _ROOF_COLUMNS]
     by_family = rows.groupby("family")
     sizes = [
         name

@@ -59,7 +59,7 @@ _EFFECT_TEXTS = {
 #: Share of the degrees of freedom above which the prior dominates a variance.
 _DOMINANT = 0.5
 #: Weight of sessions above which the sides count as sharing no session.
-_APART = 0.5
+_SEPARATE_WEIGHT = 0.5
 #: Log ratio up to which workers of one machine may differ (docs/validation/verdicts.md).
 _WORKER_EFFECT = 0.1
 #: Half width of an interval above which an effect is worth a sentence.
@@ -586,7 +586,7 @@ def _describe_sessions(contrast: Contrast, evidence: Evidence) -> Iterator[str]:
         return
     points = contrast.pairs["point"].to_numpy()
     schedule = evidence.schedule.select(np.isin(evidence.schedule.point, points))
-    if schedule.session_weight <= _APART:
+    if schedule.session_weight <= _SEPARATE_WEIGHT:
         yield (
             "The sides do not share all sessions, or were measured in blocks: the interval allows "
             f"for {effect.half_width:.0%} of drift."

@@ -148,7 +148,7 @@ def _only(claims: Sequence[StatedClaim], ids: tuple[str, ...] | None) -> Sequenc
     return [known[name] for name in ids]
 
 
-_ASKED = "#dbe7d3"
+_BOUND_COLOR = "#dbe7d3"
 # Conditions that do not distinguish the checks of a claim; labels omit them.
 _COMMON = (
     "mode",
@@ -159,7 +159,7 @@ _COMMON = (
 _WRAP = 58
 _LINE = 0.17
 _ORDER = ("standardized weight", "share", "ratio")
-_LOOKS = {
+_MARKERS = {
     ClaimAnswer.SUPPORTED: ("o", 0),
     ClaimAnswer.REFUTED: ("X", 1),
     ClaimAnswer.UNDECIDED: ("D", 4),
@@ -194,10 +194,10 @@ def draw_claims(verdicts: Sequence[ClaimVerdict]) -> drawing.Figure:
         _panel(each, name, panels[name])
     handles: list[Any] = [
         drawing.handle(answer.value, marker=marker, color=drawing.COLORS[color], linestyle="-")
-        for answer, (marker, color) in _LOOKS.items()
+        for answer, (marker, color) in _MARKERS.items()
     ]
     none = [verdict.claim.id for verdict in verdicts if not verdict.measured]
-    handles.append(drawing.Patch(color=_ASKED, label="what the claim asks for"))
+    handles.append(drawing.Patch(color=_BOUND_COLOR, label="what the claim asks for"))
     drawing.legend(drawn, handles, f"No data for {', '.join(none)}." if none else "")
     return drawn
 
@@ -246,8 +246,8 @@ def _panel(axes: drawing.Axes, name: str, rows: Sequence[tuple[str, CheckFinding
     for position, (_, one) in enumerate(rows):
         start, value, end, left, right = ends[position]
         if right > left:
-            axes.barh(position, right - left, 0.84, left, color=_ASKED, linewidth=0, zorder=0)
-        marker, color = _LOOKS[one.answer]
+            axes.barh(position, right - left, 0.84, left, color=_BOUND_COLOR, linewidth=0, zorder=0)
+        marker, color = _MARKERS[one.answer]
         axes.plot((start, end), (position, position), color=drawing.COLORS[color], linewidth=1.4)
         axes.plot(value, position, marker, color=drawing.COLORS[color], markersize=6)
     drawing.names(axes.yaxis, [label for label, _ in rows], smaller=1.2)

@@ -40,7 +40,7 @@ from paradnn.statistics.decision import MARGIN, adjust_p_values, equivalent
 from paradnn.statistics.dependence import Unit
 from paradnn.statistics.verdict import Verdict
 
-_KEPT = ("a_count", "b_count", "p_adjusted", "verdict")
+_ALWAYS_SHOWN = ("a_count", "b_count", "p_adjusted", "verdict")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +125,7 @@ def compare(frame: pd.DataFrame, options: CompareOptions) -> Compared:
         ),
         sentences=_describe(compared, sides, options),
         picture=lambda: _draw(compared, sides, options.metric),
-        keep=_KEPT,
+        keep=_ALWAYS_SHOWN,
     )
 
 

@@ -63,7 +63,7 @@ ON = "on the frontier"
 UNDECIDED = "undecided"
 BEATEN = "beaten"
 #: Marker style of each standing, which overrides that of the platform.
-_LOOKS: dict[str, dict[str, object]] = {
+_MARKERS: dict[str, dict[str, object]] = {
     ON: {},
     UNDECIDED: {"markerfacecolor": "white"},
     BEATEN: {"color": _GREY, "markersize": 4, "alpha": 0.6, "zorder": 2},
@@ -232,7 +232,7 @@ def _describe_best(row: pd.Series, metric: str, expected: float, currency: str) 
 
 def _describe(one: Frontier, currency: str) -> Paragraph:
     standing = one.table["standing"]
-    counts = ", ".join(f"{int((standing == each).sum())} {each}" for each in _LOOKS)
+    counts = ", ".join(f"{int((standing == each).sum())} {each}" for each in _MARKERS)
     rows = one.table[one.table["standing"] != BEATEN]
     points = [
         f"{row['choice']}: {_quantity(row, one.x, currency)}, {_quantity(row, one.y, currency)}"
@@ -916,7 +916,7 @@ def _draw(found: Sequence[Frontier], limits: Mapping[str, float], currency: str)
     for axes, one in zip(panels, shown, strict=True):
         _panel(axes, one, platforms, limits, currency)
     size: dict[str, object] = {"marker": "o", "markersize": 7, "color": "black"}
-    handles = [drawing.handle(standing, **(size | look)) for standing, look in _LOOKS.items()]
+    handles = [drawing.handle(standing, **(size | look)) for standing, look in _MARKERS.items()]
     if any(name in (one.x, one.y) for one in shown for name in limits):
         handles.append(drawing.handle("limit", color=_LIMIT, linewidth=1, linestyle="--"))
     drawing.legend(
@@ -945,7 +945,7 @@ def _panel(
             f"{axis}_ends": (row[f"{name}_low"], row[f"{name}_high"])
             for axis, name in (("x", x), ("y", y))
         }
-        drawing.marks(axes, row[x], row[y], **ends, **(look | _LOOKS[row["standing"]]))
+        drawing.marks(axes, row[x], row[y], **ends, **(look | _MARKERS[row["standing"]]))
     best = one.table[one.table["efficient"]].sort_values(x)
     axes.step(
         best[x],

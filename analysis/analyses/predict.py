@@ -52,7 +52,7 @@ _MOST_POINTS = 50_000
 #: The outcome of a point that the memory frontier excludes.
 EXCLUDED = "oom_predicted"
 #: Minimum number of measured points for a prediction.
-_LEAST = 5
+_MIN_POINTS = 5
 #: Metrics that follow from the step time -> the column with the work of a step (examples or FLOP).
 #: It is empty for the time itself.
 PREDICTABLE = {
@@ -380,7 +380,7 @@ def complete(
 
     Raises:
         ConfigError: If the metric does not follow from the step time.
-        InsufficientData: If no group has `_LEAST` measured points and a space of three points or more.
+        InsufficientData: If no group has `_MIN_POINTS` measured points and a space of three points or more.
         SchemaError: If the runs of a group are heterogeneous.
     """
     if not is_ok(frame).any():  # every group then reports that nothing was measured
@@ -425,7 +425,7 @@ def is_sparse(frame: pd.DataFrame) -> bool:
     for group in family_groups(frame):
         with contextlib.suppress(ParadnnError):
             space = space_of(group)
-            if space.measured >= _LEAST and len(space.others) >= _SPARSE * space.total:
+            if space.measured >= _MIN_POINTS and len(space.others) >= _SPARSE * space.total:
                 return True
     return False
 
@@ -442,8 +442,10 @@ def _space(group: FamilyGroup, metric: str, *, pool: bool) -> Space:
             f"the space is {space.total} points, there is nothing between them to predict"
         )
     points = ok["point_id"].nunique()
-    if points < _LEAST:
-        raise InsufficientData(f"{counted(points, 'measured point')}, a prediction takes {_LEAST}")
+    if points < _MIN_POINTS:
+        raise InsufficientData(
+            f"{counted(points, 'measured point')}, a prediction takes {_MIN_POINTS}"
+        )
     return space
 
 

@@ -54,9 +54,9 @@ _TRANSPORTS = {
 }
 _RATIO = ("speedup", "speedup_low", "speedup_high", "efficiency", "fraction", "interval_source")
 #: Columns that are shown in this order, even if all pairs agree.
-_SHOWN = ["devices", "one", "many", *_RATIO]
+_FIXED_COLUMNS = ["devices", "one", "many", *_RATIO]
 #: Columns that are not shown among the varying settings of the pairs.
-_HIDDEN = {"family", *RESULT_COLUMNS, *_SHOWN}
+_NOT_SETTINGS = {"family", *RESULT_COLUMNS, *_FIXED_COLUMNS}
 #: Family and number of devices -> its comparison with one device.
 _Contrasts = dict[tuple[str, int], Contrast]
 _LINE = "#555555"
@@ -157,10 +157,10 @@ def scaling(frame: pd.DataFrame, options: ScalingOptions) -> Result:
     others = [
         name
         for name in found.pairs
-        if name not in (*_HIDDEN, *_EXCHANGE) and found.pairs[name].nunique(dropna=False) > 1
+        if name not in (*_NOT_SETTINGS, *_EXCHANGE) and found.pairs[name].nunique(dropna=False) > 1
     ]
     return Result(
-        numbers=pairs[["family", *others, *_SHOWN, *exchange]],
+        numbers=pairs[["family", *others, *_FIXED_COLUMNS, *exchange]],
         answer=_answer(found, options.by.rpartition(".")[2]),
         sentences=[*_sentences(found, options.by), *_exchange_sentences(pairs)],
         picture=lambda: draw_scaling(found, options),
@@ -516,7 +516,7 @@ def _family(name: str, pairs: pd.DataFrame, contrasts: _Contrasts, *, weak: bool
         contrasts: The comparison of each family and count with one device.
         weak: Whether the law is Gustafson's.
     """
-    others = (*RESULT_COLUMNS, *_SHOWN, *_EXCHANGE)
+    others = (*RESULT_COLUMNS, *_FIXED_COLUMNS, *_EXCHANGE)
     keys = [column for column in pairs if column not in others]
     point = pairs.groupby(keys, dropna=False, sort=False).ngroup().to_numpy()
     count = pairs["devices"].to_numpy(dtype="float64")

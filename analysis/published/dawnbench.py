@@ -31,7 +31,7 @@ from paradnn.store.runs import PUBLISHED
 _PUBLISHED_MS = 1_502_668_800_000
 #: Upper bound of every number in a series; epochs and hours of all entries are below it.
 _MAX_VALUE = 1e9
-_ABOUT = (
+_DESCRIPTION = (
     "DAWNBench's training entries for {} (github.com/stanford-futuredata/dawn-bench-entries); "
     "see docs/how-to/learning.md."
 )
@@ -78,7 +78,7 @@ def read_dawnbench(folder: Path) -> ImportedFolder:
                 damaged.append(f"{path.name}: {describe_error(error)}")
         if runs:
             title = f"published, DAWNBench {name}"
-            publications.append(Publication(title, _ABOUT.format(name), _PUBLISHED_MS, runs))
+            publications.append(Publication(title, _DESCRIPTION.format(name), _PUBLISHED_MS, runs))
     if not publications:
         problem = "holds no series of DAWNBench" if folder.is_dir() else "is not a folder"
         raise DataError(

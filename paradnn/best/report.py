@@ -30,7 +30,7 @@ _ROWS = 20
 #: Rivals that a sentence names.
 _NAMED = 3
 #: Columns that a narrow terminal omits, in this order.
-_SPARE = ("processes", "p99", "epoch", "step time", "memory")
+_DROPPED_COLUMNS = ("processes", "p99", "epoch", "step time", "memory")
 
 
 @dataclass(frozen=True)
@@ -401,7 +401,7 @@ def print_answer(answer: RaceAnswer, closing: Sequence[str], *, is_quiet: bool) 
             for position, heading in enumerate(headings)
         ]
         console.print()
-        console.print(fitting_table(console, columns, rows, _SPARE))
+        console.print(fitting_table(console, columns, rows, _DROPPED_COLUMNS))
         hidden = answer.measured_candidates - len(rows)
         if hidden > 0:
             console.print(f"and {counted(hidden, 'slower candidate')}; --json lists all")

@@ -31,7 +31,7 @@ _SOURCE_FOLDERS = ("", "src", "lib", "python")
 _PROJECT_FILES = ("pyproject.toml", "setup.py", "setup.cfg", "package.json")
 #: Files whose content belongs to the system or to one process.
 _SYSTEM = ("/proc/", "/sys/", "/dev/", "/run/", "/etc/")
-_SHOWN = 3
+_MAX_NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ def _changed_after(path: Path, moment: float) -> bool:
 
 def _listed(paths: Sequence[Path]) -> str:
     """The first few of some paths."""
-    shown = ", ".join(map(str, sorted(paths)[:_SHOWN]))
-    if len(paths) > _SHOWN:
-        return f"{shown} and {len(paths) - _SHOWN} more"
+    shown = ", ".join(map(str, sorted(paths)[:_MAX_NAMED]))
+    if len(paths) > _MAX_NAMED:
+        return f"{shown} and {len(paths) - _MAX_NAMED} more"
     return shown

@@ -45,7 +45,7 @@ FIRST_VERDICT = 2 * WINDOW
 #: record.
 _BETWEEN = "between"
 #: Phases that do not count toward a point's time limit.
-_OUTSIDE = ("schedule", "record", _BETWEEN)
+_UNLIMITED_PHASES = ("schedule", "record", _BETWEEN)
 #: Phases that follow from the step time alone.
 _ARITHMETIC = (
     "warmup",
@@ -130,7 +130,7 @@ def point_times(runs: RunHistory, points: Table, draws: int, steps: Prediction) 
     _add_steps(phases, step, points, _extra_blocks(runs, step.shape, random))
     limit = points.number("measure.timeout")[:, None]
     # `sum` adds the phases one at a time: with thousands of points, each takes ten megabytes.
-    inside = sum(values for name, values in phases.items() if name not in _OUTSIDE)
+    inside = sum(values for name, values in phases.items() if name not in _UNLIMITED_PHASES)
     # If only the profile would exceed the limit, the profile is skipped and the point succeeds.
     timed_out = np.asarray(inside - phases.get("profile", 0.0) > limit)
     # A point that times out has no further processes.
@@ -138,13 +138,13 @@ def point_times(runs: RunHistory, points: Table, draws: int, steps: Prediction) 
     again = sum(
         values
         for name, values in phases.items()
-        if name in PHASES_PER_PROCESS and name not in _OUTSIDE
+        if name in PHASES_PER_PROCESS and name not in _UNLIMITED_PHASES
     )
     phases = {
         name: values * (1 + further) if name in PHASES_PER_PROCESS else values
         for name, values in phases.items()
     }
-    outside = sum(phases[name] for name in _OUTSIDE)
+    outside = sum(phases[name] for name in _UNLIMITED_PHASES)
     return PointTimes(
         step, phases, np.asarray(outside + np.minimum(inside, limit) + further * again), timed_out
     )

@@ -30,7 +30,7 @@ from paradnn.store.runs import Finished, ResumePolicy, outcome_of
 
 #: FLOP/s and B/s of a device without specification or measurement: of one core of a CPU, or of
 #: another device.
-_UNKNOWN = {"cpu": (5e10, 1e10), "gpu": (1e13, 5e11), "tpu": (5e13, 6e11)}
+_TYPICAL_PEAKS = {"cpu": (5e10, 1e10), "gpu": (1e13, 5e11), "tpu": (5e13, 6e11)}
 
 
 @dataclass(frozen=True)
@@ -210,7 +210,7 @@ def rates_of(status: SweepStatus) -> Rates:
     @functools.cache
     def rates(device: str, framework: str, precision: str) -> tuple[float, float, float]:
         kind, cores = kinds.get(device, ("cpu", 1))
-        flops, traffic = (rate * (cores if kind == "cpu" else 1) for rate in _UNKNOWN[kind])
+        flops, traffic = (rate * (cores if kind == "cpu" else 1) for rate in _TYPICAL_PEAKS[kind])
         hardware = find_hardware(device)
         if hardware:
             flops = (

@@ -43,7 +43,7 @@ _TIMEOUT = 600.0
 PROCESSES = 3
 MOST_PROCESSES = 6
 QUIET = 2
-_LOOK = 1.0  # mean seconds between two checks while another driver measures the ceilings
+_CHECK_SECONDS = 1.0  # mean seconds between two checks while another driver measures the ceilings
 #: Tolerated relative difference between two sound measurements of one quantity. A larger difference
 #: has a cause, such as a busy machine.
 _MARGIN = 0.05
@@ -274,7 +274,7 @@ class CeilingsKeeper:
                 return None
             # Two drivers that claim at the same moment both withdraw. The random wait keeps them
             # from claiming at the same moment again.
-            time.sleep(random.uniform(0.5, 1.5) * _LOOK)
+            time.sleep(random.uniform(0.5, 1.5) * _CHECK_SECONDS)
         if isinstance(claim, Finished):
             metrics, stored = self._tracker.fetch(claim.run_id)
             return replace(

@@ -27,7 +27,7 @@ _ROWS = 60  # longer sweeps end with counts instead of one row per point
 _LEADING_OPERATIONS = 4  # kinds of operations that a profile line names
 _LONG_COMPILE = 3.0  # seconds of compilation above which it gets a line
 #: Columns that a narrow terminal drops, in this order.
-_SPARE = ("FLOP/s", "memory", "steady", "± 95%")
+_DROPPED_COLUMNS = ("FLOP/s", "memory", "steady", "± 95%")
 
 
 class Reporter:
@@ -383,7 +383,7 @@ def _print_points(console: Console, rows: Sequence[RecordedPoint]) -> None:
     if cells:
         headings = (speed_heading, "± 95%", "FLOP/s", "memory", "steady")
         numbers = [Column(heading, justify="right", no_wrap=True) for heading in headings]
-        console.print(fitting_table(console, [Column("point"), *numbers], cells, _SPARE))
+        console.print(fitting_table(console, [Column("point"), *numbers], cells, _DROPPED_COLUMNS))
     for row in rows:
         if row.outcome != "ok":
             text = Text.assemble(f"{row.name}: ", (row.outcome, _COLORS.get(row.outcome, "red")))

@@ -22,7 +22,7 @@ from paradnn.core.scratch import Scratch
 from paradnn.session.run_records import RunRecords
 
 HasEnded = Callable[[], bool]  # whether a side's process has ended, with any outcome
-_LOOK = 0.2  # seconds between two checks for a premature end of a side
+_CHECK_SECONDS = 0.2  # seconds between two checks for a premature end of a side
 
 
 def takes_turns(point: Point) -> bool:
@@ -113,7 +113,7 @@ class BlockTurns(contextlib.ExitStack):
         for side, door in enumerate(self._doors):
             door.bind(self.path(side))
             door.listen(1)
-            door.settimeout(_LOOK)
+            door.settimeout(_CHECK_SECONDS)
         return self
 
     def path(self, side: int) -> str:

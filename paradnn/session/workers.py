@@ -117,7 +117,7 @@ class WorkerKey:
         }
 
 
-_LOOK = 0.1  # seconds between two checks of the child's memory
+_CHECK_SECONDS = 0.1  # seconds between two checks of the child's memory
 _GRACE = 10.0  # seconds in which a killed child or worker must exit
 _START_TIMEOUT = 300.0  # seconds in which the framework must be imported
 #: Signals with which schedulers end a job, and seconds in which all its processes receive them.
@@ -406,7 +406,7 @@ class Worker:
             MessageError: If a message violates the protocol or answers another request.
         """
         while True:
-            for event in self._events(_LOOK):
+            for event in self._events(_CHECK_SECONDS):
                 self._require_valid(event)
                 if isinstance(event, messages.Exited):
                     watch.peak = max(watch.peak, event.max_resident_bytes)

@@ -21,7 +21,7 @@ from paradnn.core.errors import ConfigError, DataError
 PACKED = "files.json"  # name of the file that contains packed files
 _LISTS = ("stack.txt",)  # text files that programs read too
 _LONGEST_NAME = 240  # bytes per part of a name; most file systems allow 255
-_SHOWN = 80
+_MAX_NAME_LENGTH = 80
 
 
 def inside(folder: Path, name: str) -> Path:
@@ -40,12 +40,14 @@ def inside(folder: Path, name: str) -> Path:
     unfit = any(part in ("", ".", "..") or not part.isprintable() or "\\" in part for part in parts)
     if unfit or any(len(part.encode(errors="replace")) > _LONGEST_NAME for part in parts):
         raise DataError(
-            f"{name[:_SHOWN]!r} is not a file name inside {folder}; do not trust where it came from"
+            f"{name[:_MAX_NAME_LENGTH]!r} is not a file name inside {folder}; do not trust where it came from"
         )
     for part in parts:
         path = path / part
         if path.is_symlink():
-            raise DataError(f"{name[:_SHOWN]!r} is a link inside {folder}, which is not followed")
+            raise DataError(
+                f"{name[:_MAX_NAME_LENGTH]!r} is a link inside {folder}, which is not followed"
+            )
     return path
 
 

@@ -123,7 +123,7 @@ COSTS = (
         "cost_of_learning", "the same for learning_seconds", ("learning_seconds",), learning=True
     ),
 )
-_OTHERS = (
+_COMMON_METRICS = (
     Metric(
         "speed_ratio",
         "1",
@@ -246,7 +246,7 @@ _DECLARED = (
         for work in WORKLOADS.values()
         for entry in work.role(ResultDescription).declared_metrics
     ),
-    *_OTHERS,
+    *_COMMON_METRICS,
 )
 #: Prefix -> entry of metrics whose names end in a parameter, such as `op_share.MatMul`. METRICS has
 #: all others by name.

@@ -73,7 +73,7 @@ _JOIN_SECONDS = 30.0
 _NOTE = "mlflow.note.content"
 _SOURCE = {"mlflow.source.name": "paradnn.train", "mlflow.source.type": "LOCAL"}
 #: MLflow shows one line of it.
-_ABOUT = (
+_EXPERIMENT_DESCRIPTION = (
     "One run per measured point, nested under its sweep. The tag `outcome` says how it ended; "
     "docs/reference/metrics.md explains the metrics."
 )
@@ -138,7 +138,7 @@ class MlflowStore(RunIndex):
             # This kind makes the UI show runs and their descriptions instead of traces.
             about = {
                 "mlflow.experimentKind": "custom_model_development",
-                _NOTE: _ABOUT,
+                _NOTE: _EXPERIMENT_DESCRIPTION,
                 **view_tags(),
             }
             self._client, known = client, _ = open_experiment(self._address, experiment, about)

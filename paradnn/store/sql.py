@@ -64,9 +64,9 @@ _POINTS = {"kind": ("point",)}  # tags of the runs that analyses read
 _CHUNK = 20_000  # rows per fetch
 _LOCK_TIMEOUT = 60  # seconds to wait for a writer of a SQLite database
 _PIPE = 1 << 20  # bytes that a scanning process may write ahead of this process
-_MANY = 5_000  # number of runs above which separate processes read an SQLite file
+_SCAN_RUNS = 5_000  # number of runs above which separate processes read an SQLite file
 _SHARES = 4  # most scanning processes
-_FEW = 500  # up to this number, runs are looked up by id
+_LOOKUP_RUNS = 500  # up to this number, runs are looked up by id
 _SCAN_SHARE = 0.25  # above this share of all runs, reading whole tables beats looking runs up
 
 
@@ -247,7 +247,7 @@ class SqlReader:
             records = Records(runs)
             statements = [*self._statements(query, runs, lookup)]
             scans_tables = (
-                lookup is None and len(runs) > _MANY and connection.dialect.name == "sqlite"
+                lookup is None and len(runs) > _SCAN_RUNS and connection.dialect.name == "sqlite"
             )
             with ExitStack() as scan:
                 scanned_parts = None
@@ -382,7 +382,7 @@ class SqlReader:
         else:
             newest = chosen.order_by(_RUNS.c.start_time.desc()).limit(query.newest)
         runs = [Run(*row) for row in _rows(connection, newest)]
-        if len(runs) <= _FEW:
+        if len(runs) <= _LOOKUP_RUNS:
             return runs, [run.run_id for run in runs]
         if query.newest is not None:  # no run before the oldest of them is needed
             chosen = self._selection(

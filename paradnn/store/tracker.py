@@ -46,8 +46,8 @@ from paradnn.store.runs import (
 T = TypeVar("T")
 
 # Seconds between two attempts to reach a store that is away: while the driver waits, and later.
-_SOON = 1.0
-_LATER = 30.0
+_WAITING_RETRY_SECONDS = 1.0
+_BACKGROUND_RETRY_SECONDS = 30.0
 #: Seconds for which a driver tries to end its lease, and between two tries.
 _UNREGISTER_SECONDS = 2.0
 _UNREGISTER_PAUSE = 0.05
@@ -331,7 +331,7 @@ class Tracker(Journal):
                 f"If it stays away, upload them with:\n  {self._command}"
             )
         if not isinstance(error, StoreAwayError) or now - self._away_since >= self._patience:
-            self._next_look = now + _LATER
+            self._next_look = now + _BACKGROUND_RETRY_SECONDS
 
     def _rescue(self) -> str:
         """Copy the runs of a deleted store; return the result of the rescue as text."""
@@ -354,9 +354,9 @@ class Tracker(Journal):
                 self._store.expiries_count_from = time.monotonic() + HEARTBEAT_SECONDS
                 return True
             if now - self._away_since >= self._patience:
-                self._next_look = now + _LATER
+                self._next_look = now + _BACKGROUND_RETRY_SECONDS
             else:
-                time.sleep(_SOON)
+                time.sleep(_WAITING_RETRY_SECONDS)
         return True
 
     def _upload_kept(self, why: str) -> bool:

@@ -20,7 +20,7 @@ _BATCHES = {32: (2.0395 / 1.9600) ** 2, 16: (2.1314 / 1.9600) ** 2, 8: (2.3646 /
 #: Largest number of terms of the continued fraction, its relative tolerance, and the replacement of
 #: zero denominators.
 _TERMS = 100_000
-_NEAR = 1e-14
+_TOLERANCE = 1e-14
 _TINY = 1e-300
 
 
@@ -49,7 +49,7 @@ def beta_share(x: float, a: float, b: float) -> float:
         lower = 1 / (1 + factor * lower or _TINY)
         upper = 1 + factor / upper or _TINY
         value *= upper * lower
-        if abs(upper * lower - 1) < _NEAR:
+        if abs(upper * lower - 1) < _TOLERANCE:
             break
     return math.exp(log_front) / a * (value - 1)
 

@@ -46,7 +46,7 @@ _CALIBRATION_MARGIN = 1.1
 _MAX_CALIBRATION_GROWTH = 10
 #: When two points take turns, blocks of more steps than this begin with an untimed step, because
 #: the caches hold the data of the other point.
-_LEAD = 3
+_LEAD_THRESHOLD = 3
 #: The share of the time for reference kernels with measure.reference=true.
 REFERENCE_SHARE = 0.2
 #: Steps are untimed for this many seconds after reference kernels, because caches, sleeping threads
@@ -406,7 +406,7 @@ class _BlockTimer:
         turn.end()
         while turn.wait():
             monitor.start()
-            if self.steps > _LEAD:
+            if self.steps > _LEAD_THRESHOLD:
                 self.time_block(1)
             blocks.append(self.time_block())
             monitor.stop()

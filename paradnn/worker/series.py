@@ -21,12 +21,12 @@ from paradnn.core.messages import Timing
 from paradnn.worker.chance import quantile_ranks
 
 #: A series with fewer values than FEWEST has neither a verdict nor an interval. A series of up to
-#: _FEW values has the interval of its extremes if widening would lead beyond them.
+#: _FEW_VALUES values has the interval of its extremes if widening would lead beyond them.
 FEWEST = 6
-_FEW = 16
+_FEW_VALUES = 16
 #: Numbers of values for which the estimate sometimes mistakes a coefficient of 0.9 for 0.6, which
 #: widens the interval too little.
-_UNSURE = range(20, 80)
+_UNSURE_LENGTHS = range(20, 80)
 #: Changes below this share of the median are ignored, however significant they are.
 SMALLEST_CHANGE = 0.02
 
@@ -157,9 +157,9 @@ def block_interval(values: Sequence[float]) -> tuple[float, float] | None:
     It is the `widened_interval`, clipped to the extremes of the values. It is None if both widened
     ends lie beyond all values, which do not determine it then. There are two exceptions.
 
-    - Up to `_FEW` values show too little of their correlation to widen the interval by it. They
+    - Up to `_FEW_VALUES` values show too little of their correlation to widen the interval by it. They
       keep the extremes, whose coverage is known, if that coverage is sufficient.
-    - A number of values in `_UNSURE` shows the correlation, but not how far it reaches. If their
+    - A number of values in `_UNSURE_LENGTHS` shows the correlation, but not how far it reaches. If their
       coefficient may well be 0.9, the interval consists of the extremes.
 
     `python -m benchmarks.steadiness --coverage` measures how many intervals contain a known median;
@@ -176,9 +176,9 @@ def block_interval(values: Sequence[float]) -> tuple[float, float] | None:
         # probability 1/2 + asin(r) / pi (Sheppard 1899). As a Markov chain, all n are on one side
         # with the (n - 1)-th power of it: 3% if n is 6 and r is 0.
         one_side = 0.5 + math.asin(min(max(_rank_correlation(values), 0.0), 1.0)) / math.pi
-        if n > _FEW or one_side ** (n - 1) > 0.05:
+        if n > _FEW_VALUES or one_side ** (n - 1) > 0.05:
             return None
-    elif n in _UNSURE and most > least and _odds_of_long_memory(values) > -2:
+    elif n in _UNSURE_LENGTHS and most > least and _odds_of_long_memory(values) > -2:
         return least, most
     return max(ends[0], least), min(ends[1], most)
 

@@ -281,7 +281,7 @@ def test_a_driver_that_waited_uses_the_ceilings_that_another_measured(
     environment = describe_environment("cpu", {"tensorflow": "2"})
     noise = "other processes took 1.0 of 2 cores"
     others_take(monkeypatch, 0.9)
-    monkeypatch.setattr(peaks, "_LOOK", 0.0)
+    monkeypatch.setattr(peaks, "_CHECK_SECONDS", 0.0)
     tracker = Journal(tmp_path)
     begin = tracker.begin
     of_another = []
@@ -422,7 +422,7 @@ def test_unfinished_ceilings_of_another_driver_are_reported(
 ) -> None:
     """A living process, here this one, holds the claim."""
     monkeypatch.setattr(peaks, "_TIMEOUT", 0.02)
-    monkeypatch.setattr(peaks, "_LOOK", 0.01)
+    monkeypatch.setattr(peaks, "_CHECK_SECONDS", 0.01)
     point = Point(FullyConnected())
     environment = describe_environment("cpu", {"tensorflow": "2"})
     tracker = Journal(tmp_path)

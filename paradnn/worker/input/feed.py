@@ -180,7 +180,7 @@ _SEGMENT_SECONDS = 0.15
 #: No further round starts after this time.
 _ROUNDS_SECONDS = 30.0
 #: The pipeline alone: number of parts, and minimum and maximum duration of all together.
-_PARTS = 6
+_ALONE_PARTS = 6
 _ALONE_MIN_SECONDS = 1.0
 _ALONE_MAX_SECONDS = 15.0
 #: If a step waits for a smaller fraction of its time, the buffers are full in the long run too.
@@ -251,10 +251,10 @@ def _measure_pipeline(feed: Feed) -> list[PipelinePart]:
         feed.drain(1)
 
     batch_seconds = max(_step_seconds(drain_one, 1), 1e-6)
-    batches = max(1, math.ceil(_ALONE_MIN_SECONDS / _PARTS / batch_seconds))
+    batches = max(1, math.ceil(_ALONE_MIN_SECONDS / _ALONE_PARTS / batch_seconds))
     parts: list[PipelinePart] = []
     begin = time.perf_counter()
-    while len(parts) < _PARTS:
+    while len(parts) < _ALONE_PARTS:
         if parts and time.perf_counter() - begin >= _ALONE_MAX_SECONDS:
             break
         start = time.perf_counter()

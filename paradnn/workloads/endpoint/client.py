@@ -55,7 +55,7 @@ _LOADING_SECONDS = 30.0
 #: Time to read the rest of a response after its last token, in seconds.
 _DRAIN_SECONDS = 1.0
 #: Time from the start of a loop to its first request, in ns.
-_LEAD = 2_000_000
+_LEAD_NS = 2_000_000
 #: Words that most tokenizers encode as one token.
 _WORDS = (
     "time",
@@ -199,7 +199,7 @@ class Client:
             All requests, failed ones included, in the order in which they were due.
         """
         self._loops += 1
-        begin = time.monotonic_ns() + _LEAD
+        begin = time.monotonic_ns() + _LEAD_NS
         end = begin + round(seconds * 1e9)
         if rate is None:
             threads = concurrency

@@ -25,7 +25,7 @@ from paradnn.worker.fork_server import die_with_parent
 RECORD = struct.Struct("<qq")
 _PR_SET_TIMERSLACK = 29
 #: Time from the start byte to the first query, in ns.
-_LEAD = 2_000_000
+_LEAD_NS = 2_000_000
 _READ_BYTES = 1 << 16
 
 
@@ -83,7 +83,7 @@ def main() -> None:
     os.write(1, b"\n")
     if os.read(0, 1):
         os.set_blocking(1, False)
-        issue(times, _write, time.monotonic_ns() + _LEAD)
+        issue(times, _write, time.monotonic_ns() + _LEAD_NS)
 
 
 class QueryGenerator(contextlib.AbstractContextManager["QueryGenerator"]):
