@@ -1,0 +1,273 @@
+"""Effects that two sides do not share, against least squares and covariances of planted schedules."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from paradnn.statistics.dependence import Component
+from paradnn.statistics.effects import (
+    Schedule,
+    combine,
+    drift_weights,
+    interaction_effect,
+    learn_priors,
+    selection_bias,
+    side_effects,
+    unit_scatter,
+)
+from paradnn.statistics.priors import scatter_priors
+
+START = pd.Timestamp("2026-01-01", tz="UTC")
+PRIORS = scatter_priors()
+
+
+def runs_at(hours: list[float], **columns: object) -> pd.DataFrame:
+    """Return runs of one sweep that started at the given hours."""
+    times = START + pd.to_timedelta(3600 * np.array(hours), unit="s")
+    return pd.DataFrame({"start_time": times, "sweep_id": "s"} | columns)
+
+
+def test_variances_of_zero_have_the_least_degrees_of_freedom() -> None:
+    assert combine([Component(0.0, 9.0), Component(0.0, 4.0)]) == (0.0, 4.0)
+
+
+def residual_squares(design: np.ndarray, values: np.ndarray) -> float:
+    fitted = design @ np.linalg.lstsq(design, values, rcond=None)[0]
+    return float(np.sum((values - fitted) ** 2))
+
+
+def indicators(labels: np.ndarray) -> np.ndarray:
+    return (labels[:, None] == np.unique(labels)).astype(float)
+
+
+def test_the_scatter_of_units_on_an_incomplete_table_is_hendersons() -> None:
+    """Sum of squares of units adjusted for cells, over its coefficient of their variance."""
+    random = np.random.default_rng(3)
+    cells = random.integers(0, 5, 30)
+    units = random.integers(0, 4, 30)
+    logs = random.normal(size=30)
+    of_cells = indicators(cells)
+    of_both = np.column_stack([of_cells, indicators(units)])
+    squares = residual_squares(of_cells, logs) - residual_squares(of_both, logs)
+    counts = of_cells.T @ indicators(units)
+    coefficient = 30 - np.sum(counts**2 / counts.sum(axis=1, keepdims=True))
+
+    found = unit_scatter(logs, cells, units)
+
+    assert found == pytest.approx((squares / coefficient, 3.0))
+
+
+def brownian_variance(weights: np.ndarray, hours: np.ndarray) -> float:
+    """Return the variance of a weighted sum of a Brownian motion that begins with the first run."""
+    since = hours - hours.min()
+    return float(weights @ np.minimum.outer(since, since) @ weights)
+
+
+@pytest.mark.parametrize(
+    "length", [pytest.param(1.0, id="an hour"), pytest.param(5.0, id="five hours")]
+)
+def test_the_weight_of_a_drift_is_the_variance_of_a_brownian_motion(length: float) -> None:
+    """Its rate makes the halves of two hours or more differ as two sessions do."""
+    random = np.random.default_rng(2)
+    hours = np.append(random.uniform(0, length, 8), [0.0, length])
+    weights = random.normal(size=(3, 10))
+    weights -= weights.mean(axis=1, keepdims=True)
+
+    found = drift_weights(weights, hours)
+
+    rate = 6 * min(length / 2, 1) / length
+    assert found == pytest.approx([rate * brownian_variance(row, hours) for row in weights])
+
+
+def test_runs_that_began_together_do_not_drift() -> None:
+    assert drift_weights(np.array([[1.0, -1.0]]), np.zeros(2)).tolist() == [0.0]
+
+
+def test_the_weight_of_a_point_is_that_of_its_runs_alone() -> None:
+    a = runs_at([0, 1, 20, 41], sweep_id=["s", "s", "t", "u"], host=["h", "h", "h", "i"])
+    b = runs_at([0.5, 1.5, 30, 31], sweep_id=["s", "s", "v", "v"], host=["h", "h", "i", "i"])
+    points = np.array([0, 1, 2, 2, 0, 1, 2, 0])
+    schedule = Schedule.of(a, b, points)
+
+    found = schedule.point_weights()
+
+    for point in range(3):
+        alone = schedule.select(points == point).session_weight
+        assert found[point] == pytest.approx(alone + schedule.drift_weight)
+
+
+def test_the_second_half_of_a_session_may_be_another_side() -> None:
+    """Four runs an hour apart, A first: the integral of F^2 is (1/4 + 1 + 1/4) / 3."""
+    found = Schedule.of(runs_at([0, 1]), runs_at([2, 3])).drift_weight
+
+    assert found == pytest.approx(min(6 * (0.25 + 1 + 0.25) / 3, 2.0))
+
+
+@pytest.mark.parametrize(
+    ("hours", "mixed"),
+    [
+        pytest.param([0.0], False, id="one side alone"),
+        pytest.param([0.0, 0.1, 0.2, 0.3], True, id="by turns"),
+    ],
+)
+def test_a_schedule_is_mixed_if_both_sides_take_turns(hours: list[float], mixed: bool) -> None:
+    runs = runs_at(hours)
+
+    assert Schedule.of(runs[::2], runs[1::2]).is_mixed == mixed
+
+
+def test_a_counterpart_is_a_run_of_the_other_side_in_the_same_session() -> None:
+    a = runs_at([0, 1, 2], sweep_id=["s", "s", "t"])
+    b = runs_at([0.5, 3], sweep_id=["s", "u"])
+    points = np.array([0, 1, 0, 0, 1])
+
+    found = Schedule.of(a, b, points).has_counterpart
+
+    assert found.tolist() == [True, False, False, True, False]
+
+
+def planted_sessions(sessions: int, points: int = 4) -> tuple[np.ndarray, Schedule]:
+    """Return logs of runs of both sides in each session, and their schedule; A's runs first."""
+    logs = np.random.default_rng(sessions).normal(0, 0.1, (2, sessions, points))
+    labels = np.repeat([f"s{number}" for number in range(sessions)], points)
+    hours = np.repeat(10.0 * np.arange(sessions), points)
+    sides = [runs_at((hours + 0.1 * side).tolist(), sweep_id=labels) for side in (0, 1)]
+    point = np.tile(np.arange(points), 2 * sessions)
+    return logs, Schedule.of(sides[0], sides[1], point)
+
+
+def test_the_interaction_is_the_scatter_of_the_ratio_between_sessions() -> None:
+    logs, schedule = planted_sessions(sessions=5)
+
+    found = interaction_effect(logs.ravel(), schedule, PRIORS)
+
+    ratios = (logs[0] - logs[1]).mean(axis=1)
+    posterior = PRIORS.interaction.update(float(ratios.var(ddof=1)), 4.0)
+    assert found is not None
+    assert found.component == pytest.approx((posterior.variance / 5, posterior.freedom))
+    assert found.prior_share == pytest.approx(1 - 4 / posterior.freedom)
+    assert found.half_width == pytest.approx(float(found.component.half_width))
+
+
+def test_one_session_shows_no_interaction() -> None:
+    logs, schedule = planted_sessions(sessions=1)
+
+    assert interaction_effect(logs.ravel(), schedule, PRIORS) is None
+
+
+def test_sides_without_a_common_session_show_no_interaction() -> None:
+    schedule = Schedule.of(runs_at([0], sweep_id="s"), runs_at([9], sweep_id="t"))
+
+    assert interaction_effect(np.zeros(2), schedule, PRIORS) is None
+
+
+def effects_by_name(a: pd.DataFrame, b: pd.DataFrame, points: np.ndarray) -> dict[str, float]:
+    return {effect.name: effect.variance for effect in side_effects(a, b, points)}
+
+
+def test_drivers_that_measure_one_side_each_add_twice_their_variance() -> None:
+    a = runs_at([0, 0.1, 0.2], session_id="one")
+    b = runs_at([0.01, 0.11, 0.21], session_id="two")
+
+    found = effects_by_name(a, b, np.zeros(6, dtype=int))
+
+    assert found == pytest.approx({"drivers": 2 * PRIORS.driver.update().variance})
+
+
+def test_a_side_that_always_follows_adds_an_effect_of_the_position() -> None:
+    hours = np.arange(20) / 10
+    a = runs_at(hours.tolist(), protocol_id="p")
+    b = runs_at((hours + 0.05).tolist(), protocol_id="q")
+
+    found = effects_by_name(a, b, np.tile(np.arange(20), 2))
+
+    expected = {
+        "position": PRIORS.position.update().variance,
+        "protocol": PRIORS.protocol.update().variance,
+    }
+    assert found == pytest.approx(expected)
+
+
+def replicates(processes: float, sessions: int = 1) -> tuple[pd.DataFrame, np.ndarray]:
+    """Return three replicates of eight points in each session, and their logs."""
+    logs = np.random.default_rng(1).normal(0, 0.03, (sessions, 8, 3))
+    parts = [
+        runs_at(
+            (24.0 * number + np.arange(24) / 60).tolist(),
+            sweep_id=f"s{number}",
+            point_id=np.repeat([f"p{point}" for point in range(8)], 3),
+            examples_per_second=100 * np.exp(part.ravel()),
+            processes=processes,
+        )
+        for number, part in enumerate(logs)
+    ]
+    return pd.concat(parts, ignore_index=True), logs
+
+
+@pytest.mark.parametrize("processes", [1.0, 4.0])
+def test_replicates_of_a_machine_update_the_prior_of_processes(processes: float) -> None:
+    """A run of several processes scatters less than one of them."""
+    runs, logs = replicates(processes)
+
+    found = learn_priors(runs, PRIORS)
+
+    variance = processes * float(logs.var(axis=2, ddof=1).mean())
+    expected = PRIORS.process.learn(variance, 16.0)
+    assert found.process.scale == pytest.approx(expected.scale)
+    assert found.process.freedom == expected.freedom
+    assert found.session.freedom == PRIORS.session.freedom
+
+
+def test_runs_that_are_not_repeated_teach_nothing() -> None:
+    runs, _ = replicates(1.0)
+
+    assert learn_priors(runs.drop_duplicates("point_id"), PRIORS) is PRIORS
+
+
+def test_runs_of_unknown_sessions_teach_nothing() -> None:
+    runs, _ = replicates(1.0)
+
+    assert learn_priors(runs.assign(source="published"), PRIORS) is PRIORS
+
+
+def test_runs_without_a_rate_are_ignored() -> None:
+    runs, logs = replicates(1.0)
+    runs.loc[:2, "examples_per_second"] = np.nan
+
+    found = learn_priors(runs, PRIORS)
+
+    expected = PRIORS.process.learn(float(logs[0, 1:].var(axis=1, ddof=1).mean()), 14.0)
+    assert found.process.scale == pytest.approx(expected.scale)
+
+
+@pytest.mark.parametrize(
+    ("lost", "kept"),
+    [
+        pytest.param((0, 0), (3, 3), id="none"),
+        pytest.param((3, 3), (0, 0), id="all"),
+        pytest.param((0, 0), (0, 0), id="nothing tried"),
+    ],
+)
+def test_equal_losses_bias_nothing(lost: tuple[int, int], kept: tuple[int, int]) -> None:
+    assert selection_bias(lost, kept) == 0.0
+
+
+def test_a_task_takes_the_run_that_fits_after_its_last() -> None:
+    """Three tasks at first; later runs continue the task that ended last before their start."""
+    starts = np.array([0.0, 1.0, 2.0, 10.0, 11.0])
+    ends = np.array([9.0, 8.0, 7.0, 20.0, 20.0])
+    runs = runs_at((starts / 60).tolist())
+    runs["end_time"] = START + pd.to_timedelta(60 * ends, unit="s")
+
+    drivers = Schedule.of(runs[:3], runs[3:]).driver
+
+    assert len(set(drivers[:3])) == 3
+    assert drivers[3] == drivers[0]
+    assert drivers[4] == drivers[1]
+
+
+def test_a_run_that_has_not_ended_is_of_the_common_driver() -> None:
+    runs = runs_at([0, 0.1, 0.2])
+    runs["end_time"] = pd.Series([pd.NaT] * 3, dtype="datetime64[ns, UTC]")
+
+    assert len(set(Schedule.of(runs[:2], runs[2:]).driver)) == 1
