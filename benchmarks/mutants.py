@@ -214,8 +214,11 @@ def _test(module: str, tree: ast.Module | None, files: list[str]) -> int:
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 1)
     os.dup2(nothing, 2)
+    # The libraries that were imported before include plug-ins of pytest.
+    options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
     try:
-        return int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *files]))
+        return int(pytest.main([*options, *files]))
     except BaseException:
         return 1
 

@@ -58,8 +58,7 @@ def test_planted_differences_of_two_tables(
     assert list(differences(base_file, head_file)) == expected
 
 
-SOURCE = """X = "text"
-def f(a: int | None, b: float = 2) -> int | None:
+SOURCE = """def f(a: int | None, b: float = 2) -> int | None:
     if a < b and not a:
         return min(a, -b)
     return None
