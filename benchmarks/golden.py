@@ -114,8 +114,8 @@ def differences(base: Path, head: Path) -> Iterator[str]:
         new = new.sort_values(keys, kind="stable", ignore_index=True)
         if old[keys].equals(new[keys]):
             yield "the same rows in another order"
-    for name in common:
-        yield from _column_difference(name, old[name], new[name])
+    for column in common:
+        yield from _column_difference(str(column), old[column], new[column])
 
 
 def _column_difference(name: str, old: pd.Series, new: pd.Series) -> Iterator[str]:

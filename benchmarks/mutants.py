@@ -12,11 +12,13 @@ the test process can notice a mutant; worker processes import the original.
 
 import argparse
 import ast
+import contextlib
 import copy
 import importlib.machinery
 import os
 import random
 import resource
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -25,6 +27,10 @@ from typing import NamedTuple
 
 import pytest
 
+#: Packages that hold mutants or tests, or that a test run must import itself.
+_NOT_LIBRARIES = frozenset(
+    {"analysis", "benchmarks", "hydra_plugins", "paradnn", "tests", "conftest", "_pytest", "pytest"}
+)
 #: Processor seconds after which a mutant counts as noticed, since it no longer ends.
 _MAX_SECONDS = 240
 #: Module -> test files, those that notice most first.
@@ -33,23 +39,15 @@ TESTS = {
     "paradnn.worker.measure": ("worker/test_measure", "worker/test_contention"),
     "paradnn.worker.contention": ("worker/test_contention", "worker/test_measure"),
     "paradnn.worker.chance": ("worker/test_chance",),
-    "paradnn.statistics.decision": ("statistics/test_decision", "analysis/test_compare"),
+    "paradnn.statistics.decision": ("statistics/test_decision",),
     "paradnn.statistics.pairwise": ("statistics/test_pairwise",),
     "paradnn.statistics.shrinkage": ("statistics/test_shrinkage",),
-    "paradnn.statistics.variances": ("statistics/test_variances", "analysis/test_pairing"),
+    "paradnn.statistics.variances": ("statistics/test_variances",),
     "paradnn.statistics.welch": ("compare/test_counts",),
     "paradnn.statistics.sessions": ("analysis/test_sessions", "analysis/test_reference_speed"),
-    "paradnn.statistics.contrast": (
-        "analysis/test_compare",
-        "analysis/test_pairing",
-        "analysis/test_sessions",
-    ),
-    "paradnn.statistics.effects": ("analysis/test_effects", "analysis/test_compare"),
-    "paradnn.statistics.priors": (
-        "analysis/test_effects",
-        "statistics/test_decision",
-        "analysis/test_compare",
-    ),
+    "paradnn.statistics.contrast": ("analysis/test_compare", "analysis/test_sessions"),
+    "paradnn.statistics.effects": ("analysis/test_effects",),
+    "paradnn.statistics.priors": ("analysis/test_effects", "statistics/test_decision"),
     "paradnn.statistics.paired_rounds": ("compare/test_arguments", "compare/test_comparison"),
     "paradnn.statistics.elimination": ("best/test_elimination", "best/test_race"),
     "paradnn.statistics.variance_shares": ("analysis/test_interactions",),
@@ -127,8 +125,9 @@ def _changes(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
                 text = f"{type(operator).__name__} to {other.__name__}"
                 yield text, _replaced(node, ops=operators)
     elif isinstance(node, ast.BinOp | ast.BoolOp) and type(node.op) in _OPERATORS:
-        other = _OPERATORS[type(node.op)]
-        yield f"{type(node.op).__name__} to {other.__name__}", _replaced(node, op=other())
+        opposite_type = _OPERATORS[type(node.op)]
+        text = f"{type(node.op).__name__} to {opposite_type.__name__}"
+        yield text, _replaced(node, op=opposite_type())
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.Not):
         yield f"drop {type(node.op).__name__}", node.operand
     elif isinstance(node, ast.Constant) and isinstance(node.value, bool):
@@ -184,8 +183,8 @@ def sample(path: Path, most: int, seed: int) -> tuple[list[Mutant], int]:
     for position, line, text, new in sorted(chosen, key=lambda entry: entry[:3]):
         tree = ast.parse(source)
         old = list(ast.walk(tree))[position]
-        tree = ast.fix_missing_locations(_Replacement(old, new).visit(tree))
-        found.append(Mutant(line, text, tree))
+        _Replacement(old, new).visit(tree)
+        found.append(Mutant(line, text, ast.fix_missing_locations(tree)))
     return found, len(every)
 
 
@@ -227,6 +226,7 @@ def check_module(module: str, most: int, seed: int) -> None:
     """Print the survivors of a module's mutants, and how many were noticed."""
     path = Path(*module.split(".")).with_suffix(".py")
     files = [f"tests/{name}.py" for name in TESTS[module]]
+    _import_libraries(files)
     if run_tests(module, None, files):
         sys.exit(f"{module}: its tests fail without a mutant; run pytest {' '.join(files)}")
     begin = time.monotonic()
@@ -236,15 +236,26 @@ def check_module(module: str, most: int, seed: int) -> None:
     for mutant in chosen:
         if run_tests(module, mutant.tree, files) == 0:
             survivors += 1
-            print(f"  {path}:{mutant.line}: {mutant.change}: {lines[mutant.line - 1].strip()}")
+            text = lines[mutant.line - 1].strip()
+            print(f"  {path}:{mutant.line}: {mutant.change}: {text}", flush=True)
     noticed = f"{len(chosen) - survivors} of {len(chosen)} mutants noticed"
     print(f"{module}: {noticed} ({count} possible, {time.monotonic() - begin:.0f} s)", flush=True)
 
 
-def _import_libraries() -> None:
-    """Import slow libraries once, so that no fork pays for them."""
-    for name in ("pandas", "scipy.stats", "scipy.optimize", "mlflow", "matplotlib.pyplot"):
-        importlib.import_module(name)
+def _import_libraries(files: list[str]) -> None:
+    """Import the libraries that some tests import, so that no fork pays for them."""
+    program = (
+        "import pytest, sys; pytest.main(['--collect-only', '-qq', '-p', 'no:xdist', *sys.argv[1:]]); "
+        "print(*sys.modules, sep='\\n')"
+    )
+    listed = subprocess.run(
+        [sys.executable, "-c", program, *files], capture_output=True, text=True, check=True
+    )
+    for name in listed.stdout.splitlines():
+        package = name.partition(".")[0]
+        if package.isidentifier() and package not in _NOT_LIBRARIES:
+            with contextlib.suppress(Exception):
+                importlib.import_module(name)
 
 
 def main() -> None:
@@ -257,7 +268,6 @@ def main() -> None:
     unknown = [name for name in options.modules if name not in TESTS]
     if unknown:
         parser.error(f"{unknown[0]}: has no entry in TESTS; known: {', '.join(TESTS)}")
-    _import_libraries()
     for module in options.modules or TESTS:
         check_module(module, options.most, options.seed)
 
