@@ -289,6 +289,8 @@ class _Machine:
 
 def measure(given: argparse.Namespace) -> None:
     """Measure all points and ceilings, and write each as soon as it is complete."""
+    # The processes and the cgroup of the conditions end also if this process is asked to end.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
     given.out.mkdir(parents=True, exist_ok=True)
     order = random.Random(0)
     points = [json.dumps(each) for each in configurations()[:: given.every]]
