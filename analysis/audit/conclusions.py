@@ -33,6 +33,8 @@ MIN_SESSIONS = 3
 _MAX_SERIES_COMPARED = 20
 #: A longer command is not repeated in a sentence.
 _MAX_COMMAND_CHARS = 500
+#: From this share of a unit on, three digits round up to the unit.
+_ROUNDS_UP = 0.9995
 #: Values below which a trend within a session is not tested.
 _MIN_VALUES_FOR_TREND = 10
 
@@ -332,10 +334,10 @@ def format_value(value: float, unit: str) -> str:
     """A value with its unit: "1.2 ms", "8.86 GB", "10/s"."""
     if unit != "s":
         return format_number(value, unit, digits=3)
-    if value >= 1000:
+    if value >= _ROUNDS_UP * 1000:
         return f"{value:,.0f} s"
     for name, seconds in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if value >= seconds:
+        if value >= _ROUNDS_UP * seconds:
             return f"{value / seconds:.3g} {name}"
     return f"{value / 1e-9:.3g} ns"
 

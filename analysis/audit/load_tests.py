@@ -28,6 +28,10 @@ _AIPERF_RATES = (
     "goodput",
     "output_token_throughput",
     "output_token_throughput_per_user",
+    "output_token_throughput_per_request",
+    "e2e_output_token_throughput",
+    "prefill_throughput",
+    "prefill_throughput_per_user",
     "total_token_throughput",
 )
 _AIPERF_LATENCIES = (
@@ -47,6 +51,7 @@ def read_aiperf(document: Any) -> Reading:
     `avg`. GenAI-Perf's profile_export_genai_perf.json has the same layout.
     """
     yield from _aiperf_requests(children(document, "requests"))
+    yield from _aiperf_settings(child(document, "input_config"))
     runs = child(document, "metadata")
     if "num_profile_runs" in runs:
         yield from _aiperf_aggregate(document, runs)
@@ -70,8 +75,31 @@ def _aiperf_directions() -> dict[str, Direction]:
     return directions | dict.fromkeys(_AIPERF_LATENCIES, "lower")
 
 
+def _aiperf_settings(config: Mapping[str, Any]) -> Reading:
+    """Read the load and the model, which later versions write as a phase and as a list of items."""
+    load = child(config, "loadgen")
+    for phase in children(config, "phases"):
+        if phase.get("exclude_from_results") is not True:
+            load = phase
+    names = child(config, "endpoint").get("model_names")
+    if not isinstance(names, list):
+        names = [item.get("name") for item in children(config.get("models"), "items")]
+    yield from text_conditions(
+        {
+            "model": ", ".join(map(str, names)),
+            "concurrency": load.get("concurrency"),
+            "request rate": load.get("request_rate", load.get("rate")),
+        }
+    )
+
+
 def _aiperf_requests(requests: Sequence[Mapping[str, Any]]) -> Reading:
     """Read profile_export.jsonl, which holds the metrics of each request."""
+    requests = [
+        request
+        for request in requests
+        if child(request, "metadata").get("benchmark_phase") != "warmup"
+    ]
     for name, better in _aiperf_directions().items():
         metrics = [child(request, "metrics", name) for request in requests]
         units = {str(metric["unit"]) for metric in metrics if "unit" in metric}
@@ -206,10 +234,12 @@ def read_vllm_bench(document: Any) -> Reading:
     fields = child(document)
     yield from text_conditions(
         {
-            "model": fields.get("model_id"),
+            "model": fields.get("model_id", child(fields, "server_info").get("model_path")),
             "request rate": fields.get("request_rate"),
             "maximum concurrency": fields.get("max_concurrency"),
             "number of prompts": fields.get("num_prompts"),
+            "input tokens": fields.get("total_input_tokens"),
+            "output length": fields.get("random_output_len"),
         }
     )
     for name in _VLLM_RATES:

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -30,7 +31,7 @@ def read_mlperf_training(document: Any) -> Reading:
     """Read the log of an MLPerf Training run: the time from `run_start` to `run_stop`, in ms.
 
     Only a run whose `run_stop` has the status "success" reached its target. Throughputs are those
-    of the events `tracked_stats`.
+    of the events `tracked_stats`. The log of a power meter holds readings in watts instead.
     """
     events = list(_mllog_events(str(child(document).get("text", ""))))
     if not events:
@@ -39,6 +40,10 @@ def read_mlperf_training(document: Any) -> Reading:
     yield from text_conditions(
         {name: settings.get(key) for key, name in _TRAINING_SETTINGS.items()}
     )
+    watts = [event.get("value") for event in events if event.get("key") == "power_reading"]
+    if watts:
+        yield from_values("power", "W", watts, observation="reading")
+        return
     starts = [event for event in events if event.get("key") == "run_start"]
     stops = [event for event in events if event.get("key") == "run_stop"]
     if not starts or not stops:
@@ -71,6 +76,10 @@ def _mllog_events(text: str) -> Iterator[Mapping[str, Any]]:
 
 
 _NCCL_AVERAGE = re.compile(r"#[ \t]*Avg bus bandwidth[ \t]*:[ \t]*([\d.]+)")
+_NCCL_COLLECTIVE = re.compile(r"#[ \t]*Collective test starting:[ \t]*(\S+)")
+_NCCL_DEVICE = re.compile(
+    r"#[ \t]*Rank[ \t]+(\d+)[ \t].*\bdevice[ \t]+\d+[ \t]+\[[^\]]*\][ \t]*(\S.*?)[ \t]*$"
+)
 #: Prefix of each line with `mpirun --tag-output`.
 _MPI_TAG = re.compile(r"^\[\d+,\d+\]<stdout>: ?", re.MULTILINE)
 #: Columns from the left that every table has: size in bytes, number of elements, their type.
@@ -82,30 +91,45 @@ def read_nccl_tests(document: Any) -> Reading:
 
     Times are microseconds, means over the iterations. The columns are size, count, type, then the
     operation and the root, which may be blank, then time, two bandwidths and the number of wrong
-    values, out of place and then in place.
+    values, out of place and then in place. From version 2.17 on the table names its collective.
     """
     text = _MPI_TAG.sub("", str(child(document).get("text", "")))
     columns: list[str] = []
+    collective = ""
+    devices: dict[str, str] = {}
     for line in text.splitlines():
         words = line.split()
-        if line.startswith("#") and "busbw" in words:
+        start = _NCCL_COLLECTIVE.match(line)
+        device = _NCCL_DEVICE.match(line)
+        average = _NCCL_AVERAGE.match(line)
+        if start:
+            collective = f"{start[1]} "
+        elif device:
+            devices[device[1]] = device[2]
+        elif columns and average:
+            mean = {"mean": 1e9 * _cell(average[1])}
+            name = f"{collective}average bus bandwidth"
+            yield from_summary(name, "B/s", mean, better="higher")
+        elif line.startswith("#") and "busbw" in words:
             columns = words[words.index("time") :]
         elif columns and len(words) >= _NCCL_KEYS + len(columns) and words[0].isdigit():
             keys = words[: -len(columns)]
             cells = words[-len(columns) :]
-            yield from _nccl_row(keys, columns, cells)
-    average = _NCCL_AVERAGE.search(text)
-    if columns and average:
-        mean = {"mean": 1e9 * _cell(average[1])}
-        yield from_summary("average bus bandwidth", "B/s", mean, better="higher")
+            yield from _nccl_row(collective, keys, columns, cells)
+    if columns:
+        models = Counter(devices.values())
+        described = [f"{count} x {model}" for model, count in sorted(models.items())]
+        yield from text_conditions({"devices": ", ".join(described)})
 
 
-def _nccl_row(keys: Sequence[str], columns: Sequence[str], cells: Sequence[str]) -> Reading:
+def _nccl_row(
+    collective: str, keys: Sequence[str], columns: Sequence[str], cells: Sequence[str]
+) -> Reading:
     size, _, *kinds = keys
     if kinds[-1] == "-1":
         # The collective has no root.
         kinds.pop()
-    label = " ".join([f"{int(size):,} B", *kinds])
+    label = collective + " ".join([f"{int(size):,} B", *kinds])
     places = ["out of place", "in place"]
     for column, cell in zip(columns, cells, strict=True):
         if column == "time":

@@ -19,6 +19,7 @@ from analysis.audit import (
     draw_conclusions,
     read_results,
 )
+from analysis.audit.conclusions import format_value
 from analysis.audit.series import Results, Series
 from analysis.options import Selection
 from paradnn.core.errors import ConfigError, DataError
@@ -44,6 +45,68 @@ def series_by_name(results: Results) -> dict[str, Series]:
 
 def comparisons(findings: Sequence[AuditFinding]) -> list[AuditFinding]:
     return [finding for finding in findings if not math.isnan(finding.ratio)]
+
+
+# Excerpts of published files; docs/validation/audit.md has their addresses and commits.
+
+#: xxrjun/nccl-tests-cluster (Apache-2.0): two collectives in one log.
+NCCL_CLUSTER = """\
+# nccl-tests version 2.17.6 nccl-headers=22807 nccl-library=22807
+# Collective test starting: alltoall_perf
+# Using devices
+#  Rank  0 Group  0 Pid 436734 on cnode2-009 device  0 [0000:1b:00] NVIDIA H100 80GB HBM3
+#  Rank  1 Group  0 Pid 436735 on cnode2-009 device  1 [0000:43:00] NVIDIA H100 80GB HBM3
+#       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw   busbw  #wrong
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)             (us)  (GB/s)  (GB/s)
+    33554432        524288    double    none      -1  1326.34   25.30   22.14       0  1314.14   25.53   22.34    N/A
+# Out of bounds values : 0 OK
+# Avg bus bandwidth    : 22.8666
+# Collective test concluded: alltoall_perf
+
+# Collective test starting: sendrecv_perf
+# Using devices
+#  Rank  0 Group  0 Pid 437068 on cnode2-009 device  0 [0000:1b:00] NVIDIA H100 80GB HBM3
+#  Rank  1 Group  0 Pid 437069 on cnode2-009 device  1 [0000:43:00] NVIDIA H100 80GB HBM3
+#       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw   busbw  #wrong
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)             (us)  (GB/s)  (GB/s)
+    33554432       4194304    double    none      -1  2406.98   13.94   13.94       0  2399.02   13.99   13.99    N/A
+# Out of bounds values : 0 OK
+# Avg bus bandwidth    : 14.0482
+# Collective test concluded: sendrecv_perf
+"""
+#: mlcommons/training_results_v4.0 (Apache-2.0): the log of one node's power meter.
+MLPERF_POWER = "\n".join(
+    f':::MLLOG {{"namespace": "", "time_ms": {time}, "event_type": "POINT_IN_TIME", '
+    f'"key": "power_reading", "value": {watts}, "metadata": ""}}'
+    for time, watts in ((1715877013683, 4926), (1715877015674, 3138), (1715877017701, 2667))
+)
+#: TonyLi15/sglang-benchmark: settings and two of the results of `sglang.bench_serving`.
+SGLANG = {
+    "backend": "sglang",
+    "dataset_name": "random",
+    "request_rate": math.inf,
+    "max_concurrency": 32,
+    "random_input_len": 512,
+    "random_output_len": 128,
+    "server_info": {"model_path": "Qwen/Qwen2.5-3B-Instruct"},
+    "completed": 100,
+    "total_input_tokens": 26218,
+    "request_throughput": 9.5,
+    "median_ttft_ms": 60.0,
+}
+#: ajcasagrande/aiperf (Apache-2.0), schema of AIPerf 0.3.
+AIPERF_LOADGEN = {
+    "endpoint": {"model_names": ["Qwen/Qwen3-0.6B"], "streaming": True},
+    "loadgen": {"concurrency": 2, "request_count": 64, "warmup_request_count": 1},
+}
+#: anud18/qwen36-vllm-aiperf-benchmark, schema 1.3 of AIPerf 0.10.
+AIPERF_PHASES = {
+    "models": {"items": [{"name": "qwen3.6-nvfp4"}]},
+    "phases": [
+        {"name": "warmup", "exclude_from_results": True, "requests": 16, "concurrency": 16},
+        {"name": "profiling", "type": "concurrency", "requests": 96, "concurrency": 32},
+    ],
+}
 
 
 # Documents in the formats of the harnesses. `scale` multiplies every time and divides every rate.
@@ -565,6 +628,91 @@ def test_a_relative_change_of_criterion_is_no_time(tmp_path: Path) -> None:
 
     with pytest.raises(DataError, match="holds no measurement above zero in a known format"):
         read_one(tmp_path, change)
+
+
+def test_collectives_of_one_log_are_told_apart(tmp_path: Path) -> None:
+    results = read_one(tmp_path, NCCL_CLUSTER)
+
+    assert rows(results) == {
+        "alltoall_perf 33,554,432 B double none, out of place": (1326.34e-6, "s", "lower", 1),
+        "alltoall_perf 33,554,432 B double none, in place": (1314.14e-6, "s", "lower", 1),
+        "alltoall_perf average bus bandwidth": (22.8666e9, "B/s", "higher", 1),
+        "sendrecv_perf 33,554,432 B double none, out of place": (2406.98e-6, "s", "lower", 1),
+        "sendrecv_perf 33,554,432 B double none, in place": (2399.02e-6, "s", "lower", 1),
+        "sendrecv_perf average bus bandwidth": (14.0482e9, "B/s", "higher", 1),
+    }
+
+
+def test_power_of_a_training_is_read_in_watts(tmp_path: Path) -> None:
+    results = read_one(tmp_path, MLPERF_POWER)
+
+    assert rows(results) == {"power": (3138.0, "W", "lower", 3)}
+    assert results.notes == ()
+
+
+def test_warm_up_requests_of_aiperf_do_not_count(tmp_path: Path) -> None:
+    """Layout of profile_export.jsonl in ajcasagrande/aiperf."""
+    lines = [
+        {
+            "metadata": {"benchmark_phase": phase},
+            "metrics": {"request_latency": {"value": value, "unit": "ms"}},
+            "error": None,
+        }
+        for phase, value in (("warmup", 9000.0), ("profiling", 3644.0), ("profiling", 3646.0))
+    ]
+
+    results = read_one(tmp_path, "\n".join(json.dumps(line) for line in lines))
+
+    assert rows(results) == {"request_latency": (3.645, "s", "lower", 2)}
+
+
+@pytest.mark.parametrize(
+    ("document", "conditions"),
+    [
+        pytest.param(
+            {**aiperf(1), "input_config": AIPERF_LOADGEN},
+            {"model": "Qwen/Qwen3-0.6B", "concurrency": "2"},
+            id="AIPerf 0.3",
+        ),
+        pytest.param(
+            {**aiperf(1), "input_config": AIPERF_PHASES},
+            {"model": "qwen3.6-nvfp4", "concurrency": "32"},
+            id="AIPerf 0.10",
+        ),
+        pytest.param(
+            SGLANG,
+            {
+                "model": "Qwen/Qwen2.5-3B-Instruct",
+                "request rate": "inf",
+                "maximum concurrency": "32",
+                "input tokens": "26218",
+                "output length": "128",
+            },
+            id="SGLang",
+        ),
+        pytest.param(NCCL_CLUSTER, {"devices": "2 x NVIDIA H100 80GB HBM3"}, id="nccl-tests"),
+    ],
+)
+def test_settings_of_a_published_file_are_conditions(
+    tmp_path: Path, document: Any, conditions: dict[str, str]
+) -> None:
+    assert read_one(tmp_path, document).conditions == conditions
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        pytest.param(999.7, "1,000 s", id="four digits"),
+        pytest.param(99.96, "100 s", id="three digits"),
+        pytest.param(0.99968, "1 s", id="rounds up to a second"),
+        pytest.param(0.9996e-3, "1 ms", id="rounds up to a millisecond"),
+        pytest.param(0.9994, "999 ms", id="stays below a second"),
+        pytest.param(4.2e-10, "0.42 ns", id="below a nanosecond"),
+    ],
+)
+def test_times_have_three_digits_and_no_exponent(seconds: float, text: str) -> None:
+    """LoadGen's mean latency of 0.99968 s was printed as 1e+03 ms."""
+    assert format_value(seconds, "s") == text
 
 
 def test_a_field_of_loadgen_without_a_value_does_not_take_the_next_line(tmp_path: Path) -> None:
