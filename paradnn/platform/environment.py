@@ -278,7 +278,7 @@ def _processor() -> Mapping[str, Any]:
         level, kind, size = (read_text(entry / part) for part in ("level", "type", "size"))
         caches[f"L{level}{kinds.get(kind, '')}"] = size
     architecture = platform.machine()
-    model = _cpuinfo("model name", "Hardware", "Model")
+    model = processor_name(read_text(Path("/proc/cpuinfo")))
     if hasattr(os, "sched_getaffinity"):
         cores: int | None = len(os.sched_getaffinity(0))
     else:
@@ -295,6 +295,45 @@ def _processor() -> Mapping[str, Any]:
         "caches": caches,
         "isa": sorted(_ISA & {*_cpuinfo("flags", "Features").split()}),
     }
+
+
+#: Names of Arm cores by the codes of implementer and part (MIDR_EL1, Arm ARM D23; the list is that
+#: of util-linux). Linux does not name them.
+_ARM_CORES = {
+    ("0x41", "0xd08"): "Arm Cortex-A72",
+    ("0x41", "0xd0c"): "Arm Neoverse-N1",
+    ("0x41", "0xd40"): "Arm Neoverse-V1",
+    ("0x41", "0xd49"): "Arm Neoverse-N2",
+    ("0x41", "0xd4f"): "Arm Neoverse-V2",
+    ("0x41", "0xd84"): "Arm Neoverse-V3",
+    ("0x41", "0xd8e"): "Arm Neoverse-N3",
+    ("0x43", "0x0af"): "Cavium ThunderX2",
+    ("0x46", "0x001"): "Fujitsu A64FX",
+    ("0x48", "0xd01"): "HiSilicon TaiShan-v110",
+    ("0xc0", "0xac3"): "Ampere-1",
+    ("0xc0", "0xac4"): "Ampere-1a",
+}
+
+
+def processor_name(cpuinfo: str) -> str:
+    """Return the name of the first processor in the text of /proc/cpuinfo, or an empty string.
+
+    x86 has "model name". Servers with Arm cores have only codes: without them all such servers would
+    pass for one device. POWER has "cpu", RISC-V "uarch".
+    """
+    rows: dict[str, str] = {}
+    for line in cpuinfo.splitlines():
+        head, _, value = line.partition(":")
+        rows.setdefault(head.strip(), value.strip())
+    for head in ("model name", "Hardware", "Model"):
+        if rows.get(head):
+            return rows[head]
+    implementer = rows.get("CPU implementer")
+    part = rows.get("CPU part")
+    if implementer and part:
+        fallback = f"Arm core, implementer {implementer}, part {part}"
+        return _ARM_CORES.get((implementer, part), fallback)
+    return rows.get("cpu") or rows.get("uarch", "")
 
 
 def _cpuinfo(*heads: str) -> str:
