@@ -8,6 +8,7 @@ composer is the user's error. Every other exception is a fault of this program.
 import contextlib
 import itertools
 import re
+import shlex
 import sys
 import traceback
 from collections.abc import Sequence
@@ -32,6 +33,7 @@ from paradnn.config.tags import KEY as TAGS_KEY
 from paradnn.core.errors import ConfigError, ParadnnError
 from paradnn.core.words import did_you_mean
 from paradnn.core.workload import workloads_by_group
+from paradnn.families import FAMILIES
 
 #: Options of Hydra that add folders of configurations. These may hold any option of any group.
 _FOLDER_OPTIONS = {"--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn"}
@@ -373,8 +375,20 @@ def one_line(error: BaseException, arguments: Sequence[str] | None = None) -> st
 
 def _no_such_option(group: str, value: str, options: Sequence[str]) -> ParadnnError:
     """The error of an option that a group does not have. Similar options come first."""
+    overrides = _overrides_for_file(value) if group == "model" else ""
+    if overrides:
+        return ConfigError(group, value, "is a file, not a family", f"write {overrides}")
     hint = did_you_mean(value, options)
     return ConfigError(group, value, "no such option", f"{hint}choose one of {', '.join(options)}")
+
+
+def _overrides_for_file(path: str) -> str:
+    """Return the overrides that measure the model in a file; empty if its ending is unknown."""
+    for family in FAMILIES.values():
+        for ending, overrides in family.files.items():
+            if path.lower().endswith(ending):
+                return overrides.format(path=shlex.quote(path))
+    return ""
 
 
 def _no_such_key(key: str, arguments: Sequence[str]) -> str:

@@ -248,6 +248,7 @@ class Family:
         summary: Its text in `paradnn list models`; by default the docstring of `options`.
         defaults: Defaults of other groups that it replaces: keys of the point (`step`) and of the
             optimizer (`learning`).
+        files: Ending of a file -> overrides that measure such a file, with its path as `{path}`.
     """
 
     name: str
@@ -260,6 +261,7 @@ class Family:
     order: int = 1000
     summary: str = ""
     defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
 
     is_kernel = property(lambda self: self.options.is_kernel)
     is_communication = property(lambda self: self.options.is_communication)

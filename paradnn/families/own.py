@@ -637,11 +637,47 @@ class Transformers(_Package):
             return package.AutoConfig.for_model(**values)
 
 
+_PROGRAM = "model=exported model.path={path} framework=torch"
+
 FAMILY = (
-    Family("own", UserModel, "any", order=40, is_open=True),
-    Family("keras_file", KerasFile, "any", order=41),
-    Family("onnx", Onnx, "any", order=42, defaults={"step": {"mode": "inference"}}),
+    Family(
+        "own",
+        UserModel,
+        "any",
+        order=40,
+        is_open=True,
+        files={".py": "model=own model.build={path}:FUNCTION"},
+    ),
+    Family(
+        "keras_file",
+        KerasFile,
+        "any",
+        order=41,
+        files=dict.fromkeys((".keras", ".h5"), "model=keras_file model.path={path}"),
+    ),
+    Family(
+        "onnx",
+        Onnx,
+        "any",
+        order=42,
+        defaults={"step": {"mode": "inference"}},
+        files={".onnx": "model=onnx model.path={path} framework=onnxruntime"},
+    ),
     Family("timm", Timm, "any", order=43, is_open=True),
-    Family("transformers", Transformers, "any", order=44, is_open=True),
-    Family("exported", Exported, "any", order=45, defaults={"step": {"mode": "inference"}}),
+    Family(
+        "transformers",
+        Transformers,
+        "any",
+        order=44,
+        is_open=True,
+        files={".json": "model=transformers model.config={path} framework=torch"},
+    ),
+    Family(
+        "exported",
+        Exported,
+        "any",
+        order=45,
+        defaults={"step": {"mode": "inference"}},
+        files=dict.fromkeys((".pt2", ".pt", ".pth"), _PROGRAM),
+    ),
 )

@@ -108,6 +108,15 @@ REJECTED = [
         "train experiment=paper_gan",
         "experiment=paper_gan: no such option; did you mean paper_cnn or paper_rnn? cho",
     ),
+    (
+        "train model=/nets/a.onnx",
+        "model=/nets/a.onnx: is a file, not a family; write model=onnx model.path=/nets/a.onnx "
+        "framework=onnxruntime",
+    ),
+    (
+        "train -m model=fc,net.PT2",
+        "model=net.PT2: is a file, not a family; write model=exported model.path=net.PT2",
+    ),
     ("train model=null", "model=null: no such option; choose one of alexnet, "),
     ("train framework=2", "framework=2: no such option; choose one of jax, litert, "),
     (
