@@ -1,4 +1,4 @@
-"""`python -m paradnn.ceilings`: measure and record the peak rates of this machine.
+"""`python -m paradnn.ceilings`: measure and record the peak rates and idle power of this machine.
 
   python -m paradnn.ceilings                                       of this machine's CPU
   python -m paradnn.ceilings platform=gpu framework=jax            of another device, with another framework
@@ -46,6 +46,10 @@ def _measure_ceilings(config: DictConfig) -> int:
         print(f"matmul, {precision:9} {si(rate)}FLOP/s{note}")
     if ceilings.bytes_per_second:
         print(f"main memory       {si(ceilings.bytes_per_second)}B/s")
+    if ceilings.idle_watts:
+        print(f"idle power        {ceilings.idle_watts:.3g} W")
+    elif ceilings.idle_source:
+        print(f"idle power        {ceilings.idle_source}")
     print(f"run               {ceilings.run_id} in {where}")
     return 0
 

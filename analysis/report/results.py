@@ -269,6 +269,7 @@ def _results_frame(population: Population) -> pd.DataFrame:
         quality = describe_rows(rounded, _QUALITY_COLUMNS, _describe_quality)
     memory_bytes = column("peak_device_memory_bytes").fillna(column("peak_memory_bytes"))
     joules_per_example = column("energy_per_step_joules") / column("batch_size")
+    above_idle = column("energy_per_example_above_idle_joules")
     columns = {
         "system": population.name,
         "model": describe_rows(points, ["family", "batch_size", *size_names], model_name),
@@ -282,6 +283,7 @@ def _results_frame(population: Population) -> pd.DataFrame:
         "peak memory (GiB)": memory_bytes / 2**30,
         # A million times joules per example, at 3.6 million joules per kWh.
         "energy of a million (kWh)": joules_per_example / 3.6,
+        "above idle (kWh)": above_idle / 3.6,
         "quality": quality,
     }
     return pd.DataFrame(columns, index=points.index)

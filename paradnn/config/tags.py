@@ -43,6 +43,8 @@ RESERVED = frozenset(
         "family",
         "git_commit",
         "host",
+        "idle_power_note",
+        "idle_power_source",
         "interval_reason",
         "job_id",
         "kind",

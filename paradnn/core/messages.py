@@ -3,7 +3,7 @@
 A message is one JSON object on one line (`paradnn.core.channel`). The driver writes requests to the
 standard input of the worker:
 
-    {"protocol": 16, "id": 7, "point": {...}, "stderr": "/path/of/a/file"}
+    {"protocol": 17, "id": 7, "point": {...}, "stderr": "/path/of/a/file"}
 
 The worker writes events, each with a key `event`, to its standard output: `ready`, or `refused` if
 the framework cannot be imported. Then it writes for each request either `refused`, or
@@ -29,6 +29,8 @@ AnyMessage = TypeVar("AnyMessage", bound="WorkloadMessage")
 _MIN_KERNEL_SECONDS = 1e-12
 _MIN_BLOCK_SECONDS = 1e-9
 _MAX_SECONDS = 1e9
+# Powers beyond this bound, in watts, are errors of measurement.
+_MAX_WATTS = 1e6
 
 
 class WorkloadMessage:
@@ -376,18 +378,42 @@ class ArrayRate:
 
 
 @dataclass(frozen=True)
+class IdlePower:
+    """Power of the package or board while the framework is loaded and nothing runs.
+
+    Attributes:
+        watts: The power; None if it is unknown.
+        source: The counter, or why it is unavailable.
+        disturbed: What else ran at the time; None if nothing did.
+
+    Raises:
+        ValueError: The power is not a positive number.
+    """
+
+    watts: float | None
+    source: str
+    disturbed: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.watts is not None and not 0 < self.watts < _MAX_WATTS:
+            raise ValueError(f"idle power of {self.watts} W")
+
+
+@dataclass(frozen=True)
 class PeakRates:
-    """The peak rates of the machine (`paradnn.worker.peak_rates`).
+    """The peak rates of the machine (`paradnn.worker.peak_rates`), and its idle power.
 
     Attributes:
         matmul: Rates of matrix products.
         bandwidth: Rates of array sums.
         references: Seconds of a call of each reference kernel.
+        idle: Power while nothing runs.
     """
 
     matmul: list[ProductRate]
     bandwidth: list[ArrayRate]
     references: dict[str, float] = field(default_factory=dict)
+    idle: IdlePower | None = None
 
 
 @dataclass(frozen=True)

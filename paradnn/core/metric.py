@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 
 #: Units at the end of the name of a metric.
-_UNIT_SUFFIXES = ("_us", "_ms", "_seconds", "_joules")
+_UNIT_SUFFIXES = ("_us", "_ms", "_seconds", "_joules", "_watts")
 
 #: Sections of a run's page in MLflow -> their contents. MLflow groups metrics by the part of the
 #: name before a slash. Only stores hold names with a section, such as memory/step_memory_bytes;
@@ -30,7 +30,7 @@ SECTIONS: Mapping[str, str] = {
     "input": "the input pipeline",
     "compile": "compilation and conversion",
     "memory": "bounds and parts of the memory",
-    "energy": "energy of a step, an example, a query or a training",
+    "energy": "power, and energy of a step, an example, a query or a training",
     "cost": "costs at the price of an hour",
     "machine": "other work on the machine, and the machine's own speed",
     "phase": "wall time of the phases, and of the driver",

@@ -26,6 +26,7 @@ from paradnn.config.outcome import PointResult
 from paradnn.config.point import Point
 from paradnn.core.channel import plain
 from paradnn.core.messages import PeakRates, ProductRate
+from paradnn.core.metric import interval_metrics
 from paradnn.platform.environment import Environment, available_memory, separate_hosts
 from paradnn.platform.load import LoadMonitor, slow_tags
 from paradnn.platform.specifications import find_hardware
@@ -59,6 +60,9 @@ class Ceilings:
         bytes_per_second: Bandwidth of main memory in B/s; None if unknown.
         contended: Description of the disturbance during the measurement; None without one.
         references: Metric -> best time of one call of a reference kernel, in ms.
+        idle_watts: Power while nothing runs; None if unknown.
+        idle_source: Counter of the idle power, or why it is unavailable; None if the ceilings were
+            recorded by a version that did not measure it.
     """
 
     run_id: str
@@ -66,6 +70,8 @@ class Ceilings:
     bytes_per_second: float | None
     contended: str | None = None
     references: Mapping[str, float] = field(default_factory=dict)
+    idle_watts: float | None = None
+    idle_source: str | None = None
 
     @classmethod
     def of(
@@ -81,8 +87,16 @@ class Ceilings:
         references = {
             key: value for key, value in metrics.items() if key.startswith("best_reference_")
         }
-        contended = (tags or {}).get("contended_reason")
-        return cls(run_id, peaks, metrics.get("peak_bytes_per_second"), contended, references)
+        tags = tags or {}
+        return cls(
+            run_id=run_id,
+            flops_per_second=peaks,
+            bytes_per_second=metrics.get("peak_bytes_per_second"),
+            contended=tags.get("contended_reason"),
+            references=references,
+            idle_watts=metrics.get("power_idle_watts"),
+            idle_source=tags.get("idle_power_source"),
+        )
 
     def emulated(self, precision: str) -> float | None:
         """Return the rate of products in `precision` as a share of float32's, if it is below 1.
@@ -189,12 +203,54 @@ def overrun_tags(
         `ceilings_note`, which states the ratio, and `ceilings_remedy`, the command that
         measures the ceilings again. Empty for any other run.
     """
-    platform = single_device(point, environment).platform
-    framework = point.framework
-    software = point.software
     ratio = metrics.get("flops_utilization", 0.0)
     if ratio <= 1 + _MARGIN:
         return {}
+    note = f"{ratio:.2f} times the measured matmul peak, which is too low: was the machine busy?"
+    return {"ceilings_note": note, "ceilings_remedy": _ceilings_command(point, environment)}
+
+
+def idle_power_tags(
+    point: Point,
+    environment: Environment,
+    ceilings: Ceilings | None,
+    metrics: Mapping[str, float],
+) -> dict[str, str]:
+    """Return the tag of a run whose energy is counted, but not its share above idle.
+
+    Args:
+        point: The point.
+        environment: Environment in which it ran.
+        ceilings: Ceilings of the point; None if they are not measured.
+        metrics: Metrics of the run.
+
+    Returns:
+        `idle_power_note` with the reason and the remedy; empty for any other run.
+    """
+    watts = metrics.get("power_watts")
+    if watts is None or ceilings is None:
+        return {}
+    if ceilings.idle_watts is None:
+        reason = "the version that recorded the ceilings did not measure it."
+        if ceilings.idle_source:
+            reason = ceilings.idle_source.removeprefix("unavailable: ") + "."
+        problem = f"no idle power: {reason}"
+    elif watts <= ceilings.idle_watts:
+        problem = (
+            f"the steps took {watts:.3g} W, no more than the idle power of "
+            f"{ceilings.idle_watts:.3g} W: was the machine busy when that was measured?"
+        )
+    else:
+        return {}
+    command = _ceilings_command(point, environment)
+    return {"idle_power_note": f"{problem} Measure it on a quiet machine: {command}"}
+
+
+def _ceilings_command(point: Point, environment: Environment) -> str:
+    """Return the command that measures the ceilings of a point again."""
+    platform = single_device(point, environment).platform
+    framework = point.framework
+    software = point.software
     overrides: dict[str, object] = {
         "platform": platform.name,
         "platform.threads": platform.threads,
@@ -212,11 +268,7 @@ def overrun_tags(
     elif software.requirements:
         overrides["software.requirements"] = json.dumps(list(software.requirements))
     words = (f"{key}={value}" for key, value in overrides.items() if value)
-    note = f"{ratio:.2f} times the measured matmul peak, which is too low: was the machine busy?"
-    return {
-        "ceilings_note": note,
-        "ceilings_remedy": shlex.join(["python", "-m", "paradnn.ceilings", *words]),
-    }
+    return shlex.join(["python", "-m", "paradnn.ceilings", *words])
 
 
 class CeilingsKeeper:
@@ -405,6 +457,9 @@ def make_ceilings_record(
         tags["contended"] = str(bool(contended_reason)).lower()
         if contended_reason:
             tags["contended_reason"] = contended_reason
+        idle_source = _idle_source(processes)
+        if idle_source:
+            tags["idle_power_source"] = idle_source
     for key in ("matmul", "bandwidth"):
         rows = [_rounded(plain(row)) for each in processes for row in getattr(each, key)]
         if rows:
@@ -421,6 +476,8 @@ def make_ceilings_record(
     )
     if peaks.bytes_per_second:
         description += f" Main memory: {peaks.bytes_per_second / 1e9:,.1f} GB/s."
+    if peaks.idle_watts:
+        description += f" Idle power: {peaks.idle_watts:.3g} W."
     return Record(
         name=name,
         outcome=result.outcome,
@@ -490,11 +547,44 @@ def _metrics(processes: Sequence[PeakRates]) -> dict[str, float]:
             base, dot, precision = name.partition(".")
             low, high = mean_interval(rates)
             metrics |= {f"{base}_low{dot}{precision}": low, f"{base}_high{dot}{precision}": high}
+    metrics |= _idle_metrics(processes)
     for name in processes[0].references:
         metrics[f"best_reference_{name}_ms"] = (
             min(each.references[name] for each in processes) * 1e3
         )
     return _rounded(metrics) | {"processes": float(len(processes))}
+
+
+def _idle_metrics(processes: Sequence[PeakRates]) -> dict[str, float]:
+    """Return the idle power: a geometric mean with a 95% interval over undisturbed processes.
+
+    Power under the load of others is no idle power, so disturbed processes never count.
+    """
+    watts = [
+        each.idle.watts
+        for each in processes
+        if each.idle and each.idle.watts is not None and each.idle.disturbed is None
+    ]
+    if not watts:
+        return {}
+    interval = mean_interval(watts) if len(watts) > 1 else None
+    return {
+        "power_idle_watts": statistics.geometric_mean(watts),
+        **interval_metrics("power_idle_watts", interval),
+    }
+
+
+def _idle_source(processes: Sequence[PeakRates]) -> str | None:
+    """Return the counter of the idle power, or why it is unavailable; None if nobody looked."""
+    seen = [each.idle for each in processes if each.idle]
+    if not seen:
+        return None
+    for idle in seen:
+        if idle.watts is not None and idle.disturbed is None:
+            return idle.source
+    if seen[0].disturbed:
+        return f"unavailable: {seen[0].disturbed}"
+    return seen[0].source
 
 
 def _rounded(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -237,6 +237,7 @@ class Measured:
         start_time: Start in Unix milliseconds.
         end_time: End in Unix milliseconds.
         memory_limit: Limit of the host memory in bytes; None if the point was not tried.
+        idle_watts: Power of its platform while nothing runs; None if unknown.
     """
 
     point: Point
@@ -249,6 +250,7 @@ class Measured:
     start_time: int
     end_time: int
     memory_limit: int | None = None
+    idle_watts: float | None = None
 
     @property
     def answers(self) -> list[Answer]:

@@ -16,7 +16,12 @@ from paradnn.core.messages import WorkloadMessage
 from paradnn.core.metric import MetricSnapshot
 from paradnn.platform.environment import Environment
 from paradnn.platform.load import load_average
-from paradnn.session.hardware_peaks import Ceilings, device_peaks, overrun_tags
+from paradnn.session.hardware_peaks import (
+    Ceilings,
+    device_peaks,
+    idle_power_tags,
+    overrun_tags,
+)
 from paradnn.session.measured import Measured, measurements, narrow_enough
 from paradnn.session.record import make_record
 from paradnn.session.run_records import RunRecords
@@ -146,10 +151,11 @@ class OpenPoint:
         if seen and seen[0].counted:  # counted in the program, if no formula exists
             costs, tags["costs"] = seen[0].counted, "counted"
         peaks = device_peaks(point, environment, self.ceilings)
+        idle_watts = self.ceilings.idle_watts if self.ceilings else None
         while True:
             try:
                 record = make_record(
-                    Measured(point, environment, costs, results, tags, peaks, *own)
+                    Measured(point, environment, costs, results, tags, peaks, *own, idle_watts)
                 )
                 break
             except (ArithmeticError, ValueError) as error:
@@ -163,6 +169,10 @@ class OpenPoint:
                 ]
         return replace(
             record,
-            tags={**record.tags, **overrun_tags(point, environment, record.metrics)},
+            tags={
+                **record.tags,
+                **overrun_tags(point, environment, record.metrics),
+                **idle_power_tags(point, environment, self.ceilings, record.metrics),
+            },
             history=[*record.history, *self.system_samples],
         )

@@ -20,7 +20,7 @@ from paradnn.core.results import ResultDescription, ResultText
 from paradnn.core.words import counted, rounded
 from paradnn.core.workload import WORKLOADS
 from paradnn.session.design import RecordedPoint, Summary
-from paradnn.session.record import Headline, headline
+from paradnn.session.record import Headline, energy_text, headline
 
 _COLORS = {"ok": "green", "unavailable": "yellow"}
 _ROWS = 60  # longer sweeps end with counts instead of one row per point
@@ -226,8 +226,8 @@ def _step_lines(row: RecordedPoint, own: ResultText | None) -> Iterator[tuple[st
         yield "conversion", f"{seconds} to {size}, {error}"
     yield from _profile_lines(row)
     yield from (("note", note) for note in _notes(row.tags))
-    if "energy_per_step_joules" in metrics:
-        yield "energy", f"{metrics['energy_per_step_joules']:.3g} J a step"
+    if "energy_per_example_joules" in metrics:
+        yield "energy", energy_text(metrics)
 
 
 def _time_lines(row: RecordedPoint, own: ResultText | None) -> Iterator[tuple[str, str]]:
@@ -315,7 +315,14 @@ def _notes(tags: Mapping[str, str]) -> Iterator[str]:
         yield tags["interval_reason"]
     if "contended_reason" in tags:
         yield f"contended: {tags['contended_reason']}; python -m paradnn.check has details"
-    for name in ("profile_note", "emulation_note", "precision_note", "ceilings_contended"):
+    names = (
+        "profile_note",
+        "emulation_note",
+        "precision_note",
+        "ceilings_contended",
+        "idle_power_note",
+    )
+    for name in names:
         if tags.get(name):
             yield tags[name]
     if "ceilings_note" in tags:

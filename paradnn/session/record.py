@@ -392,6 +392,8 @@ def _description(measured: Measured, record: Record) -> str:
         paragraphs.append(f"**Contended**: {tags['contended_reason']}.")
     if "steady" in tags:
         paragraphs += filter(None, [_describe_roofline(metrics), _describe_operations(metrics)])
+        if "energy_per_example_joules" in metrics:
+            paragraphs.append(f"Energy: {energy_text(metrics)}.")
     return "\n\n".join(paragraphs)
 
 
@@ -424,6 +426,20 @@ def _describe_operations(metrics: Mapping[str, float]) -> str:
     if idle is not None:
         clauses.append(f"no operation {idle:.0%}")
     return f"Time goes to {', '.join(clauses)}."
+
+
+def energy_text(metrics: Mapping[str, float]) -> str:
+    """The energy of an example, its share above idle, and the power, as text."""
+    example = metrics["energy_per_example_joules"]
+    text = f"{si(example)}J an example"
+    watts = metrics.get("power_watts")
+    if watts is None:  # recorded by an earlier version
+        return text
+    above_idle = metrics.get("energy_per_example_above_idle_joules")
+    if above_idle is None:
+        return f"{text} at {si(watts)}W; idle power unknown"
+    idle = si(metrics["power_idle_watts"])
+    return f"{text} at {si(watts)}W, of which {si(above_idle)}J above the idle power of {idle}W"
 
 
 def _describe_steps(

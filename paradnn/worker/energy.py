@@ -5,11 +5,23 @@ board, so on a shared machine it includes the work of others.
 """
 
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from paradnn.core.messages import IdlePower
+from paradnn.worker.contention import ContentionMonitor
+
 _POWERCAP = Path("/sys/class/powercap")
+#: Seconds without work before idle power is measured: threads stop spinning and clocks fall.
+_SETTLE_SECONDS = 1.0
+#: Seconds over which idle power is measured. NVML updates its counter about every 0.1 s.
+_IDLE_SECONDS = 2.0
+
+
+#: The source of energy if the counter shows no work, as in virtual machines that fake RAPL.
+STOPPED_COUNTER = "unavailable: the counter does not advance"
 
 
 @dataclass(frozen=True)
@@ -37,23 +49,41 @@ class EnergyMeter:
     _read: Callable[[], list[Reading]] | None = None
     _begin: list[Reading] | None = None
 
+    @property
+    def is_available(self) -> bool:
+        """Whether the counter can be read."""
+        return self._read is not None
+
     def start(self) -> None:
         """Begin to count."""
-        self._begin = self._read() if self._read else None
+        self._begin = self._readings()
 
     def joules(self) -> float | None:
         """Return the energy since `start`; None if it is unavailable.
 
         A counter may have restarted once in the meantime.
         """
-        if self._read is None or self._begin is None:
+        begin = self._begin
+        end = self._readings()
+        if begin is None or end is None:
             return None
         total = 0.0
-        for before, after in zip(self._begin, self._read(), strict=True):
+        for before, after in zip(begin, end, strict=True):
             total += after.joules - before.joules
             if after.joules < before.joules:
                 total += after.range_joules
         return total
+
+    def _readings(self) -> list[Reading] | None:
+        """Read the counters; a counter that fails is unavailable from then on."""
+        if self._read is None:
+            return None
+        try:
+            return self._read()
+        except Exception as error:  # a driver's own types; the measurement is worth more
+            self._read = None
+            self.source = f"unavailable: the counter failed: {error}"
+            return None
 
 
 def open_energy_meter(platform: str, index: int, root: Path = _POWERCAP) -> EnergyMeter:
@@ -69,6 +99,39 @@ def open_energy_meter(platform: str, index: int, root: Path = _POWERCAP) -> Ener
     if platform == "gpu":
         return _nvml_meter(index)
     return EnergyMeter(f"unavailable: no counter is known for {platform}")
+
+
+def measure_idle_power(
+    meter: EnergyMeter,
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.perf_counter,
+) -> IdlePower:
+    """Measure the power while the framework is loaded and has nothing to do.
+
+    Takes three seconds if the energy is counted, and no time otherwise.
+
+    Args:
+        meter: Counts the energy.
+        sleep: Waits a number of seconds.
+        clock: Returns seconds.
+    """
+    if not meter.is_available:
+        return IdlePower(None, meter.source)
+    sleep(_SETTLE_SECONDS)
+    monitor = ContentionMonitor()
+    monitor.start()
+    begin = clock()
+    meter.start()
+    sleep(_IDLE_SECONDS)
+    joules = meter.joules()
+    seconds = clock() - begin
+    contention = monitor.stop()
+    if joules is None:
+        return IdlePower(None, meter.source)
+    if joules == 0:
+        return IdlePower(None, STOPPED_COUNTER)
+    disturbed = contention.reason if contention else None
+    return IdlePower(joules / seconds, meter.source, disturbed)
 
 
 def _rapl_meter(root: Path) -> EnergyMeter:

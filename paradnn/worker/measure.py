@@ -21,7 +21,7 @@ from paradnn.core.errors import PointEnded
 from paradnn.core.messages import Compilation, Contention, References, Timing, Trial
 from paradnn.core.words import counted
 from paradnn.worker.contention import ContentionMonitor, TurnsMonitor
-from paradnn.worker.energy import EnergyMeter
+from paradnn.worker.energy import STOPPED_COUNTER, EnergyMeter
 from paradnn.worker.frameworks import Step
 from paradnn.worker.series import FEWEST, adjusted_times, block_interval, find_change
 from paradnn.worker.turns import Turn
@@ -185,7 +185,10 @@ class AttemptRecorder:
     @property
     def energy(self) -> tuple[float | None, str]:
         """Joules of the blocks that count, None if unknown, and the source."""
-        return self._attempts[self.kept].joules, self._meter.source
+        joules = self._attempts[self.kept].joules
+        if joules == 0:
+            return None, STOPPED_COUNTER
+        return joules, self._meter.source
 
     def checked(self, timing: Timing) -> Timing:
         """Return the timing; it is not steady if a program was compiled or the process stopped."""

@@ -1,5 +1,7 @@
 """The peak rates of this machine, in the framework and with the threads that the models use.
 
+Its idle power is measured first, before the kernels heat it.
+
 There are two kernels. One multiplies square matrices, in each precision and compile mode, over a
 range of sizes. The other adds two arrays in place that exceed every cache. It is STREAM's add
 (McCalpin 1995) without the third array: exactly three arrays are read or written, whether or not
@@ -13,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paradnn.core.messages import ArrayRate, PeakRates, ProductRate
+from paradnn.worker.energy import EnergyMeter, measure_idle_power
 from paradnn.worker.frameworks import Framework
 from paradnn.worker.measure import AttemptRecorder, Protocol, measure_steps
 
@@ -48,20 +51,26 @@ class _Rates:
 
 
 def measure_peak_rates(
-    request: Mapping[str, Any], framework: Framework, phase: Callable[[str], Any]
+    request: Mapping[str, Any],
+    framework: Framework,
+    phase: Callable[[str], Any],
+    meter: EnergyMeter,
 ) -> PeakRates:
-    """Measure the rates of matrix products and of memory traffic.
+    """Measure the idle power, and the rates of matrix products and of memory traffic.
 
     Args:
         request: Plain values: `platform`; `memory_bytes`, in which the arrays must fit; and `only`,
             the rows of an earlier answer, if just these kernels are measured again.
         framework: The imported framework.
         phase: Enters a phase by its name.
+        meter: Counts the energy of the device, which is open.
     """
     from paradnn.worker.reference import Reference
 
     memory = request["memory_bytes"]
     only = request.get("only")
+    with phase("idle"):
+        idle = measure_idle_power(meter)
     with phase("matmul"):
         if only:
             matmul = [
@@ -79,7 +88,7 @@ def measure_peak_rates(
     references = {
         name: statistics.median(sample[name] for sample in samples) for name in samples[0]
     }
-    return PeakRates(matmul, bandwidth, references)
+    return PeakRates(matmul, bandwidth, references, idle)
 
 
 def _measure_products(framework: Framework, memory: int) -> list[ProductRate]:

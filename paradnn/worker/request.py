@@ -47,7 +47,8 @@ def answer_request(request: Mapping[str, Any], framework: Framework, report: Rep
 def _measure(run: PointRun) -> None:
     if run.request.get("task") == "ceilings":
         run.open_devices()
-        run.note(peak_rates=measure_peak_rates(run.request, run.framework, run.phases))
+        meter = run.energy_meter()
+        run.note(peak_rates=measure_peak_rates(run.request, run.framework, run.phases, meter))
         return
     work = requested_workload(run.request).configured(run.request)
     worker_side = work.role(WorkerSide)

@@ -356,6 +356,20 @@ METRICS = (
             "energy_per_step_joules", "J", "lower", "energy of the package or board for one step"
         ),
         Metric("energy_per_example_joules", "J", "lower", "energy_per_step_joules / batch_size"),
+        Metric(
+            "energy_per_example_above_idle_joules",
+            "J",
+            "lower",
+            "energy_per_example_joules less power_idle_watts during the example's share of a step",
+        ),
+        Metric("power_watts", "W", None, "mean power of the package or board during the blocks"),
+        Metric(
+            "power_idle_watts",
+            "W",
+            "lower",
+            "power with the framework loaded and nothing to do, measured with the ceilings",
+            has_interval=True,
+        ),
     ),
     *in_section(
         "compile",
@@ -646,7 +660,7 @@ def step_metrics(measured: Measured) -> dict[str, float]:
         metrics["precision_share"] = timed[0].product_types.get(point.precision, 0.0)
     metrics |= _contention_metrics(timed)
     metrics |= process_metrics(measured.answers)
-    metrics |= _energy_metrics(timed, point.batch_size)
+    metrics |= _energy_metrics(timed, point.batch_size, idle_watts=measured.idle_watts)
     if costs.flops_per_step:
         metrics |= _roofline_metrics(measured, metrics["flops_per_second"])
     if first.input:
@@ -779,17 +793,28 @@ def process_metrics(answers: Sequence[Answer]) -> dict[str, float]:
     }
 
 
-def _energy_metrics(timed: Sequence[Measurement], batch_size: int) -> dict[str, float]:
-    """Return the energy of a step, if it was counted in all processes."""
+def _energy_metrics(
+    timed: Sequence[Measurement], batch_size: int, *, idle_watts: float | None
+) -> dict[str, float]:
+    """Return power and energy of a step, if the energy was counted in all processes."""
     joules = [entry.energy_joules for entry in timed if entry.energy_joules is not None]
     if len(joules) != len(timed):
         return {}
     steps = sum(len(entry.timing.blocks) * entry.timing.steps_per_block for entry in timed)
     step_joules = sum(joules) / steps
-    return {
+    step_seconds = sum(sum(entry.timing.blocks) for entry in timed) / steps
+    metrics = {
         "energy_per_step_joules": step_joules,
         "energy_per_example_joules": step_joules / batch_size,
+        "power_watts": step_joules / step_seconds,
     }
+    if idle_watts is None:
+        return metrics
+    metrics["power_idle_watts"] = idle_watts
+    above_idle = step_joules - idle_watts * step_seconds
+    if above_idle > 0:
+        metrics["energy_per_example_above_idle_joules"] = above_idle / batch_size
+    return metrics
 
 
 def _roofline_metrics(measured: Measured, rate: float) -> dict[str, float]:

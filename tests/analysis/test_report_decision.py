@@ -147,6 +147,7 @@ def test_results_have_the_time_and_the_price_of_a_million_examples() -> None:
         examples_per_second_high=[1100.0, 2200.0, 275.0, 550.0],
         peak_memory_bytes=2.0**31,
         energy_per_step_joules=3.6,
+        energy_per_example_above_idle_joules=0.072,
         parameters=[1e3, 1e3, 1e6, 1e6],
         steady=True,
     )
@@ -156,7 +157,7 @@ def test_results_have_the_time_and_the_price_of_a_million_examples() -> None:
     assert "precision = float32" in table.note
     assert "quality = steady, single process" in table.note
     # 1,000,000 / 1,000 per second at 3.6 per hour. 3.6 J per step of 32 examples is 0.03125 kWh per
-    # million.
+    # million. 0.072 J an example above idle are 0.02 kWh per million.
     cells = dict(zip(table.head, (cell.words for cell in table.rows[0]), strict=True))
     assert [*cells.values()] == [
         "fc 4x64",
@@ -167,6 +168,7 @@ def test_results_have_the_time_and_the_price_of_a_million_examples() -> None:
         "16.67",
         "0.03125",
     ]
+    assert "above idle (kWh) = 0.02" in table.note
     assert "peak memory (GiB) = 2" in table.note
     assert "cost" not in words(results([one], "")[0])
 

@@ -4,19 +4,14 @@ Its totals are compared with TensorFlow's counter and analytic costs.
 """
 
 import functools
-import math
-import os
-import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import keras
 import pytest
 
 from paradnn.families import build, make_model
-from paradnn.worker.energy import open_energy_meter
 from paradnn.worker.frameworks.tensorflow import TensorFlow
 from paradnn.worker.profile import protos
 from paradnn.worker.profile import trace as traces
@@ -240,59 +235,6 @@ def test_a_profile_that_fails_loses_no_point(monkeypatch: pytest.MonkeyPatch) ->
         "KeyError: "
     )
     assert list(Path().iterdir()) == []
-
-
-def test_energy_comes_from_the_counters_or_not_at_all(tmp_path: Path) -> None:
-    for name, value in (
-        ("intel-rapl:0", 900),
-        ("intel-rapl:1", 100),
-        ("intel-rapl:0:0", 5),
-        ("intel-rapl:2", 7),
-    ):
-        folder = tmp_path / name
-        folder.mkdir()
-        (folder / "name").write_text("psys\n" if name == "intel-rapl:2" else "package\n")
-        (folder / "energy_uj").write_text(f"{value * 1_000_000}\n")
-        (folder / "max_energy_range_uj").write_text("1000000000\n")
-    meter = open_energy_meter("cpu", 0, tmp_path)
-    assert meter.source == "rapl"
-    meter.start()
-    (tmp_path / "intel-rapl:0" / "energy_uj").write_text("50000000\n")  # wrapped round at 1000 J
-    (tmp_path / "intel-rapl:1" / "energy_uj").write_text("130000000\n")
-    (tmp_path / "intel-rapl:2" / "energy_uj").write_text(
-        "900000000\n"
-    )  # the whole board, which contains the packages
-    joules = meter.joules()
-    assert math.isclose(joules, 150 + 30)
-    none = open_energy_meter("cpu", 0, tmp_path / "nowhere")
-    none.start()
-    assert none.joules() is None
-    assert none.source.startswith("unavailable: ")
-    assert open_energy_meter("tpu", 0).source.startswith("unavailable: ")
-
-
-@pytest.mark.parametrize(
-    ("given", "board"), [(None, 1), ("3,5", 5), ("GPU-a,GPU-b", "GPU-b"), ("3", None)]
-)
-def test_energy_is_of_the_board_that_the_framework_sees(
-    given: str | None, board: Any, monkeypatch: Any
-) -> None:
-    """Use the second of the given boards.
-
-    NVML, which sees all boards of the host, is planted.
-    """
-    asked: list[Any] = []
-    planted = {"nvmlInit": lambda: None, "nvmlDeviceGetTotalEnergyConsumption": lambda _: 0}
-    planted |= dict.fromkeys(
-        ("nvmlDeviceGetHandleByIndex", "nvmlDeviceGetHandleByUUID"), asked.append
-    )
-    monkeypatch.setitem(sys.modules, "pynvml", SimpleNamespace(**planted))
-    others = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
-    monkeypatch.setattr(os, "environ", others | ({"CUDA_VISIBLE_DEVICES": given} if given else {}))
-    assert (open_energy_meter("gpu", 1).source == "nvml", asked) == (
-        board is not None,
-        [board] * (board is not None),
-    )
 
 
 def test_kernels_of_one_launch_are_one_execution() -> None:

@@ -218,7 +218,8 @@ class Learn(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, Pha
             "epochs_below_target": float(below),
         }
         joules = [epoch.joules for epoch in counted_epochs if epoch.joules is not None]
-        if len(joules) == len(counted_epochs):
+        # A sum of 0 is a counter that does not advance.
+        if len(joules) == len(counted_epochs) and sum(joules) > 0:
             metrics["energy_to_target_joules"] = sum(joules)
         return metrics
 

@@ -168,9 +168,8 @@ class Scenario(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
             "single_query_ms": 1e3 * statistics.median(load.single_seconds for load in loads),
             **_latency_metrics(logs),
         }
-        joules = [load.joules for load in loads if load.joules is not None]
-        if len(joules) == len(loads):
-            metrics["energy_per_query_joules"] = sum(joules) / metrics["queries"]
+        seconds = sum(log.seconds() for log in logs)
+        metrics |= _energy_metrics(loads, seconds, metrics["queries"], measured.idle_watts)
         return metrics | self._own_metrics(measured, loads, logs)
 
     def _own_metrics(
@@ -471,6 +470,28 @@ def _latency_metrics(logs: Sequence[QueryLog]) -> dict[str, float]:
             metrics |= quantile_metrics(
                 f"latency_p{percent:g}", percent / 100, latencies, percentile
             )
+    return metrics
+
+
+def _energy_metrics(
+    loads: Sequence[Load], seconds: float, queries: float, idle_watts: float | None
+) -> dict[str, float]:
+    """Return the energy of a query; empty unless it was counted in all processes.
+
+    Args:
+        loads: The load of each process.
+        seconds: Duration of all loads.
+        queries: Number of queries of all loads.
+        idle_watts: Power while nothing runs; None if unknown.
+    """
+    counted_joules = [load.joules for load in loads if load.joules is not None]
+    joules = sum(counted_joules)
+    # A sum of 0 is a counter that does not advance.
+    if len(counted_joules) < len(loads) or joules == 0:
+        return {}
+    metrics = {"energy_per_query_joules": joules / queries}
+    if idle_watts is not None and joules > idle_watts * seconds:
+        metrics["energy_per_query_above_idle_joules"] = (joules - idle_watts * seconds) / queries
     return metrics
 
 

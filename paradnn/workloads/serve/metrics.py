@@ -103,5 +103,11 @@ METRICS = (
             "lower",
             "energy of the package or board under load / queries",
         ),
+        Metric(
+            "energy_per_query_above_idle_joules",
+            "J",
+            "lower",
+            "energy_per_query_joules less power_idle_watts for the duration of the load / queries",
+        ),
     ),
 )
