@@ -36,24 +36,15 @@ _MAX_SECONDS = 240
 #: Module -> test files, those that notice most first.
 TESTS = {
     "paradnn.worker.series": ("worker/test_series", "worker/test_measure"),
-    "paradnn.worker.measure": ("worker/test_measure", "worker/test_contention"),
+    "paradnn.worker.measure": ("worker/test_measure", "session/test_reference"),
     "paradnn.worker.contention": ("worker/test_contention", "worker/test_measure"),
-    "paradnn.worker.chance": ("worker/test_chance",),
+    "paradnn.worker.chance": ("worker/test_chance", "worker/test_serving"),
+    "paradnn.statistics.contrast": (
+        "statistics/test_contrast",
+        "analysis/test_compare",
+        "analysis/test_sessions",
+    ),
     "paradnn.statistics.decision": ("statistics/test_decision",),
-    "paradnn.statistics.pairwise": ("statistics/test_pairwise",),
-    "paradnn.statistics.shrinkage": ("statistics/test_shrinkage",),
-    "paradnn.statistics.variances": ("statistics/test_variances",),
-    "paradnn.statistics.welch": ("compare/test_counts",),
-    "paradnn.statistics.sessions": ("analysis/test_sessions", "analysis/test_reference_speed"),
-    "paradnn.statistics.contrast": ("analysis/test_compare", "analysis/test_sessions"),
-    "paradnn.statistics.effects": ("analysis/test_effects",),
-    "paradnn.statistics.priors": ("analysis/test_effects", "statistics/test_decision"),
-    "paradnn.statistics.paired_rounds": ("compare/test_arguments", "compare/test_comparison"),
-    "paradnn.statistics.elimination": ("best/test_elimination", "best/test_race"),
-    "paradnn.statistics.variance_shares": ("analysis/test_interactions",),
-    "paradnn.statistics.robust_regression": ("forecast/test_process", "design/test_choice"),
-    "paradnn.statistics.transfers": ("analysis/test_channel",),
-    "paradnn.statistics.regression": ("analysis/test_regression",),
     "paradnn.statistics.dependence": (
         "statistics/test_decision",
         "statistics/test_variances",
@@ -61,7 +52,33 @@ TESTS = {
         "analysis/test_effects",
         "analysis/test_regression",
     ),
+    "paradnn.statistics.effects": ("statistics/test_effects", "analysis/test_effects"),
+    "paradnn.statistics.elimination": ("best/test_elimination", "best/test_race"),
+    "paradnn.statistics.paired_rounds": ("compare/test_arguments", "compare/test_comparison"),
+    "paradnn.statistics.pairwise": ("statistics/test_pairwise",),
+    "paradnn.statistics.priors": (
+        "statistics/test_priors",
+        "analysis/test_effects",
+        "statistics/test_decision",
+    ),
+    "paradnn.statistics.regression": ("analysis/test_regression",),
+    "paradnn.statistics.robust_regression": (
+        "statistics/test_robust_regression",
+        "forecast/test_process",
+    ),
+    "paradnn.statistics.sessions": (
+        "statistics/test_sessions",
+        "analysis/test_sessions",
+        "analysis/test_reference_speed",
+    ),
+    "paradnn.statistics.shrinkage": ("statistics/test_shrinkage",),
+    "paradnn.statistics.transfers": ("statistics/test_transfers", "analysis/test_channel"),
+    "paradnn.statistics.variance_shares": ("analysis/test_interactions",),
+    "paradnn.statistics.variances": ("statistics/test_variances",),
+    "paradnn.statistics.welch": ("compare/test_counts",),
 }
+#: Keywords that only guard against mistakes of a programmer or set the size of a cache.
+_GUARDS = ("strict", "frozen", "eq", "maxsize")
 _COMPARISONS = {
     ast.Lt: (ast.LtE, ast.Gt),
     ast.LtE: (ast.Lt, ast.Gt),
@@ -103,15 +120,17 @@ class Mutant(NamedTuple):
 
 def mutants(tree: ast.Module) -> Iterator[tuple[int, int, str, ast.AST]]:
     """Yield every change: position of the node, line, text, and the new node."""
-    annotations = set()
+    omitted = set()
     for node in ast.walk(tree):
         for name in ("annotation", "returns"):
             annotation = getattr(node, name, None)
             if annotation is not None and isinstance(annotation, ast.AST):
-                annotations |= {id(part) for part in ast.walk(annotation)}
+                omitted |= {id(part) for part in ast.walk(annotation)}
+        if isinstance(node, ast.keyword) and node.arg in _GUARDS:
+            omitted.add(id(node.value))
     for position, node in enumerate(ast.walk(tree)):
         line = getattr(node, "lineno", 0)
-        if line and id(node) not in annotations:
+        if line and id(node) not in omitted:
             for text, changed in _changes(node):
                 yield position, line, text, changed
 

@@ -113,6 +113,29 @@ def test_more_rounds_are_forecast_for_closer_candidates() -> None:
     assert 1 <= far.rounds_needed() < near.rounds_needed() < 30
 
 
+@pytest.mark.parametrize("ratio", [0.9, 0.97, 0.99, 1.0, 1.02])
+def test_a_forecast_is_the_least_number_of_rounds_that_would_decide(ratio: float) -> None:
+    """One process each: scatter 5% with 4 degrees of freedom; errors fall with their root."""
+    state = state_of({0: 100.0, 1: 100.0 * ratio})
+    distance = abs(math.log(ratio)) + math.log1p(RULE.margin)
+    error = 0.05 * math.sqrt(2)
+    factor = stats.t(4).isf(RULE.risk) * error / distance
+
+    rounds = state.rounds_needed()
+
+    least = factor**2 - 1
+    assert least <= rounds <= math.ceil(1.25 * least) + 1
+
+
+def test_a_single_process_has_the_scatter_of_the_prior() -> None:
+    """The candidate is far from the others, so it is not shrunk."""
+    score = state_of({0: 1000.0, 1: 100.0}).score(0)
+
+    half = stats.t(4).ppf(0.975) * 0.05
+    assert score.value == pytest.approx(1000.0)
+    assert score.high / score.value == pytest.approx(math.exp(half))
+
+
 def test_the_best_of_equal_candidates_is_drawn_to_their_mean() -> None:
     random = np.random.default_rng(5)
     held = 0

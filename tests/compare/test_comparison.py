@@ -420,3 +420,16 @@ def test_rounds_of_one_side_against_itself_say_how_often_equals_would_be_called_
         within=1.0, margin=0.0001, misses=6.0
     )  # each look misses far more often than allowed
     assert false_alarms([*noise], often, 200) > 0.05
+
+
+def test_a_difference_on_the_margin_is_never_settled() -> None:
+    """More rounds than the last look would be needed."""
+    on_margin = SpeedEstimate(math.log1p(0.02) / 2, 1e8, 5)
+
+    assert on_margin.rounds_needed(0.02) == LOOKS[-1]
+
+
+def test_a_rule_misses_as_often_as_an_interval_by_default() -> None:
+    logs = np.random.default_rng(1).normal(0.1, 0.02, 10).tolist()
+
+    assert estimate(logs, Rule().misses) == estimate(logs)

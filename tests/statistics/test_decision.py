@@ -76,11 +76,12 @@ def test_a_decision_has_students_interval_and_tests() -> None:
     assert found.verdict is Verdict.FASTER
 
 
-def test_a_bias_widens_the_interval_and_both_tests() -> None:
+@pytest.mark.parametrize("sign", [pytest.param(1, id="faster"), pytest.param(-1, id="slower")])
+def test_a_bias_widens_the_interval_and_both_tests(sign: int) -> None:
     log_ratio, error, freedom, bias = 0.1, 0.03, 9, 0.04
     student = stats.t(freedom)
 
-    found = decide(log_ratio, [Component(error**2, freedom)], bias=bias)
+    found = decide(sign * log_ratio, [Component(error**2, freedom)], bias=bias)
 
     half = student.ppf(0.975) * error + bias
     assert math.log(found.high / found.low) == pytest.approx(2 * half)

@@ -1,6 +1,8 @@
 """Priors of the scatter: their posterior, their choice, and what data change."""
 
 import math
+import re
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -111,3 +113,34 @@ def test_published_runs_are_not_judged_by_the_prior_that_they_gave(
 
 def test_the_prior_of_values_counts_for_runs_without_a_source() -> None:
     assert priors_for(pd.DataFrame({"family": ["fc"]})).value is not None
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "statistics.md"
+#: Effect in the table of the page -> prior.
+DOCUMENTED = {
+    "process": "process",
+    "session or host": "session",
+    "order": "order",
+    "position within a point": "position",
+    "driver": "driver",
+    "ratio between sessions": "interaction",
+    "protocol": "protocol",
+    "value of a hyperparameter": "value",
+}
+
+
+@pytest.mark.parametrize("effect", DOCUMENTED)
+@pytest.mark.parametrize("device", DeviceClass)
+def test_priors_are_those_of_the_documentation(effect: str, device: DeviceClass) -> None:
+    row = re.search(
+        rf"^\| {effect} \| ([\d.]+)(%?)[^|]*\| (\d+) \|", PAGE.read_text(), re.MULTILINE
+    )
+
+    priors = scatter_priors(device)
+
+    assert row is not None
+    scale = float(row[1]) / 100 if row[2] else float(row[1])
+    prior = getattr(priors, DOCUMENTED[effect])
+    assert (prior.scale, prior.freedom) == pytest.approx((scale, float(row[3])))
+    assert not prior.is_floor
+    assert not priors.is_learned

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from paradnn.statistics.shrinkage import shrink_largest, shrinkage
+from paradnn.statistics.shrinkage import luck_of_largest, shrink_largest, shrinkage
 
 
 @pytest.mark.parametrize(
@@ -61,3 +61,37 @@ def test_means_move_by_the_share_of_sampling() -> None:
     assert shrinkage(means, sampling, 2) == pytest.approx(0.1)
     assert shrinkage(means, 2 * sampling, 2) == pytest.approx(0.2)
     assert shrinkage(means[:1], sampling, 0) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("processes", "quantile"),
+    [
+        pytest.param(np.nan, stats.norm.ppf(0.975), id="unknown"),
+        pytest.param(1.0, stats.norm.ppf(0.975), id="one process"),
+        pytest.param(2.0, stats.t.ppf(0.975, 1), id="two processes"),
+        pytest.param(5.0, stats.t.ppf(0.975, 4), id="five processes"),
+    ],
+)
+def test_an_interval_has_the_quantile_of_its_processes(processes: float, quantile: float) -> None:
+    """Two values at a distance of two errors: the shift is half the distance times the share."""
+    logs = np.array([0.0, 0.02])
+    half = 0.01 * quantile
+
+    best = shrink_largest(
+        np.exp(logs), np.exp(logs - half), np.exp(logs + half), np.full(2, processes)
+    )
+
+    between = 0.02**2 / 2 - 0.01**2
+    share = 0.01**2 / (0.01**2 + between)
+    assert math.log(best.value) == pytest.approx(0.02 - share * 0.01)
+    assert math.log(best.high / best.low) == pytest.approx(2 * half)
+
+
+def test_values_beyond_two_errors_of_their_difference_do_not_count() -> None:
+    logs = np.array([0.0, 0.027, 0.029])
+
+    near = luck_of_largest(logs, np.full(3, 0.0103))
+    far = luck_of_largest(logs, np.full(3, 0.0101))
+
+    assert near == pytest.approx(shrinkage(logs, np.full(3, 0.0103**2), 2))
+    assert far == pytest.approx(shrinkage(logs[1:], np.full(2, 0.0101**2), 1))

@@ -208,3 +208,14 @@ def test_a_sample_of_many_points_represents_all() -> None:
 
     assert rarer == pytest.approx(0.2, abs=0.07)
     assert span == pytest.approx(np.ptp(runs[::6], axis=1).max())
+
+
+def test_a_value_with_the_fewest_points_can_have_its_own_scatter() -> None:
+    parts = [sample_variances(1.0, 12, MINIMUM_POINTS), sample_variances(1e4, 13, MINIMUM_POINTS)]
+    axis = np.repeat([1, 2], MINIMUM_POINTS)
+    degrees = np.full(2 * MINIMUM_POINTS, 4.0)
+
+    found = moderate_variances(np.concatenate(parts), degrees, [axis])
+
+    separate = [moderate_variances(part, degrees[:MINIMUM_POINTS]) for part in parts]
+    assert found.variance == pytest.approx(np.concatenate([part.variance for part in separate]))

@@ -117,6 +117,51 @@ def test_rounding_errors_of_periods_add_up_as_their_root(periods: int, reason: s
     assert judge_growth(growth, periods).reason == reason
 
 
+@pytest.mark.parametrize(
+    ("periods", "reason"), [(9, "other processes took 0.1 of 1 core"), (25, None)]
+)
+def test_a_period_adds_an_eightieth_of_a_second_of_uncertainty(
+    periods: int, reason: str | None
+) -> None:
+    """Others used 0.06 of one second: more than 3 x 0.0125 s and less than 5 x 0.0125 s."""
+    growth = Counters(
+        seconds=1.0,
+        cores=1,
+        own=0.94,
+        idle=0.0,
+        steal=0.0,
+        accounted=1.0,
+        switches=0,
+        throttled=0.0,
+    )
+
+    assert judge_growth(growth, periods).reason == reason
+
+
+@pytest.mark.parametrize(
+    ("idle", "reason"),
+    [
+        pytest.param(32.0, None, id="80% used"),
+        pytest.param(17.6, None, id="89% used"),
+        pytest.param(14.4, "other processes took 0.6 of 16 cores", id="91% used"),
+    ],
+)
+def test_a_busy_core_counts_if_hardly_any_is_idle(idle: float, reason: str | None) -> None:
+    """Others use 6 of 160 core-seconds, which is a small share."""
+    growth = Counters(
+        seconds=10.0,
+        cores=16,
+        own=154.0 - idle,
+        idle=idle,
+        steal=0.0,
+        accounted=160.0,
+        switches=0,
+        throttled=None,
+    )
+
+    assert judge_growth(growth).reason == reason
+
+
 def test_without_turns_nothing_is_reported() -> None:
     assert TurnsMonitor().contention() is None
 

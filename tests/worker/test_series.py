@@ -9,11 +9,13 @@ from scipy import linalg, stats
 
 from paradnn.core.messages import References, Timing
 from paradnn.worker.series import (
+    _CRITICAL_SHARES,
     FEWEST,
     _odds_of_long_memory,
     adjusted_times,
     block_interval,
     chosen_kernel,
+    find_change,
     learn_slope,
     missing_interval_reason,
     process_mean,
@@ -351,3 +353,28 @@ def test_times_are_adjusted_to_the_mean_speed_of_all_processes() -> None:
     for times, factor in zip(adjusted, (1.0, 1.02), strict=True):
         expected = factor * np.exp((0.5 - slope.shrunk) * (kernels - np.mean(kernels))) * shift
         assert times == pytest.approx(expected.tolist())
+
+
+def test_chance_explains_less_of_a_longer_series() -> None:
+    """The critical shares fall with the length; draws of the simulation differ by up to 0.05."""
+    table = np.array(list(_CRITICAL_SHARES.values()))
+
+    assert (np.diff(table, axis=0) < 0.05).all()
+    assert ((table > 0) & (table < 1)).all()
+    assert list(_CRITICAL_SHARES) == sorted(_CRITICAL_SHARES)
+
+
+@pytest.mark.parametrize(
+    ("at", "found"),
+    [
+        pytest.param(2, 2, id="two values before"),
+        pytest.param(10, 10, id="two values after"),
+        pytest.param(11, 10, id="one value after counts with its neighbor"),
+    ],
+)
+def test_a_jump_has_two_values_on_either_side(at: int, found: int) -> None:
+    values = np.where(np.arange(12) < at, 1.0, 1.5) + 1e-3 * (np.arange(12) % 2)
+
+    change = find_change(values.tolist())
+
+    assert change.at == found
