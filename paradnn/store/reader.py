@@ -107,7 +107,7 @@ def read_columns(
     """
     from paradnn.store.columns import Records
 
-    store = open_reader(address, way, pooled=True)
+    store = open_reader(address, way)
     read: Callable[[Query], Records] = getattr(
         store, "columns", lambda wanted: Records.of(store.read(wanted))
     )

@@ -17,6 +17,7 @@ from typing import Any
 
 import psutil
 import pytest
+import sqlalchemy as sa
 
 from analysis.store.frame import is_ok
 from analysis.store.load import load
@@ -251,6 +252,26 @@ def test_a_store_is_not_written_by_reading_it(store: Store) -> None:
         pytest.raises(sql.SQLAlchemyError, match="readonly database"),
     ):
         connection.exec_driver_sql("DELETE FROM experiments")
+
+
+def test_a_frame_is_loaded_without_leaving_a_connection_open(store: Store) -> None:
+    recorded(store)
+    opened: list[object] = []
+    closed: list[object] = []
+    listeners = [
+        ("connect", lambda connection, _: opened.append(connection)),
+        ("close", lambda connection, _: closed.append(connection)),
+    ]
+    for event, listener in listeners:
+        sa.event.listen(sa.Pool, event, listener)
+    try:
+        load(store.uri)
+    finally:
+        for event, listener in listeners:
+            sa.event.remove(sa.Pool, event, listener)
+
+    assert opened
+    assert closed == opened
 
 
 def test_a_read_only_store_is_read(
