@@ -65,7 +65,7 @@ from paradnn.session.system_metrics import SystemSampler, is_requested, sampling
 from paradnn.session.turns import BlockTurns
 from paradnn.session.workers import Limits, WorkerKey, WorkerPool
 from paradnn.store.journal import Journal, PartialResults
-from paradnn.store.leases import Heartbeat, Lease, Owner
+from paradnn.store.leases import HEARTBEAT_SECONDS, Heartbeat, Lease, Owner
 from paradnn.store.runs import (
     EARLIER_POINTS,
     Claim,
@@ -172,6 +172,7 @@ class _Session:
         self.partial = PartialResults(self.settings.tracking)
         self.ceilings = CeilingsKeeper(self.pool, self.tracker, self.reporter.say)
         self._random = random.Random(self.settings.sweep.seed)
+        self._next_look_for_lost_points = 0.0  # monotonic seconds
         self._open: list[OpenPoint] = []
         self._lost: list[OpenPoint] = []  # points that other drivers took over
         self._points: Sequence[Point] = ()
@@ -420,6 +421,7 @@ class _Session:
         held_in_a_row = 0
         pause = 1.0
         while queue:
+            queue = self._with_lost_points_first(queue)
             size = self._group_size(len(queue))
             group = queue[:size]
             count_before = len(self.summary.rows)
@@ -438,6 +440,24 @@ class _Session:
                 self.reporter.begin(f"waiting for {waiting} that another driver measures")
                 time.sleep(pause * random.uniform(0.5, 1.5))
                 pause = min(1.5 * pause, _LONGEST_PAUSE)
+
+    def _with_lost_points_first(self, queue: list[DesignPoint]) -> list[DesignPoint]:
+        """Move points whose driver was lost to the front of the queue of a shared sweep.
+
+        The store is asked from time to time, at random moments, so that drivers rarely claim the
+        same point at once.
+        """
+        now = time.monotonic()
+        if self._shared_sweep_id is None or now < self._next_look_for_lost_points:
+            return queue
+        self._next_look_for_lost_points = now + HEARTBEAT_SECONDS * random.uniform(0.5, 1.5)
+        try:
+            lost = self.tracker.lost_points(self._shared_sweep_id)
+        except StoreError:  # claims find out, once the store answers again
+            return queue
+        if not lost:
+            return queue
+        return sorted(queue, key=lambda visit: self._identify(visit.point) not in lost)
 
     def _own_order(self, points: Sequence[Point]) -> Sequence[Point]:
         """The points in the order in which this driver takes them.

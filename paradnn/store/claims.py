@@ -243,6 +243,17 @@ class RunIndex:
         )
         return {entry.identity for entry in points if not entry.is_abandoned()}
 
+    def lost_points(self, sweep_id: str) -> set[Identity]:
+        """Return the points of a sweep that a driver claimed and will not record.
+
+        Another driver may have measured some of them since.
+        """
+        tags = {"kind": ("point",), "sweep_id": (sweep_id,)}
+        killed = self._entries(status="KILLED", tags=tags)
+        running = self._entries(status="RUNNING", tags=tags)
+        lost = (*killed, *(entry for entry in running if entry.is_abandoned()))
+        return {entry.identity for entry in lost if not entry.outcome}
+
     def with_tag(self, key: str, value: str) -> list[Entry]:
         """Return the runs whose tag `key` has the given value."""
         return self._entries(tags={key: (value,)})

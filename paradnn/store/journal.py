@@ -327,6 +327,11 @@ class Journal:
         entries = map(_claim_in, self.folder.glob("*.claim"))
         return {entry.identity for entry in entries if entry and not entry.is_abandoned()}
 
+    def lost_points(self, sweep_id: str) -> set[Identity]:
+        """Return the points of a sweep that a driver claimed and will not record."""
+        entries = map(_claim_in, self.folder.glob("*.claim"))
+        return {entry.identity for entry in entries if entry and entry.is_abandoned()}
+
     def log_snapshots(self, claim: Claim, snapshots: Sequence[MetricSnapshot]) -> None:
         """Publish the metrics of the epochs so far of a point that is being measured.
 

@@ -139,6 +139,9 @@ class Tracker(Journal):
     def finished_anywhere(self, identity: Identity) -> list[Finished]:
         return self._store.finished_anywhere(identity)
 
+    def lost_points(self, sweep_id: str) -> set[Identity]:
+        return self._store.lost_points(sweep_id)
+
     def fetch(self, run_id: str) -> tuple[dict[str, float], dict[str, str]]:
         if self.path_of(run_id).is_file():
             return super().fetch(run_id)

@@ -80,6 +80,25 @@ def test_a_killed_driver_of_submitit_loses_no_point(store: Store) -> None:
     assert [run["status"] for run in store.runs()].count("RUNNING") == 0
 
 
+@pytest.mark.framework
+@pytest.mark.slow
+def test_a_lost_point_is_measured_before_points_that_nobody_has_begun(store: Store) -> None:
+    sweep = ["paradnn.train", "-m", *REST, "sweep.order=given", "model.nodes=8,9,10"]
+    variables = {"PARADNN_SWEEP": "lost", "PARADNN_DRIVER": "0"}
+    process(sweep, store, **variables)
+    # As if the driver had been killed in the last point, before it began the second one.
+    _, pending, lost = store.runs()
+    store.change(f"DELETE FROM tags WHERE key = 'outcome' AND run_uuid = '{lost['run_id']}'")
+    store.change(f"UPDATE runs SET status = 'KILLED' WHERE run_uuid = '{lost['run_id']}'")
+    store.change(f"DELETE FROM tags WHERE run_uuid = '{pending['run_id']}'")
+
+    done = process(sweep, store, **variables)
+
+    assert done.returncode == 0, done.stderr
+    order = [run["point_id"] for run in store.runs() if "outcome" in run]
+    assert order[1:] == [lost["point_id"], pending["point_id"]]
+
+
 def drivers_at_work(store: Store) -> dict[str, dict]:
     """Return the leases of drivers that have claimed a point, by number."""
     prefix = "mlflow.paradnn.driver."

@@ -89,6 +89,38 @@ def test_points_of_a_lost_host_are_free_once_its_lease_expires(
     assert {states[claim.run_id] for claim in claims} == {expected}
 
 
+@pytest.mark.parametrize(
+    ("silent_seconds", "lost_points"),
+    [
+        pytest.param(0, {"2"}, id="heartbeat now"),
+        pytest.param(LEASE_SECONDS + 5, {"0", "1", "2"}, id="lease expired"),
+    ],
+)
+def test_lost_points_are_those_that_no_living_driver_holds(
+    silent_seconds: float, lost_points: set[str], store: Store
+) -> None:
+    def claimed_in_sweep(driver: MlflowStore, number: int) -> Claim:
+        identity = Identity(str(number), ENVIRONMENT, 0)
+        claim = driver.begin(identity, "p", tags_of(identity) | SWEEP, lambda _: True)
+        assert isinstance(claim, Claim)
+        return claim
+
+    gone = driver_of(store, ELSEWHERE, "0")
+    for number in range(2):
+        claimed_in_sweep(gone, number)
+    other = driver_of(store, HERE, "1")
+    other.abandon(claimed_in_sweep(other, 2), "interrupted before its end")
+    claimed_in_sweep(other, 3)
+    measured = claimed_in_sweep(other, 4)
+    other.record(measured, record_of(measured), dict)
+    expire(store, "0", silent_seconds)
+
+    lost = other.lost_points("shared")
+
+    assert {identity.point_id for identity in lost} == lost_points
+    assert other.lost_points("another sweep") == set()
+
+
 def test_a_restarted_driver_takes_its_own_points_at_once(store: Store) -> None:
     before = driver_of(store, ELSEWHERE, "0")
     claimed(before, 1)
