@@ -32,6 +32,7 @@ CONFIGURATION_COLUMNS = (
     "compile",
     "mode",
     "devices",
+    "parallel",
     "transport",
     "hosts",
     "task",
@@ -52,6 +53,7 @@ PLATFORM_PREFIXES = ("platform.", "framework.", "software.")
 OPERATION_SETTINGS = (
     "device",
     "devices",
+    "parallel",
     "framework.name",
     "software.name",
     "compile",
@@ -86,6 +88,7 @@ _RUN_HYPERPARAMETERS = (
     "mode",
     *(key for work in _WORKLOADS_OF_OTHER_STEPS for key in option_keys(work)),
     "devices",
+    "parallel",
     "transport",
     "hosts",
     "scenario",

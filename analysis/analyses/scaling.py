@@ -43,6 +43,8 @@ _TOTAL = "total_devices"
 _PER_HOST = "devices_per_host"
 #: Columns that count devices; older runs lack them.
 _COUNTS = ("devices", "hosts", _TOTAL, "platform.threads")
+#: What the name of a family gets if devices share its weights.
+_MODEL_PARALLEL = ", model parallel"
 #: Metrics of training over several processes, shown if the runs have them.
 _EXCHANGE = ("communication_ms", "communication_share", "gradient_bytes")
 #: Transport of `model=channel` that a framework's gradients take, by framework and platform.
@@ -164,7 +166,7 @@ def scaling(frame: pd.DataFrame, options: ScalingOptions) -> Result:
         answer=_answer(found, options.by.rpartition(".")[2]),
         sentences=[*_sentences(found, options.by), *_exchange_sentences(pairs)],
         picture=lambda: draw_scaling(found, options),
-        sources=tuple(found.measured["run_id"]),
+        sources=tuple(dict.fromkeys(found.measured["run_id"])),
         pooled=found.pooled,
     )
 
@@ -410,7 +412,10 @@ def fit_scaling(
             "is not a rate that grows with devices",
             f"choose {' or '.join(METRICS)}",
         )
-    measured = _runs_with_count(frame, by)
+    measured = _with_model_parallel_families(_runs_with_count(frame, by), by)
+    if weak:
+        # A device gets the whole batch if the devices share the weights.
+        measured = measured[~measured["family"].str.endswith(_MODEL_PARALLEL, na=False)]
     checked = [
         require_homogeneous(rows, pool=pool) for _, rows in measured.groupby("family", dropna=False)
     ]
@@ -450,6 +455,23 @@ def _runs_with_count(frame: pd.DataFrame, by: str) -> pd.DataFrame:
     if not pd.api.types.is_numeric_dtype(measured[by]):
         raise ConfigError("--by", by, "holds no numbers", "name the column that counts devices")
     return measured[measured[by].notna()]
+
+
+def _with_model_parallel_families(measured: pd.DataFrame, by: str) -> pd.DataFrame:
+    """Make separate families of the runs whose devices share the weights (parallel=model).
+
+    A run on one device is the baseline of both ways to share a step.
+    """
+    if "parallel" not in measured or by not in ("devices", _TOTAL):
+        return measured
+    is_model_parallel = measured["parallel"].eq("model").fillna(value=False)
+    if not is_model_parallel.any():
+        return measured
+    shared = measured[is_model_parallel]
+    alone = measured[measured[by].eq(1) & measured["family"].isin(shared["family"])]
+    parts = pd.concat([shared, alone.assign(parallel="model")])
+    parts = parts.assign(family=parts["family"].astype("object") + _MODEL_PARALLEL)
+    return pd.concat([measured[~is_model_parallel], parts], ignore_index=True)
 
 
 def _paired(
@@ -564,8 +586,11 @@ def draw_scaling(found: Scaling, options: ScalingOptions) -> drawing.Figure:
     pairs = found.pairs
     each = pairs["many"] / pairs["devices"]
     counts = np.geomspace(1, int(pairs["devices"].max()), 100)
+    names = [family.family for family in found.families]
+    # A family and its model parallel points would have the same color.
+    among = names if any(name.endswith(_MODEL_PARALLEL) for name in names) else []
     for number, family in enumerate(found.families):
-        look = drawing.look(family.family)
+        look = drawing.look(family.family, among)
         own = pairs["family"] == family.family
         middle, *ends = (f"{100 * end:.1f}%" for end in family.fraction)
         if math.isfinite(family.fraction.low):

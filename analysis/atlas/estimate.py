@@ -27,6 +27,7 @@ from analysis.atlas.kernels import experts
 from analysis.atlas.memory import device_memory_bytes, memory_bytes, memory_reason
 from analysis.atlas.parallel import (
     COMMUNICATION,
+    PARALLEL,
     Message,
     communication_parts,
     gradient_messages,
@@ -848,7 +849,7 @@ def _unsupported_reason(question: _Question) -> str:
     timed_kernels = ("gemm", "conv2d", "elementwise")
     if model.is_communication or (model.is_kernel and model.name not in timed_kernels):
         return f"{model.name} was not timed as part of a step; ask for a model, such as gpt"
-    if question.devices > 1 and not question.parallel:
+    if question.devices > 1 and question.parallel not in PARALLEL:
         return "a step over several devices is not in the atlas; ask for devices=1"
     if question.mode not in ("train", "inference", "generate"):
         return f"mode={question.mode} is unknown to this version"

@@ -67,6 +67,7 @@ _SETTINGS = {
     "compile": "graph",
     "platform.threads": None,
     "devices": None,
+    "parallel": "data",
     "framework.name": "tensorflow",
     "software.name": "current",
 }
@@ -81,7 +82,12 @@ _IDENTIFYING_COLUMNS = (
     "transport",
 )
 #: Defaults that a proposed command omits.
-_COMMAND_DEFAULTS = {"precision": "float32", "compile": "graph", "mode": "train"}
+_COMMAND_DEFAULTS = {
+    "precision": "float32",
+    "compile": "graph",
+    "mode": "train",
+    "parallel": "data",
+}
 #: Minimum factor of throughput for which a change is proposed.
 _MIN_GAIN = 1.05
 #: Below this share of the roof neither arithmetic nor memory is the limit.

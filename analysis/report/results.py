@@ -33,6 +33,7 @@ _SETTING_COLUMNS = (
     "optimizer.name",
     "data.name",
     "devices",
+    "parallel",
     "platform.threads",
     "framework.name",
 )

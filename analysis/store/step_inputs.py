@@ -22,7 +22,16 @@ from paradnn.platform.specifications import find_hardware
 from paradnn.store.runs import ADDED_PARAMS
 
 #: Keys that identify the computation, its device and its software, but not how it is timed.
-_POINT_KEYS = ("batch_size", "precision", "compile", "mode", "devices", "transport", "hosts")
+_POINT_KEYS = (
+    "batch_size",
+    "precision",
+    "compile",
+    "mode",
+    "devices",
+    "parallel",
+    "transport",
+    "hosts",
+)
 _POINT_GROUPS = (
     "model.",
     "generate.",
@@ -183,13 +192,15 @@ def _work(model: Model, **row: Any) -> tuple[float, ...]:
     if model.is_counted:
         # The work of such a model is known once it was measured, so it must predict nothing.
         return (1.0,) * len(WORK_METRICS)
+    # Devices that share the weights (parallel=model) hold one copy of them together.
+    copies = row.get("devices", 1) if row.get("parallel", "data") == "data" else 1
     costs = model.costs(
         batch_size=row["batch_size"],
         precision=row.get("precision", "float32"),
         mode=row.get("mode", "train"),
         optimizer=row.get("optimizer.name", "rmsprop"),
         momentum=row.get("optimizer.momentum", Optimizer().momentum),
-        devices=row.get("devices", 1),
+        devices=copies,
         prompt=row.get("generate.prompt", 0),
         tokens=row.get("generate.tokens", 0),
     )

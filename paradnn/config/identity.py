@@ -26,6 +26,7 @@ FORMER_STANDARD: Mapping[str, Any] = {"min_seconds": 1.0, "block_seconds": 0.1}
 #: devices belonged to several processes that communicated over gRPC.
 _ADDED_DEFAULTS: Mapping[str, Any] = {
     "devices": 1,
+    "parallel": "data",
     "transport": "local",
     "hosts": 1,
     "framework.compile": "default",

@@ -219,9 +219,15 @@ class Point:
     )
     devices: int = option(
         1,
-        "devices of each host that share the examples of each step (data parallel)",
+        "devices of each host that share each step (docs/how-to/devices.md)",
         low=1,
         high=4096,
+    )
+    parallel: str = option(
+        "data",
+        "what the devices share: the examples of a step (data), or the weights (model)",
+        choices=("data", "model", "pipeline"),
+        shown=("data", "model"),
     )
     hosts: int = option(
         1,
@@ -245,6 +251,13 @@ class Point:
         if self.model.is_communication:
             return self.devices
         return self.devices * self.hosts
+
+    @property
+    def replicas(self) -> int:
+        """Number of copies of the model, which get equal shares of the batch."""
+        if self.parallel == "model":
+            return 1
+        return self.device_count
 
 
 _SELECTOR_HELP = {
@@ -285,7 +298,7 @@ def step_costs(point: Point) -> Costs:
         mode=point.workload.mode,
         optimizer=point.optimizer.name,
         momentum=point.optimizer.momentum,
-        devices=point.device_count,
+        devices=point.replicas,
         **point.workload.cost_options(),
     )
 

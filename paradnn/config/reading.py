@@ -78,7 +78,8 @@ def canonical_point(point: Point, *, is_measured: bool = True) -> Point:
     rules = point.workload.role(PointRules)
     _check_input(point)
     memory_bytes(point.measure.memory_limit, "measure.memory_limit")
-    if point.batch_size % point.device_count:
+    point = _with_canonical_parallel(point)
+    if point.batch_size % point.replicas:
         reason = f"does not divide batch_size={point.batch_size}"
         remedy = "choose a batch_size that is a multiple of devices: each gets the same number"
         if point.batch_size % point.devices:
@@ -91,6 +92,23 @@ def canonical_point(point: Point, *, is_measured: bool = True) -> Point:
     _check_hosts(point)
     if point.platform.cores is not None:
         point = replace(point, platform=_with_canonical_cores(point))
+    return point
+
+
+def _with_canonical_parallel(point: Point) -> Point:
+    """Return the point with `parallel` in canonical form: one device has nothing to share.
+
+    Raises:
+        ConfigError: The devices cannot share a step in this way.
+    """
+    if point.parallel == "pipeline":
+        reason = "is not possible: Keras does not divide a model's layers among devices"
+        raise ConfigError("parallel", "pipeline", reason, "set parallel=data or parallel=model")
+    if point.parallel == "model" and point.hosts > 1:
+        reason = "is for the devices of one host, and parallel=model divides the weights among them"
+        raise ConfigError("hosts", point.hosts, reason, "set hosts=1 or parallel=data")
+    if point.devices == 1:
+        return replace(point, parallel="data")
     return point
 
 

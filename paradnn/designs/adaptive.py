@@ -112,7 +112,7 @@ class DesignKnowledge:
         self.bounds = status.costs["memory_lower_bound_bytes"][indices]
         self.limits = status.limits[indices]
         self._workers = [
-            (status.workers[index], repr(point.data), point.devices)
+            (status.workers[index], repr(point.data), point.devices, point.parallel)
             for index, point in zip(indices, self.points, strict=True)
         ]
         self.lacks_ceilings = self._settings.ceilings and not all(status.ceilings.values())

@@ -79,6 +79,7 @@ _TEXT_KEYS = (
     "mode",
     "optimizer.name",
     "devices",
+    "parallel",
     "data.name",
 )
 #: Only the most common levels of a group, up to this number, have a column.

@@ -37,6 +37,7 @@ _SETTINGS = (
     "compile",
     "optimizer.name",
     "devices",
+    "parallel",
     "transport",
     "hosts",
     "data.name",

@@ -62,6 +62,7 @@ def run_name(point: Point) -> str:
     words += point.workload.role(RunRecords).name_parts(point)
     more = {
         f"x{point.devices}": point.devices > 1,
+        f"{point.parallel} parallel": point.parallel != "data",
         f"{point.hosts} hosts": point.hosts > 1,
         f"cores {point.platform.cores}": point.platform.cores is not None,
         "cold": point.measure.cache == "cold",

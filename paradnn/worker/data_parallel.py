@@ -84,6 +84,8 @@ class _Reply:
 
 def process_count(point: Mapping[str, Any], framework: Framework) -> int:
     """Return the number of processes that share each step of a point, on all hosts."""
+    if point.get("parallel") == "model":
+        return 1
     hosts = int(point.get("hosts", 1))
     return hosts * framework.processes_per_host(int(point.get("devices", 1)), hosts)
 

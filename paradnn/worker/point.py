@@ -136,7 +136,8 @@ class PointRun:
             devices = self.devices
             if devices > 1:
                 layout = device_layout(devices, self.request["platform"])
-                self.framework = distributed(self.framework, layout)
+                parallel = self.request.get("parallel", "data")
+                self.framework = distributed(self.framework, layout, parallel)
             self.framework.open_device(platform)
             settings = self.request.get("measure", {})
             if devices == 1 and not self.turn and settings.get("reference"):
@@ -335,6 +336,8 @@ def counted_costs(workload: BuiltModel, point: Mapping[str, Any], flops: float) 
     )
     optimizer = point["optimizer"]
     devices = point["devices"] * point.get("hosts", 1)
+    if point.get("parallel") == "model":
+        devices = 1  # together they hold one copy of the weights
     costs = sum_costs(
         [whole_model],
         point["batch_size"] // devices,

@@ -241,7 +241,14 @@ METRICS = (
             "batch_size_per_device",
             "1",
             None,
-            "examples of a step on each device: batch_size / (hosts x devices)",
+            "examples of a step on each device: batch_size / (hosts x devices), or batch_size if "
+            "the devices share the weights",
+        ),
+        Metric(
+            "parameters_per_device",
+            "1",
+            "lower",
+            "most trainable parameters that one device holds (parallel=model)",
         ),
         Metric("flops_per_step", "FLOP", None, "analytic matmul and convolution work of one step"),
         Metric("bytes_per_step", "B", None, "analytic compulsory memory traffic of one step"),
@@ -453,6 +460,19 @@ class ProcessTimes(WorkloadMessage):
 
 
 @dataclass(frozen=True)
+class DividedWeights(WorkloadMessage):
+    """The share of the weights that one device of several holds.
+
+    Attributes:
+        parameters_per_device: Most trainable parameters on one device.
+    """
+
+    wire_name: ClassVar[str] = "divided_weights"
+
+    parameters_per_device: int
+
+
+@dataclass(frozen=True)
 class SingleStep(Workload, PointRules, WorkerSide, RunRecords, ResultDescription):
     """Steps in timed blocks, and the latency of single forward passes."""
 
@@ -464,7 +484,7 @@ class SingleStep(Workload, PointRules, WorkerSide, RunRecords, ResultDescription
     can_take_turns: ClassVar[bool] = True
     can_start_cold: ClassVar[bool] = True
     hosts_may_be_processes: ClassVar[bool] = True
-    message_types: ClassVar[tuple[type[WorkloadMessage], ...]] = (ProcessTimes,)
+    message_types: ClassVar[tuple[type[WorkloadMessage], ...]] = (ProcessTimes, DividedWeights)
 
     mode: str = "train"
 
@@ -556,6 +576,8 @@ def measure_step(
         if run.others:
             step = run.others.common_step(step)
             run.note(work=ProcessTimes(run.others.count, []))
+        elif step.parameters_per_device is not None:
+            run.note(work=DividedWeights(step.parameters_per_device))
         if prepare:
             prepare(workload, step)
     fed = _fed_step(run, workload, step)
@@ -614,7 +636,7 @@ def point_metrics(measured: Measured) -> dict[str, float]:
     point = measured.point
     costs = measured.costs
     metrics: dict[str, float] = {
-        "batch_size_per_device": point.batch_size / point.device_count,
+        "batch_size_per_device": point.batch_size / point.replicas,
         "parameters": costs.parameters,
         "memory_lower_bound_bytes": costs.memory_lower_bound_bytes,
     }
@@ -660,6 +682,8 @@ def step_metrics(measured: Measured) -> dict[str, float]:
         metrics["precision_share"] = timed[0].product_types.get(point.precision, 0.0)
     metrics |= _contention_metrics(timed)
     metrics |= process_metrics(measured.answers)
+    if isinstance(first.work, DividedWeights):
+        metrics["parameters_per_device"] = float(first.work.parameters_per_device)
     metrics |= _energy_metrics(timed, point.batch_size, idle_watts=measured.idle_watts)
     if costs.flops_per_step:
         metrics |= _roofline_metrics(measured, metrics["flops_per_second"])

@@ -5,6 +5,7 @@ from numpy.typing import ArrayLike
 
 from analysis.analyses.scaling import ScalingOptions, fit_scaling
 from analysis.analyses.scaling import scaling as summarized
+from paradnn.core.errors import InsufficientData
 from tests.analysis.planted import POINTS, runs
 from tests.analysis.rejected import assert_rejected
 
@@ -193,6 +194,41 @@ def test_scaling_over_hosts(by: str, counts: tuple[int, ...], points: int) -> No
     assert (family.counts, family.points) == (counts, points)
     if by == "total_devices":
         assert family.fraction.value == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    "by",
+    [pytest.param("devices", id="devices"), pytest.param("total_devices", id="of all hosts")],
+)
+def test_model_parallel_points_are_a_separate_family(by: str) -> None:
+    """Of a data parallel step 10% do not run in parallel, and 60% of a model parallel one."""
+    rate = np.linspace(100, 200, len(POINTS))
+    parts = [runs(POINTS, devices=1, parallel="data", examples_per_second=rate)]
+    for parallel, fraction in (("data", 0.1), ("model", 0.6)):
+        speed = rate / (fraction + (1 - fraction) / 2)
+        parts.append(runs(POINTS, devices=2, parallel=parallel, examples_per_second=speed))
+    frame = pd.concat(parts, ignore_index=True)
+    frame = frame.assign(run_id=[f"run{index}" for index in range(len(frame))])
+
+    found = fit_scaling(frame, by=by)
+
+    fractions = {family.family: family.fraction.value for family in found.families}
+    assert fractions == pytest.approx({"fc": 0.1, "fc, model parallel": 0.6})
+    assert [family.points for family in found.families] == [len(POINTS)] * 2
+    result = summarized(frame, ScalingOptions(by=by))
+    assert len(result.sources) == len(frame)
+
+
+def test_weak_scaling_excludes_devices_that_get_the_whole_batch() -> None:
+    frame = pd.concat(
+        [
+            runs(POINTS, devices=count, parallel=parallel, examples_per_second=100.0)
+            for count, parallel in ((1, "data"), (2, "model"))
+        ],
+        ignore_index=True,
+    )
+    with pytest.raises(InsufficientData, match="all runs have devices=1"):
+        fit_scaling(frame, weak=True)
 
 
 def test_weak_scaling_compares_equal_batches_per_device() -> None:

@@ -113,6 +113,20 @@ REJECTED = {
             "hosts=2: does not divide batch_size=6; choose a multiple of hosts x devices = 4",
         ),
         (
+            "model=fc devices=2 parallel=pipeline",
+            "parallel=pipeline: is not possible: Keras does not divide a model's layers among "
+            "devices; set parallel=data or parallel=model",
+        ),
+        (
+            "model=fc devices=2 parallel=tensor",
+            "parallel=tensor: no such choice; choose one of data, model",
+        ),
+        (
+            "model=fc devices=2 hosts=2 parallel=model",
+            "hosts=2: is for the devices of one host, and parallel=model divides the weights "
+            "among them; set hosts=1 or parallel=data",
+        ),
+        (
             "model=fc mode=inference hosts=2",
             "hosts=2: is for training, in which hosts exchange gradients; set mode=train or hosts=1",
         ),
@@ -531,6 +545,8 @@ def test_later_keys_do_not_change_stored_identities(words: str, identity: str) -
             id="learn.schedule=constant learn.warmup_epochs=0",
         ),
         pytest.param("model=fc model.layers=0", "model.nodes=64", id="softmax regression"),
+        pytest.param("model=fc", "parallel=model", id="one device shares nothing"),
+        pytest.param("model=fc devices=2", "parallel=data", id="data parallel"),
         pytest.param(
             "model=residual model.blocks=3", "model.blocks=[3,3,3,3]", id="model.blocks=[3,3,3,3]"
         ),
@@ -538,6 +554,18 @@ def test_later_keys_do_not_change_stored_identities(words: str, identity: str) -
 )
 def test_keys_without_effect_do_not_change_the_identity(words: str, more: str) -> None:
     assert point_id(point(words)) == point_id(point(f"{words} {more}"))
+
+
+def test_devices_that_share_the_weights_get_the_whole_batch() -> None:
+    shared = point("model=fc devices=2 parallel=model batch_size=3")
+    copied = point("model=fc devices=2 batch_size=4")
+    alone = point("model=fc batch_size=3")
+
+    assert (shared.replicas, copied.replicas) == (1, 2)
+    assert run_name(shared) == f"{run_name(alone)} x2 model parallel"
+    assert step_costs(shared) == step_costs(alone)
+    weight_bytes = 4 * step_costs(alone).parameters
+    assert step_costs(copied).memory_lower_bound_bytes > 2 * weight_bytes
 
 
 @pytest.mark.parametrize(
@@ -564,6 +592,7 @@ def test_keys_without_effect_do_not_change_the_identity(words: str, more: str) -
                 "model.nodes=[64,64,64,32]",
                 "model.nodes=64",
                 "devices=2",
+                "devices=2 parallel=model",
                 "devices=4",
                 "precision=bfloat16",
             ],

@@ -71,6 +71,7 @@ def test_points_that_differ_in_their_batches_are_read_as_any_other() -> None:
     for axes in (
         [*served, "batch_size=8,16"],
         ["devices=1,2", "batch_size=2,4"],
+        ["devices=2", "parallel=data,model", "batch_size=2,4"],
         ["batch_size=1,2", "seed=0,1"],
     ):
         plan = plan_of("model=fc", "model.nodes=8,16", *axes)

@@ -7,7 +7,7 @@ the losses of each family, and the weights before and after.
 
 DEVICES is a number, or "shards of N": one TensorFlow device that calls the model for each of N
 shards and averages their losses. N replicas with separate batch statistics should have the same
-result.
+result. With "weights over N", N JAX devices share the weights (parallel=model).
 """
 
 import sys
@@ -57,19 +57,19 @@ def main(
     plain = frameworks.load(name)
     from paradnn.worker.step import synthetic_batch
 
-    if devices.startswith("shards"):
-        shards = int(devices.removeprefix("shards of "))
-    else:
-        shards = 0
+    kind, _, number = devices.rpartition(" ")
+    count = int(number)
+    shards = count if kind == "shards of" else 0
+    parallel = "model" if kind == "weights over" else "data"
     asked = {
-        "devices": 1 if shards else int(devices),
+        "devices": 1 if shards else count,
         "platform": {"name": "cpu", "threads": None, "index": 0},
     }
     point = {**step_point(compile_mode, **RULE), "batch_size": BATCH, **asked}
     several = int(point["devices"]) > 1
     if several:
         framework = frameworks.distributed(
-            plain, device_layout(point["devices"], point["platform"])
+            plain, device_layout(point["devices"], point["platform"]), parallel
         )
     else:
         framework = plain

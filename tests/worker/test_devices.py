@@ -77,6 +77,15 @@ def test_work_that_several_devices_cannot_do_is_unavailable(pool: WorkerPool) ->
     assert "sees 0 GPU devices, not 2 from number 0 on" in (result.reason or "")
 
 
+def test_tensorflow_does_not_share_the_weights_among_devices(pool: WorkerPool) -> None:
+    result = measure(pool, parallel="model")
+    assert result.outcome == "unavailable"
+    assert result.reason == (
+        "parallel=model needs JAX, the only framework in which Keras divides weights among "
+        "devices, not framework=tensorflow: set framework=jax or parallel=data"
+    )
+
+
 TINY = (MODELS["fc"] | {"layers": 1, "nodes": 8, "input_size": 16, "output_size": 4}, 4)
 LARGE = (MODELS["fc"] | {"layers": 3, "nodes": 2048, "input_size": 1000, "output_size": 1000}, 256)
 #: Runs a point without the meter's action after compiling. That action resets the kernel's peak and

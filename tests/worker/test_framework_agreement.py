@@ -184,6 +184,29 @@ def test_two_devices_compute_the_same_as_one(
             )
 
 
+def test_two_devices_that_share_the_weights_compute_the_same_as_one(tmp_path: Path) -> None:
+    names = ["fc", "residual", "rnn", "lstm", "transformer", "gpt", "vit"]
+    module = "distributed_steps"
+    one = steps("jax", "graph", tmp_path, names, DISTRIBUTED_SEED, "1", module)
+
+    shared = steps("jax", "graph", tmp_path, names, DISTRIBUTED_SEED, "weights over 2", module)
+
+    assert set(shared) == set(one)
+    for name in names:
+        np.testing.assert_allclose(
+            shared[f"{name}/losses"],
+            one[f"{name}/losses"],
+            rtol=DISTRIBUTED_LOSS_TOLERANCE,
+            err_msg=name,
+        )
+    for name in (name for name in one if "/start/" in name):
+        after = name.replace("/start/", "/weight/")
+        np.testing.assert_array_equal(shared[name], one[name], err_msg=name)
+        change = np.abs(one[after] - one[name]).max()
+        difference = np.abs(shared[after] - one[after]).max()
+        assert difference <= DISTRIBUTED_TOLERANCE * change, after
+
+
 @pytest.mark.parametrize(
     ("framework", "compile_mode"),
     [("jax", "graph"), ("jax", "eager"), ("torch", "eager"), ("torch", "graph")],

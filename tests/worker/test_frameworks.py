@@ -18,7 +18,7 @@ from paradnn.session.workers import WorkerKey, WorkerPool
 from tests.conftest import ROOT, Store, process
 from tests.worker import families
 from tests.worker.families import BATCH, MODELS, RMSPROP
-from tests.worker.test_devices import check_memory
+from tests.worker.test_devices import LOSS_TOLERANCE, check_memory
 from tests.worker.two_hosts import ADDRESSES, QUICK, second_host
 
 #: Time limit of a point in seconds. No point should reach it, but a busy machine takes many minutes
@@ -53,6 +53,60 @@ def test_jax_reduces_over_devices_within_its_program(pool: WorkerPool) -> None:
     profile = result.answer.profile
     assert profile.product_flops == pytest.approx(costs.flops_per_step, rel=0.1)
     assert "communication" in {row["category"] for row in profile.operation_types.rows()}
+
+
+def test_jax_shares_the_weights_among_devices(pool: WorkerPool) -> None:
+    one = measure(pool, "jax", "fc")
+
+    result = measure(pool, "jax", "fc", devices=2, parallel="model")
+
+    assert result.outcome == "ok", result.reason
+    measured = result.answer.measurement
+    expected = one.answer.measurement
+    assert measured.first_loss == pytest.approx(expected.first_loss, rel=LOSS_TOLERANCE)
+    assert measured.parameters == expected.parameters
+    # Kernels of 50 x 64, 64 x 64 and 64 x 10 are divided, and biases copied.
+    kernels = 50 * 64 + 64 * 64 + 64 * 10
+    assert result.answer.work.parameters_per_device == kernels // 2 + 64 + 64 + 10
+    assert "communication" in {
+        row["category"] for row in result.answer.profile.operation_types.rows()
+    }
+
+
+@pytest.mark.parametrize("mode", ["train", "inference"])
+@pytest.mark.parametrize("compile_mode", ["graph", "eager"])
+def test_jax_shares_the_weights_in_every_mode(
+    pool: WorkerPool, mode: str, compile_mode: str
+) -> None:
+    changes = {"mode": mode, "compile": compile_mode, "measure": {"profile": False}}
+    result = measure(pool, "jax", "fc", devices=2, parallel="model", **changes)
+    assert result.outcome == "ok", result.reason
+
+
+@pytest.mark.parametrize(
+    ("framework", "changes", "reason"),
+    [
+        pytest.param(
+            "torch",
+            {},
+            "parallel=model needs JAX, the only framework in which Keras divides weights among "
+            "devices, not framework=torch: set framework=jax or parallel=data",
+            id="another framework",
+        ),
+        pytest.param(
+            "jax",
+            {"devices": 7, "batch_size": 7},
+            "no weight of this model has a last axis that devices=7 divide: choose other sizes of "
+            "the model, or parallel=data",
+            id="indivisible weights",
+        ),
+    ],
+)
+def test_weights_that_cannot_be_shared_are_unavailable(
+    pool: WorkerPool, framework: str, changes: dict[str, Any], reason: str
+) -> None:
+    result = measure(pool, framework, "fc", **{"devices": 2, "parallel": "model", **changes})
+    assert (result.outcome, result.reason) == ("unavailable", reason)
 
 
 @pytest.mark.parametrize("framework", ["jax", "torch"])

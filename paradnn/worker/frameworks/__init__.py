@@ -40,7 +40,13 @@ class Step:
     """A compiled step with its batch in place.
 
     The defaults are those of a step that compiles nothing and hides its kernels.
+
+    Attributes:
+        parameters_per_device: Most trainable parameters that one device holds; None if each device
+            holds all of them.
     """
+
+    parameters_per_device: int | None = None
 
     def run(self, steps: int) -> float | None:
         """Run `steps` steps and wait for the device. Returns the last loss; in inference None."""
@@ -212,20 +218,31 @@ def load(name: str) -> Framework:
     return typing.cast("Framework", module.FRAMEWORK())
 
 
-def distributed(framework: Framework, layout: DeviceLayout) -> Framework:
-    """The framework for data-parallel steps over the devices of `layout`.
+def distributed(framework: Framework, layout: DeviceLayout, parallel: str = "data") -> Framework:
+    """The framework for steps over the devices of `layout`, which are not opened yet.
 
-    The devices are not opened yet.
+    Args:
+        framework: The framework for one device.
+        layout: The devices.
+        parallel: What they share: the batch (data) or the weights (model).
 
-    Raises UnavailableError if the framework has no data-parallel steps.
+    Raises:
+        UnavailableError: The framework has no such steps.
     """
-    if not FRAMEWORKS[framework.name].parallel:
+    if not FRAMEWORKS[framework.name].parallel and parallel == "data":
         raise UnavailableError(
             f"framework={framework.name} does not divide this work over {layout.devices} devices: "
             "set framework=tensorflow or framework=jax, or devices=1"
         )
     module = importlib.import_module(f"paradnn.worker.frameworks.{framework.name}")
-    return typing.cast("Framework", module.DISTRIBUTED(layout))
+    if parallel == "data":
+        return typing.cast("Framework", module.DISTRIBUTED(layout))
+    if not hasattr(module, "MODEL_PARALLEL"):
+        raise UnavailableError(
+            f"parallel={parallel} needs JAX, the only framework in which Keras divides weights "
+            f"among devices, not framework={framework.name}: set framework=jax or parallel=data"
+        )
+    return typing.cast("Framework", module.MODEL_PARALLEL(layout))
 
 
 def grouped(framework: Framework, member: Member) -> Framework:

@@ -7,6 +7,7 @@ variables and overwrites them in place. XLA is JAX's only compiler, so `compile=
 """
 
 import contextlib
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -407,6 +408,103 @@ class DistributedJax(Jax):
 
 
 DISTRIBUTED = DistributedJax
+
+
+# The devices of one process can also share the weights. Each weight is divided along its last axis,
+# the outputs of a layer. Every device gets the whole batch, and XLA's partitioner inserts what the
+# devices exchange.
+
+_WEIGHTS_AXIS = "weights"
+
+
+class _DividedWeights(keras.distribution.ModelParallel):  # type: ignore[misc]
+    """Divides variables of two axes or more along the last axis, if the devices divide its length.
+
+    Other variables are copied to every device.
+
+    Args:
+        devices: Names of the devices, as in `keras.distribution.list_devices`.
+    """
+
+    def __init__(self, devices: Sequence[str]) -> None:
+        mesh = keras.distribution.DeviceMesh((1, len(devices)), [_AXIS, _WEIGHTS_AXIS], devices)
+        super().__init__(layout_map=keras.distribution.LayoutMap(mesh), batch_dim_name=_AXIS)
+
+    def get_variable_layout(self, variable: Any) -> Any:
+        axes: list[str | None] = [None] * len(variable.shape)
+        if len(axes) > 1 and variable.shape[-1] % self.device_mesh.devices.size == 0:
+            axes[-1] = _WEIGHTS_AXIS
+        return keras.distribution.TensorLayout(axes, self.device_mesh)
+
+
+class ModelParallelJax(DistributedJax):
+    """See `paradnn.worker.frameworks.Framework`."""
+
+    def __init__(self, layout: DeviceLayout) -> None:
+        super().__init__(layout)
+        self._distribution: Any = None
+
+    def open_device(self, platform: Mapping[str, Any]) -> None:
+        super().open_device(platform)
+        names = [f"{device.platform}:{device.id}" for device in self._devices]
+        self._distribution = _DividedWeights(names)
+
+    def scope(self) -> contextlib.AbstractContextManager[Any]:
+        scope: contextlib.AbstractContextManager[Any] = self._distribution.scope()
+        return scope
+
+    def make_step(self, workload: BuiltModel, batch: Batch, point: Mapping[str, Any]) -> Step:
+        replicated = jax.sharding.NamedSharding(self._mesh, jax.sharding.PartitionSpec())
+        inputs, targets = (jax.device_put(list(arrays), replicated) for arrays in batch)
+        optimizer = None
+        if point["mode"] == "train":
+            with self.scope():
+                optimizer = make_optimizer(point, workload.model.trainable_variables)
+        return ModelParallelStep(
+            workload,
+            optimizer,
+            inputs,
+            targets,
+            device=replicated,
+            eager=point["compile"] == "eager",
+        )
+
+
+class ModelParallelStep(JaxStep):
+    """A step whose devices share the weights; `device` is the sharding of a copy on each."""
+
+    def __init__(
+        self, workload: BuiltModel, optimizer: Any, inputs: Any, targets: Any, **placement: Any
+    ) -> None:
+        weights = workload.model.trainable_variables
+        counts = [_parameters_per_device(variable) for variable in weights]
+        device_count = len(placement["device"].device_set)
+        if sum(counts) == sum(variable.value.size for variable in weights):
+            raise UnavailableError(
+                f"no weight of this model has a last axis that devices={device_count} divide: "
+                "choose other sizes of the model, or parallel=data"
+            )
+        self.parameters_per_device = sum(counts)
+        variables = [*weights], [*workload.model.non_trainable_variables]
+        outputs = placement["device"]
+        if optimizer is not None:
+            shardings = [
+                [variable.value.sharding for variable in group]
+                for group in (*variables, optimizer.variables)
+            ]
+            outputs = (*shardings, outputs)
+        super().__init__(workload, optimizer, inputs, targets, outputs=outputs, **placement)
+
+    def _placed_variables(self) -> Any:
+        return tuple([variable.value for variable in group] for group in self._variables)
+
+
+def _parameters_per_device(variable: Any) -> int:
+    value = variable.value
+    return math.prod(value.sharding.shard_shape(value.shape))
+
+
+MODEL_PARALLEL = ModelParallelJax
 
 
 # Over several hosts there is one process per host, which holds a part of the same mesh. All
