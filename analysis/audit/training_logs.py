@@ -40,6 +40,9 @@ def read_mlperf_training(document: Any) -> Reading:
     yield from text_conditions(
         {name: settings.get(key) for key, name in _TRAINING_SETTINGS.items()}
     )
+    if "loadgen_version" in settings:
+        yield Note("this is the detail log of LoadGen: give the mlperf_log_summary.txt next to it")
+        return
     watts = [event.get("value") for event in events if event.get("key") == "power_reading"]
     if watts:
         yield from_values("power", "W", watts, observation="reading")
@@ -80,6 +83,8 @@ _NCCL_COLLECTIVE = re.compile(r"#[ \t]*Collective test starting:[ \t]*(\S+)")
 _NCCL_DEVICE = re.compile(
     r"#[ \t]*Rank[ \t]+(\d+)[ \t].*\bdevice[ \t]+\d+[ \t]+\[[^\]]*\][ \t]*(\S.*?)[ \t]*$"
 )
+#: One per process: "host: Test NCCL failure file.cu:1 'message / details'".
+_NCCL_FAILURE = re.compile(r"(\S+): Test (?:NCCL|CUDA) failure \S+ '(.*?)(?: / .*)?'?[ \t]*$")
 #: Prefix of each line with `mpirun --tag-output`.
 _MPI_TAG = re.compile(r"^\[\d+,\d+\]<stdout>: ?", re.MULTILINE)
 #: Columns from the left that every table has: size in bytes, number of elements, their type.
@@ -102,10 +107,13 @@ def read_nccl_tests(document: Any) -> Reading:
         start = _NCCL_COLLECTIVE.match(line)
         device = _NCCL_DEVICE.match(line)
         average = _NCCL_AVERAGE.match(line)
+        failure = _NCCL_FAILURE.match(line)
         if start:
             collective = f"{start[1]} "
         elif device:
             devices[device[1]] = device[2]
+        elif failure:
+            yield Note(f"{collective or 'the test '}failed on {failure[1]}: {failure[2]}")
         elif columns and average:
             mean = {"mean": 1e9 * _cell(average[1])}
             name = f"{collective}average bus bandwidth"

@@ -74,13 +74,22 @@ NCCL_CLUSTER = """\
 # Avg bus bandwidth    : 14.0482
 # Collective test concluded: sendrecv_perf
 """
+#: The same repository: a run whose second host failed.
+NCCL_FAILED = """\
+# Collective test starting: alltoall_perf
+#  Rank  0 Group  0 Pid 357365 on cnode2-007 device  0 [0000:43:00] NVIDIA H100 80GB HBM3
+#       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw   busbw  #wrong
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)             (us)  (GB/s)  (GB/s)
+cnode2-016: Test NCCL failure alltoall.cu:274 'remote process exited or there was a network error / '
+ .. cnode2-016 pid 338131: Test failure common.cu:484
+"""
 #: mlcommons/training_results_v4.0 (Apache-2.0): the log of one node's power meter.
 MLPERF_POWER = "\n".join(
     f':::MLLOG {{"namespace": "", "time_ms": {time}, "event_type": "POINT_IN_TIME", '
     f'"key": "power_reading", "value": {watts}, "metadata": ""}}'
     for time, watts in ((1715877013683, 4926), (1715877015674, 3138), (1715877017701, 2667))
 )
-#: TonyLi15/sglang-benchmark: settings and two of the results of `sglang.bench_serving`.
+#: Keys of SGLang's bench_serving as in TonyLi15/sglang-benchmark; the values are planted.
 SGLANG = {
     "backend": "sglang",
     "dataset_name": "random",
@@ -94,12 +103,12 @@ SGLANG = {
     "request_throughput": 9.5,
     "median_ttft_ms": 60.0,
 }
-#: ajcasagrande/aiperf (Apache-2.0), schema of AIPerf 0.3.
+#: ajcasagrande/aiperf (Apache-2.0): AIPerf 0.3.
 AIPERF_LOADGEN = {
     "endpoint": {"model_names": ["Qwen/Qwen3-0.6B"], "streaming": True},
     "loadgen": {"concurrency": 2, "request_count": 64, "warmup_request_count": 1},
 }
-#: anud18/qwen36-vllm-aiperf-benchmark, schema 1.3 of AIPerf 0.10.
+#: Keys of AIPerf 0.10 as in anud18/qwen36-vllm-aiperf-benchmark; the values are planted.
 AIPERF_PHASES = {
     "models": {"items": [{"name": "qwen3.6-nvfp4"}]},
     "phases": [
@@ -641,6 +650,27 @@ def test_collectives_of_one_log_are_told_apart(tmp_path: Path) -> None:
         "sendrecv_perf 33,554,432 B double none, in place": (2399.02e-6, "s", "lower", 1),
         "sendrecv_perf average bus bandwidth": (14.0482e9, "B/s", "higher", 1),
     }
+
+
+def test_a_failed_collective_names_host_and_reason(tmp_path: Path) -> None:
+    path = write_file(tmp_path, "log", NCCL_FAILED)
+
+    with pytest.raises(
+        DataError, match="alltoall_perf failed on cnode2-016: remote process exited"
+    ):
+        read_results(path)
+
+
+def test_the_detail_log_of_loadgen_names_the_summary(tmp_path: Path) -> None:
+    """First lines as in mlcommons/inference_results_v2.0 (Apache-2.0)."""
+    lines = [
+        mllog("loadgen_version", 0.005, "4.0 @ fa4fe53e53", is_error=False),
+        mllog("result_samples_per_second", 9.1, 23.9, is_error=False),
+    ]
+    path = write_file(tmp_path, "mlperf_log_detail.txt", "\n".join(lines))
+
+    with pytest.raises(DataError, match="give the mlperf_log_summary.txt next to it"):
+        read_results(path)
 
 
 def test_power_of_a_training_is_read_in_watts(tmp_path: Path) -> None:
