@@ -130,10 +130,13 @@ class UnavailableError(PointEnded):
 def reraise_as_unavailable(what: str, *errors: type[Exception], remedy: str = "") -> Iterator[None]:
     """Context manager that turns exceptions of the given types into UnavailableError.
 
-    The new message is `what`, the first line of the original message, and `remedy`.
+    The new message is `what`, the first line of the original message, and `remedy`. An outcome that
+    was raised on purpose passes unchanged.
     """
     try:
         yield
+    except PointEnded:
+        raise
     except errors as error:
         text = str(error).strip() or type(error).__name__
         first_line = text.partition("\n")[0][:200]

@@ -17,6 +17,7 @@ import json
 import re
 import shlex
 import sys
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, make_dataclass
 from functools import cache, lru_cache
@@ -431,11 +432,25 @@ class KerasFile(_File):
         # Older versions of Keras run the code in its older formats even in safe mode.
         if path.suffix != ".keras":
             raise UnavailableError(f"{path.name} is not a .keras file: save the model as one")
-        with reraise_as_unavailable(
-            f"Keras cannot load {path.name} in safe mode", ValueError, TypeError, OSError, KeyError
-        ):
+        if not zipfile.is_zipfile(path):
+            raise UnavailableError(
+                f"{path.name} is damaged or of another kind: a .keras file is a zip archive"
+            )
+        try:
             model = keras.saving.load_model(path, compile=False, safe_mode=True)
+        except Exception as error:  # a damaged file can raise anything in Keras' reader
+            raise UnavailableError(_keras_problem(path.name, str(error))) from error
         return user_workload(model, path.name, self.input_shape, self.output)
+
+
+def _keras_problem(name: str, text: str) -> str:
+    """Return why Keras cannot load a file, from its message, which ends with the first cause."""
+    first_line = text.rpartition("Exception encountered: ")[2].strip().partition("\n")[0]
+    cause = first_line.partition(". ")[0][:200]
+    problem = f"Keras cannot load {name} in safe mode: {cause}"
+    if "Could not locate class" in text or "Could not locate function" in text:
+        problem += "; build it in a function of yours: model=own model.build=FILE.py:FUNCTION"
+    return problem
 
 
 @dataclass(frozen=True)

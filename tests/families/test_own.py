@@ -53,6 +53,10 @@ import keras
 keras.Sequential([keras.Input((8,)), keras.layers.Dense(2)]).save("net.keras")
 keras.Sequential([keras.Input((4,)), keras.layers.Lambda(lambda x: x + 1)]).save("code.keras")
 keras.Sequential([keras.Input((4,)), keras.layers.Lambda(lambda x: x + 1)]).save("code.h5")
+class Custom(keras.layers.Layer):
+    def call(self, inputs):
+        return inputs
+keras.Sequential([keras.Input((4,)), Custom()]).save("custom.keras")
 """
 
 
@@ -274,7 +278,7 @@ def test_invalid_functions_end_in_an_outcome_with_a_reason(file: Path, store: St
 def test_a_keras_file_cannot_run_code(tmp_path: Path, store: Store) -> None:
     subprocess.run([sys.executable, "-c", SAVE], cwd=tmp_path, check=True, capture_output=True)
     (tmp_path / "no.keras").write_text("nothing")
-    names = ("net.keras", "code.keras", "code.h5", "no.keras")
+    names = ("net.keras", "code.keras", "code.h5", "no.keras", "custom.keras")
     paths = ",".join(str(tmp_path / name) for name in names)
     run(
         [
@@ -292,5 +296,7 @@ def test_a_keras_file_cannot_run_code(tmp_path: Path, store: Store) -> None:
         for entry in store.runs()
     }
     outcomes = [runs[name]["outcome"] for name in names]
-    assert outcomes == ["ok", "unavailable", "unavailable", "unavailable"]
+    assert outcomes == ["ok", *["unavailable"] * 4]
     assert "safe mode" in runs["code.keras"]["reason"]
+    assert "no.keras is damaged or of another kind" in runs["no.keras"]["reason"]
+    assert "Could not locate class 'Custom'; build it in a" in runs["custom.keras"]["reason"]

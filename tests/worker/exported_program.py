@@ -52,6 +52,62 @@ def main() -> None:
     torch.export.save(nested, "nested.pt2")
     with pytest.raises(UnavailableError, match=r"nested\.pt2 takes keyword arguments or nested"):
         exported_workload(Path("nested.pt2"), ())
+    check_types_of_the_file(torch)
+    check_other_inputs(torch)
+    check_other_files(torch)
+
+
+def check_types_of_the_file(torch: Any) -> None:
+    """A program computes in the types of its file: Keras must not cast its inputs."""
+    from paradnn.families.parts.exported_program import exported_workload
+
+    for dtype in (torch.float64, torch.bfloat16):
+        module = torch.nn.Linear(6, 4).to(dtype)
+        example = torch.randn(3, 6, dtype=dtype)
+        torch.export.save(torch.export.export(module, (example,)), "typed.pt2")
+        built = exported_workload(Path("typed.pt2"), ())
+
+        outputs = built.model(built.prepare([example.float()])[0], training=False)
+
+        assert outputs.dtype == dtype
+        torch.testing.assert_close(outputs, module(example))
+
+
+def check_other_inputs(torch: Any) -> None:
+    from paradnn.families.parts.exported_program import exported_workload
+
+    class Scaled(torch.nn.Module):
+        def forward(self, data: Any, factor: int) -> Any:
+            return data * factor
+
+    class Nothing(torch.nn.Module):
+        def forward(self) -> Any:
+            return torch.ones(3)
+
+    for module, arguments, problem in (
+        (Scaled(), (torch.zeros(3, 6), 2), "input 'factor' of other.pt2 is not a tensor"),
+        (Nothing(), (), "other.pt2 takes no input"),
+        (torch.nn.ReLU(), (torch.zeros(0, 6),), "has no example in its first axis"),
+    ):
+        torch.export.save(torch.export.export(module, arguments), "other.pt2")
+        with pytest.raises(UnavailableError, match=problem):
+            exported_workload(Path("other.pt2"), ())
+
+
+def check_other_files(torch: Any) -> None:
+    from paradnn.families.parts.exported_program import exported_workload
+
+    module = torch.nn.Linear(6, 4)
+    torch.jit.trace(module, torch.zeros(3, 6)).save("script.pt")
+    torch.save(module.state_dict(), "weights.pt")
+    Path("text.pt").write_text("no archive\n")
+    for name, problem in (
+        ("script.pt", "is a TorchScript file: save the module with torch.export.save"),
+        ("weights.pt", "holds pickled weights or a pickled module"),
+        ("text.pt", "is not a program that this PyTorch can load"),
+    ):
+        with pytest.raises(UnavailableError, match=problem):
+            exported_workload(Path(name), ())
 
 
 if __name__ == "__main__":

@@ -44,9 +44,8 @@ def exported_workload(path: Path, input_shape: tuple[int, ...]) -> BuiltModel:
     import torch
 
     reason = f"{path.name} is not a program that this PyTorch can load ({torch.__version__})"
-    with reraise_as_unavailable(
-        reason, zipfile.BadZipFile, RuntimeError, ValueError, KeyError, OSError
-    ):
+    # A damaged file can raise anything in PyTorch's reader.
+    with reraise_as_unavailable(reason, Exception):
         program = torch.export.load(plain_archive(path))
     arguments, keyword_arguments = program.call_spec.in_spec.children()
     is_flat = all(child.is_leaf() for child in arguments.children())
@@ -55,9 +54,14 @@ def exported_workload(path: Path, input_shape: tuple[int, ...]) -> BuiltModel:
             f"{path.name} takes keyword arguments or nested inputs: "
             "export it with tensors as positional arguments"
         )
+    for entry in program.graph_signature.input_specs:
+        if isinstance(entry.arg, torch.export.graph_signature.ConstantArgument):
+            raise UnavailableError(_no_tensor(f"input {entry.arg.name!r} of {path.name}"))
     names = set(program.graph_signature.user_inputs)
     nodes = [node for node in program.graph.nodes if node.op == "placeholder"]
     inputs = [node for node in nodes if node.name in names]
+    if not inputs:
+        raise UnavailableError(f"{path.name} takes no input: export it with a batch as argument")
     specs = []
     first_axes = {}
     for node in inputs:
@@ -88,11 +92,15 @@ def _input_spec(
     import torch
 
     if not isinstance(tensor, torch.Tensor):
-        raise UnavailableError(f"{label} is not a tensor: make it a constant of the program")
+        raise UnavailableError(_no_tensor(label))
     sizes = [size if isinstance(size, int) else None for size in tensor.shape]
     shape = filled_shape(sizes, input_shape, label, is_only=is_only)
     dtype = str(tensor.dtype).removeprefix("torch.")
     return array_spec(shape, dtype, 2, label), sizes[0]
+
+
+def _no_tensor(label: str) -> str:
+    return f"{label} is not a tensor: make it a constant of the program"
 
 
 def plain_archive(path: Path) -> io.BytesIO:
@@ -106,6 +114,7 @@ def plain_archive(path: Path) -> io.BytesIO:
     copy = io.BytesIO()
     model_members = []
     with zipfile.ZipFile(path) as archive, zipfile.ZipFile(copy, "w") as plain:
+        _require_program(path, archive.namelist())
         for name in dict.fromkeys(archive.namelist()):
             if name.endswith("_config.json") and _has_pickled_entries(archive.read(name)):
                 raise UnavailableError(
@@ -121,6 +130,19 @@ def plain_archive(path: Path) -> io.BytesIO:
             plain.writestr(examples, b"")
     copy.seek(0)
     return copy
+
+
+def _require_program(path: Path, members: list[str]) -> None:
+    """Raise UnavailableError if an archive of PyTorch is of another kind."""
+    remedy = "save the module with torch.export.save"
+    if any("/code/" in name for name in members):
+        raise UnavailableError(f"{path.name} is a TorchScript file: {remedy}")
+    if any(name.endswith("/data.pkl") for name in members):
+        raise UnavailableError(f"{path.name} holds pickled weights or a pickled module: {remedy}")
+    if "serialized_exported_program.json" in members:
+        raise UnavailableError(
+            f"{path.name} was saved by PyTorch 2.7 or older, with pickled weights: save it again"
+        )
 
 
 def _has_pickled_entries(config: bytes) -> bool:

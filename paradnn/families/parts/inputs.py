@@ -52,6 +52,10 @@ def common_batch(first_axes: dict[str, int]) -> int | None:
         return None
     labels = list(first_axes)
     expected = first_axes[labels[0]]
+    if expected < 1:
+        raise UnavailableError(
+            f"{labels[0]} has no example in its first axis: fix it to a batch of one or more"
+        )
     for label, size in first_axes.items():
         if size != expected:
             raise UnavailableError(

@@ -112,8 +112,9 @@ def torch_model(module: Any) -> keras.Model:
 
     class TorchModel(keras.Model):  # type: ignore[misc]
         def __init__(self) -> None:
-            super().__init__(dtype="float32")
-            self.wrapper = keras.layers.TorchModuleWrapper(module, dtype="float32")
+            # Keras would cast float64 and 16-bit inputs of the module to float32.
+            super().__init__(dtype="float32", autocast=False)
+            self.wrapper = keras.layers.TorchModuleWrapper(module, dtype="float32", autocast=False)
 
         def call(self, inputs: Any, training: bool = False) -> Any:
             arguments = inputs if isinstance(inputs, list) else [inputs]
