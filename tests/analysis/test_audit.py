@@ -669,7 +669,7 @@ def test_the_detail_log_of_loadgen_names_the_summary(tmp_path: Path) -> None:
     ]
     path = write_file(tmp_path, "mlperf_log_detail.txt", "\n".join(lines))
 
-    with pytest.raises(DataError, match="give the mlperf_log_summary.txt next to it"):
+    with pytest.raises(DataError, match=r"give the mlperf_log_summary\.txt next to it"):
         read_results(path)
 
 
