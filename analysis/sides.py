@@ -7,6 +7,7 @@ power, sessions and unpaired points.
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -308,9 +309,8 @@ def choose_sides(
     display_names = []
     for conditions, name in zip((a, b), names, strict=True):
         if not conditions:
-            raise ConfigError(
-                name, "(none)", "both sides are needed", "name --a 'device=TPU v2' --b device=V100"
-            )
+            remedy = f"name {_example_sides(frame, names)}"
+            raise ConfigError(name, "(none)", "both sides are needed", remedy)
         side, display_name = _choose_side(frame, conditions, name, pool=pool)
         rows.append(side)
         display_names.append(display_name)
@@ -333,6 +333,23 @@ def _machine_priors(frame: pd.DataFrame, sides: Sequence[pd.DataFrame]) -> Scatt
         known = pd.concat([side[name] for side in sides]).dropna()
         others &= frame[name].isin(known)
     return learn_priors(frame[others], priors)
+
+
+def _example_sides(frame: pd.DataFrame, names: Sequence[str]) -> str:
+    """Return the options of two sides that the runs have, such as "--a compile=graph --b ..."."""
+    values = ["TPU v2", "V100"]
+    column = "device"
+    for candidate in ("device", "framework.name", "compile", "precision", "batch_size"):
+        found = frame[candidate].dropna().unique() if candidate in frame else []
+        if len(found) > 1:
+            column = candidate
+            values = sorted(map(str, found))[:2]
+            break
+    sides = [
+        f"{name} {shlex.quote(f'{column}={value}')}"
+        for name, value in zip(names, values, strict=True)
+    ]
+    return " ".join(sides)
 
 
 def _choose_side(

@@ -129,7 +129,10 @@ def changes(frame: pd.DataFrame, options: ChangesOptions) -> Result:
     for flag, name in (("--metric", options.metric), ("--by", options.by)):
         if name is not None and name not in frame:
             raise ConfigError(
-                flag, name, "these runs have no such column", "see python -m analysis export"
+                flag,
+                name,
+                "these runs have no such column",
+                "python -m analysis export runs.csv writes all columns",
             )
     label_column = options.by or _default_label_column(frame)
     every_series = list(_series(frame, options.metric, label_column))

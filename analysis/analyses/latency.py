@@ -201,9 +201,13 @@ def latency_curves(
         runs = frame.dropna(subset=[_RATE, metric])
         runs = runs[runs["outcome"].isin(["ok", "overload"])]
     if runs.empty:
-        command = "python -m paradnn.train -m mode=inference scenario=server server.rate=50,100,200"
+        command = (
+            "python -m paradnn.train -m mode=inference scenario=server server.rate=50,100,200 "
+            "measure=quick"
+        )
         raise InsufficientData(
-            f"no run has queries by a schedule and {metric}; measure some: {command}"
+            f"no run has queries by a schedule and {metric}; measure some, about two minutes: "
+            f"{command}"
         )
     curves = []
     for task in tasks(runs):

@@ -208,7 +208,7 @@ def _similar_column(name: str, frame: pd.DataFrame) -> str:
     if f"model.{name}" in frame:
         return f"did you mean model.{name}?"
     hint = did_you_mean(name, map(str, frame.columns)).strip()
-    return hint or "see python -m analysis export"
+    return hint or "python -m analysis export runs.csv writes all columns"
 
 
 def format_conditions(conditions: Conditions) -> str:

@@ -199,7 +199,11 @@ def test_without_a_ridge_no_bound_is_stated() -> None:
             "--on=layer: ",
             id="--a device=A --b device=B --on batch_size,layer",
         ),
-        pytest.param("--a device=A", "--b=(none): both sides are needed", id="--a device=A"),
+        pytest.param(
+            "--a device=A",
+            "--b=(none): both sides are needed; name --a device=A --b device=B",
+            id="one side",
+        ),
     ],
 )
 def test_invalid_options_give_one_line(options: str, message: str) -> None:
