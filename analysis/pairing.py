@@ -370,7 +370,8 @@ def _count_dropped_points(rows: pd.DataFrame, kept: pd.DataFrame) -> int:
         for name in map(str, rows.columns)
         if name in ("family", "device") or is_configuration_column(name) or is_platform_column(name)
     ]
-    return len(rows.loc[~rows["family"].isin(kept["family"]), names].drop_duplicates())
+    is_kept = rows["family"].isin(kept["family"].unique())
+    return len(rows.loc[~is_kept, names].drop_duplicates())
 
 
 @dataclass(frozen=True)

@@ -256,6 +256,8 @@ class Schedule:
 
     def select(self, rows: np.ndarray) -> Schedule:
         """Return the schedule of some runs, given by their places or as booleans (n,)."""
+        if rows.dtype == bool and rows.all():
+            return self  # with the weights that it has computed
         return Schedule(
             side=self.side[rows],
             point=self.point[rows],

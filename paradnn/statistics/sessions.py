@@ -333,11 +333,26 @@ def is_mixed(side: np.ndarray, hours: np.ndarray) -> bool:
         side: (n,) 0 for A, 1 for B.
         hours: (n,) start of each run.
     """
-    turn = pd.Series(side).groupby([hours, side]).cumcount().to_numpy()
+    turn = _repetition(hours, side)
     order = np.lexsort((side, turn, hours))
     blocks = int(np.count_nonzero(np.diff(side[order]))) + 1
     nanoseconds = np.rint(hours[order] * 3600e9).astype("int64")
     return _is_mixed(side[order], blocks, nanoseconds)
+
+
+def _repetition(hours: np.ndarray, side: np.ndarray) -> np.ndarray:
+    """Return how many earlier runs of the same side began at the same time as each run (n,).
+
+    A comparison of many sessions calls this thousands of times, and pandas takes a millisecond for
+    it.
+    """
+    order = np.lexsort((side, hours))
+    is_first = np.ones(len(order), dtype=bool)
+    is_first[1:] = (np.diff(hours[order]) != 0) | (np.diff(side[order]) != 0)
+    position = np.arange(len(order))
+    repetition = np.empty(len(order), dtype="int64")
+    repetition[order] = position - np.maximum.accumulate(np.where(is_first, position, 0))
+    return repetition
 
 
 def _sides_differ_by_time_of_day(a: np.ndarray, b: np.ndarray, span: float) -> bool:
