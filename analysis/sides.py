@@ -342,10 +342,9 @@ def _example_sides(frame: pd.DataFrame, names: Sequence[str]) -> str:
     values = ["TPU v2", "V100"]
     column = "device"
     for candidate in ("device", "framework.name", "compile", "precision", "batch_size"):
-        found = frame[candidate].dropna().unique() if candidate in frame else []
-        if len(found) > 1:
+        if candidate in frame and frame[candidate].nunique() > 1:
             column = candidate
-            values = sorted(map(str, found))[:2]
+            values = sorted(map(str, frame[candidate].dropna().unique()))[:2]
             break
     sides = [
         f"{name} {shlex.quote(f'{column}={value}')}"
