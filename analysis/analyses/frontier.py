@@ -794,7 +794,7 @@ def _expected_best(
     """
     sign = -1 if less_is_better(metric) else 1
     if _is_quality(metric, values):
-        errors = np.array([float(part[metric].astype("float64").sem()) for part in parts])
+        errors = np.array([part[metric].astype("float64").sem() for part in parts], dtype=float)
         scores = sign * values
         return float(sign * (scores.max() - luck_of_largest(scores, errors)))
     scores = sign * np.log(values)
