@@ -129,3 +129,33 @@ def test_independent_variances_of_a_ratio_add() -> None:
 
     halves = [stats.t.ppf(0.975, part.freedom) * math.sqrt(part.variance) for part in parts]
     assert math.log(found.high) == pytest.approx(math.hypot(*halves))
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize(
+    ("p", "is_decided"),
+    [pytest.param(0.049, True, id="below 5%"), pytest.param(0.051, False, id="above 5%")],
+)
+def test_a_difference_is_shown_at_five_percent(p: float, is_decided: bool, sign: int) -> None:
+    error, freedom = 0.1, 9
+    log_ratio = sign * stats.t(freedom).isf(p / 2) * error
+
+    found = decide(log_ratio, [Component(error**2, freedom)])
+
+    assert found.p_different == pytest.approx(p)
+    expected = Verdict.FASTER if sign > 0 else Verdict.SLOWER
+    assert found.verdict is (expected if is_decided else Verdict.UNDECIDED)
+
+
+@pytest.mark.parametrize(
+    ("p", "is_equal"),
+    [pytest.param(0.049, True, id="below 5%"), pytest.param(0.051, False, id="above 5%")],
+)
+def test_sides_are_equal_at_five_percent(p: float, is_equal: bool) -> None:
+    freedom = 9
+    error = math.log(1.05) / stats.t(freedom).isf(p)
+
+    found = decide(0.0, [Component(error**2, freedom)])
+
+    assert found.p_equal == pytest.approx(p)
+    assert (found.verdict is Verdict.EQUAL) == is_equal
