@@ -6,7 +6,7 @@ KIND may also be any group of the configuration, such as measure or software.
 import shutil
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from paradnn.cli.help import documented_keys
 from paradnn.cli.program import program
@@ -45,13 +45,22 @@ def entries(kind: str) -> list[tuple[str, str]]:
             for name, metric in METRICS.items()
         ]
     if kind == "keys":
-        return [entry for keys in documented_keys().values() for entry in keys]
+        return list(_keys())
     group = KINDS.get(kind, kind)
     if group == "hydra" or not option_names(group):
         known = [*KINDS, *group_names()]
         hint = did_you_mean(kind, known)
         raise ConfigError("list", kind, "no such kind", f"{hint}choose one of {', '.join(known)}")
     return [(option, _description(group, option)) for option in option_names(group)]
+
+
+def _keys() -> Iterator[tuple[str, str]]:
+    """Yield the keys of the command line; several models may have a key of the same name."""
+    for heading, keys in documented_keys().items():
+        choice = heading.removeprefix("Keys of ")
+        suffix = f" ({choice})" if "=" in choice else ""
+        for name, description in keys:
+            yield name, f"{description}{suffix}"
 
 
 def _description(group: str, option: str) -> str:

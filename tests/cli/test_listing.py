@@ -39,6 +39,15 @@ def test_a_word_filters_the_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert "bytes" in listed(capsys, "metrics", "peak_memory")
 
 
+def test_keys_of_the_same_name_state_their_model(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = " ".join(listed(capsys, "keys", "vocab_size").split()).split("model.vocab_size=")
+
+    models = [line.rpartition("(model=")[2].rstrip(") ") for line in lines[1:]]
+
+    assert len(models) > 1
+    assert len(set(models)) == len(models)
+
+
 #: The completions of a line.
 PROPOSED = {
     "paradnn tr": ["train"],
