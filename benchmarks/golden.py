@@ -67,7 +67,9 @@ def write_tables(checkout: Checkout, folder: Path) -> dict[str, str]:
         File name without its ending -> first line of the answer or of the error.
     """
     folder.mkdir(parents=True)
-    _analysis("import-archive", checkout, folder)
+    done = _analysis("import-archive", checkout, folder)
+    if done.returncode:
+        sys.exit(f"{checkout.label}: import-archive failed: {done.stderr}")
     answers = {}
     for name, command in COMMANDS.items():
         words = f"{command} --csv {folder / name}.csv"
@@ -131,7 +133,8 @@ def _column_difference(name: str, old: pd.Series, new: pd.Series) -> Iterator[st
     is_close = np.isclose(before, after, rtol=_TOLERANCE, atol=0.0, equal_nan=True)
     if is_close.all():
         return
-    shift = np.abs(after - before)[~is_close] / np.abs(before)[~is_close]
+    with np.errstate(divide="ignore"):
+        shift = np.abs(after - before)[~is_close] / np.abs(before)[~is_close]
     known = shift[np.isfinite(shift)]
     size = "a value appears or disappears"
     if len(known):
