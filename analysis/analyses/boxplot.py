@@ -20,7 +20,7 @@ from analysis.columns import (
     find_metric,
 )
 from analysis.format import format_number, format_with_interval, is_share
-from analysis.labels import label, label_with_unit
+from analysis.labels import label, label_with_unit, not_recorded
 from analysis.lazy import drawing, np, pd
 from analysis.options import Options, column_option, unit_option
 from analysis.pairing import pair
@@ -175,14 +175,14 @@ def _make_result(boxes: pd.DataFrame, quantity: _Quantity, by: Sequence[str]) ->
         picture = partial(draw_boxes, known, quantity, by)
     return Result(
         numbers=table,
-        answer=_answer(known, quantity),
-        sentences=[_box_sentence(row, quantity) for row in boxes.to_dict("records")],
+        answer=_answer(known, quantity, by),
+        sentences=[_box_sentence(row, quantity, by) for row in boxes.to_dict("records")],
         picture=picture,
         sources=(),
     )
 
 
-def _answer(boxes: pd.DataFrame, quantity: _Quantity) -> AnalysisAnswer:
+def _answer(boxes: pd.DataFrame, quantity: _Quantity, by: Sequence[str]) -> AnalysisAnswer:
     """State the median of the only group, or of those with the highest and the lowest one."""
     points = int(boxes["count"].sum())
     if not points:
@@ -196,15 +196,31 @@ def _answer(boxes: pd.DataFrame, quantity: _Quantity) -> AnalysisAnswer:
     ordered = boxes.sort_values("p50", ascending=False, kind="stable").to_dict("records")
     highest = ordered[0]
     lowest = ordered[-1]
+    best = _describe_group(highest, by)
     if len(ordered) == 1:
-        text = f"The median {quantity.name} of {highest['label']} is {format_median(highest)}"
+        text = f"The median {quantity.name} of {best} is {format_median(highest)}"
     else:
+        worst = _describe_group(lowest, by)
         text = (
-            f"The median {quantity.name} is highest for {highest['label']}, "
-            f"{format_median(highest)}, and lowest for {lowest['label']}, {format_median(lowest)}"
+            f"The median {quantity.name} is highest for {best}, "
+            f"{format_median(highest)}, and lowest for {worst}, {format_median(lowest)}"
         )
     basis = str(highest["sample"]) if pd.notna(highest["median_low"]) else ""
     return AnalysisAnswer(sentence=f"{text}.", points=points, basis=basis)
+
+
+def _describe_group(row: Mapping[Any, Any], by: Sequence[str]) -> str:
+    """Describe a group in a sentence, such as "V100, batch size 64"."""
+    parts = []
+    for column in by:
+        value = row[column]
+        if pd.isna(value):
+            parts.append(not_recorded(column))
+        elif isinstance(value, str):
+            parts.append(value)
+        else:
+            parts.append(f"{label(column)} {value}")
+    return ", ".join(parts)
 
 
 def _pooled_settings_sentences(
@@ -310,7 +326,7 @@ def _statistics_of_group(group: pd.DataFrame, metric: str, unit: Unit) -> dict[s
     return row
 
 
-def _box_sentence(row: Mapping[Any, Any], quantity: _Quantity) -> str:
+def _box_sentence(row: Mapping[Any, Any], quantity: _Quantity, by: Sequence[str]) -> str:
     """State the median and the percentiles of one group."""
 
     def format_range(low: str, high: str, conjunction: str = "and") -> str:
@@ -318,15 +334,16 @@ def _box_sentence(row: Mapping[Any, Any], quantity: _Quantity) -> str:
         return f"{low_text} {conjunction} {quantity.format_value(row[high])}"
 
     missing = f"; {row['missing']} more have none" if row["missing"] else ""
+    group = _describe_group(row, by)
     if not row["count"]:
-        return f"{row['label']}: no point has {quantity.name}{missing}."
+        return f"{group}: no point has {quantity.name}{missing}."
     interval = ""
     if pd.notna(row["median_low"]):
         ends = format_range("median_low", "median_high", "to")
         interval = f" (95% interval {ends} over {row['sample']})"
     median = quantity.format_value(row["p50"])
     points = counted(row["count"], "point")
-    start = f"{row['label']}: median {quantity.name} {median}{interval}; {points}{missing}."
+    start = f"{group}: median {quantity.name} {median}{interval}; {points}{missing}."
     if row["count"] == 1:
         return start
     extremes = format_range("minimum", "maximum")

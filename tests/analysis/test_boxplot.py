@@ -169,3 +169,11 @@ def test_boxes_of_speedups_are_of_the_paired_points(tmp_path: Path) -> None:
     assert (result.answer.points, result.answer.basis) == (50, "50 batch sizes")
     assert "Without a counterpart: 10 points of A, 0 of B." in result.text()
     result.figure().savefig(tmp_path / "speedups.png")
+
+
+def test_numbers_of_a_group_are_named_in_sentences() -> None:
+    result = said(runs(), metric="examples_per_second", by=("family", "batch_size"))
+
+    assert "highest for fc, batch size 16, " in result.text()
+    assert "rnn, batch size 16: no point has throughput" in result.text()
+    assert list(result.table["label"]) == ["fc, 16", "rnn, 16", "lstm, 16"]
