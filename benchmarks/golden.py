@@ -3,14 +3,15 @@
     python -m benchmarks.golden BASE [--head COMMIT] [--keep FOLDER]
 
 Each commit imports the archive into its own store and writes `--csv` of the same commands. Rows are
-matched by the columns of text that both tables have. Numbers may differ by 1e-9 of their size.
-The exit code is 1 if anything differs.
+matched by the columns that hold the same values in both tables. Numbers may differ by 1e-9 of their
+size. The exit code is 1 if anything differs.
 """
 
 import argparse
 import shlex
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -110,8 +111,8 @@ def differences(base: Path, head: Path) -> Iterator[str]:
         yield f"{len(old)} rows, then {len(new)}"
         return
     common = [name for name in old if name in new and name not in _IDENTITIES]
-    keys = [name for name in common if not pd.api.types.is_numeric_dtype(old[name])]
-    if not old[keys].equals(new[keys]):
+    keys = [name for name in common if _counts(old[name]) == _counts(new[name])]
+    if keys and not old[keys].equals(new[keys]):
         old = old.sort_values(keys, kind="stable", ignore_index=True)
         new = new.sort_values(keys, kind="stable", ignore_index=True)
         if old[keys].equals(new[keys]):
@@ -120,10 +121,15 @@ def differences(base: Path, head: Path) -> Iterator[str]:
         yield from _column_difference(str(column), old[column], new[column])
 
 
+def _counts(column: pd.Series) -> Counter[str]:
+    return Counter(column.astype("str").fillna(""))
+
+
 def _column_difference(name: str, old: pd.Series, new: pd.Series) -> Iterator[str]:
     is_number = all(pd.api.types.is_numeric_dtype(column) for column in (old, new))
     if not is_number:
-        changed = (old.astype("str") != new.astype("str")).to_numpy()
+        texts = [column.astype("str").fillna("") for column in (old, new)]
+        changed = (texts[0] != texts[1]).to_numpy()
         if changed.any():
             first = int(np.flatnonzero(changed)[0])
             yield f"column {name}: {changed.sum()} of {len(old)}: {old[first]!r}, then {new[first]!r}"

@@ -9,6 +9,7 @@ from paradnn.statistics.sessions import (
     MeasurementTimes,
     differ_by_time_of_day,
     family_slope,
+    find_speed_steps,
     follow_share,
     have_other_protocols,
     is_mixed,
@@ -79,6 +80,7 @@ def test_the_error_of_a_slope_counts_as_far_as_the_machine_changed() -> None:
         pytest.param([9, 33, 57], [11.8, 35.8, 59.8], False, id="less than three hours apart"),
         pytest.param([23, 49], [30, 54], True, id="around midnight"),
         pytest.param([9, 45], [15, 27], False, id="each side all around the clock"),
+        pytest.param([9, 33], [13, 45], False, id="one side from noon to night"),
         pytest.param([1, 2], [8, 9], False, id="within a day"),
         pytest.param([9], [20, 44], False, id="one session of a side"),
         pytest.param([9, 33], [44], False, id="one session of the other side"),
@@ -129,6 +131,7 @@ def test_successive_sessions_of_a_side_are_one_turn(sessions: str, turns: list[i
         pytest.param("A" * 8 + "AB" * 4 + "B" * 8, False, id="mixed in the middle"),
         pytest.param("AB", False, id="two runs"),
         pytest.param("ABAB", True, id="four runs"),
+        pytest.param("ABAAB", True, id="four blocks of five runs"),
     ],
 )
 def test_an_order_may_be_due_to_chance(order: str, mixed: bool) -> None:
@@ -255,3 +258,25 @@ def test_sides_have_other_protocols(
     sides = [pd.DataFrame({} if ids is None else {"protocol_id": ids}) for ids in (a, b)]
 
     assert have_other_protocols(*sides) == differ
+
+
+@pytest.mark.parametrize(
+    ("cells", "repeats", "is_found"),
+    [
+        pytest.param(1, 10, False, id="no place with six runs on either side"),
+        pytest.param(4, 3, False, id="eight degrees of freedom"),
+        pytest.param(3, 4, True, id="nine degrees of freedom"),
+    ],
+)
+def test_a_step_takes_three_of_more_than_six_degrees_of_freedom(
+    cells: int, repeats: int, is_found: bool
+) -> None:
+    count = cells * repeats
+    cell = np.tile(np.arange(cells), repeats)
+    times = np.arange(count)
+    jump = 0.5 * (times >= count // 2)
+
+    found = find_speed_steps(jump + 1e-3 * (times % 5), cell, times)
+
+    expected = jump - jump.mean() if is_found else np.zeros(count)
+    assert found.shift == pytest.approx(expected, abs=0.01)
