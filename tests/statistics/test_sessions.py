@@ -7,6 +7,7 @@ from scipy import stats
 
 from paradnn.statistics.sessions import (
     MeasurementTimes,
+    assign_sessions,
     differ_by_time_of_day,
     family_slope,
     find_speed_steps,
@@ -25,6 +26,14 @@ def runs_at(hours: list[float], **columns: object) -> pd.DataFrame:
     """Return runs that started at the given hours."""
     times = START + pd.to_timedelta(3600 * np.array(hours), unit="s")
     return pd.DataFrame({"start_time": times} | columns)
+
+
+def test_runs_of_unknown_source_have_a_session() -> None:
+    sessions = assign_sessions(runs_at([0, 0.1, 0.2], source=[None, "measured", "published"]))
+
+    assert sessions[0] == sessions[1]
+    assert sessions[0] is not None
+    assert sessions[2] is None
 
 
 def slopes(values: list[float], errors: list[float], **columns: object) -> pd.DataFrame:
@@ -132,6 +141,9 @@ def test_successive_sessions_of_a_side_are_one_turn(sessions: str, turns: list[i
         pytest.param("AB", False, id="two runs"),
         pytest.param("ABAB", True, id="four runs"),
         pytest.param("ABAAB", True, id="four blocks of five runs"),
+        # Wald and Wolfowitz: 13 blocks are expected, and 1% of orders have fewer than 6.9.
+        pytest.param("AAABBBB" * 3 + "AAA", True, id="seven blocks of 24 runs"),
+        pytest.param("AAAABBBB" * 3, False, id="six blocks of 24 runs"),
     ],
 )
 def test_an_order_may_be_due_to_chance(order: str, mixed: bool) -> None:
