@@ -55,7 +55,7 @@ COMMANDS = {
     "sensitivity": "sensitivity --family fc --device 'TPU v2' --log-scale both",
     "sensitivity-gpu": "sensitivity --family fc --device V100",
     "software": "software --by framework.name",
-    "speedup": "speedup --a 'device=TPU v2' --b device=V100 --color nodes",
+    "speedup": "speedup --a 'device=TPU v2' --b device=V100",
     "time-to-accuracy": "time-to-accuracy",
     "whatif": "whatif --bandwidth 2 --device V100",
 }
