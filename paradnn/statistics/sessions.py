@@ -306,7 +306,7 @@ def merge_into_turns(session: np.ndarray, side: np.ndarray, hours: np.ndarray) -
 
 
 def differ_by_time_of_day(session: np.ndarray, side: np.ndarray, hours: np.ndarray) -> bool:
-    """Return whether the sides have sessions at different times of day.
+    """Return whether the sides have sessions at different times of day, at least three each.
 
     Args:
         session: (n,) number of the session.
@@ -317,7 +317,8 @@ def differ_by_time_of_day(session: np.ndarray, side: np.ndarray, hours: np.ndarr
     table = table.groupby(["session", "side"])["hours"].mean().reset_index()
     nanoseconds = table["hours"].to_numpy() * 3600e9
     of_a = (table["side"] == 0).to_numpy()
-    if of_a.sum() < 2 or (~of_a).sum() < 2:
+    # Two sessions per side often lie apart on the clock by chance.
+    if min(of_a.sum(), (~of_a).sum()) < FEWEST_SESSIONS:
         return False
     return _sides_differ_by_time_of_day(
         nanoseconds[of_a], nanoseconds[~of_a], float(np.ptp(hours)) * 3600e9

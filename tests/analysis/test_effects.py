@@ -136,6 +136,7 @@ def test_a_drift_grows_with_the_length_of_a_session() -> None:
         pytest.param(days(9, 10, 9, 10), days(10, 9, 10, 9), 0, id="counterbalanced"),
         pytest.param(days(9), days(10), 0, id="one morning"),
         pytest.param(days(8, 8, 8), days(20, 20, 20), 2 / 3, id="mornings against evenings"),
+        pytest.param([0, 20], [10, 30], 0, id="by turns every ten hours"),
     ],
 )
 def test_an_order_that_repeats_does_not_average_out(
