@@ -142,9 +142,10 @@ _DRIVER = VariancePrior(
     source="workers of one machine that differ by 4% (docs/validation/verdicts.md)",
 )
 _INTERACTION = VariancePrior(
-    scale=0.01,
-    freedom=1,
-    source="a weak prior: the scatter of the ratio between sessions decides",
+    scale=0.025,
+    freedom=2,
+    source="memory layouts that shift each side by 2 to 3% per session "
+    "(docs/validation/calibration.md)",
 )
 _PROTOCOL = VariancePrior(
     scale=0.05,
