@@ -185,7 +185,7 @@ def test_two_devices_compute_the_same_as_one(
 
 
 def test_two_devices_that_share_the_weights_compute_the_same_as_one(tmp_path: Path) -> None:
-    names = ["fc", "rnn", "transformer"]
+    names = ["fc", "residual", "rnn", "transformer"]
     module = "distributed_steps"
     one = steps("jax", "graph", tmp_path, names, DISTRIBUTED_SEED, "1", module)
 
