@@ -12,7 +12,9 @@ The same models and kernels run under conditions that change the hardware in a k
 
 Blocks of all conditions alternate in a random order per round, so that they share drift. Kernels of
 the ceilings are measured in the same way. `predict` asks the analysis `whatif` for the speedups
-from the slower condition's times and the ratio of the measured ceilings alone.
+from the slower condition's times and the ratio of the measured ceilings alone. Overhead is predicted
+twice: with the planted factor (1, or half with the quota), and with the ratio of the smallest
+kernel's times, which is then a third measured ceiling.
 
 The quota needs a writable cgroup of version 1 (/sys/fs/cgroup/cpu); it is omitted without one.
 """
@@ -29,7 +31,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -69,6 +71,8 @@ while True:
 _MATMUL_SIZES = (512, 1024, 2048)
 _ARRAY_BYTES = 2**26
 _CEILINGS = (*(f"matmul {size}" for size in _MATMUL_SIZES), f"add {_ARRAY_BYTES // 4}")
+#: Elements of the kernel whose time is all overhead.
+_OVERHEAD_ELEMENTS = 1000
 _FILE = "planted_upgrades.csv"
 
 
@@ -321,22 +325,32 @@ def median_seconds(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 class Ceilings(NamedTuple):
-    """Measured ceilings of a condition, in FLOP/s and B/s."""
+    """Measured ceilings of a condition, in FLOP/s, B/s, and seconds of the smallest kernel."""
 
     peak: float
     bandwidth: float
+    overhead: float
 
 
 def ceilings(medians: pd.DataFrame) -> dict[str, Ceilings]:
-    """Return the ceilings of each condition: the fastest product, and the sum."""
+    """Return the ceilings of each condition: the fastest product, the sum, the smallest kernel."""
     found = {}
+    (smallest,) = (name for name in medians.index if _is_smallest(name))
     for condition in medians:
         seconds = medians[condition]
         rates = [2.0 * size**3 / seconds[f"matmul {size}"] for size in _MATMUL_SIZES]
         moved = 3.0 * _ARRAY_BYTES * REPEATS
         bandwidth = moved / seconds[f"add {_ARRAY_BYTES // 4}"]
-        found[str(condition)] = Ceilings(max(rates), bandwidth)
+        found[str(condition)] = Ceilings(max(rates), bandwidth, seconds[smallest])
     return found
+
+
+def _is_smallest(model: str) -> bool:
+    """Return whether a measured model is the kernel whose time is all overhead."""
+    if not model.startswith("{"):
+        return False
+    keys = json.loads(model)["model"]
+    return (keys.get("elements"), keys.get("operations")) == (_OVERHEAD_ELEMENTS, 1)
 
 
 def frame_of(medians: pd.DataFrame) -> pd.DataFrame:
@@ -368,36 +382,52 @@ def _columns(point: Point) -> dict[str, Any]:
     }
 
 
-def predicted(frame: pd.DataFrame, pair: PlantedPair) -> pd.DataFrame:
+def predicted(
+    frame: pd.DataFrame, pair: PlantedPair, limits: Mapping[str, Ceilings]
+) -> pd.DataFrame:
     """Return the speedups of a pair by three predictions, with the measured ones.
+
+    There are two rows per point: for the planted factor on the overhead and the measured one.
 
     `device` is `whatif --from --to`, `factor` is `whatif --peak --bandwidth --overhead`, and
     `roofline` is the maximum of arithmetic and traffic per operation under the measured ceilings.
     """
     old, new = (frame[frame["device"].eq(name)].reset_index(drop=True) for name in pair[:2])
     both = pd.concat([old, new], ignore_index=True)
-    options = WhatifOptions(from_=pair.older, to=(pair.newer,), overhead=pair.overhead)
-    by_device = whatif(both, options).table.set_index("run_id")
-    peaks = [Ceilings(*part[[PEAK, BANDWIDTH]].iloc[0]) for part in (old, new)]
-    ratios = np.array(peaks[1]) / np.array(peaks[0])
-    factors = WhatifOptions(peak=ratios[0], bandwidth=ratios[1], overhead=pair.overhead)
-    by_factor = whatif(old, factors).table.set_index("run_id")
-    roofline = _roofline(old, *peaks)
-    points = old.set_index("run_id")[["family"]].loc[by_device.index]
-    table = points.assign(
-        model=[run_id.removeprefix(f"{pair.older}: ") for run_id in points.index],
-        older=pair.older,
-        newer=pair.newer,
+    before, after = (limits[name] for name in pair[:2])
+    roofline = _roofline(old, before, after)
+    tables = []
+    factors = {"planted": pair.overhead, "measured": after.overhead / before.overhead}
+    for name, overhead in factors.items():
+        options = WhatifOptions(from_=pair.older, to=(pair.newer,), overhead=overhead)
+        by_device = whatif(both, options).table.set_index("run_id")
+        options = WhatifOptions(
+            peak=after.peak / before.peak,
+            bandwidth=after.bandwidth / before.bandwidth,
+            overhead=overhead,
+        )
+        by_factor = whatif(old, options).table.set_index("run_id")
+        tables.append(_joined(old, by_device, by_factor).assign(overhead=name))
+    table = pd.concat(tables)
+    table = table.assign(older=pair.older, newer=pair.newer, roofline=roofline[table.index])
+    return table.reset_index(drop=True)
+
+
+def _joined(points: pd.DataFrame, by_device: pd.DataFrame, by_factor: pd.DataFrame) -> pd.DataFrame:
+    """Return both predictions by `whatif`, with the measured speedups."""
+    found = points.set_index("run_id")[["family"]].loc[by_device.index]
+    table = found.assign(
+        model=[run_id.partition(": ")[2] for run_id in found.index],
         measured=by_device["measured_speedup"],
-        roofline=roofline,
         limit=by_device["limit"],
     )
-    for name, found in (("device", by_device), ("factor", by_factor)):
+    for name, prediction in (("device", by_device), ("factor", by_factor)):
         for column in ("speedup", "speedup_low", "speedup_high"):
-            table[column.replace("speedup", name)] = found[column]
-        low, high = table[f"{name}_low"], table[f"{name}_high"]
+            table[column.replace("speedup", name)] = prediction[column]
+        low = table[f"{name}_low"]
+        high = table[f"{name}_high"]
         table[f"{name}_inside"] = table["measured"].between(low, high)
-    return table.reset_index(drop=True)
+    return table
 
 
 def _roofline(points: pd.DataFrame, old: Ceilings, new: Ceilings) -> pd.Series:
@@ -405,8 +435,9 @@ def _roofline(points: pd.DataFrame, old: Ceilings, new: Ceilings) -> pd.Series:
     found = measured_work(points, ())
     work = found.work
     seconds = []
-    for peak, bandwidth in (old, new):
-        seconds.append(work.sum_by_owner(np.maximum(work.flops / peak, work.bytes / bandwidth)))
+    for limits in (old, new):
+        each = np.maximum(work.flops / limits.peak, work.bytes / limits.bandwidth)
+        seconds.append(work.sum_by_owner(each))
     return pd.Series(seconds[0] / seconds[1], index=found.points["run_id"])
 
 
@@ -448,6 +479,7 @@ def draw(table: pd.DataFrame, path: Path) -> None:
     """Draw predicted over measured speedups, a panel per pair."""
     from analysis.lazy import drawing
 
+    table = table[table["overhead"].eq("measured")]
     pairs = [pair for pair in PAIRS if (table["older"] == pair.older).any()]
     figure, panels = drawing.panels(len(pairs), 4.2, 4.2, across=len(pairs))
     kinds = list(dict.fromkeys(table["family"]))
@@ -484,14 +516,17 @@ def predict(given: argparse.Namespace) -> None:
     """Predict the measured pairs, and print the tables."""
     rows = pd.read_csv(given.folder / _FILE)
     medians = median_seconds(rows)
-    for condition, peaks in ceilings(medians).items():
-        print(f"{condition}: {peaks.peak:.4g} FLOP/s, {peaks.bandwidth:.4g} B/s")
+    limits = ceilings(medians)
+    for condition, found in limits.items():
+        rates = f"{found.peak:.4g} FLOP/s, {found.bandwidth:.4g} B/s"
+        print(f"{condition}: {rates}, {1e6 * found.overhead:.4g} us of overhead")
     frame = frame_of(medians)
     pairs = [pair for pair in PAIRS if {pair.older, pair.newer} <= set(medians)]
-    table = pd.concat([predicted(frame, pair) for pair in pairs], ignore_index=True)
+    table = pd.concat([predicted(frame, pair, limits) for pair in pairs], ignore_index=True)
     table = with_intervals(table, rows)
     table.to_csv(given.folder / "planted_predictions.csv", index=False)
-    for by in (["older", "newer"], ["older", "family"], ["older", "limit"]):
+    for by in (["older"], ["older", "family"], ["older", "limit"]):
+        by = [by[0], "overhead", *by[1:]]
         print(f"\n{summary(table, by).round(3).to_string()}")
     if given.figure is not None:
         draw(table, given.figure)

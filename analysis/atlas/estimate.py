@@ -277,10 +277,13 @@ class _Question:
     def find_group(self, kind: str) -> TimingGroup | None:
         """The group of a kind of kernel in this precision.
 
-        Attention runs in 16 bits next to narrower weights, so its group may be of bfloat16. The
-        version is that of products.
+        Attention runs in 16 bits next to narrower weights, so its group may be of bfloat16. Models
+        with weights of 4 bits are published with a cache of 8 bits. The version is that of
+        products.
         """
         precisions = [self.precision]
+        if kind == "decode" and weight_bytes(self.precision) < 1:
+            precisions.append("fp8")
         if kind not in ("gemm", "conv2d") or self.precision == "float16":
             precisions.append("bfloat16")
         version = self.version if kind == "gemm" else None

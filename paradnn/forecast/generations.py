@@ -144,7 +144,9 @@ def changed_hardware(
     """Return the gains if only the given factors of a device change.
 
     What does not change keeps its rate exactly. What changes reaches between nothing and its whole
-    factor, with the uncertainty that the gains of the pairs have.
+    factor, with the uncertainty that the gains of the pairs have. Each time also deviates as between
+    two devices of equal specifications, but by no more than the change: operations in caches differ
+    from others, and two timings of one operation differ.
 
     Args:
         peak: Factor on the arithmetic rate.
@@ -158,7 +160,7 @@ def changed_hardware(
     return Upgrade(
         gains=np.where(is_changed, found.gains, 0.0),
         spreads=np.where(is_changed, found.spreads, 0.0),
-        scatter=0.0,
+        scatter=min(_LEAST_SPREAD, float(np.linalg.norm(ratios))),
         freedom=found.freedom,
         most=ratios,
     )

@@ -156,6 +156,24 @@ def test_a_published_step_lies_in_the_interval_of_its_prediction() -> None:
     assert any("Emma926/paradnn" in source for source in estimate.sources)
 
 
+@pytest.mark.parametrize(
+    ("precision", "cache"),
+    [
+        pytest.param("bfloat16", "bfloat16", id="16-bit weights"),
+        pytest.param("fp8", "fp8", id="8-bit weights"),
+        pytest.param("nvfp4", "fp8", id="4-bit weights"),
+    ],
+)
+def test_a_generation_reads_a_cache_of_at_least_8_bits(precision: str, cache: str) -> None:
+    row = gpt_row(precision=precision, mode="generate")
+    row |= {"generate.prompt": 1000, "generate.tokens": 8000, "batch_size": 64}
+
+    estimate = estimate_step_time(row, "B200", "TensorRT-LLM")
+
+    assert estimate.parts["attention"] > 0.05
+    assert any(f"decode in {cache} on B200" in source for source in estimate.sources)
+
+
 def test_an_unpublished_step_has_no_published_time() -> None:
     row = fc_row(precision="bfloat16")
 

@@ -139,6 +139,15 @@ def test_only_changed_rates_are_uncertain() -> None:
     assert 0.3 < upgrade.gains[1] < 0.75
 
 
+def test_times_under_a_change_scatter_as_between_equal_devices() -> None:
+    doubled = changed_hardware(peak=1.0, bandwidth=2.0, overhead=1.0, pairs=built_pairs())
+    tiny = changed_hardware(peak=1.0, bandwidth=1.01, overhead=1.0, pairs=built_pairs())
+    equal = upgrade_between(np.zeros(3), built_pairs())
+
+    assert doubled.scatter == equal.scatter
+    assert tiny.scatter == pytest.approx(np.log(1.01))
+
+
 def test_gains_of_a_pair_are_recovered() -> None:
     work = planted_work(noise=0.02)
     gains = (2.5, 1.4, 0.8)
