@@ -533,7 +533,7 @@ def predict(given: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Measure, or predict what was measured."""
+    """Measure the conditions, or predict their speedups."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
