@@ -116,6 +116,29 @@ def test_a_schedule_is_mixed_if_both_sides_take_turns(hours: list[float], mixed:
     assert Schedule.of(runs[::2], runs[1::2]).is_mixed == mixed
 
 
+@pytest.mark.parametrize(
+    "columns",
+    [
+        pytest.param({"sweep_order": "random"}, id="random order"),
+        pytest.param({"source": "published"}, id="unknown times"),
+    ],
+)
+def test_an_order_without_a_meaning_has_no_weight(columns: dict[str, object]) -> None:
+    a = runs_at([9, 33, 57], sweep_id=["a", "b", "c"], **columns)
+    b = runs_at([20, 44, 68], sweep_id=["d", "e", "f"], **columns)
+
+    schedule = Schedule.of(a, b)
+
+    assert schedule.order_weight == 0
+    assert schedule.drift_weight == 0
+
+
+def test_no_runs_have_no_weight() -> None:
+    schedule = Schedule.of(runs_at([]), runs_at([]))
+
+    assert (schedule.session_weight, schedule.drift_weight, schedule.order_weight) == (0, 0, 0)
+
+
 def test_a_counterpart_is_a_run_of_the_other_side_in_the_same_session() -> None:
     a = runs_at([0, 1, 2], sweep_id=["s", "s", "t"])
     b = runs_at([0.5, 3], sweep_id=["s", "u"])
