@@ -133,6 +133,14 @@ def test_an_order_without_a_meaning_has_no_weight(columns: dict[str, object]) ->
     assert schedule.drift_weight == 0
 
 
+def test_an_order_counts_as_far_as_both_sides_were_measured() -> None:
+    """A comes first on two days, and each side has a quarter of its runs on one of them."""
+    a = runs_at([9.0, 33.0, 33.1, 33.2], sweep_id=["s", "t", "t", "t"])
+    b = runs_at([10.0, 10.1, 10.2, 34.0], sweep_id=["s", "s", "s", "t"])
+
+    assert Schedule.of(a, b).order_weight == pytest.approx((1 - 1 / 2) * (2 * 0.25) ** 2)
+
+
 def test_no_runs_have_no_weight() -> None:
     schedule = Schedule.of(runs_at([]), runs_at([]))
 
@@ -294,3 +302,12 @@ def test_a_run_that_has_not_ended_is_of_the_common_driver() -> None:
     runs["end_time"] = pd.Series([pd.NaT] * 3, dtype="datetime64[ns, UTC]")
 
     assert len(set(Schedule.of(runs[:2], runs[2:]).driver)) == 1
+
+
+def test_later_runs_may_overlap_although_the_first_does_not() -> None:
+    runs = runs_at([0.0, 10 / 60, 10.5 / 60])
+    runs["end_time"] = START + pd.to_timedelta([300, 1200, 1200], unit="s")
+
+    drivers = Schedule.of(runs[:2], runs[2:]).driver
+
+    assert drivers[0] == drivers[1] != drivers[2]
