@@ -141,9 +141,11 @@ def test_successive_sessions_of_a_side_are_one_turn(sessions: str, turns: list[i
         pytest.param("AB", False, id="two runs"),
         pytest.param("ABAB", True, id="four runs"),
         pytest.param("ABAAB", True, id="four blocks of five runs"),
-        # Wald and Wolfowitz: 13 blocks are expected, and 1% of orders have fewer than 6.9.
+        # Wald and Wolfowitz: 13 blocks of 24 runs are expected, and 1% of orders have fewer than
+        # 6.9; for 22 runs 6.2.
         pytest.param("AAABBBB" * 3 + "AAA", True, id="seven blocks of 24 runs"),
         pytest.param("AAAABBBB" * 3, False, id="six blocks of 24 runs"),
+        pytest.param("AABBBBAAAAABBBAAAABBBB", False, id="six blocks of 22 runs"),
     ],
 )
 def test_an_order_may_be_due_to_chance(order: str, mixed: bool) -> None:
