@@ -378,3 +378,24 @@ def test_a_jump_has_two_values_on_either_side(at: int, found: int) -> None:
     change = find_change(values.tolist())
 
     assert change.at == found
+
+
+def test_equal_values_show_no_change() -> None:
+    change = find_change([2.0] * 10)
+
+    assert (change.size, change.explained, change.correlation) == (0.0, 0.0, 0.0)
+    assert not change.matters
+
+
+@pytest.mark.parametrize(
+    ("n", "has_interval"), [pytest.param(9, False, id="nine"), pytest.param(10, True, id="ten")]
+)
+def test_few_rising_values_resemble_their_neighbors_too_much(n: int, has_interval: bool) -> None:
+    """Neighbors share a side with a probability by which all nine do with 5.7%, ten with 4.6%."""
+    scores = stats.norm.ppf((np.arange(n) + 0.5) / n)
+    same_side = 0.5 + np.arcsin(lag_one(scores)) / np.pi
+
+    interval = block_interval(np.linspace(1.0, 2.0, n).tolist())
+
+    assert (same_side ** (n - 1) <= 0.05) == has_interval
+    assert (interval is not None) == has_interval
