@@ -87,12 +87,12 @@ def test_the_error_of_a_slope_counts_as_far_as_the_machine_changed() -> None:
         pytest.param([9, 33, 57], [20, 44, 68], True, id="mornings and evenings"),
         pytest.param([9, 33, 57], [12.2, 36.2, 60.2], True, id="more than three hours apart"),
         pytest.param([9, 33, 57], [11.8, 35.8, 59.8], False, id="less than three hours apart"),
-        pytest.param([23, 49], [30, 54], True, id="around midnight"),
-        pytest.param([9, 45], [15, 27], False, id="each side all around the clock"),
-        pytest.param([9, 33], [13, 45], False, id="one side from noon to night"),
-        pytest.param([1, 2], [8, 9], False, id="within a day"),
-        pytest.param([9], [20, 44], False, id="one session of a side"),
-        pytest.param([9, 33], [44], False, id="one session of the other side"),
+        pytest.param([23, 49, 71], [30, 54, 78], True, id="around midnight"),
+        pytest.param([9, 45, 57], [15, 27, 63], False, id="each side all around the clock"),
+        pytest.param([9, 33, 57], [13, 45, 61], False, id="one side from noon to night"),
+        pytest.param([1, 2, 3], [8, 9, 10], False, id="within a day"),
+        pytest.param([9, 33], [20, 44, 68], False, id="two sessions of a side"),
+        pytest.param([9, 33, 57], [20, 44], False, id="two sessions of the other side"),
     ],
 )
 def test_sides_differ_by_the_time_of_day(a: list[float], b: list[float], differ: bool) -> None:
