@@ -321,7 +321,7 @@ def counted_costs(workload: BuiltModel, point: Mapping[str, Any], flops: float) 
     Args:
         workload: The built model.
         point: The point as plain values.
-        flops: The FLOPs of a step, as the framework counts them.
+        flops: The FLOPs of a step on one device, as the framework counts them.
     """
     model = make_model(point["model"])
     if not model.is_counted:
@@ -335,17 +335,18 @@ def counted_costs(workload: BuiltModel, point: Mapping[str, Any], flops: float) 
         is_first=True,
     )
     optimizer = point["optimizer"]
-    devices = point["devices"] * point.get("hosts", 1)
+    replicas = point["devices"] * point.get("hosts", 1)
     if point.get("parallel") == "model":
-        devices = 1  # together they hold one copy of the weights
+        replicas = 1  # together the devices hold one copy of the weights
+        flops = 0.0  # unknown: a device repeats the work of weights that are not divided
     costs = sum_costs(
         [whole_model],
-        point["batch_size"] // devices,
+        point["batch_size"] // replicas,
         point["precision"],
         point["mode"],
         slots=optimizer_slots(optimizer["name"], optimizer["momentum"]),
     )
-    return replace(costs.times(devices), flops_per_step=round(flops))
+    return replace(costs.times(replicas), flops_per_step=round(flops * replicas))
 
 
 def _count_elements(arrays: Sequence[Any]) -> int:

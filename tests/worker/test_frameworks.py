@@ -14,6 +14,7 @@ import pytest
 from paradnn.config.outcome import PointResult
 from paradnn.core.messages import NoProfile, Profile
 from paradnn.families import make_model
+from paradnn.families.own import content_of
 from paradnn.session.workers import WorkerKey, WorkerPool
 from tests.conftest import ROOT, Store, process
 from tests.worker import families
@@ -279,6 +280,24 @@ def test_a_point_compiles_its_model_and_no_probe_of_the_processor(tmp_path: Path
     assert not any("_chk_kernel" in text for text in of_point)
     assert all("_chk_kernel" in text for text in of_all)
     assert of_all
+
+
+@pytest.mark.parametrize("framework", ["jax", "torch"])
+def test_devices_that_share_the_examples_count_the_work_of_the_whole_batch(
+    pool: WorkerPool, framework: str, tmp_path: Path
+) -> None:
+    """A program of one device has a part of the products of a user's model."""
+    file = tmp_path / "models.py"
+    file.write_text(
+        "import keras\n"
+        "def net():\n"
+        "    return keras.Sequential([keras.layers.Input((64,)), keras.layers.Dense(128)])\n"
+    )
+    own = {"name": "own", "build": f"{file}:net", "source": content_of(file)[1]}
+    result = measure(pool, framework, "fc", model=own, batch_size=32, devices=2, hosts=1)
+    assert result.outcome == "ok", result.reason
+    # One product forward and one for the gradients; those of the inputs are not needed.
+    assert result.answer.measurement.counted.flops_per_step == 2 * 2 * 32 * 64 * 128
 
 
 @pytest.mark.parametrize(
