@@ -20,7 +20,7 @@ from paradnn.store.mlflow_store import MlflowStore
 EVENTS: dict[str, tuple[type, str, int, signal.Signals]] = {
     "claimed": (MlflowStore, "begin", 1, signal.SIGSTOP),
     "completed": (PartialResults, "forget", 1, signal.SIGSTOP),
-    "third_epoch": (ProgressPrinter, "say", 3, signal.SIGKILL),
+    "third_epoch": (ProgressPrinter, "accept", 3, signal.SIGKILL),
 }
 
 
