@@ -24,7 +24,7 @@ from paradnn.core.errors import ConfigError, StoreError
 from paradnn.core.words import counted, did_you_mean, rounded
 from paradnn.store.address import address_of
 from paradnn.store.claims import Entry, RunIndex, leases_in
-from paradnn.store.leases import Owner, planned_points
+from paradnn.store.leases import Owner, no_point_is_left, planned_points
 from paradnn.store.reader import Reader, open_reader
 from paradnn.store.runs import OWNER, Query, Row, Values
 
@@ -183,7 +183,10 @@ def progress_of(reader: Reader, experiment: str, sweep: Row) -> Progress:
     gone = _abandoned(reader, experiment)
     claimed = [row for row in points if row.run.status == "RUNNING" and "outcome" not in row.tags]
     running = [row for row in claimed if row.run.run_id not in gone]
-    planned = planned_points(leases_in(sweep.tags))
+    leases = leases_in(sweep.tags)
+    planned = planned_points(leases)
+    if no_point_is_left(leases):
+        planned = len(done)
     if "planned_points" in sweep.tags:
         planned = int(sweep.tags["planned_points"])
     return Progress(

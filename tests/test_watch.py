@@ -21,8 +21,9 @@ from paradnn.config.settings import Tracking
 from paradnn.config.tasks import SweepInfo
 from paradnn.session.design import DesignResult, Summary
 from paradnn.session.sweep_page import SweepPage
-from paradnn.session.sweep_run import end_parent, open_parent
+from paradnn.session.sweep_run import end_parent, open_parent, shared_summary
 from paradnn.store.address import address_of
+from paradnn.store.leases import Lease, Owner
 from paradnn.store.mlflow_store import MlflowStore
 from paradnn.store.reader import open_reader
 from paradnn.store.runs import Claim, Query
@@ -115,6 +116,29 @@ def test_a_sweep_in_progress_is_shown_whole(store: Store) -> None:
     )
     assert re.search(r"^fc point 2 +oom_host +too large$", text, re.MULTILINE)
     assert re.search(r"^fc point 1 +ok +2,500$", text, re.MULTILINE)
+
+
+def test_points_that_another_sweep_recorded_are_not_waited_for(store: Store) -> None:
+    """Two of five planned points were recorded by another sweep while this one was running."""
+    tracker = MlflowStore(Tracking(uri=store.uri))
+    info = SweepInfo("20260101-1", "fc, 5 points", "python -m paradnn.train -m ...")
+    open_parent(tracker, info)
+    tracker.register("0", Lease(owner=Owner.current(), expires=0.0, planned={ENVIRONMENT: 5}))
+    for number in range(3):
+        identity = Identity(str(number), ENVIRONMENT, 0)
+        tags = tags_of(identity) | {"sweep_id": info.sweep_id}
+        claim = tracker.begin(identity, f"fc point {number}", tags, lambda tags: True)
+        assert isinstance(claim, Claim)
+        record = record_of(claim)
+        whole = replace(record, tags={**record.tags, **tags, "outcome": "ok"})
+        tracker.record(claim, whole, dict)
+    assert "3 of 5 points" in once(store)
+    assert shared_summary(tracker, info, []).missing == 2
+
+    tracker.unregister(is_complete=True)
+
+    assert "3 of 3 points" in once(store)
+    assert shared_summary(tracker, info, []).missing == 0
 
 
 @pytest.mark.parametrize("width", [40, 120])

@@ -41,7 +41,7 @@ from paradnn.session.sweep_page import SweepPage
 from paradnn.session.sweep_run import end_parent, open_parent, shared_row, shared_summary
 from paradnn.store.address import address_of
 from paradnn.store.journal import Journal
-from paradnn.store.leases import LAUNCH, Heartbeat, Lease, Owner, planned_points
+from paradnn.store.leases import LAUNCH, Heartbeat, Lease, Owner, no_point_is_left, planned_points
 from paradnn.store.tracker import open_tracker
 
 #: Seconds between two looks at the store, and the pause as a multiple of the time that a look
@@ -394,6 +394,8 @@ class _Follower:
             return False
         has_all = len(drivers) >= self._drivers
         if has_all and all(lease.is_complete for lease in drivers.values()):
+            return True
+        if no_point_is_left(drivers):
             return True
         if drivers and missing is not None and planned and missing <= 0:
             return True

@@ -16,7 +16,7 @@ from paradnn.core.words import counted, without_secrets
 from paradnn.session.design import DesignResult, RecordedPoint, Summary
 from paradnn.session.sweep_page import SweepPage
 from paradnn.store.journal import Journal
-from paradnn.store.leases import planned_points
+from paradnn.store.leases import no_point_is_left, planned_points
 from paradnn.store.runs import Finished, SweepRun
 
 #: Most points of a shared sweep whose metrics are read for its closing table.
@@ -108,8 +108,10 @@ def shared_summary(tracker: Journal, sweep: SweepInfo, points: Sequence[Point]) 
     }
     families = {point_id(point): point.model.name for point in points}
     has_metrics = len(found) <= _MOST_ROWS
-    planned = planned_points(leases)
-    summary = Summary(total=max(planned or 0, len(found)))
+    total = len(found)
+    if not no_point_is_left(leases):
+        total = max(total, planned_points(leases) or 0)
+    summary = Summary(total=total)
     for identity, run in found.items():
         family = families.get(identity.point_id, "")
         summary.rows.append(shared_row(tracker, run, family, has_metrics=has_metrics))

@@ -224,6 +224,18 @@ def planned_points(leases: Mapping[str, Lease]) -> int | None:
     return sum(planned.values())
 
 
+def no_point_is_left(leases: Mapping[str, Lease]) -> bool:
+    """Return whether a driver of every environment ended because no point was left.
+
+    The sweep itself may hold fewer points than planned, since other sweeps record the same points.
+    """
+    environments = {name for lease in leases.values() for name in lease.planned or ()}
+    completed = {
+        name for lease in leases.values() if lease.is_complete for name in lease.planned or ()
+    }
+    return bool(environments) and completed == environments
+
+
 class Heartbeat:
     """A thread that renews a lease until it is closed.
 

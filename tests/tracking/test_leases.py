@@ -22,7 +22,15 @@ from paradnn.families.fc import FullyConnected
 from paradnn.store import leases, mlflow_store
 from paradnn.store.claims import RunIndex
 from paradnn.store.journal import Journal
-from paradnn.store.leases import LAUNCH, LEASE_SECONDS, Heartbeat, Lease, Owner, planned_points
+from paradnn.store.leases import (
+    LAUNCH,
+    LEASE_SECONDS,
+    Heartbeat,
+    Lease,
+    Owner,
+    no_point_is_left,
+    planned_points,
+)
 from paradnn.store.mlflow_store import MlflowStore
 from paradnn.store.reader import open_reader
 from paradnn.store.runs import EXPIRES, Claim, ResumePolicy
@@ -447,6 +455,31 @@ def test_planned_points_of_a_sweep_are_counted_once_per_environment() -> None:
     assert planned_points({LAUNCH: lease_of(HERE)}) is None
     assert planned_points({"0": lease_of(planned={}), LAUNCH: lease_of(HERE)}) == 0
     assert planned_points({"0": lease_of(HERE)}) is None, "a design chooses the points"
+
+
+@pytest.mark.parametrize(
+    ("held", "is_over"),
+    [
+        pytest.param({"0": {"planned": {"a": 5}, "is_complete": True}}, True, id="completed"),
+        pytest.param({"0": {"planned": {"a": 5}}}, False, id="killed"),
+        pytest.param(
+            {"0": {"planned": {"a": 5}}, "1": {"planned": {"a": 3}, "is_complete": True}},
+            True,
+            id="killed, and completed by another",
+        ),
+        pytest.param(
+            {"0": {"planned": {"b": 2}}, "1": {"planned": {"a": 3}, "is_complete": True}},
+            False,
+            id="killed in another environment",
+        ),
+        pytest.param({"0": {}, "1": {}}, False, id="none has planned"),
+    ],
+)
+def test_no_point_is_left_once_a_driver_of_each_environment_found_none(
+    held: dict[str, dict[str, object]], is_over: bool
+) -> None:
+    leases = {number: lease_of(HERE, **fields) for number, fields in held.items()}
+    assert no_point_is_left(leases) is is_over
 
 
 def test_a_heartbeat_retries_and_then_ends_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
