@@ -192,15 +192,20 @@ class _Session:
         missing = self._find_missing(points)
         self._points = points
         self.summary.total = len(points)
-        if missing or self._shared_sweep_id:
-            self._prepare(missing, len(missing))
         processes = sum(point.measure.processes for point in missing)
-        return self._carry_out(partial(self._measure_all, missing), processes, DesignResult)
+
+        def prepare() -> None:
+            if missing or self._shared_sweep_id:
+                self._prepare(missing, len(missing))
+
+        work = partial(self._measure_all, missing)
+        return self._carry_out(prepare, work, processes, DesignResult)
 
     def follow(self, design: SweepDesign) -> Summary:
         """Measure what the design chooses; its result is stored in the parent run."""
-        self._prepare(design.points)
-        return self._carry_out(partial(self._follow, design), design.left, design.conclusion)
+        prepare = partial(self._prepare, design.points)
+        work = partial(self._follow, design)
+        return self._carry_out(prepare, work, design.left, design.conclusion)
 
     def _prepare(self, points: Sequence[Point], planned: int | None = None) -> None:
         """Start the first worker and open the parent run.
@@ -268,23 +273,30 @@ class _Session:
             rows = self.summary.rows[count_before:]
 
     def _carry_out(
-        self, work: Callable[[], object], processes: int, conclude: Callable[[], DesignResult]
+        self,
+        prepare: Callable[[], None],
+        work: Callable[[], object],
+        processes: int,
+        conclude: Callable[[], DesignResult],
     ) -> Summary:
-        """Run `work` and summarize it, also if it is interrupted.
+        """Run `prepare` and `work` and summarize them, also if they are interrupted.
 
         Args:
+            prepare: Registers this driver with its sweep.
             work: Measures the points.
             processes: Expected number of processes; 0 if nothing is to be measured.
             conclude: Gives the result of the design once the work has ended.
         """
         summary = self.summary
-        self.tags = self._session_tags()
-        self.start_metrics = start_seconds()
         self._start_clock()
-        self.reporter.start(summary.skipped.total(), processes)
-        if processes:
-            self._look_at_load()
         try:
+            prepare()
+            self.tags = self._session_tags()
+            self.start_metrics = start_seconds()
+            self._start_clock()
+            self.reporter.start(summary.skipped.total(), processes)
+            if processes:
+                self._look_at_load()
             work()
         except KeyboardInterrupt:
             summary.interrupted = True
