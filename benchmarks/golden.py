@@ -95,7 +95,7 @@ def _analysis(words: str, checkout: Checkout, folder: Path) -> "subprocess.Compl
 
 
 def differences(base: Path, head: Path) -> Iterator[str]:
-    """Yield what differs between two tables in CSV files, either of which may be absent."""
+    """Yield the differences between two tables in CSV files; a file may be absent."""
     present = [path.is_file() for path in (base, head)]
     if not all(present):
         if any(present):

@@ -105,7 +105,7 @@ def _with_canonical_parallel(point: Point) -> Point:
         reason = "is not possible: Keras does not divide a model's layers among devices"
         raise ConfigError("parallel", "pipeline", reason, "set parallel=data or parallel=model")
     if point.parallel == "model" and point.hosts > 1:
-        reason = "is for the devices of one host, and parallel=model divides the weights among them"
+        reason = "is not possible: parallel=model divides the weights among devices of one host"
         raise ConfigError("hosts", point.hosts, reason, "set hosts=1 or parallel=data")
     if point.devices == 1:
         return replace(point, parallel="data")

@@ -73,7 +73,7 @@ class ExternalModel(Model):
         return " ".join(words)
 
     def arguments(self) -> dict[str, Any]:
-        """Return further keys for the function or package; None stands for its default."""
+        """Return further keys for the function or package; None means its default."""
         return {
             entry.name: getattr(self, entry.name)
             for entry in fields(self)

@@ -350,7 +350,7 @@ def learn_slope(steps: np.ndarray, kernels: np.ndarray) -> Slope:
 
 
 def _mean_product(one: np.ndarray, other: np.ndarray, lag: int = 0) -> float:
-    """Return the mean product of values that are `lag` blocks apart; 0 if there are none."""
+    """Return the mean product of values that are `lag` blocks apart; 0 without such values."""
     end = max(0, len(one) - lag)
     products = one[lag:] * other[:end] + one[:end] * other[lag:]
     finite = products[np.isfinite(products)]

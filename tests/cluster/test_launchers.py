@@ -121,7 +121,7 @@ def test_ray_spreads_drivers_over_two_nodes(
 
 
 def test_a_killed_task_of_ray_is_restarted(store: Store) -> None:
-    """The sweep starts a Ray of its own, though killed nodes left the address of their cluster."""
+    """The sweep starts a private Ray, although killed nodes left the address of their cluster."""
     with launching(store, "ray", RAY, "+hydra.launcher.ray.init.num_cpus=2") as process:
         owner = next(iter(drivers_at_work(store).values()))["owner"]
         psutil.Process(owner["pid"]).parent().kill()

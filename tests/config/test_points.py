@@ -123,8 +123,8 @@ REJECTED = {
         ),
         (
             "model=fc devices=2 hosts=2 parallel=model",
-            "hosts=2: is for the devices of one host, and parallel=model divides the weights "
-            "among them; set hosts=1 or parallel=data",
+            "hosts=2: is not possible: parallel=model divides the weights among "
+            "devices of one host; set hosts=1 or parallel=data",
         ),
         (
             "model=fc mode=inference hosts=2",

@@ -236,7 +236,7 @@ def feed_forward_network(
 
 
 def dropout(x: Any, rate: float) -> Any:
-    """Apply a layer of dropout; with a rate of 0 there is none."""
+    """Apply a layer of dropout, unless its rate is 0."""
     if rate:
         return layers.Dropout(rate)(x)
     return x

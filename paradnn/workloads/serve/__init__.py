@@ -370,7 +370,7 @@ class Server(Scenario):
         return ScheduledRuns(vars(self), service, until, meter).load()
 
     def for_process(self, replicate: int, process: int) -> Server:
-        """Give each process its own arrivals, since equal ones would bias all processes alike."""
+        """Give each process its own arrivals: equal ones would bias all processes in the same way."""
         return replace(self, seed=process_seed(self.seed, replicate, process))
 
     def name_parts(self, point: Point) -> list[str]:
