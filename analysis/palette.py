@@ -1,7 +1,7 @@
 """Colors of all figures, in Matplotlib and in interactive pages."""
 
 #: Okabe and Ito's palette (Color Universal Design, 2008) without yellow, which is too pale on
-#: white. Two dark colors of Tol's muted scheme (2021) precede its black.
+#: white. Two dark colors of Tol's muted scheme (2021) are inserted before the black.
 COLORS = (
     "#0072B2",
     "#D55E00",

@@ -54,7 +54,7 @@ class _Channel(NamedTuple):
 
     @property
     def pieces(self) -> tuple[Piece, ...]:
-        """The pieces of the fit; empty without one."""
+        """The pieces of the fit; empty if there are too few sizes for a fit."""
         return self.fit.pieces if self.fit else ()
 
 

@@ -5,15 +5,15 @@ with everything on one scale and reads the signed weights as sensitivities. A we
 that one standard deviation more of the hyperparameter brings half a standard deviation more of the
 metric.
 
-Here each weight has an interval, which allows for unequal scatter and for values that each have an
-separate effect, and a verdict. If a hyperparameter varied together with the session that
-measured it, or with time, the interval allows for what sessions and a drift do
-(`paradnn.statistics.priors`). Each family on each device has its own fit. Constant and collinear
-columns cannot have a weight and are named instead.
+Here each weight has a verdict and an interval. The interval allows for unequal scatter, and for
+values of a hyperparameter that scatter around the line. If a hyperparameter varied together with
+the session that measured it, or with time, the interval also includes the differences between
+sessions and the drift (`paradnn.statistics.priors`). Each family on each device has its own fit.
+Constant and collinear columns have no weight; they are listed instead.
 
---to hardware puts the hardware in place of the metric: the elasticity of the throughput with
-respect to the arithmetic rate, the memory bandwidth and the overhead of an operation, which is the
-share of the time that each of them limits (see `whatif`), and the hyperparameters that it depends on.
+--to hardware explains elasticities instead of a metric: those of the throughput with respect to
+the arithmetic rate, the memory bandwidth and the overhead of an operation. Each elasticity is the
+share of the time that this rate limits (see `whatif`).
 
 --interactions shows whether the effect of one hyperparameter depends on the value of another.
 --shares divides the variance among the hyperparameters.
@@ -77,9 +77,9 @@ from paradnn.statistics.variance_shares import Share, variance_shares
 
 #: Elasticities of the throughput, in the order of compute, memory and overhead.
 _ELASTICITIES = ("peak_elasticity", "bandwidth_elasticity", "overhead_elasticity")
-#: Elasticity below which everywhere nothing is explained.
+#: An elasticity that exceeds this at no point of a family is not explained.
 _LEAST_ELASTICITY = 0.01
-#: Probability, per fit without any effect, that some term is said to matter.
+#: Probability that a fit without any effect declares that some term matters.
 _FALSE_POSITIVE_RATE = 0.05
 #: R2 below which a straight line is called a poor description.
 _POOR_R2 = 0.5
@@ -123,10 +123,10 @@ class Fit(GroupKey):
     Attributes:
         regression: The regression itself.
         weights: The weights of the regression, the largest first. Further columns are
-            `p_adjusted`, for the number of terms; those of `doublings`, also of a fit without
-            logarithms (NaN for a text or a metric that is not positive); and `verdict`:
-            "depends", "values differ" (but no slope is shown), "not shown", and "undecided
-            (sessions)" or "undecided (order)" if these alone widen the interval to include 0.
+            `p_adjusted`, the p-value adjusted for the number of terms; those of `doublings`, which
+            are NaN for a text or a metric that is not positive; and `verdict`: "depends", "values
+            differ" (but no slope is shown), "not shown", and "undecided (sessions)" or "undecided
+            (order)" if only the sessions or the order widen the interval to include 0.
         constant: The value of every column without variation.
         paragraph: The findings as text.
         sample: What the points are a sample of, such as "23 models and 9 batch sizes".
@@ -147,7 +147,7 @@ class Fit(GroupKey):
     def strongest(self) -> tuple[str, list[str]] | None:
         """Return the term with the largest weight, and the terms that may weigh as much.
 
-        None if the metric depends on no term.
+        Returns None if the metric depends on no term.
         """
         terms = self.weights.index[self.weights["verdict"] == "depends"]
         if not len(terms):
@@ -171,8 +171,8 @@ class Fit(GroupKey):
         freedom = sum_components(
             [Component(row["error"] ** 2, row["freedom"]) for row in (a, b)]
         ).freedom
-        reach = Component(max(variance, 0.0), freedom).half_width
-        return bool(abs(a["weight"]) - abs(b["weight"]) <= reach)
+        half_width = Component(max(variance, 0.0), freedom).half_width
+        return bool(abs(a["weight"]) - abs(b["weight"]) <= half_width)
 
 
 @analysis(
@@ -183,8 +183,8 @@ class Fit(GroupKey):
     order=50,
     title="What performance depends on",
     reading=(
-        "Standardized weights of a regression on logarithms. Further from zero matters more; an "
-        "interval that holds zero shows no effect."
+        "Standardized weights of a regression on logarithms. The further from zero, the stronger "
+        "the effect; an interval that contains zero shows none."
     ),
     list_sections=lambda rows: [
         SectionSpec(SensitivityOptions(log_scale="both"), families=compute_families_if_mixed(rows))
@@ -608,16 +608,16 @@ def _regress(
     Args:
         design: The terms.
         values: The metric.
-        log: Whether the terms are logarithms, and those of the values are to be fitted.
-        numeric: The terms that are numbers, which have logarithms.
+        log: Whether the terms are logarithms already, so that logarithms of the values are fitted.
+        numeric: The numeric terms.
         levels: The levels that points share.
         unit: What the points are a sample of.
         when: When the points were measured.
         priors: Priors of the scatter.
 
     Returns:
-        The regression, and its weights with the test's `p`, `excludes_zero` (whether the interval
-        of the tested slope does), and the columns of `doublings`.
+        The regression, and its weights with the p-value `p` of the test, `excludes_zero` (whether
+        the interval of the tested slope excludes zero), and the columns of `doublings`.
     """
     options: dict[str, Any] = {
         "by_value": unit == "crossed",

@@ -3,10 +3,10 @@
 Each operation takes the smooth maximum of its arithmetic, its memory traffic and an overhead
 (`paradnn.forecast.upgrades`). The model is fitted to the measured times, per device and kind of
 work. Operations come from a profile if there is one, else from the layers of the model. An upgrade
-multiplies the rates by --peak and --bandwidth, and the overhead by --overhead; or --to and --from
+multiplies the rates by --peak and --bandwidth, and the overhead by --overhead. Alternatively --from and --to
 name two devices, whose ceilings give the ratios. Two upgrades (--to twice) are compared per point.
-Intervals carry the uncertainty of the fit, the residual of every time, and the difference between
-specified and reached gains of device pairs that were built. Time that waits for input or for other
+Intervals cover the uncertainty of the fit, the residual of every time, and the differences between
+specified and measured gains in pairs of real devices. Time that waits for input or for other
 devices does not change.
 
 The model does not know overlap between operations, caches, or clocks that depend on the load.
@@ -89,7 +89,7 @@ class WhatifOptions(Options):
         several="repeat",
     )
     from_: str | None = option(
-        None, "the device whose points are asked about, with --to", metavar="DEVICE"
+        None, "with --to: the device whose points are predicted", metavar="DEVICE"
     )
 
     def __post_init__(self) -> None:
@@ -102,8 +102,9 @@ class _Scenario(NamedTuple):
     """An upgrade as the user states it.
 
     Attributes:
-        change: Factors on the device; on its memory and its overhead also next to another device.
-        device: The other device; empty for factors.
+        change: Factors on the device. If `device` is given, only those on memory and overhead
+            count.
+        device: The other device; empty if the upgrade consists of factors.
     """
 
     change: HardwareChange
@@ -154,7 +155,7 @@ class _Change(NamedTuple):
         return np.log([self.peak, self.bandwidth, 1 / self.overhead])
 
     def upgrade(self) -> Upgrade:
-        """Return the gains with their uncertainty, learned without the other device's own pairs."""
+        """Return the gains with their uncertainty, learned from pairs without the other device."""
         from paradnn.forecast.generations import (
             built_pairs,
             changed_hardware,
@@ -231,14 +232,16 @@ def whatif(frame: pd.DataFrame, options: WhatifOptions) -> Result:
         A row per point, the largest speedup first: point, family, device, speedup with its 95%
         interval (`speedup_low`, `speedup_high`), `limit` before and `limit_after` the upgrade,
         step_time_ms, parameters, the share of the step by limit (compute, memory, overhead, input,
-        communication, other) before and after it (`..._after`), and run_id. With --to
-        `measured_speedup` and `inside`, where the same point was measured there. With --memory the
-        points that ran out of memory follow, with `fits`: yes, no, or open. With two upgrades a row
-        has the `ratio` of the first speedup to the second with its 95% interval, the `better`
-        upgrade, the `probability` that it is the first, and both speedups.
+        communication, other) before and after it (`..._after`), and run_id.
+
+        With --to, points that were also measured on the other device have `measured_speedup`, and
+        `inside`: whether it is inside the interval. With --memory, rows of the points that ran out
+        of memory follow, with `fits`: yes, no, open, or unknown. With two upgrades a row has the
+        `ratio` of the first speedup to the second with its 95% interval, the `better` upgrade, the
+        `probability` that it is the first, and both speedups.
 
     Raises:
-        ConfigError: No factor and no device is given, both are, or a device is not known.
+        ConfigError: Neither a factor nor a device is given, both are, or a device is unknown.
         InsufficientData: No point has a time and known work.
         HeterogeneousError: Runs of a device are heterogeneous.
     """
@@ -255,18 +258,18 @@ def whatif(frame: pd.DataFrame, options: WhatifOptions) -> Result:
         points = points[~points["device"].isin(other["device"].unique())]
     predictions = _predict(points, others, scenarios, options.store)
     if len(scenarios) > 1:
-        return _compared(predictions, others, scenarios, pooled)
-    return _predicted(predictions[0], others[0], scenarios[0], points, pooled)
+        return _comparison_result(predictions, others, scenarios, pooled)
+    return _upgrade_result(predictions[0], others[0], scenarios[0], points, pooled)
 
 
-def _predicted(
+def _upgrade_result(
     prediction: _Prediction,
     others: pd.DataFrame,
     scenario: _Scenario,
     points: pd.DataFrame,
     pooled: str,
 ) -> Result:
-    """Return the result for one upgrade."""
+    """Return the result of one upgrade."""
     table = _table(prediction)
     if scenario.device:
         table = _with_measured(table, prediction, others)
@@ -285,7 +288,7 @@ def _predicted(
     )
 
 
-def _compared(
+def _comparison_result(
     predictions: Sequence[_Prediction],
     others: Sequence[pd.DataFrame],
     scenarios: Sequence[_Scenario],
@@ -677,7 +680,7 @@ def _answer(
         low=float(low),
         high=float(high),
         points=count,
-        basis="the model of operation times and device pairs that were built",
+        basis="the model of operation times and pairs of real devices",
     )
 
 

@@ -1,4 +1,4 @@
-"""Whole training steps that were published: fully connected models on TPU v2 and V100."""
+"""Published times of whole training steps: fully connected models on TPU v2 and V100."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from analysis.format import format_seconds
 from analysis.lazy import np
 from paradnn.families import Model
 
-#: A published step within this factor of the fastest one of its batch is bound by input and
-#: dispatch, if the FLOPs of such steps differ by the second factor or more.
+#: Steps of one batch size within this factor of the fastest have similar times. If their FLOPs
+#: differ by `_MIN_FLOPS_FACTOR` or more, input and dispatch set these times.
 _OVERHEAD_FACTOR = 1.25
 _MIN_FLOPS_FACTOR = 10.0
 
@@ -33,8 +33,8 @@ def fc_columns(model: Model, batch: int) -> dict[str, int]:
 def overhead_note(group: TimingGroup, batch: int, seconds: float) -> str:
     """State that input and dispatch, not the device, set the time of a published step.
 
-    That is so if models whose FLOPs differ by a factor of ten or more take the same time at this
-    batch size, which is the least time of any model.
+    They do if the step takes no longer than the fastest model at this batch size, and models with
+    ten times the FLOPs take that time too.
 
     Args:
         group: Published whole steps.
@@ -64,7 +64,7 @@ def overhead_note(group: TimingGroup, batch: int, seconds: float) -> str:
 
 
 def published_seconds(row: Mapping[Any, Any], device: str) -> float | None:
-    """Seconds of this very step, if it was published for the device."""
+    """Return the published seconds of exactly this step on the device; None if unpublished."""
     group = _published_group(row, device)
     if group is None:
         return None

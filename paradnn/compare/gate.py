@@ -383,7 +383,7 @@ def make_parser() -> Parser:
         type=share("--slower"),
         default="5%",
         metavar="SHARE",
-        help="the slowdown that is a regression (default: 5%%)",
+        help="smallest slowdown that counts as a regression (default: 5%%)",
     )
     parser.add_argument(
         "--false-alarms",

@@ -139,7 +139,7 @@ class Measure:
     """The timing protocol of one point.
 
     Limits (`timeout`, `memory_limit`, `predict_oom`) and extras (`profile`, `keep_trace`) do not
-    change what is timed.
+    affect the timing.
     """
 
     min_seconds: float = option(0.5, "measure for at least this long", low=0.0, high=_DAY)
@@ -197,7 +197,7 @@ class Measure:
 
 @dataclass(frozen=True)
 class Point:
-    """One model at one kind of work, measured once in one way."""
+    """A model, a kind of work, and all settings that affect the measurement."""
 
     model: Model
     workload: Workload = field(default_factory=lambda: next(iter(WORKLOADS.values())))

@@ -35,10 +35,10 @@ def read_point(config: Mapping[str, Any], *, is_measured: bool = True) -> Point:
 
 
 def parse_point(config: Mapping[str, Any]) -> Point:
-    """Return the point that a configuration describes, before its values are compared.
+    """Return the point that a configuration describes; check each value, but no combinations.
 
     Raises:
-        ConfigError: A single value is invalid; combinations of values are not checked.
+        ConfigError: A value is invalid by itself.
     """
     family = _checked_name(config.get("model"), "model.name", "family", FAMILIES)
     model = FAMILIES[family].options.from_config(config["model"])
@@ -131,13 +131,13 @@ def _read_workload(config: Mapping[str, Any]) -> Workload:
 
 
 def _check_input(point: Point) -> None:
-    """Raise ConfigError if the kind of work, the model or several devices cannot take the input."""
+    """Raise ConfigError if the kind of work, the model or the device count excludes the input."""
     data = point.data
     if not isinstance(data, ImageFiles):
         for other in WORKLOADS.values():
             is_exclusive = data.name in other.role(PointRules).own_inputs
             if is_exclusive and data.name not in point.workload.role(PointRules).own_inputs:
-                reason = f"is a set to {other.name} from"
+                reason = f"is the input of {other.key}={other.name}"
                 remedy = f"add {other.key}={other.name}, or use data=synthetic"
                 raise ConfigError("data", data.name, reason, remedy)
         return
@@ -177,7 +177,8 @@ def _check_protocol(point: Point) -> None:
         reason = ""
         if not point.workload.role(PointRules).can_start_cold:
             reason = (
-                f"is for single steps, and {point.workload.key}={point.workload.name} has others"
+                "is for work that times single steps, which "
+                f"{point.workload.key}={point.workload.name} does not"
             )
         elif point.device_count > 1:
             reason = f"is for one device, and this point has {point.device_count}"

@@ -171,7 +171,7 @@ class LargestBatch(SweepDesign):
         return []
 
     def conclusion(self) -> DesignResult:
-        """Return the answer for every point, with the smallest size that failed."""
+        """Return, per point, the largest size that fits and the smallest that failed."""
         answers = [f"- {self._answer(index)}" for index in range(len(self.points))]
         return DesignResult("\n".join(answers))
 

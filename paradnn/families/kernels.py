@@ -243,7 +243,7 @@ class SparseGemm(Kernel):
     def work(self, batch_size: int, width: int) -> tuple[int, int]:
         """FLOPs and bytes of one step.
 
-        Only the rows of the dense matrix that meet an element are read: at most one per element.
+        Each nonzero element reads one row of the dense matrix, so at most that many rows are read.
         With dense storage, zeros are read and multiplied too.
         """
         if self.storage == "dense":

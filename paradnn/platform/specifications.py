@@ -81,13 +81,13 @@ _VARIANT = r"(?![ -](?:pcie|nvl|sxm\d?-32gb|sxm-64gb|ti|super|d\b|laptop|max-q|m
 def find_hardware(device: str, cores: int | None = None) -> Hardware | None:
     """Return the part with the given device name; None if it is unknown.
 
-    A CPU is found only with all cores of one socket. A virtual machine with some of the cores has
-    another peak, which is not specified.
+    A CPU matches only if the host has all cores of one socket. A virtual machine with some of the
+    cores has a lower peak, which no data sheet states.
 
     Args:
         device: Name of a device, such as "NVIDIA H200" or "TPU v2".
-        cores: Number of cores of the host. By default the device's name must end with it, as in
-            stored runs.
+        cores: Number of cores of the host. By default it is read from the end of the name, where
+            stored runs have it: "..., 24 cores".
     """
     text = device.lower()
     if re.search(r"\bmig\b", text):  # a slice of a board

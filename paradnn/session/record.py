@@ -430,7 +430,7 @@ def _describe_operations(metrics: Mapping[str, float]) -> str:
 
 
 def energy_text(metrics: Mapping[str, float]) -> str:
-    """The energy of an example, its share above idle, and the power, as text."""
+    """Return the energy per example, its share above idle, and the power, as text."""
     example = metrics["energy_per_example_joules"]
     text = f"{si(example)}J an example"
     watts = metrics.get("power_watts")

@@ -42,7 +42,7 @@ class RunRecords:
         return ""
 
     def metric_history(self, news: Sequence[WorkloadMessage]) -> list[MetricSnapshot]:
-        """Return metrics that have one value per message."""
+        """Return the metrics that messages of the worker report, one snapshot per message."""
         return []
 
     def series(self, measured: Measured) -> list[MetricSnapshot]:

@@ -43,13 +43,13 @@ _PR_SET_PDEATHSIG = 1
 def die_with_parent(parent: int | None = None, driver: int | None = None) -> None:
     """Ask the kernel to kill this process when its parent exits.
 
-    If the kernel cannot (it is not Linux), `serve` notices the exit. A parent that has exited
-    before this call is noticed here if the caller names it.
+    Only Linux supports this; elsewhere `serve` notices the exit. A process that exited before this
+    call is noticed only if the caller passes its id.
 
     Args:
-        parent: The parent, which a fork knows from before the fork.
-        driver: The driver beyond any wrapper, which an interpreter gets on its command line because
-            it takes a while to start.
+        parent: Process id of the parent. A forked child passes the id that it read before the fork.
+        driver: Process id of the driver, which may have started this interpreter through a wrapper
+            and may have exited while it started.
     """
     parent = os.getppid() if parent is None else parent
     if sys.platform == "linux":

@@ -192,15 +192,19 @@ def missing_interval_reason(values: Sequence[float]) -> str:
 
 
 def widened_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """Return the 95% interval of the median of positive, autocorrelated values, unclipped.
+    """Return the 95% interval of the median of positive, autocorrelated values.
 
-    It is None for fewer than six values. Otherwise the `median_interval` is widened on either side
-    (in logarithms) by sqrt((1 + r) / (1 - r)). An AR(1) widens the error of a mean by this factor.
+    The `median_interval` is widened on both sides, in logarithms, by the factor
+    sqrt((1 + r) / (1 - r)), by which an AR(1) process widens the error of a mean.
 
-    r comes from the lag-one correlation of the values' normal scores, which a short series
-    underestimates. The correction is (n r + 5) / (n - 6). It is more cautious than Kendall's (n r +
-    1) / (n - 3), since the estimate scatters too. It is smaller for n below 20, and the result is
-    at most 1 - 0.3 / n.
+    r is the lag-one correlation of the normal scores of the values. A short series underestimates
+    it, so r is replaced by (n r + 5) / (n - 6). This is more cautious than Kendall's
+    (n r + 1) / (n - 3), since r is itself uncertain. For n below 20 the two constants are n / 4 and
+    0.3 n, and r is at most 1 - 0.3 / n.
+
+    Returns:
+        The ends of the interval, which may lie outside the range of the values; None for fewer than
+        six values.
     """
     interval = median_interval(values)
     n = len(values)

@@ -1,4 +1,4 @@
-"""`paradnn ask` as a buyer uses it: machines, prices, jobs, several devices, launches."""
+"""`paradnn ask`: devices, prices, jobs, several devices, eager launches."""
 
 import json
 import shlex
@@ -32,11 +32,11 @@ POINT = "model=gpt batch_size=64,1,8 precision=bfloat16 mode=inference"
 DEVICES = "--device H200 --device L40S"
 PRICED = f"{DEVICES} --price H200=3 --price L40S=1"
 
-Asked = Callable[[str], dict[str, Any]]
+RunAsk = Callable[[str], dict[str, Any]]
 
 
 @pytest.fixture
-def asked(tmp_path: Path) -> Asked:
+def run_ask(tmp_path: Path) -> RunAsk:
     """Run `ask` and return its JSON output."""
 
     def run(words: str) -> dict[str, Any]:
@@ -55,24 +55,24 @@ def llama_row(**changes: Any) -> dict[str, Any]:
     return {**row, **sizes, **generation, **changes}
 
 
-def test_rows_keep_the_order_of_the_command_line(asked: Asked) -> None:
-    answer = asked(f"{PRICED} {POINT}")
+def test_rows_keep_the_order_of_the_command_line(run_ask: RunAsk) -> None:
+    answer = run_ask(f"{PRICED} {POINT}")
 
     rows = [(row["batch_size"], row["device"]) for row in answer["rows"]]
     expected = [(batch, device) for batch in (64, 1, 8) for device in ("H200", "L40S")]
     assert rows == expected
 
 
-def test_keys_and_options_come_in_any_order(asked: Asked) -> None:
+def test_keys_and_options_come_in_any_order(run_ask: RunAsk) -> None:
     first, rest = POINT.split(" ", 1)
 
-    mixed = asked(f"{first} {DEVICES} {rest}")
+    mixed = run_ask(f"{first} {DEVICES} {rest}")
 
-    assert mixed["rows"] == asked(f"{DEVICES} {POINT}")["rows"]
+    assert mixed["rows"] == run_ask(f"{DEVICES} {POINT}")["rows"]
 
 
-def test_costs_follow_from_times_and_prices(asked: Asked) -> None:
-    answer = asked(f"{PRICED} {POINT}")
+def test_costs_follow_from_times_and_prices(run_ask: RunAsk) -> None:
+    answer = run_ask(f"{PRICED} {POINT}")
 
     for row in answer["rows"]:
         tokens = row["batch_size"] * 128
@@ -98,8 +98,8 @@ def test_the_answer_comes_first_and_the_table_fits(capsys: pytest.CaptureFixture
         assert heading in table[0]
 
 
-def test_the_answer_has_the_shared_keys(asked: Asked) -> None:
-    answer = asked(f"{DEVICES} {POINT}")
+def test_the_answer_has_the_shared_keys(run_ask: RunAsk) -> None:
+    answer = run_ask(f"{DEVICES} {POINT}")
 
     assert answer["verdict"] == "faster"
     assert 1 < answer["low"] < answer["ratio"] < answer["high"]
@@ -118,17 +118,17 @@ def test_devices_without_a_price_are_ranked_by_time(capsys: pytest.CaptureFixtur
     assert "ranked by time, since L40S has no --price" in lines
 
 
-def test_options_that_no_other_beats_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_offers_that_no_other_beats_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert ask(shlex.split(f"{PRICED} {POINT}".replace("64,1,8", "64"))) == 0
 
     assert "no other offer is both faster and cheaper than " in capsys.readouterr().out
 
 
-def test_a_price_table_is_read(tmp_path: Path, asked: Asked) -> None:
+def test_a_price_table_is_read(tmp_path: Path, run_ask: RunAsk) -> None:
     table = tmp_path / "mine.yaml"
     table.write_text("per_hour: {h200: 4, another: 1}\n")
 
-    answer = asked(f"--device H200 --price {table} {POINT}")
+    answer = run_ask(f"--device H200 --price {table} {POINT}")
 
     assert {row["price_per_hour"] for row in answer["rows"]} == {4.0}
 
@@ -141,28 +141,28 @@ def test_a_price_table_is_read(tmp_path: Path, asked: Asked) -> None:
         pytest.param("train", "--examples 1e6 --epochs 3", 3e6 * 128, id="epochs"),
     ],
 )
-def test_time_and_cost_of_a_job(mode: str, job: str, units: float, asked: Asked) -> None:
+def test_time_and_cost_of_a_job(mode: str, job: str, units: float, run_ask: RunAsk) -> None:
     words = f"--device H200 --price H200=3 {job} model=gpt precision=bfloat16 mode={mode}"
 
-    row = asked(words)["rows"][0]
+    row = run_ask(words)["rows"][0]
 
     assert row["job_seconds"] == pytest.approx(units / row["tokens_per_second"])
     assert row["job_cost"] == pytest.approx(units / 1e6 * row["cost_per_million"])
     assert row["job_seconds_low"] < row["job_seconds"] < row["job_seconds_high"]
 
 
-def test_a_generated_token_bears_its_share_of_the_prompt(asked: Asked) -> None:
+def test_the_cost_of_a_generated_token_includes_its_share_of_the_prompt(run_ask: RunAsk) -> None:
     point = "model=gpt precision=bfloat16 mode=generate batch_size=8"
     words = f"--device H200 --price H200=3600 {point} generate.prompt=90 generate.tokens=10"
 
-    row = asked(words)["rows"][0]
+    row = run_ask(words)["rows"][0]
 
     seconds = row["prompt"] + 10 * row["seconds"]
     assert row["cost_per_million"] == pytest.approx(seconds / (8 * 10) * 1e6)
     assert row["tokens_per_second"] == pytest.approx(8 / row["seconds"])
 
 
-def test_shares_of_all_devices_are_the_whole_model() -> None:
+def test_shares_of_all_devices_add_up_to_the_model() -> None:
     model = make_model(LLAMA_70B)
 
     whole = sum_costs(model.layer_list(), 1, "bfloat16", "train", slots=0)
@@ -174,8 +174,8 @@ def test_shares_of_all_devices_are_the_whole_model() -> None:
     assert 8 * share.flops_per_step == whole.flops_per_step
 
 
-def test_messages_of_shared_products_are_megatrons() -> None:
-    """Two sums of all activations per layer and direction, and one of the embeddings."""
+def test_tensor_parallel_messages_are_those_of_megatron() -> None:
+    """Two all-reduces of the activations per layer and direction, and one of the embeddings."""
     model = make_model(LLAMA_70B)
     layers = model.layer_list()
 
@@ -266,12 +266,12 @@ def test_a_step_that_cannot_be_shared_names_an_alternative(
     assert why in capsys.readouterr().out
 
 
-def test_eager_execution_takes_at_least_its_launches(asked: Asked) -> None:
+def test_eager_execution_takes_at_least_its_launches(run_ask: RunAsk) -> None:
     """A GPT of four layers of width 256 is a few kernels of microseconds each."""
     words = "--device H200 model=gpt precision=bfloat16 mode=inference batch_size=1"
 
-    graph = asked(words)["rows"][0]
-    eager = asked(f"{words} compile=eager")["rows"][0]
+    graph = run_ask(words)["rows"][0]
+    eager = run_ask(f"{words} compile=eager")["rows"][0]
 
     assert graph["seconds"] < 3e-4
     assert eager["seconds"] == pytest.approx(graph["eager_seconds"])
@@ -307,7 +307,7 @@ def test_the_figure_and_the_csv_file_are_written(tmp_path: Path) -> None:
 
 
 def test_the_ratio_of_two_intervals_covers_its_truth() -> None:
-    """Two independent lognormal errors: the interval of the ratio holds it in 95%."""
+    """With two independent lognormal errors, the interval covers the ratio in 95% of cases."""
     random = np.random.default_rng(0)
     spreads = (0.1, 0.25)
     covered = 0
@@ -358,8 +358,8 @@ def test_tokens_of_a_model_without_tokens_are_rejected(
     assert "is counted in examples; write --examples N" in capsys.readouterr().err
 
 
-def test_an_a100_is_the_one_that_was_timed() -> None:
-    """Its kernels are those of the part with 80 GiB, so 50 GiB of weights fit."""
+def test_an_a100_has_the_memory_of_the_timed_variant() -> None:
+    """The published kernels are from the part with 80 GiB, so 50 GiB of weights fit."""
     row = llama_row(**{"model.layers": 28})
 
     estimate = estimate_step_time(row, "A100")
@@ -375,13 +375,13 @@ def test_collectives_of_the_atlas_cover_the_proposed_numbers_of_devices() -> Non
             assert {2, 4} <= counts <= {2, 4, 8}
 
 
-def test_more_bandwidth_speeds_up_what_memory_limits(asked: Asked) -> None:
+def test_more_bandwidth_speeds_up_what_memory_limits(run_ask: RunAsk) -> None:
     """A single token of a large model reads each weight once; a long prompt multiplies."""
     sizes = "model=llama3-8b precision=bfloat16 batch_size=1"
     change = "--what-if bandwidth=2 --what-if peak=2"
 
-    reading = asked(f"--device H100 {sizes} mode=generate {change}")["rows"]
-    multiplying = asked(
+    reading = run_ask(f"--device H100 {sizes} mode=generate {change}")["rows"]
+    multiplying = run_ask(
         f"--device H100 {sizes} model.sequence_length=4096 mode=inference {change}"
     )["rows"]
 
@@ -394,10 +394,10 @@ def test_more_bandwidth_speeds_up_what_memory_limits(asked: Asked) -> None:
         assert rows[helpful]["change_speedup"] == pytest.approx(ratio, rel=0.03)
 
 
-def test_more_memory_holds_a_larger_model(asked: Asked) -> None:
+def test_more_memory_holds_a_larger_model(run_ask: RunAsk) -> None:
     words = "--device H100 model=qwen3-32b precision=bfloat16 mode=generate batch_size=256"
 
-    plain, larger = asked(f"{words} generate.prompt=1000 --what-if memory=4")["rows"]
+    plain, larger = run_ask(f"{words} generate.prompt=1000 --what-if memory=4")["rows"]
 
     assert (plain["fits"], larger["fits"]) == (False, True)
     assert larger["device_memory_bytes"] == 4 * plain["device_memory_bytes"]
@@ -465,10 +465,10 @@ def test_mixtures_need_timed_experts() -> None:
     assert "no mixture of experts was timed in int8_wo there" in estimate.why
 
 
-def test_a_mixture_is_asked_by_its_name(asked: Asked) -> None:
+def test_a_mixture_is_found_by_its_name(run_ask: RunAsk) -> None:
     words = "--device H200 model=mixtral-8x7b mode=generate precision=bfloat16 batch_size=1,16"
 
-    rows = asked(words)["rows"]
+    rows = run_ask(words)["rows"]
 
     assert [row["batch_size"] for row in rows] == [1, 16]
     assert rows[0]["seconds"] < rows[1]["seconds"]

@@ -1,4 +1,4 @@
-"""The same number of the same runs is the same in every analysis that shows it."""
+"""All analyses that show a quantity report the same value for the same runs."""
 
 import numpy as np
 import pandas as pd
@@ -21,7 +21,7 @@ RATES = 123.456789 * np.array([40.0, 64.0, 9.0, 16.0, 1.0, 2.0])
 
 @pytest.fixture
 def frame() -> pd.DataFrame:
-    """Return a run per point with its rate and with its place under the roof."""
+    """Return a run per point with its rate and its position under the roofline."""
     flops = 1e6 * POINTS["model.nodes"].to_numpy(dtype=float)
     return runs(
         POINTS,
@@ -44,26 +44,26 @@ def frame() -> pd.DataFrame:
 
 
 def test_the_rate_of_a_point(frame: pd.DataFrame) -> None:
-    of_batch = {name: frame.loc[frame["batch_size"] == name] for name in (64, 256)}
+    runs_by_batch = {size: frame.loc[frame["batch_size"] == size] for size in (64, 256)}
     points = POINTS[["model.nodes", "batch_size"]].astype("str").itertuples(index=False, name=None)
     expected = dict(zip(points, RATES.tolist(), strict=True))
 
     mapped = heatmap(frame, HeatmapOptions(y="model.nodes", metric="examples_per_second")).table
     pairs = compare(frame, CompareOptions(a="batch_size=64", b="batch_size=256")).table
-    sped = speedup(frame, SpeedupOptions(a=("batch_size=64",), b=("batch_size=256",))).table
+    speedups = speedup(frame, SpeedupOptions(a=("batch_size=64",), b=("batch_size=256",))).table
     choices = frontier(frame, FrontierOptions()).table
     page = points_table(sweep_points(frame))
     boxes = boxplot(frame, BoxplotOptions(metric="examples_per_second")).table
 
     cells = mapped.set_index(["model.nodes", "batch_size"])["examples_per_second"]
     assert cells.to_dict() == expected
-    for table in (pairs, sped):
+    for table in (pairs, speedups):
         sides = table.set_index("model.nodes")
-        assert sides["a"].tolist() == of_batch[64]["examples_per_second"].tolist()
-        assert sides["b"].tolist() == of_batch[256]["examples_per_second"].tolist()
+        assert sides["a"].tolist() == runs_by_batch[64]["examples_per_second"].tolist()
+        assert sides["b"].tolist() == runs_by_batch[256]["examples_per_second"].tolist()
     assert sorted(choices["examples_per_second"]) == pytest.approx(sorted(RATES), rel=1e-12)
-    place = page["columns"].index("examples_per_second")
-    assert [row[place] for row in page["data"]] == sorted(RATES, reverse=True)
+    column = page["columns"].index("examples_per_second")
+    assert [row[column] for row in page["data"]] == sorted(RATES, reverse=True)
     assert boxes["p50"].tolist() == [np.median(RATES)]
 
 

@@ -387,7 +387,10 @@ REJECTED = {
     ],
     LEARN: [
         ("model.name=fc hosts=2", "hosts=2: is for training steps and messages"),
-        ("task=step", "data=digits: is a set to learn from; add task=learn, or use data=synthetic"),
+        (
+            "task=step",
+            "data=digits: is the input of task=learn; add task=learn, or use data=synthetic",
+        ),
         (
             "data=synthetic",
             "data=synthetic: has no held-out examples to learn for; choose one of digits",

@@ -29,7 +29,7 @@ from tests.session.records import answered, recorded, timing
 MS = 1_000_000
 
 
-def asked(scenario: str = "server", **keys: Any) -> Point:
+def load_point(scenario: str = "server", **keys: Any) -> Point:
     measure = {"timeout": 1800}
     config = {
         "model": {"name": "fc"},
@@ -70,7 +70,7 @@ def record(
 
 def test_metrics_are_those_of_the_queries() -> None:
     log = planted(1)
-    made = record(asked(rate=200, latency_ms=12.0), [Load(200.0, 0.003, log.packed(), [])])
+    made = record(load_point(rate=200, latency_ms=12.0), [Load(200.0, 0.003, log.packed(), [])])
     latency = (np.array(log.ended) - np.array(log.scheduled)) / MS
     queue = (np.array(log.started) - np.array(log.scheduled)) / MS
     duration = (max(log.ended) - min(log.scheduled)) / 1e9
@@ -103,7 +103,7 @@ def test_metrics_are_those_of_the_queries() -> None:
 def test_queries_are_shown_as_a_distribution_and_over_time() -> None:
     log = planted(1)
     probe = Probe(210.0, 700, 9, 1.0, 0.1, None, None)
-    made = record(asked(latency_ms=60.0), [Load(200.0, 0.003, log.packed(), [probe])])
+    made = record(load_point(latency_ms=60.0), [Load(200.0, 0.003, log.packed(), [probe])])
     latency = (np.array(log.ended) - np.array(log.scheduled)) / MS
     longest = [
         moment.metrics["window_latency_max_ms"]
@@ -121,9 +121,17 @@ def test_queries_are_shown_as_a_distribution_and_over_time() -> None:
     assert len(headlines) <= 20
 
 
-@pytest.mark.parametrize(("limit", "verdict"), [(30.0, "held"), (11.0, "missed")])
+@pytest.mark.parametrize(
+    ("limit", "verdict"),
+    [
+        pytest.param(30.0, "held", id="met"),
+        pytest.param(11.0, "missed", id="missed"),
+    ],
+)
 def test_a_limit_is_met_or_missed(limit: float, verdict: str) -> None:
-    made = record(asked(rate=200, latency_ms=limit), [Load(200.0, 0.003, planted(3).packed(), [])])
+    made = record(
+        load_point(rate=200, latency_ms=limit), [Load(200.0, 0.003, planted(3).packed(), [])]
+    )
     assert (made.tags["limit"], made.tags["valid"]) == (verdict, str(verdict == "held").lower())
     assert made.description.index("Load: ") < made.description.index("examples/s"), (
         "before the steps alone"
@@ -136,58 +144,75 @@ def test_a_limit_is_met_or_missed(limit: float, verdict: str) -> None:
     )
 
 
-#: The rate that held and the probes, per process; then the expected peak, the expected failed rate,
-#: and the high end of the interval.
-PEAKS = [
-    (
-        [(200.0, [(100.0, True), (400.0, False), (200.0, True), (310.0, False)])],
-        (200.0, 310.0, 310.0),
-    ),
-    # An undecided probe counts as failed in the search, although the peak may be above it.
-    ([(200.0, [(210.0, None), (400.0, False), (300.0, None)])], (200.0, 210.0, 400.0)),
-    ([(200.0, [(210.0, None)])], (200.0, 210.0, None)),
-    (
-        [(2000.0, [(2100.0, False)]), (3000.0, [(3100.0, False)])],
-        ((2e3 * 3e3) ** 0.5, (2100 * 3100) ** 0.5, ...),
-    ),
-]
+def searched(peak: float, probes: dict[float, bool | None]) -> Load:
+    """Return a process's search for the peak rate.
+
+    Args:
+        peak: The highest rate that met the limit.
+        probes: Whether each rate met the limit, in the order of the search; None if undecided.
+    """
+    results = [Probe(rate, 700, 9, 1.0, 0.1, met, None) for rate, met in probes.items()]
+    return Load(peak, 0.003, planted(4).packed(), results)
 
 
-@pytest.mark.parametrize(("processes", "expected"), PEAKS)
+def probed_rates(made: Record) -> list[float]:
+    return [probe["rate"] for probe in made.artifacts["probes.json"]["probes"]]
+
+
+@pytest.mark.parametrize(
+    ("probes", "failed", "high"),
+    [
+        pytest.param(
+            {100.0: True, 400.0: False, 200.0: True, 310.0: False}, 310.0, 310.0, id="decided"
+        ),
+        pytest.param({210.0: None, 400.0: False, 300.0: None}, 210.0, 400.0, id="some undecided"),
+        pytest.param({210.0: None}, 210.0, None, id="undecided"),
+    ],
+)
 def test_the_peak_lies_between_passed_and_failed_rates(
-    processes: list[Any], expected: tuple[Any, ...]
+    probes: dict[float, bool | None], failed: float, high: float | None
 ) -> None:
-    loads = [
-        Load(
-            held,
-            0.003,
-            planted(4).packed(),
-            [Probe(rate, 700, 9, 1.0, 0.1, said, None) for rate, said in probes],
-        )
-        for held, probes in processes
-    ]
-    made = record(asked(latency_ms=60.0), loads)
-    names = [f"{name}_queries_per_second" for name in ("peak", "failed")]
-    assert [made.metrics[name] for name in names] == pytest.approx(expected[:2])
-    low, high = (made.metrics.get(f"peak_queries_per_second_{end}") for end in ("low", "high"))
-    if expected[2] is ...:  # Student's t interval of two logarithms, by SciPy
-        for found, rates, index in ((low, (2e3, 3e3), 0), (high, (2100, 3100), 1)):
-            logs = np.log(rates)
-            assert found == pytest.approx(
-                math.exp(stats.t.interval(0.95, 1, logs.mean(), stats.sem(logs))[index])
-            )
-    else:
-        assert (low, high) == (pytest.approx(200.0), expected[2] and pytest.approx(expected[2]))
-    probed = [rate for _, probes in processes for rate, _ in probes]
-    assert [probe["rate"] for probe in made.artifacts["probes.json"]["probes"]] == probed
+    """An undecided probe counts as failed in the search, although the peak may be above it."""
+    made = record(load_point(latency_ms=60.0), [searched(200.0, probes)])
+
+    assert made.metrics["peak_queries_per_second"] == pytest.approx(200.0)
+    assert made.metrics["failed_queries_per_second"] == pytest.approx(failed)
+    assert made.metrics["peak_queries_per_second_low"] == pytest.approx(200.0)
+    assert made.metrics.get("peak_queries_per_second_high") == high
+    assert probed_rates(made) == list(probes)
+
+
+def test_peaks_of_several_processes_have_students_interval() -> None:
+    passed = [2000.0, 3000.0]
+    failed = [2100.0, 3100.0]
+    loads = [searched(low, {high: False}) for low, high in zip(passed, failed, strict=True)]
+
+    made = record(load_point(latency_ms=60.0), loads)
+
+    metrics = made.metrics
+    assert metrics["peak_queries_per_second"] == pytest.approx(stats.gmean(passed))
+    assert metrics["failed_queries_per_second"] == pytest.approx(stats.gmean(failed))
+    low, _ = student_interval(passed)
+    _, high = student_interval(failed)
+    assert metrics["peak_queries_per_second_low"] == pytest.approx(low)
+    assert metrics["peak_queries_per_second_high"] == pytest.approx(high)
+    assert probed_rates(made) == failed
+
+
+def student_interval(rates: list[float]) -> tuple[float, float]:
+    """Return the 95% interval of the geometric mean, by SciPy."""
+    logs = np.log(rates)
+    low, high = stats.t.interval(0.95, len(rates) - 1, logs.mean(), stats.sem(logs))
+    return math.exp(low), math.exp(high)
 
 
 def test_the_interval_of_several_processes_reaches_as_far_as_their_quantiles_lie_apart() -> None:
     made = record(
-        asked(rate=200), [Load(200.0, 0.003, planted(seed).packed(), []) for seed in range(5, 9)]
+        load_point(rate=200),
+        [Load(200.0, 0.003, planted(seed).packed(), []) for seed in range(5, 9)],
     )
     single = [
-        record(asked(rate=200), [Load(200.0, 0.003, planted(seed).packed(), [])])
+        record(load_point(rate=200), [Load(200.0, 0.003, planted(seed).packed(), [])])
         for seed in range(5, 9)
     ]
     values = np.log([entry.metrics["latency_p99_ms"] for entry in single])
@@ -216,24 +241,23 @@ def test_quantiles_of_a_known_queue_are_not_underestimated(
     """
     random = np.random.default_rng(3)
     truth = -math.log(1 - share) / (1 - load)
-    held = 0
+    covered = 0
     for _ in range(60):
-        each = []
+        sojourn_times = []
         for _ in range(processes):
             service = random.exponential(1, 500)
             gaps = random.exponential(1 / load, 500)
+            # Lindley's recursion
             walk = np.concatenate([[0.0], np.cumsum(service[:-1] - gaps[1:])])
-            each.append(
-                (walk - np.minimum.accumulate(walk) + service).tolist()
-            )  # Lindley's recursion
-        found = quantile_metrics("x", share, each, percentile)
-        held += found.get("x_low_ms", 0.0) <= truth <= found.get("x_high_ms", math.inf)
-    assert held >= 54
+            sojourn_times.append((walk - np.minimum.accumulate(walk) + service).tolist())
+        found = quantile_metrics("x", share, sojourn_times, percentile)
+        covered += found.get("x_low_ms", 0.0) <= truth <= found.get("x_high_ms", math.inf)
+    assert covered >= 54
 
 
-def test_nothing_is_lost_of_a_load_that_could_not_be_served() -> None:
+def test_metrics_of_an_overload_are_recorded() -> None:
     made = record(
-        asked(rate=200),
+        load_point(rate=200),
         [Load(200.0, 0.003, planted(10).packed(), [])],
         "overload",
         "queries come faster",
@@ -243,7 +267,10 @@ def test_nothing_is_lost_of_a_load_that_could_not_be_served() -> None:
     assert made.metrics["step_time_ms"] == pytest.approx(100.0)
     assert "queries.parquet" in made.artifacts
     nothing = record(
-        asked(latency_ms=0.1), [Load(None, 0.003, QueryLog().packed(), [])], "overload", "too long"
+        load_point(latency_ms=0.1),
+        [Load(None, 0.003, QueryLog().packed(), [])],
+        "overload",
+        "too long",
     )
     assert "queries" not in nothing.metrics
 
@@ -281,16 +308,16 @@ def test_a_server_is_measured_and_recorded(store: Store) -> None:
 
 
 @pytest.mark.framework
-def test_the_other_scenarios_are_too(store: Store) -> None:
+def test_the_other_scenarios_are_measured_and_recorded(store: Store) -> None:
     scenarios = ("single_stream", "multi_stream", "offline")
     grids = ",".join(
         f"{{scenario: {name}, {name}.min_seconds: 0.1, {name}.min_queries: 20}}"
         for name in scenarios
     )
     succeeded(["paradnn.train", "-m", *TINY, "mode=inference", f"sweep.grids=[{grids}]"], store)
-    assert [
-        store.values("latest_metrics", each["run_id"])["queries"] >= 20 for each in store.runs()
-    ] == [True] * 3
+    queries = [store.values("latest_metrics", each["run_id"])["queries"] for each in store.runs()]
+    assert len(queries) == 3
+    assert min(queries) >= 20
 
 
 @pytest.mark.framework
@@ -349,7 +376,7 @@ def generator() -> Point:
     )
 
 
-def thirty(step: float, steps: int) -> Timing:
+def thirty_blocks(step: float, steps: int) -> Timing:
     """Return 30 blocks with about the given seconds per step."""
     return timing([steps * step * (1 + 0.01 * (number % 3 - 1)) for number in range(30)], steps)
 
@@ -358,10 +385,12 @@ def generated(point: Point, cache_bytes: int | None = None) -> Record:
     costs = step_costs(point)
     compilation = Compilation([0.5, 0.1], [1, 0], None)
     generation = Generation(
-        thirty(0.2, 1), compilation, costs.cache_bytes if cache_bytes is None else cache_bytes
+        thirty_blocks(0.2, 1),
+        compilation,
+        costs.cache_bytes if cache_bytes is None else cache_bytes,
     )
     measured = {"parameters": costs.parameters, "compilation": compilation}
-    result = answered(thirty(0.005, 20), measured, latencies=[0.006] * 200, work=generation)
+    result = answered(thirty_blocks(0.005, 20), measured, latencies=[0.006] * 200, work=generation)
     peaks = {"peak_bytes_per_second": BANDWIDTH, "peak_flops_per_second": PEAK}
     return recorded(point, result, peaks=peaks)
 
@@ -403,9 +432,7 @@ def test_a_step_is_a_token_of_each_example() -> None:
     )
 
 
-def test_a_cache_of_another_size_contradicts() -> None:
-    assert (
-        generated(generator(), cache_bytes=5)
-        .tags["checks"]
-        .startswith("failed: the cache has 5 bytes, the analytic")
-    )
+def test_a_cache_of_another_size_fails_the_check() -> None:
+    made = generated(generator(), cache_bytes=5)
+
+    assert made.tags["checks"].startswith("failed: the cache has 5 bytes, the analytic")

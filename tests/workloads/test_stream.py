@@ -88,7 +88,7 @@ def test_complete_answers_are_counted(text: str, tokens: int) -> None:
         pytest.param(["unknown"], (0, 2), id="no-object"),
     ],
 )
-def test_the_server_counts_tokens_and_chunks_count_otherwise(
+def test_tokens_come_from_the_usage_record_or_else_from_chunks(
     usages: list[object], expected: tuple[int, int]
 ) -> None:
     chunks = [json.dumps({"choices": [], "usage": usage}) for usage in usages]

@@ -1,7 +1,6 @@
 """Charts as SVG text, drawn in about a millisecond without a library.
 
-Matplotlib takes 0.45 s of processor time for four charts, in which the driver would hold up the
-next point. A chart is a list of marks on two axes; a page places charts in a grid.
+Matplotlib takes 0.45 s of processor time for four charts, which would delay the next point. A chart is a list of marks on two axes; a page places charts in a grid.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _TOP = 30
 _BOTTOM = 46
 _GAP = 20
 _LINE = 19  # height of a line of text below the title of a page
-_CHARACTER = 6.3  # width of a character of 12 pixels; a generous mean
+_CHARACTER = 6.3  # mean width of a character at a font size of 12 pixels, rounded up
 #: Smallest ratio of the ends of a logarithmic axis.
 _LEAST_RATIO = 4.0
 _MOST_TICKS = 6
@@ -152,17 +151,17 @@ class Chart:
 
     def line(self, points: Sequence[Point], color: str, *, dashes: str = "", tip: str = "") -> None:
         """Draw a line through points; `tip` is the readout at the pointer."""
-        places = " ".join(f"{self._left(x):.1f},{self._top(y):.1f}" for x, y in points)
+        positions = " ".join(f"{self._left(x):.1f},{self._top(y):.1f}" for x, y in points)
         dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
         self._marks.append(
-            f'<polyline points="{places}" fill="none" stroke="{color}" stroke-width="1.8"{dashed}>'
+            f'<polyline points="{positions}" fill="none" stroke="{color}" stroke-width="1.8"{dashed}>'
             f"{_tip(tip)}</polyline>"
         )
 
     def dots(
         self, points: Sequence[Point], color: str, tips: Sequence[str], radius: float = 2.5
     ) -> None:
-        """Draw dots, each with a readout; a dot beyond the axis is a hollow one at its end."""
+        """Draw dots with readouts; a dot beyond the y axis is drawn hollow at the end of the axis."""
         group = [f'<g fill="{color}" stroke="{color}">']
         for (x, y), tip in zip(points, tips, strict=True):
             hollow = "" if self.y.low <= y <= self.y.high else ' fill="white"'
@@ -173,18 +172,18 @@ class Chart:
         self._marks.append("".join([*group, "</g>"]))
 
     def bars(self, points: Sequence[Point], width: float, color: str, tips: Sequence[str]) -> None:
-        """Draw upright bars, centered at x, of a width in units of the linear x axis."""
-        wide = max(1.0, width / (self.x.high - self.x.low) * _PLOT_WIDTH - 1)
+        """Draw vertical bars centered at x; `width` is in units of the x axis, which is linear."""
+        pixels = max(1.0, width / (self.x.high - self.x.low) * _PLOT_WIDTH - 1)
         bottom = self._top(self.y.low)
         for (x, y), tip in zip(points, tips, strict=True):
             top = self._top(y)
             self._marks.append(
-                f'<rect x="{self._left(x) - wide / 2:.1f}" y="{top:.1f}" width="{wide:.1f}" '
+                f'<rect x="{self._left(x) - pixels / 2:.1f}" y="{top:.1f}" width="{pixels:.1f}" '
                 f'height="{max(0.0, bottom - top):.1f}" fill="{color}">{_tip(tip)}</rect>'
             )
 
     def interval(self, x: float, low: float, high: float, color: str) -> None:
-        """Draw an upright error bar."""
+        """Draw a vertical error bar."""
         left = self._left(x)
         bottom = self._top(low)
         top = self._top(high)
@@ -203,7 +202,7 @@ class Chart:
         )
 
     def note(self, x: float, y: float, text: str, color: str = GRAY, anchor: str = "start") -> None:
-        """Write a text next to a place of the plot."""
+        """Write a text next to a position in the plot."""
         self._marks.append(
             f'<text x="{self._left(x):.1f}" y="{self._top(y) - 6:.1f}" fill="{color}" '
             f'text-anchor="{anchor}">{escape(text)}</text>'
@@ -222,20 +221,20 @@ class Chart:
     def _frame(self) -> str:
         bottom = HEIGHT - _BOTTOM
         parts = ['<g stroke="#e4e4e4">']
-        ticks = [(self._left(value), self.x.text(value)) for value in self.x.ticks()]
-        parts += [f'<path d="M{place:.1f} {_TOP}V{bottom}"/>' for place, _ in ticks]
-        steps = [(self._top(value), self.y.text(value)) for value in self.y.ticks()]
-        parts += [f'<path d="M{_LEFT} {place:.1f}h{_PLOT_WIDTH}"/>' for place, _ in steps]
+        x_ticks = [(self._left(value), self.x.text(value)) for value in self.x.ticks()]
+        parts += [f'<path d="M{left:.1f} {_TOP}V{bottom}"/>' for left, _ in x_ticks]
+        y_ticks = [(self._top(value), self.y.text(value)) for value in self.y.ticks()]
+        parts += [f'<path d="M{_LEFT} {top:.1f}h{_PLOT_WIDTH}"/>' for top, _ in y_ticks]
         parts.append(
             f'<path d="M{_LEFT} {_TOP}V{bottom}h{_PLOT_WIDTH}" stroke="#666" fill="none"/></g>'
         )
         parts += [
-            f'<text x="{place:.1f}" y="{bottom + 16}" text-anchor="middle">{escape(text)}</text>'
-            for place, text in ticks
+            f'<text x="{left:.1f}" y="{bottom + 16}" text-anchor="middle">{escape(text)}</text>'
+            for left, text in x_ticks
         ]
         parts += [
-            f'<text x="{_LEFT - 6}" y="{place + 4:.1f}" text-anchor="end">{escape(text)}</text>'
-            for place, text in steps
+            f'<text x="{_LEFT - 6}" y="{top + 4:.1f}" text-anchor="end">{escape(text)}</text>'
+            for top, text in y_ticks
         ]
         middle = (_TOP + bottom) / 2
         parts.append(
@@ -305,20 +304,19 @@ class BarChart:
                 f'height="{height - 4:.1f}" fill="{bar.color}"/>'
                 f'<text x="{left + width + 6:.1f}" y="{middle:.1f}">{escape(bar.text)}</text></g>'
             )
-        place = left
         for text, color in self.legend:
             parts.append(
-                f'<circle cx="{place + 4:.1f}" cy="{HEIGHT - 14}" r="4" fill="{color}"/>'
-                f'<text x="{place + 12:.1f}" y="{HEIGHT - 10}">{escape(text)}</text>'
+                f'<circle cx="{left + 4:.1f}" cy="{HEIGHT - 14}" r="4" fill="{color}"/>'
+                f'<text x="{left + 12:.1f}" y="{HEIGHT - 10}">{escape(text)}</text>'
             )
-            place += 30 + _CHARACTER * len(text)
+            left += 30 + _CHARACTER * len(text)
         return "".join(parts)
 
 
-def _shortened(text: str, most: int) -> str:
-    if len(text) <= most:
+def _shortened(text: str, max_length: int) -> str:
+    if len(text) <= max_length:
         return text
-    return f"{text[: most - 1]}…"
+    return f"{text[: max_length - 1]}…"
 
 
 def _title(text: str) -> str:
@@ -339,8 +337,8 @@ def page(title: str, lines: Sequence[str], charts: Sequence[Chart | BarChart]) -
         charts: The charts, row by row.
     """
     width = 2 * WIDTH + 3 * _GAP
-    most = int((width - 2 * _GAP) / _CHARACTER)
-    texts = [part for line in lines for part in textwrap.wrap(line, most)]
+    max_length = int((width - 2 * _GAP) / _CHARACTER)
+    texts = [part for line in lines for part in textwrap.wrap(line, max_length)]
     top = 44 + _LINE * len(texts)
     rows = math.ceil(len(charts) / 2)
     height = top + rows * (HEIGHT + _GAP) + _GAP
@@ -350,15 +348,17 @@ def page(title: str, lines: Sequence[str], charts: Sequence[Chart | BarChart]) -
         f'font-size="12" fill="#222" role="img" aria-label="{escape(title)}">'
         '<rect width="100%" height="100%" fill="white"/>',
         f'<text x="{_GAP}" y="32" font-size="20" font-weight="bold">'
-        f"{escape(_shortened(title, most // 2))}</text>",
+        f"{escape(_shortened(title, max_length // 2))}</text>",
     ]
     for number, text in enumerate(texts, 1):
-        place = 34 + _LINE * number
-        parts.append(f'<text x="{_GAP}" y="{place}">{escape(text)}</text>')
+        baseline = 34 + _LINE * number
+        parts.append(f'<text x="{_GAP}" y="{baseline}">{escape(text)}</text>')
     for number, chart in enumerate(charts):
         left = _GAP + number % 2 * (WIDTH + _GAP)
-        place = top + number // 2 * (HEIGHT + _GAP)
-        # The pointer reaches a chart only where something is drawn.
-        ground = f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>'
-        parts.append(f'<g class="chart" transform="translate({left} {place})">{ground}{chart}</g>')
+        chart_top = top + number // 2 * (HEIGHT + _GAP)
+        # A browser reports pointer events of a chart only where something is drawn.
+        background = f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>'
+        parts.append(
+            f'<g class="chart" transform="translate({left} {chart_top})">{background}{chart}</g>'
+        )
     return "".join([*parts, "</svg>\n"])
