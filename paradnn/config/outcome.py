@@ -97,6 +97,7 @@ def classify(
     timeout: float,
     memory_limit: int | None,
     peak: int,
+    was_oom_killed: bool = False,
 ) -> tuple[str, str | None]:
     """Return the outcome of a child and a one-line reason.
 
@@ -107,6 +108,8 @@ def classify(
         timeout: The time limit in seconds.
         memory_limit: The memory limit in bytes.
         peak: The peak memory that was seen from outside, in bytes.
+        was_oom_killed: Whether the kernel killed a process of this control group in the meantime,
+            because the group or the host was out of memory.
     """
     if answer:
         return answer.outcome, answer.reason
@@ -121,6 +124,8 @@ def classify(
     last_line = _last_line(stderr)
     if any(word in stderr for word in _ALLOCATION_FAILED):
         return "oom_host", f"an allocation failed {phase}: {last_line}"
+    if was_oom_killed and (ending.signal in (signal.SIGKILL, _PEER_GONE) or ending.stopped):
+        return "oom_host", f"killed by the kernel for lack of memory {phase} at {_gib(peak)}"
     is_nearly_full = memory_limit is not None and peak > _NEARLY_FULL * memory_limit
     if ending.signal in (signal.SIGKILL, _PEER_GONE) and is_nearly_full:
         return "oom_host", f"killed by the system {phase} when it used {_gib(peak)}"

@@ -50,6 +50,20 @@ def memory_headroom_bytes(root: Path = _ROOT) -> int | None:
     return min(headrooms, default=None)
 
 
+def oom_kill_count(root: Path = _ROOT) -> int | None:
+    """Return how many processes of this group the kernel has killed for lack of memory.
+
+    The count includes kills by the limit of an outer group. None if the kernel does not count them.
+    """
+    hierarchy = _hierarchy("memory", root)
+    file = "memory.events" if hierarchy.version == 2 else "memory.oom_control"
+    for folder in hierarchy.folders:
+        counters = _read_counters(folder / file)
+        if "oom_kill" in counters:
+            return counters["oom_kill"]
+    return None
+
+
 def cpu_quota_cores(root: Path = _ROOT) -> float | None:
     """Return the smallest processor quota on the path to the root group; None without a quota."""
     hierarchy = _hierarchy("cpu", root)
@@ -99,12 +113,15 @@ def _memory_budgets(root: Path) -> Iterator[tuple[int, int]]:
                 ("memory.memsw.limit_in_bytes", "memory.memsw.usage_in_bytes"),
             )
         for limit_file, usage_file in files:
-            limit = _read(folder / limit_file)
-            if not limit.isdigit() or int(limit) >= _UNLIMITED_BYTES:
-                continue
             usage = _read(folder / usage_file)
             used = int(usage) if usage.isdigit() else 0
-            yield int(limit), max(0, used - reclaimable)
+            limits = [_read(folder / limit_file)]
+            if hierarchy.version == 1 and limit_file == "memory.limit_in_bytes":
+                # Also limits of outer groups that the mount of a container does not show.
+                limits.append(str(counters.get("hierarchical_memory_limit", "")))
+            for limit in limits:
+                if limit.isdigit() and int(limit) < _UNLIMITED_BYTES:
+                    yield int(limit), max(0, used - reclaimable)
         if _read(folder.parent / "memory.use_hierarchy") == "0":
             return  # the limits of the groups above do not apply to this one
 

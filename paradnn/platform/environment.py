@@ -33,6 +33,7 @@ from paradnn.core.control_groups import memory_headroom_bytes
 from paradnn.core.errors import ConfigError, ParadnnError, WorkerError
 from paradnn.core.layers import Costs
 from paradnn.core.schema import memory_bytes
+from paradnn.core.slurm import allocated_memory_bytes
 from paradnn.core.versions import FRAMEWORKS, versions
 from paradnn.platform.commits import commit_of
 from paradnn.platform.findings import Finding, gpu_findings, host_findings, nvidia_smi, read_text
@@ -173,12 +174,28 @@ def missing_device(platform_name: str) -> str | None:
 
 
 def available_memory() -> int:
-    """Return the bytes that can be taken without swapping, within the limits of control groups."""
-    available = int(psutil.virtual_memory().available)
+    """Return the bytes that can be taken without swapping.
+
+    Limits of control groups and the memory that Slurm has allocated to the job are respected.
+    """
+    budgets = [int(psutil.virtual_memory().available)]
     headroom = memory_headroom_bytes()
-    if headroom is None:
-        return available
-    return min(available, headroom)
+    if headroom is not None:
+        budgets.append(headroom)
+    allocated = allocated_memory_bytes()
+    if allocated is not None:
+        budgets.append(max(0, allocated - _resident_bytes()))
+    return min(budgets)
+
+
+def _resident_bytes() -> int:
+    """Return the resident memory of this process and of all processes that it started."""
+    driver = psutil.Process()
+    total = 0
+    for process in (driver, *driver.children(recursive=True)):
+        with contextlib.suppress(psutil.Error):
+            total += process.memory_info().rss
+    return total
 
 
 def memory_limit(point: Point) -> int:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from paradnn.core.control_groups import cpu_quota_cores, memory_limit_bytes
+from paradnn.core.slurm import allocated_cores, allocated_memory_bytes
 from paradnn.core.words import core_list, core_text
 from paradnn.platform.load import BUSY_CORES, ForeignProcess, HostLoad, format_processes
 
@@ -110,6 +111,10 @@ _DESCRIPTIONS = {
     "cpu_quota": _Description(
         "CPU quota",
         "once the quota is used up, the kernel stops all threads for the rest of a period (100 ms)",
+    ),
+    "allocated_cores": _Description(
+        "cores of the job",
+        "Slurm does not pin this job: threads on more cores than it has take those of other jobs",
     ),
     "memory_limit": _Description(
         "memory limit", "a point that exceeds it is killed: outcome oom_host"
@@ -286,10 +291,16 @@ def _core_facts(root: Path, cores: Sequence[int]) -> Iterator[Finding]:
     else:
         yield _finding("cpu_quota", f"{len(cores)} of {len(cores)} cores")
 
+    allocated = allocated_cores()
+    if allocated is not None:
+        remedy = f"platform.threads={allocated}" if allocated < len(cores) else ""
+        yield _finding("allocated_cores", f"{allocated} of {len(cores)} cores", remedy)
+
 
 def _machine_facts(root: Path) -> Iterator[Finding]:
     """Memory limit, swap, clock source, virtualization and battery."""
-    limit = memory_limit_bytes(root)
+    limits = [memory_limit_bytes(root), allocated_memory_bytes()]
+    limit = min((limit for limit in limits if limit is not None), default=None)
     if limit is None:
         yield _finding("memory_limit", "none")
     else:

@@ -27,6 +27,7 @@ from paradnn.config.paths import PACKAGE
 from paradnn.config.point import Point
 from paradnn.core import messages
 from paradnn.core.channel import BrokenLine, MessageError, encode, read_event
+from paradnn.core.control_groups import oom_kill_count
 from paradnn.core.messages import Answer, Event, WorkloadMessage
 from paradnn.core.scratch import Scratch, remove_leftovers
 from paradnn.core.versions import FRAMEWORKS
@@ -342,6 +343,7 @@ class Worker:
         with contextlib.suppress(BrokenPipeError):  # `_follow` detects the closed pipe at once
             self._to.write(encode(request))
             self._to.flush()
+        oom_kills = oom_kill_count()
         try:
             ending = self._follow(watch, limits, time.perf_counter(), on_news)
         except MessageError as error:
@@ -350,7 +352,8 @@ class Worker:
             self.reached_point = True
             ending = Ending(None, None, "worker", watch.phase)
             self._kill_worker()
-        return self._result(watch, ending, limits, stderr)
+        was_oom_killed = oom_kill_count() != oom_kills
+        return self._result(watch, ending, limits, stderr, was_oom_killed=was_oom_killed)
 
     def close(self) -> None:
         """Kill the worker and its child, and remove their files."""
@@ -481,7 +484,13 @@ class Worker:
             os.killpg(self.pid, signal.SIGKILL)
 
     def _result(
-        self, watch: ProcessMonitor, ending: Ending, limits: Limits, stderr: Path
+        self,
+        watch: ProcessMonitor,
+        ending: Ending,
+        limits: Limits,
+        stderr: Path,
+        *,
+        was_oom_killed: bool,
     ) -> PointResult:
         now = time.perf_counter()
         if ending.stopped == "worker" or ending.signal in _SCHEDULER_SIGNALS:
@@ -506,6 +515,7 @@ class Worker:
             timeout=limits.timeout,
             memory_limit=limits.memory_bytes,
             peak=watch.peak,
+            was_oom_killed=was_oom_killed,
         )
         shown = ""
         if outcome != "ok":

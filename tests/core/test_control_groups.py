@@ -13,6 +13,7 @@ from paradnn.core.control_groups import (
     cpu_quota_cores,
     memory_headroom_bytes,
     memory_limit_bytes,
+    oom_kill_count,
     throttled_seconds,
 )
 
@@ -55,6 +56,7 @@ def v1_group(
     swap_usage: int = 0,
     inactive_file: int = 0,
     use_hierarchy: str = "1",
+    hierarchical_limit: str = UNLIMITED,
 ) -> dict[str, str]:
     folder = f"sys/fs/cgroup/memory/{path}"
     return {
@@ -62,7 +64,10 @@ def v1_group(
         f"{folder}/memory.usage_in_bytes": f"{usage}\n",
         f"{folder}/memory.memsw.limit_in_bytes": f"{swap_limit}\n",
         f"{folder}/memory.memsw.usage_in_bytes": f"{swap_usage}\n",
-        f"{folder}/memory.stat": f"inactive_file 1\ntotal_inactive_file {inactive_file}\n",
+        f"{folder}/memory.stat": (
+            f"inactive_file 1\nhierarchical_memory_limit {hierarchical_limit}\n"
+            f"total_inactive_file {inactive_file}\n"
+        ),
         f"{folder}/memory.use_hierarchy": f"{use_hierarchy}\n",
     }
 
@@ -174,6 +179,15 @@ HOSTS = {
         GIB,
         GIB - MIB,
     ),
+    "Kubernetes, version 1, the mount hides the group with the limit": (
+        {
+            "proc/self/cgroup": "9:memory:/kubepods/burstable/pod1/abc\n",
+            "proc/self/mountinfo": V1_MOUNT.format(root="/kubepods/burstable/pod1/abc"),
+            **v1_group("", usage=MIB, hierarchical_limit=str(GIB)),
+        },
+        GIB,
+        GIB - MIB,
+    ),
     "Docker, process outside of the namespace's root": (
         {
             "proc/self/cgroup": "0::/../../init.scope\n",
@@ -257,6 +271,45 @@ def test_memory_of_planted_hosts(
 
     assert memory_limit_bytes(tmp_path) == limit
     assert memory_headroom_bytes(tmp_path) == headroom
+
+
+@pytest.mark.parametrize(
+    ("files", "count"),
+    [
+        pytest.param(
+            {
+                "proc/self/cgroup": "0::/a/b\n",
+                "sys/fs/cgroup/a/memory.events": "low 0\noom 4\noom_kill 3\n",
+                "sys/fs/cgroup/a/b/memory.events": "low 0\noom 4\noom_kill 2\n",
+            },
+            2,
+            id="version 2, own group",
+        ),
+        pytest.param(
+            {
+                "proc/self/cgroup": "0::/a/b\n",
+                "sys/fs/cgroup/a/memory.events": "oom 4\noom_kill 3\n",
+            },
+            3,
+            id="version 2, the inner group has no memory controller",
+        ),
+        pytest.param(
+            {
+                "proc/self/cgroup": "9:memory:/a\n",
+                "sys/fs/cgroup/memory/a/memory.oom_control": "under_oom 0\noom_kill 1\n",
+            },
+            1,
+            id="version 1",
+        ),
+        pytest.param({}, None, id="no control groups"),
+    ],
+)
+def test_count_of_processes_killed_for_lack_of_memory(
+    files: dict[str, str], count: int | None, tmp_path: Path
+) -> None:
+    plant(tmp_path, files)
+
+    assert oom_kill_count(tmp_path) == count
 
 
 @pytest.mark.parametrize(
@@ -350,6 +403,10 @@ def real_group(limit: int) -> Iterator[Path]:
         inner.mkdir()
         name = "memory.limit_in_bytes" if base == v1 else "memory.max"
         (outer / name).write_text(str(limit))
+        # A host with swap would swap instead of killing.
+        for swap, value in (("memory.memsw.limit_in_bytes", str(limit)), ("memory.swap.max", "0")):
+            if (outer / swap).exists():
+                (outer / swap).write_text(value)
     except OSError as error:
         for folder in (inner, outer):
             with suppress(OSError):
@@ -375,3 +432,25 @@ def test_a_real_group_limits_the_process_and_page_cache_is_free(tmp_path: Path) 
     assert with_page_cache > before - 20 * MIB, "40 MiB of page cache count as taken"
     assert with_memory <= with_page_cache - 20 * MIB, "30 MiB of memory do not count as taken"
     assert 0 < available <= with_memory + 8 * MIB
+
+
+#: Starts a process that takes more memory than the group has, and prints how it ended and how the
+#: count of killed processes rose.
+KILLED_IN_A_REAL_GROUP = """
+import json, os, subprocess, sys
+from pathlib import Path
+Path(sys.argv[1], "cgroup.procs").write_text(str(os.getpid()))
+from paradnn.core.control_groups import oom_kill_count
+before = oom_kill_count()
+done = subprocess.run([sys.executable, "-c", "bytearray(b'x') * 2**28"], check=False)
+print(json.dumps([done.returncode, oom_kill_count() - before]))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="control groups are Linux's")
+def test_a_process_that_exceeds_a_real_group_counts_as_killed() -> None:
+    with real_group(limit=64 * MIB) as group:
+        command = [sys.executable, "-c", KILLED_IN_A_REAL_GROUP, str(group)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert done.stdout == "[-9, 1]\n", done.stderr

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from paradnn.platform.environment import Environment
+from paradnn.platform.environment import Environment, available_memory
 from paradnn.platform.findings import Finding, gpu_findings, host_findings, load_findings
 from paradnn.platform.load import ForeignProcess, HostLoad, LoadMonitor, process_label
 from tests.processes import started
@@ -116,6 +116,25 @@ def test_nothing_harms_on_a_tuned_server(tmp_path: Path) -> None:
     assert findings["memory_limit"].value == "none"
     assert findings["virtual"].value == "virtual machine"
     assert findings["turbo"].value == "off"
+
+
+def test_a_job_of_slurm_without_control_groups_has_limits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {
+        "SLURM_JOB_ID": "7",
+        "SLURMD_NODENAME": "node1",
+        "SLURM_CPUS_ON_NODE": "1",
+        "SLURM_MEM_PER_CPU": "3072",
+    }.items():
+        monkeypatch.setenv(name, value)
+
+    findings = findings_of(TUNED_SERVER, tmp_path)
+
+    assert findings["memory_limit"].value == "3.0 GiB"
+    assert findings["allocated_cores"].value == "1 of 2 cores"
+    assert findings["allocated_cores"].remedy == "platform.threads=1"
+    assert available_memory() < 3 * 2**30
 
 
 def test_facts_that_a_host_does_not_report_are_omitted(tmp_path: Path) -> None:

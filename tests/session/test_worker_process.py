@@ -209,6 +209,32 @@ def test_endings_from_outside(ending: Ending, stderr: str, outcome: str, reason:
     assert found_reason == reason or outcome != "timeout"
 
 
+@pytest.mark.parametrize(
+    ("ending", "outcome"),
+    [
+        pytest.param(killed(9, "build"), "oom_host", id="process of the point"),
+        pytest.param(exited(None, "build", "worker"), "oom_host", id="worker"),
+        pytest.param(killed(11, "build"), "crash", id="another signal"),
+        pytest.param(exited(1, "build"), "crash", id="exit code"),
+    ],
+)
+def test_kill_by_the_kernel_is_out_of_memory_far_below_the_limit(
+    ending: Ending, outcome: str
+) -> None:
+    found_outcome, reason = classify(
+        ending,
+        None,
+        "",
+        timeout=60,
+        memory_limit=2**40,
+        peak=2**30,
+        was_oom_killed=True,
+    )
+
+    assert found_outcome == outcome
+    assert ("killed by the kernel for lack of memory" in reason) == (outcome == "oom_host")
+
+
 @pytest.fixture
 def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WorkerKey:
     """Return the key of a worker whose points fail in their profile."""

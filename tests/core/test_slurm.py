@@ -1,0 +1,40 @@
+"""Memory and processors of a job of Slurm, from the variables that it sets on the job's nodes."""
+
+import pytest
+
+from paradnn.core.slurm import allocated_cores, allocated_memory_bytes
+
+MIB = 2**20
+JOB = {"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "node1", "SLURM_CPUS_ON_NODE": "6"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "memory", "cores"),
+    [
+        pytest.param(JOB | {"SLURM_MEM_PER_NODE": "4096"}, 4096 * MIB, 6, id="memory per node"),
+        pytest.param(
+            JOB | {"SLURM_MEM_PER_CPU": "512", "SLURM_CPUS_PER_TASK": "2"},
+            6 * 512 * MIB,
+            6,
+            id="memory per CPU, three tasks on the node",
+        ),
+        pytest.param(
+            JOB | {"SLURM_MEM_PER_GPU": "2048", "SLURM_GPUS_ON_NODE": "2"},
+            4096 * MIB,
+            6,
+            id="memory per GPU",
+        ),
+        pytest.param(JOB | {"SLURM_MEM_PER_NODE": "0"}, None, 6, id="all memory of the node"),
+        pytest.param(JOB | {"SLURM_MEM_PER_NODE": "4G"}, None, 6, id="no number"),
+        pytest.param(
+            {"SLURM_JOB_ID": "7", "SLURM_CPUS_ON_NODE": "6", "SLURM_MEM_PER_NODE": "9"},
+            None,
+            None,
+            id="salloc on the login node",
+        ),
+        pytest.param({"SLURM_MEM_PER_NODE": "9"}, None, None, id="no job"),
+    ],
+)
+def test_allocation(environ: dict[str, str], memory: int | None, cores: int | None) -> None:
+    assert allocated_memory_bytes(environ) == memory
+    assert allocated_cores(environ) == cores
