@@ -347,8 +347,7 @@ class _BlockTimer:
                 continue
             confirmations = 0
             estimate = math.ceil(_CALIBRATION_MARGIN * goal * self.steps / max(seconds, 1e-9))
-            growth_limit = _MAX_CALIBRATION_GROWTH * self.steps
-            self.steps = min(MAX_STEPS, max(self.steps + 1, min(estimate, growth_limit)))
+            self.steps = min(estimate, _MAX_CALIBRATION_GROWTH * self.steps, MAX_STEPS)
         return trials
 
     def measure_attempts(self, warmup: Sequence[float]) -> list[tuple[float, Timing]]:

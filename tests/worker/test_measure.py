@@ -16,8 +16,11 @@ from scipy.signal import lfilter
 from scipy.stats import binom
 
 from benchmarks.steadiness import PROTOCOLS, coverage, errors_of_steady, planted, stopped
-from paradnn.core.messages import Timing
+from paradnn.core.messages import Contention, Timing
 from paradnn.worker.cold_cache import cache_bytes
+from paradnn.worker.contention import ContentionMonitor, TurnsMonitor
+from paradnn.worker.energy import EnergyMeter, Reading
+from paradnn.worker.frameworks import Step
 from paradnn.worker.measure import (
     FEWEST_TO_STOP,
     REPEATS,
@@ -25,10 +28,12 @@ from paradnn.worker.measure import (
     NotFinite,
     Protocol,
     SynchronizedRun,
+    compile_steps,
     measure_steps,
     single_latencies,
 )
 from paradnn.worker.series import block_interval, find_change, median_interval, widened_interval
+from paradnn.worker.turns import Turn
 
 PROTOCOL = Protocol(
     min_seconds=1.0, min_blocks=10, max_seconds=60.0, block_seconds=0.1, warmup_seconds=5.0
@@ -291,6 +296,387 @@ def test_a_disturbed_attempt_is_not_repeated_beyond_max_seconds() -> None:
 
     assert recorder.attempts == 1
     assert timing.repeated == 0.0
+
+
+@pytest.mark.parametrize(
+    ("step_seconds", "trial_steps"),
+    [
+        # 37 steps of 3 ms are 0.1 s and 10% more. A trial has at most ten times the steps.
+        pytest.param(lambda _: 0.003, [1, 10, 37, 37], id="short steps"),
+        pytest.param(lambda _: 0.07, [1, 2, 2], id="two steps"),
+        pytest.param(lambda _: 0.1, [1, 1], id="one step"),
+        pytest.param(lambda n: 0.003 if n else 0.5, [1, 1, 10, 37, 37], id="a slow first step"),
+    ],
+)
+def test_two_trials_in_a_row_last_as_long_as_a_block(
+    step_seconds: Callable[[int], float], trial_steps: list[int]
+) -> None:
+    timing = measured(Machine(step_seconds))
+
+    assert [trial.steps for trial in timing.calibration] == trial_steps
+    assert timing.steps_per_block == trial_steps[-1]
+    assert timing.calibration[-1].seconds == pytest.approx(trial_steps[-1] * step_seconds(9))
+
+
+def test_a_block_of_very_short_steps_has_a_million_steps() -> None:
+    machine = Machine(lambda _: 0.0)
+
+    def run(steps: int) -> None:
+        machine.now += 1e-8 * steps
+
+    timing = measure_steps(run, PROTOCOL, machine.phase, machine.clock)
+
+    assert [trial.steps for trial in timing.calibration] == [
+        *(10**power for power in range(7)),
+        10**6,
+    ]
+    assert timing.final_loss is None
+
+
+def test_a_coarse_clock_finds_the_steps_of_a_block() -> None:
+    """The clock advances by 10 ms, and a step takes 1.2 ms."""
+    machine = Machine(lambda _: 0.0012)
+
+    timing = measure_steps(
+        machine.run, PROTOCOL, machine.phase, lambda: math.floor(machine.now * 100) / 100
+    )
+
+    assert [trial.steps for trial in timing.calibration] == [1, 10, 100, 100]
+
+
+def test_a_steady_warm_up_ends_after_two_windows() -> None:
+    timing = measured(Machine(lambda _: 0.003))
+
+    # The last trial of the calibration is the first block of the warm-up.
+    assert timing.warmup == pytest.approx([37 * 0.003] * 8)
+    assert timing.repeated == 0.0
+
+
+def test_a_warm_up_lasts_until_its_last_three_windows_show_no_change() -> None:
+    """Five blocks are slow. Among the last 12 of 16 blocks one is slow, which is no jump."""
+    machine = Machine(lambda n: 0.2 if n < 6 else 0.1)
+
+    timing = measured(machine, replace(PROTOCOL, warmup_seconds=60.0))
+
+    assert timing.warmup == pytest.approx([0.2] * 5 + [0.1] * 11)
+    assert timing.repeated == 0.0
+
+
+def test_a_drifting_warm_up_ends_at_its_limit() -> None:
+    machine = Machine(lambda n: 0.1 + 0.001 * n)
+
+    timing = measured(machine, replace(PROTOCOL, warmup_seconds=5.0, max_seconds=1.5))
+
+    calibration_seconds = sum(trial.seconds for trial in timing.calibration[:-1])
+    spent = calibration_seconds + sum(timing.warmup)
+    assert 5.0 <= spent < 5.0 + timing.warmup[-1]
+
+
+def one_block_per_step(cost: Callable[[int], float], **protocol: float) -> Timing:
+    """Return the timing of steps of about 0.1 s, of which each is a block, without a warm-up."""
+    settings = {"min_seconds": 0.0, "warmup_seconds": 0.0} | protocol
+    return measured(Machine(cost), replace(PROTOCOL, **settings))  # type: ignore[arg-type]
+
+
+def test_attempts_that_are_not_steady_double_and_become_warm_up() -> None:
+    def cost(step: int) -> float:
+        return 0.1 + 0.0005 * step
+
+    timing = one_block_per_step(cost)
+
+    # Two trials, the second of which is the first block of the warm-up; then 10 + 20 + 40 blocks.
+    assert not timing.steady
+    assert timing.warmup == pytest.approx([cost(step) for step in range(1, 32)])
+    assert timing.blocks == pytest.approx([cost(step) for step in range(32, 72)])
+    assert timing.repeated == pytest.approx(sum(cost(step) for step in range(2, 32)))
+
+
+@pytest.mark.parametrize(
+    ("max_seconds", "attempts"),
+    [
+        # The first attempt takes 1.0325 s. The second has twice the blocks, and ends at 3.0975 s.
+        pytest.param(3.05, 1, id="the second would end too late"),
+        pytest.param(3.15, 2, id="the second ends in time"),
+    ],
+)
+def test_a_second_attempt_must_end_in_time(max_seconds: float, attempts: int) -> None:
+    timing = one_block_per_step(lambda step: 0.1 + 0.0005 * step, max_seconds=max_seconds)
+
+    assert (timing.repeated > 0) == (attempts == 2)
+    assert len(timing.blocks) >= 10 * attempts - 1
+
+
+@pytest.mark.parametrize(
+    ("max_seconds", "attempts"),
+    [pytest.param(2.1, 1, id="too late"), pytest.param(2.3, 2, id="in time")],
+)
+def test_a_disturbed_attempt_is_repeated_with_the_same_number_of_blocks(
+    max_seconds: float, attempts: int
+) -> None:
+    """An attempt is ten blocks of 0.111 s."""
+    recorder = PlantedRecorder(0.5)
+
+    timing = measured(
+        Machine(lambda _: 0.003), replace(PROTOCOL, max_seconds=max_seconds), recorder
+    )
+
+    assert recorder.attempts == attempts
+    assert len(timing.blocks) == 10
+
+
+@pytest.mark.parametrize(
+    ("min_blocks", "reason"),
+    [
+        pytest.param(2, "too few blocks for a verdict: 3 of 6", id="two"),
+        pytest.param(4, "too few blocks for a verdict: 5 of 6", id="one too few"),
+        pytest.param(5, "no change that matters: ", id="enough"),
+    ],
+)
+def test_few_blocks_have_no_verdict(min_blocks: int, reason: str) -> None:
+    """One block of the warm-up counts, too."""
+    timing = one_block_per_step(lambda _: 0.1, min_blocks=min_blocks)
+
+    assert timing.steady == (min_blocks == 5)
+    assert timing.steady_reason.startswith(reason)
+    assert len(timing.blocks) == min_blocks
+
+
+def test_a_verdict_includes_two_windows_of_the_warm_up() -> None:
+    """The eight blocks of the warm-up are slower than the blocks after it."""
+    timing = one_block_per_step(
+        lambda step: 0.12 if step < 9 else 0.1, warmup_seconds=60.0, max_seconds=1.5
+    )
+
+    assert len(timing.warmup) == 8
+    assert not timing.steady
+    assert timing.steady_reason.startswith("jump before block 9 of -16.7%")
+
+
+def test_a_loss_that_is_not_finite_names_the_steps_of_its_block() -> None:
+    machine = Machine(lambda _: 0.003, lambda steps: math.inf if steps > 50 else 1.0)
+
+    with pytest.raises(NotFinite, match="the loss is inf after a block of 37 steps"):
+        measured(machine)
+
+
+@pytest.mark.parametrize(
+    ("step_seconds", "max_seconds", "count"),
+    [
+        pytest.param(0.01, 60.0, 200, id="number of steps"),
+        pytest.param(0.3, 60.0, 34, id="ten seconds"),
+        pytest.param(0.3, 3.1, 11, id="longest measurement"),
+    ],
+)
+def test_single_steps_are_limited(step_seconds: float, max_seconds: float, count: int) -> None:
+    machine = Machine(lambda _: step_seconds)
+
+    latencies, _ = single_latencies(machine.run, max_seconds, machine.clock)
+
+    assert latencies == pytest.approx([step_seconds] * count)
+
+
+class PlantedTurn(Turn):
+    """Turns whose driver is planted: while it waits, the other point takes five seconds."""
+
+    def __init__(self, machine: Machine, count: int) -> None:
+        self.reported: list[float] = []
+        self._machine = machine
+        self._left = count
+
+    def wait(self) -> bool:
+        self._machine.now += 5.0
+        self._left -= 1
+        return self._left >= 0
+
+    def end(self, seconds: float = 0.0) -> None:
+        self.reported.append(seconds)
+
+
+class TimedTurns(TurnsMonitor):
+    """Monitor that records the observed seconds of a machine."""
+
+    def __init__(self, machine: Machine) -> None:
+        super().__init__()
+        self.observed: list[float] = []
+        self._machine = machine
+        self._start = 0.0
+
+    def start(self) -> None:
+        super().start()
+        self._start = self._machine.now
+
+    def stop(self) -> None:
+        super().stop()
+        self.observed.append(self._machine.now - self._start)
+
+
+@pytest.mark.parametrize(
+    ("step_seconds", "steps", "lead"),
+    [
+        pytest.param(0.003, 37, 1, id="many steps"),
+        pytest.param(0.036, 4, 1, id="four steps"),
+        pytest.param(0.05, 3, 0, id="three steps"),
+    ],
+)
+def test_a_point_that_takes_turns_times_one_block_per_turn(
+    step_seconds: float, steps: int, lead: int
+) -> None:
+    """Blocks of more than three steps begin with an untimed one."""
+    machine = Machine(lambda _: step_seconds)
+    turn = PlantedTurn(machine, 7)
+    monitor = TimedTurns(machine)
+
+    timing = measure_steps(
+        machine.run, PROTOCOL, machine.phase, machine.clock, turn=turn, turns_monitor=monitor
+    )
+
+    assert timing.blocks == pytest.approx([steps * step_seconds] * 7)
+    assert timing.steady
+    assert turn.reported == pytest.approx([0.0] + [step_seconds] * 7)
+    assert monitor.observed == pytest.approx([(steps + lead) * step_seconds] * 7)
+    assert monitor.contention()
+
+
+def test_a_point_that_takes_turns_is_not_steady_if_it_jumps_after_its_warm_up() -> None:
+    machine = Machine(lambda step: 0.1 if step < 9 else 0.15)
+
+    timing = measure_steps(
+        machine.run, PROTOCOL, machine.phase, machine.clock, turn=PlantedTurn(machine, 9)
+    )
+
+    assert not timing.steady
+    assert timing.steady_reason.startswith("jump before block 9 of +50.0%")
+
+
+class PlantedStep(Step):
+    """Step that takes two seconds and compiles a planted number of programs in each run."""
+
+    def __init__(self, *programs: int, note: str | None = None) -> None:
+        self.now = 0.0
+        self._note = note
+        self._programs = iter(programs)
+        self._compiled = 5  # by the warm-up of the framework
+        self._runs = 0
+
+    def run(self, steps: int) -> float:
+        self.now += 2.0 * steps
+        self._compiled += next(self._programs)
+        self._runs += 1
+        return 10.0 / self._runs
+
+    def compilations(self) -> int:
+        return self._compiled
+
+    def compile_note(self) -> str | None:
+        return self._note
+
+
+@pytest.mark.parametrize(
+    ("programs", "note", "expected_note"),
+    [
+        pytest.param([0], None, None, id="nothing to compile"),
+        pytest.param([3, 1, 0], "traced", "traced", id="compiles twice"),
+        pytest.param(
+            [1] * 7 + [2],
+            "traced",
+            "traced; step 8 still compiled 2 programs",
+            id="compiles in every step",
+        ),
+    ],
+)
+def test_steps_run_until_one_compiles_nothing(
+    programs: list[int], note: str | None, expected_note: str | None
+) -> None:
+    step = PlantedStep(*programs, 1, 1, note=note)
+
+    compilation, first_loss = compile_steps(step, lambda: step.now)
+
+    assert compilation.programs == programs
+    assert compilation.seconds == [2.0] * len(programs)
+    assert compilation.note == expected_note
+    assert first_loss == 10.0
+
+
+@pytest.mark.parametrize(
+    ("compiled", "stops", "problem"),
+    [
+        pytest.param(0, 0, None, id="nothing"),
+        pytest.param(2, 0, "compiled 2 programs", id="compiled"),
+        pytest.param(0, 1, "were stopped (SIGSTOP)", id="stopped"),
+    ],
+)
+def test_the_attempt_that_counts_must_be_free_of_compilations_and_stops(
+    compiled: int, stops: int, problem: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second attempt compiles a program, but the first one counts."""
+    quiet = Contention(2, 1.0, 0.0, 0.0, 0.0, None, None)
+    observed = iter([replace(quiet, stops=stops), quiet])
+    monkeypatch.setattr(ContentionMonitor, "stop", lambda _: next(observed))
+    counts = iter([4, 4 + compiled, 9, 10])
+    joules = iter([[Reading(100.0, 0.0)], [Reading(130.0, 0.0)]] * 2)
+    recorder = AttemptRecorder(EnergyMeter("rapl", lambda: next(joules)), lambda: next(counts))
+    timing = Timing(1, [], [], [1.0], True, "no change", None)
+
+    for _ in range(2):
+        recorder.start()
+        recorder.stop()
+    last = recorder.checked(timing)
+    recorder.kept = 0
+    first = recorder.checked(timing)
+
+    assert last.steady_reason == "the measured steps compiled 1 program; no change"
+    assert first.steady == (problem is None)
+    if problem:
+        assert first == replace(
+            timing, steady=False, steady_reason=f"the measured steps {problem}; no change"
+        )
+    assert recorder.energy == (30.0, "rapl")
+    assert recorder.contention == replace(quiet, stops=stops)
+
+
+@pytest.mark.parametrize(
+    ("contention", "taken"),
+    [
+        pytest.param(None, 0.0, id="unknown"),
+        pytest.param(Contention(2, 0.5, 0.3, 0.1, 0.0, None, None), 0.0, id="below the limits"),
+        pytest.param(Contention(2, 0.5, 0.3, 0.1, 0.0, None, "others"), 0.4, id="disturbed"),
+    ],
+)
+def test_only_a_disturbed_attempt_reports_what_others_took(
+    contention: Contention | None, taken: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ContentionMonitor, "stop", lambda _: contention)
+    recorder = AttemptRecorder()
+
+    recorder.start()
+
+    assert recorder.stop() == pytest.approx(taken)
+    assert recorder.energy == (None, "unavailable")
+
+
+@pytest.mark.parametrize(
+    ("reference", "share"),
+    [
+        pytest.param(True, 0.2, id="on"),
+        pytest.param(False, 0.0, id="off"),
+        pytest.param(0.05, 0.05, id="a share"),
+    ],
+)
+def test_settings_give_the_protocol(reference: bool | float, share: float) -> None:
+    settings = {
+        "min_seconds": 1.0,
+        "min_blocks": 10,
+        "max_seconds": 60.0,
+        "block_seconds": 0.1,
+        "warmup_seconds": 5.0,
+        "reference": reference,
+        "processes": 3,
+    }
+
+    protocol = Protocol.from_settings(settings)
+
+    assert protocol == replace(PROTOCOL, reference=reference)
+    assert protocol.reference_share == share
 
 
 @pytest.mark.parametrize("n", [6, 7, 10, 25, 41, 90, 100])
