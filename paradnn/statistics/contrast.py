@@ -47,13 +47,13 @@ class Evidence:
         schedule: When and where the n runs were measured that the ratios are from.
         family: (n,) family of each run.
         session: Posterior variance of sessions.
-        priors: Priors of the scatter.
         point: (p,) numbers of the paired points.
         variance: (2, p) variance of the mean log of each point on A and on B, from processes.
         mean_variance: (2, p) variance of the logarithm of the median of each point, which the ratios
             are from, with the mean scatter of its family.
         freedom: (2, p) degrees of freedom of `variance`.
         data_freedom: (2, p) degrees of freedom without the prior.
+        priors: Priors of the scatter.
         interaction: Family -> what sessions do to its ratio, if both sides share several.
         leveled: Family -> variance of speeds that were brought to one speed of the machine. It
             replaces that of sessions.
@@ -67,12 +67,12 @@ class Evidence:
     schedule: Schedule
     family: np.ndarray
     session: SessionVariance
+    point: np.ndarray
+    variance: np.ndarray
+    mean_variance: np.ndarray
+    freedom: np.ndarray
+    data_freedom: np.ndarray
     priors: ScatterPriors = field(default_factory=scatter_priors)
-    point: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype="int64"))
-    variance: np.ndarray = field(default_factory=lambda: np.zeros((2, 0)))
-    mean_variance: np.ndarray = field(default_factory=lambda: np.zeros((2, 0)))
-    freedom: np.ndarray = field(default_factory=lambda: np.zeros((2, 0)))
-    data_freedom: np.ndarray = field(default_factory=lambda: np.zeros((2, 0)))
     interaction: dict[str, Effect] = field(default_factory=dict)
     leveled: dict[str, Component] = field(default_factory=dict)
     selection: dict[str, float] = field(default_factory=dict)

@@ -7,8 +7,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
+from statsmodels.stats.multitest import multipletests
 
-from paradnn.statistics.contrast import Contrast, Evidence
+from paradnn.statistics.contrast import Contrast, Evidence, judge
+from paradnn.statistics.dependence import Component
 from paradnn.statistics.effects import Effect, Schedule, SessionVariance
 from paradnn.statistics.priors import scatter_priors
 
@@ -177,7 +179,7 @@ def test_a_quantile_scatters_as_in_a_parametric_bootstrap(share: float) -> None:
     assert quantile.high / quantile.value == pytest.approx(quantile.value / quantile.low)
 
 
-@pytest.mark.parametrize("missing", [(1, 0), (1, 2)])
+@pytest.mark.parametrize("missing", [(1, 0), (1, 1), (1, 2)])
 def test_bounds_hold_for_all_results_of_missing_points(missing: tuple[int, int]) -> None:
     """A missing ratio is the furthest measured one to either side, or anything for the rest."""
     ratios = np.array([0.8, 1.1, 1.3, 1.7])
@@ -205,6 +207,7 @@ def test_points_of_all_families_are_missing_together() -> None:
     known = evidence(np.full((2, 2), 0.01), missing={"fc": (1, 2), "rnn": (3, 4)})
 
     assert contrast(np.ones(2), known).missing_by_side == (4, 6)
+    assert contrast(np.ones(2), known, family="conv").missing_by_side == (0, 0)
 
 
 def test_the_widest_interaction_shifts_all_families() -> None:
@@ -232,3 +235,162 @@ def test_a_row_has_the_quartiles_of_the_ratios() -> None:
     assert [row[name] for name in names] == pytest.approx(expected)
     assert row["wins"] == (ratios > 1).sum()
     assert row["points"] == 9
+
+
+def test_a_contrast_of_a_family_has_its_pairs_and_the_common_evidence() -> None:
+    pairs = contrast(np.array([1.1, 1.2, 1.3]), None).pairs.assign(family=["fc", "rnn", "fc"])
+    pairs.attrs["evidence"] = evidence(np.full((2, 3), 0.01))
+
+    family = Contrast.of(pairs, "fc")
+    all_families = Contrast.of(pairs, "all")
+
+    assert family.ratios.tolist() == [1.1, 1.3]
+    assert all_families.ratios.tolist() == [1.1, 1.2, 1.3]
+    assert family.evidence is all_families.evidence is pairs.attrs["evidence"]
+    assert Contrast.of(contrast(np.ones(2), None).pairs, "fc").evidence is None
+
+
+def test_a_quantile_is_the_median_by_default() -> None:
+    ratios = np.array([0.8, 1.1, 1.3, 1.7])
+
+    quantile = contrast(ratios, evidence(np.full((2, 4), 0.01))).quantile()
+
+    assert quantile.value == pytest.approx(1.2)
+
+
+@pytest.mark.parametrize(
+    ("scatter", "variance"),
+    [
+        pytest.param(0.2, 1e-4, id="points scatter more than processes"),
+        pytest.param(1e-3, 0.5, id="processes scatter more than points"),
+    ],
+)
+def test_other_models_have_the_wider_of_two_intervals_of_the_mean(
+    scatter: float, variance: float
+) -> None:
+    """Each point is another model, so SciPy's interval of the mean logarithm is that of points."""
+    logs = np.random.default_rng(6).normal(0.1, scatter, 9)
+    found = contrast(np.exp(logs), evidence(np.full((2, 9), variance)))
+
+    population = found.population_mean()
+
+    half_of_points = stats.t.ppf(0.975, 8) * stats.sem(logs)
+    half_of_processes = stats.t.ppf(0.975, found.effects[0].freedom) * math.sqrt(2 * variance / 9)
+    half = max(half_of_points, half_of_processes)
+    assert population.value == pytest.approx(math.exp(logs.mean()))
+    assert math.log(population.high / population.value) == pytest.approx(half)
+    assert math.log(population.value / population.low) == pytest.approx(half)
+
+
+def test_what_shifts_all_points_widens_the_mean_of_other_models() -> None:
+    """Independent half widths add up as squares (Zou and Donner 2008)."""
+    logs = np.random.default_rng(6).normal(0.1, 0.2, 9)
+    shift = Effect("sessions and sides", 0.03, 4.0)
+
+    population = contrast(
+        np.exp(logs), evidence(np.full((2, 9), 1e-4), interaction={"fc": shift})
+    ).population_mean()
+
+    half_of_points = stats.t.ppf(0.975, 8) * stats.sem(logs)
+    half_of_shift = stats.t.ppf(0.975, 4) * math.sqrt(0.03)
+    half = math.hypot(half_of_points, half_of_shift)
+    assert math.log(population.high / population.value) == pytest.approx(half)
+
+
+@pytest.mark.parametrize(
+    ("points", "is_known"),
+    [pytest.param(5, False, id="too few"), pytest.param(6, True, id="fewest")],
+)
+def test_few_points_say_nothing_about_other_models(points: int, is_known: bool) -> None:
+    ratios = np.exp(np.linspace(-0.1, 0.2, points))
+
+    found = contrast(ratios, evidence(np.full((2, points), 0.01))).population_mean()
+    without_evidence = contrast(ratios, None).population_mean()
+
+    assert found.value == pytest.approx(stats.gmean(ratios))
+    assert math.isfinite(found.low) == math.isfinite(found.high) == is_known
+    assert math.isnan(without_evidence.low)
+
+
+@pytest.mark.parametrize(
+    ("leveled", "names", "variance"),
+    [
+        pytest.param({}, ["sessions"], None, id="measured speeds"),
+        pytest.param(
+            {"fc": Component(0.002, 7.0), "rnn": Component(0.5, 3.0)},
+            ["reference speed"],
+            0.002,
+            id="one speed of the machine",
+        ),
+        pytest.param({"rnn": Component(0.5, 3.0)}, ["sessions"], None, id="another family"),
+    ],
+)
+def test_speeds_at_one_speed_of_the_machine_have_no_effect_of_sessions(
+    leveled: dict[str, Component], names: list[str], variance: float | None
+) -> None:
+    """The sides were measured in two sessions."""
+    second = runs_of(1, 3).assign(sweep_id="later")
+    schedule = Schedule.of(runs_of(0, 3), second, np.tile(np.arange(3), 2))
+    known = evidence(np.full((2, 3), 0.01), schedule=schedule, leveled=leveled)
+
+    effects = known.shared_effects({"fc"}, np.arange(3))
+
+    assert [effect.name for effect in effects] == names
+    if variance is not None:
+        assert (effects[0].variance, effects[0].freedom) == (variance, 7.0)
+
+
+#: Rows of a page: geometric mean, standard error in logarithms, degrees of freedom, bias, verdict
+#: of the page and of the row by itself at a margin of 5%.
+PAGE = [
+    pytest.param(1.20, 0.020, 20.0, 0.0, "faster", "faster", id="faster"),
+    pytest.param(0.80, 0.020, 20.0, 0.0, "slower", "slower", id="slower"),
+    pytest.param(1.001, 0.005, 50.0, 0.0, "equal", "equal", id="equal"),
+    pytest.param(1.10, 0.042, 20.0, 0.0, "undecided", "faster", id="faster only by itself"),
+    pytest.param(1.00, 0.026, 20.0, 0.0, "undecided", "equal", id="equal only by itself"),
+    pytest.param(1.10, 0.020, 20.0, 0.2, "undecided", "undecided", id="within the bias"),
+    pytest.param(1.001, 0.005, 50.0, 0.05, "undecided", "undecided", id="bias beyond the margin"),
+]
+
+
+def page() -> pd.DataFrame:
+    names = ("geometric_mean", "error", "freedom", "bias")
+    return pd.DataFrame([case.values[:4] for case in PAGE], columns=list(names))
+
+
+def holm(p_values: np.ndarray) -> np.ndarray:
+    return np.asarray(multipletests(p_values, method="holm")[1])
+
+
+def test_a_page_is_judged_by_two_tests_with_holms_correction() -> None:
+    """The p values are from SciPy, and Holm's correction from statsmodels."""
+    rows = page()
+    logs = np.log(rows["geometric_mean"])
+    students = stats.t(rows["freedom"], scale=rows["error"])
+    distance = np.maximum(np.abs(logs) - rows["bias"], 0)
+    different = 2 * students.sf(distance)
+    equal = students.sf(math.log(1.05) - np.abs(logs) - rows["bias"])
+
+    found = judge(rows)
+
+    for column, p_different, p_equal in (
+        ("by_itself", different, equal),
+        ("verdict", holm(different), holm(equal)),
+    ):
+        expected = np.where(logs > 0, "faster", "slower").astype(object)
+        expected[p_different > 0.05] = "undecided"
+        expected[p_equal <= 0.05] = "equal"
+        assert found[column].tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize(
+    ("position", "verdict", "by_itself"),
+    [
+        pytest.param(position, *case.values[4:], id=str(case.id))
+        for position, case in enumerate(PAGE)
+    ],
+)
+def test_a_row_of_a_page_has_its_verdict(position: int, verdict: str, by_itself: str) -> None:
+    found = judge(page()).iloc[position]
+
+    assert (found["verdict"], found["by_itself"]) == (verdict, by_itself)
