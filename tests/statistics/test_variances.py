@@ -71,25 +71,35 @@ def test_a_sample_variance_of_zero_is_not_exact() -> None:
     assert found.freedom[-1] == found.freedom[0]
 
 
-def test_points_without_degrees_of_freedom_stay_as_they_are() -> None:
-    variances = np.append(sample_variances(1.0, 4), np.nan)
+@pytest.mark.parametrize("variance", [np.nan, 0.7])
+def test_points_without_degrees_of_freedom_stay_as_they_are(variance: float) -> None:
+    variances = np.append(sample_variances(1.0, 4), variance)
     degrees = np.append(np.full(40, 4.0), 0.0)
 
     found = moderate_variances(variances, degrees)
 
-    assert np.isnan(found.variance[-1])
-    assert found.freedom[-1] == 0.0
-    assert np.isfinite(found.variance[:-1]).all()
+    without = moderate_variances(variances[:40], degrees[:40])
+    assert found.variance == pytest.approx(np.append(without.variance, variance), nan_ok=True)
+    assert found.freedom == pytest.approx(np.append(without.freedom, 0.0))
 
 
-def test_all_points_together_bound_the_degrees_of_freedom() -> None:
-    """Nearly equal variances would give the prior more degrees than all measurements have."""
+def test_nearly_equal_variances_share_their_degrees_of_freedom() -> None:
     variances = np.linspace(1.0, 1.001, 8)
 
     found = moderate_variances(variances, np.full(8, 2.0))
 
     assert (found.freedom <= 16.0).all()
     assert found.variance == pytest.approx(np.full(8, np.median(variances)), rel=0.5)
+
+
+def test_no_point_has_more_degrees_of_freedom_than_all_that_vary() -> None:
+    """The ninth point has many equal runs. The others have 16 degrees of freedom together."""
+    variances = np.append(sample_variances(1.0, 14, 8), 0.0)
+
+    found = moderate_variances(variances, np.append(np.full(8, 2.0), 40.0))
+
+    assert found.freedom[-1] == 16.0
+    assert (found.freedom[:-1] < 16.0).all()
 
 
 @pytest.mark.parametrize(
