@@ -1,10 +1,14 @@
 """Lines of transfer times against weighted least squares of statsmodels and planted sessions."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import statsmodels.api as sm
 from scipy import stats
+from statsmodels.formula.api import ols
+from statsmodels.stats.anova import anova_lm
 
+from paradnn.core.errors import InsufficientData
 from paradnn.statistics.transfers import fit_transfers, predicted_times
 
 SIZES = 2.0 ** np.arange(4, 20)
@@ -90,31 +94,137 @@ def test_runs_without_a_label_share_a_session() -> None:
 @pytest.mark.parametrize(
     ("times", "start_up", "per_byte"),
     [
-        pytest.param(np.full(4, 7.0), 7.0, 0.0, id="constant"),
-        pytest.param([9.0, 8.0, 7.0, 6.0], None, 0.0, id="falling"),
+        pytest.param([7.0, 7.0, 7.0, 7.0], 7.0, 0.0, id="constant"),
+        # The fitted times are equal, so each counts as much.
+        pytest.param([9.0, 8.0, 7.0, 6.0], 7.5, 0.0, id="falling"),
         pytest.param([2.0, 4.0, 6.0, 8.0], 0.0, 2.0, id="proportional"),
-        pytest.param([0.9, 2.1, 3.2, 4.3], 0.0, None, id="below zero at no bytes"),
+        # The relative errors of a line through 0 sum to 0 at the mean time per byte.
+        pytest.param(
+            [0.9, 2.1, 3.2, 4.3],
+            0.0,
+            (0.9 + 2.1 / 2 + 3.2 / 3 + 4.3 / 4) / 4,
+            id="below zero at no bytes",
+        ),
     ],
 )
 def test_start_up_and_slope_are_not_negative(
-    times: list[float], start_up: float | None, per_byte: float | None
+    times: list[float], start_up: float, per_byte: float
 ) -> None:
     sizes = np.arange(1.0, 5.0)
 
     piece = fit_transfers(sizes, times).pieces[0]
 
-    if start_up is None:  # the mean of relative errors
-        weights = 1 / np.square(times)
-        start_up = np.average(times, weights=weights)
-        assert piece.start_up.value == pytest.approx(start_up, rel=0.05)
-    else:
-        assert piece.start_up.value == pytest.approx(start_up, abs=1e-9)
-    if per_byte is None:
-        assert piece.per_byte.value == pytest.approx(np.mean(np.divide(times, sizes)), rel=0.05)
-    else:
-        assert piece.per_byte.value == pytest.approx(per_byte, abs=1e-9)
+    assert piece.start_up.value == pytest.approx(start_up, abs=1e-9)
+    assert piece.per_byte.value == pytest.approx(per_byte, abs=1e-9)
     assert piece.start_up.low >= 0
     assert piece.per_byte.low >= 0
+
+
+def test_a_time_that_does_not_grow_has_an_infinite_bandwidth() -> None:
+    bandwidth = fit_transfers(np.arange(1.0, 5.0), [9.0, 8.0, 7.0, 6.0]).bandwidth
+
+    assert (bandwidth.value, bandwidth.high) == (np.inf, np.inf)
+
+
+def test_a_later_piece_may_start_below_zero() -> None:
+    """Above 1 KiB a byte takes longer, so the second line meets 0 bytes below 0 us."""
+    times = np.where(SIZES < 1024, 5 + 1e-3 * SIZES, 4e-2 * SIZES - 30)
+
+    found = fit_transfers(SIZES, times)
+
+    assert found.breaks == (1024.0,)
+    assert found.pieces[1].start_up.value == pytest.approx(-30.0)
+    assert found.pieces[1].start_up.low < 0
+
+
+def test_messages_may_have_no_bytes() -> None:
+    sizes = np.append(0.0, SIZES)
+
+    found = fit_transfers(sizes, ALPHA + BETA * sizes)
+
+    assert found.latency.value == pytest.approx(ALPHA)
+    assert found.pieces[0].first == 0.0
+
+
+def test_three_sizes_are_too_few() -> None:
+    with pytest.raises(InsufficientData, match="3 sizes of messages; a fit takes 4"):
+        fit_transfers([1.0, 2.0, 4.0, 4.0], [1.0, 2.0, 3.0, 3.1])
+
+
+def test_sessions_and_sizes_that_scatter_add_up() -> None:
+    """The variance of a session mean is that of an analysis of variance over sizes and sessions."""
+    random = np.random.default_rng(7)
+    logs = random.normal(0, 0.02, (3, len(SIZES))) + np.array([[-0.04], [0.01], [0.03]])
+    times = LINE * np.exp(logs)
+    labels = np.repeat(["a", "b", "c"], len(SIZES))
+    geometric_means = np.exp(np.log(times).mean(axis=0))
+
+    found = fit_transfers(np.tile(SIZES, 3), times.ravel(), labels).pieces[0].per_byte
+
+    fit = reweighted_fit(SIZES, geometric_means)
+    slope = fit.params[1]  # type: ignore[attr-defined]
+    own = fit.bse[1] ** 2  # type: ignore[attr-defined]
+    table = pd.DataFrame({"log": np.log(times).ravel(), "session": labels})
+    table["size"] = np.tile(np.arange(len(SIZES)), 3)
+    anova = anova_lm(ols("log ~ C(session) + C(size)", table).fit())
+    mean_squares = anova["mean_sq"] / (3 * len(SIZES))  # of the mean over sessions and sizes
+    of_sessions = slope**2 * mean_squares["C(session)"]
+    within = slope**2 * mean_squares["Residual"]
+    variance = own + of_sessions - within
+    freedom = variance**2 / (own**2 / (len(SIZES) - 2) + of_sessions**2 / 2)
+    reach = stats.t.ppf(0.975, freedom) * np.sqrt(variance)
+    assert found == pytest.approx((slope, slope - reach, slope + reach))
+
+
+def test_sessions_that_share_one_size_differ_by_it() -> None:
+    sizes = np.append(SIZES, SIZES[-1])
+    times = np.append(LINE, LINE[-1] * 1.02)
+    labels = ["a"] * len(SIZES) + ["b"]
+
+    found = fit_transfers(sizes, times, labels)
+
+    assert found.latency.high - found.latency.value > 0.01 * ALPHA
+    unlabeled = fit_transfers(sizes, times)
+    assert found.latency.value == pytest.approx(unlabeled.latency.value)
+
+
+def test_noise_has_no_break() -> None:
+    """A break is a test at 1%, over all places and numbers of pieces."""
+    random = np.random.default_rng(8)
+    breaks = 0
+    for _ in range(30):
+        found = fit_transfers(SIZES, LINE * np.exp(random.normal(0, 0.05, len(SIZES))))
+        breaks += len(found.breaks) > 0
+
+    assert breaks <= 2
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 5, 6])
+def test_up_to_six_exact_pieces_are_recovered(count: int) -> None:
+    sizes = np.arange(1.0, 6.0 * count + 1)
+    piece = (sizes - 1).astype(int) // 6
+    times = 10.0 + 100 * piece + (0.1 + 0.02 * piece) * sizes
+
+    found = fit_transfers(sizes, times)
+
+    assert found.breaks == tuple(range(7, 6 * count, 6))
+    assert [each.first for each in found.pieces] == [1.0, *found.breaks]
+    assert [each.last for each in found.pieces] == [*(each - 1 for each in found.breaks), sizes[-1]]
+    assert found.errors == pytest.approx(np.zeros(len(sizes)), abs=1e-9)
+
+
+def test_each_of_48_sizes_may_be_a_break() -> None:
+    sizes = np.arange(1.0, 49.0)
+    times = np.where(sizes < 42, 10 + 0.1 * sizes, 50 + 0.05 * sizes)
+
+    assert fit_transfers(sizes, times).breaks == (42.0,)
+
+
+def test_many_sizes_from_none_on_may_break() -> None:
+    sizes = np.arange(100.0)
+    times = np.where(sizes < 16, 10 + 0.1 * sizes, 50 + 0.05 * sizes)
+
+    assert fit_transfers(sizes, times).breaks == pytest.approx([16.0], rel=0.15)
 
 
 def test_exact_pieces_are_recovered_with_their_breaks() -> None:
