@@ -46,11 +46,12 @@ TESTS = {
     ),
     "paradnn.statistics.decision": ("statistics/test_decision",),
     "paradnn.statistics.dependence": (
+        "statistics/test_dependence",
         "statistics/test_decision",
         "statistics/test_variances",
         "statistics/test_pairwise",
         "analysis/test_effects",
-        "analysis/test_regression",
+        "statistics/test_regression",
     ),
     "paradnn.statistics.effects": ("statistics/test_effects", "analysis/test_effects"),
     "paradnn.statistics.elimination": ("best/test_elimination", "best/test_race"),
@@ -61,7 +62,7 @@ TESTS = {
         "analysis/test_effects",
         "statistics/test_decision",
     ),
-    "paradnn.statistics.regression": ("analysis/test_regression",),
+    "paradnn.statistics.regression": ("statistics/test_regression", "analysis/test_sensitivity"),
     "paradnn.statistics.robust_regression": (
         "statistics/test_robust_regression",
         "forecast/test_process",
@@ -75,7 +76,7 @@ TESTS = {
     "paradnn.statistics.transfers": ("statistics/test_transfers", "analysis/test_channel"),
     "paradnn.statistics.variance_shares": ("analysis/test_interactions",),
     "paradnn.statistics.variances": ("statistics/test_variances",),
-    "paradnn.statistics.welch": ("compare/test_counts",),
+    "paradnn.statistics.welch": ("statistics/test_welch",),
 }
 #: Keywords that only guard against mistakes of a programmer or set the size of a cache.
 _GUARDS = ("strict", "frozen", "eq", "maxsize")
