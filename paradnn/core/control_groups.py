@@ -56,9 +56,9 @@ def oom_kill_count(root: Path = _ROOT) -> int | None:
     The count includes kills by the limit of an outer group. None if the kernel does not count them.
     """
     hierarchy = _hierarchy("memory", root)
-    file = "memory.events" if hierarchy.version == 2 else "memory.oom_control"
+    counter_file = "memory.events" if hierarchy.version == 2 else "memory.oom_control"
     for folder in hierarchy.folders:
-        counters = _read_counters(folder / file)
+        counters = _read_counters(folder / counter_file)
         if "oom_kill" in counters:
             return counters["oom_kill"]
     return None
