@@ -21,7 +21,7 @@ from analysis.prices import PRICE
 from paradnn.core.metric import interval_names
 from paradnn.core.workload import Workload, requested_workload
 from paradnn.statistics.dependence import Component
-from paradnn.statistics.sessions import FEWEST_SESSIONS, assign_sessions
+from paradnn.statistics.sessions import MIN_SESSIONS, assign_sessions
 
 #: Factor beyond which the end of an interval says nothing about a value: it is open.
 _OPEN_FACTOR = 100.0
@@ -218,7 +218,7 @@ def estimate(
     """Estimate a quantity of one choice, with an interval that misses it with probability `error`.
 
     For several runs, the interval is Student's interval of their mean. If they are from at least
-    FEWEST_SESSIONS sessions, the mean is over the means of sessions. Logarithms are used if all
+    MIN_SESSIONS sessions, the mean is over the means of sessions. Logarithms are used if all
     values are positive and the metric is not a share. An end that is more than a factor of
     _OPEN_FACTOR away from the value is open.
 
@@ -241,11 +241,11 @@ def estimate(
         values = np.array([])
     held = np.isfinite(values)
     values = values[held]
-    sessions = assign_sessions(rows)[held] if held.sum() > FEWEST_SESSIONS else []
+    sessions = assign_sessions(rows)[held] if held.sum() > MIN_SESSIONS else []
     if not len(values):
         return math.nan, math.nan, math.nan
     known = run
-    if None not in sessions and len(set(sessions)) >= FEWEST_SESSIONS:
+    if None not in sessions and len(set(sessions)) >= MIN_SESSIONS:
         values = pd.Series(values).groupby(sessions).mean().to_numpy()
         known = session
     is_share = metric.endswith(("accuracy", "fraction"))

@@ -19,7 +19,7 @@ from paradnn.statistics.effects import combine
 from paradnn.statistics.verdict import Verdict
 
 #: Largest number of further runs per side and point that is proposed.
-_MOST_RUNS = 20
+_MAX_RUNS = 20
 #: Settings that a command names if they differ from these defaults, or between the sides.
 _DEFAULTS = {
     "batch_size": "",
@@ -64,7 +64,7 @@ def describe_runs_for(
     runs = runs_needed(contrast, distance, margin)
     if runs is None:
         if not contrast.shared:
-            return f"{_MOST_RUNS} more runs per side would not decide it"
+            return f"{_MAX_RUNS} more runs per side would not decide it"
         return _describe_shared_session(sides, contrast, distance)
     command = measuring_command(sides, contrast.pairs, runs)
     seconds = runs * sum(_seconds_per_replicate(side, contrast.pairs) for side in sides)
@@ -87,14 +87,14 @@ def runs_needed(contrast: Contrast, mean: float, margin: float) -> int | None:
         margin: Largest relative difference that counts as equal.
 
     Returns:
-        The number; None if _MOST_RUNS do not suffice.
+        The number; None if _MAX_RUNS do not suffice.
     """
     processes = contrast.effects[0]
     shared = [effect.component for effect in contrast.shared]
     counts = contrast.pairs[["a_units", "b_units"]].to_numpy(dtype="float64")
     present = max(float(counts.mean()), 1.0)
     points = len(contrast.pairs)
-    for more in range(1, _MOST_RUNS + 1):
+    for more in range(1, _MAX_RUNS + 1):
         scatter = replace(
             processes,
             variance=processes.variance * present / (present + more),
@@ -116,7 +116,7 @@ def _describe_shared_session(sides: list[pd.DataFrame], contrast: Contrast, dist
             text += f", about {_format_duration(seconds)}"
         return f"{text}: {command}"
     half_width = float(combine([effect.component for effect in contrast.shared]).half_width)
-    if distance == 0 or half_width > abs(distance) * math.sqrt(_MOST_RUNS):
+    if distance == 0 or half_width > abs(distance) * math.sqrt(_MAX_RUNS):
         return "more sessions of both sides, by turns"
     sessions = math.ceil((half_width / distance) ** 2)
     return f"about {counted(sessions, 'session')} of each side, by turns"

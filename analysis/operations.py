@@ -64,8 +64,8 @@ def place_operations(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Place operations under the roofs of their device and precision.
 
-    Exchanges between devices are under none of the roof's limits: their bytes cross links, whose
-    rate the roof does not hold.
+    Exchanges between devices have no limit in the roofline. Their bytes cross links, whose rate it
+    does not include.
 
     Args:
         table: one row per operation, or per type if there is no column `operation`, with run_id,

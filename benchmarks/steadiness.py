@@ -24,7 +24,7 @@ import numpy as np
 from benchmarks.common import save
 from paradnn.core.messages import Timing
 from paradnn.worker.measure import Protocol, measure_steps
-from paradnn.worker.series import FEWEST, block_interval, find_change, median_interval
+from paradnn.worker.series import MIN_VALUES, block_interval, find_change, median_interval
 
 RHO = (0.0, 0.5, 0.7, 0.9)
 PROTOCOLS = {
@@ -167,7 +167,7 @@ def print_alarms(series: int) -> None:
 def print_coverage(series: int) -> None:
     """Print the coverage for short and long series with each kind of noise."""
     for kind in (*(f"ar {rho}" for rho in RHO), "heavy tails", "two levels"):
-        for length in (FEWEST, 8, 10, 12, 16, 24, 40, 60, 100):
+        for length in (MIN_VALUES, 8, 10, 12, 16, 24, 40, 60, 100):
             found = coverage(length, kind, series)
             print(f"{kind:12} n={length:<4} {found}  width {found.width:.2f}", flush=True)
 

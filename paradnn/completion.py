@@ -129,7 +129,7 @@ def _values(key: str) -> Sequence[str]:
 
 
 def _documented_values(entry: str, text: str) -> Sequence[str]:
-    """The values in a line of help such as `key=a`, `a | b | c: what it means`."""
+    """Return the values in a line of help such as `key=a`, `a | b | c: meaning of the key`."""
     words, colon, _ = text.partition(": ")
     if colon and " | " in words:
         return words.split(" | ")

@@ -19,7 +19,7 @@ from paradnn.cli.command import run_command
 from paradnn.cli.program import program
 from paradnn.core.errors import ConfigError
 from paradnn.core.schema import option, read
-from paradnn.core.words import MOST_HOSTS
+from paradnn.core.words import MAX_HOSTS
 
 #: Plans a multirun as a whole.
 _SWEEPER = "hydra/sweeper=plan"
@@ -35,7 +35,7 @@ class PlanOptions:
         None,
         "numbers of hosts to forecast for; null: 1 and sweep.drivers, or 1, 2, 4, 8 without it",
         low=1,
-        high=MOST_HOSTS,
+        high=MAX_HOSTS,
     )
     out: str | None = option(None, "a CSV file with a row per point")
 

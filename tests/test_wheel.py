@@ -164,7 +164,7 @@ def test_results_are_in_the_folder_where_it_is_run(installed: Path, tmp_path: Pa
     work = tmp_path / "work"
     work.mkdir()
     wrong = packages / "keras.py"
-    wrong.write_text("raise ImportError('the Keras beside the driver')\n")
+    wrong.write_text("raise ImportError('the Keras of the driver')\n")
     try:
         assert ": ok\n" in run(
             installed, work, "paradnn", "train", *TINY, f"software.python={other / 'python'}"

@@ -300,9 +300,9 @@ def _group_shares(rows: pd.DataFrame, level: str, columns: list[str], unit: Unit
 def draw_breakdown(table: pd.DataFrame) -> drawing.Figure:
     """Draw median shares, the largest on top, with a mark for each group.
 
-    Bars are 95% intervals; a group whose points are too few for any has the middle half of its
-    points instead, as the legend says. Marks stand next to each other, since medians do not add up
-    to the whole step.
+    Bars are 95% intervals. If a group has too few points for an interval, its bar covers the middle
+    half of its points, and the legend says so. Marks are drawn next to each other rather than
+    stacked, since medians do not add up to the whole step.
 
     Args:
         table: rows of `measure_shares` at one level.

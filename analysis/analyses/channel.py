@@ -20,7 +20,7 @@ from paradnn.core.errors import InsufficientData
 from paradnn.core.words import counted
 from paradnn.statistics.estimate import Estimate
 from paradnn.statistics.sessions import assign_sessions
-from paradnn.statistics.transfers import FEWEST, Piece, TransferFit, fit_transfers
+from paradnn.statistics.transfers import MIN_SIZES, Piece, TransferFit, fit_transfers
 
 #: Columns with the size of a message in bytes, and its time in microseconds.
 SIZE = "model.bytes"
@@ -155,7 +155,7 @@ def _find_channels(frame: pd.DataFrame) -> list[_Channel]:
             if has_several_devices:
                 full_name += f" on {device}"
             fit = None
-            if part[SIZE].nunique() >= FEWEST:
+            if part[SIZE].nunique() >= MIN_SIZES:
                 fit = fit_transfers(part[SIZE], part[TIME], assign_sessions(part))
             channels.append(
                 _Channel(

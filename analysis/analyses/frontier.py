@@ -55,7 +55,7 @@ _WRITTEN = 3  # tasks that are written out; with a limit all are
 _PANELS = 6
 _NAMED = 6
 #: Sum of squared session weights of a pair of choices at most: two sessions, and drifts within.
-_MOST_SESSIONS = 4.0
+_MAX_SESSIONS = 4.0
 _GREY = "#999999"
 _LIMIT = "#555555"
 #: Standings of a choice among the others.
@@ -652,7 +652,7 @@ def _over_sessions(
     if not any(one.has_noise for one in measured):
         none = Component(np.zeros((count, count)), np.inf)
         return dominance([*of_qualities, *(one.order(none) for one in measured)]), False
-    most = Component(np.full((count, count), _MOST_SESSIONS * session.variance), session.freedom)
+    most = Component(np.full((count, count), _MAX_SESSIONS * session.variance), session.freedom)
     plain = dominance([*of_qualities, *(one.single_order() for one in measured)])
     wide = dominance([*of_qualities, *(one.order(most) for one in measured)])
     # Only pairs that decide a standing are arranged, which takes some 10 ms for each. The others

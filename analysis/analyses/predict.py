@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from paradnn.forecast.process import LeaveOneOutErrors
 
 #: Maximum number of points of a space; their intervals need joint draws of all points.
-_MOST_POINTS = 50_000
+_MAX_POINTS = 50_000
 #: The outcome of a point that the memory frontier excludes.
 EXCLUDED = "oom_predicted"
 #: Minimum number of measured points for a prediction.
@@ -189,10 +189,10 @@ def space_of(group: FamilyGroup, *, pool: bool = False) -> Space:
     keys = [str(name) for name in wanted]
     if not keys:
         raise InsufficientData("all runs are of one point, so the space is one point")
-    if len(wanted) > _MOST_POINTS:
+    if len(wanted) > _MAX_POINTS:
         what = f"the grid that the runs of {group.name} span has {len(wanted):,} points"
         raise ConfigError(
-            "predict", what, f"the most are {_MOST_POINTS:,}", "take fewer runs with --where"
+            "predict", what, f"the most are {_MAX_POINTS:,}", "take fewer runs with --where"
         )
     others = _rows_of(wanted[~_codes(wanted, keys).isin(set(_codes(points, keys)))], points, keys)
     if step_inputs.analytic_costs(points.head(1))["parameters"].notna().all():
@@ -253,7 +253,7 @@ def _spanned(points: pd.DataFrame) -> pd.DataFrame:
                 bundles.append([name])
         grid = part[settings].head(1)
         for bundle in bundles:
-            if len(grid) <= _MOST_POINTS:  # the caller rejects larger grids
+            if len(grid) <= _MAX_POINTS:  # the caller rejects larger grids
                 grid = grid.merge(part[bundle].drop_duplicates(), how="cross")
         parts.append(grid)
     return pd.concat(parts, ignore_index=True).reindex(columns=keys)

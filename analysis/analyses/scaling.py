@@ -33,7 +33,7 @@ from paradnn.statistics.contrast import Contrast
 from paradnn.statistics.dependence import Component
 from paradnn.statistics.estimate import Estimate
 from paradnn.statistics.sessions import assign_sessions
-from paradnn.statistics.transfers import FEWEST, TransferFit, fit_transfers, predicted_times
+from paradnn.statistics.transfers import MIN_SIZES, TransferFit, fit_transfers, predicted_times
 
 #: Rates that are n times as high on n devices if nothing is lost.
 METRICS = ("examples_per_second", "flops_per_second")
@@ -308,7 +308,7 @@ def _all_reduce_ms(frame: pd.DataFrame, pairs: pd.DataFrame) -> pd.Series:
     keys = [runs["model.transport"], runs["model.processes"], over_hosts]
     lines: dict[tuple[Any, ...], TransferFit] = {}
     for key, part in runs.groupby(keys):
-        if part["model.bytes"].nunique() >= FEWEST:
+        if part["model.bytes"].nunique() >= MIN_SIZES:
             sizes = part["model.bytes"].astype("float64")
             times = part["transfer_us"].astype("float64")
             lines[key] = fit_transfers(sizes, times, assign_sessions(part))

@@ -78,7 +78,7 @@ from paradnn.statistics.variance_shares import Share, variance_shares
 #: Elasticities of the throughput, in the order of compute, memory and overhead.
 _ELASTICITIES = ("peak_elasticity", "bandwidth_elasticity", "overhead_elasticity")
 #: An elasticity that exceeds this at no point of a family is not explained.
-_LEAST_ELASTICITY = 0.01
+_MIN_ELASTICITY = 0.01
 #: Probability that a fit without any effect declares that some term matters.
 _FALSE_POSITIVE_RATE = 0.05
 #: R2 below which a straight line is called a poor description.
@@ -262,8 +262,8 @@ def _hardware(frame: pd.DataFrame, options: SensitivityOptions) -> Result:
     for name in _ELASTICITIES:
 
         def fit_group(group: FamilyGroup, name: str = name) -> Fit:
-            if not group.rows[name].gt(_LEAST_ELASTICITY).any():
-                raise InsufficientData(f"{label(name)} is nowhere above {_LEAST_ELASTICITY:.0%}")
+            if not group.rows[name].gt(_MIN_ELASTICITY).any():
+                raise InsufficientData(f"{label(name)} is nowhere above {_MIN_ELASTICITY:.0%}")
             return _fit(group, name, columns, options)
 
         try:

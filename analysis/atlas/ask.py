@@ -58,7 +58,7 @@ _DEVICE_SEPARATOR = re.compile(r"\s*(?:;|,(?! \d+ cores?$))\s*")
 _MIN_RUNS_HERE = 3
 #: Keys of a point that the driver reads differently, or not at all.
 _OWN_KEYS = ("precision", "devices", "parallel")
-_MOST_DEVICES = 100_000
+_MAX_DEVICES = 100_000
 
 
 def make_parser() -> Parser:
@@ -370,7 +370,7 @@ def _values(words: Sequence[str], key: str) -> list[str]:
 def _read_device_counts(words: Sequence[str]) -> list[int]:
     counts = []
     for text in _values(words, "devices"):
-        if not text.isdecimal() or not 1 <= int(text) <= _MOST_DEVICES:
+        if not text.isdecimal() or not 1 <= int(text) <= _MAX_DEVICES:
             raise ConfigError("devices", text, "is not a number of devices", "write for example 8")
         counts.append(int(text))
     return counts or [1]

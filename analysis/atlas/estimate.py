@@ -116,7 +116,7 @@ class StepTimeEstimate:
         prompt_tokens: Tokens of the prompt of a generation.
         generated_tokens: Tokens that a generation adds.
         precision: Precision of the point.
-        operations: Operations of a step, or of a token, each of which eager execution launches.
+        operations: Operations of a step, or of a token. Eager execution launches each separately.
         eager_seconds: Seconds of the step if each operation is launched separately; None if
             unknown.
         devices: Number of devices.

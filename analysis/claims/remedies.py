@@ -19,7 +19,7 @@ _LARGEST_SHIFT = math.log(10)
 #: A margin without width, since a bound has none.
 _NO_MARGIN = 1e-9
 #: Largest number of sessions that is proposed.
-_MOST_SESSIONS = 50
+_MAX_SESSIONS = 50
 
 
 def decide_ratios(
@@ -105,8 +105,8 @@ def decide_level(runs: pd.DataFrame, estimate: Estimate, bound: Bound) -> str:
         return "more sessions would decide it"
     distance = min(abs(math.log(estimate.value / end)) for end in ends)
     half_width = math.log(estimate.high / estimate.low) / 2
-    if half_width > distance * math.sqrt(_MOST_SESSIONS):
-        return f"more than {_MOST_SESSIONS} sessions, since the number is close to the bound"
+    if half_width > distance * math.sqrt(_MAX_SESSIONS):
+        return f"more than {_MAX_SESSIONS} sessions, since the number is close to the bound"
     sessions = math.ceil((half_width / distance) ** 2)
     if is_published(runs):
         return f"about {counted(sessions, 'measurement')} by others would decide it"

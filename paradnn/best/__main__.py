@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from paradnn.config.tasks import SweepInfo
 
 #: The first round measures every candidate, which takes seconds each.
-_MOST_CANDIDATES = 500
+_MAX_CANDIDATES = 500
 _TIME = re.compile(r"(\d+(?:\.\d+)?) *(us|ms|s)?")
 _MS_PER_UNIT = {"us": 1e-3, "ms": 1.0, "s": 1e3}
 
@@ -144,11 +144,11 @@ def _candidates(
             "is one candidate",
             "give a key several values, such as compile=graph,xla",
         )
-    if len(configs) > _MOST_CANDIDATES:
+    if len(configs) > _MAX_CANDIDATES:
         raise ConfigError(
             "candidates",
             f"{len(configs):,}",
-            f"are more than {_MOST_CANDIDATES}, the most that a race measures",
+            f"are more than {_MAX_CANDIDATES}, the most that a race measures",
             "name fewer values, or set sweep.sample=100",
         )
     axes = axis_values(configs, options.axes)

@@ -22,7 +22,7 @@ from paradnn.cli.console import fitting_table, standard_output
 from paradnn.config.point import Point
 from paradnn.core.words import counted, in_seconds, rounded
 from paradnn.session.design import DesignResult
-from paradnn.statistics.elimination import LEAST_PROCESSES, Interval, RaceState
+from paradnn.statistics.elimination import MIN_PROCESSES, Interval, RaceState
 from paradnn.store.metrics import COSTS
 
 #: Candidates of the table, and excluded ones that are listed.
@@ -248,7 +248,7 @@ class RaceAnswer:
         if state is not None and state.risk > self.race.rule.risk:
             reasons.append(f"another candidate may be better by more than {_percent(margin)}")
         elif state is not None and not state.is_decided():
-            reasons.append(f"the best candidates need {LEAST_PROCESSES} measurements each")
+            reasons.append(f"the best candidates need {MIN_PROCESSES} measurements each")
         text = f"Not decided: {'; '.join(reasons)}."
         minutes = self.race.minutes_needed()
         if minutes:

@@ -35,7 +35,7 @@ from paradnn.compare.metric import OutputMetric, is_higher_faster
 from paradnn.compare.processes import CommandProtocol
 from paradnn.config.settings import SETTINGS_KEYS
 from paradnn.core.errors import ConfigError, ParadnnError
-from paradnn.statistics.paired_rounds import COMMAND_ROUNDS, FEWEST, Rule
+from paradnn.statistics.paired_rounds import COMMAND_ROUNDS, MIN_ROUNDS, Rule
 
 #: Keys that a comparison sets itself -> the reason.
 _RESERVED_KEYS = {
@@ -319,7 +319,7 @@ def make_parser() -> Parser:
     )
     parser.add_argument(
         "--rounds",
-        type=number("--rounds", int, FEWEST),
+        type=number("--rounds", int, MIN_ROUNDS),
         default=Rule.least,
         metavar="N",
         help="run at least N rounds (default: %(default)s)",
@@ -343,7 +343,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that `paradnn compare` and `paradnn gate` share."""
     parser.add_argument(
         "--most",
-        type=number("--most", int, FEWEST),
+        type=number("--most", int, MIN_ROUNDS),
         metavar="N",
         help=f"run at most N rounds (default: {Rule.most}, for commands {COMMAND_ROUNDS})",
     )

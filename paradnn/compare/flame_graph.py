@@ -18,7 +18,7 @@ _ROW = 17
 _MARGIN = 10
 _HEADER = 46
 #: Share of all instructions below which a frame is not drawn.
-_LEAST_SHARE = 0.0015
+_MIN_SHARE = 0.0015
 #: Width of a character in pixels at the size of the labels.
 _CHARACTER = 6.6
 #: Change in share of all instructions at which a frame has the full color.
@@ -130,7 +130,7 @@ def _boxes(
         f'stroke-width="0.4"/><text x="{x + 2:.1f}" y="{y + 12}">{escape(label)}</text></g>',
     )
     for child in sorted(frame.children.values(), key=lambda each: -each.weight):
-        if child.weight < _LEAST_SHARE * total:
+        if child.weight < _MIN_SHARE * total:
             continue
         child_width = width * child.weight / frame.weight
         counterpart = base.children.get(child.name) if base else None

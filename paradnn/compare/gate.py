@@ -7,7 +7,7 @@ passes if the whole interval lies below the threshold. It is undecided if the ti
 either is certain. A slowdown of exactly the threshold fails in at most half of --false-alarms, an
 equal commit far more seldom.
 
-Each side must run the code of its own commit. If it loads files of the other side, or an installed
+Each side must run the code of its commit. If it loads files of the other side, or an installed
 copy of the project, the gate stops with exit code 2.
 
 --count adds what other processes cannot disturb: instructions, simulated cache misses, or heap use.

@@ -16,8 +16,8 @@ from paradnn.platform.process_guard import ProcessGuard, kill_group
 #: Folder whose sitecustomize.py counts the lines of a Python program.
 _INJECTED = Path(__file__).with_name("injected")
 #: Share of all instructions below which a reconstructed stack is not followed further.
-_LEAST_SHARE = 0.001
-_MOST_DEPTH = 60
+_MIN_SHARE = 0.001
+_MAX_DEPTH = 60
 
 #: Names of functions, the outermost first.
 Stack = tuple[str, ...]
@@ -116,8 +116,8 @@ class CallGraph:
             callee: cost for callee, cost in self.calls.get(name, {}).items() if callee not in stack
         }
         inclusive = self.own.get(name, 0) + sum(calls.values())
-        is_small = weight < _LEAST_SHARE * total
-        if is_small or len(stack) > _MOST_DEPTH or not calls or not inclusive:
+        is_small = weight < _MIN_SHARE * total
+        if is_small or len(stack) > _MAX_DEPTH or not calls or not inclusive:
             stacks[stack] += weight
             return
         stacks[stack] += weight * self.own.get(name, 0) / inclusive

@@ -13,7 +13,7 @@ from paradnn.cli.console import fitting_table, standard_output
 from paradnn.compare.result import PairedResult, round_table
 from paradnn.core.words import counted, in_seconds, rounded
 from paradnn.platform.findings import host_findings
-from paradnn.statistics.paired_rounds import FEWEST, false_alarms
+from paradnn.statistics.paired_rounds import MIN_ROUNDS, false_alarms
 from paradnn.store.files import whole_file, write_json
 
 #: Repetitions of a null comparison with exchanged sides.
@@ -151,7 +151,7 @@ def _visible_after(result: PairedResult, visible: float, minutes: float) -> floa
 
     The interval narrows with the square root of the number of rounds, which grows with time.
     """
-    rounds = max(FEWEST, result.rounds * 60 * minutes / result.seconds)
+    rounds = max(MIN_ROUNDS, result.rounds * 60 * minutes / result.seconds)
     return math.expm1(math.log1p(visible) * math.sqrt(result.rounds / rounds))
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paradnn.core.words import counted
-from paradnn.statistics.paired_rounds import FEWEST, Rule, SpeedEstimate, estimate
+from paradnn.statistics.paired_rounds import MIN_ROUNDS, Rule, SpeedEstimate, estimate
 from paradnn.statistics.verdict import Verdict
 
 #: A comparison that needs more rounds than this is not advised to run longer.
@@ -55,8 +55,8 @@ class PairedResult:
 
     @property
     def estimate(self) -> SpeedEstimate | None:
-        """The ratio of speeds with its interval; None after fewer than `FEWEST` rounds."""
-        if len(self.logs) >= FEWEST:
+        """The ratio of speeds with its interval; None after fewer than `MIN_ROUNDS` rounds."""
+        if len(self.logs) >= MIN_ROUNDS:
             return estimate(self.logs, self.rule.misses, last=self.last)
         return None
 
@@ -137,12 +137,12 @@ class PairedResult:
             measured = ""
         if self.last:
             # Two rounds' time for the warm-up.
-            minutes = math.ceil((FEWEST + 2) * self.seconds / 60 / max(self.rounds, 1))
+            minutes = math.ceil((MIN_ROUNDS + 2) * self.seconds / 60 / max(self.rounds, 1))
             remedy = f"; try --minutes {minutes}"
         else:
             remedy = ""
         return (
-            f"undecided: {measured}an interval needs {FEWEST} rounds, "
+            f"undecided: {measured}an interval needs {MIN_ROUNDS} rounds, "
             f"not {counted(self.rounds, 'round')}{remedy}"
         )
 

@@ -13,7 +13,7 @@ from paradnn.config.price import Prices, check_prices
 from paradnn.config.tags import read_tags
 from paradnn.core.errors import ConfigError
 from paradnn.core.schema import option, read
-from paradnn.core.words import MOST_HOSTS
+from paradnn.core.words import MAX_HOSTS
 
 _DAY = 86_400.0
 
@@ -111,7 +111,7 @@ class Sweep:
         "number of drivers that share the sweep; hydra/launcher= starts them "
         "(docs/how-to/clusters.md)",
         low=1,
-        high=MOST_HOSTS,
+        high=MAX_HOSTS,
     )
     plan: str | None = option(None, "internal: the id of a planned sweep")
 

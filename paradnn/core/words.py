@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from itertools import groupby
 
 #: The largest number of hosts that a forecast accepts.
-MOST_HOSTS = 100_000
+MAX_HOSTS = 100_000
 
 #: Only this many characters of a misspelled word are compared.
 _MAX_COMPARED_CHARS = 100

@@ -27,10 +27,10 @@ from paradnn.statistics.robust_regression import Array
 from paradnn.store.files import whole_file
 
 #: A prediction uses the newest past runs, up to this number.
-MOST_RUNS = 4000
+MAX_RUNS = 4000
 #: Up to this number of points, each point is predicted. Of a larger plan, a random sample of this
 #: size is predicted.
-_MOST_POINTS = 5000
+_MAX_POINTS = 5000
 #: Number of random draws of all points together.
 _DRAWS = 1_000_000
 #: A point is expected to time out if it does so in more than this share of draws.
@@ -99,12 +99,12 @@ def forecast(status: SweepStatus, settings: Settings, history: History) -> Forec
     """Predict how long the measurement of the points of `status` takes."""
     where = np.flatnonzero(status.to_run)
     total = len(where)
-    if total > _MOST_POINTS:
-        where = np.sort(np.random.default_rng(0).choice(where, _MOST_POINTS, replace=False))
+    if total > _MAX_POINTS:
+        where = np.sort(np.random.default_rng(0).choice(where, _MAX_POINTS, replace=False))
     rates = rates_of(status)
     environments = {id(each): each for each in status.environments}.values()
     runs = RunHistory.from_runs(
-        history.past({environment.device for environment in environments}, MOST_RUNS), rates
+        history.past({environment.device for environment in environments}, MAX_RUNS), rates
     )
     draws = int(np.clip(_DRAWS // max(len(where), 1), 100, 1000))
     model = StepTimeModel.fit(runs.table, runs.step, runs.noise)
@@ -320,8 +320,8 @@ def write_points(forecast: Forecast, path: Path) -> None:
     with whole_file(path, "plan.out") as making, making.open("w", newline="") as handle:
         writer = csv.DictWriter(handle, fieldnames=list(columns), restval="")
         writer.writeheader()
-        for first in range(0, len(points), _MOST_POINTS):
-            writer.writerows(_rows(forecast, range(first, min(first + _MOST_POINTS, len(points)))))
+        for first in range(0, len(points), _MAX_POINTS):
+            writer.writerows(_rows(forecast, range(first, min(first + _MAX_POINTS, len(points)))))
 
 
 def _rows(forecast: Forecast, indices: Sequence[int]) -> Iterator[Mapping[str, Any]]:

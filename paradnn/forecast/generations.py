@@ -32,7 +32,7 @@ _LINE_SPREADS = np.array([0.1, 0.25])
 #: Standard deviation of a pair's gain around the line that the fit of the line assumes.
 _ASSUMED_SPREAD = 0.2
 #: Standard deviation of gains and speedups between two devices of equal specifications.
-_LEAST_SPREAD = 0.07
+_MIN_SPREAD = 0.07
 #: Parameters that the pairs determine per gain.
 _PARAMETERS = 3
 
@@ -160,7 +160,7 @@ def changed_hardware(
     return Upgrade(
         gains=np.where(is_changed, found.gains, 0.0),
         spreads=np.where(is_changed, found.spreads, 0.0),
-        scatter=min(_LEAST_SPREAD, float(np.linalg.norm(ratios))),
+        scatter=min(_MIN_SPREAD, float(np.linalg.norm(ratios))),
         freedom=found.freedom,
         most=ratios,
     )
@@ -220,6 +220,6 @@ def _spread_at(distance: float, deviations: Array, distances: Array, weights: Ar
 
     The variance is that of equal devices plus a term in proportion to the distance.
     """
-    excess = np.maximum(deviations**2 - _LEAST_SPREAD**2, 0.0)
+    excess = np.maximum(deviations**2 - _MIN_SPREAD**2, 0.0)
     slope = float((weights * excess).sum() / max((weights * distances).sum(), 1e-9))
-    return math.sqrt(_LEAST_SPREAD**2 + slope * distance)
+    return math.sqrt(_MIN_SPREAD**2 + slope * distance)

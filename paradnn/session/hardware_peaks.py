@@ -39,10 +39,10 @@ from paradnn.store.runs import CEILINGS_OUTCOME, Claim, Finished, Record, outcom
 
 _VERSION = 1  # increment if the measurement changes: ceilings of another version are ignored
 _TIMEOUT = 600.0
-#: Number of processes that measure ceilings. Further processes follow, up to MOST_PROCESSES, until
+#: Number of processes that measure ceilings. Further processes follow, up to MAX_PROCESSES, until
 #: at least QUIET processes measured each kernel undisturbed.
 PROCESSES = 3
-MOST_PROCESSES = 6
+MAX_PROCESSES = 6
 QUIET = 2
 _CHECK_SECONDS = 1.0  # mean seconds between two checks while another driver measures the ceilings
 #: Tolerated relative difference between two sound measurements of one quantity. A larger difference
@@ -399,7 +399,7 @@ class CeilingsKeeper:
         limits = Limits(_TIMEOUT, int(0.9 * available_memory()))
         first = None
         found = list[PeakRates]()
-        for _ in range(MOST_PROCESSES):
+        for _ in range(MAX_PROCESSES):
             result = self._pool.measure(WorkerKey.of(point), request, limits, lambda _: None)
             first = first or result
             if result.outcome != "ok" or result.answer is None or result.answer.peak_rates is None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from paradnn.session.measured import Measured
 
 #: Maximum number of values of a series; a store needs about 300 bytes per value.
-MOST_VALUES = 200
+MAX_VALUES = 200
 #: Windows of equal duration in which latencies are summarized.
 _WINDOWS = 50
 _PHASES_BEFORE_BLOCKS = PHASES[: PHASES.index("warmup")]
@@ -36,7 +36,7 @@ def warmup_step_times(timing: Timing) -> list[float]:
 def block_series(measured: Measured) -> list[MetricSnapshot]:
     """Return the step time of every block; steps below 0 are the warm-up of the first process.
 
-    The processes follow each other. If there are more than `MOST_VALUES` blocks, each value is the
+    The processes follow each other. If there are more than `MAX_VALUES` blocks, each value is the
     mean of successive ones, and its step is that of the first.
     """
     parts: list[tuple[int, float, list[float]]] = []  # first step, Unix seconds, step times
@@ -54,7 +54,7 @@ def block_series(measured: Measured) -> list[MetricSnapshot]:
         parts.append((blocks, begin + sum(timing.warmup), timing.step_times))
         blocks += len(timing.blocks)
     count = sum(len(values) for _, _, values in parts)
-    size = math.ceil(count / max(1, MOST_VALUES - len(parts)))  # a part may end with a rest
+    size = math.ceil(count / max(1, MAX_VALUES - len(parts)))  # a part may end with a rest
     series = []
     for step, begin, values in parts:
         for position in range(0, len(values), size):

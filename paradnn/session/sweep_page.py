@@ -21,11 +21,11 @@ from paradnn.store.address import address_of
 from paradnn.store.runs import LOGGED_TABLES, SweepRun, tables_tag
 
 #: Points below which a sweep has no page.
-_FEWEST_POINTS = 2
+_MIN_POINTS = 2
 #: Seconds that a sweep must have taken, and most points that it may have, for a report. A report
 #: takes about ten seconds.
 _REPORT_SECONDS = 120.0
-_MOST_REPORT_POINTS = 2_000
+_MAX_REPORT_POINTS = 2_000
 #: Seconds after which drawing is given up.
 _PATIENCE = 120.0
 _TABLE = "points.json"
@@ -80,7 +80,7 @@ class SweepPage:
 
     def log_report(self, summary: Summary) -> None:
         """Add the report to the closed run of a long sweep; a failure is ignored."""
-        is_long = summary.seconds >= _REPORT_SECONDS and summary.total <= _MOST_REPORT_POINTS
+        is_long = summary.seconds >= _REPORT_SECONDS and summary.total <= _MAX_REPORT_POINTS
         if is_long and self._is_wanted(summary):
             with Scratch() as folder:
                 self._run("--only", "report", "--log", "--out", str(folder))
@@ -88,7 +88,7 @@ class SweepPage:
     def _is_wanted(self, summary: Summary) -> bool:
         if not self.tracking.draws_page or summary.interrupted:
             return False
-        return summary.total >= _FEWEST_POINTS
+        return summary.total >= _MIN_POINTS
 
     def _run(self, *options: str) -> str:
         """Run the analysis that draws; return the problem, empty without one."""

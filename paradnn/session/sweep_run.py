@@ -20,7 +20,7 @@ from paradnn.store.leases import no_point_is_left, planned_points
 from paradnn.store.runs import Finished, SweepRun
 
 #: Most points of a shared sweep whose metrics are read for its closing table.
-_MOST_ROWS = 40
+_MAX_ROWS = 40
 
 
 def open_parent(
@@ -107,7 +107,7 @@ def shared_summary(tracker: Journal, sweep: SweepInfo, points: Sequence[Point]) 
         if run.tags.get("sweep_id") == sweep.sweep_id and run.tags.get("kind") == "point"
     }
     families = {point_id(point): point.model.name for point in points}
-    has_metrics = len(found) <= _MOST_ROWS
+    has_metrics = len(found) <= _MAX_ROWS
     total = len(found)
     if not no_point_is_left(leases):
         total = max(total, planned_points(leases) or 0)

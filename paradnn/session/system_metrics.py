@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from paradnn.core.metric import MetricSnapshot
-from paradnn.session.run_series import MOST_VALUES
+from paradnn.session.run_series import MAX_VALUES
 
 if TYPE_CHECKING:
     from mlflow.system_metrics.metrics.base_metrics_monitor import BaseMetricsMonitor
@@ -42,11 +42,11 @@ class SystemSampler:
     """Sample the system in a thread within a `with` block.
 
     Attributes:
-        samples: The samples so far, fewer than `MOST_VALUES`. Their step is the time since the
+        samples: The samples so far, fewer than `MAX_VALUES`. Their step is the time since the
             start of the run in ms. MLflow shows metrics that begin with system/ in a separate tab.
 
     Args:
-        interval: Seconds between two samples; doubled whenever there are `MOST_VALUES`.
+        interval: Seconds between two samples; doubled whenever there are `MAX_VALUES`.
         start_time: Start of the run in Unix milliseconds.
     """
 
@@ -80,7 +80,7 @@ class SystemSampler:
     def _sample(self) -> None:
         now = round(1e3 * time.time())
         self.samples.append(MetricSnapshot(now - self._start_time, now, self._collect()))
-        if len(self.samples) >= MOST_VALUES:
+        if len(self.samples) >= MAX_VALUES:
             del self.samples[::2]
             self._interval *= 2
 

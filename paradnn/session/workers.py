@@ -129,8 +129,8 @@ _STDERR_LINES = 60
 _STDERR_BYTES = 2**16
 #: Limits in bytes of one message, and of all messages about one point. A kept trace and the
 #: records of a million queries are smaller.
-_MOST_IN_LINE = 128 * 2**20
-_MOST_IN_ALL = 256 * 2**20
+_MAX_LINE_BYTES = 128 * 2**20
+_MAX_TOTAL_BYTES = 256 * 2**20
 
 
 @dataclass(frozen=True)
@@ -556,9 +556,10 @@ class Worker:
         self.alive = self.alive and bool(data)
         self._received += len(data)
         self._buffer += data
-        for held, most in ((self._received, _MOST_IN_ALL), (len(self._buffer), _MOST_IN_LINE)):
-            if held > most:
-                raise MessageError(f"its message exceeds {most // 2**20} MiB")
+        sizes = ((self._received, _MAX_TOTAL_BYTES), (len(self._buffer), _MAX_LINE_BYTES))
+        for size, limit in sizes:
+            if size > limit:
+                raise MessageError(f"its message exceeds {limit // 2**20} MiB")
         if b"\n" not in data:
             return []
         *lines, rest = self._buffer.split(b"\n")

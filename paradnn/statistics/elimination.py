@@ -28,7 +28,7 @@ from paradnn.statistics.shrinkage import GROUP_ERRORS, shrinkage
 #: Degrees of freedom with which the variance of one candidate is drawn to that of all.
 _CANDIDATE_DEGREES = 4.0
 #: Processes that the winner and its closest rival need.
-LEAST_PROCESSES = 2
+MIN_PROCESSES = 2
 #: Share of the permitted risk that candidates which a round omits may hold together.
 _OMITTED_SHARE = 0.5
 #: Numbers of further rounds that a forecast tries.
@@ -177,7 +177,7 @@ class RaceState:
     def is_decided(self) -> bool:
         """Return whether the leader has won."""
         finalists = [self.leader, *self.rivals[:1]]
-        if any(self.processes(each) < LEAST_PROCESSES for each in finalists):
+        if any(self.processes(each) < MIN_PROCESSES for each in finalists):
             return False
         return self.risk <= self._rule.risk
 

@@ -17,10 +17,10 @@ from typing import Self
 from paradnn.statistics.verdict import Verdict
 
 #: Rounds that an interval needs.
-FEWEST = 5
+MIN_ROUNDS = 5
 #: Rounds after which an interval is computed: 5, 7, 10, 14, 20, 28, 40, ..., each sqrt(2) times the
 #: last.
-LOOKS = tuple(round(FEWEST * 2 ** (step / 2)) for step in range(100))
+LOOKS = tuple(round(MIN_ROUNDS * 2 ** (step / 2)) for step in range(100))
 #: Default maximum of rounds for two commands, which may be short.
 COMMAND_ROUNDS = 640
 
@@ -106,7 +106,7 @@ class Rule:
 
     within: float = 0.02
     margin: float = 0.02
-    least: int = FEWEST
+    least: int = MIN_ROUNDS
     most: int = 40
     misses: float = 0.05
 
@@ -171,7 +171,7 @@ def false_alarms(logs: Sequence[float], rule: Rule, draws: int) -> float:
 
 def _replay(logs: Sequence[float], rule: Rule) -> SpeedEstimate:
     """Return the estimate at which a comparison with these rounds would have stopped."""
-    for rounds in range(FEWEST, len(logs)):
+    for rounds in range(MIN_ROUNDS, len(logs)):
         if rule.looks(rounds):
             result = estimate(logs[:rounds], rule.misses)
             if rule.is_enough(result):
@@ -194,7 +194,7 @@ def trimmed(pairs: Sequence[tuple[float, float]]) -> float:
 #: series. `clipping_limit` raises it for short ones.
 CLIPPING_LIMIT = 3.0
 #: Shorter series are not clipped: their scale is often far too small by chance.
-FEWEST_TO_CLIP = 10
+MIN_ROUNDS_TO_CLIP = 10
 #: The median absolute deviation of normal values times this is their standard deviation.
 _MAD_TO_SIGMA = 1.4826
 _MAX_ITERATIONS = 50
@@ -203,9 +203,9 @@ _MAX_ITERATIONS = 50
 def clipping_limit(rounds: int) -> float:
     """Scaled median absolute deviations beyond which a round is an outlier.
 
-    It is 4.3 for 10 rounds, 3.2 for 40 and infinite for fewer than `FEWEST_TO_CLIP`.
+    It is 4.3 for 10 rounds, 3.2 for 40 and infinite for fewer than `MIN_ROUNDS_TO_CLIP`.
     """
-    if rounds < FEWEST_TO_CLIP:
+    if rounds < MIN_ROUNDS_TO_CLIP:
         return math.inf
     return CLIPPING_LIMIT * rounds / (rounds - 3)
 
@@ -281,7 +281,7 @@ def estimate(logs: Sequence[float], misses: float = 0.05, *, last: bool = False)
     docs/validation/comparisons.md).
 
     Args:
-        logs: logarithm of the ratio of speeds, one per round, in order; at least `FEWEST`.
+        logs: logarithm of the ratio of speeds, one per round, in order; at least `MIN_ROUNDS`.
         misses: how often intervals may miss the true ratio.
         last: whether this is the last look, because time or rounds are over.
     """

@@ -22,7 +22,7 @@ from paradnn.statistics.lazy import pd, stats
 #: p below which data contradict a prior, to either side.
 _CONTRADICTION_P = 0.01
 #: Degrees of freedom that data need to contradict a prior.
-_FEWEST_TO_CONTRADICT = 3
+_MIN_FREEDOM = 3
 #: Largest factor by which other runs of a machine change a prior.
 _LARGEST_CHANGE = 2.0
 
@@ -87,7 +87,7 @@ class VariancePrior:
 
         Few measurements, or equal ones, contradict nothing.
         """
-        if freedom < _FEWEST_TO_CONTRADICT or variance <= 0:
+        if freedom < _MIN_FREEDOM or variance <= 0:
             return False
         ratio = variance / self.scale**2
         if self.is_floor and ratio < 1:

@@ -16,7 +16,7 @@ from paradnn.statistics.dependence import MINIMUM_POINTS, Component
 from paradnn.statistics.lazy import np, pd, stats
 
 #: Minimum number of sessions for a mean over session means.
-FEWEST_SESSIONS = 3
+MIN_SESSIONS = 3
 #: p below which an order, or the loss of replicates of one side, is not taken for chance.
 BY_CHANCE = 0.01
 
@@ -29,7 +29,7 @@ _TIME_OF_DAY_GAP = 1 / 8
 #: p of chance, over all places, below which a step of the machine's speed is accepted.
 _STEP_P = 0.01
 #: Steps that are looked for in a session, and places at which one may be.
-_MOST_STEPS = 8
+_MAX_STEPS = 8
 _STEP_PLACES = 200
 #: Degrees of freedom of a step whose place is estimated (Ninomiya, Statistics and Probability
 #: Letters 72, 2005).
@@ -38,8 +38,8 @@ _STEP_FREEDOM = 3
 #: mixed. The limit is what chance does to one of a hundred random orders, in standard errors, and
 #: lies within the two bounds.
 _IMBALANCE_ERRORS = 2.6
-_LEAST_IMBALANCE = 0.1
-_MOST_IMBALANCE = 0.25
+_MIN_IMBALANCE = 0.1
+_MAX_IMBALANCE = 0.25
 _TINY = 1e-300
 
 
@@ -194,7 +194,7 @@ def _choose_shapes(design: np.ndarray, response: np.ndarray, freedom: int) -> li
         return int(gains.argmax()), gain, max(rest @ rest - gain, _TINY)
 
     chosen = list[int]()
-    most = min(_MOST_STEPS, (freedom - MINIMUM_POINTS) // _STEP_FREEDOM)
+    most = min(_MAX_STEPS, (freedom - MINIMUM_POINTS) // _STEP_FREEDOM)
     while len(chosen) < most:
         position, gain, rest = best_besides(chosen)
         rest_freedom = freedom - len(chosen) - 1
@@ -318,7 +318,7 @@ def differ_by_time_of_day(session: np.ndarray, side: np.ndarray, hours: np.ndarr
     nanoseconds = table["hours"].to_numpy() * 3600e9
     of_a = (table["side"] == 0).to_numpy()
     # Two sessions per side often lie apart on the clock by chance.
-    if min(of_a.sum(), (~of_a).sum()) < FEWEST_SESSIONS:
+    if min(of_a.sum(), (~of_a).sum()) < MIN_SESSIONS:
         return False
     return _sides_differ_by_time_of_day(
         nanoseconds[of_a], nanoseconds[~of_a], float(np.ptp(hours)) * 3600e9
@@ -408,5 +408,5 @@ def _is_even(a: np.ndarray, b: np.ndarray) -> bool:
     ranks = stats.rankdata(np.concatenate([a, b]))[: len(a)]
     above = ranks.sum() - len(a) * (len(a) + 1) / 2
     error = np.sqrt((len(a) + len(b) + 1) / (12 * len(a) * len(b)))
-    limit = np.clip(_IMBALANCE_ERRORS * error, _LEAST_IMBALANCE, _MOST_IMBALANCE)
+    limit = np.clip(_IMBALANCE_ERRORS * error, _MIN_IMBALANCE, _MAX_IMBALANCE)
     return bool(abs(above / (len(a) * len(b)) - 0.5) <= limit + 1e-12)

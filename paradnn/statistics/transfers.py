@@ -25,11 +25,11 @@ from paradnn.statistics.estimate import Estimate
 from paradnn.statistics.lazy import np, pd, stats
 
 #: Minimum number of distinct sizes of a piece, for a line and its residual variance.
-FEWEST = 4
+MIN_SIZES = 4
 #: Maximum number of pieces (NCCL has three protocols and two algorithms), and of sizes that are
 #: tried as a break.
-_MOST_PIECES = 6
-_MOST_BREAKS = 48
+_MAX_PIECES = 6
+_MAX_BREAKS = 48
 #: Significance level of a break, over all places and numbers of pieces that are tried.
 _BREAK_LEVEL = 0.01
 #: Number of rounds of reweighting by the fit.
@@ -149,8 +149,8 @@ def fit_transfers(
     means = runs.groupby("size")["log"].mean()
     x = means.index.to_numpy(dtype=float)
     y = np.exp(means.to_numpy())
-    if len(x) < FEWEST:
-        raise InsufficientData(f"{len(x)} sizes of messages; a fit takes {FEWEST}")
+    if len(x) < MIN_SIZES:
+        raise InsufficientData(f"{len(x)} sizes of messages; a fit takes {MIN_SIZES}")
     shared = _shared(runs)
     edges = _edges(x)
 
@@ -202,8 +202,8 @@ def _edges(x: np.ndarray) -> list[int]:
     If there are many sizes, the indices are spread evenly over the logarithm of the size.
     """
     chosen = np.arange(len(x))
-    if len(x) > _MOST_BREAKS:
-        wanted = np.geomspace(x[0] or 1.0, x[-1], _MOST_BREAKS)
+    if len(x) > _MAX_BREAKS:
+        wanted = np.geomspace(x[0] or 1.0, x[-1], _MAX_BREAKS)
         chosen = np.unique(np.minimum(np.searchsorted(x, wanted), len(x) - 1))
     return [*chosen.tolist(), len(x)]
 
@@ -217,7 +217,7 @@ def _costs(x: np.ndarray, y: np.ndarray, edges: list[int]) -> np.ndarray:
     for low, begin in enumerate(edges):
         for high in range(low + 1, len(edges)):
             part = slice(begin, edges[high])
-            if len(x[part]) >= FEWEST:
+            if len(x[part]) >= MIN_SIZES:
                 alpha, beta = _line(x[part], y[part], y[part], is_first=begin == 0)
                 costs[low, high] = np.sum(((alpha + beta * x[part]) / y[part] - 1) ** 2)
     return costs
@@ -239,11 +239,11 @@ def _choose(costs: np.ndarray, count: int) -> list[tuple[int, int]]:
     # is reached.
     best = [costs[0]]
     before = []
-    for _ in range(_MOST_PIECES - 1):
+    for _ in range(_MAX_PIECES - 1):
         ways = best[-1][:, None] + costs
         best.append(ways.min(axis=0))
         before.append(ways.argmin(axis=0))
-    for number in range(1, _MOST_PIECES):
+    for number in range(1, _MAX_PIECES):
         freedom = count - 3 * number - 2
         more_numbers = 3 * (number - chosen)
         fewer = best[chosen][last]
@@ -253,7 +253,7 @@ def _choose(costs: np.ndarray, count: int) -> list[tuple[int, int]]:
         ratio = (fewer - more) / more_numbers / max(more / freedom, _EXACT)
         # A break may be at any edge, so the number of tests is the number of choices of edges.
         tried = math.comb(last, number) / math.comb(last, chosen)
-        if stats.f.sf(ratio, more_numbers, freedom) * tried < _BREAK_LEVEL / (_MOST_PIECES - 1):
+        if stats.f.sf(ratio, more_numbers, freedom) * tried < _BREAK_LEVEL / (_MAX_PIECES - 1):
             chosen = number
     edges = [last]
     for back in reversed(before[:chosen]):

@@ -25,9 +25,9 @@ from paradnn.statistics.dependence import Component, Levels
 from paradnn.statistics.lazy import np
 
 #: Maximum number of hyperparameters: there are 2^n regressions.
-MOST_FACTORS = 10
+MAX_FACTORS = 10
 #: Maximum number of groups that a jackknife omits in turn.
-_MOST_GROUPS = 200
+_MAX_GROUPS = 200
 #: Ridge relative to the variances, which decides among collinear terms.
 _RIDGE = 1e-10
 
@@ -60,14 +60,14 @@ def variance_shares(
         levels: Levels that the points share; None for independent points.
 
     Raises:
-        InsufficientData: If there are more than MOST_FACTORS hyperparameters, or too few points.
+        InsufficientData: If there are more than MAX_FACTORS hyperparameters, or too few points.
     """
     names = list(dict.fromkeys(name for owner in owners for name in sorted(owner)))
     count, terms = columns.shape
-    if len(names) > MOST_FACTORS:
+    if len(names) > MAX_FACTORS:
         raise InsufficientData(
             f"shares of {len(names)} hyperparameters need 2^{len(names)} regressions, at most "
-            f"{MOST_FACTORS} are possible; choose some with --on"
+            f"{MAX_FACTORS} are possible; choose some with --on"
         )
     if count < 3 * (terms + 1):
         raise InsufficientData(
@@ -180,10 +180,10 @@ def _jackknife_variance(
 ) -> Component:
     """Return the delete-one-level jackknife of `_statistics`; many levels are deleted in groups."""
     groups = int(code.max()) + 1
-    if groups > _MOST_GROUPS:
-        group_of_level = np.random.default_rng(0).permutation(groups) % _MOST_GROUPS
+    if groups > _MAX_GROUPS:
+        group_of_level = np.random.default_rng(0).permutation(groups) % _MAX_GROUPS
         code = group_of_level[code]
-        groups = _MOST_GROUPS
+        groups = _MAX_GROUPS
     kept = (code[None, :] != np.arange(groups)[:, None]).astype("float64")
     found = _statistics(data, kept, owners, names)
     variance = (groups - 1) / groups * ((found - found.mean(axis=0)) ** 2).sum(axis=0)

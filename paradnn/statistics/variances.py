@@ -12,7 +12,7 @@ from paradnn.statistics.lazy import np, optimize, special, stats
 #: hyperparameter.
 _UNEQUAL_P = 0.01
 #: Cells whose runs are examined for two levels.
-_MOST_CELLS = 500
+_MAX_CELLS = 500
 
 
 def rarer_level(cells: Sequence[np.ndarray]) -> tuple[float, float]:
@@ -34,7 +34,7 @@ def rarer_level(cells: Sequence[np.ndarray]) -> tuple[float, float]:
         The chance that a run takes the rarer level, and the largest distance of two runs of a
         point. Both are 0 if the scatter is normal or there are too few points.
     """
-    step = max(len(cells) // _MOST_CELLS, 1)
+    step = max(len(cells) // _MAX_CELLS, 1)
     cells = [cell for cell in cells[::step] if len(cell) > 2]
     if len(cells) < MINIMUM_POINTS:
         return 0.0, 0.0

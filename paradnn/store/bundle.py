@@ -34,9 +34,9 @@ _RUNS = "runs.jsonl"
 #: Limits that protect against malicious files: number of files, unpacked bytes, ratio of unpacked
 #: to packed bytes, and lengths of lines and values. Bundles of this suite have a ratio of 5 to 30.
 #: The first `_FREE_BYTES` unpacked bytes do not count toward the ratio.
-_MOST_FILES = 2_000_000
-_MOST_BYTES = 64 * 2**30
-_MOST_RATIO = 200
+_MAX_FILES = 2_000_000
+_MAX_BYTES = 64 * 2**30
+_MAX_RATIO = 200
 _FREE_BYTES = 64 * 2**20
 _LONGEST_LINE = 16 * 2**20  # bytes of a line of runs.jsonl
 _LONGEST_TEXT = 8_000  # characters of a param or tag, as in MLflow
@@ -241,10 +241,10 @@ def _opened(path: Path, changed: int, size: int) -> _Bundle:
         # Check the unpacked size in the directory first: it could fill memory or disk.
         files = len(file.infolist())
         unpacked = sum(member.file_size for member in file.infolist())
-        most = min(_MOST_BYTES, _MOST_RATIO * size + _FREE_BYTES)
-        if files > _MOST_FILES or unpacked > most:
+        most = min(_MAX_BYTES, _MAX_RATIO * size + _FREE_BYTES)
+        if files > _MAX_FILES or unpacked > most:
             contents = f"{files:,} files of {unpacked:,} bytes in one of {size:,} bytes"
-            limit = f"at most {_MOST_FILES:,} files of {most:,} bytes are read"
+            limit = f"at most {_MAX_FILES:,} files of {most:,} bytes are read"
             raise DataError(f"{path}: {contents}; {limit}: do not trust this file")
         manifest: dict[str, Any] = read_json(file.read(_MANIFEST))
         form = manifest.get("format")

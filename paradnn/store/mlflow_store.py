@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 
 # Most values that a tracking server accepts in one request: metrics, or metrics, params and tags
 # together.
-_MOST_VALUES = 1000
+_MAX_VALUES = 1000
 _PARENT = "mlflow.parentRunId"
 #: Seconds in which a driver that created a sweep's run must register with it or withdraw it.
 _JOIN_SECONDS = 30.0
@@ -579,7 +579,7 @@ class MlflowStore(RunIndex):
         numbers = sorted(_numbers([last]), key=lambda entry: listing_position(entry.key))
         numbers += _numbers(record.history)
         # The last batch contains the outcome.
-        first = max(0, len(numbers) + len(params) + len(tags) - _MOST_VALUES)
+        first = max(0, len(numbers) + len(params) + len(tags) - _MAX_VALUES)
         self._log_numbers(run_id, numbers[:first])
         self._log_data_set(run_id, record)
         self._client.log_batch(run_id, metrics=numbers[first:], params=params, tags=tags)
@@ -609,8 +609,8 @@ class MlflowStore(RunIndex):
 
         Logging is idempotent: a metric that the store already has at the same time is kept once.
         """
-        for start in range(0, len(numbers), _MOST_VALUES):
-            self._client.log_batch(run_id, metrics=numbers[start : start + _MOST_VALUES])
+        for start in range(0, len(numbers), _MAX_VALUES):
+            self._client.log_batch(run_id, metrics=numbers[start : start + _MAX_VALUES])
 
     def _put_artifacts(
         self, run_id: str, artifacts: Mapping[str, Any], address: str | None = None

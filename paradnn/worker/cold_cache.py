@@ -9,7 +9,7 @@ from pathlib import Path
 _TIMES = 2
 #: Bytes of the array on a device whose caches are unknown, and the fewest on any.
 _UNKNOWN_BYTES = 2**28
-_LEAST_BYTES = 2**24
+_MIN_BYTES = 2**24
 _UNITS = {"K": 2**10, "M": 2**20, "": 1}
 
 
@@ -25,7 +25,7 @@ class ColdCache:
 
     def __init__(self, platform: str) -> None:
         known = _TIMES * cache_bytes() if platform == "cpu" else 0
-        self.nbytes = max(known or _UNKNOWN_BYTES, _LEAST_BYTES)
+        self.nbytes = max(known or _UNKNOWN_BYTES, _MIN_BYTES)
         import numpy as np
         from keras import ops
 

@@ -84,8 +84,8 @@ def main() -> int:
     remove_leftovers()
     try:
         with Scratch() as folder:
-            # AutoGraph leaves a file per function if a process does not exit normally, and none of
-            # these does.
+            # AutoGraph leaves a file per function if a process does not exit normally. These
+            # processes never do.
             tempfile.tempdir = str(folder)
             _serve(listening, key.encode(), with_stdin=arguments.with_stdin)
     except KeyboardInterrupt:

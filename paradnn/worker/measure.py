@@ -23,7 +23,7 @@ from paradnn.core.words import counted
 from paradnn.worker.contention import ContentionMonitor, TurnsMonitor
 from paradnn.worker.energy import STOPPED_COUNTER, EnergyMeter
 from paradnn.worker.frameworks import Step
-from paradnn.worker.series import FEWEST, adjusted_times, block_interval, find_change
+from paradnn.worker.series import MIN_VALUES, adjusted_times, block_interval, find_change
 from paradnn.worker.turns import Turn
 
 #: Blocks of a window. The warm-up ends once its last two or three windows show no change.
@@ -35,7 +35,7 @@ DISTURBED_REPEATS = 1
 #: `measure.relative_interval` does not stop before this many blocks. The interval of fewer blocks
 #: is too narrow if neighbors are correlated, and a stopping rule finds the moments at which it is
 #: (`python -m benchmarks.steadiness --stop 0.02`).
-FEWEST_TO_STOP = 40
+MIN_BLOCKS_TO_STOP = 40
 #: The interval is checked again after this growth of the number of blocks, as a check takes longer
 #: the more blocks there are.
 _CHECK_GROWTH = 1.05
@@ -53,7 +53,7 @@ REFERENCE_SHARE = 0.2
 #: and clocks do not recover at once.
 SETTLE_SECONDS = 0.01
 #: `compile_steps` ends after this many steps, even if each of them compiles again.
-MOST_STEPS = 8
+MAX_COMPILE_STEPS = 8
 #: Synchronized steps for the latency quantiles (p99 needs at least a hundred), and the limit of
 #: their total seconds.
 LATENCY_STEPS = 200
@@ -373,7 +373,7 @@ class _BlockTimer:
             growth = 1 if taken else 2
             now = self._clock()
             expected_end = now - begin + growth * (now - start)
-            if len(known_blocks) < FEWEST or expected_end > self._protocol.max_seconds:
+            if len(known_blocks) < MIN_VALUES or expected_end > self._protocol.max_seconds:
                 return attempts
             scale *= growth
 
@@ -425,7 +425,7 @@ class _BlockTimer:
         protocol = self._protocol
         blocks: list[float] = []
         start = self._clock()
-        next_check = float(FEWEST_TO_STOP)
+        next_check = float(MIN_BLOCKS_TO_STOP)
         while True:
             self.run_reference_if_due(len(blocks), start)
             blocks.append(self.time_block())
@@ -440,7 +440,7 @@ class _BlockTimer:
             if len(blocks) >= next_check:
                 if self._is_narrow(blocks, protocol.relative_interval):
                     return blocks
-                next_check = max(FEWEST_TO_STOP, _CHECK_GROWTH * len(blocks))
+                next_check = max(MIN_BLOCKS_TO_STOP, _CHECK_GROWTH * len(blocks))
 
     def _is_narrow(self, blocks: list[float], goal: float) -> bool:
         """Return whether half the 95% interval is at most the share `goal` of the median."""
@@ -459,9 +459,9 @@ class _BlockTimer:
         a change of the step.
         """
         [series] = adjusted_times([self._timing(before[-2 * WINDOW :], blocks)])
-        if len(series) < FEWEST:
+        if len(series) < MIN_VALUES:
             steady = False
-            reason = f"too few blocks for a verdict: {len(series)} of {FEWEST}"
+            reason = f"too few blocks for a verdict: {len(series)} of {MIN_VALUES}"
         else:
             change = find_change(series)
             steady = not change.matters
@@ -520,7 +520,7 @@ def _has_settled(warmup: Sequence[float]) -> bool:
 def compile_steps(
     step: Step, clock: Callable[[], float] = time.perf_counter
 ) -> tuple[Compilation, float | None]:
-    """Run a step until it compiles nothing, at most `MOST_STEPS` times.
+    """Run a step until it compiles nothing, at most `MAX_COMPILE_STEPS` times.
 
     The first step is not enough: PyTorch compiles again if a value that it took for a constant
     changes, and JAX if the state that a step returns is placed differently from the state that it
@@ -534,7 +534,7 @@ def compile_steps(
     losses: list[float | None] = []
     monitor = ContentionMonitor()
     monitor.start()
-    while len(programs) < MOST_STEPS and (not programs or programs[-1]):
+    while len(programs) < MAX_COMPILE_STEPS and (not programs or programs[-1]):
         compiled_before = step.compilations()
         start = clock()
         losses.append(step.run(1))

@@ -40,7 +40,7 @@ _LONGEST = 30.0
 _GRACE = 10.0
 _REPORT_SECONDS = 2.0
 #: Largest message in bytes. The longest messages are points with their environment variables.
-_MOST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 
 LOOPBACK = "127.0.0.1"
 #: The request for the IPv4 address of an interface (netdevice(7)).
@@ -155,7 +155,7 @@ def receive_message(channel: Connection, kind: Any) -> Any:
         EOFError: If the channel is closed.
         OSError: If the channel is broken.
     """
-    content = read_json(channel.recv_bytes(_MOST_BYTES))
+    content = read_json(channel.recv_bytes(_MAX_BYTES))
     if isinstance(content, dict) and set(content) == {"outcome", "reason"}:
         raise RankFailed(str(content["outcome"]), str(content["reason"]))
     return read_message(kind, content, "message")

@@ -20,9 +20,9 @@ import numpy as np
 from paradnn.core.messages import Timing
 from paradnn.worker.chance import quantile_ranks
 
-#: A series with fewer values than FEWEST has neither a verdict nor an interval. A series of up to
+#: A series with fewer values than MIN_VALUES has neither a verdict nor an interval. A series of up to
 #: _FEW_VALUES values has the interval of its extremes if widening would lead beyond them.
-FEWEST = 6
+MIN_VALUES = 6
 _FEW_VALUES = 16
 #: Numbers of values for which the estimate sometimes mistakes a coefficient of 0.9 for 0.6, which
 #: widens the interval too little.
@@ -92,7 +92,7 @@ def find_change(values: Sequence[float]) -> Change:
     noise, and thus the share of the variance that chance would have explained.
 
     Args:
-        values: A series of at least `FEWEST` values.
+        values: A series of at least `MIN_VALUES` values.
     """
     n = len(values)
     centered = np.asarray(values) - np.mean(values)
@@ -185,10 +185,10 @@ def block_interval(values: Sequence[float]) -> tuple[float, float] | None:
 
 def missing_interval_reason(values: Sequence[float]) -> str:
     """Return why `block_interval` is None and what to do, as one line."""
-    if len(values) < FEWEST:
-        return f"{len(values)} blocks, but an interval takes {FEWEST}; raise measure.max_seconds or measure.min_blocks"
+    if len(values) < MIN_VALUES:
+        return f"{len(values)} blocks, but an interval takes {MIN_VALUES}; raise measure.max_seconds or measure.min_blocks"
     remedy = "raise measure.min_seconds, or measure in several processes (measure.processes=5)"
-    return f"{len(values)} blocks resemble their neighbors too much: they count as fewer than {FEWEST}; {remedy}"
+    return f"{len(values)} blocks resemble their neighbors too much: they count as fewer than {MIN_VALUES}; {remedy}"
 
 
 def widened_interval(values: Sequence[float]) -> tuple[float, float] | None:
@@ -324,7 +324,7 @@ def learn_slope(steps: np.ndarray, kernels: np.ndarray) -> Slope:
     covariance = _mean_product(x, y)
     step_power = _mean_product(y, y)
     count = int(np.isfinite(y).sum())
-    if count < FEWEST or kernel_power <= 0 or step_power <= 0:
+    if count < MIN_VALUES or kernel_power <= 0 or step_power <= 0:
         return Slope(0.0, 0.0, 0.0, math.nan)
     slope = covariance / kernel_power
     residuals = y - slope * x

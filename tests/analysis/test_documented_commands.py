@@ -14,7 +14,7 @@ from tests.analysis.published import select_runs
 from tests.conftest import ROOT
 
 #: Published runs of a kind that the commands see.
-_MOST_RUNS = 8
+_MAX_RUNS = 8
 
 
 def commands(page: str) -> list[list[str]]:
@@ -42,7 +42,7 @@ def published(tmp_path_factory: pytest.TempPathFactory, blank_store: Callable[[P
         if not ((is_v100 and is_kernel) or (is_traced and is_large)):
             return False
         counts[kind] = counts.get(kind, 0) + 1
-        return counts[kind] <= _MOST_RUNS
+        return counts[kind] <= _MAX_RUNS
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PARADNN_ARTIFACTS", str(folder / "artifacts"))

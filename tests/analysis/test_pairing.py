@@ -255,17 +255,17 @@ JOINED: dict[str, tuple[pd.DataFrame, pd.DataFrame, list[float], dict[str, Any]]
 }
 
 
-@pytest.mark.parametrize(("a", "b", "ratios", "told"), JOINED.values(), ids=JOINED)
+@pytest.mark.parametrize(("a", "b", "ratios", "reported"), JOINED.values(), ids=JOINED)
 def test_points_are_paired_by_common_columns(
-    a: pd.DataFrame, b: pd.DataFrame, ratios: list[float], told: dict[str, Any]
+    a: pd.DataFrame, b: pd.DataFrame, ratios: list[float], reported: dict[str, Any]
 ) -> None:
     for pairs, names, power in ((pair(a, b), "ab", 1), (pair(b, a), "ba", -1)):
         assert pairs["speedup"].tolist() == pytest.approx([ratio**power for ratio in ratios])
         found = {**pairs.attrs, **{f"alone_{name}": pairs.attrs["alone"][name] for name in "ab"}}
         swapped = dict(zip("ab", names, strict=True))
-        assert told == {
+        assert reported == {
             name: found[name[:-1] + swapped[name[-1]] if name[-2:] in ("_a", "_b") else name]
-            for name in told
+            for name in reported
         }
         assert not {"model.embedding_size"} & {*pairs.attrs["differ"]}
     assert len(pair(a, b.assign(outcome="crash"))) == 0

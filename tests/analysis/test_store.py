@@ -229,10 +229,10 @@ def test_a_writer_does_not_wait_for_readers(
             connection,
         ):
             names = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
-            held = ", ".join(name for name in names if name != "run_uuid")
+            others = ", ".join(name for name in names if name != "run_uuid")
             some = "SELECT max(run_uuid) FROM tags WHERE key = 'outcome'"
-            chosen = f"SELECT 'new', {held} FROM {table} WHERE run_uuid = ({some})"
-            connection.execute(f"INSERT INTO {table} (run_uuid, {held}) {chosen}")
+            chosen = f"SELECT 'new', {others} FROM {table} WHERE run_uuid = ({some})"
+            connection.execute(f"INSERT INTO {table} (run_uuid, {others}) {chosen}")
 
     def taken(batch: pa.RecordBatch) -> columns.Part:
         for table in later:

@@ -156,7 +156,7 @@ def false_winners(outcomes: list[Outcome]) -> float:
 
 
 #: Largest permitted share of false winners per world; the scatter of the last is twice the prior's.
-MOST_FALSE = dict.fromkeys(WORLDS, 0.05) | {"scatter 10%, each 6% behind": 0.1}
+MAX_FALSE = dict.fromkeys(WORLDS, 0.05) | {"scatter 10%, each 6% behind": 0.1}
 
 
 @pytest.mark.slow
@@ -165,8 +165,8 @@ MOST_FALSE = dict.fromkeys(WORLDS, 0.05) | {"scatter 10%, each 6% behind": 0.1}
 def test_planted_races_rarely_have_a_false_winner(name: str, draws: int) -> None:
     outcomes = tally(WORLDS[name], draws)
 
-    chance = stats.binom(draws, MOST_FALSE[name]).ppf(0.999) / draws
-    assert false_winners(outcomes) <= max(chance, MOST_FALSE[name])
+    chance = stats.binom(draws, MAX_FALSE[name]).ppf(0.999) / draws
+    assert false_winners(outcomes) <= max(chance, MAX_FALSE[name])
     assert np.mean([each.time_share for each in outcomes]) <= 0.51
     held = np.mean([each.covers_lead for each in outcomes])
     assert held >= 0.85 - 3 * math.sqrt(0.85 * 0.15 / draws)

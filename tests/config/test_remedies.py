@@ -36,7 +36,7 @@ OPEN_REMEDIES = (
     "write model.build=my_models.py:make_net, or package.module:make_net",
 )
 _VALUE = r"(\[[^\]]*\]|[\w.,+-]*\w)"
-_MOST_STEPS = 6
+_MAX_STEPS = 6
 
 
 def error_of(words: str) -> str:
@@ -87,7 +87,7 @@ def trail(words: str) -> list[str]:
         AssertionError: If the remedies lead to neither.
     """
     errors = []
-    for _ in range(_MOST_STEPS):
+    for _ in range(_MAX_STEPS):
         error = error_of(words)
         if not error:
             return errors

@@ -67,7 +67,7 @@ def test_of_many_points_some_are_predicted_for_all(
     ]
     history = open_history(settings.tracking)
     whole = forecast(status_of(points, settings), settings, history)
-    monkeypatch.setattr("paradnn.forecast.forecast._MOST_POINTS", 100)
+    monkeypatch.setattr("paradnn.forecast.forecast._MAX_POINTS", 100)
     some = forecast(status_of(points, settings), settings, history)
     assert (len(some.where), some.weight) == (100, 4.0)
     for hosts in (1, 3):

@@ -202,7 +202,7 @@ def world_of_devices(seed: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Return ratios and gains (3,) of 30 devices to a common one.
 
     The ratios are a random walk. So are the deviations of the gains from the ratios: devices that
-    are close to each other deviate alike.
+    are close to each other have similar deviations.
     """
     random = np.random.default_rng(seed)
     ratios = [np.zeros(3)]

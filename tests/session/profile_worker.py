@@ -42,10 +42,12 @@ def answer(point: Mapping[str, Any], report: Report) -> Answer:
     print("the profiler's last words", file=sys.stderr, flush=True)
     if point["profile"] == "crashes":
         os.kill(os.getpid(), signal.SIGSEGV)
-    held = b"x" * (600 * 2**20) if point["profile"] == "grows" else b""
+    ballast = b""
+    if point["profile"] == "grows":
+        ballast = b"x" * (600 * 2**20)
     while point["profile"] != "ends":
         time.sleep(0.2)
-    return replace(measured, profile=NoProfile(f"none: {len(held)}"))
+    return replace(measured, profile=NoProfile(f"none: {len(ballast)}"))
 
 
 if __name__ == "__main__":

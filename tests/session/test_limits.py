@@ -83,7 +83,7 @@ def test_profile_and_ceilings_of_a_sweep(
     Later commands find the ceilings in files and in the store.
     """
     others_take(monkeypatch, 0.9)  # ceilings are kept in spite of a disturbance
-    monkeypatch.setattr(peaks, "MOST_PROCESSES", 3)
+    monkeypatch.setattr(peaks, "MAX_PROCESSES", 3)
     # Products of sufficient size: TensorFlow does not trace kernels that it considers cheap.
     size = ["model.nodes=256", "model.input_size=512", "batch_size=64"]
     request = peaks._request

@@ -285,8 +285,8 @@ def test_a_worker_that_prints_without_end_is_stopped(
     answered: Any, monkeypatch: pytest.MonkeyPatch, chunk: str
 ) -> None:
     """The limit is lowered to 30 MiB."""
-    monkeypatch.setattr("paradnn.session.workers._MOST_IN_LINE", 30 * 2**20)
-    monkeypatch.setattr("paradnn.session.workers._MOST_IN_ALL", 30 * 2**20)
+    monkeypatch.setattr("paradnn.session.workers._MAX_LINE_BYTES", 30 * 2**20)
+    monkeypatch.setattr("paradnn.session.workers._MAX_TOTAL_BYTES", 30 * 2**20)
     result = answered([READY], [], then=f"while True: print({chunk}, end='')")
     assert (result.outcome, result.answer) == ("crash", None)
     assert result.reason.endswith("its message exceeds 30 MiB")

@@ -44,14 +44,14 @@ QUIET = Contention(2, 0.75, 0.01, 0.0, 40.0, None, None)
 
 def record(
     *contention: Contention,
-    beside: dict[str, Contention] | None = None,
+    other_phases: dict[str, Contention] | None = None,
     latencies: Sequence[float] = (),
 ) -> Record:
     """Return the record of a point with one process per argument, with 500 ms per step.
 
     Args:
         contention: The contention of each process while it measures.
-        beside: The contention of the other phases of the processes.
+        other_phases: The contention of the other phases of the processes.
         latencies: Seconds of every single step, per process.
     """
     point = read_point({"model": {"name": "fc"}, "mode": "inference" if latencies else "train"})
@@ -60,7 +60,10 @@ def record(
         singles = [one] * 200 if one else None
         results.append(
             answered(
-                timing([0.5] * 6), {"contention": entry}, contention=beside or {}, latencies=singles
+                timing([0.5] * 6),
+                {"contention": entry},
+                contention=other_phases or {},
+                latencies=singles,
             )
         )
     return recorded(point, *results)
@@ -129,7 +132,7 @@ def test_a_median_of_single_steps_far_from_the_step_time_fails_a_check() -> None
     assert problem in record(QUIET, latencies=[1.1]).tags["checks"]
     assert "single steps" not in record(QUIET, latencies=[0.6]).tags["checks"]
     busy = {"latency": replace(QUIET, reason="it was busy")}
-    assert "single steps" not in record(QUIET, latencies=[1.1], beside=busy).tags["checks"]
+    assert "single steps" not in record(QUIET, latencies=[1.1], other_phases=busy).tags["checks"]
 
 
 # XLA omits products of one example and products with padding, its CPU compiler computes depthwise

@@ -171,14 +171,18 @@ def test_devices_are_never_adjusted_to_each_other() -> None:
     )  # step and kernel do not move together
 
 
-# In the second case, the model itself slows the kernels.
 @pytest.mark.parametrize(
-    ("before", "beside", "slow"), [(2, 2, True), (1, 2, False), (1.2, 1.2, False)]
+    ("before", "during", "slow"),
+    [
+        pytest.param(2, 2, True, id="slow machine"),
+        pytest.param(1, 2, False, id="model slows kernels"),
+        pytest.param(1.2, 1.2, False, id="slightly slow"),
+    ],
 )
-def test_a_slow_machine_is_reported(before: float, beside: float, slow: bool) -> None:
+def test_a_slow_machine_is_reported(before: float, during: float, slow: bool) -> None:
     seen = [
         References(at, dict.fromkeys(KERNELS, 1e-3 * taken))
-        for at, taken in ((-1, before), (0, beside), (6, beside))
+        for at, taken in ((-1, before), (0, during), (6, during))
     ]
     result = answered(replace(timing(6, {}), references=seen), {"contention": QUIET})
     tags = recorded(

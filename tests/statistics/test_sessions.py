@@ -108,7 +108,7 @@ def test_sides_differ_by_the_time_of_day(a: list[float], b: list[float], differ:
         pytest.param("ABAB", [0, 1, 2, 3], id="by turns"),
         pytest.param("AABB", [0, 0, 1, 1], id="one side first"),
         pytest.param("ABBA", [0, 1, 1, 2], id="back to the first side"),
-        pytest.param("AXXB", [0, 1, 2, 3], id="sessions of both sides stand alone"),
+        pytest.param("AXXB", [0, 1, 2, 3], id="sessions with both sides"),
     ],
 )
 def test_successive_sessions_of_a_side_are_one_turn(sessions: str, turns: list[int]) -> None:

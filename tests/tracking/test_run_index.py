@@ -329,8 +329,8 @@ def test_a_driver_that_ended_and_was_not_waited_for_is_gone(tag: str) -> None:
         pytest.param({}, -1, False, id="alive after the claim's end"),
         pytest.param({"started": 0.0}, 60, True, id="process id reused"),
         pytest.param({"boot": "before/{here}"}, 60, True, id="host restarted"),
-        pytest.param({"boot": "before/beside"}, 60, False, id="container on this host"),
-        pytest.param({"boot": "before/beside"}, -1, True, id="container, claim over"),
+        pytest.param({"boot": "before/other"}, 60, False, id="container on this host"),
+        pytest.param({"boot": "before/other"}, -1, True, id="container, claim over"),
         pytest.param({"host": "another", "boot": "its/{here}"}, 60, False, id="another host"),
         pytest.param(
             {"host": "another", "boot": "its/{here}"}, -1, True, id="another host, claim over"

@@ -61,7 +61,7 @@ QUIET = replace(BEFORE, seconds=12.0, own=8.0, idle=101.0, steal=1.0, accounted=
             {"own": 5.0, "idle": 100.0, "accounted": 300.0},
             (0.0, None, None),
             None,
-            id="counters stand still",
+            id="unchanged counters",
         ),
         pytest.param(
             {"idle": None, "steal": None, "accounted": None},

@@ -131,16 +131,16 @@ Sized = tuple[dict[str, Any], int]
 
 
 def check_memory(
-    pool: WorkerPool, framework: str, compile_mode: str, beside: Sequence[Sized] = (TINY, LARGE)
+    pool: WorkerPool, framework: str, compile_mode: str, compared: Sequence[Sized] = (TINY, LARGE)
 ) -> None:
     """Check the memory of a small point and of a large one.
 
-    The points in `beside` differ from a plain process by no more than two plain processes do.
+    Points in `compared` differ from a plain process no more than two plain processes differ.
     """
     for model, batch in (TINY, LARGE):
         point = {"model": model, "batch_size": batch, "compile": compile_mode}
         answer = families.measure(pool, point, framework, 1000).answer
-        if (model, batch) in beside:
+        if (model, batch) in compared:
             assert answer.peak_memory_bytes == pytest.approx(
                 plain_peak(framework, point), rel=TOLERANCE[framework]
             )
@@ -158,11 +158,11 @@ COMPILED = pytest.param("xla", LARGE, marks=pytest.mark.long)
 #: A plain process imports the framework again, so each mode has only one. In a graph it is the
 #: small point, which has little other memory. With XLA it is the large point, which has the
 #: compiler's memory.
-@pytest.mark.parametrize(("compile_mode", "beside"), [("graph", TINY), COMPILED])
+@pytest.mark.parametrize(("compile_mode", "compared"), [("graph", TINY), COMPILED])
 def test_a_point_takes_the_memory_of_a_plain_process(
-    pool: WorkerPool, compile_mode: str, beside: Sized
+    pool: WorkerPool, compile_mode: str, compared: Sized
 ) -> None:
-    check_memory(pool, "tensorflow", compile_mode, [beside])
+    check_memory(pool, "tensorflow", compile_mode, [compared])
 
 
 def test_the_limit_counts_the_framework_as_a_plain_process_holds_it(pool: WorkerPool) -> None:

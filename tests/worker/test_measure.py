@@ -22,7 +22,7 @@ from paradnn.worker.contention import ContentionMonitor, TurnsMonitor
 from paradnn.worker.energy import EnergyMeter, Reading
 from paradnn.worker.frameworks import Step
 from paradnn.worker.measure import (
-    FEWEST_TO_STOP,
+    MIN_BLOCKS_TO_STOP,
     REPEATS,
     AttemptRecorder,
     NotFinite,
@@ -173,7 +173,7 @@ def test_a_point_is_measured_until_its_interval_is_narrow(goal: float) -> None:
         timing = measured(noisy_machine(seed), replace(PROTOCOL, relative_interval=goal))
 
         assert relative_half_width(timing) <= goal
-        assert len(timing.blocks) >= FEWEST_TO_STOP
+        assert len(timing.blocks) >= MIN_BLOCKS_TO_STOP
 
 
 def test_max_seconds_ends_a_measurement_with_a_wide_interval() -> None:

@@ -10,7 +10,7 @@ from scipy import linalg, stats
 from paradnn.core.messages import References, Timing
 from paradnn.worker.series import (
     _CRITICAL_SHARES,
-    FEWEST,
+    MIN_VALUES,
     _odds_of_long_memory,
     adjusted_times,
     block_interval,
@@ -99,7 +99,7 @@ def test_a_slope_is_limited(slope: float, shrunk: float) -> None:
 @pytest.mark.parametrize(
     ("steps", "kernels"),
     [
-        pytest.param(np.arange(FEWEST - 1.0), np.arange(FEWEST - 1.0), id="too few blocks"),
+        pytest.param(np.arange(MIN_VALUES - 1.0), np.arange(MIN_VALUES - 1.0), id="too few blocks"),
         pytest.param(np.arange(20.0), np.ones(20), id="constant kernel"),
         pytest.param(np.ones(20), np.arange(20.0), id="constant step"),
     ],
@@ -112,7 +112,7 @@ def test_without_information_the_slope_is_zero(steps: np.ndarray, kernels: np.nd
 
 
 def test_the_fewest_blocks_have_a_slope() -> None:
-    steps, kernels = planted_series(0.6, 0.001, FEWEST)
+    steps, kernels = planted_series(0.6, 0.001, MIN_VALUES)
 
     assert learn_slope(steps, kernels).shrunk == pytest.approx(0.6, abs=0.05)
 

@@ -16,7 +16,7 @@ import threading
 from types import CodeType, FrameType
 from typing import Any
 
-_MOST_DEPTH = 100
+_MAX_DEPTH = 100
 #: (number of the caller's stack, code) -> number of the stack
 _numbers: dict[tuple[int, CodeType], int] = {}
 #: for each stack: the number of its caller's, its function, and the lines that it executed
@@ -55,7 +55,7 @@ def _trace_call(frame: FrameType, event: str, argument: object) -> Any:
     if stack is None:
         stack = _thread.stack = [0]
     caller = stack[-1]
-    if len(stack) > _MOST_DEPTH:
+    if len(stack) > _MAX_DEPTH:
         number = caller
     else:
         key = (caller, frame.f_code)

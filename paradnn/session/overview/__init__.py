@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 
 _FOLDER = Path(__file__).parent
 #: Most rows of a bar chart.
-_MOST_BARS = 9
+_MAX_BARS = 9
 #: Share of the total wall time below which a phase is not shown.
-_LEAST_PHASE = 0.002
+_MIN_PHASE = 0.002
 #: Factor around the ridge and the point that a roofline shows.
 _ROOFLINE_MARGIN = 6.0
 #: Ratio to the median beyond which warm-up blocks do not widen the axis of the blocks.
@@ -56,7 +56,7 @@ _PERCENTILES = {
     10_000: "99.99%",
     100_000: "99.999%",
 }
-_MOST_QUANTILES = 80
+_MAX_QUANTILES = 80
 
 
 def overview_files(measured: Measured, record: Record) -> dict[str, str]:
@@ -169,7 +169,7 @@ def _operation_chart(types: OperationTable) -> BarChart:
     rows = types.rows()
     categories = list(dict.fromkeys(row["category"] for row in rows[:-1]))
     colors = dict(zip(categories, chain(PALETTE, [GRAY] * len(categories)), strict=False))
-    shown = rows[:-1][: _MOST_BARS - 2]
+    shown = rows[:-1][: _MAX_BARS - 2]
     bars = [
         Bar(row["type"], row["share"], f"{row['share']:.1%}", colors[row["category"]])
         for row in shown
@@ -196,7 +196,7 @@ def _phase_chart(metrics: Mapping[str, float]) -> BarChart:
     bars = [
         Bar(name, value, in_seconds(value), GREEN)
         for name, value in seconds.items()
-        if value > _LEAST_PHASE * total
+        if value > _MIN_PHASE * total
     ]
     return BarChart(f"Wall time of the phases, {in_seconds(total)} in total", bars)
 
@@ -253,8 +253,8 @@ def distribution_chart(
 
 def _slower_counts(count: int) -> Iterator[int]:
     """Yield numbers of slower requests from all to one, evenly spaced on a logarithmic axis."""
-    for step in range(_MOST_QUANTILES):
-        yield max(1, round(count ** (1 - step / (_MOST_QUANTILES - 1))))
+    for step in range(_MAX_QUANTILES):
+        yield max(1, round(count ** (1 - step / (_MAX_QUANTILES - 1))))
 
 
 def _percentile(inverse: float) -> str:

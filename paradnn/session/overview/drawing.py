@@ -32,8 +32,8 @@ _GAP = 20
 _LINE = 19  # height of a line of text below the title of a page
 _CHARACTER = 6.3  # mean width of a character at a font size of 12 pixels, rounded up
 #: Smallest ratio of the ends of a logarithmic axis.
-_LEAST_RATIO = 4.0
-_MOST_TICKS = 6
+_MIN_RATIO = 4.0
+_MAX_TICKS = 6
 
 Point = tuple[float, float]
 Text = Callable[[float], str]
@@ -93,7 +93,7 @@ class ChartAxis:
         known = [value for value in values if 0 < value < math.inf] or [1.0, 10.0]
         low = min(known)
         high = max(known)
-        widening = max(1.2, math.sqrt(_LEAST_RATIO * low / high))
+        widening = max(1.2, math.sqrt(_MIN_RATIO * low / high))
         return cls(label, low / widening, high * widening, is_log=True, text=text)
 
     def share(self, value: float) -> float:
@@ -108,10 +108,10 @@ class ChartAxis:
         return min(1.0, max(0.0, position))
 
     def ticks(self) -> list[float]:
-        """Return round values within the axis, at most about `_MOST_TICKS`."""
+        """Return round values within the axis, at most about `_MAX_TICKS`."""
         if self.is_log:
             return self._log_ticks()
-        step = _round_step((self.high - self.low) / _MOST_TICKS)
+        step = _round_step((self.high - self.low) / _MAX_TICKS)
         first = math.ceil(self.low / step - 1e-9)
         last = math.floor(self.high / step + 1e-9)
         return [number * step for number in range(first, last + 1)]
@@ -121,9 +121,9 @@ class ChartAxis:
         for mantissas in ((1, 2, 5), (1, 3), (1,)):
             ticks = [mantissa * 10.0**decade for decade in decades for mantissa in mantissas]
             ticks = [tick for tick in ticks if self.low <= tick <= self.high]
-            if len(ticks) <= _MOST_TICKS:
+            if len(ticks) <= _MAX_TICKS:
                 break
-        return ticks[:: math.ceil(len(ticks) / _MOST_TICKS) or 1]
+        return ticks[:: math.ceil(len(ticks) / _MAX_TICKS) or 1]
 
 
 def _round_step(least: float) -> float:

@@ -608,12 +608,12 @@ def _time_metrics(processes: Sequence[Sequence[EndpointRequest]]) -> dict[str, f
 
 def _steady_tags(processes: Sequence[Sequence[EndpointRequest]]) -> dict[str, str]:
     """Return whether the latencies changed during the run, and why."""
-    from paradnn.worker.series import FEWEST, find_change
+    from paradnn.worker.series import MIN_VALUES, find_change
 
     changes = [
         find_change([float(request.latency) for request in process])
         for process in processes
-        if len(process) >= FEWEST
+        if len(process) >= MIN_VALUES
     ]
     relevant = [str(change) for change in changes if change.matters]
     if not changes:
