@@ -540,6 +540,48 @@ def _issue_rows() -> dict[str, Row]:
     return rows
 
 
+def _gpu_rows() -> dict[str, Row]:
+    """Return the rows of GPUs, which scatter less."""
+    rows: dict[str, Row] = {}
+    quick = "GPUs, one sweep, one quick run per side, 1 point"
+    for scatter, ratio, goals in (
+        (0.01, 1.15, _right(0.95, _COVERED)),
+        (0.01, 1.0, RARELY_FALSE),
+        (0.02, 1.0, RARELY_FALSE),
+    ):
+        rows |= _sides_rows(
+            f"GPU, quick x{ratio} at {scatter:.0%}",
+            f"{quick}, processes +-{scatter:.0%}: {_true_sides(ratio)}",
+            partial(
+                worlds.on_gpus,
+                partial(worlds.one_run, ratio=ratio, processes=1, scatter=scatter),
+            ),
+            goals=goals,
+        )
+    for effect, ratio, goals in (
+        (0.02, 1.2, _right(0.95)),
+        (0.02, 1.0, RARELY_FALSE),
+        (0.03, 1.0, RARELY_FALSE),
+        (0.05, 1.0, (Goal("false", at_most=0.08), Goal("prior", at_least=0.99))),
+    ):
+        known = "the prior is wrong by a factor of 1.7: " if effect == 0.05 else ""
+        rows |= _sides_rows(
+            f"GPU, one host x{ratio} at {effect:.0%}",
+            f"{known}GPUs, one host per side, +-{effect:.0%}, 27 points: {_true_sides(ratio)}",
+            partial(
+                worlds.on_gpus,
+                partial(worlds.apart, ratio=ratio, effect=effect, own_hosts=True),
+            ),
+            goals=goals,
+        )
+    return rows
+
+
+def _true_sides(ratio: float) -> str:
+    """Return the truth about A and B in words."""
+    return "equal" if ratio == 1.0 else f"A is {ratio}x"
+
+
 def _existing_rows() -> dict[str, Row]:
     """Return the rows of equal sides, and of differences, that earlier versions were tested on."""
     rows: dict[str, Row] = {}
@@ -853,6 +895,7 @@ def _other_rows() -> dict[str, Row]:
 
 ROWS: dict[str, Row] = {
     **_issue_rows(),
+    **_gpu_rows(),
     **_existing_rows(),
     **_own_rows(),
     **_claim_rows(),

@@ -700,6 +700,11 @@ def apart(
     return pd.concat(parts)
 
 
+def on_gpus(world: World, random: Random) -> pd.DataFrame:
+    """Runs of another world, as measured on GPUs."""
+    return world(random).assign(**{"platform.name": "gpu"})
+
+
 def known_machine(random: Random, effect: float, earlier: int) -> pd.DataFrame:
     """Equal sides in one session each, on a machine that measured another point before.
 

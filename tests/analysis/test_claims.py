@@ -828,7 +828,7 @@ def test_a_check_without_a_required_field_is_rejected(check: str, field: str) ->
             id="trend",
         ),
         pytest.param(
-            "{kind: threshold, metric: examples_per_second, at_least: 170, "
+            "{kind: threshold, metric: examples_per_second, at_least: 190, "
             "where: {platform.name: tpu}}",
             "paradnn",
             r"about \d+ sessions? would decide it: python -m paradnn.train -m model=fc .*"
