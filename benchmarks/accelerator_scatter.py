@@ -1,4 +1,4 @@
-"""How much do repeated trainings scatter on GPUs and TPUs? From published logs of MLPerf Training.
+"""How much do repeated trainings scatter on GPUs? From published logs of MLPerf Training.
 
     git clone https://github.com/mlcommons/training_results_v4.0
     python -m benchmarks.accelerator_scatter training_results_v4.0
@@ -7,8 +7,7 @@ Submitters train each model 5 to 40 times on each system and log the throughput 
 evaluation interval. The median of a log is one measurement by one process. The program prints
 
 - the standard deviation between the processes of a system, over all systems and models;
-- the standard deviation between systems of different submitters that have equally many accelerators
-  of one kind, over all models;
+- the standard deviation between systems with equally many accelerators of one kind, over all models;
 - how often the prior of `paradnn.statistics.priors` alone would call two processes of a system, or
   two such systems, different.
 """
@@ -20,7 +19,7 @@ import math
 import re
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,9 +29,9 @@ from scipy import stats
 from paradnn.statistics.priors import DeviceClass, VariancePrior, scatter_priors
 
 #: Logged intervals that a process needs for a median.
-FEWEST_INTERVALS = 3
+MIN_INTERVALS = 3
 #: Processes that a system needs for a standard deviation.
-FEWEST_PROCESSES = 4
+MIN_PROCESSES = 4
 
 
 class System(NamedTuple):
@@ -40,7 +39,7 @@ class System(NamedTuple):
 
     Attributes:
         submitter: Organization that submitted the results.
-        name: Name of the system; of its description, too.
+        name: Name of the system, and of the file that describes it.
         model: The trained model, as MLPerf names it.
     """
 
@@ -78,28 +77,27 @@ def read_results(folder: Path) -> dict[System, list[float]]:
     for path in sorted(folder.glob("*/results/*/*/result_*.txt")):
         submitter, _, name, model, _ = path.relative_to(folder).parts
         logged = throughputs(path.read_text(encoding="utf-8", errors="replace"))
-        if len(logged) >= FEWEST_INTERVALS:
+        if len(logged) >= MIN_INTERVALS:
             found[System(submitter, name, model)].append(math.log(statistics.median(logged)))
-    return {system: values for system, values in found.items() if len(values) >= FEWEST_PROCESSES}
+    return {system: values for system, values in found.items() if len(values) >= MIN_PROCESSES}
 
 
 def accelerators(folder: Path, system: System) -> str:
-    """Return the number and the kind of a system's accelerators; empty if it is not described."""
+    """Return the number and the kind of a system's accelerators.
+
+    Returns:
+        Such as "8 x h100sxm580gb"; empty if no file describes the system, or it lacks these fields.
+    """
     file = folder / system.submitter / "systems" / f"{system.name}.json"
-    if not file.is_file():
-        return ""
-    described = json.loads(file.read_text(encoding="utf-8"))
-    kind = re.sub(r"nvidia|tensor core|gpu|[^a-z0-9]", "", described_kind(described))
     try:
-        count = int(described["number_of_nodes"]) * int(described["accelerators_per_node"])
-    except (KeyError, ValueError):
+        description = json.loads(file.read_text(encoding="utf-8"))
+        count = int(description["number_of_nodes"]) * int(description["accelerators_per_node"])
+        kind = str(description["accelerator_model_name"])
+    except (OSError, ValueError, KeyError):
         return ""
-    return f"{count} x {kind}"
-
-
-def described_kind(described: Mapping[str, object]) -> str:
-    """Return the name of the accelerator in the description of a system, in small letters."""
-    return str(described.get("accelerator_model_name", "")).lower()
+    # Submitters spell one accelerator differently: "NVIDIA H100-SXM5-80GB", "H100-SXM5-80GB".
+    short = re.sub(r"nvidia|tensor core|gpu|[^a-z0-9]", "", kind.lower())
+    return f"{count} x {short}"
 
 
 def equal_systems(folder: Path, results: Mapping[System, Sequence[float]]) -> list[list[float]]:
@@ -119,16 +117,14 @@ def half_width(prior: VariancePrior) -> float:
 
 def called_different(groups: Sequence[Sequence[float]], limit: float) -> tuple[int, int]:
     """Return how many pairs within groups differ by more than a limit, and how many pairs exist."""
-    differences = [abs(a - b) for values in groups for a, b in _pairs(values)]
+    differences = [abs(a - b) for values in groups for a, b in itertools.combinations(values, 2)]
     return sum(difference > limit for difference in differences), len(differences)
 
 
-def _pairs(values: Sequence[float]) -> Iterator[tuple[float, float]]:
-    return itertools.combinations(values, 2)
-
-
 def describe(groups: Sequence[Sequence[float]], prior: VariancePrior) -> str:
-    """Return the scatter within groups in words, next to a prior."""
+    """Return the scatter within groups as text, next to that of a prior."""
+    if not groups:
+        return "none of them are comparable"
     deviations = np.array([statistics.stdev(values) for values in groups])
     freedoms = np.array([len(values) - 1 for values in groups])
     pooled = math.sqrt(float(np.sum(deviations**2 * freedoms) / np.sum(freedoms)))

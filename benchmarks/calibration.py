@@ -578,7 +578,7 @@ def _gpu_rows() -> dict[str, Row]:
 
 
 def _true_sides(ratio: float) -> str:
-    """Return the truth about A and B in words."""
+    """Return the truth about A and B as text."""
     return "equal" if ratio == 1.0 else f"A is {ratio}x"
 
 

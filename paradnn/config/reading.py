@@ -38,7 +38,7 @@ def parse_point(config: Mapping[str, Any]) -> Point:
     """Return the point that a configuration describes; check each value, but no combinations.
 
     Raises:
-        ConfigError: A value is invalid by itself.
+        ConfigError: A single value is invalid.
     """
     family = _checked_name(config.get("model"), "model.name", "family", FAMILIES)
     model = FAMILIES[family].options.from_config(config["model"])

@@ -178,11 +178,12 @@ _PRIORS = {
         value=_VALUE,
     ),
 }
-# No repeated measurements of quiet hosts are available, so they share the priors of the machine that
-# scatters most. Their own runs update them.
+# No repeated measurements of quiet hosts are available, so they share the priors of the machine
+# that scatters most. Their own runs update them.
 _PRIORS[DeviceClass.QUIET] = _PRIORS[DeviceClass.SHARED]
-# The scales are larger than the scatter of the logs (0.7% and 1.7%), since these are of long runs of
-# models that keep the accelerators busy. TPUs are assumed to scatter as GPUs do.
+# The scales are larger than the scatter of the logs (0.65% between processes, 1.9% between
+# systems), since these are of long runs of models that keep the accelerators busy. TPUs are assumed
+# to scatter as GPUs do.
 _PRIORS[DeviceClass.ACCELERATOR] = replace(
     _PRIORS[DeviceClass.SHARED],
     process=VariancePrior(

@@ -20,8 +20,8 @@ import numpy as np
 from paradnn.core.messages import Timing
 from paradnn.worker.chance import quantile_ranks
 
-#: A series with fewer values than MIN_VALUES has neither a verdict nor an interval. A series of up to
-#: _FEW_VALUES values has the interval of its extremes if widening would lead beyond them.
+#: A series with fewer values than MIN_VALUES has neither a verdict nor an interval. A series of up
+#: to _FEW_VALUES values has the interval of its extremes if widening would lead beyond them.
 MIN_VALUES = 6
 _FEW_VALUES = 16
 #: Numbers of values for which the estimate sometimes mistakes a coefficient of 0.9 for 0.6, which

@@ -341,13 +341,13 @@ def test_speeds_at_one_speed_of_the_machine_have_no_effect_of_sessions(
 
 
 #: Rows of a page: geometric mean, standard error in logarithms, degrees of freedom, bias, verdict
-#: of the page and of the row by itself at a margin of 5%.
+#: of the page and of the row alone at a margin of 5%.
 PAGE = [
     pytest.param(1.20, 0.020, 20.0, 0.0, "faster", "faster", id="faster"),
     pytest.param(0.80, 0.020, 20.0, 0.0, "slower", "slower", id="slower"),
     pytest.param(1.001, 0.005, 50.0, 0.0, "equal", "equal", id="equal"),
-    pytest.param(1.10, 0.042, 20.0, 0.0, "undecided", "faster", id="faster only by itself"),
-    pytest.param(1.00, 0.026, 20.0, 0.0, "undecided", "equal", id="equal only by itself"),
+    pytest.param(1.10, 0.042, 20.0, 0.0, "undecided", "faster", id="faster alone, not on the page"),
+    pytest.param(1.00, 0.026, 20.0, 0.0, "undecided", "equal", id="equal alone, not on the page"),
     pytest.param(1.10, 0.020, 20.0, 0.2, "undecided", "undecided", id="within the bias"),
     pytest.param(1.001, 0.005, 50.0, 0.05, "undecided", "undecided", id="bias beyond the margin"),
 ]

@@ -373,7 +373,7 @@ def test_a_drifting_warm_up_ends_at_its_limit() -> None:
 
 
 def one_block_per_step(cost: Callable[[int], float], **protocol: float) -> Timing:
-    """Return the timing of steps of about 0.1 s, of which each is a block, without a warm-up."""
+    """Return the timing of steps of about 0.1 s, one per block, without a warm-up."""
     settings = {"min_seconds": 0.0, "warmup_seconds": 0.0} | protocol
     return measured(Machine(cost), replace(PROTOCOL, **settings))  # type: ignore[arg-type]
 
@@ -384,7 +384,8 @@ def test_attempts_that_are_not_steady_double_and_become_warm_up() -> None:
 
     timing = one_block_per_step(cost)
 
-    # Two trials, the second of which is the first block of the warm-up; then 10 + 20 + 40 blocks.
+    # There are two trials, and the second is the first block of the warm-up. Three attempts of
+    # 10, 20 and 40 blocks follow.
     assert not timing.steady
     assert timing.warmup == pytest.approx([cost(step) for step in range(1, 32)])
     assert timing.blocks == pytest.approx([cost(step) for step in range(32, 72)])
