@@ -69,27 +69,35 @@ class ProcessGuard:
     def run(
         self, words: list[str], timeout: float | None = None, **options: Any
     ) -> "subprocess.CompletedProcess[str]":
-        """Run a command to its end, as `subprocess.run` with captured text does."""
-        with self.running(
-            words,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            **options,
-        ) as process:
-            output, errors = process.communicate(timeout=timeout)
-        return subprocess.CompletedProcess(
-            words,
-            process.returncode,
-            output.decode(errors="replace"),
-            errors.decode(errors="replace"),
-        )
+        """Run a command to its end, as `subprocess.run` with captured text does.
+
+        Background processes of the command may keep its output open; they are not awaited.
+        """
+        import tempfile  # here, since the helper process does not need it
+
+        # Files, because the end of a pipe comes only when all processes have closed it.
+        with (
+            tempfile.TemporaryFile() as output,
+            tempfile.TemporaryFile() as errors,
+            self.running(
+                words, stdin=subprocess.DEVNULL, stdout=output, stderr=errors, **options
+            ) as process,
+        ):
+            process.wait(timeout)
+            texts = [_content(file.fileno()) for file in (output, errors)]
+        return subprocess.CompletedProcess(words, process.returncode, *texts)
 
     def _send(self, line: str) -> None:
         assert self._helper.stdin is not None
         # Without its helper a driver still ends its commands itself, unless it is killed.
         with contextlib.suppress(OSError):
             os.write(self._helper.stdin.fileno(), f"{line}\n".encode())
+
+
+def _content(descriptor: int) -> str:
+    """Return the text of a file without moving the position at which its writers append."""
+    size = os.fstat(descriptor).st_size
+    return os.pread(descriptor, size, 0).decode(errors="replace")
 
 
 @contextlib.contextmanager

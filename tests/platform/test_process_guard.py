@@ -86,3 +86,12 @@ def test_output_of_a_command_is_captured() -> None:
     with ProcessGuard() as guard:
         done = guard.run(["sh", "-c", "echo out; echo err >&2; exit 3"])
     assert (done.returncode, done.stdout, done.stderr) == (3, "out\n", "err\n")
+
+
+def test_a_background_process_that_keeps_the_output_open_is_not_awaited() -> None:
+    with ProcessGuard() as guard:
+        done = guard.run(["sh", "-c", "sleep 1000 & echo $!"], timeout=PATIENCE)
+
+    background = psutil.Process(int(done.stdout))
+    assert _is_alive(background)
+    background.kill()
