@@ -36,7 +36,7 @@ def has_low_ceilings(frame: pd.DataFrame, column: str | None = None) -> np.ndarr
     """Return which runs have ceilings that are known to be too low.
 
     Args:
-        frame: one row per run.
+        frame: One row per run.
         column: `PEAK` or `BANDWIDTH` for that ceiling alone; None for either.
 
     Returns:
@@ -57,8 +57,8 @@ def ceiling_caveat(frame: pd.DataFrame, metrics: Collection[str]) -> str:
     """Return the caveat for metrics that rest on ceilings which are too low.
 
     Args:
-        frame: the runs of a result, one row each.
-        metrics: the metrics that the result is about.
+        frame: The runs of a result, one row each.
+        metrics: The metrics that the result is about.
 
     Returns:
         A sentence with the remedy; empty if no metric rests on a ceiling that is too low.
@@ -99,8 +99,8 @@ def with_best_ceilings(frame: pd.DataFrame, store: Sequence[str]) -> pd.DataFram
     disturbed, or else the highest, since each of them is a lower bound.
 
     Args:
-        frame: one row per run.
-        store: addresses of the stores of the runs; empty for the default store.
+        frame: One row per run.
+        store: Addresses of the stores of the runs; empty for the default store.
 
     Returns:
         A frame with updated `PEAK` and `BANDWIDTH`. The recorded `flops_utilization` stays.

@@ -172,16 +172,16 @@ def analyze_groups(
     """Apply a function to the runs of every family on every device.
 
     Args:
-        frame: one row per run.
-        analyze: the function. It raises InsufficientData for a group that it cannot analyze.
-        problem: start of the error message if no group has enough data.
-        remedy: end of that message.
+        frame: One row per run.
+        analyze: The function. It raises InsufficientData for a group that it cannot analyze.
+        problem: Start of the error message if no group has enough data.
+        remedy: End of that message.
 
     Returns:
         The results, and the groups without enough data together with the reasons.
 
     Raises:
-        InsufficientData: no group has enough data.
+        InsufficientData: If no group has enough data.
     """
     results: list[ResultT] = []
     omitted: list[InsufficientData] = []
@@ -233,8 +233,8 @@ def split_by_settings(
     """Split runs by the settings that change the operations of a step.
 
     Args:
-        rows: one row per run or point.
-        ignore: settings that do not split.
+        rows: One row per run or point.
+        ignore: Settings that do not split.
 
     Returns:
         For each combination of `OPERATION_SETTINGS`, the values of the settings that vary among
@@ -265,12 +265,12 @@ def find_column(frame: pd.DataFrame, name: str, option: str) -> str:
     """Return the column for the name of a hyperparameter, with or without `model.`.
 
     Args:
-        frame: one row per run.
-        name: the name that the user wrote.
-        option: the option that holds the name, for the message.
+        frame: One row per run.
+        name: The name that the user wrote.
+        option: The option that holds the name, for the message.
 
     Raises:
-        ConfigError: no run has a value in such a column.
+        ConfigError: If no run has a value in such a column.
     """
     for candidate in (name, f"model.{name}"):
         if candidate in frame and frame[candidate].notna().any():
@@ -291,7 +291,7 @@ def find_metric(frame: pd.DataFrame, name: str) -> str:
     """Return `name` if any ok run has a number in that column.
 
     Raises:
-        ConfigError: no ok run has one; the message lists metrics that these runs have.
+        ConfigError: If no ok run has one; the message lists metrics that these runs have.
     """
     ok_runs = frame.loc[is_ok(frame)]
     if name in ok_runs and is_number(ok_runs[name]) and ok_runs[name].notna().any():
@@ -316,7 +316,7 @@ def choose_metric(frame: pd.DataFrame, candidates: Sequence[str] = DEFAULT_METRI
     Otherwise return the candidate that most ok runs have.
 
     Raises:
-        ConfigError: no ok run has any of the candidates.
+        ConfigError: If no ok run has any of the candidates.
     """
     ok_runs = frame.loc[is_ok(frame)]
     shares = {name: float(ok_runs[name].notna().mean()) for name in candidates if name in ok_runs}
@@ -412,7 +412,7 @@ def named_join_columns(
     """Like `join_columns`, but the given columns identify a point.
 
     Raises:
-        ConfigError: one side has no such column.
+        ConfigError: If one side has no such column.
     """
     for name in on:
         for side, frame in (("A", a), ("B", b)):
@@ -442,8 +442,8 @@ def scenario_runs_as_steps(frame: pd.DataFrame, named: Collection[str]) -> tuple
     They get one `point_id`, and the columns of scenarios are dropped.
 
     Args:
-        frame: one row per run.
-        named: columns that the options name. The frame is returned unchanged if they name a
+        frame: One row per run.
+        named: Columns that the options name. The frame is returned unchanged if they name a
             scenario, one of its keys, or a metric of its queries.
 
     Returns:

@@ -49,7 +49,7 @@ def page(width: float | None) -> Iterator[None]:
     """Make figures of an exact width within this context.
 
     Args:
-        width: width in inches; None for figures on a screen, which are as wide as they need.
+        width: Width in inches; None for figures on a screen, which are as wide as they need.
     """
     size = 10.0
     if width is not None:
@@ -70,10 +70,10 @@ def panels(count: int, width: float, height: float, across: int = 1) -> tuple[Fi
     The figure does not use pyplot, which would keep every figure alive.
 
     Args:
-        count: number of panels.
-        width: width of a panel in inches; a page overrides it.
-        height: height of a panel in inches; panels of a narrow page are lower.
-        across: panels next to each other at most; a page holds as many as fit.
+        count: Number of panels.
+        width: Width of a panel in inches; a page overrides it.
+        height: Height of a panel in inches; panels of a narrow page are lower.
+        across: Panels next to each other at most; a page holds as many as fit.
 
     Returns:
         The figure and its panels, row by row.
@@ -106,8 +106,8 @@ def look(name: str | None, among: Sequence[str] = ()) -> dict[str, Any]:
     The marker shifts after each round of colors, so that the pair stays unique.
 
     Args:
-        name: the name; None for gray.
-        among: names whose positions decide their looks. A family that is not among them has the
+        name: The name; None for gray.
+        among: Names whose positions decide their looks. A family that is not among them has the
             same look in every figure.
     """
     if name is None:
@@ -127,10 +127,10 @@ def names(
     the figure grows.
 
     Args:
-        axis: the axis.
-        words: the names.
-        places: their positions; None for 0, 1, 2 and so on.
-        smaller: factor by which the text is smaller than the other text of the figure.
+        axis: The axis.
+        words: The names.
+        places: Their positions; None for 0, 1, 2 and so on.
+        smaller: Factor by which the text is smaller than the other text of the figure.
     """
     axes = axis.axes
     positions = range(len(words)) if places is None else places
@@ -159,8 +159,8 @@ def label_width_chars(width: float, smaller: float) -> int:
     """Return the characters of a line of `names` at the left of a panel.
 
     Args:
-        width: width of the panel in inches on a screen; a page overrides it.
-        smaller: as for `names`.
+        width: Width of the panel in inches on a screen; a page overrides it.
+        smaller: As for `names`.
     """
     return fitting_chars(
         0.46 * (_PAGE_WIDTH.get() or width), float(rcParams["font.size"]) / smaller
@@ -171,9 +171,9 @@ def legend(drawn: Figure, handles: Sequence[Artist] = (), title: str = "") -> No
     """Draw one legend below all panels, with the columns that fit.
 
     Args:
-        drawn: the figure.
-        handles: the entries; if empty, the labeled marks of all panels.
-        title: title of the legend.
+        drawn: The figure.
+        handles: The entries; if empty, the labeled marks of all panels.
+        title: Title of the legend.
     """
     entries: dict[str, Any] = {str(handle.get_label()): handle for handle in handles}
     if not handles:
@@ -237,8 +237,8 @@ def log_ticks(axis: Axis, words: Callable[[float], str] = plain) -> None:
     Call it once all is drawn.
 
     Args:
-        axis: the axis.
-        words: formats a number.
+        axis: The axis.
+        words: Formats a number.
     """
     is_horizontal = axis is axis.axes.xaxis
     if axis.get_scale() != "log" and is_horizontal:
@@ -317,13 +317,13 @@ def finish(
     """Finish a panel: title, labels, scales and a pale grid behind the data.
 
     Args:
-        axes: the panel.
-        title: its title, wrapped to the width of the panel.
-        x: label of the horizontal axis.
-        y: label of the vertical axis.
-        logs: the logarithmic axes, "x" or "y", with the format of their numbers.
-        shares: the axes in percent, such as "xy".
-        grid: the axes with grid lines.
+        axes: The panel.
+        title: Its title, wrapped to the width of the panel.
+        x: Label of the horizontal axis.
+        y: Label of the vertical axis.
+        logs: The logarithmic axes, "x" or "y", with the format of their numbers.
+        shares: The axes in percent, such as "xy".
+        grid: The axes with grid lines.
     """
     axis_by_name = {"x": axes.xaxis, "y": axes.yaxis}
     for name, words in (logs or {}).items():
@@ -368,9 +368,9 @@ class Coloring:
     """Colors of the values of a column, the same in every panel.
 
     Attributes:
-        label: label of the column.
-        looks: look of each distinct value, in order; empty with a color map.
-        norm: scale of the color map; None without one.
+        label: Label of the column.
+        looks: Look of each distinct value, in order; empty with a color map.
+        norm: Scale of the color map; None without one.
     """
 
     label: str
@@ -408,8 +408,8 @@ def coloring(values: pd.Series, name: str) -> Coloring:
     positive. Fewer numbers go from dark to light, and texts through the palette.
 
     Args:
-        values: all values of the column.
-        name: its name.
+        values: All values of the column.
+        name: Its name.
     """
     numeric = pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
     if numeric and values.nunique() > _MAX_LOOKS:
@@ -428,8 +428,8 @@ def scale_of(values: ArrayLike, wide: float = 1.0) -> Normalize:
     """Return the color scale of numbers.
 
     Args:
-        values: the numbers; infinite and missing ones are ignored.
-        wide: ratio of the largest to the smallest number above which the scale is logarithmic, if
+        values: The numbers; infinite and missing ones are ignored.
+        wide: Ratio of the largest to the smallest number above which the scale is logarithmic, if
             all are positive.
     """
     known = np.asarray(values, dtype="float64")
@@ -459,12 +459,12 @@ def marks(
     """Draw marks with their intervals.
 
     Args:
-        axes: the panel.
-        x: horizontal positions (n,).
-        y: vertical positions (n,).
-        x_ends: lower and upper ends of horizontal intervals; an end that is not finite has no bar.
-        y_ends: the same for vertical intervals.
-        **how: arguments of `Axes.errorbar`.
+        axes: The panel.
+        x: Horizontal positions (n,).
+        y: Vertical positions (n,).
+        x_ends: Lower and upper ends of horizontal intervals; an end that is not finite has no bar.
+        y_ends: The same for vertical intervals.
+        **how: Arguments of `Axes.errorbar`.
     """
     how = dict[str, Any](linestyle="none", markersize=5, capsize=2.5, elinewidth=1.2) | how
     for name, middle, ends in (("xerr", x, x_ends), ("yerr", y, y_ends)):
@@ -491,11 +491,11 @@ def forest(
     """Draw horizontal intervals in named rows, those of several groups next to each other.
 
     Args:
-        axes: the panel.
-        rows: name of each row by its key.
-        groups: a table for each group by its label, with a row's key as index and the columns
+        axes: The panel.
+        rows: Name of each row by its key.
+        groups: A table for each group by its label, with a row's key as index and the columns
             value, low and high.
-        looks: look of each group by its label.
+        looks: Look of each group by its label.
     """
     keys = list(rows)
     for position, (label, table) in enumerate(groups.items()):

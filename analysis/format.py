@@ -14,9 +14,9 @@ def is_share(metric: str, unit: str, values: Iterable[float] = ()) -> bool:
     """Return whether a metric is best read in percent.
 
     Args:
-        metric: name of the metric.
-        unit: its unit; a share has none, or "1".
-        values: values to format; one of 10 or more is not a share.
+        metric: Name of the metric.
+        unit: Its unit; a share has none, or "1".
+        values: Values to format; one of 10 or more is not a share.
     """
     has_share_name = any(part in metric for part in _SHARE_NAMES)
     is_small = all(abs(value) < 10 for value in values if math.isfinite(value))
@@ -27,10 +27,10 @@ def format_number(value: float, unit: str = "", *, share: bool = False, digits: 
     """Format a number with its unit, such as "12 TFLOP/s", "0.4%", "1.5 ms" or "1.2k".
 
     Args:
-        value: the number. NaN becomes "-".
-        unit: its unit; "1" means no unit.
-        share: whether to write it in percent, so that 0.12 becomes "12%".
-        digits: significant digits at least. Digits before the decimal point are never dropped.
+        value: The number. NaN becomes "-".
+        unit: Its unit; "1" means no unit.
+        share: Whether to write it in percent, so that 0.12 becomes "12%".
+        digits: Significant digits at least. Digits before the decimal point are never dropped.
     """
     if math.isnan(value):
         return "-"
@@ -88,10 +88,10 @@ def format_with_interval(
     """Format a value with its 95% interval, such as "5.3x (95% CI 3.9x to 7.2x)".
 
     Args:
-        estimate: the value and the ends of its interval. If an end is not finite, the value is shown
-            alone.
-        format_value: formats a number.
-        note: text within the brackets, behind the interval.
+        estimate: The value and the ends of its interval. If an end is not finite, only the value is
+            shown.
+        format_value: Formats a number.
+        note: Text within the brackets, behind the interval.
     """
     value, low, high = estimate
     parts = []
@@ -116,7 +116,7 @@ def format_percent_interval(estimate: tuple[float, float, float]) -> str:
     """Format a share with its interval, such as "42.6% (36.1% to 49.3%)".
 
     Args:
-        estimate: the share and the ends of its interval. An end that is not finite is "unknown".
+        estimate: The share and the ends of its interval. An end that is not finite is "unknown".
     """
     value, low, high = estimate
     text = format_number(value, share=True, digits=3)

@@ -44,21 +44,21 @@ class HeatMaps(NamedTuple):
     """A map for each family on each device, on shared axes.
 
     Attributes:
-        metric: the metric.
-        unit: its unit.
-        x: the horizontal axis.
-        y: the vertical axis.
-        cells: one row per cell with a point. `family`, `device`; `x` and `y`, the labels; `i` and
+        metric: The metric.
+        unit: Its unit.
+        x: The horizontal axis.
+        y: The vertical axis.
+        cells: One row per cell with a point. `family`, `device`; `x` and `y`, the labels; `i` and
             `j`, the positions on x and y; `value`, the median over the points that ran, NaN if none
             did; `q25` and `q75`, the quartiles over these points; `low` and `high`, the 95%
             interval of the value if the cell is a single point that has one, else NaN; `points`,
             the number of points that ran; `failed`, of those that did not; `memory`, of those among them that
             ran out of memory; `outcome`, "ok" if any point ran, else the most frequent one. A
             predicted map also has `measured`, the number of measured points.
-        points: the points behind the cells.
-        notes: what the cells of each map are medians over, by name of the map.
-        omitted: groups without a map, with the reason.
-        run_ids: ids of the runs behind the points.
+        points: The points behind the cells.
+        notes: What the cells of each map are medians over, by name of the map.
+        omitted: Groups without a map, with the reason.
+        run_ids: Ids of the runs behind the points.
     """
 
     metric: str
@@ -123,16 +123,16 @@ def make_heat_maps(
     spans a factor of ten or more, the ranges have equal width in the logarithm.
 
     Args:
-        frame: one row per run.
-        x: hyperparameter of the horizontal axis.
-        y: hyperparameter of the vertical axis.
-        metric: the metric; None for the default of the runs.
-        pool: whether heterogeneous runs may be pooled.
+        frame: One row per run.
+        x: Hyperparameter of the horizontal axis.
+        y: Hyperparameter of the vertical axis.
+        metric: The metric; None for the default of the runs.
+        pool: Whether heterogeneous runs may be pooled.
 
     Raises:
-        ConfigError: a column or the metric does not exist.
-        InsufficientData: no group has data for a map.
-        HeterogeneousError: the runs of a group are heterogeneous and `pool` is false.
+        ConfigError: If a column or the metric does not exist.
+        InsufficientData: If no group has data for a map.
+        HeterogeneousError: If the runs of a group are heterogeneous and `pool` is false.
     """
     metric = _resolve_metric(frame, metric)
     if metric not in frame:
@@ -400,11 +400,11 @@ def _draw_cell(
     """Draw a cell with its value, or with the outcome of its points.
 
     Args:
-        axes: the panel.
-        cell: a row of `HeatMaps.cells`.
-        norm: scale of the colors.
-        as_share: whether the value is written in percent.
-        text_width: inches for text; 0 for none.
+        axes: The panel.
+        cell: A row of `HeatMaps.cells`.
+        norm: Scale of the colors.
+        as_share: Whether the value is written in percent.
+        text_width: Inches for text; 0 for none.
     """
     if np.isnan(cell.value):
         _draw_outcome(axes, cell, has_text=text_width > 0)

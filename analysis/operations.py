@@ -68,9 +68,9 @@ def place_operations(
     does not include.
 
     Args:
-        table: one row per operation, or per type if there is no column `operation`, with run_id,
+        table: One row per operation, or per type if there is no column `operation`, with run_id,
             device and precision.
-        roofs: the roofs.
+        roofs: The roofs.
 
     Returns:
         The operations that have a place, and the time of each run by verdict.
@@ -140,15 +140,15 @@ def operations_of(
     Of all runs (the paper's Figure 3b), replicates of a point count once.
 
     Args:
-        run_id: beginning of the id of a run, or `ALL`.
-        frame: one row per run.
-        store: addresses of the stores of the runs; empty for the default store.
-        pooled: what differs among pooled runs.
-        unit: what intervals take as a sample.
+        run_id: Beginning of the id of a run, or `ALL`.
+        frame: One row per run.
+        store: Addresses of the stores of the runs; empty for the default store.
+        pooled: What differs among pooled runs.
+        unit: What intervals take as a sample.
 
     Raises:
-        ConfigError: no id, or more than one, begins with the given text.
-        StoreError: no run was profiled.
+        ConfigError: If no id, or more than one, begins with the given text.
+        StoreError: If no run was profiled.
     """
     if run_id == ALL:
         runs, table = _read_types(frame, store)
@@ -263,9 +263,9 @@ class OperationsResult(Result):
     """Operations of one run, or types of operation of several, under their roofs.
 
     Attributes:
-        operations: the operations of `place_operations`.
-        models: the time of each run, of `place_operations`.
-        levels: what the models share.
+        operations: The operations of `place_operations`.
+        models: The time of each run, of `place_operations`.
+        levels: What the models share.
     """
 
     operations: pd.DataFrame
@@ -285,12 +285,12 @@ def make_result(
     """Return placed operations as a result.
 
     Args:
-        roofs: the roofs.
-        operations: the operations of `place_operations`.
-        models: the time of each run, of `place_operations`.
-        levels: what the models share.
-        single_run: name of the run, if the operations are those of a single one.
-        **attributes: further attributes of the result.
+        roofs: The roofs.
+        operations: The operations of `place_operations`.
+        models: The time of each run, of `place_operations`.
+        levels: What the models share.
+        single_run: Name of the run, if the operations are those of a single one.
+        **attributes: Further attributes of the result.
     """
     findings: list[Paragraph | str]
     if single_run:
@@ -510,7 +510,7 @@ def _type_looks(weights: pd.Series) -> Iterator[_TypeLook]:
     """Yield the looks of all types; if there are many, the last ones share a gray look.
 
     Args:
-        weights: weight of each type, the largest first.
+        weights: Weight of each type, the largest first.
     """
     count = _MAX_TYPES
     if len(weights) > _MAX_TYPES:

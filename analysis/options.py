@@ -55,16 +55,16 @@ class Argument(NamedTuple):
     """A field of a class of options as an argument of a command line.
 
     Attributes:
-        name: name of the field.
-        flag: the flag, such as --steady-only. A field named like a keyword of Python ends with an
+        name: Name of the field.
+        flag: The flag, such as --steady-only. A field named like a keyword of Python ends with an
             underscore, which the flag lacks.
-        kind: type of a single value.
-        default: default of the field.
-        several: how a field with several values takes them: "commas" (A,B in one value), "repeat"
+        kind: Type of a single value.
+        default: Default of the field.
+        several: How a field with several values takes them: "commas" (A,B in one value), "repeat"
             (the flag is repeatable) or "words" (separate words); empty for a single value.
-        pairs: whether values are KEY=VALUE.
-        choices: the allowed values; empty for any.
-        metadata: what `option` recorded: `help`, bounds, `metavar`, `positional`, `group` (heading
+        pairs: Whether values are KEY=VALUE.
+        choices: The allowed values; empty for any.
+        metadata: What `option` recorded: `help`, bounds, `metavar`, `positional`, `group` (heading
             in --help), `shared` (whether another class adds the flag), `names` (whether values name
             "columns", or "conditions" on columns) and `aliases` (other flags of the argument).
     """
@@ -210,7 +210,7 @@ def read_arguments(cls: type[ArgumentsT], parsed: argparse.Namespace) -> Argumen
     """Return the options of a parsed command line; absent ones keep their defaults.
 
     Raises:
-        ConfigError: a value is out of bounds.
+        ConfigError: If a value is out of bounds.
     """
     values: dict[str, Any] = {}
     for field in dataclasses.fields(cls):
@@ -267,7 +267,7 @@ class Arguments:
     """Base of classes of options, whose fields are made by `option`.
 
     Raises:
-        ConfigError: a value is out of bounds, or not among the choices.
+        ConfigError: If a value is out of bounds, or not among the choices.
     """
 
     def __post_init__(self) -> None:
@@ -287,7 +287,7 @@ class Options(Arguments):
     """Options of every analysis.
 
     Attributes:
-        store: addresses of the stores that tables of operations are read from. The runs themselves
+        store: Addresses of the stores that tables of operations are read from. The runs themselves
             come as a frame.
     """
 

@@ -115,7 +115,7 @@ def measured_work(points: pd.DataFrame, store: Sequence[str]) -> PointWork:
         store: Addresses of the stores of the runs; empty for the default store.
 
     Raises:
-        InsufficientData: No point has a time and known work.
+        InsufficientData: If no point has a time and known work.
     """
     from analysis.store.load import load_types
 
@@ -175,7 +175,7 @@ def fit_work(measured: PointWork, roofs: Sequence[Roof]) -> FittedWork:
         roofs: The ceilings of each device and precision, as expectations.
 
     Raises:
-        InsufficientData: No fit explains its times.
+        InsufficientData: If no fit explains its times.
     """
     from paradnn.forecast.upgrades import OperationLimits
 

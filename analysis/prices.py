@@ -22,8 +22,8 @@ def price_option(benefit: str, **attributes: Any) -> Any:
     """Return the option `price` of a command.
 
     Args:
-        benefit: what the command does with prices, for the help text.
-        **attributes: further attributes of the option.
+        benefit: What the command does with prices, for the help text.
+        **attributes: Further attributes of the option.
     """
     return option(
         (),
@@ -40,10 +40,10 @@ class PriceList:
     """Prices of an hour.
 
     Attributes:
-        per_hour: price by device or host.
-        currency: currency of the prices; None if no table states one.
-        origin: sources of the tables.
-        given: the values of --price.
+        per_hour: Price by device or host.
+        currency: Currency of the prices; None if no table states one.
+        origin: Sources of the tables.
+        given: The values of --price.
     """
 
     per_hour: Mapping[str, float] = field(default_factory=dict)
@@ -61,11 +61,11 @@ def read_prices(given: Sequence[str], frame: pd.DataFrame) -> PriceList:
     Later values override earlier ones. Entries of a table for other devices are ignored.
 
     Args:
-        given: the values, each DEVICE=PRICE or the name of a table.
-        frame: the runs, whose devices and hosts may have prices.
+        given: The values, each DEVICE=PRICE or the name of a table.
+        frame: The runs, whose devices and hosts may have prices.
 
     Raises:
-        ConfigError: a price is not a positive number, no run is of a device, or tables have
+        ConfigError: If a price is not a positive number, no run is of a device, or tables have
             different currencies.
     """
     devices = sorted(frame["device"].dropna().unique())
@@ -116,7 +116,7 @@ def currency_of(frame: pd.DataFrame) -> str:
     """Return the currency of the costs of priced runs; empty if none is recorded.
 
     Raises:
-        ConfigError: the runs have several currencies.
+        ConfigError: If the runs have several currencies.
     """
     currencies = sorted(set(frame.loc[frame[PRICE].notna(), _CURRENCY].dropna()))
     if len(currencies) > 1:
@@ -132,8 +132,8 @@ def with_costs(frame: pd.DataFrame, prices: PriceList) -> pd.DataFrame:
     """Add the costs of runs to a frame.
 
     Args:
-        frame: one row per run.
-        prices: given prices, which override those that runs recorded.
+        frame: One row per run.
+        prices: Given prices, which override those that runs recorded.
 
     Returns:
         The frame with the metrics `paradnn.store.metrics.COSTS`, with intervals if those of the

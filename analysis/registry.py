@@ -38,11 +38,11 @@ class SectionSpec:
     """One section that an analysis offers to the report.
 
     Attributes:
-        options: options of the analysis; None for its defaults.
-        title: heading; empty for the title of the analysis.
-        reading: one or two sentences on how to read the section; empty for those of the analysis.
-        families: families that the section is about; empty for all.
-        key: anchor of the section; empty for the name of the analysis.
+        options: Options of the analysis; None for its defaults.
+        title: Heading; empty for the title of the analysis.
+        reading: One or two sentences on how to read the section; empty for those of the analysis.
+        families: Families that the section is about; empty for all.
+        key: Anchor of the section; empty for the name of the analysis.
     """
 
     options: Options | None = None
@@ -57,25 +57,25 @@ class Analysis(Generic[OptionsT, ResultT]):
     """A function (frame, options) -> result, with what command line and report need to know.
 
     Attributes:
-        options: class of the options.
-        function: the function itself.
-        summary: one line for the list of commands.
-        example: a command line for --help.
-        description: text of --help; by default the module's docstring after its first colon.
-        gate: purpose for which the quality gate selects runs.
-        title: heading in the report.
-        reading: one or two sentences on how to read the result.
-        section: whether the report has a section per system, one for all systems, or one per pair
+        options: Class of the options.
+        function: The function itself.
+        summary: One line for the list of commands.
+        example: A command line for --help.
+        description: Text of --help; by default the module's docstring after its first colon.
+        gate: Purpose for which the quality gate selects runs.
+        title: Heading in the report.
+        reading: One or two sentences on how to read the result.
+        section: Whether the report has a section per system, one for all systems, or one per pair
             of systems; empty for none.
-        order: position among the sections of the report.
-        list_sections: returns the sections that some runs allow; by default there is one.
-        has_figure: whether the result has a figure.
-        columns: columns to read from the store; None for all.
-        requires_one_protocol: whether the command line passes only runs of one protocol. Set for an
+        order: Position among the sections of the report.
+        list_sections: Returns the sections that some runs allow; by default there is one.
+        has_figure: Whether the result has a figure.
+        columns: Columns to read from the store; None for all.
+        requires_one_protocol: Whether the command line passes only runs of one protocol. Set for an
             analysis that would reject heterogeneous runs group by group.
-        accepts_no_runs: whether an empty frame is a valid input.
-        load_frame: reads the frame from another source if the options name one, else returns None.
-        name: name of the command; by default that of the function, with dashes.
+        accepts_no_runs: Whether an empty frame is a valid input.
+        load_frame: Reads the frame from another source if the options name one, else returns None.
+        name: Name of the command; by default that of the function, with dashes.
     """
 
     options: type[OptionsT]
@@ -111,14 +111,14 @@ class Analysis(Generic[OptionsT, ResultT]):
         """Analyze the runs of a frame that pass the gate.
 
         Args:
-            frame: one row per run.
-            options: options of the analysis; None for the defaults.
+            frame: One row per run.
+            options: Options of the analysis; None for the defaults.
 
         Returns:
             The result. Its `quality` reports which runs were excluded or flagged.
 
         Raises:
-            InsufficientData: no run passes the gate, or too few for this analysis.
+            InsufficientData: If no run passes the gate, or too few for this analysis.
         """
         options = options or self.options()
         if self.gate == "none":
@@ -176,8 +176,8 @@ def analysis(
     """Return a decorator that registers a function as an analysis.
 
     Args:
-        options: class of the options.
-        **attributes: further attributes of `Analysis`.
+        options: Class of the options.
+        **attributes: Further attributes of `Analysis`.
     """
 
     def register(

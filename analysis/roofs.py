@@ -63,18 +63,18 @@ class Roof:
     """The ceilings of a device at a precision.
 
     Attributes:
-        device: name of the device.
-        precision: precision of the arithmetic.
+        device: Name of the device.
+        precision: Precision of the arithmetic.
         peak: FLOP/s; None if unknown.
         bandwidth: B/s; None if unknown.
         peak_source: "measured", "specification" or "unknown".
-        bandwidth_source: the same for the bandwidth.
-        ridge_low: lowest ridge point of all measured pairs of ceilings, in FLOP/B; the ridge itself
+        bandwidth_source: The same for the bandwidth.
+        ridge_low: Lowest ridge point of all measured pairs of ceilings, in FLOP/B; the ridge itself
             if there is one pair.
-        ridge_high: highest of these ridge points.
-        peak_is_low: whether the peak is a lower bound, see `analysis.ceilings`.
-        bandwidth_is_low: the same for the bandwidth.
-        remedy: command that measures the ceilings again, if one of them is a lower bound.
+        ridge_high: Highest of these ridge points.
+        peak_is_low: Whether the peak is a lower bound, see `analysis.ceilings`.
+        bandwidth_is_low: The same for the bandwidth.
+        remedy: Command that measures the ceilings again, if one of them is a lower bound.
     """
 
     device: str
@@ -118,7 +118,7 @@ class Roof:
         """Return the attainable rate in FLOP/s: min(peak, intensity x bandwidth).
 
         Args:
-            intensity: arithmetic intensities in FLOP/B, of any shape.
+            intensity: Arithmetic intensities in FLOP/B, of any shape.
 
         Returns:
             Rates of the same shape, NaN if a ceiling is unknown.
@@ -133,15 +133,15 @@ class PlacedModels(NamedTuple):
     """Models under their roofs.
 
     Attributes:
-        points: one row per run. run_id, device, precision, family, further settings that vary
+        points: One row per run. run_id, device, precision, family, further settings that vary
             (such as `compile`), the batch size and the `model.*` that vary within a family;
             `arithmetic_intensity` in FLOP/B; `traffic` ("analytic" or "trace"); `flops_per_second`
             with its interval `rate_low` to `rate_high` (for a trace, the range of the run's
             captures); `attainable` in FLOP/s; `share` = rate / attainable with `share_low` and
             `share_high`; `verdict`; `infeed_fraction`; `ceilings`, their source. Unknown numbers
             are NaN.
-        roofs: the roofs, by device and precision.
-        omitted: number of runs without a place, by reason.
+        roofs: The roofs, by device and precision.
+        omitted: Number of runs without a place, by reason.
     """
 
     points: pd.DataFrame
@@ -159,8 +159,8 @@ def place_models(frame: pd.DataFrame, sheets: Sheets) -> PlacedModels:
     places nothing.
 
     Args:
-        frame: one row per run.
-        sheets: finds the data sheet of a device.
+        frame: One row per run.
+        sheets: Finds the data sheet of a device.
     """
     rows = _with_keys(frame)
     measured = rows[is_ok(rows)].reset_index(drop=True)
@@ -181,8 +181,8 @@ def find_roofs(frame: pd.DataFrame, sheets: Sheets) -> tuple[Roof, ...]:
     a lower bound. Without a measured ceiling, the data sheet's is used.
 
     Args:
-        frame: one row per run.
-        sheets: finds the data sheet of a device.
+        frame: One row per run.
+        sheets: Finds the data sheet of a device.
     """
     roofs = []
     for (device, precision), group in _with_keys(frame).groupby(["device", "precision"], sort=True):
@@ -241,8 +241,8 @@ def find_verdict(intensity: Any, roof: Roof) -> np.ndarray:
     the highest ridge point. It is "unknown" without both ceilings or without an intensity.
 
     Args:
-        intensity: arithmetic intensities in FLOP/B, of any shape.
-        roof: the roof that limits.
+        intensity: Arithmetic intensities in FLOP/B, of any shape.
+        roof: The roof that limits.
     """
     values = np.asarray(intensity, dtype="float64")
     low = roof.ridge if roof.ridge_low is None else roof.ridge_low
@@ -261,8 +261,8 @@ def summarize_families(points: pd.DataFrame, unit: Unit = "crossed") -> pd.DataF
     Settings that change the operations of a step, such as `compile`, make further groups.
 
     Args:
-        points: the points of `PlacedModels`.
-        unit: what intervals take as a sample.
+        points: The points of `PlacedModels`.
+        unit: What intervals take as a sample.
 
     Returns:
         One row per group: number of points, how many are under each verdict, the quartiles of their
@@ -413,10 +413,10 @@ def draw_roofs(
     """Draw a roof with logarithmic scales around some points and the ridge.
 
     Args:
-        axes: the panel.
-        points: the points that the scales include, with arithmetic_intensity and flops_per_second.
-        roof: the roof, drawn in black.
-        others: roofs of the same device at other precisions, drawn in gray.
+        axes: The panel.
+        points: The points that the scales include, with arithmetic_intensity and flops_per_second.
+        roof: The roof, drawn in black.
+        others: Roofs of the same device at other precisions, drawn in gray.
     """
     intensity = points["arithmetic_intensity"]
     ridges = [each.ridge for each in (roof, *others) if each.ridge is not None]

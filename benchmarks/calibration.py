@@ -1002,7 +1002,7 @@ def check_command_line(name: str, database: Path, seed: int = 0) -> None:
         seed: Seed of the draws.
 
     Raises:
-        RuntimeError: The answers differ.
+        RuntimeError: If the answers differ.
     """
     row = ROWS[name]
     (child,) = np.random.default_rng(seed).spawn(1)

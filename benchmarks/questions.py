@@ -135,7 +135,7 @@ def answer(question: Question, stores: dict[str, Path]) -> str:
     """Return what the command prints.
 
     Raises:
-        RuntimeError: The command fails, or its answer does not match the pattern.
+        RuntimeError: If the command fails, or its answer does not match the pattern.
     """
     words = list(question.words)
     for name in question.stores:

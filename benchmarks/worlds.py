@@ -630,7 +630,7 @@ class Store:
         """Return the result of a command.
 
         Raises:
-            ParadnnError: The command cannot answer.
+            ParadnnError: If the command cannot answer.
         """
         line = self.words(*words)
         if line not in self._results:

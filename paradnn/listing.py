@@ -37,7 +37,7 @@ def entries(kind: str) -> list[tuple[str, str]]:
     """Name and description of everything of a kind.
 
     Raises:
-        ConfigError: the kind is unknown.
+        ConfigError: If the kind is unknown.
     """
     if kind == "metrics":
         return [

@@ -90,9 +90,9 @@ def boxplot(frame: pd.DataFrame, options: BoxplotOptions) -> Result:
         Percentiles are missing in groups with too few points for them.
 
     Raises:
-        InsufficientData: there are no runs.
-        ConfigError: a column or the metric does not exist.
-        HeterogeneousError: the runs of a group are heterogeneous.
+        InsufficientData: If there are no runs.
+        ConfigError: If a column or the metric does not exist.
+        HeterogeneousError: If the runs of a group are heterogeneous.
     """
     require_runs(frame)
     if not options.by:
@@ -251,12 +251,12 @@ def box_statistics(
     Percentiles are of Hyndman and Fan's definition 7.
 
     Args:
-        frame: one row per point.
-        metric: column of the values.
-        by: columns of the groups.
-        order: values of the first of these columns that come first, such as families. Other groups
+        frame: One row per point.
+        metric: Column of the values.
+        by: Columns of the groups.
+        order: Values of the first of these columns that come first, such as families. Other groups
             follow in their own order, numbers ascending.
-        unit: what intervals take as a sample.
+        unit: What intervals take as a sample.
 
     Returns:
         A row per group: the columns `by`; label; count; missing (rows whose value is missing or
@@ -364,12 +364,12 @@ def draw_boxes(boxes: pd.DataFrame, quantity: _Quantity, by: Sequence[str]) -> d
     positive values that span more than a factor of 100.
 
     Args:
-        boxes: rows of `box_statistics` with at least one value each.
-        quantity: what the boxes show.
-        by: columns of the groups.
+        boxes: Rows of `box_statistics` with at least one value each.
+        quantity: What the boxes show.
+        by: Columns of the groups.
 
     Raises:
-        ConfigError: there are more boxes than one figure holds.
+        ConfigError: If there are more boxes than one figure holds.
     """
     rows = boxes.to_dict("records")
     if len(rows) > _MAX_BOXES:

@@ -73,8 +73,8 @@ def breakdown(frame: pd.DataFrame, options: BreakdownOptions) -> Result:
         The rows of `measure_shares`.
 
     Raises:
-        ParadnnError: no run was profiled.
-        HeterogeneousError: runs of a family on a device are heterogeneous.
+        ParadnnError: If no run was profiled.
+        HeterogeneousError: If runs of a family on a device are heterogeneous.
     """
     pooled = pooled_within(frame, ["family", "device"], pool=options.pool)
     points = aggregate_replicates(frame)
@@ -135,10 +135,10 @@ def _sentences(
     """State the largest shares of every group.
 
     Args:
-        shares: rows of categories, or of types if there are no categories.
-        types: rows of types if `shares` are of categories; else empty.
-        points: all measured points.
-        profiled: those with a profile.
+        shares: Rows of categories, or of types if there are no categories.
+        types: Rows of types if `shares` are of categories; else empty.
+        points: All measured points.
+        profiled: Those with a profile.
     """
     keys = ["family", "settings"]
     for _, rows in shares.groupby(keys, sort=False):
@@ -219,8 +219,8 @@ def measure_shares(
     """Compute the median shares of the profiled step by family and settings.
 
     Args:
-        points: one row per measured point.
-        unit: what intervals take as a sample.
+        points: One row per measured point.
+        unit: What intervals take as a sample.
 
     Returns:
         The shares and the points that have a profile. The shares have a row for each level
@@ -231,7 +231,7 @@ def measure_shares(
         in a profile has the share 0 there.
 
     Raises:
-        ParadnnError: no point has a profile.
+        ParadnnError: If no point has a profile.
     """
     columns_by_level = {
         level: _share_columns(points, prefix) for level, prefix in _PREFIXES.items()
@@ -305,7 +305,7 @@ def draw_breakdown(table: pd.DataFrame) -> drawing.Figure:
     stacked, since medians do not add up to the whole step.
 
     Args:
-        table: rows of `measure_shares` at one level.
+        table: Rows of `measure_shares` at one level.
     """
     largest = table.groupby("name")["median"].max().sort_values(ascending=False, kind="stable")
     named = list(largest.index[:_MAX_ROWS])

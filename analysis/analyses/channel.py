@@ -39,11 +39,11 @@ class _Channel(NamedTuple):
     """One channel on one device.
 
     Attributes:
-        device: name of the device.
-        name: name of the channel, such as "tcp bandwidth, window 64".
-        full_name: the same, with the device if there are several devices.
-        runs: its runs, with `SIZE` and `TIME`.
-        fit: the fit to these runs; None if there are too few sizes.
+        device: Name of the device.
+        name: Name of the channel, such as "tcp bandwidth, window 64".
+        full_name: The same, with the device if there are several devices.
+        runs: Its runs, with `SIZE` and `TIME`.
+        fit: The fit to these runs; None if there are too few sizes.
     """
 
     device: str
@@ -84,8 +84,8 @@ def channel(frame: pd.DataFrame, options: Options) -> Result:
         median relative error of the fit.
 
     Raises:
-        InsufficientData: no run measured messages.
-        HeterogeneousError: the runs of a channel are heterogeneous.
+        InsufficientData: If no run measured messages.
+        HeterogeneousError: If the runs of a channel are heterogeneous.
     """
     channels = _find_channels(frame)
     run_ids = [run for each in channels for run in each.runs["run_id"]]

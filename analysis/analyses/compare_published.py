@@ -72,9 +72,9 @@ def compare_published(frame: pd.DataFrame, options: ComparePublishedOptions) -> 
         an upper bound), ratio (there / here), missing (why there is no number), notes.
 
     Raises:
-        ConfigError: the atlas lacks a device.
-        InsufficientData: no model was measured.
-        HeterogeneousError: runs of a device are heterogeneous.
+        ConfigError: If the atlas lacks a device.
+        InsufficientData: If no model was measured.
+        HeterogeneousError: If runs of a device are heterogeneous.
     """
     from analysis.atlas import load
 
@@ -381,8 +381,8 @@ def draw_comparison(table: pd.DataFrame, here: str) -> drawing.Figure:
     """Draw examples per second, with a row for each point and a mark for each platform.
 
     Args:
-        table: the table of `compare-published`.
-        here: name of the measured device.
+        table: The table of `compare-published`.
+        here: Name of the measured device.
     """
     points = sorted(set(table["point"]))
     figure, (axes,) = drawing.panels(1, 6.4, 1.2 + 0.24 * len(points))

@@ -65,9 +65,9 @@ def heatmap(frame: pd.DataFrame, options: HeatmapOptions) -> Result:
         the hyperparameters and the metric.
 
     Raises:
-        ConfigError: a column or the metric does not exist.
-        InsufficientData: no family has data for a map.
-        HeterogeneousError: runs of a family on a device are heterogeneous.
+        ConfigError: If a column or the metric does not exist.
+        InsufficientData: If no family has data for a map.
+        HeterogeneousError: If runs of a family on a device are heterogeneous.
     """
     maps = make_heat_maps(frame, options.x, options.y, options.metric, pool=options.pool)
     names = {"x": maps.x.column, "y": maps.y.column, "value": maps.metric}

@@ -56,18 +56,18 @@ class InputBoundSummary(NamedTuple):
     """The waits of one family on one device.
 
     Attributes:
-        name: family and device.
-        runs: the runs.
-        points: one row per point: family, device, hyperparameters; `size` (FLOPs of an example);
+        name: Family and device.
+        runs: The runs.
+        points: One row per point: family, device, hyperparameters; `size` (FLOPs of an example);
             `infeed_fraction`; `headroom` (the largest speedup that an input without cost could
             bring); `input_bound`; and if any point has them, `utilization` (of FLOPS), `gain`
             (measured with input without cost) and `cores` (that would feed the step at the speed it
             then has), the last two with `_low` and `_high`.
-        share: share of the points that are input-bound.
-        median: median wait.
-        sample: what the intervals are over.
-        gain: median gain; None if it was not measured.
-        cores: median number of cores; None if it was not measured.
+        share: Share of the points that are input-bound.
+        median: Median wait.
+        sample: What the intervals are over.
+        gain: Median gain; None if it was not measured.
+        cores: Median number of cores; None if it was not measured.
     """
 
     name: str
@@ -96,8 +96,8 @@ def infeed(frame: pd.DataFrame, options: InfeedOptions) -> Result:
         The points of `input_waits`, the longest wait first; `size` is called flops_per_example.
 
     Raises:
-        InsufficientData: no run has both a wait and a size.
-        HeterogeneousError: the runs of a group are heterogeneous.
+        InsufficientData: If no run has both a wait and a size.
+        HeterogeneousError: If the runs of a group are heterogeneous.
     """
     summaries, omitted = input_waits(frame, options)
     table = pd.concat([summary.points for summary in summaries], ignore_index=True)
@@ -197,8 +197,8 @@ def input_waits(
         The summaries, and the groups without data together with the reasons.
 
     Raises:
-        InsufficientData: no run has both a wait and a size.
-        HeterogeneousError: the runs of a group are heterogeneous.
+        InsufficientData: If no run has both a wait and a size.
+        HeterogeneousError: If the runs of a group are heterogeneous.
     """
     if {"flops_per_step", "batch_size"} <= set(frame.columns):
         batch = frame["batch_size"].astype("Float64")

@@ -52,17 +52,17 @@ class Curve(NamedTuple):
     """Latency over rate for one policy on one platform.
 
     Attributes:
-        task: the task that policies compete for.
-        name: the policy.
-        table: one row per rate, in ascending order: `rate` in queries/s, `latency` in ms with its
+        task: The task that policies compete for.
+        name: The policy.
+        table: One row per rate, in ascending order: `rate` in queries/s, `latency` in ms with its
             95% interval `low` to `high`, `median` in ms, `served` in queries/s, `held` (whether
             every run served the queries that arrived), and the number of `runs`.
-        knee: the knee; None if the rates do not enclose one.
-        peaks: one row per limit for which runs searched the highest rate: the limit, and `rate` in
+        knee: The knee; None if the rates do not enclose one.
+        peaks: One row per limit for which runs searched the highest rate: the limit, and `rate` in
             queries/s, the geometric mean over searches, at which `server.percentile` of the queries
             took at most `server.latency_ms`.
-        run_ids: ids of the runs.
-        pooled: what differs among pooled runs.
+        run_ids: Ids of the runs.
+        pooled: What differs among pooled runs.
     """
 
     task: str
@@ -99,8 +99,8 @@ def latency(frame: pd.DataFrame, options: LatencyOptions) -> Result:
         A row for each rate of each policy: task, policy, and the columns of `Curve.table`.
 
     Raises:
-        InsufficientData: no run had queries by a schedule.
-        HeterogeneousError: the runs of a task are heterogeneous.
+        InsufficientData: If no run had queries by a schedule.
+        HeterogeneousError: If the runs of a task are heterogeneous.
     """
     metric = f"latency_{options.quantile}_ms"
     curves = latency_curves(frame, metric, pool=options.pool)
@@ -188,13 +188,13 @@ def latency_curves(
     """Compute a curve for each policy of each platform and model.
 
     Args:
-        frame: one row per run.
-        metric: the quantile of the latency.
-        pool: whether heterogeneous runs may be pooled.
+        frame: One row per run.
+        metric: The quantile of the latency.
+        pool: Whether heterogeneous runs may be pooled.
 
     Raises:
-        InsufficientData: no run had queries by a schedule.
-        HeterogeneousError: the runs of a task are heterogeneous and `pool` is false.
+        InsufficientData: If no run had queries by a schedule.
+        HeterogeneousError: If the runs of a task are heterogeneous and `pool` is false.
     """
     runs = frame[:0]
     if {_RATE, metric} <= set(frame):
@@ -276,7 +276,7 @@ def find_knee(table: pd.DataFrame) -> Knee | None:
     may have any power.
 
     Args:
-        table: rates in ascending order, with `latency`, `low` and `high`.
+        table: Rates in ascending order, with `latency`, `low` and `high`.
 
     Returns:
         The knee; None if the highest power is at the first or the last rate.

@@ -39,12 +39,12 @@ class MemoryFrontier(NamedTuple):
     """Memory limit of one family on one device.
 
     Attributes:
-        group: the runs.
-        points: the tried points, the smallest first: hyperparameters; `failed`; `side`, what the
+        group: The runs.
+        points: The tried points, the smallest first: hyperparameters; `failed`; `side`, what the
             frontier of the other points says ("fits", "fails", "open" or "contradicted"); `edge`,
             whether the point is one of the smallest that failed or of the largest that fitted.
-        tried: all columns of these points, by the same index.
-        excluded: number of points that say nothing about memory, by outcome.
+        tried: All columns of these points, by the same index.
+        excluded: Number of points that say nothing about memory, by outcome.
     """
 
     group: FamilyGroup
@@ -82,8 +82,8 @@ def memory(frame: pd.DataFrame, options: Options) -> Result:
         `MemoryFrontier.points`.
 
     Raises:
-        InsufficientData: sizes differ in no group.
-        HeterogeneousError: the runs of a group are heterogeneous.
+        InsufficientData: If sizes differ in no group.
+        HeterogeneousError: If the runs of a group are heterogeneous.
     """
     frontiers, omitted = find_frontiers(frame, pool=options.pool)
     parts = []
@@ -112,15 +112,15 @@ def find_frontiers(
     """Find the memory frontier of each family on each device.
 
     Args:
-        frame: one row per run.
-        pool: whether heterogeneous runs may be pooled.
+        frame: One row per run.
+        pool: Whether heterogeneous runs may be pooled.
 
     Returns:
         The frontiers, and the groups without one together with the reasons.
 
     Raises:
-        InsufficientData: sizes differ in no group.
-        HeterogeneousError: the runs of a group are heterogeneous and `pool` is false.
+        InsufficientData: If sizes differ in no group.
+        HeterogeneousError: If the runs of a group are heterogeneous and `pool` is false.
     """
     return analyze_groups(
         frame,

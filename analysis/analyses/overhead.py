@@ -106,8 +106,8 @@ def overhead(frame: pd.DataFrame, options: OverheadOptions) -> Result:
         With `layers` a row per launcher and layer, as `layer_table` returns it.
 
     Raises:
-        InsufficientData: there are no runs.
-        HeterogeneousError: runs of a device are heterogeneous.
+        InsufficientData: If there are no runs.
+        HeterogeneousError: If runs of a device are heterogeneous.
     """
     require_runs(frame)
     timed, seconds = phase_seconds(frame)
@@ -145,8 +145,8 @@ def _answer(spent: pd.DataFrame, untimed: int) -> AnalysisAnswer:
     """State the shares of measuring and of the stack's own overhead.
 
     Args:
-        spent: seconds of runs by phase.
-        untimed: number of runs without phases.
+        spent: Seconds of runs by phase.
+        untimed: Number of runs without phases.
     """
     if spent.empty:
         runs = counted(untimed, "run")
@@ -219,7 +219,7 @@ def layer_table(by_driver: pd.DataFrame) -> pd.DataFrame:
         by_driver: Seconds as `layer_seconds` returns them.
 
     Returns:
-        launcher, layer, drivers, mean seconds per driver, and share of the wall time with the ends
+        Launcher, layer, drivers, mean seconds per driver, and share of the wall time with the ends
         of its 95% interval over drivers, which are NaN for fewer than MINIMUM_POINTS drivers.
     """
     rows = []
@@ -305,8 +305,8 @@ def _sentences(spent: pd.DataFrame, untimed: int) -> Iterator[str]:
     """State the wall time of the points.
 
     Args:
-        spent: seconds of runs by phase.
-        untimed: number of runs without phases.
+        spent: Seconds of runs by phase.
+        untimed: Number of runs without phases.
     """
     if spent.empty:
         return
@@ -327,8 +327,8 @@ def phase_share(spent: pd.DataFrame, phases: Collection[str]) -> Estimate:
     """Estimate the share of some phases in the wall time.
 
     Args:
-        spent: seconds of runs by phase.
-        phases: the phases.
+        spent: Seconds of runs by phase.
+        phases: The phases.
 
     Returns:
         The share with its 95% interval over runs. The interval is symmetric in the log odds, since
@@ -360,8 +360,8 @@ def draw_phases(spent: pd.DataFrame, runs: pd.DataFrame) -> drawing.Figure:
     bar.
 
     Args:
-        spent: seconds of runs by phase.
-        runs: these runs.
+        spent: Seconds of runs by phase.
+        runs: These runs.
     """
     family = runs["family"].fillna("(none)")
     counts = family.value_counts()

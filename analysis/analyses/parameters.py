@@ -88,7 +88,7 @@ def parameters(frame: pd.DataFrame, options: ParametersOptions) -> Result:
         models, minimum, q25, median, q75, maximum, and span (maximum / minimum).
 
     Raises:
-        InsufficientData: there are no runs.
+        InsufficientData: If there are no runs.
     """
     del options  # --space has chosen the frame, and models are not pooled
     require_runs(frame)

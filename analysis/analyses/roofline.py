@@ -114,9 +114,9 @@ def roofline(frame: pd.DataFrame, options: RooflineOptions) -> Result:
         given.
 
     Raises:
-        ConfigError: the color is not a column.
-        InsufficientData: there are no runs.
-        HeterogeneousError: runs of one device are heterogeneous.
+        ConfigError: If the color is not a column.
+        InsufficientData: If there are no runs.
+        HeterogeneousError: If runs of one device are heterogeneous.
     """
     if options.operations and options.color not in (None, "type"):
         problem = "applies to models; operations are colored by their type"
@@ -203,12 +203,12 @@ def draw_roofline(
     are the intervals of the rates, or for traces the range of a run's captures.
 
     Args:
-        points: the points of `analysis.roofs.PlacedModels`.
-        roofs: their roofs.
-        color: column that colors the marks; None for the family.
+        points: The points of `analysis.roofs.PlacedModels`.
+        roofs: Their roofs.
+        color: Column that colors the marks; None for the family.
 
     Raises:
-        ConfigError: there are more roofs than panels fit one figure.
+        ConfigError: If there are more roofs than panels fit one figure.
     """
     panels_of = [(roof, points[_is_under(points, roof)]) for roof in roofs]
     panels_of = [(roof, rows) for roof, rows in panels_of if len(rows)]

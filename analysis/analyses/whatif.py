@@ -241,9 +241,9 @@ def whatif(frame: pd.DataFrame, options: WhatifOptions) -> Result:
         `probability` that it is the first, and both speedups.
 
     Raises:
-        ConfigError: Neither a factor nor a device is given, both are, or a device is unknown.
-        InsufficientData: No point has a time and known work.
-        HeterogeneousError: Runs of a device are heterogeneous.
+        ConfigError: If neither a factor nor a device is given, both are, or a device is unknown.
+        InsufficientData: If no point has a time and known work.
+        HeterogeneousError: If runs of a device are heterogeneous.
     """
     require_runs(frame)
     scenarios = _scenarios(options)
@@ -324,7 +324,7 @@ def _scenarios(options: WhatifOptions) -> list[_Scenario]:
     """Return the one or two upgrades that options describe.
 
     Raises:
-        ConfigError: They describe none, more than two, or a contradiction.
+        ConfigError: If they describe none, more than two, or a contradiction.
     """
     factors = HardwareChange(
         bandwidth=options.bandwidth,
@@ -362,7 +362,7 @@ def _read_scenario(text: str, factors: HardwareChange) -> _Scenario:
     """Read a value of --to, next to the factors that other options give.
 
     Raises:
-        ConfigError: A factor is unknown, not positive or given twice.
+        ConfigError: If a factor is unknown, not positive or given twice.
     """
     if "=" not in text:
         return _Scenario(factors, text)
@@ -410,7 +410,7 @@ def _predict(
     """Fit the points' times and predict their speedups by each upgrade.
 
     Raises:
-        InsufficientData: No point has a time and known work.
+        InsufficientData: If no point has a time and known work.
     """
     every = measured_work(points, store)
     changes = [
@@ -471,7 +471,7 @@ def _changes(
     """Return the upgrade of each device and precision.
 
     Raises:
-        ConfigError: The other device has no known ceilings.
+        ConfigError: If the other device has no known ceilings.
     """
     changes = {}
     for roof in find_roofs(points, find_hardware):

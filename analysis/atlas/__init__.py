@@ -180,7 +180,7 @@ class Atlas:
             option: Option that an error message names.
 
         Raises:
-            ConfigError: No device, or more than one, matches the name.
+            ConfigError: If no device, or more than one, matches the name.
         """
         matches = self.matching_devices(name)
         if len(matches) == 1:

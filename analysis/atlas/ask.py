@@ -229,7 +229,7 @@ def _job_amount(options: argparse.Namespace, offer: Offer) -> float | None:
     """Return the tokens or examples of the job, as the offer counts them.
 
     Raises:
-        ConfigError: Tokens are requested for a model that is counted in examples.
+        ConfigError: If tokens are requested for a model that is counted in examples.
     """
     if options.tokens:
         if offer.unit != "token":
@@ -252,7 +252,7 @@ def _check_engine(options: argparse.Namespace) -> None:
     """Spell the engine as the atlas does.
 
     Raises:
-        ConfigError: The atlas has no such engine, or no such version of it.
+        ConfigError: If the atlas has no such engine, or no such version of it.
     """
     groups = load_atlas().groups
     if options.engine is not None:
@@ -428,7 +428,8 @@ def _read_prices(options: argparse.Namespace) -> dict[str, float]:
     Later values override earlier ones. Entries of a table for other devices are ignored.
 
     Raises:
-        ConfigError: A price is not a positive number, or belongs to no device of the command line.
+        ConfigError: If a price is not a positive number, or belongs to no device of the command
+            line.
     """
     devices = {name.casefold(): name for name in options.device}
     prices = {}

@@ -51,7 +51,7 @@ def read_change(text: str, flag: str = "--what-if") -> HardwareChange:
         flag: Option that an error message names.
 
     Raises:
-        ConfigError: A name is unknown, or a factor is not a positive number.
+        ConfigError: If a name is unknown, or a factor is not a positive number.
     """
     names = [entry.name for entry in fields(HardwareChange)]
     factors = {}

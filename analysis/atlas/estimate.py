@@ -257,7 +257,7 @@ class _Question:
         """The step; for a generation, reading the prompt and then one token.
 
         Raises:
-            InsufficientData: A user's own model cannot be built here.
+            InsufficientData: If a user's own model cannot be built here.
         """
         return tuple(_phases(self))
 
@@ -319,7 +319,7 @@ def estimate_step_time(
         The estimate, or the reason why the time is not known.
 
     Raises:
-        ConfigError: The device or the model is unknown.
+        ConfigError: If the device or the model is unknown.
     """
     # A point that ran on the user's own device did fit there.
     memory_device = ""
@@ -605,7 +605,7 @@ def _phases(question: _Question) -> Iterator[_Phase]:
     """The phases of a step on one device: for a generation, reading the prompt and then one token.
 
     Raises:
-        InsufficientData: A user's own model cannot be built here.
+        InsufficientData: If a user's own model cannot be built here.
     """
     row = question.row
     model = question.model

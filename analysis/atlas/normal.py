@@ -139,7 +139,7 @@ def find_run(run_id: str | None, store: str | None) -> Mapping[Any, Any]:
         store: Address of the store; None for the default one.
 
     Raises:
-        ConfigError: No run, or more than one, matches.
+        ConfigError: If no run, or more than one, matches.
     """
     from analysis.store.load import load
 

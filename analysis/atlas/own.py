@@ -64,8 +64,8 @@ def own_atlas(
         similar: A device of the shipped atlas whose fits are the prior of these.
 
     Raises:
-        InsufficientData: Too few kernels ran there.
-        ConfigError: The similar device is not in the atlas.
+        InsufficientData: If too few kernels ran there.
+        ConfigError: If the similar device is not in the atlas.
     """
     from paradnn.forecast.operation_times import MIN_OPERATIONS
 

@@ -22,7 +22,7 @@ def model_from_row(row: Mapping[Any, Any], option: str = "family") -> Model:
         option: What an error message names: the option or key that chose the row.
 
     Raises:
-        ConfigError: This version lacks the family or does not accept its sizes.
+        ConfigError: If this version lacks the family or does not accept its sizes.
     """
     family = str(row.get("family"))
     if family not in FAMILIES:

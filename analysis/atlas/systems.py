@@ -48,8 +48,8 @@ def system_file(name: str, atlas: Atlas, device: str) -> tuple[Any, Any]:
         The content of the system file, and the intervals: low and high ends by name of the rate.
 
     Raises:
-        ConfigError: The device has no specifications.
-        InsufficientData: No products were timed on the device.
+        ConfigError: If the device has no specifications.
+        InsufficientData: If no products were timed on the device.
     """
     hardware = device_hardware(device)
     if hardware is None or hardware.memory_bytes is None or "float32" not in hardware.peak_flops:

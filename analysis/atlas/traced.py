@@ -27,7 +27,7 @@ def traced_layers(framework: str, model: Model, batch: int) -> list[Layer]:
         is not in the trace: each result is assumed to be read and written once more.
 
     Raises:
-        InsufficientData: The model cannot be built.
+        InsufficientData: If the model cannot be built.
     """
     question = {"framework": framework, "model": vars(model), "batch_size": batch}
     trace = _trace(json.dumps(question))

@@ -74,7 +74,7 @@ def draw_conclusions(
         Findings: first what the harnesses report of failures, then one per series.
 
     Raises:
-        DataError: The sides share no benchmark.
+        DataError: If the sides share no benchmark.
     """
     for results in (*side, *other_side):
         for note in results.notes:

@@ -83,7 +83,7 @@ def read_results(path: Path) -> list[Results]:
         The sessions, in the order of the file.
 
     Raises:
-        DataError: The file cannot be read, or holds no measurement of a known format.
+        DataError: If the file cannot be read, or holds no measurement of a known format.
     """
     reported: list[str] = []
     for documents, unread in _parse_documents(_read_text(path)):

@@ -22,7 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one sub-command.
 
     Args:
-        argv: the arguments; None for those of the process.
+        argv: The arguments; None for those of the process.
 
     Returns:
         The exit code. An error that the user can fix is one line on standard error and code 2.

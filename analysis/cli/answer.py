@@ -41,15 +41,15 @@ def load_selection(
     """Load the runs that a selection chooses.
 
     Args:
-        selection: the options that choose runs.
-        columns: columns to read; None for all.
-        may_be_empty: whether a frame without runs is returned instead of an error.
-        options: options of the analysis; runs of devices that neither side of a comparison names
+        selection: The options that choose runs.
+        columns: Columns to read; None for all.
+        may_be_empty: Whether a frame without runs is returned instead of an error.
+        options: Options of the analysis; runs of devices that neither side of a comparison names
             are not read.
 
     Raises:
-        ConfigError: an option has an unknown value.
-        ParadnnError: no run matches.
+        ConfigError: If an option has an unknown value.
+        ParadnnError: If no run matches.
     """
     if columns is not None:
         columns = {*columns, *(parse_condition(text).column for text in selection.where)}
@@ -159,16 +159,16 @@ def answer(
     """Apply an analysis to a frame, or to the largest part of it that is homogeneous enough.
 
     Args:
-        analysis: the analysis.
-        frame: one row per run.
-        options: its options.
-        selection: the options that chose the frame; commands for other parts narrow it.
+        analysis: The analysis.
+        frame: One row per run.
+        options: Its options.
+        selection: The options that chose the frame; commands for other parts narrow it.
 
     Returns:
         The result. Its `set_aside` names the runs that were not used, if there are any.
 
     Raises:
-        ParadnnError: no part will do. It is the error for all runs, or that for the largest part
+        ParadnnError: If no part will do. It is the error for all runs, or that for the largest part
             together with what sets the parts apart.
     """
     rejection = None
@@ -250,9 +250,9 @@ def _describe_part(frame: pd.DataFrame, part: _HomogeneousPart, words: Sequence[
     """State which runs were used, and the commands for the others.
 
     Args:
-        frame: all runs.
-        part: the part that was used.
-        words: the command line, without options that choose runs.
+        frame: All runs.
+        part: The part that was used.
+        words: The command line, without options that choose runs.
     """
     count = sum(len(population.rows) for population in part.used)
     names = "; ".join(population.name for population in part.used[:_MAX_LISTED])

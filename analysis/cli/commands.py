@@ -46,13 +46,13 @@ class SubCommand(NamedTuple):
     """A sub-command: an analysis, or an action on the store.
 
     Attributes:
-        name: name of the command.
-        options: class of its options.
-        summary: one line for the list of commands.
-        example: a command line for --help.
-        action: function of options and a selection; --help shows its docstring.
-        analysis: the analysis, if the command is one.
-        selects_runs: whether the command takes the options that choose runs.
+        name: Name of the command.
+        options: Class of its options.
+        summary: One line for the list of commands.
+        example: A command line for --help.
+        action: Function of options and a selection; --help shows its docstring.
+        analysis: The analysis, if the command is one.
+        selects_runs: Whether the command takes the options that choose runs.
     """
 
     name: str
@@ -282,7 +282,7 @@ def _read_published(source: PublishedSource, folder: str | None) -> ImportedFold
     """The measurements of a source: from the user's folder, or from the package.
 
     Raises:
-        ConfigError: The folder is missing, or the source takes none.
+        ConfigError: If the folder is missing, or the source takes none.
     """
     from analysis.published.source import load_shipped
 

@@ -110,15 +110,15 @@ def emit_result(
     """Print the result of an analysis, and write the requested files and runs.
 
     Args:
-        command: name of the command.
-        result: the result.
-        frame: the runs that it rests on.
-        selection: the options that chose these runs.
-        output: the requested outputs.
-        command_line: the command line, for the logged run.
+        command: Name of the command.
+        result: The result.
+        frame: The runs that it rests on.
+        selection: The options that chose these runs.
+        output: The requested outputs.
+        command_line: The command line, for the logged run.
 
     Raises:
-        ConfigError: an output cannot be written or drawn. Nothing is printed then.
+        ConfigError: If an output cannot be written or drawn. Nothing is printed then.
     """
     if output.csv == "-" and output.json == "-":
         problem = "standard output is also that of --csv"
@@ -152,7 +152,8 @@ def _figure_files(result: Result, output: FigureOutput) -> list[Path]:
     """Return the files of the requested figures.
 
     Raises:
-        ConfigError: a file cannot be written, there is nothing to draw, or a width has no figure.
+        ConfigError: If a file cannot be written, there is nothing to draw, or a width has no
+            figure.
     """
     files = [
         check_file(path, "--figure", suffixes=_FIGURE_SUFFIXES, kind="a .png, .svg or .pdf file")
@@ -203,13 +204,13 @@ def check_file(path: str, option: str, *, suffixes: Sequence[str], kind: str) ->
     """Return the path of a file to write.
 
     Args:
-        path: the path that the user wrote.
-        option: the option that holds it.
-        suffixes: allowed endings, in lower case.
-        kind: the allowed kinds of files, for the message.
+        path: The path that the user wrote.
+        option: The option that holds it.
+        suffixes: Allowed endings, in lower case.
+        kind: The allowed kinds of files, for the message.
 
     Raises:
-        ConfigError: the folder does not exist, or the ending is not allowed.
+        ConfigError: If the folder does not exist, or the ending is not allowed.
     """
     target = _check_writable(path, option)
     if target.suffix.lower() not in suffixes:

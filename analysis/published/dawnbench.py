@@ -65,7 +65,7 @@ def read_dawnbench(folder: Path) -> ImportedFolder:
     """Read the series of all tasks.
 
     Raises:
-        DataError: The folder holds no series.
+        DataError: If the folder holds no series.
     """
     publications = []
     damaged = []

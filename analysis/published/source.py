@@ -59,7 +59,7 @@ def read_text(path: Path) -> str:
     """Read a text file, without a byte order mark.
 
     Raises:
-        ValueError: The file is too large.
+        ValueError: If the file is too large.
     """
     size = path.stat().st_size
     if size > MAX_FILE_BYTES:
@@ -172,7 +172,7 @@ def log_published(
         The number of runs that were logged, and of those that were there already.
 
     Raises:
-        StoreError: The store cannot be read or written.
+        StoreError: If the store cannot be read or written.
     """
     client, experiment_id = open_experiment(tracking_uri, experiment)
     uri = address_of(tracking_uri).uri

@@ -63,7 +63,7 @@ class Condition:
             Whether each entry meets the condition (rows,), as a boolean array.
 
         Raises:
-            ConfigError: The column cannot hold such a value.
+            ConfigError: If the column cannot hold such a value.
         """
         try:
             if self.sign in _COMPARISONS:
@@ -100,7 +100,7 @@ def parse_condition(text: str, option: str = "--where") -> Condition:
         option: Option that an error message names.
 
     Raises:
-        ConfigError: The text is not a condition.
+        ConfigError: If the text is not a condition.
     """
     match = _CONDITION.fullmatch(text)
     if match is None:
@@ -190,7 +190,7 @@ def filter_rows(
     """The rows that meet every condition.
 
     Raises:
-        ConfigError: A column is absent, or cannot hold the value.
+        ConfigError: If a column is absent, or cannot hold the value.
     """
     for condition in conditions:
         if condition.column not in frame:

@@ -211,7 +211,7 @@ def require_homogeneous(
         The frame.
 
     Raises:
-        HeterogeneousError: The rows differ and `pool` is false.
+        HeterogeneousError: If the rows differ and `pool` is false.
     """
     differing = [key for key in keys if key in frame and frame[key].nunique(dropna=False) > 1]
     if not differing:
@@ -283,7 +283,7 @@ def aggregate_replicates(frame: pd.DataFrame) -> pd.DataFrame:
         of the first row with that outcome.
 
     Raises:
-        SchemaError: The runs have no `point_id`.
+        SchemaError: If the runs have no `point_id`.
     """
     if "point_id" not in frame:
         raise SchemaError(
@@ -379,7 +379,7 @@ def _typed_column(column: stored.Texts, option_type: type | None = None) -> pd.S
 
     Args:
         column: The texts.
-        option_type: bool or float if all values must be booleans or finite numbers; others are then
+        option_type: Bool or float if all values must be booleans or finite numbers; others are then
             missing. "null" is always missing.
     """
     codes = column.codes

@@ -105,8 +105,8 @@ def load(  # noqa: PLR0913 - one keyword per filter
         columns. If there are several stores, the column `store` holds the store of each run.
 
     Raises:
-        StoreError: The store or an experiment does not exist.
-        SchemaError: A run has another schema.
+        StoreError: If the store or an experiment does not exist.
+        SchemaError: If a run has another schema.
     """
     query = Query(
         experiments=_as_tuple(experiments or default_experiment()),
@@ -167,7 +167,7 @@ def _filter_protocol(frame: pd.DataFrame, name: str) -> pd.DataFrame:
     """The runs of a timing protocol, by its name or the beginning of its hash.
 
     Raises:
-        ConfigError: No run has it.
+        ConfigError: If no run has it.
     """
     if frame.empty or "protocol" not in frame:
         return frame.iloc[:0]
@@ -222,8 +222,8 @@ def load_table(run_id: str, name: str, tracking_uri: Stores = None) -> pd.DataFr
     """Load an artifact table of a run, such as operations.json.
 
     Raises:
-        StoreError: The run has no such table.
-        DataError: The table is damaged.
+        StoreError: If the run has no such table.
+        DataError: If the table is damaged.
     """
     problem = StoreError(f"no run {run_id}")
     for uri in _unique_stores(tracking_uri):
@@ -256,7 +256,7 @@ def load_tables(frame: pd.DataFrame, name: str, tracking_uri: Stores = None) -> 
         are skipped.
 
     Raises:
-        DataError: A table is damaged.
+        DataError: If a table is damaged.
     """
     tables = []
     for run_id, content in load_files(frame, name, tracking_uri).items():
@@ -276,7 +276,7 @@ def load_files(frame: pd.DataFrame, name: str, tracking_uri: Stores = None) -> d
         outside of the store.
 
     Raises:
-        StoreError: A tracking server keeps the files, and its address is not given.
+        StoreError: If a tracking server keeps the files, and its address is not given.
     """
     rows = _artifact_rows(frame, tracking_uri)
     for artifact_uri, _, store in rows:
@@ -345,7 +345,7 @@ def _read_artifact(
         The content; None if there is no such file.
 
     Raises:
-        StoreError: The file cannot be fetched.
+        StoreError: If the file cannot be fetched.
     """
     if artifact_uri.startswith(f"{BUNDLE}:"):
         return read_bundled(artifact_uri, name)
@@ -395,8 +395,8 @@ def read_operations(run_id: str, tracking_uri: Stores = None) -> pd.DataFrame:
         `operation` is absent then.
 
     Raises:
-        StoreError: The run was not profiled.
-        DataError: The table lacks columns.
+        StoreError: If the run was not profiled.
+        DataError: If the table lacks columns.
     """
     try:
         name = "operations.json"
@@ -422,7 +422,7 @@ def load_types(frame: pd.DataFrame, tracking_uri: Stores = None) -> pd.DataFrame
         The columns run_id, type and OPERATION_NUMBERS (float64, NaN if not recorded).
 
     Raises:
-        DataError: A table is damaged.
+        DataError: If a table is damaged.
     """
     is_profiled = frame.filter(regex=r"^op_share\.").notna().any(axis=1)
     tables = load_tables(frame[is_profiled], "operation_types.json", tracking_uri)

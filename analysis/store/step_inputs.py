@@ -223,7 +223,7 @@ def points_from_words(
         A row of keys per point, with `family`.
 
     Raises:
-        ParadnnError: The words are wrong input.
+        ParadnnError: If the words are wrong input.
     """
     from paradnn.cli.overrides import is_input_error, one_line
 

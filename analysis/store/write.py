@@ -54,7 +54,7 @@ def open_experiment(uri: str | None, name: str) -> tuple[Any, str]:
         An MlflowClient and the id of the experiment.
 
     Raises:
-        StoreError: The store cannot be written.
+        StoreError: If the store cannot be written.
     """
     address = address_of(uri)
     if not address.is_sql and not address.is_server:
@@ -179,7 +179,7 @@ def export_parquet(
         The number of runs that were appended, and of those that were there already.
 
     Raises:
-        ConfigError: The folder holds something else, or cannot be written.
+        ConfigError: If the folder holds something else, or cannot be written.
     """
     from paradnn.store.parquet import append_runs
 
@@ -287,7 +287,7 @@ def import_bundle(
         The number of runs that were logged, and of those that were there already.
 
     Raises:
-        StoreError: The file is not a bundle, or the store cannot be written.
+        StoreError: If the file is not a bundle, or the store cannot be written.
     """
     address = address_of(str(path))
     reader = open_reader(address)

@@ -64,7 +64,7 @@ def sweep_frame(
         The run of the sweep, as a frame of one row, and a row per run of its points.
 
     Raises:
-        StoreError: The experiment has no such sweep, or the sweep has no points yet.
+        StoreError: If the experiment has no such sweep, or the sweep has no points yet.
     """
     tags = {"sweep_id": sweep_id} if sweep_id else {}
     sweeps = load(store, experiments=experiment, kind="sweep", tags=tags, unfinished=True)
@@ -120,7 +120,7 @@ def log_files(files: Sequence[Path], run_id: str, store: str | None) -> None:
     """Store files as artifacts of a sweep's run.
 
     Raises:
-        StoreError: The store does not accept them.
+        StoreError: If the store does not accept them.
     """
     address = address_of(store)
     with writing(address.uri):

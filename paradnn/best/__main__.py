@@ -122,7 +122,7 @@ def _candidates(
     """Return the distinct candidates, invalid ones included.
 
     Raises:
-        ConfigError: There is only one, there are too many, or a value is invalid in every
+        ConfigError: If there is only one, there are too many, or a value is invalid in every
             combination.
     """
     from paradnn.best.race import (
@@ -169,7 +169,7 @@ def _limits(options: argparse.Namespace, points: Sequence[Point]) -> WinnerLimit
     """Read --memory and --p99.
 
     Raises:
-        ConfigError: A limit is wrong, or the candidates do not measure it.
+        ConfigError: If a limit is wrong, or the candidates do not measure it.
     """
     from paradnn.best.objective import WinnerLimits
     from paradnn.config.identity import point_request
@@ -212,7 +212,7 @@ def _with_price(
     """Apply --price, and check that --for cost has a price.
 
     Raises:
-        ConfigError: The price is wrong or missing.
+        ConfigError: If the price is wrong or missing.
     """
     from paradnn.config.price import load_prices, positive_price
 

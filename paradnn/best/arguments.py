@@ -50,7 +50,7 @@ def read_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         has the keys with several values.
 
     Raises:
-        ParadnnError: The command line is wrong.
+        ParadnnError: If the command line is wrong.
         SystemExit: After --help.
     """
     options = make_parser().parse_intermixed_args(list(arguments))

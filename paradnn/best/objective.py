@@ -160,7 +160,7 @@ def objective_of(goal: str, points: Sequence[Point]) -> Objective:
         points: The candidates, whose kind of work determines the metrics.
 
     Raises:
-        ConfigError: The candidates do different kinds of work, which have no common metric.
+        ConfigError: If the candidates do different kinds of work, which have no common metric.
     """
     for key in DEFAULT_KEYS:
         values = {str(point.workload.stored_keys()[key]) for point in points}

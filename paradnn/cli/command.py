@@ -27,14 +27,14 @@ def run_command(action: Callable[[DictConfig], int], page: str | None = None) ->
     """Compose the configuration of the command line and run `action` with it.
 
     Args:
-        action: gets the configuration of each job, and returns an exit code.
-        page: the text of --help before the keys.
+        action: Gets the configuration of each job, and returns an exit code.
+        page: The text of --help before the keys.
 
     Returns:
         The largest exit code.
 
     Raises:
-        ParadnnError: the command line is wrong.
+        ParadnnError: If the command line is wrong.
     """
     register_resolver("paradnn_help", lambda: help_text(page))
     is_verbose = os.environ.get(_FULL_ERROR) == "1"

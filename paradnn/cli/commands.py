@@ -7,8 +7,8 @@ class CommandEntry(NamedTuple):
     """A command.
 
     Attributes:
-        module: the module that holds its `main`, which `python -m` can run too.
-        summary: its line in `paradnn --help`.
+        module: The module that holds its `main`, which `python -m` can run too.
+        summary: Its line in `paradnn --help`.
     """
 
     module: str

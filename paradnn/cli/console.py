@@ -120,10 +120,10 @@ def fitting_table(
     """A table without lines.
 
     Args:
-        console: where it is printed.
-        columns: the columns.
-        rows: the cells of each row.
-        spare: headings that a narrow terminal omits, the first ones first, until the others fit.
+        console: Where it is printed.
+        columns: The columns.
+        rows: The cells of each row.
+        spare: Headings that a narrow terminal omits, the first ones first, until the others fit.
     """
     spare = spare if console.width < _NARROW else ()
     headings = [str(column.header) for column in columns]

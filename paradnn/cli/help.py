@@ -43,7 +43,7 @@ def help_text(page: str | None = None) -> str:
     """Every group with its options, and every key with its default and its meaning.
 
     Args:
-        page: the text before them, which describes the command.
+        page: The text before them, which describes the command.
     """
     lines = [f"{(page or '').strip()}\n", "Groups (key=option)", *_group_lines()]
     for heading, keys in documented_keys().items():

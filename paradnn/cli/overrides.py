@@ -75,9 +75,9 @@ class _HydraOption:
     """An option of Hydra's command line.
 
     Attributes:
-        takes_value: whether a value follows it.
-        choices: the values that it takes; empty for any text.
-        default: the value if none follows; None if a value is required.
+        takes_value: Whether a value follows it.
+        choices: The values that it takes; empty for any text.
+        default: The value if none follows; None if a value is required.
     """
 
     takes_value: bool = False
@@ -105,7 +105,7 @@ def split_overrides(arguments: Sequence[str]) -> list[str]:
     """Split `overrides="a=1 b=2"`, as a parameter of an MLflow project arrives, into overrides.
 
     Raises:
-        ConfigError: a quotation is not closed.
+        ConfigError: If a quotation is not closed.
     """
     overrides: list[str] = []
     for argument in arguments:
@@ -172,7 +172,8 @@ def check_arguments(arguments: Sequence[str]) -> None:
     """Check the words of a command line.
 
     Raises:
-        ParadnnError: no command of the suite accepts a word; the first such word.
+        ParadnnError: If no command of the suite accepts a word. The error names the first such
+            word.
     """
     has_own_groups = not any(
         argument.partition("=")[0] in _FOLDER_OPTIONS for argument in arguments
@@ -240,7 +241,7 @@ def _split_options(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """Separate Hydra's own options, with their values, from the overrides.
 
     Raises:
-        ParadnnError: An option is unknown, or its value is missing or is not one of its choices.
+        ParadnnError: If an option is unknown, or its value is missing or is not one of its choices.
     """
     options: list[str] = []
     overrides: list[str] = []
@@ -342,8 +343,8 @@ def one_line(error: BaseException, arguments: Sequence[str] | None = None) -> st
     """The message of an error on one line. Common ones of Hydra name key, value and remedy.
 
     Args:
-        error: the error.
-        arguments: the words that it is about; the command line by default.
+        error: The error.
+        arguments: The words that it is about; the command line by default.
     """
     text = str(error)
     words = sys.orig_argv if arguments is None else arguments

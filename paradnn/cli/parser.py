@@ -25,10 +25,10 @@ class Parser(argparse.ArgumentParser):
     """A parser that raises ParadnnError.
 
     Args:
-        prog: the command, as a user types it.
-        about: the docstring of its module. The first line describes the command, without what
+        prog: The command, as a user types it.
+        about: The docstring of its module. The first line describes the command, without what
             precedes a colon. The other lines follow the options.
-        settings: further arguments of argparse.ArgumentParser.
+        settings: Further arguments of argparse.ArgumentParser.
     """
 
     def __init__(self, prog: str, about: str | None = "", **settings: Any) -> None:
@@ -107,9 +107,9 @@ def number(flag: str, kind: type = float, least: int = 0) -> Callable[[str], Any
     It raises ConfigError for a number that is not positive or below `least`.
 
     Args:
-        flag: the option.
-        kind: int or float.
-        least: the smallest valid number; 0 for any positive one.
+        flag: The option.
+        kind: The type of the number, `int` or `float`.
+        least: The smallest valid number; 0 for any positive one.
     """
 
     def read(text: str) -> Any:

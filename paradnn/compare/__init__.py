@@ -36,21 +36,21 @@ class _CallableModule(ModuleType):
         """Compare two functions or two command lines in fresh processes.
 
         Args:
-            first: a function without arguments at the top level of a file, or a command line.
-            second: the other one, of the same kind.
-            minutes: no round begins that would end later.
-            within: half the width of the 95% interval of the ratio at which the comparison stops,
+            first: A function without arguments at the top level of a file, or a command line.
+            second: The other one, of the same kind.
+            minutes: No round begins that would end later.
+            within: Half the width of the 95% interval of the ratio at which the comparison stops,
                 as a share.
-            equivalence: the share below which a difference does not matter.
-            timeout: seconds after which a run has failed.
+            equivalence: The share below which a difference does not matter.
+            timeout: Seconds after which a run has failed.
 
         Returns:
             The comparison, with `verdict`, `ratio` (the first side's speed over the second's),
             `low`, `high`, `rounds` and `seconds`.
 
         Raises:
-            ConfigError: a side cannot be started.
-            KeyboardInterrupt: the comparison was interrupted.
+            ConfigError: If a side cannot be started.
+            KeyboardInterrupt: If the comparison was interrupted.
         """
         from paradnn.compare.functions import command_of, comparison_of
         from paradnn.compare.processes import CommandProtocol

@@ -67,8 +67,8 @@ def read_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         `common` (the overrides of both). `sides` is None for commands.
 
     Raises:
-        ParadnnError: the command line is wrong.
-        SystemExit: after --help.
+        ParadnnError: If the command line is wrong.
+        SystemExit: After --help.
     """
     options = parse(make_parser(), arguments)
     options.sides = None
@@ -253,7 +253,7 @@ def protocol_of(options: argparse.Namespace, *, base_first: bool = False) -> Com
     """Return the protocol that the options give for commands.
 
     Raises:
-        ConfigError: the metric is wrong, or its direction is not known.
+        ConfigError: If the metric is wrong, or its direction is not known.
     """
     return CommandProtocol(
         minutes=options.minutes,

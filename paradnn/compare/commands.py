@@ -55,9 +55,9 @@ class CommandComparison(PairedResult):
     """Two commands, run in turn until the rule is satisfied or the time is over.
 
     Attributes:
-        visits: every visit of each side, failed ones included.
-        failed_side: which side (0 or 1) is the reason for `problem`.
-        loaded: the files that each side loads, if both sides are commits.
+        visits: Every visit of each side, failed ones included.
+        failed_side: Which side (0 or 1) is the reason for `problem`.
+        loaded: The files that each side loads, if both sides are commits.
     """
 
     def __init__(
@@ -154,17 +154,17 @@ class CommandComparison(PairedResult):
         """Run round after round until the rule is satisfied or the time is over.
 
         Args:
-            shows_progress: whether a terminal shows the state after each round.
-            skips_same_code: whether sides that load the same code are not measured.
-            is_timed: whether rounds are run at all; else only the warm-up and the check of the code
+            shows_progress: Whether a terminal shows the state after each round.
+            skips_same_code: Whether sides that load the same code are not measured.
+            is_timed: Whether rounds are run at all; else only the warm-up and the check of the code
                 that each side loads.
 
         Returns:
             Whether the comparison was interrupted.
 
         Raises:
-            ConfigError: a command cannot be started, the base fails in the warm-up, or a side loads
-                code of the other's commit.
+            ConfigError: If a command cannot be started, the base fails in the warm-up, or a side
+                loads code of the other's commit.
         """
         shows_progress = shows_progress and sys.stderr.isatty()
         begun = time.monotonic()

@@ -36,11 +36,11 @@ class ComparedPoint(PairedResult):
     interleaved blocks if there are some, so they are more precise than the ratio of `measured`.
 
     Attributes:
-        points: the point on both sides.
-        order: which side goes first in each round of whole measurements.
-        turns: the interleaved blocks of the current round; None for whole measurements.
-        failures: the number of failures of each side.
-        needs_whole_machine: whether the sides cannot be in memory together.
+        points: The point on both sides.
+        order: Which side goes first in each round of whole measurements.
+        turns: The interleaved blocks of the current round; None for whole measurements.
+        failures: The number of failures of each side.
+        needs_whole_machine: Whether the sides cannot be in memory together.
     """
 
     points: tuple[Point, ...] = ()
@@ -63,12 +63,12 @@ def pairs_of(first: Sequence[Point], second: Sequence[Point], *, null: bool) -> 
     """Pair the points of two sides, which come in the same order.
 
     Args:
-        first: the points of one side.
-        second: the points of the other side.
-        null: whether a point may be compared with itself.
+        first: The points of one side.
+        second: The points of the other side.
+        null: Whether a point may be compared with itself.
 
     Raises:
-        ConfigError: the points do not pair.
+        ConfigError: If the points do not pair.
     """
     if len(first) != len(second):
         problem = f"the sides have {len(first)} and {len(second)} points"

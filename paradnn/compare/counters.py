@@ -69,10 +69,11 @@ class Counter:
 
     Args:
         quantity: A key of `QUANTITIES`.
-        program: perf, cachegrind, callgrind or dhat; None for the one that suits the quantity here.
+        program: Name of the counting program: `perf`, `cachegrind`, `callgrind` or `dhat`. If None,
+            the one on this machine that can count the quantity.
 
     Raises:
-        ConfigError: Nothing on this machine can count the quantity.
+        ConfigError: If nothing on this machine can count the quantity.
     """
 
     def __init__(self, quantity: str, program: str | None = None) -> None:

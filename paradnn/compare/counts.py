@@ -197,7 +197,7 @@ def count_sides(
         flame_graph: File for a flame graph of the head against the base; None for none.
 
     Raises:
-        ConfigError: Nothing can count a quantity here.
+        ConfigError: If nothing can count a quantity here.
     """
     report = CountReport([compare_counts(sides, name, protocol) for name in quantities])
     instructions = [each for each in report.comparisons if each.quantity == "instructions"]
@@ -234,7 +234,7 @@ def compare_counts(
         protocol: Time limit and exit codes.
 
     Raises:
-        ConfigError: Nothing can count the quantity here.
+        ConfigError: If nothing can count the quantity here.
     """
     counter = Counter(quantity)
     comparison = _count_runs(sides, counter, protocol)

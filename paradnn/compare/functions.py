@@ -42,7 +42,7 @@ def command_of(function: Callable[[], Any] | str) -> Command:
     """The side of a comparison that is a command line, or a function without arguments.
 
     Raises:
-        ConfigError: another process cannot import the function.
+        ConfigError: If another process cannot import the function.
     """
     if isinstance(function, str):
         return Command(function, function)
@@ -69,7 +69,7 @@ def comparison_of(
     """Two functions in interleaved blocks, or two commands in interleaved runs.
 
     Raises:
-        ConfigError: the protocol has an option that only commands have.
+        ConfigError: If the protocol has an option that only commands have.
     """
     if not all(is_function(side.text) for side in sides):
         return CommandComparison(sides, rule, protocol)
@@ -121,7 +121,7 @@ class InterleavedFunctions(CommandComparison):
         """Return why the process of a side did not finish; None if it did.
 
         Raises:
-            ConfigError: it did not find its function.
+            ConfigError: If it did not find its function.
         """
         try:
             # A process that has closed its socket may still be on its way to the exit.

@@ -70,7 +70,7 @@ class Limit(Rule):
     """Stops once it is certain whether the head is slower than a threshold.
 
     Attributes:
-        slower: the slowdown that is a regression (0.05: a time 1.05 times as long).
+        slower: The slowdown that is a regression (0.05: a time 1.05 times as long).
     """
 
     slower: float = 0.05

@@ -39,10 +39,10 @@ class LoadedFiles:
     """Files that one run of a side opened for reading or executed.
 
     Attributes:
-        files: resolved path -> whether it was executed. Byte code counts as its source.
-        digest: hash of names and contents. Two sides with the same digest ran the same code. The
+        files: Resolved path -> whether it was executed. Byte code counts as its source.
+        digest: Hash of names and contents. Two sides with the same digest ran the same code. The
             position of a side's checkout does not count. None if the files are not known.
-        problem: why they are not known.
+        problem: Why they are not known.
     """
 
     files: dict[Path, bool]
@@ -108,10 +108,10 @@ def foreign_code(
     """Return why the sides do not run the code of their commits; None if no reason is known.
 
     Args:
-        loaded: files that each side opened.
-        checkouts: checkout of each side.
-        command: command of both sides. Files that it names are shared on purpose.
-        begun: start of the comparison in Unix seconds. If both sides execute a file that was
+        loaded: Files that each side opened.
+        checkouts: Checkout of each side.
+        command: Command of both sides. Files that it names are shared on purpose.
+        begun: Start of the comparison in Unix seconds. If both sides execute a file that was
             written later, --setup built it.
     """
     named = _named_files(command)

@@ -85,10 +85,10 @@ class OutputMetric:
     """Quantity of a comparison: wall time, processor time, or a number that the command prints.
 
     Attributes:
-        pattern: a regular expression whose only group is the number; its last match
+        pattern: A regular expression whose only group is the number; its last match
             counts; `json:a.b` for a field of the JSON object that is printed last; `CPU`; or None
             for the wall time.
-        higher: whether a larger value is faster.
+        higher: Whether a larger value is faster.
     """
 
     pattern: str | None = None

@@ -36,9 +36,9 @@ class Command(NamedTuple):
     """One side of a comparison.
 
     Attributes:
-        label: the name of the side in messages.
-        text: the command line.
-        checkout: the commit in whose folder it runs; None for the current folder.
+        label: The name of the side in messages.
+        text: The command line.
+        checkout: The commit in whose folder it runs; None for the current folder.
     """
 
     label: str
@@ -56,13 +56,13 @@ class CommandProtocol:
     """Protocol by which two commands are run.
 
     Attributes:
-        minutes: no round begins that would end later.
-        metric: what a run is compared by.
-        warmup: runs of each side that do not count.
-        prepare: a shell command that is run, untimed, before each visit.
-        timeout: seconds after which a run has failed.
-        exit_codes: exit codes that count as success.
-        base_first: whether the second side runs first in the warm-up. If it fails there, the
+        minutes: No round begins that would end later.
+        metric: What a run is compared by.
+        warmup: Runs of each side that do not count.
+        prepare: A shell command that is run, untimed, before each visit.
+        timeout: Seconds after which a run has failed.
+        exit_codes: Exit codes that count as success.
+        base_first: Whether the second side runs first in the warm-up. If it fails there, the
             comparison has no base and raises ConfigError.
     """
 
@@ -80,9 +80,9 @@ class CommandRun:
     """One process.
 
     Attributes:
-        measured: wall time in seconds, or the metric.
-        cpu_seconds: processor time of the process and its children.
-        failure: why the run failed; None if it succeeded.
+        measured: Wall time in seconds, or the metric.
+        cpu_seconds: Processor time of the process and its children.
+        failure: Why the run failed; None if it succeeded.
     """
 
     measured: float
@@ -94,11 +94,11 @@ def command_line(text: str, folder: Path | None = None) -> list[str]:
     """The words to start for a command: its own, or those of a shell if it needs one.
 
     Args:
-        text: the command as a user types it.
-        folder: where it runs; programs with a relative path are looked up there.
+        text: The command as a user types it.
+        folder: Where it runs; programs with a relative path are looked up there.
 
     Raises:
-        ConfigError: the text is empty or has an open quotation, or the program does not exist.
+        ConfigError: If the text is empty or has an open quotation, or the program does not exist.
     """
     words = split_quoted("command", text)
     if not words:
@@ -160,7 +160,7 @@ def run_once(command: Command, protocol: CommandProtocol, guard: ProcessGuard) -
     """Run a command once. After `timeout` it is killed with all that it started.
 
     Raises:
-        ConfigError: the command cannot be started.
+        ConfigError: If the command cannot be started.
     """
     words = command_line(command.text, command.folder)
     metric = protocol.metric

@@ -45,9 +45,9 @@ def print_results(
     """Print sentences, a table of what each side measured, and closing lines.
 
     Args:
-        results: what the tables show.
-        sentences: the verdicts.
-        closing: lines below the tables.
+        results: What the tables show.
+        sentences: The verdicts.
+        closing: Lines below the tables.
         detail: 0 for the sentences alone; 2 for a table of all rounds as well.
     """
     _print_lines(sentences)

@@ -23,17 +23,17 @@ class PairedResult:
     """Two sides and what the rounds so far say about them. As a string it is one sentence.
 
     Attributes:
-        labels: the names of the sides.
-        rule: when the comparison stops, and which differences matter.
-        name: the point that is compared; empty if there is only one.
+        labels: The names of the sides.
+        rule: When the comparison stops, and which differences matter.
+        name: The point that is compared; empty if there is only one.
         unit: `seconds`, `metric` or `examples_per_second`, of `measured`.
-        logs: logarithm of the first side's speed over the second's, one per round in which both
+        logs: Logarithm of the first side's speed over the second's, one per round in which both
             sides were measured.
-        numbers: the numbers of these rounds.
-        measured: what both sides measured in these rounds, in `unit`.
-        problem: why the comparison is undecided, whatever the rounds show.
-        seconds: how long the comparison took.
-        last: whether it ended because time or rounds were over.
+        numbers: The numbers of these rounds.
+        measured: What both sides measured in these rounds, in `unit`.
+        problem: Why the comparison is undecided, whatever the rounds show.
+        seconds: How long the comparison took.
+        last: Whether it ended because time or rounds were over.
     """
 
     labels: tuple[str, str]
@@ -166,9 +166,9 @@ def sentence(found: SpeedEstimate, labels: tuple[str, str], margin: float) -> st
     """An estimate as a sentence that names the faster side first.
 
     Args:
-        found: the first side's speed over the second's.
-        labels: the names of both sides.
-        margin: the share below which a difference does not matter.
+        found: The first side's speed over the second's.
+        labels: The names of both sides.
+        margin: The share below which a difference does not matter.
     """
     first, second = labels
     verdict = found.verdict(margin)

@@ -53,7 +53,7 @@ def positive_price(key: str, shown: str, price: str, example: str = "V100=2") ->
         example: A correct value of the key.
 
     Raises:
-        ConfigError: The price is not a positive number.
+        ConfigError: If the price is not a positive number.
     """
     try:
         number = float(price)
@@ -81,7 +81,7 @@ def load_prices(name: str, key: str) -> Prices:
     """Return the table `name` of `conf/price`, or the table in the YAML file `name`.
 
     Raises:
-        ConfigError: The table does not exist or is invalid; names `key`.
+        ConfigError: If the table does not exist or is invalid; names `key`.
     """
     import yaml
 

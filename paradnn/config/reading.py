@@ -29,7 +29,7 @@ def read_point(config: Mapping[str, Any], *, is_measured: bool = True) -> Point:
         is_measured: Whether the point must be one that ParaDnn can measure, not only predict.
 
     Raises:
-        ConfigError: A value is invalid, or two values contradict each other; names the first.
+        ConfigError: If a value is invalid, or two values contradict each other; names the first.
     """
     return canonical_point(parse_point(config), is_measured=is_measured)
 
@@ -38,7 +38,7 @@ def parse_point(config: Mapping[str, Any]) -> Point:
     """Return the point that a configuration describes; check each value, but no combinations.
 
     Raises:
-        ConfigError: A single value is invalid.
+        ConfigError: If a single value is invalid.
     """
     family = _checked_name(config.get("model"), "model.name", "family", FAMILIES)
     model = FAMILIES[family].options.from_config(config["model"])
@@ -69,7 +69,7 @@ def canonical_point(point: Point, *, is_measured: bool = True) -> Point:
         is_measured: As for `read_point`.
 
     Raises:
-        ConfigError: Two values of the point contradict each other.
+        ConfigError: If two values of the point contradict each other.
     """
     rules = point.workload.role(PointRules)
     point = point.model.canonical_point(rules.canonical(point))
@@ -99,7 +99,7 @@ def _with_canonical_parallel(point: Point) -> Point:
     """Return the point with `parallel` in canonical form: one device has nothing to share.
 
     Raises:
-        ConfigError: The devices cannot share a step in this way.
+        ConfigError: If the devices cannot share a step in this way.
     """
     if point.parallel == "pipeline":
         reason = "is not possible: Keras does not divide a model's layers among devices"

@@ -46,7 +46,7 @@ class PointRules:
         """Return the number of processes that may run on several hosts, after the key that sets it.
 
         Raises:
-            ConfigError: The processes of this kind share one host.
+            ConfigError: If the processes of this kind share one host.
         """
         reason = "is for training steps and messages (model=channel)"
         raise ConfigError("hosts", point.hosts, reason, "set hosts=1")

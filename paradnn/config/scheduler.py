@@ -87,7 +87,7 @@ def shared_sweep() -> SharedSweep | None:
     """Return the sweep that the environment names; None if it names none.
 
     Raises:
-        ConfigError: A variable is invalid, or the number of the driver is missing.
+        ConfigError: If a variable is invalid, or the number of the driver is missing.
     """
     sweep_id = os.environ.get(SWEEP_VARIABLE)
     if sweep_id is None:

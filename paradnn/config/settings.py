@@ -196,7 +196,8 @@ def read_settings(config: Mapping[str, Any]) -> Settings:
     """Return the settings in a composed configuration.
 
     Raises:
-        ConfigError: A setting is invalid, or a key belongs neither to the settings nor to a point.
+        ConfigError: If a setting is invalid, or a key belongs neither to the settings nor to a
+            point.
     """
     for key, value in config.items():
         if key not in point_keys() and key not in SETTINGS_KEYS:

@@ -95,8 +95,8 @@ def expand(
         params: Overrides of `hydra.sweeper.params`.
 
     Raises:
-        ConfigError: An axis is invalid, or there are too many points. Hydra raises its own errors
-            for overrides that cannot be composed.
+        ConfigError: If an axis is invalid, or there are too many points. Hydra raises its own
+            errors for overrides that cannot be composed.
     """
     sweep = read_settings(plain(master)).sweep
     builder = _Builder(loader, master)
@@ -271,7 +271,7 @@ def _zip_axes(
     A grid of a preset that lacks an axis of a group keeps its axes apart.
 
     Raises:
-        ConfigError: No grid has all axes of a group, or the axes of a group differ in length.
+        ConfigError: If no grid has all axes of a group, or the axes of a group differ in length.
     """
     names = [key for group in groups for key in group]
     for key in names:

@@ -107,7 +107,8 @@ def read_tags(tags: Any, parameters: tuple[str, ...]) -> dict[str, str]:
         parameters: First words of the keys of a run's parameters, which no tag may hide.
 
     Raises:
-        ConfigError: A name is invalid or reserved for ParaDnn, or a value is a list or a mapping.
+        ConfigError: If a name is invalid or reserved for ParaDnn, or a value is a list or a
+            mapping.
     """
     if not isinstance(tags, Mapping):
         raise ConfigError(KEY, tags, "expects names with values", f"write {KEY}.team=vision")

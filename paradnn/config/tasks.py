@@ -92,7 +92,7 @@ def plan_sweep(
         launch: Starts drivers in jobs; None if the configuration names no launcher.
 
     Raises:
-        ConfigError: A point of the sweep is invalid. With `drops_invalid`, every point is.
+        ConfigError: If a point of the sweep is invalid. With `drops_invalid`, every point is.
     """
     plan = expand(loader, master, arguments, params)
     if not plan.points:
@@ -140,7 +140,7 @@ def read_task(
     The third value describes the sweep; it is None for a single point.
 
     Raises:
-        ConfigError: A setting or a point is invalid.
+        ConfigError: If a setting or a point is invalid.
     """
     content = plain(config)
     settings = read_settings(content)

@@ -88,7 +88,7 @@ def read_event(line: bytes) -> Event:
 
     Raises:
         BrokenLine: The line is not JSON.
-        MessageError: The line is not an event.
+        MessageError: If the line is not an event.
     """
     content = read_json(line)
     name = content.pop("event", None) if isinstance(content, dict) else None
@@ -119,7 +119,7 @@ def read_message(kind: type[Message], content: Any, path: str) -> Message:
         path: The name of the message in errors.
 
     Raises:
-        MessageError: A field is missing, unknown, or of another type.
+        MessageError: If a field is missing, unknown, or of another type.
     """
     return typing.cast("Message", _read(kind, content, path))
 

@@ -261,7 +261,7 @@ def sum_costs(
         layers: The layers in the order of the forward pass.
         batch_size: Examples per step.
         precision: The type of the activations, a key of `COMPUTE_BYTES`.
-        mode: train, inference or generate.
+        mode: `train`, `inference` or `generate`.
         slots: Optimizer variables of the size of each weight.
     """
     width = COMPUTE_BYTES[precision]

@@ -20,7 +20,7 @@ def lock(file: int | IO[str] | IO[bytes]) -> None:
         file: The file, or its descriptor.
 
     Raises:
-        ParadnnError: The system has no such locks.
+        ParadnnError: If the system has no such locks.
     """
     _require_locks()
     fcntl.flock(file, fcntl.LOCK_EX)
@@ -34,7 +34,7 @@ def try_lock(file: int | IO[str] | IO[bytes], *, is_shared: bool = False) -> boo
         is_shared: Whether others may hold a shared lock at the same time.
 
     Raises:
-        ParadnnError: The system has no such locks.
+        ParadnnError: If the system has no such locks.
     """
     _require_locks()
     kind = fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX

@@ -73,7 +73,7 @@ class InputMeasurement:
         threads: Threads of the pipeline.
 
     Raises:
-        ValueError: Step times are not paired, or a part took no time.
+        ValueError: If step times are not paired, or a part took no time.
     """
 
     waits: list[float]
@@ -108,7 +108,7 @@ class References:
         seconds: Seconds of a call by kernel.
 
     Raises:
-        ValueError: A kernel took no time.
+        ValueError: If a kernel took no time.
     """
 
     blocks: int
@@ -138,7 +138,7 @@ class Timing:
         reference_seconds: Seconds of `references`, with the untimed steps that follow each.
 
     Raises:
-        ValueError: There is no block that took time.
+        ValueError: If there is no block that took time.
     """
 
     steps_per_block: int
@@ -232,7 +232,7 @@ class Compilation:
         conversion: The conversion for an engine, which is part of the first step.
 
     Raises:
-        ValueError: The lists are empty or differ in length.
+        ValueError: If the lists are empty or differ in length.
     """
 
     seconds: list[float]
@@ -279,7 +279,7 @@ class OperationTable:
     """A table of operations: rows of values under named columns.
 
     Raises:
-        ValueError: A row has another number of values.
+        ValueError: If a row has another number of values.
     """
 
     columns: list[str]
@@ -387,7 +387,7 @@ class IdlePower:
         disturbed: What else ran at the time; None if nothing did.
 
     Raises:
-        ValueError: The power is not a positive number.
+        ValueError: If the power is not a positive number.
     """
 
     watts: float | None
@@ -436,7 +436,7 @@ class Answer:
         peak_rates: The peak rates of the machine, for task=ceilings.
 
     Raises:
-        ValueError: The outcome is ok, but nothing was measured.
+        ValueError: If the outcome is ok, but nothing was measured.
     """
 
     outcome: str

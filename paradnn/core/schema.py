@@ -46,9 +46,11 @@ def option(default: Any = dataclasses.MISSING, text: str = "", **bounds: Any) ->
     Args:
         default: The default; without it the field is required.
         text: The help text.
-        **bounds: low and high (inclusive); above and below (exclusive); choices; shown (what help
-            and errors list instead of the choices); length and or_length of a tuple; prefixes of
-            the names in a mapping; pattern of a text, with the remedy of its error; longest text.
+        **bounds: Conditions on a value. `low` and `high` are inclusive bounds, `above` and `below`
+            exclusive ones. `choices` are the valid values, and `shown` is the list of them in help
+            and errors. A tuple has `length` or `or_length` elements. Names in a mapping begin with
+            one of `prefixes`. A text has at most `longest` characters. `pattern` is a pair of the
+            regular expression that a text must match and the remedy in its error.
     """
     metadata = {"help": text, **bounds}
     if isinstance(default, (dict, list)):
@@ -68,7 +70,7 @@ def read(
         given: Further fields, which are used as they are.
 
     Raises:
-        ConfigError: A key is unknown or a value is wrong.
+        ConfigError: If a key is unknown or a value is wrong.
     """
     if not isinstance(data, Mapping):
         raise ConfigError(prefix, data, "expects a group of keys", f"see {prefix}=... in --help")
@@ -87,7 +89,7 @@ def memory_bytes(value: str | int, key: str) -> int | None:
     """Return a memory size such as 8GiB, 500MB or 1000000 in bytes; None for "auto".
 
     Raises:
-        ConfigError: The value is not a memory size; names `key`.
+        ConfigError: If the value is not a memory size; names `key`.
     """
     text = str(value).strip().lower()
     if text == "auto":
@@ -128,7 +130,7 @@ def as_text(value: Any, bounds: Mapping[str, Any], key: str) -> str:
     """Return a line of text that is one of the choices, if there are any.
 
     Raises:
-        ConfigError: The value is not such a text; names `key`.
+        ConfigError: If the value is not such a text; names `key`.
     """
     choices = bounds.get("choices")
     if choices is not None and value not in choices:

@@ -101,7 +101,7 @@ class Workload:
         """Return this kind with the options of a composed configuration or of a request.
 
         Raises:
-            ConfigError: An option is unknown or out of range.
+            ConfigError: If an option is unknown or out of range.
         """
         if self.group:
             return read(type(self), config.get(self.group, {}), self.group)
@@ -119,7 +119,7 @@ class Workload:
         """Return this kind of work in a role, or the defaults of the role if it does not have it.
 
         Raises:
-            TypeError: The class overrides a method of the role without inheriting from the role.
+            TypeError: If the class overrides a method of the role without inheriting from the role.
         """
         if isinstance(self, kind):
             return self

@@ -140,7 +140,8 @@ class Model:
         Args:
             batch_size: Examples over all devices.
             precision: Type of products and activations.
-            mode: train, inference or generate. A step of generate makes one token per example.
+            mode: `train`, `inference` or `generate`. A step of `generate` makes one token per
+                example.
             optimizer: Name of the optimizer, whose variables count as memory and traffic.
             momentum: That of the optimizer.
             devices: Each has a copy of the weights and of the optimizer's variables.

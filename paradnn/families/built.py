@@ -22,7 +22,7 @@ class ArraySpec:
 
     Attributes:
         shape: Shape without the batch axis.
-        dtype: float32 or int32.
+        dtype: `float32` or `int32`.
         high: Integers are in [0, high).
         zeros: Share of an int32 array's values that are 0. The others are in [1, high).
     """
@@ -87,8 +87,9 @@ class BuiltModel:
         model: The Keras model, or the function of a kernel.
         inputs: Arrays of the model's inputs.
         targets: Arrays that the loss compares the outputs with.
-        loss: loss(targets, outputs), a float32 scalar: the mean over examples.
-        draw: draw(generator, batch_size), the operands of a kernel in place of `inputs`.
+        loss: Function of targets and outputs. Returns the mean over examples, a float32 scalar.
+        draw: Function of a random generator and the batch size. Returns the operands of a kernel,
+            in place of `inputs`.
         prepare: Converts inputs once they are on the device, before the first step.
         carried: A list if each step hands variables, such as a cache, to the next one. Workloads
             that share variables share the list, in which JAX keeps their values.

@@ -623,9 +623,10 @@ class _Cells:
         Args:
             gradients: Those of the outputs.
             weights: (hidden, gates).
-            saved: vanilla: the outputs. LSTM: the gates i, f, g, o, and the memories before the
-                steps. GRU: the gates r, z, n, the states before the steps, and the products h u_n,
-                which the reset gate multiplies.
+            saved: Results of the forward pass. A vanilla cell saves the outputs. An LSTM saves the
+                gates i, f, g, o, and the memories before the steps. A GRU saves the gates r, z, n,
+                the states before the steps, and the products h u_n, which the reset gate
+                multiplies.
         """
         retreat = getattr(self, f"_{self._cell}_back")
 

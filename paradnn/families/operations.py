@@ -105,7 +105,7 @@ def product_operations(
         layers: Layers of the model in forward order.
         batch_size: Examples of a step.
         precision: Type of operands and results.
-        mode: train or inference.
+        mode: `train` or `inference`.
     """
     width = COMPUTE_BYTES[precision]
     directions = DIRECTIONS if mode == "train" else ("forward",)

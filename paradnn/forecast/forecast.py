@@ -308,7 +308,7 @@ def write_points(forecast: Forecast, path: Path) -> None:
     """Write a CSV file with one row per point: its keys, costs, status and expected times.
 
     Raises:
-        ConfigError: The file cannot be written.
+        ConfigError: If the file cannot be written.
     """
     points = forecast.status.points
     shapes = {(type(p.model), type(p.data), type(p.workload)): p for p in points}

@@ -333,7 +333,7 @@ def _invert(covariance: Array) -> tuple[Array, float]:
     """Return the inverse, and half of the logarithm of the determinant.
 
     Raises:
-        LinAlgError: The matrix is not positive definite.
+        LinAlgError: If the matrix is not positive definite.
     """
     lower = cholesky(covariance, lower=True, check_finite=False)
     half, failed = dpotri(lower, lower=1)

@@ -72,7 +72,7 @@ def sweep_status(points: Sequence[Point], settings: Settings, history: History) 
     """Return the status of the points by the rules of a session that would measure them now.
 
     Raises:
-        ParadnnError: The session would raise it before its first point.
+        ParadnnError: If the session would raise it before its first point.
     """
     points = list(points)
     kinds = _number_kinds(points)

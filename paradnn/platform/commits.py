@@ -24,10 +24,10 @@ class Checkout:
     """The files of one commit, or the working tree.
 
     Attributes:
-        label: the name in messages.
-        tree: the top folder of the checkout, resolved.
-        folder: the folder in it that corresponds to the current folder.
-        created: when it was checked out, before any setup, in seconds since the epoch.
+        label: The name in messages.
+        tree: The top folder of the checkout, resolved.
+        folder: The folder in it that corresponds to the current folder.
+        created: When it was checked out, before any setup, in seconds since the epoch.
     """
 
     label: str
@@ -61,12 +61,12 @@ def checkouts(
     """Check out references into separate worktrees, which are removed afterwards.
 
     Args:
-        references: a branch, tag or commit each, or WORKING_TREE.
-        setup: a shell command that is run once in each folder.
-        guard: ends the setup command if this process is killed.
+        references: A branch, tag or commit each, or WORKING_TREE.
+        setup: A shell command that is run once in each folder.
+        guard: Ends the setup command if this process is killed.
 
     Raises:
-        ConfigError: git does not find this commit, it has no such folder, or the setup failed.
+        ConfigError: If git does not find this commit, it has no such folder, or the setup failed.
     """
     top = Path(_git("rev-parse", "--show-toplevel")).resolve()
     inner = Path.cwd().resolve().relative_to(top)
@@ -153,7 +153,7 @@ def commit_of(reference: str = WORKING_TREE, folder: Path | None = None) -> str:
     """The abbreviated hash of a commit; of a changed working tree with the mark -dirty.
 
     Raises:
-        ParadnnError: the folder is in no repository, or git is not installed.
+        ParadnnError: If the folder is in no repository, or git is not installed.
     """
     described = "--dirty" if reference == WORKING_TREE else reference
     return _git("describe", "--always", "--abbrev=12", "--exclude=*", described, folder=folder)

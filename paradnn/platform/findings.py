@@ -44,10 +44,10 @@ class _Setting(NamedTuple):
     """A setting of the kernel.
 
     Attributes:
-        name: the name of its finding.
-        files: a pattern of the files that hold it.
-        wanted: the value that suits measurements.
-        harms: whether other values disturb measurements.
+        name: The name of its finding.
+        files: A pattern of the files that hold it.
+        wanted: The value that suits measurements.
+        harms: Whether other values disturb measurements.
     """
 
     name: str
@@ -155,12 +155,12 @@ class Finding:
     """One fact about a host.
 
     Attributes:
-        name: the name for programs.
-        what: the name for people.
-        value: the current value.
-        harms: whether it widens intervals or shifts results, and can be changed.
-        why: why it matters.
-        remedy: a command or advice; may be empty.
+        name: The name for programs.
+        what: The name for people.
+        value: The current value.
+        harms: Whether it widens intervals or shifts results, and can be changed.
+        why: Why it matters.
+        remedy: A command or advice; may be empty.
     """
 
     name: str
@@ -186,7 +186,7 @@ def host_findings(root: Path = Path("/")) -> list[Finding]:
     """Settings and facts of the host that are likely to stay. Takes some milliseconds.
 
     Args:
-        root: where proc and sys are mounted.
+        root: Where proc and sys are mounted.
     """
     if hasattr(os, "sched_getaffinity"):
         cores = sorted(os.sched_getaffinity(0))
@@ -347,7 +347,7 @@ def gpu_findings(query: Callable[..., list[list[str]]] | None = None) -> list[Fi
     """Findings of every NVIDIA board; empty without nvidia-smi.
 
     Args:
-        query: replaces `nvidia_smi`.
+        query: Replaces `nvidia_smi`.
     """
     query = query or nvidia_smi
     found = [finding for row in query("gpu", *_NVIDIA_QUERY) for finding in _board(*row)]
@@ -390,7 +390,7 @@ def nvidia_smi(kind: str, *fields: str) -> list[list[str]]:
 
     Args:
         kind: `gpu` or `compute-apps`.
-        fields: names of the fields.
+        fields: Names of the fields.
 
     Returns:
         The fields of each board or process; empty if nvidia-smi does not answer.

@@ -43,10 +43,10 @@ class ForeignProcess:
     """A process that is not part of this measurement.
 
     Attributes:
-        pid: its number.
-        name: its label (`process_label`).
-        cores: how many cores it takes.
-        measures: whether it is a measurement of this suite.
+        pid: Its number.
+        name: Its label (`process_label`).
+        cores: How many cores it takes.
+        measures: Whether it is a measurement of this suite.
     """
 
     pid: int
@@ -60,11 +60,11 @@ class HostLoad:
     """Load of other processes on the cores that this process may use.
 
     Attributes:
-        cores: the number of these cores.
-        average: the one-minute load average; None if the system has none.
-        foreign: share of the cores' capacity that other processes took; None if unknown.
-        steal: share of the cores' capacity that the hypervisor took; None if unknown.
-        processes: the foreign processes that took most.
+        cores: The number of these cores.
+        average: The one-minute load average; None if the system has none.
+        foreign: Share of the cores' capacity that other processes took; None if unknown.
+        steal: Share of the cores' capacity that the hypervisor took; None if unknown.
+        processes: The foreign processes that took most.
     """
 
     cores: int
@@ -116,8 +116,8 @@ def slow_tags(speeds: Mapping[str, float], tags: Mapping[str, str]) -> dict[str,
     reference kernels.
 
     Args:
-        speeds: reference kernel -> its speed as a share of its best speed on this machine.
-        tags: tags that are known already, whose reason is kept.
+        speeds: Reference kernel -> its speed as a share of its best speed on this machine.
+        tags: Tags that are known already, whose reason is kept.
 
     Returns:
         The tags; empty if the machine is not slow.

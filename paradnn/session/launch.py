@@ -201,7 +201,7 @@ def launch_sweep(points: Sequence[Point], settings: Settings, sweep: SweepInfo) 
         sweep: The sweep and its launcher.
 
     Raises:
-        ParadnnError: The launcher started no driver.
+        ParadnnError: If the launcher started no driver.
     """
     assert sweep.launch is not None
     reporter = Reporter(len(points), sweep.name)

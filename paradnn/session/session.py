@@ -94,7 +94,7 @@ def measure_points(points: Sequence[Point], settings: Settings, sweep: SweepInfo
         sweep: Name and id of the sweep, None for a single point outside a multirun.
 
     Raises:
-        ParadnnError: The user can correct something before the first point is measured.
+        ParadnnError: If the user can correct something before the first point is measured.
     """
     reporter = Reporter(len(points), sweep.name if sweep else None)
     with _open_session(points, reporter, settings, sweep) as session:
@@ -105,7 +105,7 @@ def follow_design(design: SweepDesign, settings: Settings, sweep: SweepInfo) -> 
     """Measure batches of points that a design chooses, until it chooses none.
 
     Raises:
-        ParadnnError: The user can correct something before the first point is measured.
+        ParadnnError: If the user can correct something before the first point is measured.
     """
     reporter = Reporter(design.left, sweep.name, at_most=not design.resumes)
     if not design.resumes:

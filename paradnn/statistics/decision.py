@@ -24,8 +24,8 @@ class Decision:
         ratio: The ratio; above 1 if A is better.
         low: Lower end of its 95% interval.
         high: Upper end.
-        p_different: p of a ratio of 1, two-sided.
-        p_equal: p of a ratio outside the margin (two one-sided tests; Schuirmann, J.
+        p_different: Two-sided p-value of the ratio 1.
+        p_equal: P-value of a ratio outside the margin (two one-sided tests; Schuirmann, J.
             Pharmacokinetics and Biopharmaceutics 15, 1987).
         verdict: The verdict at 5%.
     """

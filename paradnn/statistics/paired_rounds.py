@@ -215,10 +215,10 @@ class _RobustCenter:
     """Huber's estimate of location of a series.
 
     Attributes:
-        location: the value about which the clipped deviations sum to 0.
-        deviations: deviations from `location`, clipped at the limit, in the order of the series.
-        lag_one: correlation of neighboring rounds at lag one, without the outliers.
-        inlier_share: share of rounds within the limit.
+        location: The value about which the clipped deviations sum to 0.
+        deviations: Deviations from `location`, clipped at the limit, in the order of the series.
+        lag_one: Correlation of neighboring rounds at lag one, without the outliers.
+        inlier_share: Share of rounds within the limit.
     """
 
     location: float
@@ -281,9 +281,9 @@ def estimate(logs: Sequence[float], misses: float = 0.05, *, last: bool = False)
     docs/validation/comparisons.md).
 
     Args:
-        logs: logarithm of the ratio of speeds, one per round, in order; at least `MIN_ROUNDS`.
-        misses: how often intervals may miss the true ratio.
-        last: whether this is the last look, because time or rounds are over.
+        logs: Logarithm of the ratio of speeds, one per round, in order; at least `MIN_ROUNDS`.
+        misses: How often intervals may miss the true ratio.
+        last: Whether this is the last look, because time or rounds are over.
     """
     from scipy.special import stdtrit
 

@@ -21,7 +21,7 @@ def bind_cores(platform: Mapping[str, Any]) -> Mapping[str, Any]:
         The platform, by default with one thread per core.
 
     Raises:
-        UnavailableError: The process may not use one of the cores, or the system cannot bind.
+        UnavailableError: If the process may not use one of the cores, or the system cannot bind.
     """
     text = platform.get("cores")
     if text is None:
@@ -63,7 +63,7 @@ def device_layout(devices: int, platform: Mapping[str, Any], hosts: int = 1) -> 
         hosts: Number of hosts of the point that are processes of this machine. They share it.
 
     Raises:
-        UnavailableError: The process may use too few cores.
+        UnavailableError: If the process may use too few cores.
     """
     if hasattr(os, "sched_getaffinity"):
         cores = sorted(os.sched_getaffinity(0))

@@ -22,8 +22,8 @@ def count_products(request: dict[str, Any]) -> dict[str, Any]:
     """Return the products and the parameters of a model.
 
     Raises:
-        UnavailableError: The products of the model cannot be counted. Building the model may raise
-            other exceptions.
+        UnavailableError: If the products of the model cannot be counted. Building the model may
+            raise other exceptions.
     """
     backend = FRAMEWORKS[request["framework"]].backend  # it builds the models of an engine, too
     framework = load(backend)

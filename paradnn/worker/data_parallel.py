@@ -57,7 +57,7 @@ class _Order:
     """Request of the first process to the others.
 
     Attributes:
-        task: run, begin_steps, memory, prepare_alone or alone.
+        task: `run`, `begin_steps`, `memory`, `prepare_alone` or `alone`.
         steps: Number of steps to run.
     """
 
@@ -267,7 +267,7 @@ class DataParallelGroup(OtherProcesses, contextlib.AbstractContextManager["DataP
         run: The request, whose framework becomes that of the group.
 
     Raises:
-        UnavailableError: A process cannot be reached, or lacks software.
+        UnavailableError: If a process cannot be reached, or lacks software.
         RankFailed: A process failed.
     """
 

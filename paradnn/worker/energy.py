@@ -196,7 +196,7 @@ def _board_name(visible: str | None, index: int) -> str:
         index: The number of the device in the framework.
 
     Raises:
-        IndexError: The list has no such device.
+        IndexError: If the list has no such device.
     """
     if visible is None:
         return str(index)

@@ -19,7 +19,7 @@ def read_arrays(path: str) -> dict[str, np.ndarray]:
     """Return the set in a file.
 
     Raises:
-        UnavailableError: The file cannot be read.
+        UnavailableError: If the file cannot be read.
     """
     try:
         with np.load(path) as file:
@@ -42,7 +42,7 @@ def fit_examples(arrays: Arrays, shape: tuple[int, ...]) -> Arrays:
         Inputs (examples, *shape) as float32, classes (examples,) as int32.
 
     Raises:
-        ValueError: The pixels cannot be repeated to fill the input.
+        ValueError: If the pixels cannot be repeated to fill the input.
     """
     training = arrays["training"].astype("float32")
     axes = tuple(range(training.ndim - 1)) if training.ndim == 4 else None

@@ -180,7 +180,7 @@ class RemoteProcess:
 
     Attributes:
         rank: The number of the process in its point.
-        address: host:port that is free for the process.
+        address: Free address (host:port) at which the process can listen.
         local: The address of this host as the other host sees it.
         channel: Sends the process the addresses at which all processes find each other.
         life: Descriptor of a connection that closes when either side exits.

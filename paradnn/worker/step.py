@@ -21,7 +21,7 @@ def prepare_step(point: Mapping[str, Any], framework: Framework) -> tuple[BuiltM
     """Return the model, built from the point's seed, and the step with its batch in place.
 
     Raises:
-        UnavailableError: This interpreter lacks the model family, or the model cannot make the
+        UnavailableError: If this interpreter lacks the model family, or the model cannot make the
             step.
     """
     if "artefact" in point:
@@ -69,7 +69,7 @@ def choose_types(point: Mapping[str, Any], framework: Framework, *, mixed: bool 
         mixed: Whether weights stay in float32; otherwise they have the type of the products.
 
     Raises:
-        UnavailableError: Keras does not have the precision.
+        UnavailableError: If Keras does not have the precision.
     """
     import keras
 

@@ -57,7 +57,7 @@ def load(name: str) -> Callable[[], Any]:
     """Import a function.
 
     Args:
-        name: file.py:function or package.module:function.
+        name: Its address, `file.py:function` or `package.module:function`.
     """
     location, _, function_name = name.rpartition(":")
     path = Path(location).expanduser()

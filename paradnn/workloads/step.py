@@ -607,7 +607,7 @@ def _fed_step(run: PointRun, workload: Any, step: Any) -> Any:
     The set of an evaluation is not an input of the timed step.
 
     Raises:
-        UnavailableError: The framework of the point cannot read the input.
+        UnavailableError: If the framework of the point cannot read the input.
     """
     point = run.request
     source = point["data"]["name"] if "data" in point else "synthetic"

@@ -187,8 +187,8 @@ class Network:
     """A decoder-only model over whole sequences, and its parts, which generation calls one by one.
 
     Attributes:
-        embed: embed(tokens, first) maps (batch, n) tokens at positions from `first` on to
-            (batch, n, width).
+        embed: Function of tokens, of shape (batch, n), and the position of the first one. Returns
+            their embeddings, of shape (batch, n, width).
         blocks: Per block, the attention with its normalization, and the feed-forward layers with
             theirs.
         logits: Maps (..., width) to (..., vocabulary).

@@ -119,7 +119,7 @@ class Member:
     Attributes:
         rank: Number of the process, from 0.
         local_rank: Its number among those on its host.
-        addresses: host:port of every process, by rank.
+        addresses: Address (host:port) of every process, by rank.
         layout: The devices of this process.
     """
 
@@ -227,7 +227,7 @@ def distributed(framework: Framework, layout: DeviceLayout, parallel: str = "dat
         parallel: What they share: the batch (data) or the weights (model).
 
     Raises:
-        UnavailableError: The framework has no such steps.
+        UnavailableError: If the framework has no such steps.
     """
     if not FRAMEWORKS[framework.name].parallel and parallel == "data":
         raise UnavailableError(

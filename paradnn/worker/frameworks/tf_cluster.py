@@ -14,7 +14,7 @@ def connect(rank: int, addresses: Sequence[str], implementation: str = "AUTO") -
 
     Args:
         rank: Number of this process.
-        addresses: host:port of every process, by rank.
+        addresses: Address (host:port) of every process, by rank.
         implementation: AUTO, RING or NCCL (`tf.distribute.experimental.CommunicationImplementation`).
     """
     # A proxy of the environment is not for these hosts.

@@ -63,7 +63,7 @@ class Feed:
         waited: Seconds that `take` waited since it was last set to 0.
 
     Raises:
-        UnavailableError: The input has no batch.
+        UnavailableError: If the input has no batch.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class Feed:
         """Return the arguments of the next step.
 
         Raises:
-            UnavailableError: The input is damaged, or has no batch.
+            UnavailableError: If the input is damaged, or has no batch.
         """
         start = time.perf_counter()
         try:

@@ -34,7 +34,7 @@ def _image_files(data: Mapping[str, Any]) -> tuple[list[str], list[int] | None]:
     The label of a picture is the number of the folder below the root that holds it.
 
     Raises:
-        UnavailableError: No pictures and no TFRecord files exist.
+        UnavailableError: If no pictures and no TFRecord files exist.
     """
     if data["path"] is None:
         return [str(path) for path in generated_images(data)], None

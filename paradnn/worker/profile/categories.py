@@ -156,12 +156,12 @@ def categorize(language: str, name: str) -> str:
     """Return the category of an operation.
 
     Args:
-        language: tensorflow, torch, hlo, onnx or kernel.
+        language: `tensorflow`, `torch`, `hlo`, `onnx` or `kernel`.
         name: The name of the operation in that language.
 
     Returns:
-        matmul, convolution, elementwise, reduction, data movement, communication, control or
-        other.
+        One of `matmul`, `convolution`, `elementwise`, `reduction`, `data movement`,
+        `communication`, `control` and `other`.
     """
     patterns = _PATTERNS[language]
     return next(category for category, pattern in patterns if re.search(pattern, name))

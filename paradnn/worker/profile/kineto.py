@@ -51,7 +51,7 @@ def read_kineto(folder: Path, *, on_device: bool = False) -> Trace:
         on_device: The steps ran on a GPU, so the trace must have kernels.
 
     Raises:
-        ValueError: No trace exists, or it lacks the annotated steps or the kernels.
+        ValueError: If no trace exists, or it lacks the annotated steps or the kernels.
     """
     file = folder / FILE
     if not file.exists():

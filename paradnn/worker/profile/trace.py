@@ -193,8 +193,8 @@ def read_trace(folder: Path) -> Trace:
     """Return the newest trace under `folder`.
 
     Raises:
-        ValueError: No trace exists, or it lacks the annotated steps.
-        UnavailableError: The package protobuf is missing. Only profiles need it.
+        ValueError: If no trace exists, or it lacks the annotated steps.
+        UnavailableError: If the package protobuf is missing. Only profiles need it.
     """
     try:
         from paradnn.worker.profile.protos import HloProto, XSpace

@@ -22,8 +22,9 @@ def buffer_sizes(payload: str, count: int) -> list[int]:
     """Return the bytes of each buffer of a message.
 
     Args:
-        payload: uniform (equal numbers of each size), random (each size with equal probability,
-            the same for every message) or skew (6 of 10 are large, 3 medium, 1 small).
+        payload: Distribution of the sizes. `uniform`: equal numbers of each size. `random`: each
+            size with equal probability, the same sizes for every message. `skew`: of 10 buffers, 6
+            are large, 3 medium and 1 small.
         count: Number of buffers.
     """
     if payload == "random":
@@ -54,7 +55,7 @@ def codec() -> tuple[Callable[[Sequence[bytes]], bytes], Callable[[bytes], Seque
     The message has one field, `repeated bytes buffers = 1`.
 
     Raises:
-        UnavailableError: The interpreter under test lacks protobuf.
+        UnavailableError: If the interpreter under test lacks protobuf.
     """
     try:
         from google.protobuf import descriptor_pb2, descriptor_pool, message_factory

@@ -63,7 +63,7 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
     The others end with the context, at the latest with this process.
 
     Raises:
-        UnavailableError: A process cannot be reached, or lacks software.
+        UnavailableError: If a process cannot be reached, or lacks software.
         RankFailed: A process failed.
     """
 

@@ -26,7 +26,7 @@ class SharedLane:
         size: Bytes of a message.
 
     Raises:
-        UnavailableError: The system has no event counters (Linux has).
+        UnavailableError: If the system has no event counters (Linux has).
     """
 
     def __init__(self, size: int) -> None:

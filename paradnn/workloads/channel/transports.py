@@ -99,7 +99,7 @@ class TcpStep(Step):
 
     Raises:
         RankFailed: The server does not answer.
-        UnavailableError: The server cannot be reached.
+        UnavailableError: If the server cannot be reached.
     """
 
     def __init__(
@@ -199,7 +199,7 @@ class GrpcStep(Step):
 
     Raises:
         RankFailed: The server does not answer.
-        UnavailableError: The interpreter under test lacks the library.
+        UnavailableError: If the interpreter under test lacks the library.
     """
 
     def __init__(
@@ -278,7 +278,7 @@ def serve_calls(address: str, *, serialized: bool = False) -> Any:
         serialized: Whether protobuf decodes every message and encodes every echo.
 
     Raises:
-        UnavailableError: The address is taken, or the interpreter under test lacks the library.
+        UnavailableError: If the address is taken, or the interpreter under test lacks the library.
     """
     grpc = require_grpc()
     encode = None

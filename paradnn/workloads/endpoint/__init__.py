@@ -117,7 +117,7 @@ class ServedModel(Model):
         """Return `point` with the settings that say nothing about a server at their defaults.
 
         Raises:
-            ConfigError: The point sets a key that only the server can decide.
+            ConfigError: If the point sets a key that only the server can decide.
         """
         reason = "is decided by the server of model=endpoint"
         tokens = "omit it, and set endpoint.input_tokens"
@@ -339,7 +339,7 @@ class Endpoint(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
 
         Raises:
             _Overload: No rate was shown to meet the limits in the time.
-            UnavailableError: The server stopped answering.
+            UnavailableError: If the server stopped answering.
         """
         share = self.percentile / 100
         seconds = min(_PROBE_SECONDS, self.min_seconds)

@@ -131,7 +131,7 @@ class Client:
     """Sends requests until `time.monotonic()` passes `deadline`, in seconds.
 
     Raises:
-        UnavailableError: The server cannot be reached, or names no model.
+        UnavailableError: If the server cannot be reached, or names no model.
     """
 
     def __init__(self, options: ClientOptions, deadline: float = math.inf) -> None:
@@ -155,7 +155,7 @@ class Client:
         """Send one request; repeat it while the server is starting.
 
         Raises:
-            UnavailableError: The request failed, or the server was not ready in time.
+            UnavailableError: If the request failed, or the server was not ready in time.
         """
 
         def send_request() -> None:
@@ -250,7 +250,7 @@ class Client:
         """Return the header with the API key.
 
         Raises:
-            UnavailableError: No header can hold the key. The text does not repeat it.
+            UnavailableError: If no header can hold the key. The text does not repeat it.
         """
         variable = self._options.key_variable
         key = os.environ.get(variable, "").strip()
@@ -285,7 +285,7 @@ class Client:
         """Return the result of `send`, which is repeated while the server is starting.
 
         Raises:
-            UnavailableError: The request failed, or the server was not ready in time.
+            UnavailableError: If the request failed, or the server was not ready in time.
         """
         begun = time.monotonic()
         pauses = _pauses()
@@ -379,7 +379,7 @@ class Client:
         """Send one request and read its answer to the end.
 
         Raises:
-            RequestError: The request failed. The connection is closed.
+            RequestError: If the request failed. The connection is closed.
         """
         body = json.dumps(self._body(number)).encode()
         with self._request_errors(connection):

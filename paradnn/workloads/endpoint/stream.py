@@ -87,8 +87,8 @@ def read_answer(stream: LineReader, deadline: float, max_tokens: int) -> Streame
         max_tokens: Give up on an answer of more chunks with text than this.
 
     Raises:
-        AnswerError: The answer is incomplete, malformed, or reports an error.
-        OSError: The connection failed.
+        AnswerError: If the answer is incomplete, malformed, or reports an error.
+        OSError: If the connection failed.
         http.client.HTTPException: The framing of the response is malformed.
     """
     first = 0
@@ -209,7 +209,7 @@ def _checked_chunk(content: Any, chunks: int) -> Mapping[str, Any]:
     """Return the content of an event as a mapping.
 
     Raises:
-        AnswerError: The content is not a mapping, or reports an error.
+        AnswerError: If the content is not a mapping, or reports an error.
     """
     if not isinstance(content, Mapping):
         raise AnswerError(f"an event is not a JSON object: {str(content)[:_EXCERPT_CHARS]}")

@@ -33,7 +33,7 @@ def save_weights(path: Path, names: Sequence[str], values: Sequence[np.ndarray])
             optimizer, is not written.
 
     Raises:
-        UnavailableError: The file cannot be written.
+        UnavailableError: If the file cannot be written.
     """
     arrays: Any = dict(zip(names, values, strict=False))
     partial = partial_file(path)
@@ -69,7 +69,7 @@ def start_from(
         The new values, and the number of variables that were replaced.
 
     Raises:
-        UnavailableError: The file cannot be read, or has no variable of the model.
+        UnavailableError: If the file cannot be read, or has no variable of the model.
     """
     try:
         with path.open("rb") as opened, np.load(opened) as file:

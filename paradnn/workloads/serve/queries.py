@@ -27,7 +27,7 @@ class QueryLog:
         content: The content of another log, as `packed` packs it.
 
     Raises:
-        ValueError: The content is not a whole number of queries.
+        ValueError: If the content is not a whole number of queries.
     """
 
     def __init__(self, content: bytes = b"") -> None:
