@@ -3,13 +3,17 @@
 The references are plain NumPy, SciPy and planted truths.
 """
 
+from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
 import pandas as pd
 import pytest
+import statsmodels.api as sm
 from scipy import stats
+from statsmodels.formula.api import ols
 
+from paradnn.core.errors import InsufficientData
 from paradnn.statistics.dependence import (
     crossed_quantile,
     crossed_ratio,
@@ -19,7 +23,9 @@ from paradnn.statistics.dependence import (
     quantile_interval,
     shared_levels,
 )
-from paradnn.statistics.regression import regress
+from paradnn.statistics.priors import scatter_priors
+from paradnn.statistics.regression import Regression, regress
+from paradnn.statistics.sessions import MeasurementTimes
 from tests.conftest import depth
 
 
@@ -261,3 +267,365 @@ def test_a_weight_of_models_is_judged_by_models(draws: int) -> None:
             found[name] += regress(design, response, levels=levels).weights["p"].iloc[0] <= 0.05
     assert found["points"] > 0.3 * draws
     assert found["models"] <= 1 + 0.1 * draws
+
+
+def measured_in(session: np.ndarray, position: np.ndarray | None = None) -> MeasurementTimes:
+    """Return times of rows in sessions; without positions their order is unknown."""
+    if position is None:
+        position = np.zeros(len(session))
+    return MeasurementTimes(session, position, 2 * position)
+
+
+def half_widths(found: Regression) -> np.ndarray:
+    table = found.weights
+    return ((table["high"] - table["low"]) / 2).to_numpy()
+
+
+def hc3_half_widths(design: pd.DataFrame, y: np.ndarray) -> np.ndarray:
+    """Return half widths of the slopes, in standard deviations, by statsmodels."""
+    scores = ((design - design.mean()) / design.std()).to_numpy()
+    fit = sm.OLS((y - y.mean()) / y.std(ddof=1), sm.add_constant(scores)).fit(
+        cov_type="HC3", use_t=True
+    )
+    return np.diff(fit.conf_int(0.05)[1:], axis=1)[:, 0] / 2
+
+
+def test_p_values_and_the_correlation_of_weights_are_those_of_statsmodels() -> None:
+    draw = np.random.default_rng(20)
+    design = pd.DataFrame(draw.normal(size=(30, 2)) @ [[1, 0.7], [0, 1]], columns=["a", "b"])
+    y = (design @ [0.3, 0.0] + draw.normal(size=30)).to_numpy()
+
+    found = regress(design, y)
+
+    x = sm.add_constant(design.to_numpy())
+    robust = sm.OLS(y, x).fit(cov_type="HC3", use_t=True)
+    covariance = sm.OLS(y, x).fit().normalized_cov_params[1:, 1:]
+    assert found.weights["p"].to_numpy() == pytest.approx(robust.pvalues[1:])
+    assert found.weights["p_given"].to_numpy() == pytest.approx(robust.pvalues[1:])
+    assert found.weights["freedom"].tolist() == [27.0, 27.0]
+    units = design.std().to_numpy() / y.std(ddof=1)
+    assert found.weights["error"].to_numpy() == pytest.approx(robust.bse[1:] * units)
+    assert found.correlation.loc["a", "b"] == pytest.approx(
+        covariance[0, 1] / np.sqrt(covariance[0, 0] * covariance[1, 1])
+    )
+    assert (found.rows, found.covariance) == (30, "HC3")
+
+
+def test_held_out_r2_compares_with_the_mean_of_the_training_rows() -> None:
+    draw = np.random.default_rng(21)
+    x = draw.normal(size=25)
+    y = x + draw.normal(size=25)
+
+    found = regress(pd.DataFrame({"x": x}), y)
+
+    fold = np.random.default_rng(0).permutation(25) % 10
+    lines = [stats.linregress(x[fold != k], y[fold != k]) for k in fold]
+    error = y - [line.intercept + line.slope * each for line, each in zip(lines, x, strict=True)]
+    deviation = y - [y[fold != k].mean() for k in fold]
+    assert found.r2_held_out == pytest.approx(1 - error @ error / (deviation @ deviation))
+
+
+def test_one_term_has_no_variance_inflation() -> None:
+    found = regress(pd.DataFrame({"x": np.arange(6.0)}), np.arange(6.0) ** 2)
+
+    assert found.weights["vif"].tolist() == [1.0]
+
+
+@pytest.mark.parametrize(
+    ("design", "values", "message"),
+    [
+        pytest.param({"x": [1.0]}, [1.0], "there is one point", id="one point"),
+        pytest.param(
+            {"x": [1.0, 2, 3, 4]}, [5.0] * 4, "the metric is the same in all 4 rows", id="constant"
+        ),
+        pytest.param(
+            {"x": [1.0, 1, 1, 1]}, [1.0, 2, 3, 4], "no hyperparameter varies", id="nothing varies"
+        ),
+        pytest.param(
+            {"x": [1.0, 2, 3, 4, 5], "y": [1.0, 0, 0, 1, 0]},
+            [1.0, 2, 3, 4, 6],
+            "5 points for 2 terms, at least 6 are needed",
+            id="fewer than two rows per coefficient",
+        ),
+    ],
+)
+def test_a_regression_needs_rows_that_vary(
+    design: dict[str, list[float]], values: list[float], message: str
+) -> None:
+    with pytest.raises(InsufficientData, match=message):
+        regress(pd.DataFrame(design), np.array(values))
+
+
+def test_two_rows_per_coefficient_are_enough() -> None:
+    design = pd.DataFrame({"x": [1.0, 2, 3, 4, 5, 6], "y": [1.0, 0, 0, 1, 0, 0]})
+
+    assert regress(design, np.array([1.0, 2, 3, 4, 6, 5])).rows == 6
+
+
+def test_constant_and_collinear_columns_are_dropped_and_named() -> None:
+    draw = np.random.default_rng(22)
+    a, b, c = draw.normal(size=(3, 20))
+    design = pd.DataFrame({"a": a, "k": 7.0, "b": b, "sum": a + 2 * b, "twice": 2 * c, "c": c})
+
+    found = regress(design, a + b + draw.normal(size=20))
+
+    assert list(found.weights.index) == ["a", "b", "twice"]
+    assert found.constant == {"k": 7.0}
+    assert found.collinear == {"sum": ("a", "b"), "c": ("twice",)}
+
+
+def test_a_column_with_a_small_part_of_its_own_has_a_weight() -> None:
+    draw = np.random.default_rng(23)
+    a, rest = draw.normal(size=(2, 20))
+    design = pd.DataFrame({"a": a, "near": a + 1e-3 * rest})
+
+    found = regress(design, draw.normal(size=20))
+
+    assert list(found.weights.index) == ["a", "near"]
+    assert found.weights["vif"].min() > 1e5
+
+
+def test_slopes_are_those_within_sessions_that_hold_all_values() -> None:
+    """The shift of each session is an indicator of statsmodels."""
+    draw = np.random.default_rng(24)
+    session = np.repeat([0, 1, 2], [8, 10, 12])
+    design = pd.DataFrame({"a": draw.normal(size=30), "b": draw.normal(size=30)})
+    y = np.exp(design @ [0.4, -0.2] + np.array([0.0, 0.7, -0.5])[session])
+    y *= np.exp(draw.normal(0, 0.1, 30))
+
+    found = regress(design, y.to_numpy(), np.log, when=measured_in(session))
+
+    table = design.assign(y=np.log(y), session=session)
+    expected = ols("y ~ a + b + C(session)", table).fit().params[["a", "b"]]
+    assert found.weights["slope"].to_numpy() == pytest.approx(expected.to_numpy())
+    assert found.weights["limit"].tolist() == ["", ""]
+
+
+@pytest.mark.parametrize(
+    ("scale", "derivative"),
+    [
+        pytest.param(np.log, lambda y: np.ones(len(y)), id="logarithms"),
+        pytest.param(np.asarray, lambda y: y, id="measured values"),
+        pytest.param(
+            stats.rankdata,
+            # A change by a factor of 1 +- d passes log(1 +- d) / log 2 ranks of 2^n, and none
+            # beyond the largest and the smallest.
+            lambda y: (
+                (np.expm1(0.01) * (y < y.max()) + 2 * -np.expm1(-0.01) * (y > y.min())) / 0.02
+            ),
+            id="ranks",
+        ),
+    ],
+)
+def test_sessions_of_one_value_each_are_random_effects(
+    scale: Callable[[np.ndarray], np.ndarray], derivative: Callable[[np.ndarray], np.ndarray]
+) -> None:
+    """A session shifts logarithms of all its values by the same random amount."""
+    draw = np.random.default_rng(25)
+    session = np.repeat([0, 1, 2, 3], 6)
+    design = pd.DataFrame({"between": session.astype(float), "within": np.tile([1.0, 2, 3], 8)})
+    y = 2.0 ** draw.permutation(24)
+
+    found = regress(design, y, scale, when=measured_in(session))
+
+    scaled = scale(y)
+    session_prior = scatter_priors().session
+    scores = ((design - design.mean()) / design.std()).to_numpy()
+    influence = np.linalg.pinv(np.column_stack([np.ones(24), scores]))[1:] * derivative(y)
+    shifts = np.array([[row[session == each].sum() for each in range(4)] for row in influence])
+    deviation = session_prior.scale * np.sqrt((shifts**2).sum(axis=1)) / scaled.std(ddof=1)
+    of_sessions = stats.t.ppf(0.975, session_prior.freedom) * deviation
+    expected = np.hypot(hc3_half_widths(design, scaled), of_sessions)
+    assert half_widths(found) == pytest.approx(expected)
+    assert of_sessions[0] > 10 * of_sessions[1] or scale is not np.log
+
+
+def test_a_drift_counts_if_values_were_measured_in_order() -> None:
+    """A Brownian motion W adds the variance sum_ij w_i w_j min(t_i, t_j) to a sum of w_i W(t_i)."""
+    draw = np.random.default_rng(26)
+    x = np.repeat(np.arange(5.0), 4)
+    design = pd.DataFrame({"in order": x, "random": draw.normal(size=20)})
+    y = np.exp(0.01 * x + draw.normal(0, 0.01, 20))
+    position = np.linspace(-0.5, 0.5, 20)
+    when = MeasurementTimes(np.zeros(20, dtype=int), position, 1 + position)
+
+    found = regress(design, y, np.log, when=when)
+
+    session_prior = scatter_priors().session
+    scores = ((design - design.mean()) / design.std()).to_numpy()
+    influence = np.linalg.pinv(np.column_stack([np.ones(20), scores]))[1:]
+    times = when.hours - when.hours.min()
+    squares = np.diag(influence @ np.minimum.outer(times, times) @ influence.T)
+    # A drift over half of the two hours at which it is largest: 6 x session variance x 1 h / 2 h.
+    variance = 6 * session_prior.scale**2 / 2 * squares
+    of_drift = stats.t.ppf(0.975, session_prior.freedom) * np.sqrt(variance)
+    expected = np.hypot(hc3_half_widths(design, np.log(y)), of_drift / np.log(y).std(ddof=1))
+    assert half_widths(found) == pytest.approx(expected)
+    assert found.weights["limit"].tolist() == ["order", ""]
+
+
+@pytest.mark.parametrize(
+    ("order", "has_drift"),
+    [
+        pytest.param([0, 1, 2, 3, 4, 5, 6, 7], True, id="rising"),
+        pytest.param([7, 6, 5, 4, 3, 2, 1, 0], True, id="falling"),
+        pytest.param([0, 5, 2, 7, 1, 6, 3, 4], False, id="random"),
+        pytest.param([0, 1, 2, 3, 3, 2, 1, 0], False, id="there and back"),
+    ],
+)
+def test_only_an_order_of_values_lets_a_drift_count(order: list[int], has_drift: bool) -> None:
+    """Two sessions measure the same values in the same order."""
+    position = np.tile(np.linspace(-0.5, 0.5, 8), 2)
+    session = np.repeat([0, 1], 8)
+    design = pd.DataFrame({"x": np.tile(order, 2).astype(float)})
+    y = np.exp(np.random.default_rng(27).normal(0, 0.1, 16))
+
+    timed = regress(design, y, np.log, when=measured_in(session, position))
+    untimed = regress(design, y, np.log, when=measured_in(session))
+
+    assert (half_widths(timed)[0] > 1.01 * half_widths(untimed)[0]) == has_drift
+
+
+def test_an_unknown_time_has_no_drift() -> None:
+    x = np.arange(12.0)
+    y = np.exp(np.random.default_rng(28).normal(0, 0.1, 12))
+    position = np.linspace(-0.5, 0.5, 12)
+    unknown = MeasurementTimes(np.zeros(12, dtype=int), position, np.full(12, np.nan))
+
+    found = regress(pd.DataFrame({"x": x}), y, np.log, when=unknown)
+
+    assert half_widths(found) == pytest.approx(hc3_half_widths(pd.DataFrame({"x": x}), np.log(y)))
+
+
+def test_sessions_without_a_second_row_explain_everything() -> None:
+    """Nothing is within a session, so each row has the random effect of its own."""
+    x = np.arange(8.0)
+    y = np.exp(0.3 * x + np.random.default_rng(29).normal(0, 0.01, 8))
+
+    found = regress(pd.DataFrame({"x": x}), y, np.log, when=measured_in(np.arange(8)))
+
+    session_prior = scatter_priors().session
+    of_sessions = session_prior.scale / np.sqrt(((x - x.mean()) ** 2).sum()) * x.std(ddof=1)
+    of_sessions *= stats.t.ppf(0.975, session_prior.freedom) / np.log(y).std(ddof=1)
+    expected = np.hypot(hc3_half_widths(pd.DataFrame({"x": x}), np.log(y)), of_sessions)
+    assert half_widths(found) == pytest.approx(expected)
+
+
+def test_an_effect_that_a_session_may_explain_is_limited_by_sessions() -> None:
+    session = np.repeat([0, 1], 6)
+    draw = np.random.default_rng(30)
+    design = pd.DataFrame({"small": session * 1.0, "within": np.tile([1.0, 2, 3], 4)})
+    y = np.exp(0.05 * session + 0.5 * design["within"] + draw.normal(0, 0.001, 12))
+
+    found = regress(design, y.to_numpy(), np.log, when=measured_in(session))
+
+    assert found.weights["limit"].tolist() == ["sessions", ""]
+    assert found.weights.loc["small", "low"] < 0 < found.weights.loc["within", "low"]
+
+
+def balanced(a: int, b: int, repeats: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the two factors of a complete grid, each cell repeated."""
+    first, second = np.meshgrid(np.arange(a) ** 1.5, np.arange(b) ** 1.2, indexing="ij")
+    return np.tile(first.ravel(), repeats), np.tile(second.ravel(), repeats)
+
+
+def test_the_scatter_of_values_is_pooled_with_its_prior() -> None:
+    """On logarithms, the means of 5 values scatter about their line with 3 degrees of freedom."""
+    x, other = balanced(5, 2, 3)
+    effects = np.array([0.3, -0.2, 0.1, 0.2, -0.3])
+    logs = x + other + effects[np.unique(x, return_inverse=True)[1]]
+
+    found = regress(pd.DataFrame({"x": x, "other": other}), np.exp(logs), np.log, by_value=True)
+
+    prior = scatter_priors().value
+    assert prior is not None
+    values = np.unique(x)
+    means = [logs[x == value].mean() for value in values]
+    line = stats.linregress(values, means)
+    rest = (means - line.intercept - line.slope * values) / logs.std(ddof=1)
+    freedom = prior.freedom + 3
+    variance = (prior.freedom * prior.scale**2 + rest @ rest) / freedom
+    error = np.sqrt(variance / (5 * values.var())) * x.std(ddof=1)
+    assert found.weights.loc["x", "freedom"] == pytest.approx(freedom)
+    assert found.weights.loc["x", "error"] == pytest.approx(error)
+
+
+def test_two_values_or_too_many_say_nothing_about_their_scatter() -> None:
+    """Of 12 rows, 2 values are too few, and 7 are more than half of the rows."""
+    draw = np.random.default_rng(31)
+    design = pd.DataFrame({"two": np.tile([0.0, 1.0], 6), "many": np.arange(12.0) // 2})
+    design.loc[0, "many"] = 9.0
+    y = draw.normal(size=12)
+
+    found = regress(design, y, by_value=True)
+
+    assert half_widths(found) == pytest.approx(hc3_half_widths(design, y))
+
+
+def slope_scatter(factor: np.ndarray, other: np.ndarray, y: np.ndarray) -> tuple[float, int]:
+    """Return the squared error of the slope along `factor` of the slopes along `other`."""
+    values = np.unique(factor)
+    slopes = [stats.linregress(other[factor == each], y[factor == each]).slope for each in values]
+    return float(stats.linregress(values, slopes).stderr ** 2), len(values) - 2
+
+
+@pytest.mark.parametrize(
+    ("of_a", "of_b"),
+    [
+        pytest.param(1.0, 1.0, id="slopes of both factors differ"),
+        pytest.param(1.0, 0.0, id="slopes of one factor differ"),
+        pytest.param(0.0, 0.0, id="cells alone differ"),
+    ],
+)
+def test_a_product_scatters_as_the_slopes_of_its_factors(of_a: float, of_b: float) -> None:
+    """On a balanced grid: lines through slopes, less the scatter of cells (Mandel 1961)."""
+    draw = np.random.default_rng(32)
+    a, b = balanced(6, 5, 2)
+    y = 0.3 * a * b + 0.5 * draw.normal(size=30)[np.tile(np.arange(30), 2)]
+    y += of_a * draw.normal(size=6)[np.unique(a, return_inverse=True)[1]] * b
+    y += of_b * draw.normal(size=5)[np.unique(b, return_inverse=True)[1]] * a
+    product = (a - a.mean()) * (b - b.mean())
+    design = pd.DataFrame({"a": a, "b": b, "a x b": product})
+
+    found = regress(design, y, products={"a x b": np.column_stack([a, b])}).weights.loc["a x b"]
+
+    parts = [slope_scatter(a, b, y), slope_scatter(b, a, y)]
+    cells = pd.DataFrame({"a": a, "b": b, "product": product, "y": y}).groupby(
+        ["a", "b"], as_index=False
+    )
+    fit = ols("y ~ C(a) + C(b) + product", cells.mean()).fit()
+    of_cells = float(fit.bse["product"] ** 2)
+    variance = parts[0][0] + parts[1][0] - of_cells
+    below = sum(part**2 / freedom for part, freedom in [*parts, (of_cells, 19)])
+    freedom = max(variance**2 / below, 1.0)
+    if variance <= max(parts)[0]:
+        variance, freedom = max(parts)
+    unit = product.std(ddof=1) / y.std(ddof=1)
+    assert found["freedom"] == pytest.approx(freedom)
+    assert found["error"] == pytest.approx(np.sqrt(variance) * unit)
+
+
+def test_a_product_with_one_factor_of_two_values_scatters_as_the_slopes_of_the_other() -> None:
+    draw = np.random.default_rng(33)
+    a, b = balanced(6, 2, 3)
+    y = draw.normal(size=36)
+    design = pd.DataFrame({"a": a, "b": b, "a x b": (a - a.mean()) * (b - b.mean())})
+
+    found = regress(design, y, products={"a x b": np.column_stack([a, b])}).weights
+
+    variance, freedom = slope_scatter(a, b, y)
+    unit = design["a x b"].std() / y.std(ddof=1)
+    assert found.loc["a x b", "freedom"] == freedom == 4
+    assert found.loc["a x b", "error"] == pytest.approx(np.sqrt(variance) * unit)
+    assert found["freedom"].tolist()[:2] == [32.0, 32.0]
+
+
+def test_a_product_of_two_factors_of_two_values_has_the_error_of_rows() -> None:
+    draw = np.random.default_rng(34)
+    a, b = balanced(2, 2, 5)
+    y = draw.normal(size=20)
+    design = pd.DataFrame({"a": a, "b": b, "a x b": (a - a.mean()) * (b - b.mean())})
+
+    found = regress(design, y, products={"a x b": np.column_stack([a, b])})
+
+    assert half_widths(found) == pytest.approx(hc3_half_widths(design, y))
