@@ -13,6 +13,7 @@ RESERVED = frozenset(
     {
         "analysis",
         "analysis_outcome",
+        "answer_lengths",
         "artifact_uri",
         "best",
         "candidate",

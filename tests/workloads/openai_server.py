@@ -263,6 +263,30 @@ def send_at_once(handler: Handler, body: dict[str, Any]) -> None:
     handler.end_stream()
 
 
+def send_interim_responses(handler: Handler, body: dict[str, Any]) -> None:
+    """Send interim responses before the answer."""
+    handler.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+    handler.wfile.write(b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>\r\n\r\n" * 2)
+    answer(handler, body)
+
+
+def hide_reasoning(handler: Handler, body: dict[str, Any]) -> None:
+    """Spend all tokens on reasoning that the server does not show."""
+    handler.begin_stream()
+    handler.send_token("", finish_reason="length")
+    usage = {"prompt_tokens": PROMPT_TOKENS, "completion_tokens": token_count(body)}
+    handler.send_event({"choices": [], "usage": usage})
+    handler.send_event("[DONE]")
+    handler.end_stream()
+
+
+def break_chunks(handler: Handler, _: Any) -> None:
+    """Announce chunks, and send none."""
+    handler.begin_stream()
+    handler.wfile.write(b"no chunk\r\n")
+    handler.close_connection = True
+
+
 def reject(message: str) -> Callable[[Handler, Any], None]:
     """Return a behavior that rejects a request as the OpenAI API does."""
     return document(400, json.dumps({"error": {"message": message}}))
@@ -274,7 +298,9 @@ BEHAVIORS: dict[str, Callable[[Handler, dict[str, Any]], None]] = {
     "failing": document(500, ""),
     "missing": document(404, '{"detail": "Not Found"}'),
     "forbidden": document(401, '{"error": {"message": "no key"}}'),
-    "moved": document(307, "", Location="https://elsewhere.example/v1?token=secret"),
+    "moved": document(
+        307, "", Location="https://elsewhere.example/v1/chat/completions?token=secret"
+    ),
     "garbage": document(200, "data: {]\n\n"),
     "cut": document(200, 'data: {"choices": [{"delta": {"con'),
     "empty": document(200, "data: [DONE]\n\n"),
@@ -305,6 +331,14 @@ BEHAVIORS: dict[str, Callable[[Handler, dict[str, Any]], None]] = {
     "plain": document(200, "no healthy upstream", Content_Type="text/plain"),
     "circle": document(308, "", Location="/v1/chat/completions/"),
     "nowhere": document(302, ""),
+    "relative": document(307, "", Location="../../v3/chat/completions"),
+    "portal": document(302, "", Location="/login?next=/v1/chat/completions"),
+    "needstls": document(400, "Client sent an HTTP request to an HTTPS server.\n"),
+    "hints": send_interim_responses,
+    "hidden": hide_reasoning,
+    "tgi": document(422, '{"error": "`inputs` tokens + `max_new_tokens` must be <= 4096"}'),
+    "longest": reject("max_tokens is too large: 64. This model supports at most 16 tokens"),
+    "badchunk": break_chunks,
     "neighbor": document(307, "", Location="/api/v2/chat/completions"),
     "toolong": reject(
         "'max_tokens' is too large: 64. This model's maximum context length is 128 tokens"

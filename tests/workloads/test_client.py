@@ -117,7 +117,7 @@ def test_an_open_loop_keeps_its_schedule(server: OpenAIServer) -> None:
     assert first_gaps[: len(second_gaps)] == second_gaps, "the same seed, other arrivals"
 
 
-@pytest.mark.parametrize("model", ["nodone", "nullerrors", "bytes", "http10", "open"])
+@pytest.mark.parametrize("model", ["nodone", "nullerrors", "bytes", "http10", "open", "hints"])
 def test_unusual_streams_are_complete(server: OpenAIServer, model: str) -> None:
     requests = Client(options(server, model=model)).run_requests(
         concurrency=1, seconds=0, queries=2
@@ -214,6 +214,11 @@ def test_a_strict_server_is_satisfied_by_following_its_remedies(server: OpenAISe
         pytest.param("basemodel", "set endpoint.api=completions", id="no-chat-template"),
         pytest.param("toobig", "lower endpoint.input_tokens", id="413"),
         pytest.param("nopost", "check endpoint.url", id="405"),
+        pytest.param("portal", "/login: check endpoint.url", id="login-redirect"),
+        pytest.param("tgi", "lower endpoint.input_tokens or", id="tgi-length"),
+        pytest.param("longest", "lower endpoint.input_tokens or", id="longest-answer"),
+        pytest.param("hidden", "raise endpoint.output_tokens", id="hidden-reasoning"),
+        pytest.param("badchunk", "the response ends early, or is no valid HTTP", id="chunks"),
     ],
 )
 def test_failures_have_a_reason(server: OpenAIServer, model: str, reason: str) -> None:
@@ -228,6 +233,21 @@ def test_the_address_of_a_redirect_is_a_valid_url(server: OpenAIServer) -> None:
 
     base = server.url.removesuffix("/v1")
     assert request.problem.endswith(f"set endpoint.url={base}/api/v2")
+
+
+def test_a_relative_redirect_is_resolved_against_the_requested_address(
+    server: OpenAIServer,
+) -> None:
+    request = one_request(options(server, model="relative"))
+
+    base = server.url.removesuffix("/v1")
+    assert request.problem.endswith(f"set endpoint.url={base}/v3")
+
+
+def test_a_server_that_expects_tls_is_named(server: OpenAIServer) -> None:
+    request = one_request(options(server, model="needstls"))
+
+    assert request.problem.endswith(f"set endpoint.url={server.url.replace('http:', 'https:')}")
 
 
 def test_tokens_that_arrive_at_once_have_no_time_each(server: OpenAIServer) -> None:
@@ -366,6 +386,20 @@ def test_retry_after_of_a_future_date_is_the_time_until_then() -> None:
     assert seconds is not None
     # A date has whole seconds.
     assert 3600 - 1 - elapsed <= seconds <= 3600
+
+
+def test_a_date_without_a_time_zone_is_in_utc(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Etc/GMT+12")
+    time.tzset()
+    try:
+        in_an_hour = datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=1)
+        seconds = retry_seconds(in_an_hour.strftime("%a %b %d %H:%M:%S %Y"))
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+    assert seconds is not None
+    assert seconds <= 3600
 
 
 @pytest.mark.parametrize("value", [None, "", "soon", "nan", "inf"])

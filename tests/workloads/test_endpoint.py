@@ -114,22 +114,27 @@ def measured_requests(requests: list[EndpointRequest]) -> Measured:
 
 
 @pytest.mark.parametrize(
-    ("token_ms", "prompt", "speed"),
+    ("token_ms", "has_usage", "speed"),
     [
-        pytest.param(2.0, 3, "then 2.000 ms per token, 125.0 tokens/s", id="usage"),
-        pytest.param(2.0, 0, "then 2.000 ms per chunk, 125.0 chunks/s", id="no-usage"),
-        pytest.param(0.0, 3, "all tokens at once in 50 of 50 answers, 125.0 tokens/s", id="burst"),
+        pytest.param(2.0, True, "then 2.000 ms per token, 125.0 tokens/s", id="usage"),
+        pytest.param(2.0, False, "then 2.000 ms per chunk, 125.0 chunks/s", id="no-usage"),
+        pytest.param(
+            0.0, True, "all tokens at once in 50 of 50 answers, 125.0 tokens/s", id="burst"
+        ),
     ],
 )
-def test_a_result_says_what_its_token_times_are(token_ms: float, prompt: int, speed: str) -> None:
+def test_a_result_says_what_its_token_times_are(
+    token_ms: float, has_usage: bool, speed: str
+) -> None:
     requests = [
         EndpointRequest(
             due=number * 40 * MS,
             sent=number * 40 * MS,
             first=number * 40 * MS + round((40 - 4 * token_ms) * MS),
             last=(number + 1) * 40 * MS,
-            prompt=prompt,
+            prompt=3,
             tokens=5,
+            has_usage=has_usage,
         )
         for number in range(50)
     ]
@@ -142,7 +147,50 @@ def test_a_result_says_what_its_token_times_are(token_ms: float, prompt: int, sp
     assert text is not None
     assert speed in text.clauses
     assert ("time_per_output_token_ms" in metrics) == (token_ms > 0)
-    assert ("prompt_tokens" in metrics) == (prompt > 0)
+
+
+@pytest.mark.parametrize(
+    ("ignore_eos", "lengths", "clause"),
+    [
+        pytest.param(True, [8, 8, 8], None, id="as-requested"),
+        pytest.param(
+            True,
+            [8, 3, 1],
+            "answers 2 shorter than endpoint.output_tokens=8, of 3 answers",
+            id="shorter",
+        ),
+        pytest.param(False, [8, 3, 1], None, id="the-model-may-end"),
+        pytest.param(
+            False,
+            [8, 9, 1],
+            "answers 1 longer than endpoint.output_tokens=8, of 3 answers",
+            id="longer",
+        ),
+        pytest.param(
+            True,
+            [3, 8, 9],
+            "answers 1 shorter and 1 longer than endpoint.output_tokens=8, of 3 answers",
+            id="both",
+        ),
+    ],
+)
+def test_answers_of_another_length_are_reported(
+    ignore_eos: bool, lengths: list[int], clause: str | None
+) -> None:
+    requests = [
+        EndpointRequest(due=0, sent=0, first=MS, last=(1 + length) * MS, tokens=length)
+        for length in lengths
+    ]
+    without_usage = EndpointRequest(due=0, sent=0, first=MS, last=2 * MS, tokens=2, has_usage=False)
+    measured = measured_requests([*requests, without_usage])
+    endpoint = Endpoint(output_tokens=8, ignore_eos=ignore_eos)
+
+    text = endpoint.describe(endpoint.metrics(measured, {}), endpoint.tags(measured))
+
+    assert text is not None
+    assert [entry for entry in text.clauses if entry.startswith("answers")] == (
+        [clause] if clause else []
+    )
 
 
 def test_requests_are_read_back_in_order() -> None:

@@ -1,5 +1,6 @@
 """Streamed answers: which are complete, how their tokens are counted, and why others fail."""
 
+import http.client
 import io
 import json
 import math
@@ -24,6 +25,25 @@ DONE = "[DONE]"
 
 def events(*contents: str) -> str:
     return "".join(f"data: {content}\n\n" for content in contents)
+
+
+class Pieces:
+    """A stream that arrives in pieces; notes when each was requested, in ns."""
+
+    def __init__(self, pieces: list[bytes], end: Exception | None = None) -> None:
+        self.request_times: list[int] = []
+        self._pieces = iter(pieces)
+        self._end = end
+
+    def read1(self, limit: int = -1, /) -> bytes:
+        self.request_times.append(time.monotonic_ns())
+        piece = next(self._pieces, None)
+        if piece is None:
+            if self._end is not None:
+                raise self._end
+            return b""
+        assert len(piece) <= limit
+        return piece
 
 
 def read(text: str | bytes, max_tokens: int = 100) -> StreamedAnswer:
@@ -58,6 +78,13 @@ def read(text: str | bytes, max_tokens: int = 100) -> StreamedAnswer:
             events('{"choices": [{"delta": {"reasoning_content": "x"}}]}', TOKEN, DONE),
             2,
             id="reasoning",
+        ),
+        pytest.param(
+            events(
+                '{"choices": [{"delta": {"content": null, "tool_calls": [{"index": 0}]}}]}', DONE
+            ),
+            1,
+            id="tool-call",
         ),
         pytest.param(events(TOKEN, DONE) + "data: garbage", 1, id="rest-after-done"),
         pytest.param(
@@ -96,6 +123,7 @@ def test_tokens_come_from_the_usage_record_or_else_from_chunks(
     answer = read(events(TOKEN, TOKEN, *chunks, DONE))
 
     assert (answer.prompt_tokens, answer.tokens) == expected
+    assert answer.has_usage == (expected[1] != 2)
 
 
 def test_bytes_that_are_not_utf_8_are_replaced() -> None:
@@ -143,6 +171,20 @@ def test_bytes_that_are_not_utf_8_are_replaced() -> None:
             "finish_reason=abort",
             id="finish-reason",
         ),
+        pytest.param(
+            events(TOKEN, '{"choices": [{"delta": {}, "finish_reason": "content_filter"}]}', DONE),
+            "finish_reason=content_filter",
+            id="filtered",
+        ),
+        pytest.param(
+            events(
+                '{"choices": [{"delta": {"content": ""}, "finish_reason": "length"}]}',
+                '{"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 64}}',
+                DONE,
+            ),
+            "the answer has 64 tokens but no text (finish_reason=length)",
+            id="hidden-reasoning",
+        ),
         pytest.param(events(*[TOKEN] * 101), "goes on after 100 tokens", id="endless"),
         pytest.param("data: " + "x" * MAX_LINE_BYTES, "exceeds 1,048,576 bytes", id="long-line"),
     ],
@@ -152,6 +194,49 @@ def test_other_answers_fail_with_a_reason(text: str, reason: str) -> None:
         read(text)
 
     assert reason in str(raised.value)
+
+
+@pytest.mark.parametrize("end", ["\n\n", "\r\n\r\n", "\r\r"], ids=["lf", "crlf", "cr"])
+def test_a_token_counts_from_the_arrival_of_its_line(end: str) -> None:
+    lines = [f"data: {content}{end}".encode() for content in (TOKEN, LAST_TOKEN, DONE)]
+    stream = Pieces(lines)
+
+    answer = read_answer(stream, math.inf, 100)
+
+    first, second, third = stream.request_times
+    assert first <= answer.first <= second <= answer.last <= third
+
+
+@pytest.mark.parametrize("end", ["\n\n", "\r\n\r\n", "\r\r"], ids=["lf", "crlf", "cr"])
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+def test_segments_may_split_lines_and_characters(end: str, size: int) -> None:
+    token = '{"choices": [{"delta": {"content": "grüße 🙂"}}]}'
+    data = "".join(f"data: {content}{end}" for content in (token, token, DONE)).encode()
+    pieces = [data[begin : begin + size] for begin in range(0, len(data), size)]
+
+    assert read_answer(Pieces(pieces), math.inf, 100).tokens == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        pytest.param(events(TOKEN), "the answer broke off after 1 token", id="after-a-token"),
+        pytest.param("", "the response ends early, or is no valid HTTP", id="before-a-token"),
+    ],
+)
+def test_a_response_that_ends_early_is_no_answer(text: str, reason: str) -> None:
+    stream = Pieces([text.encode()] if text else [], end=http.client.IncompleteRead(b""))
+
+    with pytest.raises(AnswerError) as raised:
+        read_answer(stream, math.inf, 100)
+
+    assert reason in str(raised.value)
+
+
+def test_an_answer_is_complete_if_its_response_ends_early_afterwards() -> None:
+    stream = Pieces([events(LAST_TOKEN).encode()], end=http.client.IncompleteRead(b""))
+
+    assert read_answer(stream, math.inf, 100).tokens == 1
 
 
 def test_no_answer_is_read_after_the_deadline() -> None:

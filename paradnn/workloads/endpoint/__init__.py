@@ -476,8 +476,9 @@ class Endpoint(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
                 f"the first: {problems[0]}"
             )
         answered = [request for request in requests if not request.problem]
-        if answered and not any(request.prompt for request in answered):
+        if not all(request.has_usage for request in answered):
             tags["token_counts"] = "chunks with text, since the server reports no usage"
+        tags |= self._length_tags(answered)
         at_once = sum(request.is_at_once for request in answered)
         if at_once:
             tags["tokens_at_once"] = (
@@ -485,6 +486,24 @@ class Endpoint(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
                 "tokens together, so the time of the first token and between tokens is not known"
             )
         return tags
+
+    def _length_tags(self, answered: Sequence[EndpointRequest]) -> dict[str, str]:
+        """Return whether answers have another length than requested, as the server counts it."""
+        lengths = [request.tokens for request in answered if request.has_usage]
+        longer = sum(length > self.output_tokens for length in lengths)
+        # Without ignore_eos the model chooses when to end.
+        shorter = sum(length < self.output_tokens for length in lengths) if self.ignore_eos else 0
+        counts = [(shorter, "shorter"), (longer, "longer")]
+        differences = [f"{count:,} {name}" for count, name in counts if count]
+        if not differences:
+            return {}
+        text = " and ".join(differences)
+        return {
+            "answer_lengths": (
+                f"{text} than endpoint.output_tokens={self.output_tokens}, of "
+                f"{counted(len(lengths), 'answer')}"
+            )
+        }
 
     def series(self, measured: Measured) -> list[MetricSnapshot]:
         """Return the latencies of the first process over time."""
@@ -548,6 +567,8 @@ class Endpoint(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
         if metrics["failed_queries"]:
             clause += f", {metrics['failed_queries']:,.0f} failed"
         clauses.append(clause)
+        if "answer_lengths" in tags:
+            clauses.append(f"answers {tags['answer_lengths']}")
         if "in_time_fraction" in metrics:
             goodput = rounded(metrics["goodput_per_second"], 3)
             clauses.append(f"{metrics['in_time_fraction']:.2%} in time, {goodput}/s")

@@ -54,6 +54,8 @@ _MAX_FAILURES = 1000
 _LOADING_SECONDS = 30.0
 #: Time to read the rest of a response after its last token, in seconds.
 _DRAIN_SECONDS = 1.0
+#: Statuses after which the response to the request follows.
+_INTERIM_STATUSES = (102, 103, 104)
 #: Time from the start of a loop to its first request, in ns.
 _LEAD_NS = 2_000_000
 #: Words that most tokenizers encode as one token.
@@ -125,6 +127,19 @@ class _FailureMonitor:
             is_silent = self.failures >= 2 and silence > self._patience
             if self.failures >= self._limit or is_silent:
                 self.gone.set()
+
+
+class _FinalResponse(http.client.HTTPResponse):
+    """A response after interim ones such as 103 Early Hints (RFC 9110, section 15.2).
+
+    `http.client` skips 100 Continue only.
+    """
+
+    def begin(self) -> None:
+        super().begin()
+        while self.status in _INTERIM_STATUSES:
+            self.headers = None  # type: ignore[assignment]
+            super().begin()
 
 
 class Client:
@@ -270,7 +285,7 @@ class Client:
             self._connect(connection)
             connection.request("GET", path, headers=self._headers)
             response = connection.getresponse()
-            check_status(response, self._options)
+            check_status(response, path, self._options)
             content = response.read(MAX_LINE_BYTES)
         try:
             name = json.loads(content)["data"][0]["id"]
@@ -329,8 +344,11 @@ class Client:
 
     def _connection(self) -> http.client.HTTPConnection:
         if self._is_encrypted:
-            return http.client.HTTPSConnection(self._address)
-        return http.client.HTTPConnection(self._address)
+            connection = http.client.HTTPSConnection(self._address)
+        else:
+            connection = http.client.HTTPConnection(self._address)
+        connection.response_class = _FinalResponse
+        return connection
 
     def _connect(self, connection: http.client.HTTPConnection) -> None:
         """Open the connection if it is not open, or if the server closed it while it was idle."""
@@ -395,7 +413,7 @@ class Client:
                 connection.close()
                 self._connect(connection)
                 response = self._response(connection, body)
-            check_status(response, self._options)
+            check_status(response, self._request_path(), self._options)
             check_is_stream(response)
             max_tokens = _MAX_EXCESS * self._options.output_tokens
             answer = read_answer(response, self._deadline, max_tokens)
@@ -407,17 +425,19 @@ class Client:
             last=answer.last,
             prompt=answer.prompt_tokens,
             tokens=answer.tokens,
+            has_usage=answer.has_usage,
         )
 
     def _response(
         self, connection: http.client.HTTPConnection, body: bytes
     ) -> http.client.HTTPResponse:
-        if self._options.api == "chat":
-            path = f"{self._path}/chat/completions"
-        else:
-            path = f"{self._path}/completions"
-        connection.request("POST", path, body, self._headers)
+        connection.request("POST", self._request_path(), body, self._headers)
         return connection.getresponse()
+
+    def _request_path(self) -> str:
+        if self._options.api == "chat":
+            return f"{self._path}/chat/completions"
+        return f"{self._path}/completions"
 
     def _body(self, number: int) -> dict[str, Any]:
         """Return the content of a request; its prompt is new, so that no prefix cache holds it."""

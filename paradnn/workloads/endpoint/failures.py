@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import email.utils
 import html
 import http.client
@@ -14,7 +15,7 @@ import ssl
 import time
 import zlib
 from typing import Any, Protocol
-from urllib.parse import urljoin
+from urllib.parse import urljoin, urlsplit
 
 from paradnn.workloads.endpoint.stream import (
     AnswerError,
@@ -38,10 +39,17 @@ REQUEST_ERRORS = (OSError, http.client.HTTPException, AnswerError, ValueError, O
 
 #: How servers say that prompt and answer exceed the context of the model.
 _CONTEXT_LENGTH = re.compile(r"context[ _](length|size|window)", re.IGNORECASE)
+_TOO_LONG = re.compile(
+    r"too (long|large)|exceed|must be (<|less)|at most \d|maximum (input|context|sequence|length)"
+    r"|valid range",
+    re.IGNORECASE,
+)
 _SHORTER_REMEDY = "lower endpoint.input_tokens or endpoint.output_tokens"
+#: How servers say that they expect TLS.
+_NEEDS_TLS = re.compile(r"HTTP request .*HTTPS (port|server)", re.IGNORECASE)
 _MARKUP = re.compile(r"<!--.*?-->|<(script|style)\b.*?</\1>|<[^<>]*>", re.DOTALL | re.IGNORECASE)
 #: The part of an address after the base URL of the API.
-_API_PATH = re.compile(r"/*(/chat/completions|/completions|/models)?/*$")
+_API_PATH = re.compile(r"/+(chat/completions|completions|models)/*$")
 
 
 class ParameterOptions(Protocol):
@@ -94,8 +102,8 @@ class RequestError(Exception):
         super().__init__(f"{self.problem}; {remedy}" if remedy else self.problem)
 
 
-def check_status(response: http.client.HTTPResponse, options: ParameterOptions) -> None:
-    """Raise RequestError unless the status is 200."""
+def check_status(response: http.client.HTTPResponse, path: str, options: ParameterOptions) -> None:
+    """Raise RequestError unless the status of the response from `path` is 200."""
     if response.status == 200:
         return
     problem = f"status {response.status} {response.reason}".rstrip()
@@ -105,7 +113,7 @@ def check_status(response: http.client.HTTPResponse, options: ParameterOptions) 
         problem += f": {message}"
     raise RequestError(
         problem,
-        _status_remedy(response, content, options),
+        _status_remedy(response, content, path, options),
         retry_after=retry_seconds(response.getheader("Retry-After")),
         is_not_ready=response.status in _NOT_READY,
     )
@@ -155,32 +163,38 @@ def check_is_stream(response: http.client.HTTPResponse) -> None:
 
 
 def _status_remedy(
-    response: http.client.HTTPResponse, content: str, options: ParameterOptions
+    response: http.client.HTTPResponse, content: str, path: str, options: ParameterOptions
 ) -> str:
     """Return what to do about a status, "" if unknown."""
     status = response.status
     if 300 <= status < 400:
-        return _redirect_remedy(response, options)
+        return _redirect_remedy(response, path, options)
     if status in (401, 403):
         return f"put the API key into the environment variable {options.key_variable}"
     if status in (404, 405, 501):
         return "check endpoint.url, endpoint.model and endpoint.api"
     if status == 413:
         return _SHORTER_REMEDY
+    if status == 400 and _NEEDS_TLS.search(content):
+        return f"set endpoint.url={urlsplit(options.url)._replace(scheme='https').geturl()}"
     if status in (400, 422):
         return _parameter_remedy(content, options)
     return ""
 
 
-def _redirect_remedy(response: http.client.HTTPResponse, options: ParameterOptions) -> str:
+def _redirect_remedy(
+    response: http.client.HTTPResponse, path: str, options: ParameterOptions
+) -> str:
     """Return the value of endpoint.url with which the server does not redirect, if it is known."""
     location = printable((response.getheader("Location") or "").partition("?")[0])[:200]
     if not location:
         return "check endpoint.url"
-    target = urljoin(options.url, location)
-    base = _API_PATH.sub("", target)
+    target = urljoin(urljoin(options.url, path), location)
+    base, is_api = _API_PATH.subn("", target)
     if base == options.url.rstrip("/"):
         return f"the server redirects to {target}, which endpoint.url cannot express"
+    if not is_api:
+        return f"the server redirects to {target}: check endpoint.url"
     return f"the server redirects to {target}: set endpoint.url={base}"
 
 
@@ -201,6 +215,8 @@ def _parameter_remedy(content: str, options: ParameterOptions) -> str:
         return "set endpoint.stream_usage=false to omit it"
     if options.temperature is not None and "temperature" in content:
         return "set endpoint.temperature=null to omit it"
+    if _TOO_LONG.search(content):
+        return _SHORTER_REMEDY
     if options.token_limit in content:
         return f"set endpoint.token_limit={_OTHER_TOKEN_LIMIT[options.token_limit]}"
     if options.ignore_eos:
@@ -218,10 +234,7 @@ def as_request_error(
     if isinstance(error, TimeoutError):
         return RequestError(f"the server was silent for endpoint.patience={options.patience:g} s")
     if isinstance(error, AnswerError):
-        remedy = ""
-        if options.ignore_eos and error.is_reported_by_server:
-            remedy = "if the model cannot go on past its end, set endpoint.ignore_eos=false"
-        return RequestError(message, remedy)
+        return RequestError(message, _answer_remedy(error, options))
     if isinstance(error, ssl.SSLError):
         return _tls_error(error)
     if isinstance(error, socket.gaierror):
@@ -242,6 +255,15 @@ def as_request_error(
     return RequestError(f"{type(error).__name__}: {message}", is_unreachable=is_unreachable)
 
 
+def _answer_remedy(error: AnswerError, options: ParameterOptions) -> str:
+    """Return what to do about an incomplete answer, "" if unknown."""
+    if error.is_without_text:
+        return "the model may reason without showing it: raise endpoint.output_tokens"
+    if options.ignore_eos and error.is_reported_by_server:
+        return "if the model cannot go on past its end, set endpoint.ignore_eos=false"
+    return ""
+
+
 def _tls_error(error: ssl.SSLError) -> RequestError:
     if isinstance(error, ssl.SSLCertVerificationError):
         remedy = (
@@ -257,7 +279,8 @@ def _tls_error(error: ssl.SSLError) -> RequestError:
 def retry_seconds(value: str | None) -> float | None:
     """Return the seconds that a Retry-After header asks to wait; None if it is absent or invalid.
 
-    The header holds seconds or a date (RFC 9110, section 10.2.3).
+    The header holds seconds or a date (RFC 9110, section 10.2.3). A date without a time zone, such
+    as those of `asctime`, is in UTC.
     """
     if not value:
         return None
@@ -266,6 +289,8 @@ def retry_seconds(value: str | None) -> float | None:
     except ValueError:
         with contextlib.suppress(ValueError, TypeError, OverflowError):
             date = email.utils.parsedate_to_datetime(value)
+            if date.tzinfo is None:
+                date = date.replace(tzinfo=datetime.UTC)
             return max(0.0, date.timestamp() - time.time())
         return None
     return max(0.0, seconds) if math.isfinite(seconds) else None

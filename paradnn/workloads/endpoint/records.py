@@ -30,6 +30,8 @@ class EndpointRequest:
         prompt: Tokens of the prompt, as the server counts them.
         tokens: Tokens of the answer.
         problem: Why the request failed; "" if it succeeded.
+        has_usage: Whether the server counted the tokens. If it did not, `tokens` is the number of
+            chunks with text.
     """
 
     due: int
@@ -39,6 +41,7 @@ class EndpointRequest:
     prompt: int = 0
     tokens: int = 0
     problem: str = ""
+    has_usage: bool = True
 
     @property
     def latency(self) -> int:

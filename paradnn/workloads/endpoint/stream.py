@@ -8,7 +8,9 @@ field.
 
 from __future__ import annotations
 
+import http.client
 import json
+import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -19,30 +21,48 @@ from paradnn.core.words import counted
 #: Longest accepted line of a stream, in bytes.
 MAX_LINE_BYTES = 1 << 20
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-#: Values of `finish_reason` with which servers report that they gave up on an answer.
-_FAILED_REASONS = ("abort", "error")
-#: Fields of a chunk that hold text. Reasoning models use two of them, refused prompts the last.
-_TEXT_FIELDS = ("content", "text", "reasoning_content", "reasoning", "refusal")
+_LINE_END = re.compile(rb"\r\n|\r|\n")
+#: Values of `finish_reason` of answers that the server did not complete.
+_FAILED_REASONS = ("abort", "error", "content_filter", "insufficient_system_resource")
+#: Fields of a chunk that hold generated tokens. Reasoning models use two of them, refused prompts
+#: `refusal`.
+_TOKEN_FIELDS = (
+    "content",
+    "text",
+    "reasoning_content",
+    "reasoning",
+    "refusal",
+    "tool_calls",
+    "function_call",
+)
 #: Counts of tokens beyond this are errors of the server.
 _MAX_COUNT = 10**9
 _EXCERPT_CHARS = 80
 
 
-class LineReader(Protocol):
-    """A binary stream that returns lines, such as `http.client.HTTPResponse`."""
+class ByteReader(Protocol):
+    """A binary stream, such as `http.client.HTTPResponse`, that returns bytes as they arrive."""
 
-    def readline(self, limit: int = -1, /) -> bytes: ...
+    def read1(self, limit: int = -1, /) -> bytes: ...
 
 
 class AnswerError(Exception):
     """The server did not send a complete answer; the text says why.
 
     is_reported_by_server: the server sent the error within the stream.
+    is_without_text: the server generated tokens, but sent no text.
     """
 
-    def __init__(self, message: str, *, is_reported_by_server: bool = False) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        is_reported_by_server: bool = False,
+        is_without_text: bool = False,
+    ) -> None:
         super().__init__(message)
         self.is_reported_by_server = is_reported_by_server
+        self.is_without_text = is_without_text
 
 
 class DeadlineError(AnswerError):
@@ -58,13 +78,14 @@ class StreamedAnswer:
 
     first, last: arrival of the first and the last token, in ns of `time.monotonic_ns()`.
     prompt_tokens: 0 if the server does not report it. tokens: number of output tokens as the
-    server reports it, otherwise the number of chunks with text.
+    server reports it, otherwise the number of chunks with text. has_usage: the server reports it.
     """
 
     first: int
     last: int
     prompt_tokens: int
     tokens: int
+    has_usage: bool
 
 
 @dataclass(frozen=True)
@@ -75,7 +96,7 @@ class _Event:
     content: Any
 
 
-def read_answer(stream: LineReader, deadline: float, max_tokens: int) -> StreamedAnswer:
+def read_answer(stream: ByteReader, deadline: float, max_tokens: int) -> StreamedAnswer:
     """Read an answer to its end.
 
     An answer is complete at `[DONE]`, or at the end of the stream if a choice had a
@@ -89,7 +110,6 @@ def read_answer(stream: LineReader, deadline: float, max_tokens: int) -> Streame
     Raises:
         AnswerError: If the answer is incomplete, malformed, or reports an error.
         OSError: If the connection failed.
-        http.client.HTTPException: The framing of the response is malformed.
     """
     first = 0
     last = 0
@@ -106,7 +126,7 @@ def read_answer(stream: LineReader, deadline: float, max_tokens: int) -> Streame
         if isinstance(chunk.get("usage"), Mapping):
             usage = chunk["usage"]
         for choice in _choices(chunk):
-            if _has_text(choice):
+            if _has_token(choice):
                 first = first or event.time
                 last = event.time
                 chunks += 1
@@ -116,26 +136,39 @@ def read_answer(stream: LineReader, deadline: float, max_tokens: int) -> Streame
             is_complete = is_complete or bool(reason)
         if chunks > max_tokens:
             raise AnswerError(f"the answer goes on after {max_tokens} tokens")
+    tokens = _count(usage, "completion_tokens")
     if not chunks:
-        raise AnswerError(_missing_token_problem(reason, lines.beginning))
+        raise _missing_text(tokens, reason, lines)
     if not is_complete:
         raise AnswerError(f"the answer broke off after {counted(chunks, 'token')}")
     return StreamedAnswer(
         first=first,
         last=last,
         prompt_tokens=_count(usage, "prompt_tokens") or 0,
-        tokens=_count(usage, "completion_tokens") or chunks,
+        tokens=tokens or chunks,
+        has_usage=tokens > 0,
     )
 
 
-def _missing_token_problem(reason: Any, beginning: bytes) -> str:
-    """Describe an answer without a token by its `finish_reason`, or by how it begins."""
+def _missing_text(tokens: int, reason: Any, lines: _Lines) -> AnswerError:
+    """Return the error for an answer without text.
+
+    Args:
+        tokens: Output tokens as the server reports them, 0 if it does not.
+        reason: The `finish_reason`, None if there was none.
+        lines: The lines of the answer, which were read to the end.
+    """
+    if tokens > 1:
+        problem = f"the answer has {tokens:,} tokens but no text (finish_reason={reason})"
+        return AnswerError(problem, is_without_text=True)
     problem = "the answer contains no token"
     if reason:
-        return f"{problem} (finish_reason={reason})"
-    if beginning.strip():
-        return f"{problem}: {_excerpt([beginning])}"
-    return problem
+        return AnswerError(f"{problem} (finish_reason={reason})")
+    if lines.beginning.strip():
+        return AnswerError(f"{problem}: {_excerpt([lines.beginning])}")
+    if lines.is_cut:
+        return AnswerError("the response ends early, or is no valid HTTP")
+    return AnswerError(problem)
 
 
 def _events(lines: _Lines) -> Iterator[_Event]:
@@ -176,33 +209,52 @@ def _events(lines: _Lines) -> Iterator[_Event]:
 class _Lines:
     """The lines of a stream with their arrival (ns), without the byte order mark of the first one.
 
-    A line ends with a line feed, a carriage return, or both. A stream that uses carriage returns
-    alone is only split when it ended, so its arrival times are those of its end.
+    A line ends with a line feed, a carriage return, or both. A line counts as complete at a
+    carriage return, so that its arrival does not depend on the next byte.
 
     Attributes:
         beginning: The first bytes of the stream.
+        is_cut: The response ended within a chunk or before its announced length.
     """
 
-    def __init__(self, stream: LineReader, deadline: float) -> None:
+    def __init__(self, stream: ByteReader, deadline: float) -> None:
         self.beginning = b""
+        self.is_cut = False
         self._stream = stream
         self._deadline = deadline
 
     def __iter__(self) -> Iterator[tuple[int, bytes]]:
-        is_start = True
-        while line := self._stream.readline(MAX_LINE_BYTES):
+        now = 0
+        is_first = True
+        is_after_return = False
+        rest = b""
+        while data := self._read():
             now = time.monotonic_ns()
             if now > self._deadline * 1e9:
                 raise DeadlineError
-            if len(line) >= MAX_LINE_BYTES:
-                raise AnswerError(f"a line of the answer exceeds {MAX_LINE_BYTES:,} bytes")
-            if is_start:
-                line = line.removeprefix(_BYTE_ORDER_MARK)
-                is_start = False
             if len(self.beginning) < _EXCERPT_CHARS:
-                self.beginning += line
-            for part in line.splitlines():
-                yield now, part
+                self.beginning += data
+            if is_after_return:
+                data = data.removeprefix(b"\n")
+            is_after_return = data.endswith(b"\r")
+            *lines, rest = _LINE_END.split(rest + data)
+            for line in lines:
+                if is_first:
+                    line = line.removeprefix(_BYTE_ORDER_MARK)
+                    is_first = False
+                yield now, line
+            if len(rest) >= MAX_LINE_BYTES:
+                raise AnswerError(f"a line of the answer exceeds {MAX_LINE_BYTES:,} bytes")
+        if rest:
+            yield now, rest
+
+    def _read(self) -> bytes:
+        """Return the bytes that arrived, b"" at the end. A cut response ends the stream."""
+        try:
+            return self._stream.read1(MAX_LINE_BYTES)
+        except http.client.IncompleteRead:
+            self.is_cut = True
+            return b""
 
 
 def _checked_chunk(content: Any, chunks: int) -> Mapping[str, Any]:
@@ -232,12 +284,12 @@ def _choices(chunk: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return choices
 
 
-def _has_text(choice: Mapping[str, Any]) -> bool:
-    """Whether a choice carries text of the answer."""
+def _has_token(choice: Mapping[str, Any]) -> bool:
+    """Whether a choice carries tokens of the answer."""
     delta = choice.get("delta") or choice
     if not isinstance(delta, Mapping):
         raise AnswerError(f"'delta' is not an object: {str(delta)[:_EXCERPT_CHARS]}")
-    return any(delta.get(field) for field in _TEXT_FIELDS)
+    return any(delta.get(field) for field in _TOKEN_FIELDS)
 
 
 def _count(usage: Mapping[str, Any], name: str) -> int:
