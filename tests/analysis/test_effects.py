@@ -86,7 +86,7 @@ def test_sessions_weigh_as_far_as_they_do_not_cancel(
 
 
 def test_sessions_on_few_hosts_count_as_the_hosts() -> None:
-    """Each side has four sessions on two hosts, one of which it shares with the other side."""
+    """Each side has four sessions on two hosts, and both sides use one of these hosts."""
     hours = np.arange(0.0, 80.0, 20.0)
     a = runs_at(hours, ["a", "b", "c", "d"], host=["h", "i", "h", "i"])
     b = runs_at(hours + 10, ["e", "f", "g", "j"], host=["i", "j", "i", "j"])

@@ -61,7 +61,7 @@ def ceilings_with(*idle: IdlePower | None) -> tuple[Record, Ceilings]:
 
 
 def test_energy_above_idle_is_told_from_the_total() -> None:
-    """150 J in 3 s are 50 W, of which an idle machine takes 20 W."""
+    """150 J in 3 s are 50 W; an idle machine takes 20 W of it."""
     _, ceilings = ceilings_with(IdlePower(20.0, "rapl"))
 
     record = record_with(ceilings, 150.0)
