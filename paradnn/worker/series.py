@@ -157,10 +157,11 @@ def block_interval(values: Sequence[float]) -> tuple[float, float] | None:
     It is the `widened_interval`, clipped to the extremes of the values. It is None if both widened
     ends lie beyond all values, which do not determine it then. There are two exceptions.
 
-    - Up to `_FEW_VALUES` values show too little of their correlation to widen the interval by it. They
-      keep the extremes, whose coverage is known, if that coverage is sufficient.
-    - A number of values in `_UNSURE_LENGTHS` shows the correlation, but not how far it reaches. If their
-      coefficient may well be 0.9, the interval consists of the extremes.
+    - Up to `_FEW_VALUES` values show too little of their correlation to widen the interval by it.
+      The interval then consists of the extremes, whose coverage is known, if that is sufficient.
+    - A number of values in `_UNSURE_LENGTHS` shows the correlation of neighbors, but not over how
+      many values it extends. If their coefficient may well be 0.9, the interval consists of the
+      extremes.
 
     `python -m benchmarks.steadiness --coverage` measures how many intervals contain a known median;
     see docs/explanation/method.md.
