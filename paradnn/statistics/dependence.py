@@ -136,7 +136,7 @@ def shared_levels(points: pd.DataFrame, unit: Unit = "crossed", axes: int = 0) -
         factors.append(model)
         descriptions.append(counted(models, "model"))
     batches_are_sample = unit == "crossed" and batches >= _MINIMUM_BATCH_SIZES
-    if batches > 1 and (models < 2 or batches_are_sample):
+    if models < 2 or batches_are_sample:
         factors.append(batch)
         descriptions.append(counted(batches, "batch size"))
     if unit == "crossed" and axes:
@@ -145,7 +145,7 @@ def shared_levels(points: pd.DataFrame, unit: Unit = "crossed", axes: int = 0) -
             for name in model_columns
             if axes <= points[name].nunique() <= models / 2
         )
-        if models > 1 and 1 < axes <= batches < _MINIMUM_BATCH_SIZES:
+        if models > 1 and axes <= batches < _MINIMUM_BATCH_SIZES:
             factors.append(batch)
     return Levels(np.array(factors), point, " and ".join(descriptions))
 
@@ -276,7 +276,7 @@ def crossed_share(
 
 def _worth(latent: np.ndarray, levels: Levels) -> float:
     """Return how many independent points dependent numbers (n,) are worth; 0 if unknown."""
-    if len(latent) < 2 or np.ptp(latent) <= _EQUAL_RANGE:
+    if np.ptp(latent) <= _EQUAL_RANGE:
         return 0.0
     variance = float(crossed_variance(latent, levels).variance)
     if variance <= 0:
@@ -343,7 +343,7 @@ def crossed_quantile(
     low = -np.inf
     high = np.inf
     if has_low:
-        low = float(ordered[min(math.floor(least * count), count - 1)])
+        low = float(ordered[math.floor(least * count)])
     if has_high:
         high = float(ordered[min(math.ceil(most * count), count - 1)])
     return Estimate(value, low, high)
@@ -355,10 +355,11 @@ def _effective_count(hits: np.ndarray, levels: Levels) -> tuple[float, float]:
     The second number is the degrees of freedom of its variance.
     """
     share = hits.mean()
-    variance, freedom = crossed_variance(hits, levels)
-    if variance <= 0 or share in (0.0, 1.0):
+    if share in (0.0, 1.0):
         return float(min(levels.counts)), min(levels.counts) - 1.0
-    return float(min(share * (1 - share) / variance, len(hits))), freedom
+    variance, freedom = crossed_variance(hits, levels)
+    spread = share * (1 - share)
+    return float(spread / max(variance, spread / len(hits))), freedom
 
 
 def _wilson(share: float, count: float, freedom: float, level: float) -> tuple[float, float]:

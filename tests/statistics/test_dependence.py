@@ -145,6 +145,34 @@ def test_one_factor_alone_is_its_jackknife() -> None:
     assert found == pytest.approx((stats.sem(values.mean(axis=1)) ** 2, 8.0))
 
 
+def test_a_slope_that_effects_of_models_do_not_move_scatters_between_models() -> None:
+    """On a complete grid the slope is the mean of the slopes of the models."""
+    points = grid(9, 4)
+    model, batch = points.to_numpy().T
+    values = np.random.default_rng(12).normal(0, 1, 36)
+    design = np.column_stack([np.ones(36), batch])
+
+    found = crossed_variances(design, values, shared_levels(points, "model"))
+
+    slopes = [np.polyfit(np.arange(4), values[model == each], 1)[0] for each in range(9)]
+    assert found.variance[1] == pytest.approx(stats.sem(slopes) ** 2)
+    assert found.freedom[1] == 8.0
+
+
+def test_models_at_one_batch_size_each_have_effects_of_batch_sizes_and_points() -> None:
+    points = pd.DataFrame({"model.nodes": range(18), "batch_size": np.arange(18) ** 2 % 13})
+    batch = pd.factorize(points["batch_size"])[0]
+    random = np.random.default_rng(13)
+    values = random.normal(0, 1, 18) + random.normal(0, 2, 7)[batch]
+
+    found = crossed_variance(values, shared_levels(points))
+
+    ones = np.ones(18)
+    assert found == pytest.approx(
+        brute_force(ones[:, None], values, [batch, np.arange(18)], ones, 0)
+    )
+
+
 def test_levels_of_unequal_size_have_fewer_degrees_of_freedom() -> None:
     """One model has ten of the points, and six models have one each."""
     points = pd.DataFrame({"model.nodes": [0] * 10 + [1, 2, 3, 4, 5, 6], "batch_size": 64})
@@ -198,15 +226,20 @@ def test_variances_add_up(parts: list[Component], expected: tuple[float, float])
 
 
 def test_a_ratio_of_sums_is_a_weighted_regression() -> None:
-    """Each point alone: the variance is the jackknife of sum(above) / sum(below)."""
+    """Each point alone: the variance is the jackknife of sum(above) / sum(below).
+
+    The first point has nothing of either.
+    """
     random = np.random.default_rng(7)
     below = random.uniform(0.5, 3, 15)
+    below[0] = 0.0
     above = below * random.normal(0.4, 0.1, 15)
 
     found = crossed_ratio(above, below, shared_levels(grid(15, 1)))
 
     root = np.sqrt(below)
-    expected = brute_force(root[:, None], above / root, [np.arange(15)], sizes=root, coefficient=0)
+    response = above / np.maximum(root, 0.1)
+    expected = brute_force(root[:, None], response, [np.arange(15)], sizes=root, coefficient=0)
     ratio = above.sum() / below.sum()
     half = stats.t.ppf(0.975, expected.freedom) * math.sqrt(expected.variance)
     assert found == pytest.approx((ratio, ratio - half, ratio + half))
@@ -261,15 +294,23 @@ def test_a_share_has_wilsons_interval_of_the_effective_number_of_points(level: f
     assert found == pytest.approx((share, *wilson(share, effective, freedom, level)))
 
 
-def test_points_are_worth_no_more_than_their_number() -> None:
-    """Four of eight points of each model are hits, and five of the last model."""
+@pytest.mark.parametrize(
+    "hits_of_models",
+    [
+        pytest.param([4] * 7 + [5], id="models nearly agree"),
+        pytest.param([4] * 8, id="models agree exactly"),
+        pytest.param([3] * 8, id="models agree but for rounding"),
+    ],
+)
+def test_points_are_worth_no_more_than_their_number(hits_of_models: list[int]) -> None:
     points = grid(8, 8)
-    hits = (points["batch_size"] < 4 + (points["model.nodes"] == 7)).to_numpy()
+    hits = points["batch_size"].to_numpy() < np.repeat(hits_of_models, 8)
     levels = shared_levels(points, "model")
 
     found = crossed_share(hits, levels)
 
-    assert found == pytest.approx((33 / 64, *wilson(33 / 64, 64, freedom=7)))
+    share = sum(hits_of_models) / 64
+    assert found == pytest.approx((share, *wilson(share, 64, freedom=7)))
 
 
 @pytest.mark.parametrize("hit", [True, False])
@@ -337,15 +378,41 @@ def test_a_quantile_has_woodruffs_interval(share: float) -> None:
 
 
 def test_an_extreme_quantile_of_few_models_has_no_end() -> None:
-    """All points of a model are equal, so 8 models show no upper end of the 90th percentile."""
+    """All points of a model are equal, so 8 models show no end of the 10th or 90th percentile."""
     points = grid(8, 6)
     values = points["model.nodes"].to_numpy(dtype=float)
     levels = shared_levels(points, "model")
 
-    found = crossed_quantile(values, levels, 0.9)
+    lower = crossed_quantile(values, levels, 0.1)
+    upper = crossed_quantile(values, levels, 0.9)
 
-    assert found.high == math.inf
-    assert 0.0 < found.low < 7.0
+    assert lower.low == -math.inf
+    assert 0.0 < lower.high < 7.0
+    assert upper.high == math.inf
+    assert 0.0 < upper.low < 7.0
+
+
+def test_a_quantile_that_no_point_exceeds_has_the_interval_of_the_fewest_levels() -> None:
+    """All points are at most the quantile, so their shares below it say nothing."""
+    points = grid(40, 6)
+    distinct = points["model.nodes"] + 40 * points["batch_size"]
+    values = np.minimum(distinct, 80).to_numpy(dtype=float)
+
+    found = crossed_quantile(values, shared_levels(points), 0.5)
+
+    least, _ = wilson(0.5, 6, freedom=5)
+    assert found.value == 80.0
+    assert found.low == math.floor(least * 240)
+
+
+def test_the_upper_end_of_a_quantile_may_be_the_largest_value() -> None:
+    """Three models with nearly equal shares allow 99.3% below the quantile: the 120th value."""
+    points = grid(3, 40)
+    values = (3 * points["batch_size"] + points["model.nodes"]).to_numpy(dtype=float)
+
+    found = crossed_quantile(values, shared_levels(points, "model"), 0.96)
+
+    assert found.high == 119.0
 
 
 def test_quantiles_are_medians_by_default() -> None:
@@ -365,8 +432,8 @@ def factor_sizes(levels: Levels) -> tuple[list[int], str]:
     ("points", "unit", "axes", "sizes", "description"),
     [
         pytest.param(grid(1, 1), "crossed", 0, [1], "1 point", id="one point"),
-        pytest.param(grid(3, 1), "crossed", 0, [3], "3 models", id="models"),
-        pytest.param(grid(1, 3), "crossed", 0, [3], "3 batch sizes", id="batch sizes"),
+        pytest.param(grid(2, 1), "crossed", 0, [2], "2 models", id="models"),
+        pytest.param(grid(1, 2), "crossed", 0, [2], "2 batch sizes", id="batch sizes"),
         pytest.param(grid(2, 5), "crossed", 0, [2], "2 models", id="few batch sizes"),
         pytest.param(
             grid(2, 6), "crossed", 0, [2, 6], "2 models and 6 batch sizes", id="many batch sizes"
@@ -377,6 +444,10 @@ def factor_sizes(levels: Levels) -> tuple[list[int], str]:
             grid(2, 5), "crossed", 2, [2, 5], "2 models", id="values of a batch size as a factor"
         ),
         pytest.param(grid(2, 5), "crossed", 6, [2], "2 models", id="too few values of an axis"),
+        pytest.param(grid(1, 5), "crossed", 2, [5], "5 batch sizes", id="an axis of one model"),
+        pytest.param(
+            grid(2, 6), "crossed", 2, [2, 6], "2 models and 6 batch sizes", id="a factor only once"
+        ),
     ],
 )
 def test_levels_follow_from_the_points_and_the_unit(
