@@ -544,6 +544,9 @@ def _cell_variance(
 def independent_columns(columns: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, tuple[str, ...]]]:
     """Drop the columns that are combinations of earlier ones.
 
+    Args:
+        columns: The columns, none of them constant.
+
     Returns:
         The other columns, and for each dropped one the columns it is a combination of.
     """
@@ -555,13 +558,12 @@ def independent_columns(columns: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, 
         earlier = centered[:, kept]
         coefficients = np.linalg.lstsq(earlier, column, rcond=None)[0]
         rest = np.sum((column - earlier @ coefficients) ** 2)
-        whole = max(np.sum(column**2), _INDEPENDENT_SHARE * len(column))
-        if rest > _INDEPENDENT_SHARE * whole:
+        if rest > _INDEPENDENT_SHARE * np.sum(column**2):
             kept.append(j)
         else:
-            size = max(float(np.linalg.norm(column)), _TINY)
             contributions = np.abs(coefficients) * np.linalg.norm(earlier, axis=0)
-            collinear[name] = tuple(columns.columns[kept][contributions > 1e-6 * size])
+            is_part = contributions > 1e-6 * np.linalg.norm(column)
+            collinear[name] = tuple(columns.columns[kept][is_part])
     return columns.iloc[:, kept], collinear
 
 
