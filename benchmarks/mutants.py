@@ -36,7 +36,11 @@ _MAX_SECONDS = 240
 #: Module -> test files, those that notice most first.
 TESTS = {
     "paradnn.worker.series": ("worker/test_series", "worker/test_measure"),
-    "paradnn.worker.measure": ("worker/test_measure", "session/test_reference"),
+    "paradnn.worker.measure": (
+        "worker/test_measure",
+        "worker/test_contention",
+        "session/test_reference",
+    ),
     "paradnn.worker.contention": ("worker/test_contention", "worker/test_measure"),
     "paradnn.worker.chance": ("worker/test_chance", "worker/test_serving"),
     "paradnn.statistics.contrast": (

@@ -79,6 +79,57 @@ def test_the_winner_and_its_rival_need_two_processes() -> None:
     assert twice.is_decided()
 
 
+def test_a_dangerous_rival_stays_and_a_harmless_one_is_omitted() -> None:
+    state = state_of({0: 1000.0, 1: 990.0, 2: 10.0})
+
+    assert state.contenders() == [0, 1]
+    assert state.rivals == [1, 2]
+
+
+def test_rivals_are_omitted_while_their_risks_sum_to_half_of_the_permitted_one() -> None:
+    """Each of ten rivals has a risk of 0.4%, so three of them hold 1.2% of the permitted 2.5%."""
+    distance = stats.t(4).isf(0.004) * 0.05 * math.sqrt(2) - math.log1p(RULE.margin)
+    rival = 100.0 * math.exp(-distance)
+
+    state = state_of({0: 100.0} | dict.fromkeys(range(1, 11), rival))
+
+    assert state.risk == pytest.approx(0.04)
+    assert len(state.contenders()) == 1 + 7
+
+
+def test_a_lead_has_the_interval_of_a_two_way_analysis() -> None:
+    """Complete rounds: means over rounds, residuals of candidates and rounds, two priors.
+
+    The candidates are so far apart that none is shrunk.
+    """
+    random = np.random.default_rng(7)
+    effects = np.array([4.0, 3.0, 2.0, 1.0, 0.0])
+    logs = effects + random.normal(0, 1, (3, 1)) + random.normal(0, 0.1, (3, 5))
+
+    lead = state_of(*(dict(enumerate(np.exp(row))) for row in logs)).lead(1)
+
+    residuals = logs - logs.mean(axis=0) - logs.mean(axis=1, keepdims=True) + logs.mean()
+    squares = (residuals**2).sum(axis=0)
+    common = (4 * 0.05**2 + squares.sum()) / (4 + 8)
+    of_candidates = (4 * common + squares) / (4 + 8 / 5)
+    error = math.sqrt((of_candidates[0] + of_candidates[1]) / 3)
+    middle = logs[:, 0].mean() - logs[:, 1].mean()
+    half = stats.t(4 + 4 + 2 * 8 / 5).ppf(0.975) * error
+    assert np.log(lead) == pytest.approx([middle, middle - half, middle + half])
+
+
+def test_a_score_scatters_at_least_as_its_own_values() -> None:
+    """Both candidates drift by 6% per round, which is no difference between them."""
+    logs = np.log(100.0) + 0.06 * np.arange(4.0)
+
+    score = state_of(*({0: np.exp(each), 1: np.exp(each - 3.0)} for each in logs)).score(0)
+
+    squares = ((logs - logs.mean()) ** 2).sum()
+    half = stats.t(4 + 3).ppf(0.975) * math.sqrt((4 * 0.05**2 + squares) / (4 + 3) / 4)
+    expected = [logs.mean(), logs.mean() - half, logs.mean() + half]
+    assert np.log(score) == pytest.approx(expected)
+
+
 def test_a_candidate_returns_if_the_leader_was_lucky() -> None:
     lucky = {0: 130.0, 1: 100.0, 2: 50.0}
     normal = {0: 96.0, 2: 50.0}

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from paradnn.core.messages import Contention, Timing
+from paradnn.worker import contention
 from paradnn.worker.contention import (
     ContentionMonitor,
     Counters,
@@ -57,6 +58,7 @@ QUIET = replace(BEFORE, seconds=12.0, own=8.0, idle=101.0, steal=1.0, accounted=
             "the control group's CPU quota stopped the point for 25% of the time",
             id="quota",
         ),
+        pytest.param({"throttled": 0.02}, (0.75, 0.0, 0.0), None, id="a quota of just 1%"),
         pytest.param(
             {"own": 5.0, "idle": 100.0, "accounted": 300.0},
             (0.0, None, None),
@@ -74,14 +76,14 @@ QUIET = replace(BEFORE, seconds=12.0, own=8.0, idle=101.0, steal=1.0, accounted=
 def test_shares_and_reasons_follow_from_the_counters(
     changes: dict[str, Any], shares: tuple[float | None, ...], reason: str | None
 ) -> None:
-    contention = contention_between(BEFORE, replace(QUIET, **changes))
+    observed = contention_between(BEFORE, replace(QUIET, **changes))
 
     own, foreign, steal = shares
-    assert contention.own_cpu_fraction == pytest.approx(own)
-    assert contention.foreign_cpu_fraction == pytest.approx(foreign)
-    assert contention.steal_fraction == pytest.approx(steal)
-    assert contention.reason == reason
-    assert contention.involuntary_switches_per_second == 10.0
+    assert observed.own_cpu_fraction == pytest.approx(own)
+    assert observed.foreign_cpu_fraction == pytest.approx(foreign)
+    assert observed.steal_fraction == pytest.approx(steal)
+    assert observed.reason == reason
+    assert observed.involuntary_switches_per_second == 10.0
 
 
 def test_turns_add_up_without_the_time_between_them() -> None:
@@ -162,6 +164,54 @@ def test_a_busy_core_counts_if_hardly_any_is_idle(idle: float, reason: str | Non
     assert judge_growth(growth).reason == reason
 
 
+@pytest.mark.parametrize(
+    ("turns", "reason"),
+    [
+        pytest.param(16, "other processes took 0.1 of 1 core", id="16 turns"),
+        pytest.param(32, None, id="32 turns"),
+    ],
+)
+def test_turns_have_one_verdict_with_a_rounding_error_each(
+    turns: int, reason: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others used 0.06 of one second: more than 4 x 0.0125 s and less than 5.6 x 0.0125 s."""
+    begin = Counters(
+        seconds=0.0,
+        cores=1,
+        own=0.0,
+        idle=0.0,
+        steal=0.0,
+        accounted=0.0,
+        switches=0,
+        throttled=0.0,
+    )
+    end = replace(begin, seconds=1 / turns, own=0.94 / turns, accounted=1 / turns, switches=3)
+    moments = iter([begin, end] * turns)
+    monkeypatch.setattr(contention, "read_counters", lambda: next(moments))
+    monitor = TurnsMonitor()
+
+    for _ in range(turns):
+        monitor.start()
+        monitor.stop()
+
+    observed = monitor.contention()
+    assert observed
+    assert observed.own_cpu_fraction == pytest.approx(0.94)
+    assert observed.involuntary_switches_per_second == pytest.approx(3 * turns)
+    assert observed.reason == reason
+
+
+@pytest.mark.parametrize("first", [None, 2.0])
+def test_a_counter_that_one_turn_lacks_is_unknown(first: float | None) -> None:
+    growth = counter_growth(BEFORE, QUIET)
+    second = None if first else 2.0
+
+    total = sum_growths(replace(growth, idle=first), replace(growth, idle=second))
+
+    assert total.idle is None
+    assert total.accounted == 8.0
+
+
 def test_without_turns_nothing_is_reported() -> None:
     assert TurnsMonitor().contention() is None
 
@@ -192,20 +242,23 @@ def _observe_while_stopped() -> None:
     taken = recorder.stop()
     helper.wait()
 
-    contention = recorder.contention
+    observed = recorder.contention
     checked = recorder.checked(Timing(1, [], [], [1.0], True, "no change", None))
-    assert contention
+    assert observed
     assert not checked.steady
     assert checked.steady_reason == "the measured steps were stopped (SIGSTOP); no change"
-    assert (contention.reason or "").endswith("the point was stopped (SIGSTOP) 1 time")
-    assert taken == contention.taken >= 1
+    assert (observed.reason or "").endswith("the point was stopped (SIGSTOP) 1 time")
+    assert taken == observed.taken >= 1
     assert signal.getsignal(signal.SIGCONT) is signal.SIG_DFL
 
 
-def test_counters_cover_the_cores_that_the_process_may_use(
+def test_counters_cover_the_cores_that_the_process_and_its_helpers_may_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1, 3}, raising=False)
+    affinities = {0: {1}, 1: {0, 1, 2, 3}}  # of this process and of process 1
+    monkeypatch.setattr(os, "sched_getaffinity", affinities.__getitem__, raising=False)
+    monkeypatch.setattr(contention, "_watched_cores", set())
+    contention.watch_cores([3])
     monkeypatch.setattr(os, "sysconf", lambda _: 100)
     cores = [f"cpu{core} {core}00 0 0 {core}000 50 0 0 {core}0 0 0" for core in range(4)]
     plant(
@@ -319,11 +372,9 @@ def test_disturbed_single_steps_are_timed_again(
     step = SlowingStep()
     monitor = PlantedMonitor(foreign_shares)
 
-    latencies, contention = single_latencies(
-        step.run, 60.0, clock=lambda: step.now, monitor=monitor
-    )
+    latencies, observed = single_latencies(step.run, 60.0, clock=lambda: step.now, monitor=monitor)
 
     assert latencies == pytest.approx([seconds] * 200)
-    assert contention
-    assert contention.foreign_cpu_fraction == min(foreign_shares)
+    assert observed
+    assert observed.foreign_cpu_fraction == min(foreign_shares)
     assert step.steps == 200 * len(foreign_shares)

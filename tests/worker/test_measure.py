@@ -19,7 +19,7 @@ from benchmarks.steadiness import PROTOCOLS, coverage, errors_of_steady, planted
 from paradnn.core.messages import Contention, Timing
 from paradnn.worker.cold_cache import cache_bytes
 from paradnn.worker.contention import ContentionMonitor, TurnsMonitor
-from paradnn.worker.energy import EnergyMeter, Reading
+from paradnn.worker.energy import STOPPED_COUNTER, EnergyMeter, Reading
 from paradnn.worker.frameworks import Step
 from paradnn.worker.measure import (
     MIN_BLOCKS_TO_STOP,
@@ -32,7 +32,13 @@ from paradnn.worker.measure import (
     measure_steps,
     single_latencies,
 )
-from paradnn.worker.series import block_interval, find_change, median_interval, widened_interval
+from paradnn.worker.series import (
+    KERNELS,
+    block_interval,
+    find_change,
+    median_interval,
+    widened_interval,
+)
 from paradnn.worker.turns import Turn
 
 PROTOCOL = Protocol(
@@ -378,6 +384,43 @@ def one_block_per_step(cost: Callable[[int], float], **protocol: float) -> Timin
     return measured(Machine(cost), replace(PROTOCOL, **settings))  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    "limits",
+    [
+        pytest.param({"min_seconds": 1.0}, id="least duration"),
+        pytest.param({"min_blocks": 8}, id="least number of blocks"),
+        pytest.param({"min_seconds": 60.0, "max_seconds": 1.0}, id="longest duration"),
+    ],
+)
+def test_a_measurement_ends_with_the_block_that_reaches_a_limit(limits: dict[str, float]) -> None:
+    """Eight blocks of an eighth of a second, which is exact in binary."""
+    timing = one_block_per_step(lambda _: 0.125, **{"min_seconds": 0.0, "min_blocks": 6, **limits})
+
+    assert timing.blocks == [0.125] * 8
+
+
+def test_references_take_their_share_of_the_time() -> None:
+    """A reference and the step after it take as long as three blocks.
+
+    At a quarter of the time, each is due after nine more blocks. The first one is due at once, and
+    the last one follows the last block.
+    """
+    machine = Machine(lambda _: 0.125)
+    protocol = replace(PROTOCOL, warmup_seconds=0.0, min_seconds=0.0, min_blocks=30, reference=0.25)
+
+    def run_reference() -> dict[str, float]:
+        machine.now += 0.25
+        return dict.fromkeys(KERNELS, 0.125)
+
+    timing = measure_steps(
+        machine.run, protocol, machine.phase, machine.clock, reference=run_reference
+    )
+
+    assert [each.blocks for each in timing.references] == [0, 18, 27, 30]
+    assert timing.reference_seconds == 3 * 0.375
+    assert timing.blocks == [0.125] * 30
+
+
 def test_attempts_that_are_not_steady_double_and_become_warm_up() -> None:
     def cost(step: int) -> float:
         return 0.1 + 0.0005 * step
@@ -465,6 +508,7 @@ def test_a_loss_that_is_not_finite_names_the_steps_of_its_block() -> None:
     [
         pytest.param(0.01, 60.0, 200, id="number of steps"),
         pytest.param(0.3, 60.0, 34, id="ten seconds"),
+        pytest.param(0.125, 60.0, 80, id="just ten seconds"),
         pytest.param(0.3, 3.1, 11, id="longest measurement"),
     ],
 )
@@ -633,6 +677,25 @@ def test_the_attempt_that_counts_must_be_free_of_compilations_and_stops(
         )
     assert recorder.energy == (30.0, "rapl")
     assert recorder.contention == replace(quiet, stops=stops)
+
+
+@pytest.mark.parametrize(
+    ("reading", "energy"),
+    [
+        pytest.param(100.0, (None, STOPPED_COUNTER), id="stopped counter"),
+        pytest.param(101.0, (1.0, "rapl"), id="one joule"),
+    ],
+)
+def test_a_counter_that_does_not_count_reports_no_energy(
+    reading: float, energy: tuple[float | None, str]
+) -> None:
+    readings = iter([[Reading(100.0, 0.0)], [Reading(reading, 0.0)]])
+    recorder = AttemptRecorder(EnergyMeter("rapl", lambda: next(readings)))
+
+    recorder.start()
+    recorder.stop()
+
+    assert recorder.energy == energy
 
 
 @pytest.mark.parametrize(
