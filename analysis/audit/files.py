@@ -23,6 +23,7 @@ from analysis.audit.microbenchmarks import (
     read_asv,
     read_google_benchmark,
     read_hyperfine,
+    read_llama_bench,
     read_pytest_benchmark,
 )
 from analysis.audit.series import Note, Reading, Results, Series, SharedSetting
@@ -60,6 +61,7 @@ READERS: dict[str, Harness] = {
     "JMH": Harness(read_jmh, "JMH -rf json"),
     "Go": Harness(read_go, "go test -bench"),
     "Criterion.rs": Harness(read_criterion, "cargo bench"),
+    "llama-bench": Harness(read_llama_bench, "llama-bench -o json"),
     "GuideLLM": Harness(read_guidellm, "GuideLLM (benchmarks.json)"),
     "AIPerf": Harness(read_aiperf, "AIPerf (profile_export_aiperf.json)"),
     "vllm bench": Harness(read_vllm_bench, "vllm bench --save-result"),
@@ -193,13 +195,15 @@ def _parse_json(text: str) -> tuple[Sequence[Any], bool]:
 def _merge_messages(messages: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     """One document for objects that belong to one session; None if each is a session itself.
 
-    JMH writes a list of results, AIPerf a line per request, `cargo criterion` and `go test -json` a
+    JMH and llama-bench write a list of results, AIPerf a line per request, `cargo criterion` and `go test -json` a
     line per event.
     """
     if not messages:
         return None
     if all("primaryMetric" in message for message in messages):
         return {"jmh": messages}
+    if all({"n_prompt", "n_gen", "avg_ts"} <= message.keys() for message in messages):
+        return {"llama-bench": messages}
     if all("reason" in message for message in messages):
         return {"criterion": messages}
     if all({"metadata", "metrics", "error"} <= message.keys() for message in messages):

@@ -3,6 +3,7 @@
 Units, kinds, repetitions and failures follow each harness's own documentation and source.
 """
 
+import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -56,6 +57,9 @@ def read_aiperf(document: Any) -> Reading:
     if "num_profile_runs" in runs:
         yield from _aiperf_aggregate(document, runs)
         return
+    if "per_combination_metrics" in child(document):
+        yield from _aiperf_sweep(document, runs)
+        return
     metrics = child(document, "records") or child(document)
     requests = finite_number(child(metrics, "request_count").get("avg"))
     for name, better in _aiperf_directions().items():
@@ -65,7 +69,11 @@ def read_aiperf(document: Any) -> Reading:
             # Files before schema 1.0 do not count the observations of a metric.
             summary.setdefault("count", requests)
         yield from_summary(
-            name, str(metric.get("unit", "")), summary, better=better, observation="request"
+            name,
+            str(metric.get("unit", "")),
+            summary,
+            better=better,
+            observation=_aiperf_observation(name),
         )
     yield from _aiperf_notes(document, metrics, requests)
 
@@ -111,16 +119,46 @@ def _aiperf_requests(requests: Sequence[Mapping[str, Any]]) -> Reading:
     yield from _failed_requests(len(errors), reasons=list(reasons)[:_MAX_LISTED_ERRORS])
 
 
+def _aiperf_observation(name: str) -> str:
+    """Return what one observation of a metric is."""
+    return "chunk" if name == "inter_chunk_latency" else "request"
+
+
+def _aiperf_sweep(document: Any, settings: Mapping[str, Any]) -> Reading:
+    """Read profile_export_aiperf_sweep.json: means over the trials of each combination of a sweep.
+
+    The standard deviation is that over trials; one trial has none.
+    """
+    for combination in children(document, "per_combination_metrics"):
+        parameters = child(combination, "parameters")
+        label = ", ".join(f"{key}={value}" for key, value in parameters.items())
+        for name, better in _aiperf_directions().items():
+            metric = child(combination, "metrics", name)
+            summary = {
+                "mean": metric.get("mean"),
+                "std": metric.get("std"),
+                "count": settings.get("num_trials_per_value"),
+            }
+            yield from_summary(
+                f"{name} ({label})", str(metric.get("unit", "")), summary, better=better
+            )
+    yield from _failed_runs(document)
+
+
+def _failed_runs(runs: Mapping[str, Any]) -> Reading:
+    total = finite_number(runs.get("num_profile_runs"))
+    failed = total - finite_number(runs.get("num_successful_runs"))
+    if failed > 0:
+        yield Note(f"{failed:.0f} of {counted(round(total), 'run')} failed")
+
+
 def _aiperf_aggregate(document: Any, runs: Mapping[str, Any]) -> Reading:
     """Read profile_export_aiperf_aggregate.json: means over the runs of one call."""
     for name, better in _aiperf_directions().items():
         metric = child(document, "metrics", name)
         summary = {**metric, "count": runs.get("num_successful_runs")}
         yield from_summary(name, str(metric.get("unit", "")), summary, better=better)
-    total = finite_number(runs.get("num_profile_runs"))
-    failed = total - finite_number(runs.get("num_successful_runs"))
-    if failed > 0:
-        yield Note(f"{failed:.0f} of {counted(round(total), 'run')} failed")
+    yield from _failed_runs(runs)
 
 
 def _aiperf_notes(document: Any, metrics: Mapping[str, Any], requests: float) -> Reading:
@@ -162,7 +200,10 @@ def read_guidellm(document: Any) -> Reading:
     Metrics ending in `_ms` are milliseconds, `request_latency` is seconds. Only successful requests
     count. The rate of a load is the mean of its distribution over time.
     """
-    for position, entry in enumerate(children(document, "benchmarks"), 1):
+    entries = children(document, "benchmarks")
+    if entries:
+        yield from _guidellm_settings(document, entries[0])
+    for position, entry in enumerate(entries, 1):
         load = _guidellm_load(entry, position)
         for name, statuses in child(entry, "metrics").items():
             summary = child(statuses, "successful")
@@ -190,6 +231,21 @@ def read_guidellm(document: Any) -> Reading:
                 f"{load}: {counted(round(incomplete), 'request')} cut off at the end of the load, "
                 "excluded from the numbers"
             )
+
+
+def _guidellm_settings(document: Any, entry: Mapping[str, Any]) -> Reading:
+    """Read the model and the data, whose places differ between versions 0.2, 0.5 and 0.7."""
+    data = child(document, "args").get("data") or child(entry, "request_loader").get("data")
+    sources = children(child(document, "config", "spec"), "data")
+    if sources:
+        # A source states all its options. Those at their defaults are null or empty.
+        data = [{key: value for key, value in source.items() if value} for source in sources]
+    if data and not isinstance(data, str):
+        data = json.dumps(data)
+    model = child(entry, "config", "backend").get("model")
+    yield from text_conditions(
+        {"model": model or child(entry, "worker").get("backend_model"), "data": data}
+    )
 
 
 def _guidellm_load(entry: Mapping[str, Any], position: int) -> str:
@@ -236,7 +292,9 @@ def read_vllm_bench(document: Any) -> Reading:
         {
             "model": fields.get("model_id", child(fields, "server_info").get("model_path")),
             "request rate": fields.get("request_rate"),
-            "maximum concurrency": fields.get("max_concurrency"),
+            "maximum concurrency": fields.get(
+                "max_concurrency", fields.get("multi_turn_concurrency")
+            ),
             "number of prompts": fields.get("num_prompts"),
             "input tokens": fields.get("total_input_tokens"),
             "output length": fields.get("random_output_len"),

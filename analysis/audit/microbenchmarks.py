@@ -1,4 +1,4 @@
-"""Readers for harnesses that time code: hyperfine, pytest-benchmark, Google Benchmark and asv.
+"""Readers for hyperfine, pytest-benchmark, Google Benchmark, asv and llama-bench.
 
 Units, kinds, repetitions and failures follow each harness's own documentation and source.
 """
@@ -25,6 +25,27 @@ from analysis.audit.series import (
 from paradnn.core.words import counted
 
 _MAX_LISTED_FAILURES = 5
+#: Fields of llama-bench that are no settings: what was built and measured, and when. The type of
+#: the model identifies it; its path differs between machines.
+_LLAMA_BENCH_RESULTS = frozenset(
+    {
+        "build_commit",
+        "build_number",
+        "model_filename",
+        "model_size",
+        "model_n_params",
+        "n_prompt",
+        "n_gen",
+        "n_depth",
+        "test_time",
+        "avg_ns",
+        "stddev_ns",
+        "avg_ts",
+        "stddev_ts",
+        "samples_ns",
+        "samples_ts",
+    }
+)
 
 
 def read_hyperfine(document: Any) -> Reading:
@@ -261,6 +282,45 @@ def _asv_kind(name: str) -> tuple[str, Direction]:
         if pattern.match(function):
             return unit, better
     return "", "unknown"
+
+
+def read_llama_bench(document: Any) -> Reading:
+    """Read `llama-bench -o json` or `-o jsonl`: tokens per second of each repetition of a test.
+
+    Settings that vary within the file are part of the names; the others are conditions.
+    """
+    tests = children(document, "llama-bench")
+    values: dict[str, set[str]] = {}
+    for test in tests:
+        for key in test.keys() - _LLAMA_BENCH_RESULTS:
+            values.setdefault(key, set()).add(str(test[key]))
+    varied = [key for key in sorted(values) if len(values[key]) > 1]
+    for test in tests:
+        name = _llama_bench_name(test)
+        settings = ", ".join(f"{key}={test[key]}" for key in varied if key in test)
+        if settings:
+            name = f"{name} ({settings})"
+        series = from_values(name, "tokens/s", test.get("samples_ts"), better="higher")
+        if series is None:
+            summary = {"mean": test.get("avg_ts"), "stddev": test.get("stddev_ts")}
+            series = from_summary(name, "tokens/s", summary, better="higher")
+        yield series
+    yield from text_conditions(
+        {key: found.pop() for key, found in sorted(values.items()) if len(found) == 1}
+    )
+
+
+def _llama_bench_name(test: Mapping[str, Any]) -> str:
+    """Return the name that llama-bench prints for a test: pp (prompt), tg (generation), depth."""
+    parts = []
+    if finite_number(test.get("n_prompt")) > 0:
+        parts.append(f"pp{test['n_prompt']}")
+    if finite_number(test.get("n_gen")) > 0:
+        parts.append(f"tg{test['n_gen']}")
+    name = "+".join(parts)
+    if finite_number(test.get("n_depth")) > 0:
+        name += f" @ d{test['n_depth']}"
+    return name
 
 
 def _at(values: Any, position: int) -> Any:

@@ -1,5 +1,6 @@
 """`audit` draws correct conclusions from the files of other harnesses, including damaged files."""
 
+import copy
 import gzip
 import json
 import math
@@ -169,6 +170,16 @@ def guidellm(scale: float) -> dict[str, Any]:
     return {"metadata": {"version": 2}, "benchmarks": [{"metrics": metrics}]}
 
 
+def llama_bench(scale: float, **settings: Any) -> list[dict[str, Any]]:
+    """Return a prompt test and a generation test in the layout of llama.cpp (MIT)."""
+    common = {"build_commit": "8cf427ff", "model_type": "qwen2 7B", "n_threads": 8, **settings}
+    prompt = [7000.0 / scale, 7100.0 / scale, 7300.0 / scale]
+    return [
+        {**common, "n_prompt": 512, "n_gen": 0, "n_depth": 0, "avg_ts": 1.0, "samples_ts": prompt},
+        {**common, "n_prompt": 0, "n_gen": 128, "n_depth": 512, "avg_ts": 119.0 / scale},
+    ]
+
+
 def aiperf(scale: float) -> dict[str, Any]:
     latency = {"unit": "ms", "avg": 510.0, "p50": 500.0 * scale, "std": 50.0, "count": 100}
     rate = {"unit": "requests/sec", "avg": 2.5 / scale}
@@ -296,6 +307,7 @@ DOCUMENTS = {
     "JMH": jmh,
     "Go": go,
     "Criterion.rs": criterion_sample,
+    "llama-bench": llama_bench,
     "GuideLLM": guidellm,
     "AIPerf": aiperf,
     "vllm bench": vllm_bench,
@@ -637,6 +649,111 @@ def test_a_relative_change_of_criterion_is_no_time(tmp_path: Path) -> None:
 
     with pytest.raises(DataError, match="holds no measurement above zero in a known format"):
         read_one(tmp_path, change)
+
+
+#: nirjhar17/guidellm-pd-disaggregation and big-yellow-duck/vllm-bench-collection: the layouts of
+#: GuideLLM 0.5 and 0.7. neuralmagic/guidellm: that of 0.2.
+GUIDELLM_SETTINGS = {
+    "0.2": {
+        "benchmarks": [
+            {
+                "worker": {"backend_model": "Qwen/Qwen3-0.6B"},
+                "request_loader": {"data": "prompt_tokens=256,output_tokens=128"},
+            }
+        ]
+    },
+    "0.5": {
+        "args": {"data": ['{"prompt_tokens":256,"output_tokens":128}'], "model": None},
+        "benchmarks": [{"config": {"backend": {"model": "Qwen/Qwen3-0.6B"}}}],
+    },
+    "0.7": {
+        "config": {
+            "spec": {
+                "data": [
+                    {
+                        "kind": "synthetic_text",
+                        "load_kwargs": {},
+                        "prompt_tokens": 2048,
+                        "prompt_tokens_stdev": None,
+                        "output_tokens": 512,
+                    }
+                ]
+            }
+        },
+        "benchmarks": [{"config": {"backend": {"model": "Qwen/Qwen3-0.6B"}}}],
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("version", "data"),
+    [
+        pytest.param("0.2", "prompt_tokens=256,output_tokens=128", id="0.2"),
+        pytest.param("0.5", json.dumps(['{"prompt_tokens":256,"output_tokens":128}']), id="0.5"),
+        pytest.param(
+            "0.7",
+            '[{"kind": "synthetic_text", "prompt_tokens": 2048, "output_tokens": 512}]',
+            id="0.7",
+        ),
+    ],
+)
+def test_model_and_data_of_guidellm_are_conditions(tmp_path: Path, version: str, data: str) -> None:
+    document = copy.deepcopy(GUIDELLM_SETTINGS[version])
+    document["benchmarks"][0]["metrics"] = guidellm(1)["benchmarks"][0]["metrics"]
+
+    assert read_one(tmp_path, document).conditions == {"model": "Qwen/Qwen3-0.6B", "data": data}
+
+
+def test_settings_of_llama_bench_that_vary_are_in_the_names(tmp_path: Path) -> None:
+    tests = [*llama_bench(1, flash_attn=0), *llama_bench(1, flash_attn=1)]
+
+    results = read_one(tmp_path, tests)
+
+    assert rows(results) == {
+        "pp512 (flash_attn=0)": (7100.0, "tokens/s", "higher", 3),
+        "tg128 @ d512 (flash_attn=0)": (119.0, "tokens/s", "higher", 1),
+        "pp512 (flash_attn=1)": (7100.0, "tokens/s", "higher", 3),
+        "tg128 @ d512 (flash_attn=1)": (119.0, "tokens/s", "higher", 1),
+    }
+    assert results.conditions == {"model_type": "qwen2 7B", "n_threads": "8"}
+
+
+def test_json_lines_of_llama_bench_are_one_session(tmp_path: Path) -> None:
+    text = "\n".join(json.dumps(test) for test in llama_bench(1))
+
+    assert list(rows(read_one(tmp_path, text))) == ["pp512", "tg128 @ d512"]
+
+
+def test_a_sweep_of_aiperf_has_one_trial_per_combination(tmp_path: Path) -> None:
+    """Layout and values of akamaslabs/vllm-benchmark: the counts are of requests, not of trials."""
+    metrics = {
+        "request_throughput": {"mean": 6.815, "std": 0.0, "unit": "requests/sec"},
+        "request_latency": {"mean": 2334.8, "std": 0.0, "p50": 2191.5, "count": 2044, "unit": "ms"},
+    }
+    document = {
+        "num_profile_runs": 2,
+        "num_successful_runs": 1,
+        "metadata": {"num_trials_per_value": 1},
+        "per_combination_metrics": [{"parameters": {"concurrency": 16}, "metrics": metrics}],
+    }
+
+    results = read_one(tmp_path, document)
+
+    assert rows(results) == {
+        "request_throughput (concurrency=16)": (6.815, "requests/sec", "higher", 1),
+        "request_latency (concurrency=16)": (2.3348, "s", "lower", 1),
+    }
+    assert results.notes == ("1 of 2 runs failed",)
+
+
+def test_chunks_of_aiperf_are_not_called_requests(tmp_path: Path) -> None:
+    latency = {"unit": "ms", "avg": 8.85, "p50": 8.57, "std": 1.79, "count": 532759}
+
+    results = read_one(tmp_path, {"inter_chunk_latency": latency, **aiperf(1)})
+
+    observations = {name: series.observation for name, series in series_by_name(results).items()}
+    assert observations["inter_chunk_latency"] == "chunk"
+    assert observations["request_latency"] == "request"
 
 
 def test_collectives_of_one_log_are_told_apart(tmp_path: Path) -> None:
