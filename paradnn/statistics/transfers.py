@@ -204,7 +204,7 @@ def _edges(x: np.ndarray) -> list[int]:
     chosen = np.arange(len(x))
     if len(x) > _MAX_BREAKS:
         wanted = np.geomspace(x[0] or 1.0, x[-1], _MAX_BREAKS)
-        chosen = np.unique(np.minimum(np.searchsorted(x, wanted), len(x) - 1))
+        chosen = np.unique(np.searchsorted(x, wanted))
     return [*chosen.tolist(), len(x)]
 
 

@@ -126,6 +126,14 @@ def test_no_points_have_no_mean() -> None:
     assert math.isnan(found.mean().value)
     assert math.isnan(found.share().value)
     assert math.isnan(found.quantile().value)
+    assert found.bias == 0.0
+
+
+def test_an_equal_point_is_no_win() -> None:
+    found = contrast(np.array([0.9, 1.0, 1.0, 1.2]), evidence(np.full((2, 4), 1e-6)))
+
+    assert found.share().value == 0.25
+    assert found.row()["wins"] == 1
 
 
 def test_the_share_of_wins_scatters_as_its_points_do() -> None:
@@ -225,6 +233,24 @@ def test_the_widest_interaction_shifts_all_families() -> None:
     assert found[1].variance == 0.002
 
 
+def test_several_families_have_their_largest_interaction_and_bias() -> None:
+    known = evidence(
+        np.full((2, 3), 0.01),
+        interaction={
+            "conv": Effect("sessions and sides", 0.001, 5.0),
+            "fc": Effect("sessions and sides", 0.002, 5.0),
+            "rnn": Effect("sessions and sides", 0.5, 5.0),
+        },
+        selection={"conv": 0.02, "fc": 0.05, "rnn": 0.3},
+    )
+    pairs = contrast(np.ones(3), None).pairs.assign(family=["conv", "fc", "conv"])
+
+    found = Contrast(pairs, known)
+
+    assert [effect.variance for effect in found.shared] == [0.002]
+    assert found.bias == 0.05
+
+
 def test_a_row_has_the_quartiles_of_the_ratios() -> None:
     ratios = np.random.default_rng(5).lognormal(0, 0.3, 9)
 
@@ -313,31 +339,44 @@ def test_few_points_say_nothing_about_other_models(points: int, is_known: bool) 
 
 
 @pytest.mark.parametrize(
-    ("leveled", "names", "variance"),
+    ("families", "leveled", "name", "component"),
     [
-        pytest.param({}, ["sessions"], None, id="measured speeds"),
+        pytest.param({"fc"}, {}, "sessions", None, id="measured speeds"),
         pytest.param(
+            {"fc"},
             {"fc": Component(0.002, 7.0), "rnn": Component(0.5, 3.0)},
-            ["reference speed"],
-            0.002,
+            "reference speed",
+            (0.002, 7.0),
             id="one speed of the machine",
         ),
-        pytest.param({"rnn": Component(0.5, 3.0)}, ["sessions"], None, id="another family"),
+        pytest.param(
+            {"fc", "rnn"},
+            {"fc": Component(0.002, 7.0), "rnn": Component(0.5, 3.0)},
+            "reference speed",
+            (0.5, 3.0),
+            id="the widest of two families",
+        ),
+        pytest.param(
+            {"fc", "rnn"}, {"rnn": Component(0.5, 3.0)}, "sessions", None, id="one of two families"
+        ),
+        pytest.param({"fc"}, {"rnn": Component(0.5, 3.0)}, "sessions", None, id="another family"),
     ],
 )
 def test_speeds_at_one_speed_of_the_machine_have_no_effect_of_sessions(
-    leveled: dict[str, Component], names: list[str], variance: float | None
+    families: set[str],
+    leveled: dict[str, Component],
+    name: str,
+    component: tuple[float, float] | None,
 ) -> None:
     """The sides were measured in two sessions."""
     second = runs_of(1, 3).assign(sweep_id="later")
     schedule = Schedule.of(runs_of(0, 3), second, np.tile(np.arange(3), 2))
     known = evidence(np.full((2, 3), 0.01), schedule=schedule, leveled=leveled)
 
-    effects = known.shared_effects({"fc"}, np.arange(3))
+    [effect] = known.shared_effects(families, np.arange(3))
 
-    assert [effect.name for effect in effects] == names
-    if variance is not None:
-        assert (effects[0].variance, effects[0].freedom) == (variance, 7.0)
+    assert effect.name == name
+    assert component in (None, tuple(effect.component))
 
 
 #: Rows of a page: geometric mean, standard error in logarithms, degrees of freedom, bias, verdict

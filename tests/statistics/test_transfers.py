@@ -1,10 +1,12 @@
 """Lines of transfer times against weighted least squares of statsmodels and planted sessions."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pandas as pd
 import pytest
 import statsmodels.api as sm
-from scipy import stats
+from scipy import optimize, stats
 from statsmodels.formula.api import ols
 from statsmodels.stats.anova import anova_lm
 
@@ -186,6 +188,86 @@ def test_sessions_that_share_one_size_differ_by_it() -> None:
     assert found.latency.high - found.latency.value > 0.01 * ALPHA
     unlabeled = fit_transfers(sizes, times)
     assert found.latency.value == pytest.approx(unlabeled.latency.value)
+
+
+def test_sessions_without_a_common_size_cannot_be_compared() -> None:
+    times = LINE * np.exp(np.random.default_rng(9).normal(0, 0.03, len(SIZES)))
+    labels = np.repeat(["a", "b"], len(SIZES) // 2)
+
+    found = fit_transfers(SIZES, times, labels)
+
+    assert found.line == fit_transfers(SIZES, times).line
+
+
+@pytest.mark.parametrize(
+    ("times", "start_up", "per_byte"),
+    [
+        pytest.param(
+            np.linspace(1.02, 0.98, 16) * 20.0, lambda t: t.mean(), lambda _: 0.0, id="falling"
+        ),
+        pytest.param(
+            np.linspace(0.98, 1.02, 16) * BETA * SIZES,
+            lambda _: 0.0,
+            lambda t: (t / SIZES).mean(),
+            id="below zero at no bytes",
+        ),
+    ],
+)
+def test_a_small_deviation_below_zero_is_no_break(
+    times: np.ndarray,
+    start_up: Callable[[np.ndarray], float],
+    per_byte: Callable[[np.ndarray], float],
+) -> None:
+    random = np.random.default_rng(10)
+    noisy = times * np.exp(random.normal(0, 0.02, 16))
+
+    found = fit_transfers(SIZES, noisy)
+
+    assert found.breaks == ()
+    assert found.latency.value == pytest.approx(start_up(noisy))
+    assert found.pieces[0].per_byte.value == pytest.approx(per_byte(noisy))
+
+
+def test_a_line_that_starts_below_zero_is_not_the_first_piece() -> None:
+    sizes = np.geomspace(1000.0, 1e5, 40)
+
+    found = fit_transfers(sizes, 0.04 * sizes - 30)
+
+    assert len(found.pieces) > 1
+    assert found.pieces[0].start_up.value >= 0
+    assert found.pieces[-1].start_up.value < 0
+
+
+def relative_cost(x: np.ndarray, y: np.ndarray) -> float:
+    line = np.polyfit(x, y, 1, w=1 / y)
+    return float(np.sum((np.polyval(line, x) / y - 1) ** 2))
+
+
+@pytest.mark.parametrize(
+    ("level", "breaks"),
+    [pytest.param(0.0019, 1, id="below 0.2%"), pytest.param(0.0021, 0, id="above 0.2%")],
+)
+def test_a_break_is_an_f_test_at_one_percent_over_five_numbers_of_pieces(
+    level: float, breaks: int
+) -> None:
+    """A second piece has three numbers, and its break may be at any of 16 edges."""
+    noise = np.exp(np.random.default_rng(11).normal(0, 0.05, 16))
+
+    def times(jump: float) -> np.ndarray:
+        return np.asarray(noise * np.where(SIZES < 4096, LINE, LINE + jump))
+
+    def excess(jump: float) -> float:
+        y = times(jump)
+        one = relative_cost(SIZES, y)
+        two = min(
+            relative_cost(SIZES[:k], y[:k]) + relative_cost(SIZES[k:], y[k:]) for k in range(4, 13)
+        )
+        ratio = (one - two) / 3 / (two / (16 - 5))
+        return float(16 * stats.f.sf(ratio, 3, 11)) - level
+
+    jump = optimize.brentq(excess, 0.0, 40.0)
+
+    assert len(fit_transfers(SIZES, times(jump)).breaks) == breaks
 
 
 def test_noise_has_no_break() -> None:
