@@ -25,7 +25,7 @@ from pathlib import Path
 from paradnn.compare.processes import Command, CommandProtocol, command_line, failure_reason
 from paradnn.core.errors import ConfigError
 from paradnn.core.scratch import Scratch
-from paradnn.platform.process_guard import ProcessGuard, kill_group
+from paradnn.platform.process_guard import ProcessGuard
 
 #: Quantity that can be counted -> its unit in sentences.
 QUANTITIES = {
@@ -133,7 +133,7 @@ class Counter:
                 try:
                     code = process.wait(protocol.timeout)
                 except subprocess.TimeoutExpired:
-                    kill_group(process.pid)
+                    guard.kill(process)
                     return f"took longer than {protocol.timeout:g} s"
             return failure_reason(code, protocol.exit_codes, errors)
 

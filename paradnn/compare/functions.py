@@ -22,7 +22,6 @@ from typing import IO, Any
 from paradnn.compare.commands import CommandComparison, Visit
 from paradnn.compare.processes import Command, CommandProtocol, CommandRun, failure_reason
 from paradnn.core.errors import ConfigError
-from paradnn.platform.process_guard import kill_group
 from paradnn.session.turns import BlockTurns
 from paradnn.statistics.paired_rounds import Rule, orders, trimmed
 
@@ -154,6 +153,6 @@ class InterleavedFunctions(CommandComparison):
             try:
                 yield process, errors
             finally:
-                kill_group(process.pid)
+                self._guard.kill(process)
                 process.wait()
                 self._guard.release(process)

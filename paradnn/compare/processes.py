@@ -19,7 +19,7 @@ from paradnn.cli.parser import split_quoted
 from paradnn.compare.metric import OutputMetric
 from paradnn.core.errors import ConfigError
 from paradnn.platform.commits import Checkout
-from paradnn.platform.process_guard import ProcessGuard, kill_group
+from paradnn.platform.process_guard import ProcessGuard
 
 #: Longest time in seconds that a run is awaited.
 _MAX_TIMEOUT = 1e6
@@ -187,7 +187,7 @@ def run_once(command: Command, protocol: CommandProtocol, guard: ProcessGuard) -
             seconds = time.perf_counter() - begun
         finally:
             if not has_ended:
-                kill_group(process.pid)
+                guard.kill(process)
             _, status, usage = os.wait4(process.pid, 0)
             process.returncode = os.waitstatus_to_exitcode(status)
             guard.release(process)

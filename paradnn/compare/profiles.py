@@ -11,7 +11,7 @@ from pathlib import Path
 from paradnn.compare.counters import Counter
 from paradnn.compare.processes import Command, CommandProtocol, command_line
 from paradnn.core.scratch import Scratch
-from paradnn.platform.process_guard import ProcessGuard, kill_group
+from paradnn.platform.process_guard import ProcessGuard
 
 #: Folder whose sitecustomize.py counts the lines of a Python program.
 _INJECTED = Path(__file__).with_name("injected")
@@ -183,7 +183,7 @@ def _python_profile(
             try:
                 process.wait(protocol.timeout)
             except subprocess.TimeoutExpired:
-                kill_group(process.pid)
+                guard.kill(process)
                 return None
         own: dict[str, int] = defaultdict(int)
         stacks: dict[Stack, float] = defaultdict(float)

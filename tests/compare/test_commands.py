@@ -157,12 +157,12 @@ def test_a_closed_pipe_changes_neither_files_nor_the_exit_code(
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_every_signal_ends_the_measured_command(tmp_path: Path, number: signal.Signals) -> None:
     pids = tmp_path / "pids"
-    measured = f"sleep 1000 & echo $! $$ >{pids}; wait"
+    measured = f"sleep 1000 & echo $! >{pids}; setsid sleep 1000 & echo $! $$ >>{pids}; wait"
     words = [sys.executable, "-m", "paradnn", "compare", measured, "true"]
     with subprocess.Popen(
         hearing_ctrl_c(words), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as driver:
-        assert wait_for(lambda: pids.exists() and len(pids.read_text().split()) == 2)
+        assert wait_for(lambda: pids.exists() and len(pids.read_text().split()) == 3)
         started = [psutil.Process(int(pid)) for pid in pids.read_text().split()]
         driver.send_signal(number)
         _, errors = driver.communicate(timeout=200)

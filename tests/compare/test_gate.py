@@ -212,14 +212,20 @@ def test_a_canceled_gate_leaves_nothing(
 ) -> None:
     temporary = tmp_path / "temporary"
     temporary.mkdir()
-    words = [sys.executable, "-m", "paradnn", "gate", "--base", "main", "--", "sleep 1000"]
+    pids = tmp_path / "pids"
+    leave = f"setsid sleep 1000 & echo $! >>{pids}"
+    options = ["--base", "main", "--setup", leave, "--prepare", leave]
+    words = [sys.executable, "-m", "paradnn", "gate", *options, "--", f"{leave}; sleep 1000"]
     environ = {**os.environ, "TMPDIR": str(temporary)}
     with subprocess.Popen(hearing_ctrl_c(words), env=environ, stderr=subprocess.PIPE) as canceled:
         assert wait_for(lambda: len(worktrees()) == 2)
-        assert wait_for(lambda: psutil.Process(canceled.pid).children(recursive=True))
+        # One process of each setup, of the first preparation and of the first run
+        assert wait_for(lambda: pids.exists() and len(pids.read_text().split()) == 4)
+        started = [psutil.Process(int(pid)) for pid in pids.read_text().split()]
         canceled.send_signal(number)
         canceled.communicate(timeout=200)
     assert canceled.returncode == 130
+    assert wait_for(lambda: not any(process.is_running() for process in started))
     assert len(worktrees()) == 1
     assert not list(temporary.iterdir())
 

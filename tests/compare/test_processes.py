@@ -84,10 +84,19 @@ def test_processor_time_is_a_metric() -> None:
     assert measured.measured == measured.cpu_seconds
 
 
-def test_a_run_that_takes_too_long_is_killed_with_all_that_it_started(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "start",
+    [
+        pytest.param("sleep 300", id="same session"),
+        pytest.param("setsid sleep 300", id="another session"),
+    ],
+)
+def test_a_run_that_takes_too_long_is_killed_with_all_that_it_started(
+    tmp_path: Path, start: str
+) -> None:
     late = tmp_path / "late"
     pids = tmp_path / "pids"
-    measured = run(f"sleep 300 & echo $! >{pids}; wait; touch {late}", CommandProtocol(timeout=1.0))
+    measured = run(f"{start} & echo $! >{pids}; wait; touch {late}", CommandProtocol(timeout=1.0))
     assert measured.failure == "took longer than 1 s"
     assert not late.exists()
     with pytest.raises(ProcessLookupError):

@@ -1,5 +1,6 @@
 """Commands of a driver that is killed end with it."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -11,14 +12,19 @@ import pytest
 from paradnn.platform.process_guard import ProcessGuard
 from tests.processes import PATIENCE, wait_for
 
+#: Shell command that writes the number of a process that it leaves in another session.
+ESCAPE = "(setsid sleep 1000 & echo $! >>$0)"
+
+#: A driver with a command that has ended, and one that goes on. Both have left a process.
 DRIVER = """
 import sys, time
 from paradnn.platform.process_guard import ProcessGuard
 with ProcessGuard() as guard:
-    ended = guard.start(["true"])
-    ended.wait()
-    guard.release(ended)
-    guard.start(["sh", "-c", f"sleep 1000 & echo $! $$ >{sys.argv[1]}; wait"])
+    for tail in ("", "sleep 1000 & echo $! $$ >>$0; wait"):
+        command = guard.start(["sh", "-c", f"(setsid sleep 1000 & echo $! >>$0); {tail}", sys.argv[1]])
+        if not tail:
+            command.wait()
+            guard.release(command)
     time.sleep(1000)
 """
 
@@ -42,13 +48,47 @@ with ProcessGuard() as guard, guard.running(["sleep", "1000"]):
 
 
 def test_commands_end_with_a_driver_that_is_killed(tmp_path: Path) -> None:
-    pids = tmp_path / "pids"
-    with subprocess.Popen([sys.executable, "-c", DRIVER, str(pids)]) as driver:
-        assert wait_for(lambda: pids.exists() and len(pids.read_text().split()) == 2)
-        started = [psutil.Process(int(pid)) for pid in pids.read_text().split()]
+    with subprocess.Popen([sys.executable, "-c", DRIVER, str(tmp_path / "pids")]) as driver:
+        started = _started(tmp_path / "pids", 4)
         helpers = psutil.Process(driver.pid).children()
         driver.send_signal(signal.SIGKILL)
     assert wait_for(lambda: not any(map(_is_alive, [*started, *helpers])))
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(KeyboardInterrupt, id="Ctrl-C"), pytest.param(SystemExit, id="exit")]
+)
+def test_an_interruption_ends_what_earlier_commands_left(
+    tmp_path: Path, kind: type[BaseException]
+) -> None:
+    left: list[psutil.Process] = []
+
+    def interrupt_after_two_commands() -> None:
+        with ProcessGuard() as guard:
+            with ProcessGuard() as earlier:
+                earlier.run(["sh", "-c", ESCAPE, str(tmp_path / "pids")])
+            guard.run(["sh", "-c", ESCAPE, str(tmp_path / "pids")])
+            left.extend(_started(tmp_path / "pids", 2))
+            assert all(map(_is_alive, left))
+            raise kind
+
+    with pytest.raises(kind):
+        interrupt_after_two_commands()
+    assert wait_for(lambda: not any(map(_is_alive, left)))
+
+
+def test_a_killed_command_that_is_a_driver_ends_its_own_commands(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", DRIVER, str(tmp_path / "pids")]
+    started: list[psutil.Process] = []
+
+    def fail_while_it_runs(guard: ProcessGuard) -> None:
+        with guard.running(words):
+            started.extend(_started(tmp_path / "pids", 4))
+            raise RuntimeError
+
+    with ProcessGuard() as guard, pytest.raises(RuntimeError):
+        fail_while_it_runs(guard)
+    assert wait_for(lambda: not any(map(_is_alive, started)))
 
 
 def test_a_signal_while_a_command_starts_ends_the_command(tmp_path: Path) -> None:
@@ -63,23 +103,35 @@ def test_a_signal_while_a_command_starts_ends_the_command(tmp_path: Path) -> Non
     assert wait_for(lambda: not psutil.pid_exists(number))
 
 
+def _started(pids: Path, count: int) -> list[psutil.Process]:
+    """Wait until a file names some processes, and return them."""
+    assert wait_for(lambda: pids.exists() and len(pids.read_text().split()) == count)
+    return [psutil.Process(int(pid)) for pid in pids.read_text().split()]
+
+
 def _is_alive(process: psutil.Process) -> bool:
     return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
-def test_an_exception_ends_the_command_and_all_that_it_started() -> None:
-    words = ["sh", "-c", "sleep 1000 & sleep 1000"]
-    children: list[psutil.Process] = []
+def test_an_exception_ends_the_command_and_all_that_it_started(tmp_path: Path) -> None:
+    words = ["sh", "-c", f"{ESCAPE}; sleep 1000 & echo $! >>$0; wait", str(tmp_path / "pids")]
+    started: list[psutil.Process] = []
 
     def fail_while_it_runs(guard: ProcessGuard) -> None:
-        with guard.running(words) as process:
-            assert wait_for(lambda: len(psutil.Process(process.pid).children()) == 2)
-            children.extend(psutil.Process(process.pid).children())
+        with guard.running(words):
+            started.extend(_started(tmp_path / "pids", 2))
+            assert wait_for(lambda: os.getsid(started[0].pid) == started[0].pid)
             raise RuntimeError
 
-    with ProcessGuard() as guard, pytest.raises(RuntimeError):
-        fail_while_it_runs(guard)
-    assert wait_for(lambda: not any(map(_is_alive, children)))
+    with ProcessGuard() as guard:
+        guard.run(["sh", "-c", ESCAPE, str(tmp_path / "daemon")])
+        with pytest.raises(RuntimeError):
+            fail_while_it_runs(guard)
+    assert wait_for(lambda: not any(map(_is_alive, started)))
+    # What another command left on purpose goes on.
+    daemon = _started(tmp_path / "daemon", 1)[0]
+    assert _is_alive(daemon)
+    daemon.kill()
 
 
 def test_output_of_a_command_is_captured() -> None:
