@@ -45,14 +45,14 @@ def _enough_time(request: pytest.FixtureRequest, machine: Session) -> None:
 
 
 @pytest.fixture
-def tell(
+def report_answer(
     request: pytest.FixtureRequest, record_property: Callable[[str, object], None]
 ) -> Callable[..., None]:
-    """`tell(line, details)` prints a result and stores it with its details."""
+    """A function that prints the line of a result and stores the line with its details."""
 
-    def tell(line: str, details: Any = None) -> None:
+    def report_answer(line: str, details: Any = None) -> None:
         record_property("answer", line)
         record_property("details", json.dumps(details, default=str))
         request.config.pluginmanager.get_plugin("terminalreporter").write_line(f"\n    {line}")
 
-    return tell
+    return report_answer

@@ -19,7 +19,7 @@ from paradnn.platform.specifications import find_hardware
 from tests.gpu.board import above_idle, read_board, sampled_power, throttled
 from tests.gpu.commands import Run, Session
 
-Tell = Callable[..., None]
+ReportAnswer = Callable[..., None]
 
 #: Expressions for the names of the GPUs that a framework sees.
 SEEN = {
@@ -68,7 +68,7 @@ def summary(run: Run) -> dict[str, Any]:
     }
 
 
-def test_frameworks_see_the_device(machine: Session, tell: Tell) -> None:
+def test_frameworks_see_the_device(machine: Session, report_answer: ReportAnswer) -> None:
     """Every framework sees the device; reports the version of Keras."""
     found = {}
     for name in machine.frameworks:
@@ -93,11 +93,11 @@ def test_frameworks_see_the_device(machine: Session, tell: Tell) -> None:
             found[name] = f"{name} {version}, Keras {keras}, {', '.join(gpus) or 'no GPU'}"
         if done.returncode or (machine.platform == "gpu" and not gpus):
             machine.blind.add(name)
-    tell("; ".join(found.values()), found)
+    report_answer("; ".join(found.values()), found)
     assert not machine.blind, "; ".join(found.values())
 
 
-def test_the_board_at_rest(machine: Session, tell: Tell) -> None:
+def test_the_board_at_rest(machine: Session, report_answer: ReportAnswer) -> None:
     """Reports clocks, power, modes, and reasons for low clocks."""
     found = _board(machine)
     reasons = throttled(found.get("throttle_bits", "0x0"))
@@ -106,7 +106,7 @@ def test_the_board_at_rest(machine: Session, tell: Tell) -> None:
         f"{found.get('temperature_c')} C, {found.get('power_w')} of {found.get('power_limit_w')} W, "
         f"{found.get('memory_used_mib')} of {found.get('memory_total_mib')} MiB in use"
     )
-    tell(f"{line}{', limited by: ' + ', '.join(reasons) if reasons else ''}", found)
+    report_answer(f"{line}{', limited by: ' + ', '.join(reasons) if reasons else ''}", found)
 
 
 def asked(framework: str, compile: str, families: tuple[str, ...], seconds: int) -> Any:
@@ -134,7 +134,11 @@ MORE_SWEEPS = [
 
 @pytest.mark.parametrize(("framework", "compile", "families"), SWEEPS)
 def test_a_sweep(
-    machine: Session, tell: Tell, framework: str, compile: str, families: tuple[str, ...]
+    machine: Session,
+    report_answer: ReportAnswer,
+    framework: str,
+    compile: str,
+    families: tuple[str, ...],
 ) -> None:
     """A point of each family is measured and profiled."""
     machine.need(framework)
@@ -149,14 +153,16 @@ def test_a_sweep(
     ]
     shares = [run.metrics.get("profile_unexplained_share", 1.0) for run in runs]
     line = f"{len(runs)} of {len(families)} points, no operation in {statistics.median(shares):.0%} of the step"
-    tell(line, {run.name: summary(run) for run in runs})
+    report_answer(line, {run.name: summary(run) for run in runs})
     assert not bad, "; ".join(bad[:6])
     if len(runs) < len(families):  # a slow machine; a point that hangs is a timeout
         pytest.skip(f"the time was up after {len(runs)} of {len(families)} points, all ok")
 
 
 @pytest.mark.seconds(25)
-def test_command_buffers_of_xla_leave_tables_of_operations(machine: Session, tell: Tell) -> None:
+def test_command_buffers_of_xla_leave_tables_of_operations(
+    machine: Session, report_answer: ReportAnswer
+) -> None:
     """Kernels inside command buffers have no separate names."""
     machine.gpu_only()
     machine.need("jax")
@@ -170,13 +176,15 @@ def test_command_buffers_of_xla_leave_tables_of_operations(machine: Session, tel
         f"{row['step_time_ms']} ms, unexplained {row['profile_unexplained_share']}"
         for label, row in rows.items()
     )
-    tell(said, rows)
+    report_answer(said, rows)
     assert all(row["operations"] for row in rows.values()), said
 
 
 @pytest.mark.seconds(20)
 @pytest.mark.parametrize("framework", ["jax", "torch", "tensorflow"])
-def test_out_of_memory_is_an_outcome(machine: Session, tell: Tell, framework: str) -> None:
+def test_out_of_memory_is_an_outcome(
+    machine: Session, report_answer: ReportAnswer, framework: str
+) -> None:
     """A point that needs several times the device's memory ends as oom_device, and the next one
     is measured.
     """
@@ -204,14 +212,14 @@ def test_out_of_memory_is_an_outcome(machine: Session, tell: Tell, framework: st
         90.0, grid, "sweep.order=given", f"framework={framework}", compiled, *limits, *SHORT
     )
     said = [f"{run.outcome}: {run.reason or ''}"[:160] for run in runs]
-    tell("; ".join(said))
+    report_answer("; ".join(said))
     assert sorted(run.outcome for run in runs) == sorted([wanted, "ok"]), said
 
 
 @pytest.mark.seconds(30)
 @pytest.mark.parametrize("framework", ["jax", "torch"])
 def test_ceilings_are_a_share_of_the_data_sheet(
-    machine: Session, tell: Tell, framework: str
+    machine: Session, report_answer: ReportAnswer, framework: str
 ) -> None:
     """Compares products and memory bandwidth with the data sheet."""
     machine.need(framework)
@@ -232,7 +240,7 @@ def test_ceilings_are_a_share_of_the_data_sheet(
         shares = {key: peaks[key] / peak for key, peak in sheet.peak_flops.items() if key in peaks}
         shares |= {"memory": bandwidth / sheet.bandwidth} if sheet.bandwidth else {}
     ratios = ", ".join(f"{key} {share:.2f}" for key, share in shares.items())
-    tell(
+    report_answer(
         f"{line}; of the data sheet: {ratios}"
         if sheet
         else f"{line}; no data sheet is known of {device}",
@@ -244,7 +252,9 @@ def test_ceilings_are_a_share_of_the_data_sheet(
 
 
 @pytest.mark.seconds(20)
-def test_energy_is_that_which_nvidia_smi_shows(machine: Session, tell: Tell) -> None:
+def test_energy_is_that_which_nvidia_smi_shows(
+    machine: Session, report_answer: ReportAnswer
+) -> None:
     """Also reports what limited the clocks under load."""
     before = _board(machine)
     if "power_w" not in before:
@@ -266,13 +276,15 @@ def test_energy_is_that_which_nvidia_smi_shows(machine: Session, tell: Tell) -> 
     line = f"{watts:.0f} W by the counter, {seen:.0f} W by nvidia-smi, {idle:.0f} W before; after: "
     line += f"{after.get('sm_mhz')} MHz, {after.get('temperature_c')} C, "
     line += ", ".join(throttled(after.get("throttle_bits", "0x0"))) or "not limited"
-    tell(line, details)
+    report_answer(line, details)
     assert 0.6 * seen < watts < 1.3 * seen, line
     assert watts <= 1.1 * float(before.get("power_limit_w", "inf")), line
 
 
 @pytest.mark.seconds(30)
-def test_the_peak_of_device_memory_is_between_its_bounds(machine: Session, tell: Tell) -> None:
+def test_the_peak_of_device_memory_is_between_its_bounds(
+    machine: Session, report_answer: ReportAnswer
+) -> None:
     """The peak lies above the analytic bound and below the size of the board."""
     total = _memory(_board(machine))
     details = {}
@@ -288,7 +300,7 @@ def test_the_peak_of_device_memory_is_between_its_bounds(machine: Session, tell:
         f"{name}: {(row['peak'] or 0) / 2**30:.2f} GiB for {row['lower_bound'] / 2**30:.2f} GiB at least"
         for name, row in details.items()
     )
-    tell(line, details)
+    report_answer(line, details)
     assert all(
         row["peak"] and 0.95 * row["lower_bound"] <= row["peak"] <= total
         for row in details.values()
@@ -296,7 +308,7 @@ def test_the_peak_of_device_memory_is_between_its_bounds(machine: Session, tell:
 
 
 @pytest.mark.seconds(25)
-def test_two_processes_on_one_board(machine: Session, tell: Tell) -> None:
+def test_two_processes_on_one_board(machine: Session, report_answer: ReportAnswer) -> None:
     """Two sweeps of the same point at once both succeed; reports how much they slow each other."""
     _shared(machine)
     point = (
@@ -318,13 +330,15 @@ def test_two_processes_on_one_board(machine: Session, tell: Tell) -> None:
         run.metrics["examples_per_second"] / alone.metrics["examples_per_second"] for run in runs
     ]
     details = {"alone": summary(alone), "together": [summary(run) for run in runs]}
-    tell(f"{rates[0]:.2f} and {rates[1]:.2f} of the rate alone, {sum(rates):.2f} together", details)
+    report_answer(
+        f"{rates[0]:.2f} and {rates[1]:.2f} of the rate alone, {sum(rates):.2f} together", details
+    )
 
 
 @pytest.mark.seconds(40)
 @pytest.mark.parametrize(("framework", "families"), [("jax", ["fc", "lstm"]), ("torch", ["fc"])])
 def test_the_step_compared_with_a_hand_written_loop(
-    machine: Session, tell: Tell, framework: str, families: list[str]
+    machine: Session, report_answer: ReportAnswer, framework: str, families: list[str]
 ) -> None:
     """Reports the ratio; so short a run cannot decide whether it is 1."""
     machine.need(framework)
@@ -336,7 +350,7 @@ def test_the_step_compared_with_a_hand_written_loop(
     if "Unavailable: " in command.output:
         pytest.skip(command.output.partition("Unavailable: ")[2].splitlines()[0])
     line = "; ".join(f"{row['family']} {row['ours / by hand']}" for row in rows)
-    tell(
+    report_answer(
         f"throughput over that of a loop by hand: {line}", {"rows": rows, "output": command.output}
     )
     assert len(rows) >= len(families), command.last_line()
@@ -344,9 +358,13 @@ def test_the_step_compared_with_a_hand_written_loop(
 
 @pytest.mark.parametrize(("framework", "compile", "families"), MORE_SWEEPS)
 def test_other_families(
-    machine: Session, tell: Tell, framework: str, compile: str, families: tuple[str, ...]
+    machine: Session,
+    report_answer: ReportAnswer,
+    framework: str,
+    compile: str,
+    families: tuple[str, ...],
 ) -> None:
-    test_a_sweep(machine, tell, framework, compile, families)
+    test_a_sweep(machine, report_answer, framework, compile, families)
 
 
 def _board(session: Session) -> dict[str, str]:
