@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from paradnn.config.point import Point
 from paradnn.core.layers import Costs
-from paradnn.core.messages import Answer
+from paradnn.core.messages import Answer, Measurement
 from paradnn.core.versions import FRAMEWORKS
 from paradnn.platform.environment import separate_hosts
 from paradnn.session.run_records import RunRecords
@@ -40,44 +40,66 @@ def find_contradictions(
             f"the model has {measurement.parameters} parameters, "
             f"the analytic count is {costs.parameters}"
         )
-    waited = metrics.get("infeed_fraction", 0.0)
-    if not 0 <= waited <= 1:
-        problems.append(f"the step waited for {waited:.3f} of its time")
-    watched = (measurement.contention, answer.contention.get("latency"))
-    if answer.latencies and not answer.input and not any(seen and seen.reason for seen in watched):
-        # Single steps do the work of those in the blocks, unless input or others come between.
+    wait_share = metrics.get("infeed_fraction", 0.0)
+    if not 0 <= wait_share <= 1:
+        problems.append(f"the step waited for {wait_share:.3f} of its time")
+    if _has_comparable_latencies(measurement, answer):
         step = statistics.median(measurement.timing.step_times)
-        median = statistics.median(answer.latencies)
-        wait = CPU_WAIT if point.platform.name == "cpu" else DEVICE_WAIT
-        if not step / LATENCY_FACTOR <= median <= LATENCY_FACTOR * step + wait:
-            single = f"the median of single steps is {median * 1e3:.4g} ms"
-            problems.append(f"{single}, a step of the blocks takes {step * 1e3:.4g} ms")
-    # How much of the analytic FLOPs a sound profile shows. No bound below where XLA may leave
-    # products out: a weight's gradient of one example, padding of an image smaller than its kernel
-    # (the last group of convolutional networks has a pixel for each 32 of the image, under kernels
-    # of 3). None above for depthwise gradients, which its CPU compiler computes for all pairs of
-    # channels, nor for FLOPs counted in the program, where a loop counts once.
-    by_xla = point.compile == "xla" or (point.framework.name == "jax" and point.compile != "eager")
-    small = point.model.convolves and getattr(point.model, "image_size", 0) <= 64
-    # An engine computes whole registers of channels, and hides the operations within a loop.
-    unbounded = point.model.is_counted or FRAMEWORKS[point.framework.name].is_engine
-    missing = point.model.is_sparse or not point.workload.role(RunRecords).is_profile_complete
-    missing = missing or unbounded or (by_xla and (small or point.batch_size == 1))
-    dense = (
-        by_xla
-        and point.platform.name == "cpu"
-        and point.workload.mode == "train"
-        and point.model.is_depthwise
-    )
-    least = 0.0 if missing else 1 - FLOPS_MARGIN
-    most = math.inf if dense or unbounded else 1 + FLOPS_MARGIN
-    if not least <= (ratio := metrics.get("profile_flops_ratio", 1.0)) <= most:
-        problems.append(f"the profile's FLOPs are {ratio:.3f} times the analytic ones")
+        single_step = statistics.median(answer.latencies)
+        device_wait = CPU_WAIT if point.platform.name == "cpu" else DEVICE_WAIT
+        if not step / LATENCY_FACTOR <= single_step <= LATENCY_FACTOR * step + device_wait:
+            problems.append(
+                f"the median of single steps is {single_step * 1e3:.4g} ms, "
+                f"a step of the blocks takes {step * 1e3:.4g} ms"
+            )
+    flops_ratio = metrics.get("profile_flops_ratio", 1.0)
+    low, high = _flops_ratio_range(point)
+    if not low <= flops_ratio <= high:
+        problems.append(f"the profile's FLOPs are {flops_ratio:.3f} times the analytic ones")
+    # Artifacts in 8 bits are smaller than the bound.
+    is_bounded = point.platform.name == "cpu" and not point.precision.startswith("int8")
     peak = metrics.get("step_memory_bytes", math.inf)
-    whole = point.platform.name == "cpu" and not point.precision.startswith(
-        "int8"
-    )  # whose artifacts are smaller
     bound = costs.memory_lower_bound_bytes // separate_hosts(point)
-    if whole and peak + FREE_HEAP < bound:
+    if is_bounded and peak + FREE_HEAP < bound:
         problems.append(f"the step took {peak:.0f} bytes, less than the lower bound {bound}")
     return problems
+
+
+def _has_comparable_latencies(measurement: Measurement, answer: Answer) -> bool:
+    """Return whether single steps did the work of those in the blocks, without disturbance.
+
+    An input pipeline adds to a step, and so does contention in either phase.
+    """
+    if not answer.latencies or answer.input:
+        return False
+    contentions = (measurement.contention, answer.contention.get("latency"))
+    return not any(contention and contention.reason for contention in contentions)
+
+
+def _flops_ratio_range(point: Point) -> tuple[float, float]:
+    """Return the range of profiled over analytic FLOPs in which a profile is sound."""
+    family = point.model
+    is_xla = point.compile == "xla" or (point.framework.name == "jax" and point.compile != "eager")
+    # A program is counted with each loop once. An engine computes whole registers of channels, and
+    # hides the operations within a loop.
+    is_unbounded = family.is_counted or FRAMEWORKS[point.framework.name].is_engine
+    # XLA may leave products out: the gradient of a weight for one example, and the padding of an
+    # image smaller than its kernel. The last group of convolutional networks has a pixel for each
+    # 32 of the image, under kernels of 3.
+    is_small_image = family.convolves and getattr(family, "image_size", 0) <= 64
+    may_be_lower = (
+        is_unbounded
+        or family.is_sparse
+        or not point.workload.role(RunRecords).is_profile_complete
+        or (is_xla and (is_small_image or point.batch_size == 1))
+    )
+    # XLA's CPU compiler computes depthwise gradients for all pairs of channels.
+    may_be_higher = is_unbounded or (
+        is_xla
+        and point.platform.name == "cpu"
+        and point.workload.mode == "train"
+        and family.is_depthwise
+    )
+    low = 0.0 if may_be_lower else 1 - FLOPS_MARGIN
+    high = math.inf if may_be_higher else 1 + FLOPS_MARGIN
+    return low, high
