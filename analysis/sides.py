@@ -448,33 +448,30 @@ def make_answer(
             ahead=0,
             points=0,
         )
-    value = float(row["geometric_mean"])
-    low = float(row["geometric_mean_low"])
-    high = float(row["geometric_mean_high"])
+    ratio = (
+        float(row["geometric_mean"]),
+        float(row["geometric_mean_low"]),
+        float(row["geometric_mean_high"]),
+    )
     decision = str(row[verdict])
     wins = int(row["wins"])
-    word = speed_word(metric)
-    ratio, interval = format_ratio(value, low, high)
-    if decision == Verdict.SLOWER:
-        ratio, interval = format_ratio(1 / value, 1 / high, 1 / low)
-        sentence = (
-            f"{names[1]} is {ratio} {word} than {names[0]} ({interval}), ahead on "
-            f"{points - wins} of {counted(points, 'point')}."
-        )
-    elif decision == Verdict.FASTER:
-        sentence = (
-            f"{names[0]} is {ratio} {word} than {names[1]} ({interval}), ahead on "
-            f"{wins} of {counted(points, 'point')}."
-        )
+    if decision == Verdict.FASTER:
+        sentence = _describe_lead(names, ratio, wins, points, metric)
+    elif decision == Verdict.SLOWER:
+        value, low, high = ratio
+        inverse = (1 / value, 1 / high, 1 / low)
+        sentence = _describe_lead(names[::-1], inverse, points - wins, points, metric)
     elif decision == Verdict.EQUAL:
         same = "equally fast" if is_speed(metric) else "equal"
+        formatted, interval = format_ratio(*ratio)
         sentence = (
-            f"{names[0]} and {names[1]} are {same} within {margin:.0%}: {ratio} "
+            f"{names[0]} and {names[1]} are {same} within {margin:.0%}: {formatted} "
             f"({interval}) on {counted(points, 'point')}."
         )
     else:
+        formatted, interval = format_ratio(*ratio)
         sentence = (
-            f"undecided: {names[0]} over {names[1]} is {ratio} ({interval}) on "
+            f"undecided: {names[0]} over {names[1]} is {formatted} ({interval}) on "
             f"{counted(points, 'point')}"
         )
         remedy = describe_more_runs(sides.a, sides.b, contrast, margin)
@@ -482,12 +479,31 @@ def make_answer(
     return AnalysisAnswer(
         sentence=sentence,
         verdict=cast(AnswerVerdict, decision),
-        ratio=value,
-        low=low,
-        high=high,
+        ratio=ratio[0],
+        low=ratio[1],
+        high=ratio[2],
         ahead=wins,
         points=points,
         basis=describe_basis(contrast),
+    )
+
+
+def _describe_lead(
+    names: Sequence[str], ratio: tuple[float, float, float], wins: int, points: int, metric: str
+) -> str:
+    """State by how much the first of two sides leads.
+
+    Args:
+        names: Names of the leading side and of the other one.
+        ratio: The leading side over the other one, with the ends of its interval.
+        wins: Points on which the leading side is ahead.
+        points: Number of points.
+        metric: The compared metric.
+    """
+    formatted, interval = format_ratio(*ratio)
+    return (
+        f"{names[0]} is {formatted} {speed_word(metric)} than {names[1]} ({interval}), ahead on "
+        f"{wins} of {counted(points, 'point')}."
     )
 
 
