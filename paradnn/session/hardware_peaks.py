@@ -35,7 +35,7 @@ from paradnn.session.record import run_tags
 from paradnn.session.workers import Limits, WorkerKey, WorkerPool
 from paradnn.store.journal import Journal
 from paradnn.store.metrics import rounded_measurement
-from paradnn.store.runs import CEILINGS_OUTCOME, Claim, Finished, Record, outcome_of
+from paradnn.store.runs import CEILINGS_OUTCOME, Claim, Claimed, Finished, Record, outcome_of
 
 _VERSION = 1  # increment if the measurement changes: ceilings of another version are ignored
 _TIMEOUT = 600.0
@@ -312,21 +312,13 @@ class CeilingsKeeper:
         else:
             stack = f" {point.software.name}"
         name = f"ceilings {point.framework.name} {point.platform.name}{stack}"
-        tags = run_tags("ceilings", identity, environment)
-        deadline = time.monotonic() + _TIMEOUT
-        while True:
-            # Another driver may have measured some since the last attempt.
-            accepts = None if again else self._sound(identity)
-            claim = self._tracker.begin(identity, name, tags, accepts)
-            if claim:
-                break
-            if time.monotonic() > deadline:
-                problem = f"another driver has been measuring them for over {_TIMEOUT:.0f} s"
-                self._say(f"no ceilings: {problem}; no utilization is reported")
-                return None
-            # Two drivers that claim at the same moment both withdraw. The random wait keeps them
-            # from claiming at the same moment again.
-            time.sleep(random.uniform(0.5, 1.5) * _CHECK_SECONDS)
+        claim = self._claim(
+            identity, name, run_tags("ceilings", identity, environment), again=again
+        )
+        if claim is None:
+            problem = f"another driver has been measuring them for over {_TIMEOUT:.0f} s"
+            self._say(f"no ceilings: {problem}; no utilization is reported")
+            return None
         if isinstance(claim, Finished):
             metrics, stored = self._tracker.fetch(claim.run_id)
             return replace(
@@ -358,6 +350,33 @@ class CeilingsKeeper:
                 f"these ceilings are too low: {measured.contended}; a quiet session measures them again"
             )
         return measured
+
+    def _claim(
+        self, identity: Identity, name: str, tags: Mapping[str, str], *, again: bool
+    ) -> Claimed:
+        """Claim a measurement of ceilings, or find one that another driver finished.
+
+        Args:
+            identity: Identity of the ceilings.
+            name: Name of the run.
+            tags: Tags of the run.
+            again: Whether to measure even if the store has sound ceilings.
+
+        Returns:
+            None if another driver still measures them after the time limit.
+        """
+        deadline = time.monotonic() + _TIMEOUT
+        while True:
+            # Another driver may have measured some since the last attempt.
+            accepts = None if again else self._sound(identity)
+            claim = self._tracker.begin(identity, name, tags, accepts)
+            if claim:
+                return claim
+            if time.monotonic() > deadline:
+                return None
+            # Two drivers that claim at the same moment both withdraw. The random wait keeps them
+            # from claiming at the same moment again.
+            time.sleep(random.uniform(0.5, 1.5) * _CHECK_SECONDS)
 
     def _best(self, identity: Identity, own: Mapping[str, float]) -> dict[str, float]:
         """Return the best time of each reference kernel, as metrics in ms.
@@ -446,7 +465,6 @@ def make_ceilings_record(
         result: Result of the first process.
         processes: Rates that each process measured; may be empty.
     """
-    artifacts: dict[str, Any] = {"environment.json": environment.as_dict()}
     tags = run_tags("ceilings", claim.identity, environment) | {CEILINGS_OUTCOME: result.outcome}
     if result.reason:
         tags["reason"] = result.reason
@@ -460,24 +478,6 @@ def make_ceilings_record(
         idle_source = _idle_source(processes)
         if idle_source:
             tags["idle_power_source"] = idle_source
-    for key in ("matmul", "bandwidth"):
-        rows = [_rounded(plain(row)) for each in processes for row in getattr(each, key)]
-        if rows:
-            artifacts[f"{key}.json"] = {
-                "columns": list(rows[0]),
-                "data": [list(row.values()) for row in rows],
-            }
-    peaks = Ceilings.of("", metrics)
-    rates = ", ".join(
-        f"{rate / 1e9:,.1f} GFLOP/s in {key}" for key, rate in peaks.flops_per_second.items()
-    )
-    description = (
-        f"Ceilings of {environment.device}, measured in the framework. Matrix products: {rates}."
-    )
-    if peaks.bytes_per_second:
-        description += f" Main memory: {peaks.bytes_per_second / 1e9:,.1f} GB/s."
-    if peaks.idle_watts:
-        description += f" Idle power: {peaks.idle_watts:.3g} W."
     return Record(
         name=name,
         outcome=result.outcome,
@@ -487,11 +487,36 @@ def make_ceilings_record(
         ),
         metrics=metrics,
         tags=tags,
-        artifacts=artifacts,
+        artifacts={"environment.json": environment.as_dict(), **_rate_tables(processes)},
         start_time=claim.start_time,
         end_time=int(time.time() * 1000),
-        description=description,
+        description=_describe_ceilings(environment.device, Ceilings.of("", metrics)),
     )
+
+
+def _rate_tables(processes: Sequence[PeakRates]) -> dict[str, Any]:
+    """Return the artifacts with all measured products and bandwidths, without empty tables."""
+    tables: dict[str, Any] = {}
+    for kind in ("matmul", "bandwidth"):
+        rows = [_rounded(plain(row)) for rates in processes for row in getattr(rates, kind)]
+        if rows:
+            tables[f"{kind}.json"] = {
+                "columns": list(rows[0]),
+                "data": [list(row.values()) for row in rows],
+            }
+    return tables
+
+
+def _describe_ceilings(device: str, ceilings: Ceilings) -> str:
+    rates = ", ".join(
+        f"{rate / 1e9:,.1f} GFLOP/s in {key}" for key, rate in ceilings.flops_per_second.items()
+    )
+    text = f"Ceilings of {device}, measured in the framework. Matrix products: {rates}."
+    if ceilings.bytes_per_second:
+        text += f" Main memory: {ceilings.bytes_per_second / 1e9:,.1f} GB/s."
+    if ceilings.idle_watts:
+        text += f" Idle power: {ceilings.idle_watts:.3g} W."
+    return text
 
 
 def _fastest(rates: PeakRates) -> list[ProductRate]:
