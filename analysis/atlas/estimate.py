@@ -44,7 +44,7 @@ from analysis.atlas.whole_steps import fc_columns, overhead_note
 from analysis.format import format_seconds
 from analysis.lazy import np
 from paradnn.core.errors import InsufficientData
-from paradnn.core.layers import COMPUTE_BYTES, Costs, sum_costs
+from paradnn.core.layers import COMPUTE_BYTES, Costs, Layer, sum_costs
 from paradnn.families import Model, optimizer_slots
 from paradnn.families.attention import GATED_LAYERS
 from paradnn.families.operations import Operation, RepeatedOperation, product_operations
@@ -617,9 +617,6 @@ def _phases(question: _Question) -> Iterator[_Phase]:
         )
         yield _make_phase(question, [RepeatedOperation("", operation, 1.0)], costs)
         return
-    slots = 0
-    if question.mode == "train":
-        slots = optimizer_slots(get_text(row, "optimizer.name", "rmsprop"), 0.9)
     if question.mode == "generate":
         prompt = int(row["generate.prompt"])
         length = prompt + int(row["generate.tokens"])
@@ -636,30 +633,48 @@ def _phases(question: _Question) -> Iterator[_Phase]:
         batch = 1
     else:
         phases = [model.layer_list()]
-    product_mode = "train" if question.mode == "train" else "inference"
     phase_tokens = [0] * len(phases)
     if question.routes_tokens:
         phase_tokens = [batch * prompt, batch]
     for layers, tokens in zip(phases, phase_tokens, strict=True):
-        own_layers = layers
-        if question.tensor_devices > 1:
-            own_layers = tensor_layers(layers, question.tensor_devices)
-        costs = sum_costs(own_layers, batch, question.compute, question.mode, slots=slots)
-        operations = product_operations(own_layers, batch, question.compute, product_mode)
-        messages: Sequence[Message] = ()
-        width = COMPUTE_BYTES[question.compute]
-        if question.parallel == "tensor":
-            messages = tensor_messages(layers, batch, width, question.mode)
-        elif question.parallel == "data" and question.mode == "train":
-            messages = gradient_messages(costs.parameters, width)
-        phase = _make_phase(question, operations, costs, messages)
-        if tokens:
-            others = [layer for layer in own_layers if layer.name not in GATED_LAYERS]
-            operations = product_operations(others, batch, question.compute, product_mode)
-            other_costs = sum_costs(others, batch, question.compute, question.mode, slots=slots)
-            dense_phase = _make_phase(question, operations, other_costs, messages)
-            phase = replace(dense_phase, costs=costs, tokens=tokens)
-        yield phase
+        yield _phase_of_layers(question, layers, batch, tokens)
+
+
+def _phase_of_layers(
+    question: _Question, layers: Sequence[Layer], batch: int, tokens: int
+) -> _Phase:
+    """Return a phase on one device.
+
+    Args:
+        question: The point.
+        layers: Layers of the whole model.
+        batch: Examples that the layers process.
+        tokens: Tokens that a mixture routes to its experts, whose kernels are timed separately; 0
+            without experts.
+    """
+    slots = 0
+    product_mode = "inference"
+    if question.mode == "train":
+        slots = optimizer_slots(get_text(question.row, "optimizer.name", "rmsprop"), 0.9)
+        product_mode = "train"
+    device_layers = layers
+    if question.tensor_devices > 1:
+        device_layers = tensor_layers(layers, question.tensor_devices)
+    costs = sum_costs(device_layers, batch, question.compute, question.mode, slots=slots)
+    messages: Sequence[Message] = ()
+    width = COMPUTE_BYTES[question.compute]
+    if question.parallel == "tensor":
+        messages = tensor_messages(layers, batch, width, question.mode)
+    elif question.parallel == "data" and question.mode == "train":
+        messages = gradient_messages(costs.parameters, width)
+    if not tokens:
+        operations = product_operations(device_layers, batch, question.compute, product_mode)
+        return _make_phase(question, operations, costs, messages)
+    others = [layer for layer in device_layers if layer.name not in GATED_LAYERS]
+    operations = product_operations(others, batch, question.compute, product_mode)
+    other_costs = sum_costs(others, batch, question.compute, question.mode, slots=slots)
+    dense_phase = _make_phase(question, operations, other_costs, messages)
+    return replace(dense_phase, costs=costs, tokens=tokens)
 
 
 def _make_phase(
@@ -776,29 +791,19 @@ def _sum_estimate(
         if kernel_median < operations * LAUNCH_SECONDS:
             floor_note = _floor_note(operations)
     shares = {name: seconds / median for name, seconds in part_seconds.items()}
-    least, most = np.quantile(total, (0.025, 0.975))
-    if not most < _MAX_INTERVAL_FACTOR * least:
+    lowest, highest = np.quantile(total, (0.025, 0.975))
+    if not highest < _MAX_INTERVAL_FACTOR * lowest:
         largest = max(parts, key=lambda part: shares[part.name])
         return question.unknown(
             f"{largest.name}: too far from the sizes that were timed there "
             f"({largest.group.description})"
         )
-    speedups: dict[str, Any] = {}
+    change_speedup: tuple[float | None, ...] = (None, None, None)
     if question.change.label and total is kernel_total:
         # Equal draws, so that the ratio is free of the errors that both share.
         ratios = (sum_parts(parts)[0] + host_seconds) / total
-        ends = np.quantile(ratios, (0.5, 0.025, 0.975))
-        names = ("change_speedup", "change_speedup_low", "change_speedup_high")
-        speedups = dict(zip(names, map(float, ends), strict=True))
+        change_speedup = tuple(map(float, np.quantile(ratios, (0.5, 0.025, 0.975))))
     relevant = [part for part in parts if shares[part.name] >= _MIN_SHARE]
-    extrapolated = []
-    for part in relevant:
-        if part.substitution:
-            share = f"{shares[part.name]:.0%} of the step"
-            extrapolated.append(f"{part.name} ({share}) {part.substitution}")
-        factors = part.group.extrapolation_factors([entry.operation for entry in part.operations])
-        for size, factor in factors.items():
-            extrapolated.append(f"{part.name}: {size} is {factor:.3g} times the largest timed one")
     return StepTimeEstimate(
         device=question.device,
         point=question.point,
@@ -806,17 +811,36 @@ def _sum_estimate(
         low=low,
         high=high,
         sources=tuple(dict.fromkeys(part.group.description for part in relevant)),
-        extrapolated=tuple(extrapolated),
+        extrapolated=tuple(_describe_extrapolations(relevant, shares)),
         parts=shares,
         is_dispatch_floor=bool(floor_note),
         notes=(floor_note,) if floor_note else (),
         precision=question.precision,
         operations=None if includes_launches else operations,
         eager_seconds=None if includes_launches else float(np.median(eager_total)),
-        **speedups,
+        change_speedup=change_speedup[0],
+        change_speedup_low=change_speedup[1],
+        change_speedup_high=change_speedup[2],
         devices=question.devices,
         parallel=question.parallel,
     )
+
+
+def _describe_extrapolations(
+    parts: Sequence[StepPart], shares: Mapping[str, float]
+) -> Iterator[str]:
+    """Yield the parts that use substitutes, and the sizes beyond all timed ones.
+
+    Args:
+        parts: Parts of a step.
+        shares: Share of each part in the step, by name.
+    """
+    for part in parts:
+        if part.substitution:
+            yield f"{part.name} ({shares[part.name]:.0%} of the step) {part.substitution}"
+        factors = part.group.extrapolation_factors([entry.operation for entry in part.operations])
+        for size, factor in factors.items():
+            yield f"{part.name}: {size} is {factor:.3g} times the largest timed one"
 
 
 def _host_draws(requests: int) -> np.ndarray:
