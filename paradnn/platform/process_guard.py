@@ -27,6 +27,9 @@ _ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _VARIABLE = "PARADNN_COMMAND"
 #: Line by which a driver tells its helper that nothing interrupted it.
 _END = "."
+#: A search can miss a process that forks and exits while it runs, as daemons do when they start.
+#: So this number of searches in a row must find nothing.
+_EMPTY_SEARCHES = 3
 #: Where the kernel shows the environment of each process.
 _PROCESSES = "/proc"
 
@@ -177,15 +180,18 @@ def _kill_processes_with(variable: str) -> None:
         variable: The beginning of `NAME=value`.
     """
     killed: set[int] = set()
-    while True:
+    empty_searches = 0
+    while empty_searches < _EMPTY_SEARCHES:
         # A process that was killed may still be there, but it starts no others.
         found = _processes_with(variable) - killed
         for pid in found:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-        if not found:
-            return
         killed |= found
+        if found:
+            empty_searches = 0
+        else:
+            empty_searches += 1
 
 
 def _processes_with(variable: str) -> set[int]:
