@@ -113,6 +113,8 @@ def command_line(text: str, folder: Path | None = None) -> list[str]:
     if folder is not None and "/" in program:
         program = str(folder / program)
     if shutil.which(program) is None:
+        if _is_builtin(program):
+            return ["/bin/sh", "-c", text]
         raise ConfigError(
             "command",
             text,
@@ -120,6 +122,19 @@ def command_line(text: str, folder: Path | None = None) -> list[str]:
             "give an override (key=value) or a program",
         )
     return words
+
+
+def _is_builtin(name: str) -> bool:
+    """Whether a name is a builtin or a keyword of the shell, such as ulimit."""
+    done = subprocess.run(
+        ["/bin/sh", "-c", 'command -v "$1"', "sh", name],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    # Of a file the shell prints the path.
+    return "/" not in name and done.stdout.strip() == name
 
 
 def _has_pipe(text: str) -> bool:

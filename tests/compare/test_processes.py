@@ -29,10 +29,19 @@ def run(text: str, protocol: CommandProtocol | None = None) -> CommandRun:
         pytest.param("ls $HOME", ["/bin/sh", "-c", "ls $HOME"], id="variable"),
         pytest.param('ls "$HOME"', ["/bin/sh", "-c", 'ls "$HOME"'], id="quoted variable"),
         pytest.param("ls || ls", ["/bin/sh", "-c", "ls || ls"], id="alternative"),
+        pytest.param("type ls", ["/bin/sh", "-c", "type ls"], id="builtin of the shell"),
+        pytest.param("exec 'a b'", ["/bin/sh", "-c", "exec 'a b'"], id="builtin with arguments"),
     ],
 )
 def test_a_shell_is_started_only_if_needed(text: str, words: list[str]) -> None:
     assert command_line(text) == words
+
+
+def test_a_program_that_is_missing_is_not_left_to_the_shell(tmp_path: Path) -> None:
+    (tmp_path / "data").touch()
+    for name in ("no-such-program", "'no such program'", str(tmp_path / "data")):
+        with pytest.raises(ConfigError, match="not found"):
+            command_line(f"{name} ls", tmp_path)
 
 
 def test_a_relative_program_is_looked_up_in_the_folder_of_its_commit(tmp_path: Path) -> None:
