@@ -26,7 +26,7 @@ def allocated_memory_bytes(environ: Mapping[str, str] = os.environ) -> int | Non
         # Zero requests the whole memory of the node.
         return _UNIT * per_node or None
     for each, number in (
-        (_count(environ, "SLURM_MEM_PER_CPU"), allocated_cores(environ)),
+        (_count(environ, "SLURM_MEM_PER_CPU"), _count(environ, "SLURM_CPUS_ON_NODE")),
         (_count(environ, "SLURM_MEM_PER_GPU"), _count(environ, "SLURM_GPUS_ON_NODE")),
     ):
         if each and number:
@@ -35,14 +35,23 @@ def allocated_memory_bytes(environ: Mapping[str, str] = os.environ) -> int | Non
 
 
 def allocated_cores(environ: Mapping[str, str] = os.environ) -> int | None:
-    """Return the logical processors of the job on this node; None outside of a job.
+    """Return the logical processors that this process may use; None outside of a job.
+
+    These are the processors of the job or step on this node. A task of a step shares them with the
+    other tasks of the step. A batch script is no task of a step, so it has all of them.
+
+    SLURM_JOB_CPUS_PER_NODE is never smaller than SLURM_CPUS_ON_NODE, which Slurm always sets.
 
     Args:
         environ: Environment variables.
     """
     if not _is_on_node_of_job(environ):
         return None
-    return _count(environ, "SLURM_CPUS_ON_NODE")
+    on_node = _count(environ, "SLURM_CPUS_ON_NODE")
+    per_task = _count(environ, "SLURM_CPUS_PER_TASK")
+    if on_node and per_task and _count(environ, "SLURM_STEP_ID") is not None:
+        return min(on_node, per_task)
+    return on_node
 
 
 def _is_on_node_of_job(environ: Mapping[str, str]) -> bool:

@@ -16,7 +16,21 @@ JOB = {"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "node1", "SLURM_CPUS_ON_NODE": "6
             JOB | {"SLURM_MEM_PER_CPU": "512", "SLURM_CPUS_PER_TASK": "2"},
             6 * 512 * MIB,
             6,
-            id="memory per CPU, three tasks on the node",
+            id="memory per CPU, batch script that starts three tasks",
+        ),
+        pytest.param(
+            JOB
+            | {"SLURM_STEP_ID": "0", "SLURM_CPUS_PER_TASK": "2", "SLURM_MEM_PER_CPU": "512"}
+            | {"SLURM_JOB_CPUS_PER_NODE": "12(x2),6"},
+            6 * 512 * MIB,
+            2,
+            id="one of three tasks of a step",
+        ),
+        pytest.param(
+            JOB | {"SLURM_STEP_ID": "0", "SLURM_CPUS_PER_TASK": "8"},
+            None,
+            6,
+            id="step on fewer processors than a task requests",
         ),
         pytest.param(
             JOB | {"SLURM_MEM_PER_GPU": "2048", "SLURM_GPUS_ON_NODE": "2"},
