@@ -40,9 +40,6 @@ _BEGIN = "<!-- calibration -->"
 _END = "<!-- end of calibration -->"
 #: Two sides are equal if neither is more than this times as fast as the other.
 MARGIN = 1.05
-#: Draws after which a row ends if its goals only limit false answers and it had none: the upper end
-#: of the rate is then 4.9%.
-FEW_DRAWS = 60
 NO_DECISION = ("undecided", "not enough data", "")
 
 
@@ -943,12 +940,6 @@ class Tally:
         """Return for each goal whether it is met."""
         return [goal.state(self.counts[goal.rate], self.draws) for goal in self.row.goals]
 
-    def is_certain(self) -> bool:
-        """Whether a row without a false answer needs no more draws."""
-        limits_only = all(goal.rate in ("false", "decided") for goal in self.row.goals)
-        times = sum(self.counts[goal.rate] for goal in self.row.goals if limits_only)
-        return self.draws >= FEW_DRAWS and limits_only and times == 0
-
     def record(self) -> dict[str, object]:
         """Return the tally as a row of the CSV file."""
         known = [width for width in self.widths if math.isfinite(width)]
@@ -967,7 +958,7 @@ def tally_together(names: Sequence[str], draws: int, database: Path, seed: int =
 
     Args:
         names: Keys of rows with the same world.
-        draws: Number of draws; fewer for a row that `Tally.is_certain`.
+        draws: Number of draws.
         database: A store that MLflow made, which is overwritten.
         seed: Seed of the draws.
     """
@@ -975,11 +966,8 @@ def tally_together(names: Sequence[str], draws: int, database: Path, seed: int =
     store = Store(database)
     found = [Tally(name) for name in names]
     for child in np.random.default_rng(seed).spawn(draws):
-        unfinished = [one for one in found if not one.is_certain()]
-        if not unfinished:
-            break
         store.plant(plant(child))
-        for one in unfinished:
+        for one in found:
             one.add(one.row.ask(store))
     return found
 
