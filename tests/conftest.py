@@ -198,7 +198,7 @@ def process(
         env=environment(store, **variables),
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
         check=False,
     )
 
