@@ -136,13 +136,11 @@ def regress(
     largest_leverage = np.sum(np.linalg.qr(x)[0] ** 2, axis=1).max()
     covariance = "HC3" if largest_leverage < 1 - 1e-8 else "HC1"
     fitted = OLS(z, x).fit(cov_type=covariance, use_t=True)
-    weights = fitted.params[1:]
     given = Component(fitted.bse[1:] ** 2, np.full(terms, fitted.df_resid))
     if levels is not None and not levels.independent:
         covariance = "crossed"
         crossed = crossed_variances(x, z, levels)
         given = Component(crossed.variance[1:], crossed.freedom[1:])
-    shared = disturbance.components(spread)
     own = given
     if by_value:
         prior = None if scale is _identity else priors.value
@@ -151,22 +149,13 @@ def regress(
     if products is not None:
         factors = [products.get(str(name)) for name in standardized.scores]
         own = _replace_known(own, _product_variances(x, fitted.resid, factors))
-    total = combine([own, *shared])
-    correlations = np.atleast_2d(np.corrcoef(x[:, 1:], rowvar=False))
-    table = pd.DataFrame(
-        {
-            "weight": weights,
-            "low": weights - total.half_width,
-            "high": weights + total.half_width,
-            "p": _p_values(weights, *total),
-            "p_given": _p_values(weights, *combine([given, *shared])),
-            "error": np.sqrt(total.variance),
-            "freedom": total.freedom,
-            "vif": np.diag(np.linalg.inv(correlations)),
-            "slope": weights * spread / standardized.deviations.to_numpy(),
-            "limit": _limits(weights, own, shared),
-        },
-        index=pd.Index(standardized.scores.columns, name="term"),
+    table = _weight_table(
+        standardized,
+        fitted.params[1:],
+        given=given,
+        own=own,
+        shared=disturbance.components(spread),
+        spread=spread,
     )
     weight_correlation = np.corrcoef(np.linalg.pinv(x)[1:])
     folds = np.random.default_rng(0).permutation(len(y)) % min(_FOLDS, len(y))
@@ -181,6 +170,44 @@ def regress(
         covariance=covariance,
         constant=standardized.constant,
         collinear=standardized.collinear,
+    )
+
+
+def _weight_table(
+    standardized: _Standardized,
+    weights: np.ndarray,
+    *,
+    given: Component,
+    own: Component,
+    shared: Sequence[Component],
+    spread: float,
+) -> pd.DataFrame:
+    """Return `Regression.weights`.
+
+    Args:
+        standardized: The columns.
+        weights: (terms,) their weights.
+        given: Variances of the weights with the values of the columns fixed.
+        own: The same if the values of a column have separate effects.
+        shared: Variances by sessions, and by a drift.
+        spread: Standard deviation of the response.
+    """
+    total = combine([own, *shared])
+    correlations = np.atleast_2d(np.corrcoef(standardized.scores.to_numpy(), rowvar=False))
+    return pd.DataFrame(
+        {
+            "weight": weights,
+            "low": weights - total.half_width,
+            "high": weights + total.half_width,
+            "p": _p_values(weights, *total),
+            "p_given": _p_values(weights, *combine([given, *shared])),
+            "error": np.sqrt(total.variance),
+            "freedom": total.freedom,
+            "vif": np.diag(np.linalg.inv(correlations)),
+            "slope": weights * spread / standardized.deviations.to_numpy(),
+            "limit": _limits(weights, own, shared),
+        },
+        index=pd.Index(standardized.scores.columns, name="term"),
     )
 
 
