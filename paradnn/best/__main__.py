@@ -23,9 +23,11 @@ from paradnn.core.words import counted, in_seconds
 if TYPE_CHECKING:
     from paradnn.best.objective import WinnerLimits
     from paradnn.best.race import Candidate
+    from paradnn.best.report import RaceAnswer
     from paradnn.config.point import Point
     from paradnn.config.settings import Settings
     from paradnn.config.tasks import SweepInfo
+    from paradnn.session.design import Summary
 
 #: The first round measures every candidate, which takes seconds each.
 _MAX_CANDIDATES = 500
@@ -61,10 +63,9 @@ def _race(
     """Measure, record and report, and return the exit code."""
     from paradnn.best.objective import objective_of
     from paradnn.best.race import Race
-    from paradnn.best.report import RaceAnswer, epoch_examples, print_answer
+    from paradnn.best.report import RaceAnswer, epoch_examples
     from paradnn.session.session import follow_design
     from paradnn.statistics.elimination import EliminationRule
-    from paradnn.store.files import write_json
 
     limits = _limits(options, points)
     settings, points = _with_price(options, settings, points)
@@ -93,6 +94,14 @@ def _race(
         if options.quiet:
             stack.enter_context(contextlib.redirect_stderr(io.StringIO()))
         summary = follow_design(race, settings, info)
+    return _report(answer, summary, options)
+
+
+def _report(answer: RaceAnswer, summary: Summary, options: argparse.Namespace) -> int:
+    """Write and print the answer of a race, and return the exit code."""
+    from paradnn.best.report import print_answer
+    from paradnn.store.files import write_json
+
     document = answer.document() | {
         "interrupted": summary.interrupted,
         "seconds": summary.seconds,
@@ -103,7 +112,8 @@ def _race(
     # The answer names the candidates that were not measured.
     counts = replace(summary, total=summary.measured).counts()
     closing = [
-        f"{counted(len(candidates), 'candidate')}, {counted(race.rounds, 'round')}, "
+        f"{counted(len(answer.race.candidates), 'candidate')}, "
+        f"{counted(answer.race.rounds, 'round')}, "
         f"{counted(len(summary.rows), 'measurement')} in {in_seconds(summary.seconds)}: "
         f"{counts}. Run {summary.parent} in {summary.where}"
     ]
