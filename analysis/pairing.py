@@ -668,23 +668,12 @@ def _by_point(found: _Match, measured: _Measured, metric: str, number: int) -> p
     mine = measured.schedule.side == number
     frame = found.runs.iloc[measured.rows[mine]].reset_index(drop=True)
     points = measured.schedule.point[mine]
-    value = frame[metric].astype("float64")
-    below, above = _within(frame, metric)
-    processes = np.ones(len(frame))
-    if "processes" in frame:
-        processes = np.maximum(frame["processes"].to_numpy(dtype="float64", na_value=1.0), 1.0)
-    table = pd.DataFrame(
-        {
-            "value": value,
-            "log": measured.logs[mine],
-            "below": below,
-            "above": above,
-            "processes": processes,
-            "inflation": measured.inflation[mine],
-            "drifts": measured.drifts[mine],
-        }
+    runs = _run_values(frame, metric).assign(
+        log=measured.logs[mine],
+        inflation=measured.inflation[mine],
+        drifts=measured.drifts[mine],
     )
-    grouped = table.groupby(points)
+    grouped = runs.groupby(points)
     # Runs of a point in several sessions are reduced to a mean per session.
     session = measured.schedule.session[mine]
     sessions = pd.Series(session).groupby(points).transform("nunique").to_numpy()
@@ -693,7 +682,7 @@ def _by_point(found: _Match, measured: _Measured, metric: str, number: int) -> p
     keys = [pd.Series(points, name="point"), pd.Series(unit, name="unit")]
     rests = pd.Series(measured.rest[mine]).groupby(keys).mean()
     units = rests.groupby("point")
-    of_sessions = np.log(value).groupby([points, session]).median().groupby(level=0)
+    of_sessions = np.log(runs["value"]).groupby([points, session]).median().groupby(level=0)
     is_repeated = of_sessions.size() > 1
     summary = pd.DataFrame(
         {
@@ -730,6 +719,22 @@ def _by_point(found: _Match, measured: _Measured, metric: str, number: int) -> p
         rarer=rarer,
         span=span,
     ).reset_index(drop=True)
+
+
+def _run_values(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Return the value of each run, its interval relative to it, and its number of processes."""
+    below, above = _within(frame, metric)
+    processes = np.ones(len(frame))
+    if "processes" in frame:
+        processes = np.maximum(frame["processes"].to_numpy(dtype="float64", na_value=1.0), 1.0)
+    return pd.DataFrame(
+        {
+            "value": frame[metric].astype("float64"),
+            "below": below,
+            "above": above,
+            "processes": processes,
+        }
+    )
 
 
 def _rarer_levels(found: _Match, summary: pd.DataFrame, rests: pd.Series) -> np.ndarray[Any, Any]:
