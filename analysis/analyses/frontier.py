@@ -548,6 +548,7 @@ def _frontier(
         groups = [part for _, part in rows.groupby(columns, dropna=False, sort=False)]
     else:
         groups = [rows]
+    # Intervals hold simultaneously over all choices and quantities (Bonferroni).
     error = (1 - LEVEL) / (len(groups) * len(metrics))
     shown = [name for name in columns if name != "environment_id"]
     scatters = {name: _Scatter.unknown(len(groups)) for name in metrics}
@@ -563,14 +564,10 @@ def _frontier(
         raise InsufficientData(
             f"{counted(len(table), 'choice')} with {' and '.join(metrics)}, it takes two"
         )
-    # Number choices that differ only in their environment.
-    numbered = (
-        table["choice"] + ", environment " + (table.groupby("choice").cumcount() + 1).astype(str)
-    )
-    table["choice"] = table["choice"].where(~table["choice"].duplicated(keep=False), numbered)
-    kept = [place for place, is_whole in enumerate(whole) if is_whole]
-    parts = [groups[place] for place in kept]
-    runs = [[scatters[name].runs[place] for name in (x, y)] for place in kept]
+    table["choice"] = _number_duplicates(table["choice"])
+    kept = np.flatnonzero(whole)
+    parts = [groups[position] for position in kept]
+    runs = [[scatters[name].runs[position] for name in (x, y)] for position in kept]
     tables, apart = _over_sessions(table, parts, (x, y), runs)
     values = np.stack([_ends(table, name)[0] for name in (x, y)])
     expected = {
@@ -589,6 +586,12 @@ def _frontier(
         expected=expected,
         pooled=rows.attrs.get("pooled", ""),
     )
+
+
+def _number_duplicates(choices: pd.Series) -> pd.Series:
+    """Number the choices that differ only in their environment."""
+    numbers = (choices.groupby(choices).cumcount() + 1).astype(str)
+    return choices.where(~choices.duplicated(keep=False), choices + ", environment " + numbers)
 
 
 def _quantities(
