@@ -30,8 +30,8 @@ def beta_share(x: float, a: float, b: float) -> float:
     The formula is DLMF 8.17.22, evaluated by Lentz's algorithm. For a binomial count K of n trials
     with probability p, P(K <= k) = I_(1-p)(n - k, k + 1).
     """
-    if x <= 0 or x >= 1:
-        return min(max(x, 0.0), 1.0)
+    if x <= 0:
+        return 0.0
     if x > (a + 1) / (a + b + 2):  # the fraction of the complement converges fast
         return 1 - beta_share(1 - x, b, a)
     log_front = (

@@ -228,6 +228,15 @@ def test_a_small_deviation_below_zero_is_no_break(
     assert found.pieces[0].per_byte.value == pytest.approx(per_byte(noisy))
 
 
+def test_a_falling_piece_ends_at_a_jump() -> None:
+    times = np.append(np.linspace(20.4, 19.6, 8), 100 + 1e-3 * SIZES[8:])
+
+    found = fit_transfers(SIZES, times)
+
+    assert found.breaks == (SIZES[8],)
+    assert found.latency.value == pytest.approx(20.0)
+
+
 def test_a_line_that_starts_below_zero_is_not_the_first_piece() -> None:
     sizes = np.geomspace(1000.0, 1e5, 40)
 

@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from paradnn.worker.chance import beta_share, events_factor, passes, quantile_ranks
+from paradnn.worker.chance import (
+    beta_share,
+    events_factor,
+    passes,
+    quantile_ranks,
+    required_in_time_queries,
+)
 
 
 @pytest.mark.parametrize(
@@ -41,6 +47,25 @@ def test_one_query_in_time_can_pass_a_low_share() -> None:
     assert passes(1, 0, share=0.04, confidence=0.95)
     assert not passes(1, 0, share=0.06, confidence=0.95)
     assert not passes(0, 0, share=0.04, confidence=0.95)
+
+
+@pytest.mark.parametrize("late", [0, 1, 7])
+@pytest.mark.parametrize(
+    ("share", "confidence"),
+    [
+        pytest.param(0.99, 0.99, id="99th percentile"),
+        pytest.param(0.9, 0.95, id="90th percentile"),
+        pytest.param(0.02, 0.5, id="a low share"),
+    ],
+)
+def test_the_required_queries_are_the_least_that_a_binomial_test_accepts(
+    late: int, share: float, confidence: float
+) -> None:
+    required = required_in_time_queries(late, share, confidence)
+
+    in_time = np.arange(1, 3000)
+    chance = stats.binom.cdf(late, in_time + late, 1 - share)
+    assert required == in_time[chance < 1 - confidence].min()
 
 
 @pytest.mark.parametrize(
