@@ -78,7 +78,7 @@ TESTS = {
     ),
     "paradnn.statistics.shrinkage": ("statistics/test_shrinkage",),
     "paradnn.statistics.transfers": ("statistics/test_transfers", "analysis/test_channel"),
-    "paradnn.statistics.variance_shares": ("analysis/test_interactions",),
+    "paradnn.statistics.variance_shares": ("statistics/test_variance_shares",),
     "paradnn.statistics.variances": ("statistics/test_variances",),
     "paradnn.statistics.welch": ("statistics/test_welch",),
 }

@@ -1,4 +1,4 @@
-"""Interactions and shares of variance compared with planted truths and plain least squares."""
+"""Interactions compared with planted truths and plain least squares."""
 
 import itertools
 import math
@@ -13,7 +13,6 @@ from analysis.interactions import fit_interactions
 from analysis.result import Result
 from paradnn.core.errors import InsufficientData
 from paradnn.statistics.dependence import shared_levels
-from paradnn.statistics.variance_shares import variance_shares
 from tests.analysis.planted import POINTS, grid, runs
 
 
@@ -110,48 +109,6 @@ def test_one_hyperparameter_has_no_interaction() -> None:
         fit(frame, on=("nodes",))
 
 
-def lindeman_merenda_gold(columns: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Average the increases of adjusted R2 over all orders, one regression at a time."""
-    count, terms = columns.shape
-
-    def r2(chosen: tuple[int, ...]) -> float:
-        design = np.column_stack([np.ones(count), columns[:, list(chosen)]])
-        rest = values - design @ np.linalg.lstsq(design, values, rcond=None)[0]
-        unexplained = (rest @ rest) / ((values - values.mean()) ** 2).sum()
-        return float(1 - unexplained * (count - 1) / (count - len(chosen) - 1))
-
-    shares = np.zeros(terms)
-    orders = list(itertools.permutations(range(terms)))
-    for order in orders:
-        for place, term in enumerate(order):
-            before = r2(order[:place]) if place else 0.0
-            shares[term] += (r2(order[: place + 1]) - before) / len(orders)
-    return shares
-
-
-def test_shares_are_those_of_all_orders_with_correlated_columns() -> None:
-    draw = np.random.default_rng(4)
-    columns = draw.normal(size=(60, 4))
-    columns[:, 1] += columns[:, 0]
-    values = columns @ np.array([1.0, 0.5, -0.3, 0.0]) + draw.normal(size=60)
-    owners = [frozenset([name]) for name in "abcd"]
-    shares = variance_shares(columns, owners, values, None)
-    found = [shares[name].value for name in "abcd"]
-    np.testing.assert_allclose(found, lindeman_merenda_gold(columns, values), atol=1e-8)
-
-
-def test_on_a_complete_grid_a_share_is_a_sobol_index_and_half_of_the_products() -> None:
-    """For x + 2 y + x y of independent factors with variance 1 the indices are 1/6, 4/6, 1/6."""
-    x, y = np.meshgrid([-1.0, 1.0], [-1.0, 1.0])
-    columns = np.tile(np.column_stack([x.ravel(), y.ravel()]), (5_000, 1))
-    product = columns.prod(axis=1)
-    values = columns @ np.array([1.0, 2.0]) + product
-    owners = [frozenset("x"), frozenset("y"), frozenset("xy")]
-    shares = variance_shares(np.column_stack([columns, product]), owners, values, None)
-    assert shares["x"].value == pytest.approx(1 / 6 + 1 / 12, abs=1e-3)
-    assert shares["y"].value == pytest.approx(4 / 6 + 1 / 12, abs=1e-3)
-
-
 def test_the_command_reports_shares_that_add_up() -> None:
     noise = np.exp(np.random.default_rng(5).normal(0, 0.3, len(POINTS)))
     frame = runs(POINTS, examples_per_second=speed_of(POINTS, 0.0) * noise)
@@ -161,13 +118,6 @@ def test_the_command_reports_shares_that_add_up() -> None:
     assert table["share"].sum() == pytest.approx(adjusted)
     assert table["share"].idxmax() == "model.nodes"
     assert "Shares of the variance: model.nodes " in result.text()
-
-
-def test_too_many_hyperparameters_for_shares_are_rejected() -> None:
-    columns = np.random.default_rng(6).normal(size=(100, 11))
-    owners = [frozenset([str(place)]) for place in range(11)]
-    with pytest.raises(InsufficientData, match="choose some with --on"):
-        variance_shares(columns, owners, columns[:, 0], None)
 
 
 def planted_response(
@@ -231,29 +181,3 @@ def test_intervals_hold_planted_interactions_in_95_percent(world: str) -> None:
         assert false_values / repeats <= 0.10
     if world in ("noise", "models", "bend"):
         assert found / repeats >= 0.9
-
-
-@pytest.mark.long
-def test_intervals_hold_planted_shares_in_95_percent() -> None:
-    """30 models of random size at 8 batch sizes; one hyperparameter has no effect."""
-    draw = np.random.default_rng(8)
-    models, batches = 30, 8
-    batch = np.linspace(-1.5, 1.5, batches)
-    true = np.array([0.36, 0.09, 0.0, 0.25 * batch.var()])
-    true_shares = true / (true.sum() + 0.3**2 + 0.3**2)
-    repeats = 200
-    held = np.zeros(4)
-    for _ in range(repeats):
-        sizes = draw.normal(size=(models, 3))
-        own_effect = draw.normal(0, 0.3, models)
-        columns = np.column_stack([np.repeat(sizes, batches, axis=0), np.tile(batch, models)])
-        values = columns @ np.array([0.6, 0.3, 0.0, 0.5]) + np.repeat(own_effect, batches)
-        values += draw.normal(0, 0.3, len(values))
-        names = ["model.layers", "model.nodes", "model.input_size", "batch_size"]
-        points = pd.DataFrame(columns, columns=names).assign(family="fc")
-        owners = [frozenset([name]) for name in names]
-        levels = shared_levels(points, "model")
-        shares = variance_shares(columns, owners, values, levels)
-        for place, (name, share) in enumerate(zip(names, true_shares, strict=True)):
-            held[place] += shares[name].low <= share <= shares[name].high
-    assert (held / repeats >= 0.915).all()

@@ -1,0 +1,219 @@
+"""Shares of variance, compared with all orders of regressions and jackknives by brute force."""
+
+import itertools
+import math
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from paradnn.core.errors import InsufficientData
+from paradnn.statistics.dependence import shared_levels
+from paradnn.statistics.variance_shares import Share, variance_shares
+
+
+def lindeman_merenda_gold(columns: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Average the increases of adjusted R2 over all orders, one regression at a time."""
+    count, terms = columns.shape
+
+    def r2(chosen: tuple[int, ...]) -> float:
+        design = np.column_stack([np.ones(count), columns[:, list(chosen)]])
+        rest = values - design @ np.linalg.lstsq(design, values, rcond=None)[0]
+        unexplained = (rest @ rest) / ((values - values.mean()) ** 2).sum()
+        return float(1 - unexplained * (count - 1) / (count - len(chosen) - 1))
+
+    shares = np.zeros(terms)
+    orders = list(itertools.permutations(range(terms)))
+    for order in orders:
+        for place, term in enumerate(order):
+            before = r2(order[:place]) if place else 0.0
+            shares[term] += (r2(order[: place + 1]) - before) / len(orders)
+    return shares
+
+
+def test_shares_are_those_of_all_orders_with_correlated_columns() -> None:
+    draw = np.random.default_rng(4)
+    columns = draw.normal(size=(60, 4))
+    columns[:, 1] += columns[:, 0]
+    values = columns @ np.array([1.0, 0.5, -0.3, 0.0]) + draw.normal(size=60)
+    owners = [frozenset([name]) for name in "abcd"]
+    shares = variance_shares(columns, owners, values, None)
+    found = [shares[name].value for name in "abcd"]
+    np.testing.assert_allclose(found, lindeman_merenda_gold(columns, values), atol=1e-8)
+
+
+def test_on_a_complete_grid_a_share_is_a_sobol_index_and_half_of_the_products() -> None:
+    """For x + 2 y + x y of independent factors with variance 1 the indices are 1/6, 4/6, 1/6."""
+    x, y = np.meshgrid([-1.0, 1.0], [-1.0, 1.0])
+    columns = np.tile(np.column_stack([x.ravel(), y.ravel()]), (5_000, 1))
+    product = columns.prod(axis=1)
+    values = columns @ np.array([1.0, 2.0]) + product
+    owners = [frozenset("x"), frozenset("y"), frozenset("xy")]
+    shares = variance_shares(np.column_stack([columns, product]), owners, values, None)
+    assert shares["x"].value == pytest.approx(1 / 6 + 1 / 12, abs=1e-3)
+    assert shares["y"].value == pytest.approx(4 / 6 + 1 / 12, abs=1e-3)
+
+
+def test_too_many_hyperparameters_for_shares_are_rejected() -> None:
+    columns = np.random.default_rng(6).normal(size=(100, 11))
+    owners = [frozenset([str(place)]) for place in range(11)]
+    with pytest.raises(InsufficientData, match="choose some with --on"):
+        variance_shares(columns, owners, columns[:, 0], None)
+
+
+def test_three_points_per_coefficient_are_needed() -> None:
+    draw = np.random.default_rng(9)
+    columns = draw.normal(size=(9, 2))
+    owners = [frozenset("a"), frozenset("b")]
+
+    shares = variance_shares(columns, owners, draw.normal(size=9), None)
+
+    assert math.isfinite(shares["a"].low)
+    with pytest.raises(InsufficientData, match="8 points for shares of 2 terms, at least 9 are"):
+        variance_shares(columns[:8], owners, draw.normal(size=8), None)
+
+
+#: Two hyperparameters and their product.
+OWNERS = [frozenset("a"), frozenset("b"), frozenset("ab")]
+
+
+def two_factor_estimates(columns: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the shares of a and b, which own a product together, and the coefficients of all."""
+    count = len(values)
+
+    def fit(*terms: int) -> tuple[float, np.ndarray]:
+        design = np.column_stack([np.ones(count), columns[:, list(terms)]])
+        coefficients = np.linalg.lstsq(design, values, rcond=None)[0]
+        rest = values - design @ coefficients
+        unexplained = rest @ rest / (count - len(terms) - 1) / values.var(ddof=1)
+        return float(1 - unexplained), coefficients[1:]
+
+    a, _ = fit(0)
+    b, _ = fit(1)
+    both, coefficients = fit(0, 1, 2)
+    return np.array([a + both - b, b + both - a]) / 2, coefficients
+
+
+def jackknife(columns: np.ndarray, values: np.ndarray, code: np.ndarray) -> np.ndarray:
+    """Return the variances of both shares and three coefficients by omitting each level."""
+    estimates = []
+    for level in np.unique(code):
+        is_kept = code != level
+        estimates.append(np.concatenate(two_factor_estimates(columns[is_kept], values[is_kept])))
+    count = len(estimates)
+    return np.asarray((count - 1) * np.var(estimates, axis=0))
+
+
+def interval(share: float, variance: float, noise: float, freedom: float) -> Share:
+    """Return the interval of a share by that of its root, whose variance is at least `noise`."""
+    root = math.sqrt(max(share, 0.0))
+    of_root = max(variance / (4 * max(share, noise)), noise)
+    half = stats.t.ppf(0.975, freedom) * math.sqrt(of_root)
+    return Share(share, min(max(root - half, 0.0) ** 2, max(share, 0.0)), (root + half) ** 2)
+
+
+def standardized(values: np.ndarray) -> np.ndarray:
+    return np.asarray((values - values.mean(axis=0)) / values.std(axis=0))
+
+
+@pytest.mark.parametrize(
+    "effects",
+    [
+        pytest.param([1.0, 0.5, 0.4], id="effects of both"),
+        pytest.param([1.0, 0.0, 0.0], id="one without an effect"),
+        pytest.param([0.0, 0.0, 0.0], id="noise"),
+    ],
+)
+def test_intervals_of_independent_points_omit_each_in_turn(effects: list[float]) -> None:
+    draw = np.random.default_rng(10)
+    a, b = draw.normal(size=(2, 30))
+    columns = standardized(np.column_stack([a, b, a * b]))
+    values = standardized(columns @ effects + draw.normal(size=30))
+
+    found = variance_shares(columns, OWNERS, values, None)
+
+    shares, _ = two_factor_estimates(columns, values)
+    variance = jackknife(columns, values, np.arange(30))
+    noise = variance[2:4] + variance[4] / 2
+    for name, *numbers in zip("ab", shares, variance[:2], noise, strict=True):
+        assert found[name] == pytest.approx(interval(*numbers, freedom=29), abs=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("unit", "freedom"),
+    [
+        pytest.param("model", 8, id="models"),
+        pytest.param("crossed", 5, id="models and batch sizes"),
+    ],
+)
+@pytest.mark.parametrize(
+    "effect", [pytest.param(1.0, id="effects of levels"), pytest.param(0.0, id="points alone")]
+)
+def test_intervals_of_points_that_share_levels_omit_whole_levels(
+    unit: Literal["model", "crossed"], freedom: int, effect: float
+) -> None:
+    """9 models at 6 batch sizes. The variance is at least that of independent points."""
+    draw = np.random.default_rng(11)
+    index = pd.MultiIndex.from_product([range(9), range(6)], names=["model.nodes", "batch_size"])
+    points = index.to_frame(index=False)
+    model, batch = points.to_numpy().T
+    columns = standardized(np.column_stack([model, batch, (model - 4) * (batch - 2.5)]))
+    values = columns @ [0.6, 0.4, 0.2] + draw.normal(0, 0.3, 54)
+    values += effect * (draw.normal(0, 1, 9)[model] + draw.normal(0, 1, 6)[batch])
+    values = standardized(values)
+
+    found = variance_shares(columns, OWNERS, values, shared_levels(points, unit))
+
+    shares, _ = two_factor_estimates(columns, values)
+    of_points = jackknife(columns, values, np.arange(54))
+    variance = jackknife(columns, values, model)
+    if unit == "crossed":
+        variance += jackknife(columns, values, batch) - of_points
+    variance = np.maximum(variance, of_points)
+    noise = variance[2:4] + variance[4] / 2
+    for name, *numbers in zip("ab", shares, variance[:2], noise, strict=True):
+        assert found[name] == pytest.approx(interval(*numbers, freedom=freedom), abs=1e-8)
+
+
+def test_many_points_are_omitted_in_groups() -> None:
+    """200 groups of 600 points give about the interval of each point in turn."""
+    draw = np.random.default_rng(12)
+    a, b = draw.normal(size=(2, 600))
+    columns = standardized(np.column_stack([a, b, a * b]))
+    values = standardized(columns @ [1.0, 0.5, 0.4] + draw.normal(size=600))
+
+    found = variance_shares(columns, OWNERS, values, None)["a"]
+
+    shares, _ = two_factor_estimates(columns, values)
+    variance = jackknife(columns, values, np.arange(600))
+    expected = interval(shares[0], variance[0], variance[2] + variance[4] / 2, freedom=199)
+    assert found.high - found.value == pytest.approx(expected.high - expected.value, rel=0.15)
+    assert found.value - found.low == pytest.approx(expected.value - expected.low, rel=0.15)
+
+
+@pytest.mark.long
+def test_intervals_hold_planted_shares_in_95_percent() -> None:
+    """30 models of random size at 8 batch sizes; one hyperparameter has no effect."""
+    draw = np.random.default_rng(8)
+    models, batches = 30, 8
+    batch = np.linspace(-1.5, 1.5, batches)
+    true = np.array([0.36, 0.09, 0.0, 0.25 * batch.var()])
+    true_shares = true / (true.sum() + 0.3**2 + 0.3**2)
+    repeats = 200
+    held = np.zeros(4)
+    for _ in range(repeats):
+        sizes = draw.normal(size=(models, 3))
+        own_effect = draw.normal(0, 0.3, models)
+        columns = np.column_stack([np.repeat(sizes, batches, axis=0), np.tile(batch, models)])
+        values = columns @ np.array([0.6, 0.3, 0.0, 0.5]) + np.repeat(own_effect, batches)
+        values += draw.normal(0, 0.3, len(values))
+        names = ["model.layers", "model.nodes", "model.input_size", "batch_size"]
+        points = pd.DataFrame(columns, columns=names).assign(family="fc")
+        owners = [frozenset([name]) for name in names]
+        levels = shared_levels(points, "model")
+        shares = variance_shares(columns, owners, values, levels)
+        for place, (name, share) in enumerate(zip(names, true_shares, strict=True)):
+            held[place] += shares[name].low <= share <= shares[name].high
+    assert (held / repeats >= 0.915).all()
