@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from analysis.labels import label, not_recorded
 from analysis.lazy import np, pd
 from analysis.prices import PRICE
-from analysis.store.frame import families, is_ok, select_rows
+from analysis.store.frame import STEP_KEYS, families, is_ok, select_rows
 from paradnn.core.errors import ConfigError, InsufficientData
 from paradnn.core.results import ResultDescription
 from paradnn.core.words import did_you_mean
@@ -26,18 +26,7 @@ from paradnn.store.metrics import METRICS
 DEFAULT_METRICS = ("flops_utilization", "flops_per_second", "examples_per_second")
 
 #: Columns of the configuration of a point, apart from those that start with a prefix below.
-CONFIGURATION_COLUMNS = (
-    "batch_size",
-    "precision",
-    "compile",
-    "mode",
-    "devices",
-    "parallel",
-    "transport",
-    "hosts",
-    "task",
-    "scenario",
-)
+CONFIGURATION_COLUMNS = (*STEP_KEYS, "task", "scenario")
 CONFIGURATION_PREFIXES = (
     "model.",
     "optimizer.",

@@ -27,6 +27,18 @@ from paradnn.store.runs import ADDED_PARAMS, protocol_name
 #: the schema, and whether they time a step or a training, whose steps wait for real batches.
 IDENTITY = ("environment_id", "protocol_id", "schema_version", "task")
 
+#: Keys of a step that identify its computation and belong to no group such as `model.`.
+STEP_KEYS = (
+    "batch_size",
+    "precision",
+    "compile",
+    "mode",
+    "devices",
+    "parallel",
+    "transport",
+    "hosts",
+)
+
 #: The param `task` says what a run does. The older tag of that name is the number of a launched
 #: task, which gets its own column.
 _TASK = "task"

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.store.frame import typed
+from analysis.store.frame import STEP_KEYS, typed
 from paradnn.config.point import Optimizer
 from paradnn.core.errors import ParadnnError
 from paradnn.families import Model
@@ -21,17 +21,8 @@ from paradnn.forecast.table import NOISE_METRICS, Table, call_with_model, stated
 from paradnn.platform.specifications import find_hardware
 from paradnn.store.runs import ADDED_PARAMS
 
-#: Keys that identify the computation, its device and its software, but not how it is timed.
-_POINT_KEYS = (
-    "batch_size",
-    "precision",
-    "compile",
-    "mode",
-    "devices",
-    "parallel",
-    "transport",
-    "hosts",
-)
+#: Groups of keys that, with `STEP_KEYS`, identify the computation, its device and its software, but
+#: not how it is timed.
 _POINT_GROUPS = (
     "model.",
     "generate.",
@@ -56,7 +47,7 @@ def is_point_key(name: str) -> bool:
     """Whether a column is a configuration key that identifies a point."""
     if name == "model.name":
         return False
-    return name in _POINT_KEYS or name.startswith(_POINT_GROUPS)
+    return name in STEP_KEYS or name.startswith(_POINT_GROUPS)
 
 
 def analytic_costs(points: pd.DataFrame) -> pd.DataFrame:
@@ -70,7 +61,7 @@ def analytic_costs(points: pd.DataFrame) -> pd.DataFrame:
         The columns `WORK_METRICS`, NaN for models that cannot be built.
     """
     names = [
-        name for name in map(str, points) if name.startswith(_WORK_GROUPS) or name in _POINT_KEYS
+        name for name in map(str, points) if name.startswith(_WORK_GROUPS) or name in STEP_KEYS
     ]
     unknown = (np.nan,) * len(WORK_METRICS)
     costs = []
