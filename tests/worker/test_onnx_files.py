@@ -45,7 +45,11 @@ def saved(
         outputs or [helper.make_tensor_value_info("y", FLOAT, None)],
         [numpy_helper.from_array(values, name) for name, values in (initializers or {}).items()],
     )
-    versions = [helper.make_opsetid("", opset), helper.make_opsetid("ai.onnx.ml", 3)]
+    versions = [
+        helper.make_opsetid("", opset),
+        helper.make_opsetid("ai.onnx.ml", 3),
+        helper.make_opsetid("com.microsoft", 1),
+    ]
     model = helper.make_model(graph, opset_imports=versions, ir_version=ir_version)
     file = path / "net.onnx"
     onnx.save(model, file)
@@ -368,6 +372,44 @@ def scanned_product() -> list[Any]:
             {"w": weights(16, 1, 3, 3)},
             2 * 2 * 64 * 16 * 9,
             id="depthwise-convolution",
+        ),
+        pytest.param(
+            [
+                helper.make_node("Conv", ["x", "w"], ["first"]),
+                helper.make_node("Relu", ["first"], ["active"]),
+                helper.make_node("Conv", ["active", "d"], ["second"], group=20),
+                helper.make_node("Clip", ["second", "low", "high"], ["clipped"]),
+                helper.make_node("Conv", ["clipped", "p"], ["y"]),
+            ],
+            (2, 3, 10, 10),
+            {
+                "w": weights(20, 3, 3, 3),
+                "d": weights(20, 1, 3, 3),
+                "p": weights(36, 20, 1, 1),
+                "low": np.array(0, np.float32),
+                "high": np.array(6, np.float32),
+            },
+            # Channels are padded to a multiple of 8 or 16, which is no work of the model.
+            2 * 2 * (64 * 20 * 27 + 36 * 20 * 9 + 36 * 36 * 20),
+            id="channels-that-are-padded",
+        ),
+        pytest.param(
+            [helper.make_node("Einsum", ["x", "w"], ["y"], equation="...ij,...jk->...ik")],
+            (2, 4, 5, 7),
+            {"w": weights(2, 4, 7, 3)},
+            2 * 2 * 4 * 5 * 7 * 3,
+            id="einsum-with-ellipsis",
+        ),
+        pytest.param(
+            [
+                helper.make_node(
+                    "Attention", ["x", "w", "b"], ["y"], domain="com.microsoft", num_heads=2
+                )
+            ],
+            (2, 6, 8),
+            {"w": weights(8, 24), "b": weights(24)},
+            2 * (2 * 6 * 8 * 24 + 4 * 6 * 6 * 8),
+            id="attention-with-projection",
         ),
         pytest.param(
             [helper.make_node("ConvTranspose", ["x", "w"], ["y"], strides=[2, 2])],

@@ -461,10 +461,12 @@ class OperationDetails:
     Attributes:
         equation: That of an Einsum, such as "bij,jk->bik".
         weight: Dimensions of a convolution's weight.
+        channels: Output channels of a convolution, if the trace may have padded ones; else 0.
     """
 
     equation: str = ""
     weight: tuple[int, ...] = ()
+    channels: int = 0
 
 
 #: Gates of a recurrent cell, by ONNX's name of the operation.
@@ -511,6 +513,8 @@ def _product_flops(
     if kind.startswith("RNN"):
         # OpenVINO's: the last inputs are the weights of inputs and of the state, and the biases.
         return product_flops(first[:-1], sum(shape.elements for shape in inputs[-3:-1]))
+    if kind == "Attention" and len(inputs) > 1 and len(inputs[1].dimensions) < 3:
+        return _projected_attention_flops(inputs, output)
     if "Attention" in kind and len(inputs) > 1:
         return attention_flops(inputs[0], inputs[1].dimensions[-2])
     if "Gemm" in kind:
@@ -519,6 +523,24 @@ def _product_flops(
     if category == "matmul":
         return product_flops(output, first[-1])
     return _convolution_flops(kind, inputs, output, details)
+
+
+def _projected_attention_flops(inputs: Sequence[Shape], output: Sequence[int]) -> float | None:
+    """FLOPs of ONNX Runtime's own Attention, which projects its input (examples, steps, width).
+
+    The weight or the bias of the projection has the widths of queries, keys and values together.
+    None if the trace lists neither.
+    """
+    packed = inputs[1]
+    if packed.dtype != inputs[0].dtype or len(output) != 3:
+        return None
+    total_width = packed.dimensions[-1]
+    value_width = output[-1]
+    query_width = (total_width - value_width) // 2
+    examples, steps, width = inputs[0].dimensions
+    query = Shape(inputs[0].dtype, (examples, steps, query_width))
+    projection = product_flops((examples, steps, total_width), width)
+    return projection + attention_flops(query, steps, value_width=value_width)
 
 
 def _convolution_flops(
@@ -531,10 +553,13 @@ def _convolution_flops(
     give the multiply-accumulates per element, of the output or of the input.
     """
     weight = details.weight
-    for shape in inputs[1:]:
-        if len(shape.dimensions) >= len(output):
-            weight = shape.dimensions
-            break
+    if details.channels:
+        output = (output[0], details.channels, *output[2:])
+    else:
+        for shape in inputs[1:]:
+            if len(shape.dimensions) >= len(output):
+                weight = shape.dimensions
+                break
     if not weight:
         return None
     per_element = math.prod(weight[1 - len(output) :])
@@ -547,24 +572,39 @@ def _convolution_flops(
 def einsum_flops(equation: str, operands: Sequence[Sequence[int]]) -> float | None:
     """FLOPs of an Einsum of two operands: 0 if it sums over nothing that both have.
 
-    None for more operands, whose order of contraction is the engine's, and for an ellipsis.
+    None for more operands, whose order of contraction is the engine's.
     """
     left, _, result = equation.replace(" ", "").partition("->")
     terms = left.split(",")
     if len(operands) == 1:
         return 0.0
-    if len(operands) != 2 or "." in equation:
+    if len(operands) != 2:
         return None
     if "->" not in equation:
         # Without an arrow, indices that occur once are those of the result.
-        letters = sorted(set(left) - {","})
+        letters = sorted(set(left) - {",", "."})
         result = "".join(letter for letter in letters if left.count(letter) == 1)
-    sizes = {
-        letter: size
-        for term, shape in zip(terms, operands, strict=True)
-        for letter, size in zip(term, shape, strict=True)
-    }
-    summed = set(terms[0]) & set(terms[1]) - set(result)
+    indices = [_expanded(term, len(shape)) for term, shape in zip(terms, operands, strict=True)]
+    sizes: dict[str, int] = {}
+    for term, shape in zip(indices, operands, strict=True):
+        for letter, size in zip(term, shape, strict=True):
+            # Dimensions of an ellipsis may be broadcast.
+            sizes[letter] = max(size, sizes.get(letter, 1))
+    # The result has all dimensions of an ellipsis.
+    summed = {letter for letter in set(indices[0]) & set(indices[1]) if letter.isalpha()}
+    summed -= set(result)
     if not summed:
         return 0.0
     return 2.0 * math.prod(sizes.values())
+
+
+def _expanded(term: str, rank: int) -> str:
+    """Return a term of an Einsum with a digit for each dimension that its ellipsis covers.
+
+    The digits count from the last of these dimensions, with which broadcasting begins.
+    """
+    before, ellipsis, after = term.partition("...")
+    if not ellipsis:
+        return term
+    covered = rank - len(before) - len(after)
+    return before + "".join(map(str, reversed(range(covered)))) + after

@@ -27,6 +27,18 @@ from paradnn.worker.profile.shapes import Shape
 from paradnn.worker.profile.trace import Event, Trace
 
 _DTYPES = {"float": "float32", "double": "float64", "bool": "bool"}
+#: Operations that ONNX Runtime merges into a preceding convolution.
+_FUSED_WITH_CONVOLUTIONS = (
+    "Add",
+    "BatchNormalization",
+    "Clip",
+    "HardSigmoid",
+    "LeakyRelu",
+    "Mul",
+    "Relu",
+    "Sigmoid",
+    "Tanh",
+)
 
 
 class OnnxRuntime(Engine):
@@ -127,7 +139,38 @@ def operation_details(artifact: bytes) -> dict[str, OperationDetails]:
             details[name] = OperationDetails(equation=node.attribute[0].s.decode())
         elif "Conv" in node.op_type and len(node.input) > 1:
             details[name] = OperationDetails(weight=shapes.get(node.input[1], ()))
-    return details
+    return details | _blocked_convolutions(nodes, shapes)
+
+
+def _blocked_convolutions(
+    nodes: Sequence[Any], shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, OperationDetails]:
+    """The details of convolutions in ONNX Runtime's blocked layout, by their names in a trace.
+
+    The layout pads channels to a multiple of 8 or 16. Such a convolution has the name of its output
+    with the suffix "_nchwc". The output is that of the last operation fused with it. A name that two
+    convolutions may have is left out.
+    """
+    consumers: dict[str, list[Any]] = {}
+    for node in nodes:
+        for name in node.input:
+            consumers.setdefault(name, []).append(node)
+    details: dict[str, OperationDetails] = {}
+    ambiguous = set()
+    for node in nodes:
+        weight = ()
+        if node.op_type == "Conv" and len(node.input) > 1:
+            weight = shapes.get(node.input[1], ())
+        while weight and len(node.output) == 1:
+            name = f"{node.output[0]}_nchwc"
+            if name in details and details[name].weight != weight:
+                ambiguous.add(name)
+            details[name] = OperationDetails(weight=weight, channels=weight[0])
+            following = consumers.get(node.output[0], [])
+            if len(following) != 1 or following[0].op_type not in _FUSED_WITH_CONVOLUTIONS:
+                break
+            node = following[0]
+    return {name: detail for name, detail in details.items() if name not in ambiguous}
 
 
 def _listed(shapes: Sequence[Shape]) -> str:
