@@ -37,7 +37,9 @@ _MAX_CURVES = 12  # of a figure
 class LatencyOptions(Options):
     """Options of `latency`: the quantile."""
 
-    quantile: Literal["p50", "p90", "p95", "p99", "p99.9"] = option("p99", "of the latency")
+    quantile: Literal["p50", "p90", "p95", "p99", "p99.9"] = option(
+        "p99", "quantile of the latency"
+    )
 
 
 class Knee(NamedTuple):

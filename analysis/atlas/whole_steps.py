@@ -18,7 +18,7 @@ _MIN_FLOPS_FACTOR = 10.0
 
 
 def fc_columns(model: Model, batch: int) -> dict[str, int]:
-    """A fully connected step as the columns of its published timing."""
+    """Return the sizes of a fully connected step in the columns that its published timings use."""
     sizes = vars(model)
     return {
         "m": batch,

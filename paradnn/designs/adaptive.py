@@ -175,7 +175,7 @@ class DesignKnowledge:
         with contextlib.suppress(StoreError):
             # A point that ends between the two queries is in both answers and counts once.
             claimed = {self._indices.get(identity) for identity in self._history.claimed()}
-            environments = self._environments if self._policy.looks else ()
+            environments = self._environments if self._policy.queries_store else ()
             finished = self._history.finished(environments, self._sweep_id)
             for identity, runs in finished.items():
                 index = self._indices.get(identity)

@@ -215,7 +215,7 @@ class LargestBatch(SweepDesign):
     def _take_stored(self) -> bool:
         """Record the next attempts that the store already has; return whether there were any."""
         next_sizes = self._next_sizes()
-        if not next_sizes or not self._policy.looks:
+        if not next_sizes or not self._policy.queries_store:
             return False
         finished = self._history.finished(set(self._environment_ids.values()))
         has_stored = False

@@ -266,7 +266,7 @@ def _head(forecast: Forecast, name: str | None, where: str) -> Iterator[str]:
             f"  predicted    {len(forecast.where):,} of these, drawn at random; "
             "times are scaled to all"
         )
-    for stack in status.unmade:
+    for stack in status.missing_stacks:
         yield (
             f"  The software stack {stack} is not installed yet: its points have no past runs, "
             "and installing it takes time."

@@ -301,8 +301,12 @@ def calibrate(step: Array, settings: _Settings) -> Blocks:
 def warmup_seconds(blocks: Blocks, settings: _Settings, extra: Array) -> Array:
     """Return the seconds of calibration and warm-up.
 
-    The verdict comes `extra` blocks after the first possible one. The limit is checked before every
-    block, so the last block may end after it.
+    The limit is checked before every block, so the last block may end after it.
+
+    Args:
+        blocks: The blocks of the points.
+        settings: Settings of the points by name.
+        extra: Number (n,) of blocks after the first possible verdict until the points are steady.
     """
     allowed = np.maximum(0.0, np.ceil((settings["warmup_seconds"] - blocks.spent) / blocks.seconds))
     return np.asarray(

@@ -46,7 +46,7 @@ class SweepStatus:
         limits: Bytes of memory (points,) that a point may use; infinite without a memory check.
         environments: The environments that would measure the points.
         workers: The keys of the workers that would measure the points.
-        unmade: Software stacks that would be installed first.
+        missing_stacks: Software stacks that are not installed yet.
         ceilings: The measured ceilings of every environment that has points below ceilings. None
             if the store has none.
     """
@@ -59,7 +59,7 @@ class SweepStatus:
     limits: Array
     environments: Sequence[Environment]
     workers: Sequence[WorkerKey]
-    unmade: Sequence[str]
+    missing_stacks: Sequence[str]
     ceilings: Mapping[Identity, Ceilings | None]
 
     @cached_property
@@ -99,16 +99,16 @@ def sweep_status(points: Sequence[Point], settings: Settings, history: History) 
         *_states(points, identities, known, policy, costs["memory_lower_bound_bytes"] > limits)
     ]
     # Points that only communicate have no ceilings.
-    columns = zip(points, kinds, costs["flops_per_step"].tolist(), strict=True)
-    below = {
+    flops = costs["flops_per_step"].tolist()
+    points_below_ceilings = {
         (kind, point.devices, point.hosts): point
-        for point, kind, flops in columns
-        if below_ceilings(point, flops)
+        for point, kind, count in zip(points, kinds, flops, strict=True)
+        if below_ceilings(point, count)
     }
-    needed = (
+    needed_ceilings = [
         ceilings_identity(point, environments[workers_of[kind]])
-        for (kind, *_), point in below.items()
-    )
+        for (kind, *_), point in points_below_ceilings.items()
+    ]
     return SweepStatus(
         points=points,
         identities=identities,
@@ -118,7 +118,7 @@ def sweep_status(points: Sequence[Point], settings: Settings, history: History) 
         limits=limits,
         environments=[environments[workers_of[kind]] for kind in kinds],
         workers=[workers_of[kind] for kind in kinds],
-        unmade=sorted(
+        missing_stacks=sorted(
             {
                 point.software.name
                 for kind, point in samples.items()
@@ -126,15 +126,16 @@ def sweep_status(points: Sequence[Point], settings: Settings, history: History) 
             }
         ),
         ceilings={
-            identity: _ceilings(history.finished_anywhere(identity), history) for identity in needed
+            identity: _ceilings(history.finished_anywhere(identity), history)
+            for identity in needed_ceilings
         },
     )
 
 
 def _number_kinds(points: Sequence[Point]) -> list[int]:
-    """Number the points so that those with the same number are measured in the same place.
+    """Return a number per point; points with equal numbers share a worker and an environment.
 
-    Most points share the objects that decide this, so that they need not be compared by value.
+    Points that share these objects are equal, and most points do, so values are not compared.
     """
     numbers = dict[Any, int]()
     kinds = []
@@ -153,16 +154,13 @@ def _limits(points: Sequence[Point]) -> Array:
     # All points with the same setting get the same reading of the free memory.
     free = {
         limit: memory_limit(point)
-        for limit, point in {p.measure.memory_limit: p for p in points}.items()
+        for limit, point in {point.measure.memory_limit: point for point in points}.items()
     }
-    looks = (point.platform.name == "cpu" and point.measure.predict_oom for point in points)
-    pairs = zip(points, looks, strict=True)
-    return np.array(
-        [
-            free[one.measure.memory_limit] * separate_hosts(one) if look else math.inf
-            for one, look in pairs
-        ]
-    )
+    limits = np.full(len(points), math.inf)
+    for index, point in enumerate(points):
+        if point.platform.name == "cpu" and point.measure.predict_oom:
+            limits[index] = free[point.measure.memory_limit] * separate_hosts(point)
+    return limits
 
 
 def _states(
@@ -175,7 +173,7 @@ def _states(
     """Yield the status and the outcome of each point."""
     seen = set[Identity]()
     for point, identity, is_too_large in zip(points, identities, too_large.tolist(), strict=True):
-        runs = known.get(identity, ()) if policy.looks else ()
+        runs = known.get(identity, ()) if policy.queries_store else ()
         done = policy.first(point, runs)
         if done:
             yield "done", done.tags["outcome"]

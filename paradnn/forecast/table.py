@@ -256,7 +256,7 @@ def make_table(
         points: The n points.
         environments: The ids of their environments.
         devices: The names of the devices of these environments.
-        rates: What the devices can do at most.
+        rates: Returns the highest rates of a device.
     """
     columns = cost_columns(points)
     costs = np.stack([columns[name] for name in _COSTS], axis=1)

@@ -344,7 +344,7 @@ class _Session:
     def _find_missing(self, points: Sequence[Point]) -> list[Point]:
         """The distinct points without an accepted outcome; the others are counted as skipped."""
         finished: Mapping[Identity, Sequence[Finished]] = {}
-        if self.resume.looks:
+        if self.resume.queries_store:
             finished = self.tracker.finished(
                 self.environments.environment_ids, self._shared_sweep_id
             )
@@ -491,7 +491,7 @@ class _Session:
 
     def _without_finished(self, queue: Sequence[DesignPoint]) -> list[DesignPoint]:
         """Remove the points that other drivers have recorded in the meantime."""
-        if not self.resume.looks or len(queue) < 2:
+        if not self.resume.queries_store or len(queue) < 2:
             return list(queue)
         try:
             finished = self.tracker.finished(
@@ -566,7 +566,7 @@ class _Session:
         environment = self.environments.environment(point)
         ceilings = None if visit.excluded else self._find_ceilings(point, environment)
         tags = {**self.tags, **point_tags(point, environment), **visit.tags}
-        accepts = partial(self.resume.accepts, point) if self.resume.looks else None
+        accepts = partial(self.resume.accepts, point) if self.resume.queries_store else None
         self.reporter.begin(name)
         claim = self.tracker.begin(identity, name, tags, accepts)
         if claim is None:

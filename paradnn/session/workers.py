@@ -5,7 +5,6 @@ worker.
 """
 
 import contextlib
-import math
 import os
 import shutil
 import signal
@@ -17,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeGuard
 
 with contextlib.suppress(ModuleNotFoundError):  # absent as in `paradnn.platform.environment`
     import psutil
@@ -517,30 +516,26 @@ class Worker:
             peak=watch.peak,
             was_oom_killed=was_oom_killed,
         )
-        shown = ""
-        if outcome != "ok":
-            shown = tail
-        if limits.memory_bytes is None:
-            most = math.inf
-        else:
-            most = limits.memory_bytes
+        reported_stderr = "" if outcome == "ok" else tail
         phases = {"start": (watch.started or now) - watch.begin}
         if watch.fault:
             outcome = "crash"
             reason = f"the worker sent an invalid message: {watch.fault}"
-        elif not answer and watch.measured and (watch.measured.peak_memory_bytes or 0) <= most:
+        elif not answer and _is_within_memory(watch.measured, limits):
             # The profile runs after everything that is timed, so only the profile is lost.
-            lost = messages.NoProfile(
+            lost_profile = messages.NoProfile(
                 f"{outcome}: {reason}", limited=ending.stopped in ("timeout", "memory")
             )
-            answer = replace(watch.measured, profile=lost)
+            answer = replace(watch.measured, profile=lost_profile)
             outcome = "ok"
             reason = None
             phases["profile"] = now - watch.entered
-        known = answer or watch.measured
-        if known:
-            phases = {**known.phases, **phases}
-        return PointResult(outcome, reason, answer, phases, shown, watch.peak or None, news=news)
+        timed = answer or watch.measured
+        if timed:
+            phases = {**timed.phases, **phases}
+        return PointResult(
+            outcome, reason, answer, phases, reported_stderr, watch.peak or None, news=news
+        )
 
     def _events(self, timeout: float) -> list[Event]:
         """Return the events that arrive within `timeout` seconds.
@@ -578,6 +573,13 @@ class Worker:
             log.seek(max(0, log.seek(0, os.SEEK_END) - _STDERR_BYTES))
             return "\n".join(log.read().decode(errors="replace").splitlines()[-_STDERR_LINES:])
         return ""
+
+
+def _is_within_memory(measured: Answer | None, limits: Limits) -> TypeGuard[Answer]:
+    """Return whether everything was timed, with a memory peak within the limit."""
+    if measured is None:
+        return False
+    return limits.memory_bytes is None or (measured.peak_memory_bytes or 0) <= limits.memory_bytes
 
 
 class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):

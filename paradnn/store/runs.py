@@ -203,7 +203,7 @@ class ResumePolicy:
     sweep_id: str | None = None
 
     @property
-    def looks(self) -> bool:
+    def queries_store(self) -> bool:
         """Whether the driver queries the store at all."""
         return self.resume is not False or self.sweep_id is not None
 

@@ -117,7 +117,7 @@ def test_compile_modes_are_not_pooled() -> None:
     assert result.text().count("times as fast on 1 point") == 2
 
 
-def test_a_floor_is_called_a_floor_and_is_in_no_mean() -> None:
+def test_a_lower_bound_is_marked_and_excluded_from_means() -> None:
     wide = {**LSTM, "model.embedding_size": 200}
     rows = [run(model, 1000.0, precision="float32") for model in (LSTM, wide)]
     result = compare(*rows)
