@@ -59,7 +59,11 @@ TESTS = {
     ),
     "paradnn.statistics.effects": ("statistics/test_effects", "analysis/test_effects"),
     "paradnn.statistics.elimination": ("best/test_elimination", "best/test_race"),
-    "paradnn.statistics.paired_rounds": ("compare/test_arguments", "compare/test_comparison"),
+    "paradnn.statistics.paired_rounds": (
+        "statistics/test_paired_rounds",
+        "compare/test_arguments",
+        "compare/test_comparison",
+    ),
     "paradnn.statistics.pairwise": ("statistics/test_pairwise",),
     "paradnn.statistics.priors": (
         "statistics/test_priors",

@@ -73,6 +73,33 @@ def test_pairs_are_between_bonferroni_and_the_exact_step_down(seed: int) -> None
     assert pairs <= exact_step_down(p_values, 5)
 
 
+@pytest.mark.parametrize(
+    ("count", "pairs"), [pytest.param(2, 1, id="one pair"), pytest.param(3, 3, id="three pairs")]
+)
+@pytest.mark.parametrize(
+    ("factor", "differ"),
+    [pytest.param(0.999, False, id="below"), pytest.param(1.001, True, id="above")],
+)
+def test_a_first_step_is_a_two_sided_t_test_of_bonferroni(
+    count: int, pairs: int, factor: float, differ: bool
+) -> None:
+    """Half widths of independent errors add up as squares (Zou and Donner 2008)."""
+    shape = (count, count)
+    errors = [
+        Component(np.full(shape, 0.5), 7.0),
+        Component(np.full(shape, 1.5), np.full(shape, 20.0)),
+    ]
+    level = 1 - 0.05 / pairs / 2
+    limit = np.hypot(stats.t.ppf(level, 7) * np.sqrt(0.5), stats.t.ppf(level, 20) * np.sqrt(1.5))
+    values = np.zeros(count)
+    values[0] = factor * limit
+
+    found = find_differences(differences(values), errors)
+
+    assert found[0, 1:].all() == found[1:, 0].all() == differ
+    assert not found[1:, 1:].any()
+
+
 def test_a_later_step_finds_what_the_first_misses() -> None:
     # 2.3 standard errors have a two-sided p of 0.021, which exceeds 0.05 / 3.
     error = Component(np.ones((3, 3)), np.inf)

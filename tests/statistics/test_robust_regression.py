@@ -4,12 +4,20 @@ import numpy as np
 import pytest
 import statsmodels.api as sm
 from scipy import stats
+from threadpoolctl import threadpool_info
 
-from paradnn.statistics.robust_regression import Prediction, RobustRegression
+from paradnn.statistics.robust_regression import Prediction, RobustRegression, one_thread
 
 
 def columns(x: np.ndarray, prior: float = 10.0) -> dict[str, tuple[np.ndarray, float]]:
     return {"level": (np.ones(len(x)), prior), "slope": (x, prior)}
+
+
+def test_linear_algebra_uses_one_thread() -> None:
+    with one_thread():
+        inside = threadpool_info()
+
+    assert {each["num_threads"] for each in inside if each["user_api"] == "blas"} == {1}
 
 
 def test_without_observations_a_prediction_is_the_prior() -> None:

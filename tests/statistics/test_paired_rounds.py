@@ -1,0 +1,135 @@
+"""Stopping rules, replays and values of paired rounds, compared with SciPy."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from paradnn.statistics.paired_rounds import (
+    LOOKS,
+    Rule,
+    SpeedEstimate,
+    estimate,
+    false_alarms,
+    orders,
+    trimmed,
+)
+from paradnn.statistics.verdict import Verdict
+
+
+@pytest.mark.parametrize(
+    "pairs", [pytest.param(n, id=f"{n} pairs of blocks") for n in (1, 4, 5, 9, 10)]
+)
+def test_a_round_is_a_mean_without_a_fifth_of_the_ratios_at_each_end(pairs: int) -> None:
+    random = np.random.default_rng(pairs)
+    blocks = random.lognormal(0, 0.3, (pairs, 2))
+
+    found = trimmed([(first, second) for first, second in blocks])
+
+    assert found == pytest.approx(stats.trim_mean(np.log(blocks[:, 1] / blocks[:, 0]), 0.2))
+
+
+def test_the_visible_difference_is_found_by_four_of_five_comparisons() -> None:
+    found = SpeedEstimate(mean=0.0, half=0.03, rounds=20, quantile=2.5)
+
+    estimates = stats.norm(math.log1p(found.visible), 0.03 / 2.5)
+    assert estimates.sf(0.03) == pytest.approx(0.8, abs=1e-4)
+
+
+def test_looks_grow_by_the_root_of_two() -> None:
+    assert LOOKS[:7] == (5, 7, 10, 14, 20, 28, 40)
+    assert LOOKS[20] == 5 * 2**10
+
+
+@pytest.mark.parametrize(
+    ("mean", "half", "rounds"),
+    [
+        # The interval narrows as the root of the rounds, to the mean, or to the rest of the margin.
+        pytest.param(0.05, 0.1, 80, id="to exclude 1: four times the rounds"),
+        pytest.param(-0.05, 0.1, 80, id="the other side"),
+        pytest.param(0.0, 2 * math.log1p(0.02), 80, id="to lie within the margin"),
+        pytest.param(0.05, 0.101, 113, id="the next look"),
+    ],
+)
+def test_the_needed_rounds_are_a_look_that_gives_a_verdict(
+    mean: float, half: float, rounds: int
+) -> None:
+    assert SpeedEstimate(mean, half, rounds=20).rounds_needed(margin=0.02) == rounds
+
+
+@pytest.mark.parametrize(
+    ("mean", "half", "verdict"),
+    [
+        pytest.param(0.05, 0.02, Verdict.FASTER, id="faster"),
+        pytest.param(-0.05, 0.02, Verdict.SLOWER, id="slower"),
+        pytest.param(0.01, 0.005, Verdict.EQUAL, id="within the margin"),
+        pytest.param(0.01, 0.02, Verdict.UNDECIDED, id="wide"),
+        pytest.param(0.0, math.log1p(0.02), Verdict.EQUAL, id="as wide as the margin"),
+    ],
+)
+def test_an_interval_gives_a_verdict(mean: float, half: float, verdict: Verdict) -> None:
+    found = SpeedEstimate(mean, half, rounds=20)
+
+    assert found.verdict(margin=0.02) is verdict
+    assert Rule(within=0.5, margin=0.02).is_enough(found) == (verdict is not Verdict.UNDECIDED)
+
+
+@pytest.mark.parametrize(
+    ("mean", "half", "is_enough"),
+    [
+        pytest.param(0.05, 0.0099, True, id="half width below 1%"),
+        pytest.param(0.05, 0.0101, False, id="half width above 1%"),
+        pytest.param(0.5, 0.049, True, id="half width below a tenth of the difference"),
+        pytest.param(0.5, 0.051, False, id="half width above a tenth of the difference"),
+        pytest.param(-0.5, 0.049, True, id="the other side"),
+    ],
+)
+def test_a_comparison_ends_with_a_narrow_interval(
+    mean: float, half: float, is_enough: bool
+) -> None:
+    rule = Rule(within=math.expm1(0.01), margin=0.001)
+
+    assert rule.is_enough(SpeedEstimate(mean, half, rounds=20)) is is_enough
+
+
+def test_a_rule_looks_between_its_least_and_most_rounds() -> None:
+    rule = Rule(least=10, most=24)
+
+    assert [rounds for rounds in range(26) if rule.looks(rounds)] == [10, 14, 20, 24, 25]
+
+
+@pytest.mark.parametrize(
+    ("rounds", "seconds", "is_over"),
+    [
+        pytest.param(0, 100.0, False, id="before the first round"),
+        pytest.param(4, 8.0, False, id="another round ends in time"),
+        pytest.param(4, 8.1, True, id="another round ends too late"),
+        pytest.param(39, 1.0, False, id="one round left"),
+        pytest.param(40, 1.0, True, id="no round left"),
+    ],
+)
+def test_the_last_round_ends_within_rounds_and_time(
+    rounds: int, seconds: float, is_over: bool
+) -> None:
+    assert Rule(most=40).is_over(rounds, seconds, limit=10.0) is is_over
+
+
+def test_every_other_round_reverses_the_order_of_the_round_before() -> None:
+    rounds = list(itertools.islice(orders("seed"), 200))
+
+    assert all(sorted(each) == [0, 1] for each in rounds)
+    assert all(even == odd[::-1] for even, odd in zip(rounds[::2], rounds[1::2], strict=True))
+    assert 30 < sum(first for first, _ in rounds[::2]) < 70
+
+
+def test_replays_of_a_clear_difference_alarm_if_all_signs_agree() -> None:
+    """Five equal ratios of 10%: 2 of 32 choices of signs call the sides different."""
+    rule = Rule(least=5, most=5, margin=0.001)
+
+    alarms = false_alarms([0.1] * 5, rule, draws=2000)
+
+    assert estimate([0.1] * 5, last=True).verdict(rule.margin) is Verdict.FASTER
+    assert alarms == pytest.approx(2 / 32, abs=3 * math.sqrt(2 / 32 / 2000))
+    assert false_alarms([0.0] * 5, rule, draws=10) == 0.0
