@@ -1,6 +1,7 @@
 """Commits of a repository: their names, and their files in separate folders."""
 
 import contextlib
+import os
 import subprocess
 import sys
 import time
@@ -68,11 +69,12 @@ def checkouts(
     Raises:
         ConfigError: If git does not find this commit, it has no such folder, or the setup failed.
     """
-    top = Path(_git("rev-parse", "--show-toplevel")).resolve()
-    inner = Path.cwd().resolve().relative_to(top)
-    remove_leftovers()
-    _remove_stale_worktrees()
     with contextlib.ExitStack() as stack:
+        stack.enter_context(_without_repository_variables())
+        top = Path(_git("rev-parse", "--show-toplevel")).resolve()
+        inner = Path.cwd().resolve().relative_to(top)
+        remove_leftovers()
+        _remove_stale_worktrees()
         guard = guard or stack.enter_context(ProcessGuard())
         scratch = stack.enter_context(Scratch()).resolve()
         found: list[Checkout] = []
@@ -97,9 +99,32 @@ def checkouts(
         yield found
 
 
-def _add_worktree(tree: Path, reference: str) -> None:
+@contextlib.contextmanager
+def _without_repository_variables() -> Iterator[None]:
+    """Remove the variables by which git tells its hooks the repository and its index.
+
+    With them, every git command in a worktree would read and write the files of the user's own
+    checkout.
+    """
+    names = [
+        name
+        for name in _git("rev-parse", "--local-env-vars").split()
+        # Settings, for example of credentials, apply to worktrees, too.
+        if not name.startswith("GIT_CONFIG")
+    ]
+    removed = {name: os.environ.pop(name) for name in names if name in os.environ}
     try:
-        _git("worktree", "add", "--quiet", "--detach", "--", str(tree), reference)
+        yield
+    finally:
+        os.environ.update(removed)
+
+
+def _add_worktree(tree: Path, reference: str) -> None:
+    # A hook of the user's checkout, such as an installation of packages, must not run here.
+    without_hooks = ("-c", f"core.hooksPath={os.devnull}")
+    add = ("worktree", "add", "--quiet", "--detach")
+    try:
+        _git(*without_hooks, *add, "--", str(tree), reference)
     except _GitError as error:
         remedy = "give a branch, tag or commit"
         if _git("rev-parse", "--is-shallow-repository") == "true":

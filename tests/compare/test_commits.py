@@ -1,5 +1,6 @@
 """Commits in separate worktrees, and one command at two of them."""
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 from paradnn.compare import __main__ as command
 from paradnn.core.errors import ConfigError
 from paradnn.platform.commits import checkouts
-from tests.compare.conftest import Call
+from tests.compare.conftest import Call, git
 
 
 def test_commits_are_checked_out_and_removed_afterwards(repository: Path) -> None:
@@ -130,3 +131,42 @@ def test_two_commits_with_the_same_code_are_reported(repository: Path, call: Cal
         ["--metric", "speed: (.*)", "--commits", "main", "HEAD", "--", "sh", "program.sh"],
     )
     assert "Both sides ran the same code: they loaded the same" in outcome.output
+
+
+def test_a_checkout_in_a_git_hook_leaves_the_index_as_it_is(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    git("add", "program.sh")
+    staged = git_status()
+    monkeypatch.setenv("GIT_DIR", str(repository / ".git"))
+    monkeypatch.setenv("GIT_INDEX_FILE", str(repository / ".git" / "index"))
+
+    with checkouts(("HEAD~1", ".")) as (base, _):
+        # A build in --setup may ask git for the version of its folder.
+        top = subprocess.run(
+            ["git", "rev-parse", "--show-toplevel"],
+            cwd=base.folder,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+
+    assert Path(top.stdout.strip()).resolve() == base.tree
+    assert git_status() == staged
+    assert os.environ["GIT_DIR"] == str(repository / ".git")
+
+
+def test_hooks_do_not_run_in_the_folders_of_commits(repository: Path) -> None:
+    hook = repository / ".git" / "hooks" / "post-checkout"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text("#!/bin/sh\nexit 1\n")
+    hook.chmod(0o755)
+    with checkouts(("HEAD~1", ".")) as (base, _):
+        assert (base.folder / "program.sh").read_text() == "echo speed: 100\n"
+
+
+def git_status() -> str:
+    done = subprocess.run(
+        ["git", "status", "--porcelain"], capture_output=True, text=True, check=True
+    )
+    return done.stdout
