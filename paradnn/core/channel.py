@@ -87,7 +87,7 @@ def read_event(line: bytes) -> Event:
     """Return the event in a line.
 
     Raises:
-        BrokenLine: The line is not JSON.
+        BrokenLine: If the line is not JSON.
         MessageError: If the line is not an event.
     """
     content = read_json(line)
@@ -101,7 +101,7 @@ def read_json(line: bytes) -> Any:
     """Return the value in a line.
 
     Raises:
-        BrokenLine: The line is not JSON.
+        BrokenLine: If the line is not JSON.
     """
     try:
         return json.loads(line)

@@ -109,11 +109,11 @@ class BlockTurns(contextlib.ExitStack):
 
     def __enter__(self) -> Self:
         self._folder = self.enter_context(Scratch())
-        self._doors = [self.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(2)]
-        for side, door in enumerate(self._doors):
-            door.bind(self.path(side))
-            door.listen(1)
-            door.settimeout(_CHECK_SECONDS)
+        self._sockets = [self.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(2)]
+        for side, listener in enumerate(self._sockets):
+            listener.bind(self.path(side))
+            listener.listen(1)
+            listener.settimeout(_CHECK_SECONDS)
         return self
 
     def path(self, side: int) -> str:
@@ -136,18 +136,19 @@ class BlockTurns(contextlib.ExitStack):
                     lines[side] = line
         spent = [0.0, 0.0]
         blocks = 0
-        least = self._blocks
-        while lines and (blocks < least or min(spent[side] for side in lines) < self._seconds):
-            begun = time.perf_counter()
+        while lines and (
+            blocks < self._blocks or min(spent[side] for side in lines) < self._seconds
+        ):
             took = {}
             for side in [side for side in next(self._orders) if side in lines]:
+                begun = time.perf_counter()
                 seconds = lines[side].turn()
                 if seconds is None:
                     # The other side continues alone; its run is valid like any other.
                     lines.pop(side).close()
                     break
                 took[side] = seconds
-                spent[side] -= begun - (begun := time.perf_counter())
+                spent[side] += time.perf_counter() - begun
             if len(took) == 2:
                 self.pairs.append((took[0], took[1]))
             blocks += 1
@@ -162,10 +163,10 @@ class BlockTurns(contextlib.ExitStack):
         Returns:
             The connection; None if the process ended without one, or on a timeout.
         """
-        until = time.monotonic() + (self._timeout or math.inf)
-        while not ended() and time.monotonic() < until:
+        deadline = time.monotonic() + (self._timeout or math.inf)
+        while not ended() and time.monotonic() < deadline:
             try:
-                return _Line(self._doors[side].accept()[0], self._timeout)
+                return _Line(self._sockets[side].accept()[0], self._timeout)
             except TimeoutError:
                 continue
         return None

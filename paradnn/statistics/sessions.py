@@ -1,8 +1,8 @@
 """Sessions of runs, the order of two sides in them, and changes of the machine's speed.
 
 A session is a sweep on one host without a long pause. It shifts everything that is measured in it:
-by the neighbors of the machine, its temperature, its memory layout. What that means for the
-difference of two sides is in `paradnn.statistics.effects`.
+by the neighbors of the machine, its temperature, its memory layout. `paradnn.statistics.effects`
+derives the effect of sessions on the difference of two sides.
 
 Arrays of runs have the runs of A first and then those of B; n is the number of runs.
 """
@@ -17,26 +17,26 @@ from paradnn.statistics.lazy import np, pd, stats
 
 #: Minimum number of sessions for a mean over session means.
 MIN_SESSIONS = 3
-#: p below which an order, or the loss of replicates of one side, is not taken for chance.
+#: p-value below which an order, or the loss of replicates of one side, is not attributed to chance.
 BY_CHANCE = 0.01
 
 #: A longer pause ends a session.
 _LONGEST_PAUSE = "30min"
 _DAY_NANOSECONDS = 24 * 3600 * 10**9
-#: Part of a day. Sides that are at least so far apart on the clock, each being closer within
-#: itself, differ by the time of day.
+#: Part of a day. Two sides differ by the time of day if this gap on the clock separates them, and
+#: no two sessions of one side are further apart than the sides.
 _TIME_OF_DAY_GAP = 1 / 8
-#: p of chance, over all places, below which a step of the machine's speed is accepted.
+#: Significance level of a step of the machine's speed, corrected for the number of positions.
 _STEP_P = 0.01
-#: Steps that are looked for in a session, and places at which one may be.
+#: Maximum number of steps in a session, and number of positions at which a step is tried.
 _MAX_STEPS = 8
-_STEP_PLACES = 200
-#: Degrees of freedom of a step whose place is estimated (Ninomiya, Statistics and Probability
+_STEP_POSITIONS = 200
+#: Degrees of freedom of a step at an estimated position (Ninomiya, Statistics and Probability
 #: Letters 72, 2005).
 _STEP_FREEDOM = 3
-#: How far from even the order of A and B may be. P(a run of A precedes one of B) is 0.5 if they are
-#: mixed. The limit is what chance does to one of a hundred random orders, in standard errors, and
-#: lies within the two bounds.
+#: Largest deviation of P(a run of A precedes one of B) from 0.5 at which the order of the sides
+#: counts as mixed. It is given in standard errors, such that chance exceeds it in one of a hundred
+#: random orders, and clipped to the two bounds.
 _IMBALANCE_ERRORS = 2.6
 _MIN_IMBALANCE = 0.1
 _MAX_IMBALANCE = 0.25
@@ -131,8 +131,9 @@ class SpeedSteps(NamedTuple):
 
     Attributes:
         shift: (n,) their effect on the logarithm of each run, 0 on average.
-        variance_inflation: Factor by which looking for them made the remaining variance too small.
-        drifts: Whether runs still resemble the ones before them.
+        variance_inflation: Factor by which the search for changes made the residual variance too
+            small.
+        drifts: Whether successive residuals still correlate.
     """
 
     shift: np.ndarray
@@ -143,11 +144,12 @@ class SpeedSteps(NamedTuple):
 def find_speed_steps(logs: np.ndarray, cells: np.ndarray, times: np.ndarray) -> SpeedSteps:
     """Find lasting changes of the machine's speed in one session.
 
-    Each cell has its own mean, so a difference of sides or points is not a change. In the rest,
-    the steady drift or the step that explains most is added as long as its F has a p, by
-    Bonferroni, below _STEP_P. This is binary segmentation (Scott and Knott, Biometrics 30, 1974),
-    but all changes are fitted together. The means of the cells are not fitted with them: what a
-    change took of the scatter by chance would make them differ.
+    The mean of each cell is subtracted first, so a difference of sides or points is not a change.
+    Then the drift or the step that explains most of the residuals is added, as long as its F test
+    is significant at `_STEP_P` after Bonferroni's correction. This is binary segmentation (Scott
+    and Knott, Biometrics 30, 1974), except that all changes are fitted together. The means of the
+    cells are not fitted along with the changes: a change that fits scatter by chance would
+    otherwise make the cells differ.
 
     Args:
         logs: (n,) logarithms of the runs.
@@ -157,18 +159,20 @@ def find_speed_steps(logs: np.ndarray, cells: np.ndarray, times: np.ndarray) -> 
     count = len(logs)
     order = np.argsort(times, kind="stable")
     cell = pd.factorize(cells[order])[0]
-    places = np.unique(np.linspace(MINIMUM_POINTS, count - MINIMUM_POINTS, _STEP_PLACES, dtype=int))
+    positions = np.unique(
+        np.linspace(MINIMUM_POINTS, count - MINIMUM_POINTS, _STEP_POSITIONS, dtype=int)
+    )
     cell_sizes = np.bincount(cell)
     freedom = count - int(cell.max()) - 1
-    if places[0] < MINIMUM_POINTS or freedom <= MINIMUM_POINTS:
+    if positions[0] < MINIMUM_POINTS or freedom <= MINIMUM_POINTS:
         return SpeedSteps(np.zeros(count), 1.0, False)
 
     def without_cell_means(values: np.ndarray) -> np.ndarray:
         return values - (np.bincount(cell, values) / cell_sizes)[cell]
 
     run = np.arange(count)[:, None]
-    # A step at each place, and a drift.
-    shapes = np.column_stack([run >= places, run / count])
+    # A step at each position, and a drift.
+    shapes = np.column_stack([run >= positions, run / count])
     design = np.column_stack([without_cell_means(shape) for shape in shapes.T])
     response = without_cell_means(logs[order])
     chosen = _choose_shapes(design, response, freedom)
@@ -194,8 +198,8 @@ def _choose_shapes(design: np.ndarray, response: np.ndarray, freedom: int) -> li
         return int(gains.argmax()), gain, max(rest @ rest - gain, _TINY)
 
     chosen = list[int]()
-    most = min(_MAX_STEPS, (freedom - MINIMUM_POINTS) // _STEP_FREEDOM)
-    while len(chosen) < most:
+    max_chosen = min(_MAX_STEPS, (freedom - MINIMUM_POINTS) // _STEP_FREEDOM)
+    while len(chosen) < max_chosen:
         position, gain, rest = best_besides(chosen)
         rest_freedom = freedom - len(chosen) - 1
         p = stats.f.sf(gain * rest_freedom / rest, 1, rest_freedom)
@@ -209,10 +213,10 @@ def _choose_shapes(design: np.ndarray, response: np.ndarray, freedom: int) -> li
 
 
 def leveled_component(runs: pd.DataFrame, is_a: np.ndarray) -> Component:
-    """Return the variance of a log ratio of speeds that were brought to one speed of the machine.
+    """Return the variance of a log ratio that was corrected to one speed of the machine.
 
-    It is the uncertainty of the family's slope, as far as the speeds of the machine were apart. All
-    points share this error.
+    It is the squared standard error of the family's slope times the squared difference of the
+    machine's log speed between the sides. All points share this error.
 
     Args:
         runs: (n,) runs of a family with their `reference_speed`.
@@ -225,10 +229,11 @@ def leveled_component(runs: pd.DataFrame, is_a: np.ndarray) -> Component:
 
 
 def family_slope(runs: pd.DataFrame) -> tuple[float, float]:
-    """Return how steps of a family follow the machine's speed, and the standard error of that.
+    """Return the slope of a family's log step times over those of a kernel, and its error.
 
-    The slope is the mean of what the runs saw, weighted by their standard errors, and lies from 0
-    to 1. Its error includes how far the runs are apart (Birge's factor, 1932; Paule and Mandel).
+    The kernel is a reference kernel. The slope is the mean of the runs' slopes, weighted by their inverse variances and clipped to
+    [0, 1]. Its standard error includes the scatter between runs (Birge's factor, 1932; Paule and
+    Mandel).
     """
     slopes = runs["reference_slope_seen"].to_numpy(dtype="float64")
     errors = runs["reference_slope_error"].to_numpy(dtype="float64")
@@ -316,12 +321,12 @@ def differ_by_time_of_day(session: np.ndarray, side: np.ndarray, hours: np.ndarr
     table = pd.DataFrame({"session": session, "side": side, "hours": hours})
     table = table.groupby(["session", "side"])["hours"].mean().reset_index()
     nanoseconds = table["hours"].to_numpy() * 3600e9
-    of_a = (table["side"] == 0).to_numpy()
+    is_a = (table["side"] == 0).to_numpy()
     # Two sessions per side often lie apart on the clock by chance.
-    if min(of_a.sum(), (~of_a).sum()) < MIN_SESSIONS:
+    if min(is_a.sum(), (~is_a).sum()) < MIN_SESSIONS:
         return False
     return _sides_differ_by_time_of_day(
-        nanoseconds[of_a], nanoseconds[~of_a], float(np.ptp(hours)) * 3600e9
+        nanoseconds[is_a], nanoseconds[~is_a], float(np.ptp(hours)) * 3600e9
     )
 
 
@@ -362,11 +367,11 @@ def _sides_differ_by_time_of_day(a: np.ndarray, b: np.ndarray, span: float) -> b
     Args:
         a: Times of A's sessions in ns.
         b: Times of B's sessions in ns.
-        span: Time from the first run to the last in ns. Within a day there is no answer.
+        span: Time from the first run to the last in ns. Up to a day, the result is False.
     """
     if span <= _DAY_NANOSECONDS:
         return False
-    # Points on the face of a clock.
+    # Times as angles in the complex plane, since a time of day is cyclic.
     clock_a, clock_b = (np.exp(2j * np.pi * times / _DAY_NANOSECONDS) for times in (a, b))
 
     def distances(x: np.ndarray, y: np.ndarray) -> np.ndarray:

@@ -189,7 +189,7 @@ def _serve(
     """Be a process other than the first: follow its orders until the channel closes.
 
     Raises:
-        RankFailed: This process failed.
+        RankFailed: If this process failed.
     """
     try:
         meter = MemoryMeter()
@@ -244,7 +244,7 @@ def serve_elsewhere(
         channel: Connection to the measuring process.
 
     Raises:
-        RankFailed: The process failed.
+        RankFailed: If the process failed.
     """
     own.close()
     name = point["framework"]["name"]
@@ -268,7 +268,7 @@ class DataParallelGroup(OtherProcesses, contextlib.AbstractContextManager["DataP
 
     Raises:
         UnavailableError: If a process cannot be reached, or lacks software.
-        RankFailed: A process failed.
+        RankFailed: If a process failed.
     """
 
     def __init__(self, run: PointRun) -> None:
@@ -357,7 +357,8 @@ def _require_equal_versions(
     """Wait until every process has imported the framework.
 
     Raises:
-        RankFailed: A process failed, did not import the framework in time, or has other versions.
+        RankFailed: If a process failed, did not import the framework in time, or has other
+            versions.
     """
     for remote in elsewhere:
         if not remote.channel.poll(_IMPORT_SECONDS):

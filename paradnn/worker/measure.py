@@ -230,7 +230,7 @@ def measure_steps(  # noqa: PLR0913 - each parameter is one instrument of the me
         fill_caches: Called before each step, which is then timed alone.
 
     Raises:
-        NotFinite: The loss is NaN or infinite.
+        NotFinite: If the loss is NaN or infinite.
     """
     timer = _BlockTimer(run, protocol, clock, recorder, reference, fill_caches)
     with phase("warmup"):
@@ -298,7 +298,7 @@ class _BlockTimer:
         """Return the seconds of a block, by default of the calibrated number of steps.
 
         Raises:
-            NotFinite: The loss is NaN or infinite.
+            NotFinite: If the loss is NaN or infinite.
         """
         steps = steps or self.steps
         run = self._run

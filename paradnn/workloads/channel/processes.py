@@ -64,7 +64,7 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
 
     Raises:
         UnavailableError: If a process cannot be reached, or lacks software.
-        RankFailed: A process failed.
+        RankFailed: If a process failed.
     """
 
     def __init__(self, point: Mapping[str, Any]) -> None:
@@ -105,7 +105,7 @@ def serve_elsewhere(
         channel: Connection to the measured process.
 
     Raises:
-        RankFailed: The process failed.
+        RankFailed: If the process failed.
     """
     bind_cores(point["platform"])
     keep_freed_memory()

@@ -98,7 +98,7 @@ class TcpStep(Step):
         patience: Seconds without progress after which a step fails.
 
     Raises:
-        RankFailed: The server does not answer.
+        RankFailed: If the server does not answer.
         UnavailableError: If the server cannot be reached.
     """
 
@@ -198,7 +198,7 @@ class GrpcStep(Step):
         patience: Seconds to wait for the server.
 
     Raises:
-        RankFailed: The server does not answer.
+        RankFailed: If the server does not answer.
         UnavailableError: If the interpreter under test lacks the library.
     """
 

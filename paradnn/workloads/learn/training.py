@@ -110,8 +110,8 @@ class Learner:
             report: Called with each epoch when it ends, and with those of the checkpoint first.
 
         Raises:
-            NotFinite: The loss is infinite or NaN.
-            NotReached: No epoch reached the target.
+            NotFinite: If the loss is infinite or NaN.
+            NotReached: If no epoch reached the target.
         """
         generator = np.random.default_rng(self._point["seed"])
         epochs, values = self._checkpoint.load(self._initial_values) or ([], self._initial_values)

@@ -117,7 +117,7 @@ class Scenario(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
             meter: Counts the energy.
 
         Raises:
-            NotServed: The load was not served.
+            NotServed: If the load was not served.
         """
         return self._closed_load(
             service, until, meter, queries=self.min_queries, seconds=self.min_seconds, batch=0

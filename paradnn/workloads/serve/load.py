@@ -272,7 +272,7 @@ class ScheduledRuns:
         """Return the load at the requested rate, or at the highest that meets the limit.
 
         Raises:
-            NotServed: The rate was not served, or no rate was shown to meet the limit.
+            NotServed: If the rate was not served, or no rate was shown to meet the limit.
         """
         rate = self._settings["rate"]
         if rate != "peak":
