@@ -343,6 +343,7 @@ class Client:
         return max(0.0, min(pause, self._deadline - time.monotonic()))
 
     def _connection(self) -> http.client.HTTPConnection:
+        connection: http.client.HTTPConnection
         if self._is_encrypted:
             connection = http.client.HTTPSConnection(self._address)
         else:
