@@ -565,7 +565,7 @@ def _frontier(
             f"{counted(len(table), 'choice')} with {' and '.join(metrics)}, it takes two"
         )
     table["choice"] = _number_duplicates(table["choice"])
-    kept = np.flatnonzero(whole)
+    kept = np.flatnonzero(whole).tolist()
     parts = [groups[position] for position in kept]
     runs = [[scatters[name].runs[position] for name in (x, y)] for position in kept]
     tables, apart = _over_sessions(table, parts, (x, y), runs)

@@ -5,7 +5,7 @@ A contradiction is a fault of this tool, and the run records it.
 
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from paradnn.config.point import Point
 from paradnn.core.layers import Costs
@@ -43,9 +43,10 @@ def find_contradictions(
     wait_share = metrics.get("infeed_fraction", 0.0)
     if not 0 <= wait_share <= 1:
         problems.append(f"the step waited for {wait_share:.3f} of its time")
-    if _has_comparable_latencies(measurement, answer):
+    latencies = _comparable_latencies(measurement, answer)
+    if latencies:
         step = statistics.median(measurement.timing.step_times)
-        single_step = statistics.median(answer.latencies)
+        single_step = statistics.median(latencies)
         device_wait = CPU_WAIT if point.platform.name == "cpu" else DEVICE_WAIT
         if not step / LATENCY_FACTOR <= single_step <= LATENCY_FACTOR * step + device_wait:
             problems.append(
@@ -65,15 +66,17 @@ def find_contradictions(
     return problems
 
 
-def _has_comparable_latencies(measurement: Measurement, answer: Answer) -> bool:
-    """Return whether single steps did the work of those in the blocks, without disturbance.
+def _comparable_latencies(measurement: Measurement, answer: Answer) -> Sequence[float]:
+    """Return the times of single steps if these should equal the steps of the blocks; else nothing.
 
-    An input pipeline adds to a step, and so does contention in either phase.
+    An input pipeline adds to a single step, and so does contention in either phase.
     """
-    if not answer.latencies or answer.input:
-        return False
+    if answer.input:
+        return ()
     contentions = (measurement.contention, answer.contention.get("latency"))
-    return not any(contention and contention.reason for contention in contentions)
+    if any(contention and contention.reason for contention in contentions):
+        return ()
+    return answer.latencies or ()
 
 
 def _flops_ratio_range(point: Point) -> tuple[float, float]:

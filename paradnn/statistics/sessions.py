@@ -231,9 +231,9 @@ def leveled_component(runs: pd.DataFrame, is_a: np.ndarray) -> Component:
 def family_slope(runs: pd.DataFrame) -> tuple[float, float]:
     """Return the slope of a family's log step times over those of a kernel, and its error.
 
-    The kernel is a reference kernel. The slope is the mean of the runs' slopes, weighted by their inverse variances and clipped to
-    [0, 1]. Its standard error includes the scatter between runs (Birge's factor, 1932; Paule and
-    Mandel).
+    The kernel is a reference kernel. The slope is the mean of the runs' slopes, weighted by their
+    inverse variances and clipped to [0, 1]. Its standard error includes the scatter between runs
+    (Birge's factor, 1932; Paule and Mandel).
     """
     slopes = runs["reference_slope_seen"].to_numpy(dtype="float64")
     errors = runs["reference_slope_error"].to_numpy(dtype="float64")
