@@ -149,16 +149,16 @@ def _blocked_convolutions(
 
     The layout pads channels to a multiple of 8 or 16. Such a convolution has the name of its output
     with the suffix "_nchwc". The output is that of the last operation fused with it. A name that two
-    convolutions may have is left out.
+    convolutions may have is omitted.
     """
     consumers: dict[str, list[Any]] = {}
     for node in nodes:
         for name in node.input:
             consumers.setdefault(name, []).append(node)
     details: dict[str, OperationDetails] = {}
-    ambiguous = set()
+    ambiguous: set[str] = set()
     for node in nodes:
-        weight = ()
+        weight: tuple[int, ...] = ()
         if node.op_type == "Conv" and len(node.input) > 1:
             weight = shapes.get(node.input[1], ())
         while weight and len(node.output) == 1:
