@@ -28,6 +28,10 @@ def state_of(*rounds: dict[int, float]) -> RaceState:
     return RaceState(observations, {each.candidate for each in observations}, RULE)
 
 
+def test_five_percent_do_not_matter_by_default() -> None:
+    assert EliminationRule() == RULE
+
+
 def test_one_process_each_has_the_interval_of_the_prior() -> None:
     state = state_of({0: 150.0, 1: 100.0})
 

@@ -5,12 +5,13 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import optimize, stats
 
 from paradnn.statistics.paired_rounds import (
     LOOKS,
     Rule,
     SpeedEstimate,
+    clipping_limit,
     estimate,
     false_alarms,
     orders,
@@ -133,3 +134,33 @@ def test_replays_of_a_clear_difference_alarm_if_all_signs_agree() -> None:
     assert estimate([0.1] * 5, last=True).verdict(rule.margin) is Verdict.FASTER
     assert alarms == pytest.approx(2 / 32, abs=3 * math.sqrt(2 / 32 / 2000))
     assert false_alarms([0.0] * 5, rule, draws=10) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("rounds", "limit"), [(9, math.inf), (10, 4.2857), (40, 3.2432), (10_000, 3.0009)]
+)
+def test_short_series_are_clipped_later(rounds: int, limit: float) -> None:
+    assert clipping_limit(rounds) == pytest.approx(limit, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("last", "level"), [pytest.param(False, 0.0025, id="look"), pytest.param(True, 0.01, id="last")]
+)
+def test_an_outlier_counts_as_at_the_limit_in_hubers_estimate(last: bool, level: float) -> None:
+    """Its variance is the mean square of the clipped deviations by the squared share within.
+
+    The signs alternate, so that rounds do not correlate.
+    """
+    logs = np.array([(-1) ** index * (0.01 + 0.0001 * index) for index in range(20)])
+    logs[7] = 0.9
+    limit = 3 * 20 / 17 * stats.median_abs_deviation(logs, scale="normal")
+
+    found = estimate(logs.tolist(), last=last)
+
+    def clipped(center: float) -> np.ndarray:
+        return np.asarray(np.clip(logs - center, -limit, limit))
+
+    center = optimize.brentq(lambda each: float(clipped(each).sum()), -0.05, 0.05)
+    error = math.sqrt(float((clipped(center) ** 2).sum()) / 19 / 20) / (19 / 20)
+    assert found.mean == pytest.approx(center, rel=1e-4)  # MAD x 1.4826
+    assert found.half == pytest.approx(stats.t.isf(level / 2, 19) * error, rel=1e-4)

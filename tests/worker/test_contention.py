@@ -212,6 +212,50 @@ def test_a_counter_that_one_turn_lacks_is_unknown(first: float | None) -> None:
     assert total.accounted == 8.0
 
 
+@pytest.mark.parametrize(
+    ("seconds", "reason"),
+    [
+        pytest.param(0.2, None, id="12 ms of others in 0.2 s"),
+        pytest.param(0.25, "other processes took 0.1 of 1 core", id="15 ms of others in 0.25 s"),
+    ],
+)
+def test_a_short_phase_is_as_uncertain_as_the_counters(seconds: float, reason: str | None) -> None:
+    """Others used 6% of one core, and the counters are known to 12.5 ms."""
+    growth = Counters(
+        seconds=seconds,
+        cores=1,
+        own=0.94 * seconds,
+        idle=0.0,
+        steal=0.0,
+        accounted=seconds,
+        switches=0,
+        throttled=0.0,
+    )
+
+    assert judge_growth(growth).reason == reason
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGCONT")
+def test_every_continuation_of_a_measurement_counts_as_a_stop() -> None:
+    monitor = ContentionMonitor()
+    before = signal.getsignal(signal.SIGCONT)
+
+    stops = []
+    for count in (2, 1):
+        monitor.start()
+        for _ in range(count):
+            signal.raise_signal(signal.SIGCONT)
+        observed = monitor.stop()
+        assert observed
+        stops.append((observed.stops, (observed.reason or "").rpartition("; ")[2]))
+
+    assert stops == [
+        (2, "the point was stopped (SIGSTOP) 2 times"),
+        (1, "the point was stopped (SIGSTOP) 1 time"),
+    ]
+    assert signal.getsignal(signal.SIGCONT) == before
+
+
 def test_without_turns_nothing_is_reported() -> None:
     assert TurnsMonitor().contention() is None
 
@@ -260,7 +304,7 @@ def test_counters_cover_the_cores_that_the_process_and_its_helpers_may_use(
     monkeypatch.setattr(contention, "_watched_cores", set())
     contention.watch_cores([3])
     monkeypatch.setattr(os, "sysconf", lambda _: 100)
-    cores = [f"cpu{core} {core}00 0 0 {core}000 50 0 0 {core}0 0 0" for core in range(4)]
+    cores = [f"cpu{core} {core}00 0 0 {core}000 50 0 0 {core}0 9 9" for core in range(4)]
     plant(
         tmp_path,
         {
