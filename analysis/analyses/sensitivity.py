@@ -433,54 +433,38 @@ def _fit(
     Raises:
         InsufficientData: If too few points have the metric and all hyperparameters.
     """
-    log = options.log_scale == "both"
-    measured, points, rows, names = _complete_points(group, metric, columns, pool=options.pool)
-    constant = {name: str(rows[name].iloc[0]) for name in names if rows[name].nunique() == 1}
-    varying = [name for name in names if name not in constant]
-    design, bases = encode(rows, varying, log=log)
-    values = rows[metric].to_numpy(dtype="float64")
-    if log:
-        logarithms(values, metric, "exclude those runs with --where")
-    levels = shared_levels(rows, options.unit)
-    when = measurement_times(measured, rows["point_id"])
-    priors = priors_for(measured)
-    numeric = [name for name in varying if takes_logarithm(rows[name])]
-    regression, weights = _regress(
-        design=design,
-        values=values,
-        log=log,
-        numeric=numeric,
-        levels=levels,
-        unit=options.unit,
-        when=when,
-        priors=priors,
-    )
-    constant |= {name: f"{value:g} in total" for name, value in regression.constant.items()}
-    weights = _with_verdicts(weights)
+    complete = _complete_points(group, metric, columns, pool=options.pool)
+    measured, points, rows, names = complete
+    inputs = _fit_inputs(complete, metric, options)
+    regression, tested = _regress(inputs)
+    weights = _with_verdicts(tested)
+    constant = inputs.constant | {
+        name: f"{value:g} in total" for name, value in regression.constant.items()
+    }
     interactions = None
     if options.interactions:
         interactions = fit_interactions(
-            design,
-            values,
-            owners={term: _hyperparameter(term) for term in map(str, design)},
-            logarithmic=numeric if log else [],
-            is_log=log,
-            levels=None if options.unit == "point" else levels,
-            when=when,
-            priors=priors,
+            inputs.design,
+            inputs.values,
+            owners={term: _hyperparameter(term) for term in map(str, inputs.design)},
+            logarithmic=inputs.numeric if inputs.is_log else [],
+            is_log=inputs.is_log,
+            levels=inputs.shared_levels,
+            when=inputs.when,
+            priors=inputs.priors,
         )
     shares: Mapping[str, Share] = {}
     if options.shares:
-        shares = _shares(design, np.log(values) if log else values, interactions, levels, options)
+        shares = _shares(inputs, interactions)
     findings = [
-        *_describe_weights(weights, design.nunique()),
-        _describe_accuracy(regression, units([metric]).get(metric, ""), log=log),
+        *_describe_weights(weights, inputs.design.nunique()),
+        _describe_accuracy(regression, units([metric]).get(metric, ""), log=inputs.is_log),
         *(describe_interactions(interactions, regression.r2_held_out) if interactions else ()),
         *_describe_shares(shares),
         *_describe_omissions(
             regression,
             constant=constant,
-            bases=bases,
+            bases=inputs.bases,
             unexplained=_unexplained(rows, names),
             incomplete_points=len(points) - len(rows),
             runs_without_metric=int(is_ok(group.rows).sum()) - len(measured),
@@ -493,7 +477,7 @@ def _fit(
         weights=weights,
         constant=constant,
         paragraph=Paragraph(_describe_scope(group, metric, regression), tuple(findings)),
-        sample=levels.description,
+        sample=inputs.levels.description,
         sources=tuple(measured["run_id"]),
         interactions=interactions,
         shares=shares,
@@ -539,21 +523,74 @@ def _complete_points(
     return _CompletePoints(measured, points, rows, names)
 
 
+class _FitInputs(NamedTuple):
+    """Data and settings of the fits of one family.
+
+    Attributes:
+        design: The terms.
+        values: The metric.
+        is_log: Whether the terms are logarithms, so that logarithms of the values are fitted.
+        numeric: The numeric terms.
+        levels: The levels that points share.
+        unit: What the points are a sample of.
+        when: When the points were measured.
+        priors: Priors of the scatter.
+        constant: The value of each constant hyperparameter.
+        bases: The value of each categorical hyperparameter that has no term.
+    """
+
+    design: pd.DataFrame
+    values: np.ndarray
+    is_log: bool
+    numeric: list[str]
+    levels: Levels
+    unit: Unit
+    when: MeasurementTimes | None
+    priors: ScatterPriors
+    constant: dict[str, str]
+    bases: Mapping[str, str]
+
+    @property
+    def shared_levels(self) -> Levels | None:
+        """The levels, or None if points are independent."""
+        return None if self.unit == "point" else self.levels
+
+
+def _fit_inputs(complete: _CompletePoints, metric: str, options: SensitivityOptions) -> _FitInputs:
+    rows = complete.rows
+    is_log = options.log_scale == "both"
+    constant = {
+        name: str(rows[name].iloc[0]) for name in complete.names if rows[name].nunique() == 1
+    }
+    varying = [name for name in complete.names if name not in constant]
+    design, bases = encode(rows, varying, log=is_log)
+    values = rows[metric].to_numpy(dtype="float64")
+    if is_log:
+        # Raises an error if a value has no logarithm.
+        logarithms(values, metric, "exclude those runs with --where")
+    return _FitInputs(
+        design=design,
+        values=values,
+        is_log=is_log,
+        numeric=[name for name in varying if takes_logarithm(rows[name])],
+        levels=shared_levels(rows, options.unit),
+        unit=options.unit,
+        when=measurement_times(complete.measured, rows["point_id"]),
+        priors=priors_for(complete.measured),
+        constant=constant,
+        bases=bases,
+    )
+
+
 def _hyperparameter(term: str) -> str:
     """Return the hyperparameter of a term, such as precision of "precision=bfloat16"."""
     return term.partition("=")[0]
 
 
-def _shares(
-    design: pd.DataFrame,
-    values: np.ndarray,
-    interactions: Interactions | None,
-    levels: Levels,
-    options: SensitivityOptions,
-) -> Mapping[str, Share]:
+def _shares(inputs: _FitInputs, interactions: Interactions | None) -> Mapping[str, Share]:
     """Return each hyperparameter's share of variance, with fitted interactions if there are any."""
-    columns = design
-    owners = {str(term): frozenset([_hyperparameter(str(term))]) for term in design}
+    columns = inputs.design
+    owners = {str(term): frozenset([_hyperparameter(str(term))]) for term in columns}
     if interactions is not None:
         columns = interactions.columns
         owners |= {
@@ -563,8 +600,8 @@ def _shares(
     return variance_shares(
         columns.to_numpy(),
         [owners[str(name)] for name in columns],
-        values,
-        None if options.unit == "point" else levels,
+        np.log(inputs.values) if inputs.is_log else inputs.values,
+        inputs.shared_levels,
     )
 
 
@@ -589,45 +626,27 @@ def _unexplained(rows: pd.DataFrame, names: Sequence[str]) -> list[str]:
     return others + [name for name in settings(rows) if name not in names]
 
 
-def _regress(
-    *,
-    design: pd.DataFrame,
-    values: np.ndarray,
-    log: bool,
-    numeric: Collection[str],
-    levels: Levels,
-    unit: Unit,
-    when: MeasurementTimes | None,
-    priors: ScatterPriors,
-) -> tuple[Regression, pd.DataFrame]:
+def _regress(inputs: _FitInputs) -> tuple[Regression, pd.DataFrame]:
     """Fit the values, or their logarithms, and test each term for a slope.
 
     The test is always on logarithms if the values are positive: there, a factor per doubling is a
     line.
 
-    Args:
-        design: The terms.
-        values: The metric.
-        log: Whether the terms are logarithms already, so that logarithms of the values are fitted.
-        numeric: The numeric terms.
-        levels: The levels that points share.
-        unit: What the points are a sample of.
-        when: When the points were measured.
-        priors: Priors of the scatter.
-
     Returns:
         The regression, and its weights with the p-value `p` of the test, `excludes_zero` (whether
         the interval of the tested slope excludes zero), and the columns of `doublings`.
     """
+    design = inputs.design
+    values = inputs.values
     options: dict[str, Any] = {
-        "by_value": unit == "crossed",
-        "when": when,
-        "priors": priors,
-        "levels": None if unit == "point" else levels,
+        "by_value": inputs.unit == "crossed",
+        "when": inputs.when,
+        "priors": inputs.priors,
+        "levels": inputs.shared_levels,
     }
-    if log:
+    if inputs.is_log:
         regression = regress(design, values, np.log, **options)
-        return regression, _with_test(regression, regression.weights, numeric)
+        return regression, _with_test(regression, regression.weights, inputs.numeric)
     regression = regress(design, values, **options)
     if not (values > 0).all():
         return regression, _with_test(regression, regression.weights, [])
@@ -636,7 +655,7 @@ def _regress(
         lambda column: np.log(column) if is_positive[str(column.name)] else column
     )
     tested = regress(log_design, values, np.log, **options).weights
-    doubled = [name for name in numeric if is_positive.get(name, False)]
+    doubled = [name for name in inputs.numeric if is_positive.get(name, False)]
     return regression, _with_test(regression, tested, doubled)
 
 
