@@ -34,6 +34,25 @@ def main() -> None:
 
     with pytest.raises(UnavailableError, match=r"output \['name'\] of net is of type str"):
         workload(lambda output: {"value": output, "name": "linear"})
+
+    class Reshaping(torch.nn.Module):
+        """Accepts batches of six examples only."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = torch.nn.Linear(8, 3)
+
+        def forward(self, data: Any) -> Any:
+            return self.linear(data.reshape(3, 8)).repeat(2, 1)
+
+    fixed = user_workload((Reshaping(), torch.zeros(6, 4)), "net")
+    assert fixed.batch_size == 6
+    with pytest.raises(Exception, match="shape"):
+        user_workload((Reshaping(), torch.zeros(5, 4)), "net")
+    assert workload(lambda output: output).batch_size is None
+    doubles = (torch.nn.Linear(4, 3).double(), torch.zeros(2, 4).double())
+    with pytest.raises(UnavailableError, match=r"parameters in float64: return model\.float\(\)"):
+        user_workload(doubles, "net")
     with pytest.raises(UnavailableError, match="net makes a model without outputs"):
         workload(lambda output: None)
     with pytest.raises(UnavailableError, match="input 'data' of net is a scalar"):
@@ -41,6 +60,8 @@ def main() -> None:
 
     reason = workload(lambda output: [{"row": row} for row in output]).no_loss_reason
     assert reason == "its output is nested, one entry per example"
+    reason = workload(lambda output: output.argmax(-1)).no_loss_reason
+    assert reason == "its output is of type int64, which has no gradient"
     reason = workload(lambda output: output.T).no_loss_reason
     assert reason == "its output has 3 in its first axis for a batch of 1"
 

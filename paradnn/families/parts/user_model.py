@@ -42,10 +42,25 @@ def user_workload(
     """
     model, example = _model_and_example(returned, name)
     inputs, batch_size = _input_specs(model, example, input_shape, name)
-    example_size = batch_size or 1
     prepare = _casts(model, example)
-    zeros = [ops.zeros((example_size, *spec.shape), dtype=spec.dtype) for spec in inputs]
-    outputs = _output_tensors(model(_as_argument(prepare(zeros)), training=False), name)
+
+    def returned_by_call(size: int) -> Any:
+        zeros = [ops.zeros((size, *spec.shape), dtype=spec.dtype) for spec in inputs]
+        return model(_as_argument(prepare(zeros)), training=False)
+
+    example_size = batch_size or 1
+    try:
+        result = returned_by_call(example_size)
+    except Exception:
+        _check_parameter_types(model, name)
+        size = _size_of_example(example)
+        if size == example_size:
+            raise
+        # A module may work only with the batch size of its example.
+        result = returned_by_call(size)
+        example_size = size
+        batch_size = size
+    outputs = _output_tensors(result, name)
     obstacle = _loss_obstacle(outputs, example_size)
     if obstacle:
         return BuiltModel(
@@ -53,6 +68,32 @@ def user_workload(
         )
     target, loss = _target_and_loss(outputs[0][1].shape, output)
     return BuiltModel(model, inputs, (target,), loss, prepare=prepare, batch_size=batch_size)
+
+
+def _size_of_example(example: Any) -> int:
+    """The batch size of the example, 1 if there is none."""
+    if example is None:
+        return 1
+    first = example[0] if isinstance(example, list | tuple) else example
+    return len(first)
+
+
+def _check_parameter_types(model: keras.Model, name: str) -> None:
+    """Raise UnavailableError if a PyTorch module has parameters of other types than float32."""
+    wrapper = getattr(model, "wrapper", None)
+    if wrapper is None:
+        return
+    types = {
+        str(parameter.dtype).removeprefix("torch.")
+        for parameter in wrapper.module.parameters()
+        if parameter.is_floating_point()
+    }
+    others = sorted(types - {"float32"})
+    if others:
+        raise UnavailableError(
+            f"{name} fails with inputs in float32, and has parameters in {', '.join(others)}: "
+            "return model.float(), and set precision"
+        )
 
 
 def _as_argument(tensors: list[Any]) -> Any:
@@ -295,6 +336,9 @@ def _loss_obstacle(outputs: list[tuple[tuple[Any, ...], Any]], batch_size: int) 
         return "its output is a scalar, without a batch axis"
     if shape[0] != batch_size:
         return f"its output has {shape[0]} in its first axis for a batch of {batch_size}"
+    dtype = keras.backend.standardize_dtype(tensor.dtype)
+    if "float" not in dtype:
+        return f"its output is of type {dtype}, which has no gradient"
     return ""
 
 
