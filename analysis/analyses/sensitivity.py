@@ -536,7 +536,7 @@ class _FitInputs(NamedTuple):
         when: When the points were measured.
         priors: Priors of the scatter.
         constant: The value of each constant hyperparameter.
-        bases: The value of each categorical hyperparameter that has no term.
+        bases: The base value of each categorical hyperparameter, which has no term.
     """
 
     design: pd.DataFrame
