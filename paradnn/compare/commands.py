@@ -248,7 +248,7 @@ class CommandComparison(PairedResult):
                 base.text,
                 f"fails at the base {base.label}, so there is nothing to compare with: "
                 f"{failures[1][-1]}",
-                "give a command that succeeds there",
+                "give a command that succeeds there within --timeout",
             )
         side = 0 if failures[0] else 1
         self._set_problem(side, f"failed: {failures[side][-1]}")

@@ -115,12 +115,10 @@ def command_line(text: str, folder: Path | None = None) -> list[str]:
     if shutil.which(program) is None:
         if _is_builtin(program):
             return ["/bin/sh", "-c", text]
-        raise ConfigError(
-            "command",
-            text,
-            f"program {words[0]} not found",
-            "give an override (key=value) or a program",
-        )
+        remedy = "install it, or correct its name"
+        if folder is None:
+            remedy += "; a setting of this suite is written key=value"
+        raise ConfigError("command", text, f"program {words[0]} not found", remedy)
     return words
 
 

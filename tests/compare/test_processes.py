@@ -45,8 +45,10 @@ def test_a_program_that_is_missing_is_not_left_to_the_shell(tmp_path: Path) -> N
 
 
 def test_a_relative_program_is_looked_up_in_the_folder_of_its_commit(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="program bin/tool not found"):
+    with pytest.raises(ConfigError, match=r"program bin/tool not found; .* correct its name$"):
         command_line("bin/tool", tmp_path)
+    with pytest.raises(ConfigError, match=r"not found; .* a setting of this suite is .* key=value"):
+        command_line("bin/tool")
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "tool").write_text("#!/bin/sh\n")
     (tmp_path / "bin" / "tool").chmod(0o755)
