@@ -543,6 +543,52 @@ def _frontier(
     missing = [name for name in metrics if name not in rows or not rows[name].notna().any()]
     if missing:
         raise InsufficientData(f"no run has {', '.join(missing)}")
+    choices = _complete_choices(task, rows, metrics)
+    table = choices.table
+    runs = [[scatters[name] for name in (x, y)] for scatters in choices.run_scatters]
+    tables, apart = _over_sessions(table, choices.parts, (x, y), runs)
+    values = np.stack([_ends(table, name)[0] for name in (x, y)])
+    expected = {
+        name: _expected_best(table[name].to_numpy(dtype="float64"), choices.parts, name, known)
+        for name, known in zip((x, y), zip(*runs, strict=True), strict=True)
+    }
+    table = table.assign(standing=standings(*tables), efficient=efficient(values))
+    table = table.sort_values(x, ascending=less_is_better(x), kind="stable", ignore_index=True)
+    return Frontier(
+        task=task.name,
+        x=x,
+        y=y,
+        table=table,
+        incomplete=choices.incomplete,
+        apart=apart,
+        expected=expected,
+        pooled=rows.attrs.get("pooled", ""),
+    )
+
+
+class _Choices(NamedTuple):
+    """The choices of a task that have all metrics.
+
+    Attributes:
+        table: A row per choice.
+        parts: The runs of each choice.
+        run_scatters: Per choice and metric, the variance of the logarithm of one run, as in
+            `_Scatter`.
+        incomplete: Number of choices that lack a metric.
+    """
+
+    table: pd.DataFrame
+    parts: list[pd.DataFrame]
+    run_scatters: list[dict[str, Component | None]]
+    incomplete: int
+
+
+def _complete_choices(task: Task, rows: pd.DataFrame, metrics: Sequence[str]) -> _Choices:
+    """Estimate the metrics of each choice.
+
+    Raises:
+        InsufficientData: If fewer than two choices have all metrics.
+    """
     columns = [name for name in task.varies if name in rows]
     if columns:
         groups = [part for _, part in rows.groupby(columns, dropna=False, sort=False)]
@@ -557,34 +603,21 @@ def _frontier(
     table = pd.DataFrame(
         [_row(part, shown, scatters, position, error) for position, part in enumerate(groups)]
     )
-    whole = table[metrics].notna().all(axis=1)
-    table = table[whole].reset_index(drop=True)
-    incomplete = int((~whole).sum())
+    is_complete = table[list(metrics)].notna().all(axis=1)
+    table = table[is_complete].reset_index(drop=True)
     if len(table) < 2:
         raise InsufficientData(
             f"{counted(len(table), 'choice')} with {' and '.join(metrics)}, it takes two"
         )
     table["choice"] = _number_duplicates(table["choice"])
-    kept = np.flatnonzero(whole).tolist()
-    parts = [groups[position] for position in kept]
-    runs = [[scatters[name].runs[position] for name in (x, y)] for position in kept]
-    tables, apart = _over_sessions(table, parts, (x, y), runs)
-    values = np.stack([_ends(table, name)[0] for name in (x, y)])
-    expected = {
-        name: _expected_best(table[name].to_numpy(dtype="float64"), parts, name, known)
-        for name, known in zip((x, y), zip(*runs, strict=True), strict=True)
-    }
-    table = table.assign(standing=standings(*tables), efficient=efficient(values))
-    table = table.sort_values(x, ascending=less_is_better(x), kind="stable", ignore_index=True)
-    return Frontier(
-        task=task.name,
-        x=x,
-        y=y,
+    kept = np.flatnonzero(is_complete).tolist()
+    return _Choices(
         table=table,
-        incomplete=incomplete,
-        apart=apart,
-        expected=expected,
-        pooled=rows.attrs.get("pooled", ""),
+        parts=[groups[position] for position in kept],
+        run_scatters=[
+            {name: scatters[name].runs[position] for name in metrics} for position in kept
+        ],
+        incomplete=len(groups) - len(kept),
     )
 
 
