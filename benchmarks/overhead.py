@@ -47,8 +47,8 @@ def main() -> None:
         overhead = [float(run["overhead_seconds"]) for run in points]
         rest = wall - sum(map(work, points))
         print(
-            f"one sweep of {len(points)} points: {wall:.1f} s, of which work "
-            f"{sum(map(work, points)):.1f} s"
+            f"one sweep of {len(points)} points: {wall:.1f} s, including "
+            f"{sum(map(work, points)):.1f} s of work"
         )
         low, middle, high = statistics.quantiles(overhead, n=4)
         print(

@@ -279,7 +279,7 @@ def disturbed(points: int, seconds: float, framework: str) -> None:
             timing = measurement.timing
             values["step"].append(statistics.median(timing.blocks) / timing.steps_per_block)
             values["foreign"].append(measurement.contention.foreign_cpu_fraction or 0.0)
-            for when in ("before", "beside"):
+            for when in ("before", "between"):
                 seen = [
                     each.seconds
                     for each in timing.references
@@ -295,10 +295,10 @@ def disturbed(points: int, seconds: float, framework: str) -> None:
         contended = sum(measurement.contention.reason is not None for measurement in found[name])
         words = "  ".join(f"{key} {value / usual[key]:.2f}" for key, value in medians.items())
         if words:
-            said = f"{contended} of {len(found[name])} contended  foreign {foreign:.2f}  {words}"
+            line = f"{contended} of {len(found[name])} contended  foreign {foreign:.2f}  {words}"
         else:
-            said = "cannot be set here"
-        print(f"{name:24} {said}", flush=True)
+            line = "cannot be set here"
+        print(f"{name:24} {line}", flush=True)
 
 
 def main() -> None:
@@ -306,9 +306,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--processes", type=int, default=6, help="of each cell, minutes apart")
     parser.add_argument(
-        "--seconds", type=float, default=6.0, help="of blocks by turns in each, or of a point"
+        "--processes", type=int, default=6, help="processes of each cell, minutes apart"
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=6.0,
+        help="seconds of interleaved blocks in each process, or of a point",
     )
     parser.add_argument("--cells", nargs="+", default=CELLS, choices=CELLS)
     parser.add_argument(
@@ -322,7 +327,9 @@ def main() -> None:
         "--file", type=Path, default=RESULTS / "reference.jsonl", help="where every process is kept"
     )
     parser.add_argument("--disturbed", action="store_true")
-    parser.add_argument("--points", type=int, default=4, help="beside each disturbance")
+    parser.add_argument(
+        "--points", type=int, default=4, help="points measured under each disturbance"
+    )
     given = parser.parse_args()
     if given.disturbed:
         disturbed(given.points, given.seconds, given.framework)
