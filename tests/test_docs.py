@@ -34,9 +34,9 @@ def pages(entry: Any) -> Iterator[str]:
 
 def test_the_navigation_has_exactly_the_existing_pages() -> None:
     named = list(pages(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]))
-    beside = {"README.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md"}
+    other_pages = {"README.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md"}
     assert sorted(named) == sorted(
-        {str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md")} | beside
+        {str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md")} | other_pages
     )
 
 

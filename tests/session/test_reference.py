@@ -56,9 +56,9 @@ def planted(
             speed[moment] = 0.966 * speed[moment - 1] + 0.0145 * random.normal()
         speed += random.normal(0, 0.056) + slow
         before.append(float(np.mean(speed[:12] + random.normal(0, 0.02, 12))))
-        beside = speed[12:]
-        taken = beside[::2] + own + random.normal(0, 0.02, 16)
-        steps.append(slope * beside[1::2] + random.normal(0, 0.04, 15))
+        between_blocks = speed[12:]
+        taken = between_blocks[::2] + own + random.normal(0, 0.02, 16)
+        steps.append(slope * between_blocks[1::2] + random.normal(0, 0.04, 15))
         kernels.append((taken[1:] + taken[:-1]) / 2)
     return np.transpose(steps), np.transpose(kernels), before
 
@@ -285,10 +285,10 @@ class Changing(Machine):
 
 
 def changing(
-    slow: Callable[[float], float], beside: bool, model: bool = False, **protocol: float
+    slow: Callable[[float], float], between_blocks: bool, model: bool = False, **protocol: float
 ) -> Timing:
     machine = Changing(slow, model)
-    reference = machine.reference if beside else None
+    reference = machine.reference if between_blocks else None
     protocol = replace(PROTOCOL, reference=True, **protocol)
     return measure_steps(machine.run, protocol, machine.phase, machine.clock, reference=reference)
 
@@ -300,8 +300,8 @@ def test_a_machine_that_gets_slower_does_not_make_a_point_unsteady() -> None:
     """
     drift = partial(np.interp, xp=[1.0, 5.0], fp=[1.0, 1.3])
     seen = {
-        (beside, model): changing(drift, beside, model)
-        for beside in (True, False)
+        (between_blocks, model): changing(drift, between_blocks, model)
+        for between_blocks in (True, False)
         for model in (True, False)
     }
     assert {key for key, timing in seen.items() if not timing.repeated} == {(True, False)}
@@ -310,10 +310,10 @@ def test_a_machine_that_gets_slower_does_not_make_a_point_unsteady() -> None:
 
 def test_a_process_stops_on_its_times_at_one_speed_of_the_machine() -> None:
     """The speed of the machine oscillates by 10% within seconds."""
-    alone, beside = (
+    alone, between_blocks = (
         changing(lambda now: 1 + 0.1 * math.sin(now), one, relative_interval=0.01) for one in (0, 1)
     )
-    assert len(beside.blocks) == 40
+    assert len(between_blocks.blocks) == 40
     assert len(alone.blocks) > 80
-    low, high = block_interval(adjusted_times([beside])[0])
+    low, high = block_interval(adjusted_times([between_blocks])[0])
     assert (high - low) / 2 / 0.003 < 0.01

@@ -114,8 +114,8 @@ def test_weights_that_cannot_be_shared_are_unavailable(
 def test_reference_kernels_run_between_the_blocks_of_each_framework(
     pool: WorkerPool, framework: str
 ) -> None:
-    beside = {"reference": True, "min_blocks": 6, "block_seconds": 0.05, "profile": False}
-    result = measure(pool, framework, "fc", measure=beside)
+    with_reference = {"reference": True, "min_blocks": 6, "block_seconds": 0.05, "profile": False}
+    result = measure(pool, framework, "fc", measure=with_reference)
     assert result.outcome == "ok", result.reason
     timing = result.answer.measurement.timing
     before = [entry for entry in timing.references if entry.blocks == -1]
