@@ -7,6 +7,7 @@ speeds, so whatever affects both sides (a session, a drift, a busy neighbor) can
 """
 
 import math
+import os
 import shlex
 import statistics
 import sys
@@ -46,6 +47,8 @@ _SEPARATE_ENVIRONMENTS = (
     "--setup 'python -m venv .venv-gate && .venv-gate/bin/pip install .' "
     "-- .venv-gate/bin/python ..."
 )
+#: Remedy if PYTHONPATH may be why it does.
+_RELATIVE_PATHS = "write the folders of PYTHONPATH relative to the current folder"
 
 #: One side's part of a round: consecutive runs; only the last may have failed.
 Visit = list[CommandRun]
@@ -265,7 +268,12 @@ class CommandComparison(PairedResult):
         ]
         reason = foreign_code(self.loaded, checkouts, self.sides[0].text, begun)
         if reason:
-            raise ConfigError("command", self.sides[0].text, reason, _SEPARATE_ENVIRONMENTS)
+            text = self.sides[0].text
+            remedy = _SEPARATE_ENVIRONMENTS
+            if os.environ.get("PYTHONPATH") or "PYTHONPATH=" in text:
+                # It has precedence over what an environment installs.
+                remedy = f"{_RELATIVE_PATHS}, or unset it and {remedy}"
+            raise ConfigError("command", text, reason, remedy)
 
     def _trace_words(self, side: Command) -> list[str]:
         """The command that loads the code of a side once."""

@@ -106,6 +106,10 @@ def test_a_python_path_is_rejected(project: Path, call: Call, line: str) -> None
     commit_regression(project, "src/package/__init__.py")
     outcome = run_gate(call, "--", line.format(project=project))
     assert_rejected(outcome, "HEAD~1 loads files of the working tree: ")
+    assert "write the folders of PYTHONPATH relative to the current folder" in outcome.errors
+    relative = line.replace("{project}/", "")
+    corrected = run_gate(call, "--minutes", "0.001", "--", relative)
+    assert corrected.code != 2
 
 
 def test_byte_code_counts_as_its_source(
