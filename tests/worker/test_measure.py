@@ -421,6 +421,23 @@ def test_references_take_their_share_of_the_time() -> None:
     assert timing.blocks == [0.125] * 30
 
 
+def test_untimed_steps_after_a_reference_last_ten_milliseconds() -> None:
+    """Steps take 1/1024 s, so a block of 1/8 s has 141 with the margin of the calibration."""
+    machine = Machine(lambda _: 2.0**-10)
+    protocol = replace(PROTOCOL, block_seconds=0.125, warmup_seconds=0.0, reference=0.001)
+
+    def run_reference() -> dict[str, float]:
+        machine.now += 0.25
+        return dict.fromkeys(KERNELS, 0.125)
+
+    timing = measure_steps(
+        machine.run, protocol, machine.phase, machine.clock, reference=run_reference
+    )
+
+    assert timing.steps_per_block == 141
+    assert timing.reference_seconds == 0.25 + 12 * 2.0**-10  # 12 of 141 steps are 10 of 125 ms
+
+
 def test_attempts_that_are_not_steady_double_and_become_warm_up() -> None:
     def cost(step: int) -> float:
         return 0.1 + 0.0005 * step
