@@ -336,6 +336,12 @@ def test_one_term_has_no_variance_inflation() -> None:
     [
         pytest.param({"x": [1.0]}, [1.0], "there is one point", id="one point"),
         pytest.param(
+            {"x": [1.0, 2]},
+            [1.0, 2],
+            "2 points for 1 term, at least 4 are needed",
+            id="two points",
+        ),
+        pytest.param(
             {"x": [1.0, 2, 3, 4]}, [5.0] * 4, "the metric is the same in all 4 rows", id="constant"
         ),
         pytest.param(
@@ -625,7 +631,7 @@ def slope_scatter(factor: np.ndarray, other: np.ndarray, y: np.ndarray) -> tuple
 @pytest.mark.parametrize(
     ("of_a", "of_b"),
     [
-        pytest.param(1.0, 1.0, id="slopes of both factors differ"),
+        pytest.param(1.0, 0.5, id="slopes of both factors differ"),
         pytest.param(1.0, 0.0, id="slopes of one factor differ"),
         pytest.param(0.0, 0.0, id="cells alone differ"),
     ],
