@@ -136,7 +136,6 @@ def test_a_single_point_prints_its_result(store: Store, monkeypatch: pytest.Monk
     assert done.stdout.startswith("fc 1x8 b4 float32 cpu xla inference: ok")
     for word in (
         "throughput",
-        "95% CI",
         "a single process",
         "FLOP/s",
         "latency",
@@ -150,6 +149,8 @@ def test_a_single_point_prints_its_result(store: Store, monkeypatch: pytest.Monk
     metrics = store.values("latest_metrics", point["run_id"])
     assert "mlflow.parentRunId" not in point
     assert "final_loss" not in metrics
+    # A busy machine may leave too few blocks for an interval.
+    assert ("95% CI" in done.stdout) == ("examples_per_second_low" in metrics)
     assert point["contended"] in ("true", "false")
     assert 0 <= metrics["own_cpu_fraction"] <= 1.5
     assert "this machine is busy" not in run(command, store).stderr
