@@ -25,8 +25,8 @@ from analysis.audit.series import (
 from paradnn.core.words import counted
 
 _MAX_LISTED_FAILURES = 5
-#: Fields of llama-bench that are no settings: what was built and measured, and when. The type of
-#: the model identifies it; its path differs between machines.
+#: Fields of llama-bench that are not settings: build, results and time stamps, and the path of the
+#: model, which differs between machines.
 _LLAMA_BENCH_RESULTS = frozenset(
     {
         "build_commit",

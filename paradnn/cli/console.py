@@ -120,7 +120,7 @@ def fitting_table(
     """A table without lines.
 
     Args:
-        console: Where it is printed.
+        console: The console that prints the table.
         columns: The columns.
         rows: The cells of each row.
         spare: Headings that a narrow terminal omits, the first ones first, until the others fit.

@@ -101,7 +101,7 @@ def checkouts(
 
 @contextlib.contextmanager
 def _without_repository_variables() -> Iterator[None]:
-    """Remove the variables by which git tells its hooks the repository and its index.
+    """Remove the variables in which git passes the repository and its index to hooks.
 
     With them, every git command in a worktree would read and write the files of the user's own
     checkout.

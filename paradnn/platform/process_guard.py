@@ -25,7 +25,7 @@ _ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: Environment variable of a command. All its values have the same length, since the size of the
 #: environment can change how fast a program runs.
 _VARIABLE = "PARADNN_COMMAND"
-#: Line by which a driver tells its helper that nothing interrupted it.
+#: Line that a driver sends to its helper if nothing interrupted it.
 _END = "."
 #: A search can miss a process that forks and exits while it runs, as daemons do when they start.
 #: So this number of searches in a row must find nothing.

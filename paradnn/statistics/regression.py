@@ -572,7 +572,7 @@ def independent_columns(columns: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, 
     """Drop the columns that are combinations of earlier ones.
 
     Args:
-        columns: The columns, none of them constant.
+        columns: Columns that vary.
 
     Returns:
         The other columns, and for each dropped one the columns it is a combination of.

@@ -557,7 +557,7 @@ def test_an_unknown_time_has_no_drift() -> None:
 
 
 def test_sessions_without_a_second_row_explain_everything() -> None:
-    """Nothing is within a session, so each row has the random effect of its own."""
+    """With one row per session, the random effects of sessions explain every residual."""
     x = np.arange(8.0)
     y = np.exp(0.3 * x + np.random.default_rng(29).normal(0, 0.01, 8))
 

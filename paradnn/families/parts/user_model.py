@@ -71,7 +71,7 @@ def user_workload(
 
 
 def _size_of_example(example: Any) -> int:
-    """The batch size of the example, 1 if there is none."""
+    """The batch size of the example, or 1 without an example."""
     if example is None:
         return 1
     first = example[0] if isinstance(example, list | tuple) else example

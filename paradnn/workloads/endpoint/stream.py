@@ -155,7 +155,7 @@ def _missing_text(tokens: int, reason: Any, lines: _Lines) -> AnswerError:
 
     Args:
         tokens: Output tokens as the server reports them, 0 if it does not.
-        reason: The `finish_reason`, None if there was none.
+        reason: The `finish_reason`, or None if the server sent no reason.
         lines: The lines of the answer, which were read to the end.
     """
     if tokens > 1:
