@@ -15,16 +15,16 @@ from tests.processes import PATIENCE, wait_for
 #: Shell command that writes the number of a process that it leaves in another session.
 ESCAPE = "(setsid sleep 1000 & echo $! >>$0)"
 
-#: A driver with a command that has ended, and one that goes on. Both have left a process.
-DRIVER = """
+#: A driver with a command that has ended and one that keeps running. Each leaves a process in another
+#: session. The running one also has a child, and writes the child's number and its own: 4 numbers.
+DRIVER = f"""
 import sys, time
 from paradnn.platform.process_guard import ProcessGuard
 with ProcessGuard() as guard:
-    for tail in ("", "sleep 1000 & echo $! $$ >>$0; wait"):
-        command = guard.start(["sh", "-c", f"(setsid sleep 1000 & echo $! >>$0); {tail}", sys.argv[1]])
-        if not tail:
-            command.wait()
-            guard.release(command)
+    ended = guard.start(["sh", "-c", "{ESCAPE}", sys.argv[1]])
+    ended.wait()
+    guard.release(ended)
+    guard.start(["sh", "-c", "{ESCAPE}; sleep 1000 & echo $! $$ >>$0; wait", sys.argv[1]])
     time.sleep(1000)
 """
 
@@ -47,11 +47,23 @@ with ProcessGuard() as guard, guard.running(["sleep", "1000"]):
 """
 
 
+def _started(pids: Path, count: int) -> list[psutil.Process]:
+    """Wait until a file names some processes, and return them."""
+    assert wait_for(lambda: pids.exists() and len(pids.read_text().split()) == count)
+    return [psutil.Process(int(pid)) for pid in pids.read_text().split()]
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+
+
 def test_commands_end_with_a_driver_that_is_killed(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", DRIVER, str(tmp_path / "pids")]) as driver:
         started = _started(tmp_path / "pids", 4)
         helpers = psutil.Process(driver.pid).children()
+
         driver.send_signal(signal.SIGKILL)
+
     assert wait_for(lambda: not any(map(_is_alive, [*started, *helpers])))
 
 
@@ -103,16 +115,6 @@ def test_a_signal_while_a_command_starts_ends_the_command(tmp_path: Path) -> Non
     assert wait_for(lambda: not psutil.pid_exists(number))
 
 
-def _started(pids: Path, count: int) -> list[psutil.Process]:
-    """Wait until a file names some processes, and return them."""
-    assert wait_for(lambda: pids.exists() and len(pids.read_text().split()) == count)
-    return [psutil.Process(int(pid)) for pid in pids.read_text().split()]
-
-
-def _is_alive(process: psutil.Process) -> bool:
-    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-
-
 def test_an_exception_ends_the_command_and_all_that_it_started(tmp_path: Path) -> None:
     words = ["sh", "-c", f"{ESCAPE}; sleep 1000 & echo $! >>$0; wait", str(tmp_path / "pids")]
     started: list[psutil.Process] = []
@@ -128,7 +130,7 @@ def test_an_exception_ends_the_command_and_all_that_it_started(tmp_path: Path) -
         with pytest.raises(RuntimeError):
             fail_while_it_runs(guard)
     assert wait_for(lambda: not any(map(_is_alive, started)))
-    # What another command left on purpose goes on.
+    # A daemon that another command started keeps running.
     daemon = _started(tmp_path / "daemon", 1)[0]
     assert _is_alive(daemon)
     daemon.kill()

@@ -3,7 +3,6 @@
 A proxy counts the requests to a real server. The data is read from the server's database.
 """
 
-import io
 import json
 import os
 import urllib.request
@@ -57,7 +56,7 @@ class Remote(Store):
         with urllib.request.urlopen(address, timeout=60) as answer:
             return bytes(answer.read())
 
-    def asked(self) -> list[str]:
+    def new_requests(self) -> list[str]:
         """Return the requests since the previous call."""
         found = [each for each in self.counted.asked if each != "get"]
         self.counted.asked.clear()
@@ -86,7 +85,8 @@ FILES = {
 ONE_RUN = ["create", "search", "files.json", "log-batch", "update"]
 
 
-def keep(tracker: MlflowStore, number: int, **changes: object) -> str:
+def record_run(tracker: MlflowStore, number: int, **changes: object) -> str:
+    """Claim a point and record its run with `FILES`; return the run's id."""
     claim = begin(tracker, number)
     assert isinstance(claim, Claim)
     record: Record = replace(record_of(claim), **{"artifacts": FILES, **changes})  # type: ignore[arg-type]
@@ -96,13 +96,13 @@ def keep(tracker: MlflowStore, number: int, **changes: object) -> str:
 def test_a_run_is_five_requests_and_leaves_every_file_and_value(remote: Remote) -> None:
     tracker = remote.driver("alone")
     for number in range(3):
-        run_id = keep(tracker, number)
-    assert remote.asked() == 3 * ONE_RUN
+        run_id = record_run(tracker, number)
+    assert remote.new_requests() == 3 * ONE_RUN
     assert json.loads(remote.file(run_id, "files.json")) == FILES
     [[status]] = remote.query("SELECT status FROM runs WHERE run_uuid = ?", run_id)
     assert status == "FINISHED"
-    held = dict(remote.query("SELECT key, value FROM metrics WHERE run_uuid = ?", run_id))
-    assert held == {f"metric_{index}": 2.0 for index in range(40)} | {
+    metrics = dict(remote.query("SELECT key, value FROM metrics WHERE run_uuid = ?", run_id))
+    assert metrics == {f"metric_{index}": 2.0 for index in range(40)} | {
         "phase/phase_record_seconds": 0.5
     }
 
@@ -110,7 +110,7 @@ def test_a_run_is_five_requests_and_leaves_every_file_and_value(remote: Remote) 
 def test_pictures_tables_and_standard_error_stay_separate_files(remote: Remote) -> None:
     table = {"columns": ["type"], "data": [["MatMul"]]}
     opened = {"picture.png": {"base64": "aGk="}, "operations.json": table, "stderr.txt": "the end"}
-    run_id = keep(remote.driver("pictures"), 1, artifacts={**FILES, **opened})
+    run_id = record_run(remote.driver("pictures"), 1, artifacts={**FILES, **opened})
     assert remote.file(run_id, "picture.png") == b"hi"
     assert json.loads(remote.file(run_id, "operations.json")) == table
     assert remote.file(run_id, "stderr.txt") == b"the end"
@@ -120,13 +120,16 @@ def test_pictures_tables_and_standard_error_stay_separate_files(remote: Remote) 
 def test_a_driver_that_met_another_one_looks_before_it_creates_a_run(remote: Remote) -> None:
     first = remote.driver("shared")
     second = remote.driver("shared", "another")
-    known = [keep(first, number) for number in range(3)]
-    remote.asked()
+    known = [record_run(first, number) for number in range(3)]
+    remote.new_requests()
     answers = [begin(second, number) for number in range(3)]
     assert [answer.run_id for answer in answers if isinstance(answer, Finished)] == known
-    assert remote.asked() == ["create", "search", "delete", "search", "search"]
-    kept = "FROM runs JOIN experiments e USING (experiment_id) WHERE e.name = 'shared' AND runs.lifecycle_stage = 'active'"
-    assert remote.query(f"SELECT count(*) {kept}") == [(3,)]
+    assert remote.new_requests() == ["create", "search", "delete", "search", "search"]
+    active_runs = remote.query(
+        "SELECT count(*) FROM runs JOIN experiments e USING (experiment_id) "
+        "WHERE e.name = 'shared' AND runs.lifecycle_stage = 'active'"
+    )
+    assert active_runs == [(3,)]
 
 
 def test_epochs_are_written_with_the_outcome_unless_they_are_too_many(remote: Remote) -> None:
@@ -135,10 +138,10 @@ def test_epochs_are_written_with_the_outcome_unless_they_are_too_many(remote: Re
     def epochs(count: int) -> list[MetricSnapshot]:
         return [MetricSnapshot(step, 1000 + step, {"loss": float(step)}) for step in range(count)]
 
-    keep(tracker, 1, history=epochs(100))
-    assert remote.asked() == ONE_RUN
-    run_id = keep(tracker, 2, history=epochs(1500))
-    assert remote.asked() == [*ONE_RUN[:3], "log-batch", *ONE_RUN[3:]]
+    record_run(tracker, 1, history=epochs(100))
+    assert remote.new_requests() == ONE_RUN
+    run_id = record_run(tracker, 2, history=epochs(1500))
+    assert remote.new_requests() == [*ONE_RUN[:3], "log-batch", *ONE_RUN[3:]]
     found = remote.query(
         "SELECT step, value FROM metrics WHERE run_uuid = ? AND key = 'loss' ORDER BY step", run_id
     )
@@ -148,7 +151,7 @@ def test_epochs_are_written_with_the_outcome_unless_they_are_too_many(remote: Re
 def test_packed_files_are_read_one_by_one(
     remote: Remote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_id = keep(remote.driver("paradnn"), 1)
+    run_id = record_run(remote.driver("paradnn"), 1)
     frame = analysis.load(remote.counted.uri)
     [row] = frame.to_dict("records")
     assert read_environment(row, remote.counted.uri) == FILES["environment.json"]
@@ -157,7 +160,4 @@ def test_packed_files_are_read_one_by_one(
     with zipfile.ZipFile(target) as bundle:
         names = {name.rpartition("/")[2] for name in bundle.namelist() if run_id in name}
         assert names == set(FILES)
-        assert (
-            io.BytesIO(bundle.read(f"artifacts/{run_id}/stack.txt")).getvalue()
-            == FILES["stack.txt"].encode()
-        )
+        assert bundle.read(f"artifacts/{run_id}/stack.txt").decode() == FILES["stack.txt"]

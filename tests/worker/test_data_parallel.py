@@ -22,9 +22,9 @@ from tests.processes import wait_for
 from tests.worker.families import POINT, RMSPROP
 from tests.worker.test_devices import LOSS_TOLERANCE
 
-#: Blocks of one process by framework. Two blocks of the calibration come before the measured ones,
-#: and every block of two processes has two steps, so their single block makes the same number of steps. One
-#: process of PyTorch makes a further step to count its products.
+#: Blocks of one process by framework. Two calibration blocks precede the measured ones. A block of two
+#: processes has two steps, so a single one makes the same number of steps. One process of PyTorch
+#: makes a further step to count its products.
 SINGLE_BLOCKS = {"tensorflow": 4, "jax": 4, "torch": 3}
 #: Settings of two devices in two processes.
 PAIRS = [
@@ -105,20 +105,32 @@ def test_a_killed_process_ends_the_point(pool: WorkerPool) -> None:
     assert wait_for(lambda: not processes_of_points())
 
 
-def test_work_that_several_hosts_cannot_do_is_unavailable(pool: WorkerPool) -> None:
-    cores = len(os.sched_getaffinity(0))
-    crowded = {"name": "cpu", "threads": cores, "index": 0}
-    result = measure(pool, point("tensorflow", hosts=2, blocks=1, platform=crowded))
+CORES = len(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        pytest.param(
+            {"platform": {"name": "cpu", "threads": CORES, "index": 0}},
+            f"hosts=2 on this one, devices=1, platform.threads={CORES} each need {2 * CORES} "
+            f"cores, this process may use {CORES}",
+            id="too few cores",
+        ),
+        pytest.param(
+            {"compile": "xla"},
+            "TensorFlow has no compile=xla over several hosts: set compile=graph or framework=jax",
+            id="xla",
+        ),
+    ],
+)
+def test_work_that_several_hosts_cannot_do_is_unavailable(
+    changes: dict[str, Any], reason: str, pool: WorkerPool
+) -> None:
+    result = measure(pool, point("tensorflow", hosts=2, blocks=1, **changes))
+
     assert result.outcome == "unavailable"
-    assert result.reason == (
-        f"hosts=2 on this one, devices=1, platform.threads={cores} each need {2 * cores} cores, "
-        f"this process may use {cores}"
-    )
-    result = measure(pool, point("tensorflow", hosts=2, blocks=1, compile="xla"))
-    assert result.outcome == "unavailable"
-    assert result.reason == (
-        "TensorFlow has no compile=xla over several hosts: set compile=graph or framework=jax"
-    )
+    assert result.reason == reason
 
 
 def test_communication_is_the_rest_of_the_step(pool: WorkerPool) -> None:

@@ -1,7 +1,7 @@
 """A server of the OpenAI protocol for tests, which answers correctly or fails in a chosen way.
 
-The model that a request names chooses what the server does: a key of `BEHAVIORS`. With the prefix
-"later-" the server answers correctly at first, and does it from request `GOOD_REQUESTS` on.
+The model that a request names is a key of `BEHAVIORS` and selects how the server behaves. If the
+name has the prefix "later-", the server answers the first `GOOD_REQUESTS` requests correctly.
 """
 
 import gzip
@@ -214,7 +214,7 @@ def answer_with_http_1_0(handler: Handler, body: dict[str, Any]) -> None:
 
 
 def close_idle_connections(handler: Handler, body: dict[str, Any]) -> None:
-    """Answer, and close the connection without saying so before."""
+    """Answer, and close the connection without a `Connection: close` header."""
     answer(handler, body)
     handler.close_connection = True
 
