@@ -28,7 +28,7 @@ def prepare_step(point: Mapping[str, Any], framework: Framework) -> tuple[BuiltM
         from paradnn.worker.frameworks.engines import Engine
 
         assert isinstance(framework, Engine)
-        return framework.made_step(point)
+        return framework.converted_step(point)
     family = point["model"]["name"]
     if family not in FAMILIES:
         remedy = "install the package that provides it there, too"

@@ -162,16 +162,16 @@ def test_outputs_that_differ_too_much_are_no_measurement(
 ) -> None:
     engines = importlib.import_module("paradnn.worker.frameworks.engines")
     session = SimpleNamespace(
-        computes="", run=lambda: None, outputs=lambda: [np.array([1.0, -2.1])]
+        compute_type="", run=lambda: None, outputs=lambda: [np.array([1.0, -2.1])]
     )
     engine: Any = SimpleNamespace(
         title="Always",
-        convert=lambda *_: b"artefact",
+        convert=lambda *_: b"artifact",
         load=lambda *_: session,
         refusing=lambda *_, **__: contextlib.nullcontext(),
     )
     source: Any = SimpleNamespace(
-        expected=lambda: [np.array(expected)], artefact=b"", reference="Keras"
+        expected=lambda: [np.array(expected)], artifact=b"", reference="Keras"
     )
     step = engines.EngineStep(engine, source, precision)
     if reason is None:

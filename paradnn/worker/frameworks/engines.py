@@ -55,15 +55,15 @@ class Session:
     Attributes:
         run: Runs one step.
         outputs: Returns the outputs of the last step.
-        computes: Type in which the engine computes, as it reports.
+        compute_type: Type in which the engine computes, as it reports.
         trace: Returns the trace of all steps but the first, if the session was loaded for a
             profile.
-        copy: Copies the inputs again, if the engine has a copy.
+        copy: Copies the inputs into the engine; does nothing if the engine reads them in place.
     """
 
     run: Callable[[], Any]
     outputs: Callable[[], Sequence[Any]]
-    computes: str = ""
+    compute_type: str = ""
     trace: Callable[[], Trace] = lambda: Trace(0.0)
     copy: Callable[[], None] = lambda: None
 
@@ -72,7 +72,7 @@ class Source:
     """A Keras model as a TensorFlow function of fixed shapes, and the batch it is measured on."""
 
     #: The converted model, if another machine converted it.
-    artefact = b""
+    artifact = b""
     #: The reference for the outputs of an engine.
     reference = "Keras"
 
@@ -165,7 +165,7 @@ class ConvertedArtifact(Source):
     def __init__(self, file: Path, threads: int | None) -> None:
         with np.load(file, allow_pickle=False) as archive:
             arrays = dict(archive)
-        self.artefact = arrays["artefact"].tobytes()
+        self.artifact = arrays["artefact"].tobytes()
         self.parameters = arrays["parameters"]
         self.batch = [array for name, array in arrays.items() if name.startswith("input")]
         self.outputs = [array for name, array in arrays.items() if name.startswith("output")]
@@ -223,8 +223,8 @@ class Engine(TensorFlow):
             self._step.save(Path(point["keep"]), workload)
         return self._step
 
-    def made_step(self, point: Mapping[str, Any]) -> tuple[BuiltModel, Step]:
-        """The step of a model that another machine converted.
+    def converted_step(self, point: Mapping[str, Any]) -> tuple[BuiltModel, Step]:
+        """Return the step of a model that another machine converted.
 
         The returned model has only the sizes of its arrays.
         """
@@ -239,12 +239,12 @@ class Engine(TensorFlow):
         raise NotImplementedError
 
     def load(
-        self, artefact: bytes, source: Source, precision: str, traces: Path | None = None
+        self, artifact: bytes, source: Source, precision: str, traces: Path | None = None
     ) -> Session:
         """Load the artifact into the engine.
 
         Args:
-            artefact: Result of `convert`.
+            artifact: Result of `convert`.
             source: The model with its batch.
             precision: That of the point.
             traces: Folder for the times of operations; None records none.
@@ -276,7 +276,10 @@ class Engine(TensorFlow):
 
 
 class EngineStep(Step):
-    """A step of an engine. The first run converts and loads the model, as others compile then."""
+    """A step of an engine.
+
+    The first run converts and loads the model, as the first run of a framework compiles it.
+    """
 
     profile: Session
 
@@ -285,7 +288,7 @@ class EngineStep(Step):
         self._source = source
         self._precision = precision
         self._session: Session | None = None
-        self._artefact = b""
+        self._artifact = b""
         self._conversion: Conversion | None = None
 
     def run(self, steps: int) -> float | None:
@@ -296,10 +299,10 @@ class EngineStep(Step):
 
     def _open(self) -> Session:
         start = time.perf_counter()
-        self._artefact = self._source.artefact or self._engine.convert(
+        self._artifact = self._source.artifact or self._engine.convert(
             self._source, self._precision
         )
-        session = self._engine.load(self._artefact, self._source, self._precision)
+        session = self._engine.load(self._artifact, self._source, self._precision)
         seconds = time.perf_counter() - start
         # A model may fail on these inputs only when it runs. Engines raise RuntimeError or a
         # subclass, and TypeError or ValueError for values that NumPy cannot hold.
@@ -314,7 +317,7 @@ class EngineStep(Step):
                 f"outputs of {self._engine.title} differ from those of {self._source.reference} "
                 f"by {error:.2g} of the largest, more than {tolerance:g}{_remedy(self._precision)}"
             )
-        self._conversion = Conversion(seconds, float(len(self._artefact)), error)
+        self._conversion = Conversion(seconds, float(len(self._artifact)), error)
         self._session = session
         return session
 
@@ -336,14 +339,14 @@ class EngineStep(Step):
             )
         ]
         np.savez(
-            file, artefact=np.frombuffer(self._artefact, np.uint8), parameters=parameters, **arrays
+            file, artefact=np.frombuffer(self._artifact, np.uint8), parameters=parameters, **arrays
         )
 
     @contextlib.contextmanager
     def profiled(self, folder: Path) -> Iterator[None]:
         """Run in a session that records the times of operations, inside the context."""
         plain = self._session
-        self.profile = self._engine.load(self._artefact, self._source, self._precision, folder)
+        self.profile = self._engine.load(self._artifact, self._source, self._precision, folder)
         self._session = self.profile
         try:
             yield
@@ -351,8 +354,8 @@ class EngineStep(Step):
             self._session = plain
 
     def calibrate(self, examples: Any) -> None:
-        # The timed batch, which is compared with Keras too, is made of the same examples. Values
-        # outside the calibrated range would be clipped.
+        # The timed batch consists of calibration examples, because values outside the calibrated
+        # range would be clipped. Its outputs are compared with those of Keras.
         self._source.examples = examples
         [batch] = self._source.batch
         np.copyto(batch, examples[np.arange(len(batch)) % len(examples)])
@@ -369,8 +372,8 @@ class EngineStep(Step):
         return int(self._session is not None)
 
     def compile_note(self) -> str | None:
-        if self._session and self._session.computes:
-            return f"computes in {self._session.computes}"
+        if self._session and self._session.compute_type:
+            return f"computes in {self._session.compute_type}"
         return None
 
     def conversion(self) -> Conversion | None:
@@ -382,7 +385,7 @@ def _informative_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if not lines:
         return type(error).__name__
-    # OpenVINO's messages begin with a place in its source.
+    # OpenVINO's messages begin with a location in its source.
     statements = [line for line in lines if not line.startswith(("Exception from", "Check '"))]
     statements = statements or lines
     for line in statements:
@@ -507,11 +510,11 @@ def _product_flops(
     if details.equation:
         return einsum_flops(details.equation, [shape.dimensions for shape in inputs])
     if kind in _GATES:
-        # ONNX's: inputs are (steps, examples, width), outputs (..., directions, examples, units).
+        # In ONNX inputs are (steps, examples, width), outputs (..., directions, examples, units).
         directions, _, units = output[-3:]
         return product_flops((*first[:-1], directions * _GATES[kind] * units), first[-1] + units)
     if kind.startswith("RNN"):
-        # OpenVINO's: the last inputs are the weights of inputs and of the state, and the biases.
+        # In OpenVINO the last inputs are the weights of inputs and of the state, and the biases.
         return product_flops(first[:-1], sum(shape.elements for shape in inputs[-3:-1]))
     if kind == "Attention" and len(inputs) > 1 and len(inputs[1].dimensions) < 3:
         return _projected_attention_flops(inputs, output)
@@ -570,9 +573,11 @@ def _convolution_flops(
 
 
 def einsum_flops(equation: str, operands: Sequence[Sequence[int]]) -> float | None:
-    """FLOPs of an Einsum of two operands: 0 if it sums over nothing that both have.
+    """Return the FLOPs of the products in an Einsum.
 
-    None for more operands, whose order of contraction is the engine's.
+    Returns:
+        2 times the product of all sizes for two operands that share a summed index; 0 if they share
+        none, or for one operand; None for more operands, whose order the engine chooses.
     """
     left, _, result = equation.replace(" ", "").partition("->")
     terms = left.split(",")

@@ -56,7 +56,7 @@ class LiteRT(Engine):
             return bytes(converter.convert())
 
     def load(
-        self, artefact: bytes, source: Source, precision: str, traces: Path | None = None
+        self, artifact: bytes, source: Source, precision: str, traces: Path | None = None
     ) -> Session:
         if traces:
             raise UnavailableError(
@@ -64,7 +64,7 @@ class LiteRT(Engine):
             )
         threads = source.threads or len(os.sched_getaffinity(0))
         with self.refusing(RuntimeError, ValueError):
-            interpreter = Interpreter(model_content=artefact, num_threads=threads)
+            interpreter = Interpreter(model_content=artifact, num_threads=threads)
             interpreter.allocate_tensors()
         # By name, because the converter changes the order of the inputs.
         inputs = sorted(interpreter.get_input_details(), key=lambda details: details["name"])

@@ -55,7 +55,7 @@ class OnnxRuntime(Engine):
         return quantized(model, source, precision)
 
     def load(
-        self, artefact: bytes, source: Source, precision: str, traces: Path | None = None
+        self, artifact: bytes, source: Source, precision: str, traces: Path | None = None
     ) -> Session:
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3
@@ -67,7 +67,7 @@ class OnnxRuntime(Engine):
         # Its exceptions share no base class.
         with self.refusing(Exception):
             session = onnxruntime.InferenceSession(
-                artefact, options, providers=["CPUExecutionProvider"]
+                artifact, options, providers=["CPUExecutionProvider"]
             )
         # Bound once, so that a step copies neither inputs nor outputs.
         bound = session.io_binding()
@@ -79,7 +79,7 @@ class OnnxRuntime(Engine):
         return Session(
             run,
             bound.copy_outputs_to_cpu,
-            trace=lambda: read_profile(Path(session.end_profiling()), artefact),
+            trace=lambda: read_profile(Path(session.end_profiling()), artifact),
         )
 
 

@@ -40,7 +40,7 @@ class OpenVino(Engine):
         return quantized(model, source, precision)
 
     def load(
-        self, artefact: bytes, source: Source, precision: str, traces: Path | None = None
+        self, artifact: bytes, source: Source, precision: str, traces: Path | None = None
     ) -> Session:
         settings: dict[str, Any] = {
             "INFERENCE_PRECISION_HINT": _HINTS[precision],
@@ -52,7 +52,7 @@ class OpenVino(Engine):
             settings["PERF_COUNT"] = True
         core = openvino.Core()
         with self.refusing(RuntimeError, precision=precision):
-            model = core.read_model(artefact)
+            model = core.read_model(artifact)
             compiled = core.compile_model(model, "CPU", settings)
         request = compiled.create_infer_request()
         for index, array in enumerate(source.batch):
