@@ -66,20 +66,16 @@ _SELF_EXPLANATORY = (
 OUT_OF_MEMORY = ("oom_device", "oom_host")
 MEMORY_OUTCOMES = (*OUT_OF_MEMORY, "oom_predicted")
 
-_WORKLOADS_OF_OTHER_STEPS = [
-    work for work in workloads_by_group().values() if not work.step_ignores_keys
-]
-#: Hyperparameters that do not belong to the model, in display order.
+#: Hyperparameters that do not belong to the model, in display order. Options of a kind of work are
+#: among them if they change the step.
 _RUN_HYPERPARAMETERS = (
-    "batch_size",
-    "precision",
-    "compile",
-    "mode",
-    *(key for work in _WORKLOADS_OF_OTHER_STEPS for key in option_keys(work)),
-    "devices",
-    "parallel",
-    "transport",
-    "hosts",
+    *STEP_KEYS,
+    *(
+        key
+        for work in workloads_by_group().values()
+        if not work.step_ignores_keys
+        for key in option_keys(work)
+    ),
     "scenario",
 )
 #: Prefixes of settings that may change the measured speed without being hyperparameters.
@@ -452,7 +448,7 @@ def scenario_runs_as_steps(frame: pd.DataFrame, named: Collection[str]) -> tuple
     ]
     if "point_id" in steps and keys:
         group = steps.groupby(keys, dropna=False, sort=False).ngroup().to_numpy()
-        # Closed runs come first, so that scenario runs get the identity of a closed run.
+        # Runs without a scenario come first, so that scenario runs get the identity of one of them.
         order = np.argsort(is_scenario_run, kind="stable")
         point_ids = steps["point_id"].iloc[order].groupby(group[order]).first()
         replacement = point_ids.reindex(group).to_numpy()
@@ -480,7 +476,7 @@ def format_values(values: set[Any], limit: int = 3) -> str:
     return text
 
 
-def compute_families(rows: pd.DataFrame) -> tuple[str, ...]:
+def families_of_examples(rows: pd.DataFrame) -> tuple[str, ...]:
     """Return the families that process examples instead of messages, in display order.
 
     Returns all families if every run is about messages.
@@ -492,9 +488,9 @@ def compute_families(rows: pd.DataFrame) -> tuple[str, ...]:
     return selected or present
 
 
-def compute_families_if_mixed(rows: pd.DataFrame) -> tuple[str, ...]:
-    """Return `compute_families` if some other family ran as well, else an empty tuple."""
-    selected = compute_families(rows)
+def families_of_examples_if_mixed(rows: pd.DataFrame) -> tuple[str, ...]:
+    """Return `families_of_examples` if a family of messages ran as well, else an empty tuple."""
+    selected = families_of_examples(rows)
     if len(selected) == len(families(rows)):
         return ()
     return selected

@@ -11,7 +11,7 @@ from analysis.columns import (
     DEFAULT_METRICS,
     MEMORY_OUTCOMES,
     choose_metric,
-    compute_families,
+    families_of_examples,
     family_groups,
     find_column,
     find_metric,
@@ -90,7 +90,7 @@ def choose_axes(rows: pd.DataFrame) -> Iterator[tuple[tuple[str, ...], str, str]
         vary.
     """
     kinds: dict[object, list[str]] = {}
-    for name in compute_families(rows):
+    for name in families_of_examples(rows):
         family = FAMILIES.get(name)
         kind: object = name
         if family and family.swept:

@@ -49,14 +49,19 @@ def describe_more_runs(a: pd.DataFrame, b: pd.DataFrame, contrast: Contrast, mar
 def describe_runs_for(
     a: pd.DataFrame, b: pd.DataFrame, contrast: Contrast, distance: float, margin: float
 ) -> str:
-    """Say what would show that a mean log ratio is not further than a distance from its estimate.
+    """Describe the further runs that would narrow a mean log ratio to a given distance.
 
     Args:
         a: Runs of A.
         b: Runs of B.
         contrast: The points that both measured.
-        distance: The distance, such as that from the estimate to a bound.
+        distance: Largest distance of the true mean log ratio from its estimate, such as that from
+            the estimate to a bound.
         margin: Largest relative difference that counts as equal.
+
+    Returns:
+        The number of runs per side, their duration and the command that measures them, as text;
+        the reason if no number of runs suffices; empty if the contrast has no evidence.
     """
     if contrast.evidence is None:
         return ""

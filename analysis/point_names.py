@@ -20,14 +20,14 @@ Row = Mapping[Any, Any]
 def point_names(points: pd.DataFrame, differing: Collection[str] = ()) -> list[str]:
     """Return the name of each point: family, size, batch size, and the settings that vary.
 
-    A size that the name of its model omits, such as the input size, is added if it separates points
-    that share a name.
+    Names of models omit some sizes, such as the input size. Such a size is added if points would
+    otherwise share a name.
 
     Args:
         points: One row per point, with all columns of the configuration.
-        differing: Columns of the configuration that the rows lack because they set two sides of a
-            comparison apart. If a size of the model is among them, the other sizes are named
-            separately.
+        differing: Columns of the configuration in which the two sides of a comparison differ. The
+            rows lack them. If a size of the model is among them, the name is the family followed by
+            the sizes that vary.
     """
     is_model_known = not any(name.startswith("model.") for name in differing)
     sizes = [name for name in map(str, points) if _is_size(name)]

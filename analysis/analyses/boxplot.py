@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 from analysis.columns import (
     OPERATION_SETTINGS,
     choose_metric,
-    compute_families_if_mixed,
+    families_of_examples_if_mixed,
     find_column,
     find_metric,
 )
@@ -69,7 +69,7 @@ class BoxplotOptions(Options):
 
 
 def _list_sections(rows: pd.DataFrame) -> list[SectionSpec]:
-    return [SectionSpec(families=compute_families_if_mixed(rows))]
+    return [SectionSpec(families=families_of_examples_if_mixed(rows))]
 
 
 @analysis(

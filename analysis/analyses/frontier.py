@@ -524,7 +524,7 @@ def frontiers(
     if not found:
         raise InsufficientData(
             "no task has two choices to compare",
-            groups=omitted or [InsufficientData("none is ok", group="all runs")],
+            groups=omitted or [InsufficientData("no ok run", group="all runs")],
             remedy="measure more, such as python -m paradnn.train -m mode=inference batch_size=1,8,64",
         )
     return found

@@ -31,7 +31,7 @@ from analysis.columns import (
     GroupKey,
     analyze_groups,
     choose_metric,
-    compute_families_if_mixed,
+    families_of_examples_if_mixed,
     family_groups,
     find_column,
     find_metric,
@@ -187,7 +187,9 @@ class Fit(GroupKey):
         "the effect; an interval that contains zero shows none."
     ),
     list_sections=lambda rows: [
-        SectionSpec(SensitivityOptions(log_scale="both"), families=compute_families_if_mixed(rows))
+        SectionSpec(
+            SensitivityOptions(log_scale="both"), families=families_of_examples_if_mixed(rows)
+        )
     ],
 )
 def sensitivity(frame: pd.DataFrame, options: SensitivityOptions) -> Result:

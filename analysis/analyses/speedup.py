@@ -207,8 +207,8 @@ def _describe(result: Speedup, sides: Sides, options: SpeedupOptions) -> Iterato
     names = sides.display_names
     if result.pairs.empty:
         yield (
-            f"No point was measured on both sides, of {counted(len(sides.a), 'run')} of {names[0]} "
-            f"and {len(sides.b)} of {names[1]}."
+            f"No point was measured on both sides: {names[0]} has "
+            f"{counted(len(sides.a), 'run')} and {names[1]} has {len(sides.b)}."
         )
     else:
         explanation = sides.explain_names()

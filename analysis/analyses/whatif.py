@@ -24,7 +24,7 @@ from analysis.ceilings import with_best_ceilings
 from analysis.columns import (
     MEMORY_OUTCOMES,
     as_sizes,
-    compute_families,
+    families_of_examples,
     hyperparameters,
     join_columns,
 )
@@ -210,7 +210,7 @@ def _list_sections(rows: pd.DataFrame) -> Iterator[SectionSpec]:
     yield SectionSpec(
         WhatifOptions(bandwidth=2.0),
         title="What twice the memory bandwidth would bring",
-        families=tuple(compute_families(rows)),
+        families=tuple(families_of_examples(rows)),
     )
 
 

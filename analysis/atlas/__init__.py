@@ -168,7 +168,7 @@ class Atlas:
 
     @functools.cached_property
     def devices(self) -> dict[str, set[str]]:
-        """Devices in alphabetical order, with the words of each name."""
+        """The names of the devices in alphabetical order, each with the set of words in it."""
         names = sorted({group.device for group in self.groups})
         return {name: _words(name) for name in names}
 

@@ -36,9 +36,14 @@ def load_claims(path: Path) -> tuple[StatedClaim, ...]:
         DataError: If the file cannot be read.
         ConfigError: If an entry is invalid.
     """
-    ours = resources.files("analysis.claims").joinpath(path.name)
-    if path.suffix == ".yaml" and path.name == str(path) and not path.exists() and ours.is_file():
-        return parse_claims(ours.read_text(encoding="utf-8"), path.name)
+    packaged = resources.files("analysis.claims").joinpath(path.name)
+    if (
+        path.suffix == ".yaml"
+        and path.name == str(path)
+        and not path.exists()
+        and packaged.is_file()
+    ):
+        return parse_claims(packaged.read_text(encoding="utf-8"), path.name)
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -82,7 +87,7 @@ def parse_claims(text: str, source: str) -> tuple[StatedClaim, ...]:
                 f"{source}: claim {claim.id}: id",
                 claim.id,
                 "appears twice",
-                "give each claim its own",
+                "give each claim a unique id",
             )
         claims[claim.id] = claim
     return tuple(claims.values())
@@ -93,7 +98,7 @@ def _claim(entry: Any, number: int, source: str) -> StatedClaim:
     if isinstance(entry, dict):
         name = entry.get("id", number)
     location = f"{source}: claim {name}"
-    _keys(entry, ("id", "says", "checks"), ("proof", "where"), location)
+    _require_keys(entry, ("id", "says", "checks"), ("proof", "where"), location)
     if not isinstance(entry["checks"], list):
         raise ConfigError(
             f"{location}: checks",
@@ -107,7 +112,8 @@ def _claim(entry: Any, number: int, source: str) -> StatedClaim:
         for number, check in enumerate(entry["checks"], 1)
     ]
     says, proof = (
-        as_text(_folded(entry.get(key, "")), {}, f"{location}: {key}") for key in ("says", "proof")
+        as_text(_on_one_line(entry.get(key, "")), {}, f"{location}: {key}")
+        for key in ("says", "proof")
     )
     return StatedClaim(str(entry["id"]), says, tuple(checks), proof)
 
@@ -136,8 +142,8 @@ def _check(entry: Any, shared: Conditions, location: str) -> Check:
         optional = KINDS[kind].optional
         if KINDS[kind].needs_bound:
             bounds = [*_BOUNDS]
-    _keys(entry, ("kind", *required), ("where", "name", *optional, *bounds), location)
-    _sides(entry, location)
+    _require_keys(entry, ("kind", *required), ("where", "name", *optional, *bounds), location)
+    _require_sides(entry, location)
     conditions = {
         name: _conditions(entry[name], f"{location}: {name}")
         for name in _CONDITIONS
@@ -145,16 +151,18 @@ def _check(entry: Any, shared: Conditions, location: str) -> Check:
     }
     conditions["where"] = {**shared, **conditions.get("where", {})}
     rest = {
-        name: _folded(value) for name, value in entry.items() if name not in (*conditions, *bounds)
+        name: _on_one_line(value)
+        for name, value in entry.items()
+        if name not in (*conditions, *bounds)
     }
     return read(Check, rest, location, {**conditions, "bound": _bound(entry, bounds, location)})
 
 
-def _folded(value: Any) -> Any:
+def _on_one_line(value: Any) -> Any:
     return " ".join(value.split()) if isinstance(value, str) else value
 
 
-def _sides(entry: Mapping[str, Any], location: str) -> None:
+def _require_sides(entry: Mapping[str, Any], location: str) -> None:
     """Require that the sides of a check are complete.
 
     `a` and `b` go together. A ratio has either both, or successive versions.
@@ -179,7 +187,7 @@ def _sides(entry: Mapping[str, Any], location: str) -> None:
         raise ConfigError(f"{location}: paired", False, "operations are always paired", "omit it")
 
 
-def _keys(entry: Any, needed: Sequence[str], others: Sequence[str], location: str) -> None:
+def _require_keys(entry: Any, needed: Sequence[str], others: Sequence[str], location: str) -> None:
     """Require that an entry is a mapping with valid keys and values.
 
     Args:

@@ -312,10 +312,9 @@ def _describe_quality(values: Row) -> str:
 
 
 def chart(populations: Sequence[Population]) -> tuple[Markup, str] | None:
-    """The picture of the first screen and its caption.
+    """Draw the throughput of every model for the first screen of the report.
 
-    It shows throughput by model. If the points do not all fit, each model is at its fastest
-    setting.
+    If there is no room for all points, the picture shows each model at its fastest setting.
 
     Returns:
         The figure as HTML and the caption; None if nothing was measured.

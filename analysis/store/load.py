@@ -27,7 +27,7 @@ from paradnn.store.bundle import read_artifact as read_bundled
 from paradnn.store.client import store_errors
 from paradnn.store.columns import Records, Texts
 from paradnn.store.files import PACKED, is_inside, read_json, unpack
-from paradnn.store.reader import Way, open_reader, read_columns
+from paradnn.store.reader import ReadMethod, open_reader, read_columns
 from paradnn.store.runs import OUTCOME_TAGS, SCHEMA_VERSION, Query, Values
 
 Choice = str | Sequence[str] | None
@@ -79,7 +79,7 @@ def load(  # noqa: PLR0913 - one keyword per filter
     protocol: str | None = None,
     unfinished: bool = False,
     columns: Collection[str] | None = None,
-    reader: Way = "auto",
+    reader: ReadMethod = "auto",
 ) -> pd.DataFrame:
     """Load runs as a frame.
 

@@ -338,8 +338,8 @@ def drop_implausible_intervals(frame: pd.DataFrame) -> tuple[pd.DataFrame, int]:
     """Make implausible intervals missing.
 
     An interval is implausible if its mean half width exceeds its estimate, if it excludes its
-    estimate, or if it ends a tenth or more beyond the fastest or the slowest measured block. Only
-    runs that were stored before intervals ended at these blocks have such intervals.
+    estimate, or if an end lies more than a tenth beyond the fastest or the slowest measured block.
+    Only old runs have such intervals; newer versions limit an interval to the measured blocks.
 
     Returns:
         The frame, and the number of runs with such an interval.

@@ -39,7 +39,7 @@ class RaceAnswer:
 
     Attributes:
         race: The race.
-        epoch: Examples of an epoch; None if unknown.
+        epoch: Examples per epoch; None if unknown.
         currency: Currency of the costs; empty if unknown.
     """
 
@@ -90,10 +90,8 @@ class RaceAnswer:
             more = f"; and {len(close) - _NAMED} more" if len(close) > _NAMED else ""
             lines.append(f"May be as good: {names}{more}.")
         if self.verdict == "best":
-            margin = f"{self.race.rule.margin:.3g}"
-            lines.append(
-                f"With 95% confidence no other candidate is better by more than {_percent(margin)}."
-            )
+            margin = _percent(self.race.rule.margin)
+            lines.append(f"With 95% confidence no other candidate is better by more than {margin}.")
         else:
             lines.append(self._undecided_reason())
         return lines
@@ -144,7 +142,7 @@ class RaceAnswer:
     def document(self) -> dict[str, Any]:
         """The content of `--json`, and of the artifact of the parent run."""
         state = self.race.state()
-        found: dict[str, Any] = {
+        document: dict[str, Any] = {
             "answer": " ".join(self.sentences()),
             "verdict": self.verdict,
             "goal": self.race.objective.goal,
@@ -159,17 +157,17 @@ class RaceAnswer:
         }
         order = self._order(state) if state else []
         if state:
-            found["best"] = self.race.candidates[state.leader].label
-            found["risk"] = state.risk
+            document["best"] = self.race.candidates[state.leader].label
+            document["risk"] = state.risk
         if state and len(order) > 1:
             lead = state.lead(order[1])
-            found |= {"ratio": lead.value, "low": lead.low, "high": lead.high}
-        found["candidates"] = [self._candidate_entry(index, state) for index in order] + [
+            document |= {"ratio": lead.value, "low": lead.low, "high": lead.high}
+        document["candidates"] = [self._candidate_entry(index, state) for index in order] + [
             self._excluded_entry(each)
             for index, each in enumerate(self.race.candidates)
             if index not in order
         ]
-        return found
+        return document
 
     def conclusion(self) -> DesignResult:
         """The answer for the parent run: description, metrics, tag and table."""
@@ -243,10 +241,10 @@ class RaceAnswer:
             reasons.append(
                 f"{counted(len(unmeasured), 'candidate')} not measured, {self._missing_reason()}"
             )
-        margin = f"{self.race.rule.margin:.3g}"
         state = self.race.state()
         if state is not None and state.risk > self.race.rule.risk:
-            reasons.append(f"another candidate may be better by more than {_percent(margin)}")
+            margin = _percent(self.race.rule.margin)
+            reasons.append(f"another candidate may be better by more than {margin}")
         elif state is not None and not state.is_decided():
             reasons.append(f"the best candidates need {MIN_PROCESSES} measurements each")
         text = f"Not decided: {'; '.join(reasons)}."
@@ -369,12 +367,12 @@ def _rounded_up(minutes: float) -> str:
     return str(math.ceil(minutes))
 
 
-def _percent(share: str) -> str:
-    return f"{100 * float(share):.3g}%"
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g}%"
 
 
 def epoch_examples(points: Sequence[Point], given: int | None) -> int | None:
-    """Return the examples of an epoch: the given number, or the size of the training set.
+    """Return the examples per epoch: the given number, or the size of the training set.
 
     None if the input has no known size, or the candidates have inputs of different sizes.
     """

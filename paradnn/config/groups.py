@@ -1,10 +1,9 @@
 """The options of each configuration group, such as `model` and `measure`.
 
 Options are files in conf/, model families and kinds of work. A family needs no file: `model=NAME`
-has the defaults of its options, and brings the options of other groups that it chooses
-(`Family.defaults`). A kind of work needs no file either: `task=NAME` or `scenario=NAME` has the
-defaults of its options, and `measure=quick` brings its quick defaults. A file of the same name
-takes precedence.
+sets the defaults of its options, and its `Family.defaults` replace those of other groups. A kind of
+work needs no file either: `task=NAME` or `scenario=NAME` sets the defaults of its options, and
+`measure=quick` adds its quick defaults. A file of the same name takes precedence.
 """
 
 import dataclasses
@@ -44,7 +43,8 @@ def group_names() -> list[str]:
 
 def option_names(group: str) -> list[str]:
     """Return the options of a configuration group; empty if there is no such group."""
-    if not re.fullmatch(r"[\w/-]{1,100}", group):  # a path that leads out of the folder
+    # Anything else could be a path outside the folder.
+    if not re.fullmatch(r"[\w/-]{1,100}", group):
         return []
     files = {path.stem for path in (CONFIG / group).glob("*.yaml")}
     others = {option.name for option in _options_without_files() if option.group == group}
@@ -67,10 +67,10 @@ def option_content(group: str, name: str) -> Mapping[str, Any]:
 
 
 def describe_option(group: str, name: str) -> str:
-    """Return one sentence about an option.
+    """Return the description of an option.
 
-    It is the comment at the head of its file without commands, or the description of the family or
-    the kind of work.
+    It is the comment in its file, without example commands. If there is no file, it is the
+    description of the family or of the kind of work.
     """
     text = _file_text(group, name)
     if text:

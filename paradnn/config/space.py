@@ -207,7 +207,7 @@ class _Builder:
         if override.is_sweep_override():
             value = text.partition("=")[2]
             raise ConfigError(
-                key.lstrip("+~"), value, "is not an axis of a point", "give it one value"
+                key.lstrip("+~"), value, "cannot be an axis of a sweep", "give it one value"
             )
         return None
 

@@ -17,7 +17,7 @@ from paradnn.store.address import locate
 from paradnn.store.claims import RunIndex
 from paradnn.store.journal import Journal, folder_of, read_record
 from paradnn.store.metrics import PHASES
-from paradnn.store.reader import Reader, Way, open_reader
+from paradnn.store.reader import Reader, ReadMethod, open_reader
 from paradnn.store.runs import Finished, Query, Values
 
 #: Tags that decide whether a run is comparable to a planned point.
@@ -103,7 +103,7 @@ class History:
         return self.index.fetch(run_id)[0]
 
 
-def open_history(settings: Tracking, way: Way = "auto") -> History:
+def open_history(settings: Tracking, way: ReadMethod = "auto") -> History:
     """Return the history in the configured store, empty if the store does not exist yet."""
     if settings.name == "offline":
         folder = folder_of(settings)

@@ -37,11 +37,11 @@ class RunRecords:
         """Return what the worker needs in addition to the point; raises DataError."""
         return {}
 
-    def progress_text(self, news: WorkloadMessage) -> str:
-        """Return what the terminal shows of a message that the worker sent while measuring."""
+    def progress_text(self, message: WorkloadMessage) -> str:
+        """Return the progress that a message of the worker reports, as text for the terminal."""
         return ""
 
-    def metric_history(self, news: Sequence[WorkloadMessage]) -> list[MetricSnapshot]:
+    def metric_history(self, messages: Sequence[WorkloadMessage]) -> list[MetricSnapshot]:
         """Return the metrics that messages of the worker report, one snapshot per message."""
         return []
 
@@ -50,7 +50,7 @@ class RunRecords:
         return []
 
     def is_finished(self, result: PointResult) -> bool:
-        """Return whether the work came to its end; otherwise it may be resumed later."""
+        """Return whether the work is complete; otherwise it may be resumed later."""
         return True
 
     def name_parts(self, point: Point) -> list[str]:

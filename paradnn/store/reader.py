@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 #: How to read a store. "sql" reads the tables. "api" uses MLflow's search, which takes milliseconds
 #: per run. "auto" reads the tables if possible.
-Way = Literal["auto", "sql", "api"]
+ReadMethod = Literal["auto", "sql", "api"]
 
 
 class Reader(Protocol):
@@ -41,7 +41,7 @@ class Reader(Protocol):
 
 def open_reader(
     address: StoreAddress,
-    way: Way = "auto",
+    way: ReadMethod = "auto",
     *,
     client: MlflowClient | None = None,
     pooled: bool = False,
@@ -50,7 +50,7 @@ def open_reader(
 
     Args:
         address: The store.
-        way: How to read it; see `Way`.
+        way: How to read it; see `ReadMethod`.
         client: MLflow's client, if one is already open.
         pooled: Keep connections open, for many small reads.
 
@@ -89,14 +89,14 @@ def open_reader(
 
 
 def read_columns(
-    address: StoreAddress, query: Query, way: Way = "auto"
+    address: StoreAddress, query: Query, way: ReadMethod = "auto"
 ) -> tuple[Records, list[str]]:
     """Read the runs of a query as columns.
 
     Args:
         address: The store.
         query: The runs to read.
-        way: How to read the store; see `Way`.
+        way: How to read the store; see `ReadMethod`.
 
     Returns:
         The columns, and the names of the store's experiments.
@@ -122,7 +122,7 @@ class SearchReader:
 
     def __init__(self, address: StoreAddress, client: MlflowClient | None = None) -> None:
         self._address = address
-        self._given = client
+        self._open_client = client
         self._ids: dict[str, str] = {}  # experiment name -> id, if found
 
     def experiments(self) -> list[str]:
@@ -140,7 +140,7 @@ class SearchReader:
 
     @cached_property
     def _client(self) -> MlflowClient:
-        return self._given or client_of(self._address)
+        return self._open_client or client_of(self._address)
 
     def _search(self, query: Query) -> Iterator[Row]:
         """Yield each run once, as plain values.
@@ -191,10 +191,10 @@ class SearchReader:
         return self._ids[name]
 
 
-def _pages(search: Callable[..., Any], *given: Any, **options: Any) -> Iterator[Any]:
+def _pages(search: Callable[..., Any], *arguments: Any, **options: Any) -> Iterator[Any]:
     token = None
     while True:
-        page = search(*given, max_results=_PAGE, page_token=token, **options)
+        page = search(*arguments, max_results=_PAGE, page_token=token, **options)
         yield from page
         token = page.token
         if not token:

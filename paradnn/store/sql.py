@@ -56,16 +56,16 @@ _EXPERIMENTS, _RUNS, _PARAMS, _TAGS, _METRICS = (
 )
 #: Tags first: see `SqlReader.read`.
 _KINDS: dict[Values, sa.TableClause] = {"tags": _TAGS, "params": _PARAMS, "metrics": _METRICS}
-# Empty text: an upper bound of all numbers.
-_TEXTS: sa.ColumnElement[Any] = sa.literal_column("''")
-# Empty blob: an upper bound of all texts. SQLite converts numbers in a text column to texts.
-_BYTES: sa.ColumnElement[Any] = sa.literal_column("x''")
+# SQLite orders numbers before texts, and texts before blobs. The empty text is above all numbers.
+_ABOVE_NUMBERS: sa.ColumnElement[Any] = sa.literal_column("''")
+# The empty blob is above all texts. SQLite converts numbers in a text column to texts.
+_ABOVE_TEXTS: sa.ColumnElement[Any] = sa.literal_column("x''")
 _POINTS = {"kind": ("point",)}  # tags of the runs that analyses read
 _CHUNK = 20_000  # rows per fetch
 _LOCK_TIMEOUT = 60  # seconds to wait for a writer of a SQLite database
 _PIPE = 1 << 20  # bytes that a scanning process may write ahead of this process
 _SCAN_RUNS = 5_000  # number of runs above which separate processes read an SQLite file
-_SHARES = 4  # most scanning processes
+_MAX_SCAN_PROCESSES = 4
 _LOOKUP_RUNS = 500  # up to this number, runs are looked up by id
 _SCAN_SHARE = 0.25  # above this share of all runs, reading whole tables beats looking runs up
 
@@ -278,11 +278,11 @@ class SqlReader:
             conditions: list[sa.ColumnElement[bool]] = []
             if self._engine.dialect.name != "sqlite":
                 conditions.append(value.is_not(None))
-            # A damaged file may hold values of any type. SQLite orders numbers < texts < blobs.
+            # A damaged file may hold values of any type.
             elif kind == "metrics":
-                conditions += [key < _BYTES, value < _TEXTS]
+                conditions += [key < _ABOVE_TEXTS, value < _ABOVE_NUMBERS]
             else:
-                conditions += [key < _BYTES, value < _BYTES]
+                conditions += [key < _ABOVE_TEXTS, value < _ABOVE_TEXTS]
             if kind == "metrics":
                 conditions.append(table.c.is_nan.is_not(sa.true()))
             if kind in query.columns:
@@ -322,7 +322,7 @@ class SqlReader:
         url = self._engine.url
         options = {key: value for key, value in url.query.items() if key != "uri"}
         uri = f"{url.database}?{urlencode(options)}"
-        shares = min(os.cpu_count() or 1, _SHARES)
+        shares = min(os.cpu_count() or 1, _MAX_SCAN_PROCESSES)
         with ExitStack() as opened:
             children = []
             errors = opened.enter_context(tempfile.TemporaryFile())
@@ -429,11 +429,11 @@ class SqlReader:
         ]
         for table, filters in ((_PARAMS, query.params), (_TAGS, query.tags)):
             conditions += [
-                _having(table, [key], table.c.value.in_(allowed))
+                _has_key(table, [key], table.c.value.in_(allowed))
                 for key, allowed in filters.items()
             ]
         if query.needs_outcome:
-            conditions.append(_having(_TAGS, OUTCOME_TAGS))
+            conditions.append(_has_key(_TAGS, OUTCOME_TAGS))
         bounds = (
             (runs.run_uuid.__eq__, query.run_id),
             (runs.status.__eq__, query.status),
@@ -450,10 +450,12 @@ class SqlReader:
         return store_errors(f"cannot read {self._address.public}")
 
 
-def _having(
-    table: sa.TableClause, keys: Collection[str], *also: sa.ColumnElement[bool]
+def _has_key(
+    table: sa.TableClause, keys: Collection[str], *conditions: sa.ColumnElement[bool]
 ) -> sa.ColumnElement[bool]:
-    return _RUNS.c.run_uuid.in_(sa.select(table.c.run_uuid).where(table.c.key.in_(keys), *also))
+    """Return the condition that a run has a row with one of the keys that meets the conditions."""
+    matches = sa.select(table.c.run_uuid).where(table.c.key.in_(keys), *conditions)
+    return _RUNS.c.run_uuid.in_(matches)
 
 
 def _rows(connection: sa.Connection, statement: sa.Select[Any]) -> Iterator[Any]:

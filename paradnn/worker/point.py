@@ -81,7 +81,7 @@ class OtherProcesses(ABC):
 
     @abstractmethod
     def begin_steps(self) -> None:
-        """Start a new peak of memory for the steps."""
+        """Reset the memory peak of the processes before the steps."""
 
     @abstractmethod
     def memory(self) -> Sequence[ProcessMemory]:

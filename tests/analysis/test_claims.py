@@ -620,7 +620,7 @@ def claim(check: str) -> str:
             id="claim not a mapping",
         ),
         pytest.param(
-            "claims.yaml: claim 1: id=1: appears twice; give each claim its own",
+            "claims.yaml: claim 1: id=1: appears twice; give each claim a unique id",
             2 * f"{claim(COMPARISON)}\n",
             id="id twice",
         ),

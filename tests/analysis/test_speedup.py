@@ -71,7 +71,7 @@ def test_missing_pairs_are_reported_and_nothing_is_drawn() -> None:
     result = ask(pd.concat([a, b.assign(outcome="oom_device")], ignore_index=True))
     assert not result.drawable
     assert result.text().startswith("A and B have no point in common.")
-    assert "No point was measured on both sides, of 25 runs of A and 25 of B." in result.text()
+    assert "No point was measured on both sides: A has 25 runs and B has 25." in result.text()
 
 
 def test_operations_of_profiled_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -294,7 +294,7 @@ REJECTED = [
         "train -m 'batch_size=range(1,2000)' 'model.nodes=range(1,2000)'",
         "sweep=3,996,001 points: is more than 1,000,000",
     ),
-    ("train -m sweep.order=given,random", "sweep.order=given,random: is not an axis of a point"),
+    ("train -m sweep.order=given,random", "sweep.order=given,random: cannot be an axis of a sweep"),
     ("train -m experiment=paper_fc model=lstm", "model=lstm: is not a family of this experiment"),
     ("train -m learning=zzz", "learning=zzz: "),
     ("train -m sweep.plan=zzz", "sweep.plan=zzz: "),

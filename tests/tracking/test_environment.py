@@ -53,7 +53,7 @@ def test_own_tags_are_kept_in_files(store: Store, tmp_path: Path) -> None:
 def test_an_own_tag_is_no_axis(store: Store) -> None:
     done = run(["paradnn.train", "-m", *TINY, "tracking.tags.team=a,b"], store)
     assert done.returncode == 2
-    assert done.stderr.startswith("error: tracking.tags.team=a,b: is not an axis of a point")
+    assert done.stderr.startswith("error: tracking.tags.team=a,b: cannot be an axis of a sweep")
 
 
 @pytest.mark.framework

@@ -174,7 +174,7 @@ def _check_output(entry: Any, label: str) -> None:
         )
     if entry.type.tensor_type.elem_type == onnx.TensorProto.STRING:
         raise UnavailableError(
-            f"{label} holds strings, which cannot be checked: export the model with numbers"
+            f"{label} holds strings, which cannot be checked: export the model with numeric outputs"
         )
 
 

@@ -1,8 +1,8 @@
 """Costs of the instructions of a compiled program, from its HLO.
 
-A fusion costs what the instructions within it compute. It moves only its own inputs and outputs,
-since the values in between stay in registers. What a fusion moves that reads or updates slices of a
-larger buffer is unknown.
+A fusion computes what its instructions compute. It moves only its own inputs and outputs, since the
+values in between stay in registers. If it reads or updates slices of a larger buffer, the number of
+bytes that it moves is unknown.
 """
 
 import math
@@ -70,7 +70,7 @@ class HloCosts:
         }
 
     def cost(self, name: str, module: str) -> Cost:
-        """Return the cost of one execution of an instruction, of unknown kind if it is unknown."""
+        """Return the cost of one execution of an instruction; an unknown one has the kind "unknown"."""
         found = self._instructions.get((module, name))
         if found is None:
             return Cost("unknown", "other")
@@ -90,12 +90,10 @@ class HloCosts:
     def _cost(self, module: str, instruction: Any, by_id: Mapping[int, Any]) -> Cost:
         if instruction.opcode != "fusion":
             return _instruction_cost(instruction, by_id)
-        parts = [
-            self._cost(module, entry, entries)
-            for number in instruction.called_computation_ids
-            for entries in [self._computations[module, number]]
-            for entry in entries.values()
-        ]
+        parts = []
+        for number in instruction.called_computation_ids:
+            computation = self._computations[module, number]
+            parts += [self._cost(module, entry, computation) for entry in computation.values()]
         return _fusion_cost(parts, _operands(instruction, by_id) + _shapes(instruction.shape))
 
 

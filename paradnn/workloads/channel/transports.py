@@ -77,7 +77,7 @@ class Connection:
 
 
 def message_window(point: Mapping[str, Any]) -> int:
-    """Return the number of messages that are answered together."""
+    """Return the window: the number of messages that one answer acknowledges."""
     model = point["model"]
     return 1 if model["pattern"] == "latency" else int(model["window"])
 

@@ -154,14 +154,14 @@ class Learn(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, Pha
         assert self.save is not None
         return Path(self.save).absolute() / f"{point.model.name}-{point_id(point)}.npz"
 
-    def progress_text(self, news: WorkloadMessage) -> str:
-        assert isinstance(news, Epoch)
-        return f"epoch {news.number}, {self.metric} {news.accuracy:.4f} of {self.target:g}"
+    def progress_text(self, message: WorkloadMessage) -> str:
+        assert isinstance(message, Epoch)
+        return f"epoch {message.number}, {self.metric} {message.accuracy:.4f} of {self.target:g}"
 
-    def metric_history(self, news: Sequence[WorkloadMessage]) -> list[MetricSnapshot]:
+    def metric_history(self, messages: Sequence[WorkloadMessage]) -> list[MetricSnapshot]:
         snapshots = []
         seconds = 0.0
-        for epoch in news:
+        for epoch in messages:
             assert isinstance(epoch, Epoch)
             seconds += self._counted_seconds(epoch)
             metrics = {

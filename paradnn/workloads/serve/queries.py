@@ -73,7 +73,7 @@ class QueryLog:
         }
 
     def delays(self) -> list[int]:
-        """Return the time by which each query was issued after its schedule, in ns."""
+        """Return how late each query was issued, relative to its schedule, in ns."""
         return [issued - due for due, issued in zip(self.scheduled, self.issued, strict=True)]
 
     def seconds(self) -> float:
