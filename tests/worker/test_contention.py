@@ -100,44 +100,32 @@ def test_turns_add_up_without_the_time_between_them() -> None:
     assert judge_growth(growth, periods=2) == contention_between(BEFORE, QUIET)
 
 
+def growth_on_one_core(seconds: float) -> Counters:
+    """Return the growth over a phase in which others used 6% of the only core."""
+    return Counters(
+        seconds=seconds,
+        cores=1,
+        own=0.94 * seconds,
+        idle=0.0,
+        steal=0.0,
+        accounted=seconds,
+        switches=0,
+        throttled=0.0,
+    )
+
+
 @pytest.mark.parametrize(
-    ("periods", "reason"), [(1, "other processes took 0.1 of 1 core"), (100, None)]
+    ("periods", "reason"),
+    [
+        pytest.param(1, "other processes took 0.1 of 1 core", id="one period"),
+        pytest.param(9, "other processes took 0.1 of 1 core", id="60 ms above 3 x 12.5 ms"),
+        pytest.param(25, None, id="60 ms below 5 x 12.5 ms"),
+        pytest.param(100, None, id="60 ms below 10 x 12.5 ms"),
+    ],
 )
 def test_rounding_errors_of_periods_add_up_as_their_root(periods: int, reason: str | None) -> None:
-    """Other processes used 0.06 of one second on one core."""
-    growth = Counters(
-        seconds=1.0,
-        cores=1,
-        own=0.94,
-        idle=0.0,
-        steal=0.0,
-        accounted=1.0,
-        switches=0,
-        throttled=0.0,
-    )
-
-    assert judge_growth(growth, periods).reason == reason
-
-
-@pytest.mark.parametrize(
-    ("periods", "reason"), [(9, "other processes took 0.1 of 1 core"), (25, None)]
-)
-def test_a_period_adds_an_eightieth_of_a_second_of_uncertainty(
-    periods: int, reason: str | None
-) -> None:
-    """Others used 0.06 of one second: more than 3 x 0.0125 s and less than 5 x 0.0125 s."""
-    growth = Counters(
-        seconds=1.0,
-        cores=1,
-        own=0.94,
-        idle=0.0,
-        steal=0.0,
-        accounted=1.0,
-        switches=0,
-        throttled=0.0,
-    )
-
-    assert judge_growth(growth, periods).reason == reason
+    """Each of n periods is known to 1/80 s, so their total is known to sqrt(n) / 80 s."""
+    assert judge_growth(growth_on_one_core(1.0), periods).reason == reason
 
 
 @pytest.mark.parametrize(
@@ -174,18 +162,9 @@ def test_a_busy_core_counts_if_hardly_any_is_idle(idle: float, reason: str | Non
 def test_turns_have_one_verdict_with_a_rounding_error_each(
     turns: int, reason: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Others used 0.06 of one second: more than 4 x 0.0125 s and less than 5.6 x 0.0125 s."""
-    begin = Counters(
-        seconds=0.0,
-        cores=1,
-        own=0.0,
-        idle=0.0,
-        steal=0.0,
-        accounted=0.0,
-        switches=0,
-        throttled=0.0,
-    )
-    end = replace(begin, seconds=1 / turns, own=0.94 / turns, accounted=1 / turns, switches=3)
+    """Others used 60 ms: more than sqrt(16) x 12.5 ms and less than sqrt(32) x 12.5 ms."""
+    begin = growth_on_one_core(0.0)
+    end = replace(growth_on_one_core(1 / turns), switches=3)
     moments = iter([begin, end] * turns)
     monkeypatch.setattr(contention, "read_counters", lambda: next(moments))
     monitor = TurnsMonitor()
@@ -220,19 +199,8 @@ def test_a_counter_that_one_turn_lacks_is_unknown(first: float | None) -> None:
     ],
 )
 def test_a_short_phase_is_as_uncertain_as_the_counters(seconds: float, reason: str | None) -> None:
-    """Others used 6% of one core, and the counters are known to 12.5 ms."""
-    growth = Counters(
-        seconds=seconds,
-        cores=1,
-        own=0.94 * seconds,
-        idle=0.0,
-        steal=0.0,
-        accounted=seconds,
-        switches=0,
-        throttled=0.0,
-    )
-
-    assert judge_growth(growth).reason == reason
+    """The counters are known to 12.5 ms."""
+    assert judge_growth(growth_on_one_core(seconds)).reason == reason
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGCONT")
