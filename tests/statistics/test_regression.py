@@ -35,6 +35,16 @@ def slopes(design: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.linalg.solve(x.T @ x, x.T @ y)
 
 
+def standard_scores(design: pd.DataFrame) -> np.ndarray:
+    """Return the columns with mean 0 and standard deviation 1."""
+    return ((design - design.mean()) / design.std()).to_numpy()
+
+
+def slope_influence(design: pd.DataFrame) -> np.ndarray:
+    """Return how much each value (column) adds to each standardized slope (row)."""
+    return np.linalg.pinv(sm.add_constant(standard_scores(design)))[1:]
+
+
 def test_weights_r2_and_hc3_errors_agree_with_plain_numpy() -> None:
     draw = np.random.default_rng(2)
     design = pd.DataFrame(
@@ -42,7 +52,7 @@ def test_weights_r2_and_hc3_errors_agree_with_plain_numpy() -> None:
     )
     y = design @ [2.0, -1.0, 0.1] + draw.normal(size=60) * (1 + design["a"].abs())
     found = regress(design, y.to_numpy())
-    z = ((design - design.mean()) / design.std()).to_numpy()
+    z = standard_scores(design)
     zy = ((y - y.mean()) / y.std()).to_numpy()
     beta = slopes(z, zy)
     np.testing.assert_allclose(found.weights["weight"], beta[1:])
@@ -120,6 +130,20 @@ def test_quantile_intervals_are_those_of_the_binomial_by_hand() -> None:
     assert np.isnan(quantile_interval([])).all()
 
 
+def points(models: int, batches: int) -> pd.DataFrame:
+    """Return a complete grid of models and batch sizes."""
+    index = pd.MultiIndex.from_product(
+        [range(models), range(batches)], names=["model.nodes", "batch_size"]
+    )
+    return index.to_frame(index=False)
+
+
+def exact(hits: int, count: int) -> tuple[float, float, float]:
+    """Return a share of independent points with its exact interval."""
+    low, high = stats.binomtest(hits, count).proportion_ci()
+    return hits / count, low, high
+
+
 @pytest.mark.parametrize("n", [20, 40])
 def test_ratios_of_sums_cover_at_their_stated_rate(n: int) -> None:
     generator = np.random.default_rng(11)
@@ -134,34 +158,34 @@ def test_ratios_of_sums_cover_at_their_stated_rate(n: int) -> None:
     assert 0.92 <= covered / 400 <= 0.98
 
 
-def test_few_have_no_interval_and_where_all_agree_a_share_is_worth_its_models() -> None:
-    assert crossed_ratio([1, 2], [2, 4], shared_levels(points(2, 1))).value == 0.5
-    assert np.isnan(crossed_ratio([1, 2], [2, 4], shared_levels(points(2, 1))).low)
-    assert crossed_ratio(np.ones(6), np.full(6, 2), shared_levels(points(6, 1))) == pytest.approx(
-        (0.5, 0.5, 0.5)
-    )
-    assert np.isnan(geometric_mean([1.0, 2, 3, 4, 5], shared_levels(points(5, 1)))[1:]).all()
+def test_few_points_have_a_value_without_an_interval() -> None:
+    ratio = crossed_ratio([1, 2], [2, 4], shared_levels(points(2, 1)))
+    mean = geometric_mean([1.0, 2, 3, 4, 5], shared_levels(points(5, 1)))
+
+    assert ratio.value == 0.5
+    assert mean.value == pytest.approx(120 ** (1 / 5))
+    assert np.isnan([ratio.low, ratio.high, mean.low, mean.high]).all()
+
+
+def test_equal_ratios_have_an_interval_of_width_zero() -> None:
+    found = crossed_ratio(np.ones(6), np.full(6, 2), shared_levels(points(6, 1)))
+
+    assert found == pytest.approx((0.5, 0.5, 0.5))
+
+
+def test_no_points_have_no_value() -> None:
     none = shared_levels(points(0, 0))
-    for nothing in (geometric_mean([], none), crossed_ratio([], [], none), crossed_share([], none)):
-        assert np.isnan(nothing).all()
-    # Five models that win at all nine batch sizes are five wins, not 45.
-    assert crossed_share(np.ones(45, dtype=bool), shared_levels(points(5, 9))) == pytest.approx(
-        exact(5, 5)
-    )
+
+    for found in (geometric_mean([], none), crossed_ratio([], [], none), crossed_share([], none)):
+        assert np.isnan(found).all()
 
 
-def points(models: int, batches: int) -> pd.DataFrame:
-    """Return a complete grid of models and batch sizes."""
-    index = pd.MultiIndex.from_product(
-        [range(models), range(batches)], names=["model.nodes", "batch_size"]
-    )
-    return index.to_frame(index=False)
+def test_models_that_win_at_all_batch_sizes_count_once_each() -> None:
+    wins = np.ones(45, dtype=bool)
 
+    found = crossed_share(wins, shared_levels(points(5, 9)))
 
-def exact(hits: int, count: int) -> tuple[float, float, float]:
-    """Return a share of independent points with its exact interval."""
-    low, high = stats.binomtest(hits, count).proportion_ci()
-    return hits / count, low, high
+    assert found == pytest.approx(exact(5, 5))
 
 
 def test_the_unit_decides_what_counts_as_a_sample() -> None:
@@ -283,10 +307,8 @@ def half_widths(found: Regression) -> np.ndarray:
 
 def hc3_half_widths(design: pd.DataFrame, y: np.ndarray) -> np.ndarray:
     """Return half widths of the slopes, in standard deviations, by statsmodels."""
-    scores = ((design - design.mean()) / design.std()).to_numpy()
-    fit = sm.OLS((y - y.mean()) / y.std(ddof=1), sm.add_constant(scores)).fit(
-        cov_type="HC3", use_t=True
-    )
+    scores = sm.add_constant(standard_scores(design))
+    fit = sm.OLS((y - y.mean()) / y.std(ddof=1), scores).fit(cov_type="HC3", use_t=True)
     return np.diff(fit.conf_int(0.05)[1:], axis=1)[:, 0] / 2
 
 
@@ -442,8 +464,7 @@ def test_sessions_of_one_value_each_are_random_effects(
 
     scaled = scale(y)
     session_prior = scatter_priors().session
-    scores = ((design - design.mean()) / design.std()).to_numpy()
-    influence = np.linalg.pinv(np.column_stack([np.ones(24), scores]))[1:] * derivative(y)
+    influence = slope_influence(design) * derivative(y)
     shifts = np.array([[row[session == each].sum() for each in range(4)] for row in influence])
     deviation = session_prior.scale * np.sqrt((shifts**2).sum(axis=1)) / scaled.std(ddof=1)
     of_sessions = stats.t.ppf(0.975, session_prior.freedom) * deviation
@@ -464,8 +485,7 @@ def test_a_drift_counts_if_values_were_measured_in_order() -> None:
     found = regress(design, y, np.log, when=when)
 
     session_prior = scatter_priors().session
-    scores = ((design - design.mean()) / design.std()).to_numpy()
-    influence = np.linalg.pinv(np.column_stack([np.ones(20), scores]))[1:]
+    influence = slope_influence(design)
     times = when.hours - when.hours.min()
     squares = np.diag(influence @ np.minimum.outer(times, times) @ influence.T)
     # A drift over half of the two hours at which it is largest: 6 x session variance x 1 h / 2 h.
@@ -588,6 +608,12 @@ def balanced(a: int, b: int, repeats: int) -> tuple[np.ndarray, np.ndarray]:
     return np.tile(first.ravel(), repeats), np.tile(second.ravel(), repeats)
 
 
+def with_product(a: np.ndarray, b: np.ndarray) -> tuple[pd.DataFrame, dict[str, np.ndarray]]:
+    """Return a design with two factors and their product, and the factors of the product."""
+    design = pd.DataFrame({"a": a, "b": b, "a x b": (a - a.mean()) * (b - b.mean())})
+    return design, {"a x b": np.column_stack([a, b])}
+
+
 def test_the_scatter_of_values_is_pooled_with_its_prior() -> None:
     """On logarithms, the means of 5 values scatter about their line with 3 degrees of freedom."""
     x, other = balanced(5, 2, 3)
@@ -643,15 +669,14 @@ def test_a_product_scatters_as_the_slopes_of_its_factors(of_a: float, of_b: floa
     y = 0.3 * a * b + 0.1 * draw.normal(size=30)[np.tile(np.arange(30), 2)]
     y += of_a * draw.normal(size=6)[np.unique(a, return_inverse=True)[1]] * b
     y += of_b * draw.normal(size=5)[np.unique(b, return_inverse=True)[1]] * a
-    product = (a - a.mean()) * (b - b.mean())
-    design = pd.DataFrame({"a": a, "b": b, "a x b": product})
+    design, products = with_product(a, b)
 
-    found = regress(design, y, products={"a x b": np.column_stack([a, b])}).weights.loc["a x b"]
+    found = regress(design, y, products=products).weights.loc["a x b"]
 
     parts = [slope_scatter(a, b, y), slope_scatter(b, a, y)]
-    cells = pd.DataFrame({"a": a, "b": b, "product": product, "y": y}).groupby(
-        ["a", "b"], as_index=False
-    )
+    product = design["a x b"].to_numpy()
+    table = pd.DataFrame({"a": a, "b": b, "product": product, "y": y})
+    cells = table.groupby(["a", "b"], as_index=False)
     fit = ols("y ~ C(a) + C(b) + product", cells.mean()).fit()
     of_cells = float(fit.bse["product"] ** 2)
     variance = parts[0][0] + parts[1][0] - of_cells
@@ -668,9 +693,9 @@ def test_a_product_with_one_factor_of_two_values_scatters_as_the_slopes_of_the_o
     draw = np.random.default_rng(33)
     a, b = balanced(6, 2, 3)
     y = draw.normal(size=36)
-    design = pd.DataFrame({"a": a, "b": b, "a x b": (a - a.mean()) * (b - b.mean())})
+    design, products = with_product(a, b)
 
-    found = regress(design, y, products={"a x b": np.column_stack([a, b])}).weights
+    found = regress(design, y, products=products).weights
 
     variance, freedom = slope_scatter(a, b, y)
     unit = design["a x b"].std() / y.std(ddof=1)
@@ -683,8 +708,8 @@ def test_a_product_of_two_factors_of_two_values_has_the_error_of_rows() -> None:
     draw = np.random.default_rng(34)
     a, b = balanced(2, 2, 5)
     y = draw.normal(size=20)
-    design = pd.DataFrame({"a": a, "b": b, "a x b": (a - a.mean()) * (b - b.mean())})
+    design, products = with_product(a, b)
 
-    found = regress(design, y, products={"a x b": np.column_stack([a, b])})
+    found = regress(design, y, products=products)
 
     assert half_widths(found) == pytest.approx(hc3_half_widths(design, y))
