@@ -124,7 +124,10 @@ def called_different(groups: Sequence[Sequence[float]], limit: float) -> tuple[i
 def describe(groups: Sequence[Sequence[float]], prior: VariancePrior) -> str:
     """Return the scatter within groups as text, next to that of a prior."""
     if not groups:
-        return "none of them are comparable"
+        return (
+            "no two systems have equal accelerators and results of the same model; "
+            "pass a clone of a round with at least two such systems"
+        )
     deviations = np.array([statistics.stdev(values) for values in groups])
     freedoms = np.array([len(values) - 1 for values in groups])
     pooled = math.sqrt(float(np.sum(deviations**2 * freedoms) / np.sum(freedoms)))
