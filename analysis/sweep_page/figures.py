@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from analysis.columns import choose_metric, hyperparameters, is_number, settings
+from analysis.columns import DEFAULT_METRICS, choose_metric, hyperparameters, is_number, settings
 from analysis.format import format_number
 from analysis.heat_maps import HeatMaps, choose_axes, make_heat_maps
 from analysis.labels import label, label_with_unit
@@ -23,11 +23,20 @@ from analysis.roofs import Roof, place_models
 from analysis.store.frame import aggregate_replicates, families, is_ok
 from paradnn.core.errors import InsufficientData
 from paradnn.core.metric import interval_names
+from paradnn.core.results import ResultDescription
+from paradnn.core.workload import WORKLOADS
 from paradnn.families import FAMILIES
 from paradnn.platform.specifications import find_hardware
 
-#: Candidates for the throughput: the first metric that the points have is drawn.
-_RATES = ("examples_per_second", "queries_per_second", "tokens_per_second", "step_time_ms")
+#: Candidates for the throughput: the first metric that the points have is drawn. Kinds of work
+#: without a rate are drawn by their headline.
+RATES = (
+    "examples_per_second",
+    "queries_per_second",
+    "tokens_per_second",
+    "step_time_ms",
+    *(name for work in WORKLOADS.values() for name in work.role(ResultDescription).headlines),
+)
 #: Marks above which a figure is drawn by WebGL.
 _MAX_VECTOR_MARKS = 3_000
 #: Name of the marks of points that did not run.
@@ -62,7 +71,7 @@ class SweepPoints(NamedTuple):
     Attributes:
         rows: One row per point, its replicates aggregated, with its name as the column `point`.
         axes: Columns of the configuration that vary, hyperparameters first.
-        rate: The metric that the figures show as throughput; None if no point ran.
+        rate: The metric that the figures show as throughput; None if no point has one.
     """
 
     rows: pd.DataFrame
@@ -73,6 +82,16 @@ class SweepPoints(NamedTuple):
     def measured(self) -> pd.DataFrame:
         """The points that ran."""
         return self.rows[is_ok(self.rows).astype(bool)]
+
+    @property
+    def default_metric(self) -> str | None:
+        """The metric of heat maps and boxes: a default, or the rate if the points have none.
+
+        None if no point has any of them.
+        """
+        if self.rate is None:
+            return None
+        return choose_metric(self.measured, (*DEFAULT_METRICS, self.rate))
 
 
 def sweep_points(frame: pd.DataFrame) -> SweepPoints:
@@ -87,7 +106,7 @@ def sweep_points(frame: pd.DataFrame) -> SweepPoints:
     varying.sort(key=lambda name: name != "batch_size")
     axes = list(dict.fromkeys([*varying, *settings(rows)]))
     measured = rows[is_ok(rows).astype(bool)]
-    rates = [name for name in _RATES if name in measured and measured[name].notna().any()]
+    rates = [name for name in RATES if name in measured and measured[name].notna().any()]
     return SweepPoints(rows, axes, rates[0] if rates else None)
 
 
@@ -103,9 +122,14 @@ def sweep_figures(points: SweepPoints) -> Iterator[Figure]:
 
 
 def _throughput(points: SweepPoints, rate: str) -> Iterator[Figure]:
-    """Throughput over each swept number, with a menu that selects the axis."""
+    """Throughput over each swept number, with a menu that selects the axis.
+
+    Without a swept number, the axis shows the names that are swept.
+    """
     axes = [name for name in points.axes if is_number(points.rows[name])][:_MAX_AXES]
-    axes = axes or ["batch_size"]
+    if not axes:
+        names = [name for name in points.axes if points.rows[name].nunique() <= _MAX_CATEGORIES]
+        axes = names[:_MAX_AXES] or ["batch_size"]
     axes = [name for name in axes if name in points.rows and points.rows[name].notna().any()]
     if not axes:
         return
@@ -134,9 +158,10 @@ def _throughput(points: SweepPoints, rate: str) -> Iterator[Figure]:
         menu = {"buttons": buttons, "x": 0, "xanchor": "left", "y": 1.12, "yanchor": "top"}
         layout["updatemenus"] = [menu]
         layout["margin"] = {**layout["margin"], "t": 60}
-    caption = (
-        "Bars are 95% intervals. Lines connect points that differ only in the horizontal axis."
-    )
+    _fit_ticks(layout, traces)
+    caption = "Bars are 95% intervals."
+    if is_number(points.rows[axes[0]]):
+        caption += " Lines connect points that differ only in the horizontal axis."
     if any(trace["name"] == _NOT_RUN for trace in traces):
         caption += " Crosses are points that did not run; their label says why."
     yield Figure(f"{_sentence(label(rate))} over the swept axes", caption, traces, layout)
@@ -144,6 +169,8 @@ def _throughput(points: SweepPoints, rate: str) -> Iterator[Figure]:
 
 def _axis_ticks(points: SweepPoints, axis: str) -> dict[str, Any]:
     """Return the ticks of a swept axis: its values, or Plotly's choice if there are many."""
+    if not is_number(points.rows[axis]):
+        return {"xaxis.type": "category", "xaxis.dtick": None}
     values = sorted({value for value in _numbers(points.rows[axis]) if value and value > 0})
     if len(values) > _MAX_TICKS:
         return {"xaxis.tickmode": "auto", "xaxis.dtick": None}
@@ -156,7 +183,7 @@ def _axis_ticks(points: SweepPoints, axis: str) -> dict[str, Any]:
 
 def _axis_traces(points: SweepPoints, rate: str, axis: str) -> Iterator[dict[str, Any]]:
     measured = points.measured
-    measured = measured[(measured[axis] > 0) & (measured[rate] > 0)]
+    measured = measured[_has_position(measured[axis]) & (measured[rate] > 0)]
     others = [name for name in points.axes if name != axis]
     shown = [POINT, axis, rate, *others, *interval_names(rate)]
     for family in families(measured):
@@ -165,14 +192,14 @@ def _axis_traces(points: SweepPoints, rate: str, axis: str) -> Iterator[dict[str
         ]
         yield _marks(_with_gaps(rows, axis, others), family, axis, rate)
     failed = points.rows[~points.rows.index.isin(points.measured.index)]
-    failed = failed[failed[axis] > 0]
+    failed = failed[_has_position(failed[axis])]
     if len(failed) and len(measured):
         floor = float(measured[rate].min()) / 1.5
         yield {
             "type": "scatter",
             "mode": "markers",
             "name": _NOT_RUN,
-            "x": _numbers(failed[axis]),
+            "x": _positions(failed[axis]),
             "y": [floor] * len(failed),
             "marker": {"symbol": "x-thin", "size": 9, "line": {"width": 2, "color": GRAY}},
             "hovertext": [
@@ -181,6 +208,20 @@ def _axis_traces(points: SweepPoints, rate: str, axis: str) -> Iterator[dict[str
             ],
             "hoverinfo": "text",
         }
+
+
+def _has_position(values: pd.Series) -> pd.Series:
+    """Return which values have a place on a logarithmic axis, or on one of names."""
+    if is_number(values):
+        return values > 0
+    return values.notna()
+
+
+def _positions(values: pd.Series) -> list[Any]:
+    """Return places on an axis: numbers or names, None in the gaps between lines."""
+    if is_number(values):
+        return _numbers(values)
+    return [None if pd.isna(value) else _text(value) for value in values]
 
 
 def _with_gaps(rows: pd.DataFrame, axis: str, others: Sequence[str]) -> pd.DataFrame:
@@ -200,9 +241,9 @@ def _marks(rows: pd.DataFrame, family: str, x: str, y: str) -> dict[str, Any]:
     low, high = interval_names(y)
     trace = {
         "type": "scattergl" if len(rows) > _MAX_VECTOR_MARKS else "scatter",
-        "mode": "lines+markers",
+        "mode": "lines+markers" if is_number(rows[x]) else "markers",
         "name": _text(family),
-        "x": _numbers(rows[x]),
+        "x": _positions(rows[x]),
         "y": _numbers(rows[y]),
         "connectgaps": False,
         "marker": _marker(family),
@@ -234,11 +275,14 @@ def _marker(family: str) -> dict[str, Any]:
 
 
 def _heat_maps(points: SweepPoints) -> Iterator[Figure]:
+    metric = points.default_metric
+    if metric is None and len(points.measured):
+        return
     for _, x, y in choose_axes(points.rows):
         if not y:
             continue
         try:
-            maps = make_heat_maps(points.rows, x, y, pool=True)
+            maps = make_heat_maps(points.rows, x, y, metric, pool=True)
         except InsufficientData:
             continue
         for name, cells in maps.maps():
@@ -360,6 +404,7 @@ def _roofline(points: SweepPoints) -> Iterator[Figure]:
             y=label_with_unit("flops_per_second"),
             is_log=True,
         )
+        _fit_ticks(layout, traces)
         yield Figure(f"Roofline: {roof.device}, {roof.precision}", caption, traces, layout)
 
 
@@ -405,8 +450,8 @@ def _placed_traces(rows: pd.DataFrame, names: Mapping[str, str]) -> Iterator[dic
 def _boxes(points: SweepPoints) -> Iterator[Figure]:
     """Box plot of the default metric by family."""
     measured = points.measured
-    metric = choose_metric(measured)
-    if measured[metric].notna().sum() < 2:
+    metric = points.default_metric
+    if metric is None or measured[metric].notna().sum() < 2:
         return
     traces = []
     for family in families(measured):
@@ -509,6 +554,16 @@ def _layout(*, x: str, y: str, is_log: bool = False) -> dict[str, Any]:
         "legend": {"orientation": "v"},
         "hovermode": "closest",
     }
+
+
+def _fit_ticks(layout: dict[str, Any], traces: Iterable[Mapping[str, Any]]) -> None:
+    """Let Plotly choose the ticks of a vertical axis that spans less than a power of ten.
+
+    It may hold none of the numbers 1, 2 and 5, and then had no ticks.
+    """
+    values = [value for trace in traces for value in trace["y"] if value is not None]
+    if values and max(values) < 10 * min(values):
+        layout["yaxis"].pop("dtick", None)
 
 
 def _text(value: object) -> str:

@@ -22,12 +22,14 @@ from analysis.page_texts import legible, to_plain_text
 from analysis.point_names import POINT
 from analysis.store.load import load, load_table
 from analysis.store.write import writing
-from analysis.sweep_page.figures import Figure, SweepPoints, sweep_figures, sweep_points
+from analysis.sweep_page.figures import RATES, Figure, SweepPoints, sweep_figures, sweep_points
 from paradnn.core.errors import StoreError
+from paradnn.core.metric import interval_names
 from paradnn.core.words import counted
 from paradnn.store.address import address_of
 from paradnn.store.client import client_of
 from paradnn.store.files import whole_file
+from paradnn.store.metrics import METRICS
 from paradnn.store.runs import EARLIER_POINTS, LOGGED_TABLES, tables_tag
 
 PAGE = "sweep.html"
@@ -37,10 +39,7 @@ REPORT = "report.html"
 _FOLDER = Path(__file__).parent
 #: Columns of the table after the names, outcomes and swept keys of the points.
 _METRICS = (
-    "examples_per_second",
-    "examples_per_second_low",
-    "examples_per_second_high",
-    "step_time_ms",
+    *(name for rate in RATES for name in (rate, *interval_names(rate))),
     "flops_utilization",
     "arithmetic_intensity",
     "flops_per_second",
@@ -139,7 +138,7 @@ def points_table(points: SweepPoints) -> dict[str, Any]:
     columns = [name for name in dict.fromkeys(columns) if name in points.rows]
     rows = points.rows
     if points.rate is not None:
-        is_time = points.rate.endswith("_ms")
+        is_time = METRICS[points.rate].better == "lower"
         rows = rows.sort_values(points.rate, ascending=is_time, kind="stable")
     table = rows[columns].astype("object")
     return {"columns": columns, "data": [list(map(_plain, row)) for row in table.to_numpy()]}

@@ -60,10 +60,13 @@ def run_name(point: Point) -> str:
         if word not in ("graph", "default")
     ]
     words += point.workload.role(RunRecords).name_parts(point)
+    default_optimizer = type(point.optimizer)().name
     more = {
+        point.optimizer.name: point.optimizer.name not in (default_optimizer, *words),
         f"x{point.devices}": point.devices > 1,
         f"{point.parallel} parallel": point.parallel != "data",
         f"{point.hosts} hosts": point.hosts > 1,
+        f"threads={point.platform.threads}": point.platform.threads is not None,
         f"cores {point.platform.cores}": point.platform.cores is not None,
         "cold": point.measure.cache == "cold",
         point.framework.name: point.framework.name != "tensorflow",

@@ -12,7 +12,7 @@ import pytest
 from analysis.ceilings import BANDWIDTH, PEAK
 from analysis.sweep_page.figures import Figure, sweep_figures, sweep_points
 from analysis.sweep_page.page import points_table, write_sweep_page
-from tests.analysis.planted import grid, runs
+from tests.analysis.planted import ROW, grid, runs
 
 RATE = "examples_per_second"
 
@@ -41,6 +41,20 @@ def planted(**columns: Any) -> pd.DataFrame:
     return frame
 
 
+def served() -> pd.DataFrame:
+    """Return two models behind one endpoint, whose costs are unknown."""
+    points = pd.DataFrame({"endpoint.model": ["small", "large"], "batch_size": [1, 1]})
+    frame = runs(points, family="endpoint", queries_per_second=[5.0, 3.0])
+    return frame.assign(point_id=["small", "large"])
+
+
+def messages() -> pd.DataFrame:
+    """Return messages of two sizes, one and eight at a time, which take 10 us per byte."""
+    points = grid(nodes=(1, 64), layers=(1, 8), batches=(1,))
+    points = points.rename(columns={"model.nodes": "model.bytes", "model.layers": "model.window"})
+    return runs(points, family="channel", transfer_us=10.0 * points["model.bytes"])
+
+
 def figures(frame: pd.DataFrame) -> dict[str, Figure]:
     return {figure.title: figure for figure in sweep_figures(sweep_points(frame))}
 
@@ -55,6 +69,32 @@ def test_a_point_has_its_interval_at_its_place_on_log_axes() -> None:
     assert trace["error_y"]["array"][place] == pytest.approx(0.2 * 10 * 256 * 64)
     assert trace["error_y"]["arrayminus"][place] == pytest.approx(0.1 * 10 * 256 * 64)
     assert (figure.layout["xaxis"]["type"], figure.layout["yaxis"]["type"]) == ("log", "log")
+
+
+def test_names_are_an_axis_if_no_number_is_swept() -> None:
+    figure = figures(served())["Queries per second over the swept axes"]
+
+    [trace] = figure.traces
+    assert dict(zip(trace["x"], trace["y"], strict=True)) == {"small": 5.0, "large": 3.0}
+    assert trace["mode"] == "markers"
+    assert figure.layout["xaxis"]["type"] == "category"
+    assert figure.layout["xaxis"]["title"]["text"] == "endpoint.model"
+
+
+@pytest.mark.parametrize(
+    ("rates", "has_fixed_ticks"),
+    [
+        # Neither 1, 2 nor 5 of a power of ten lies between 3 and 4.
+        pytest.param([3.0, 4.0], False, id="narrow"),
+        pytest.param([3.0, 40.0], True, id="wide"),
+    ],
+)
+def test_a_narrow_range_of_rates_has_ticks(rates: list[float], has_fixed_ticks: bool) -> None:
+    frame = served().assign(queries_per_second=rates)
+
+    figure = figures(frame)["Queries per second over the swept axes"]
+
+    assert ("dtick" in figure.layout["yaxis"]) == has_fixed_ticks
 
 
 def test_lines_connect_points_that_differ_only_in_the_axis() -> None:
@@ -151,6 +191,32 @@ def test_boxes_and_parallel_coordinates_have_every_measured_point() -> None:
             ["Throughput over the swept axes"],
             id="one point",
         ),
+        pytest.param(
+            served(),
+            [
+                "Queries per second over the swept axes",
+                "Queries per second by family",
+                "The swept keys",
+            ],
+            id="served models",
+        ),
+        pytest.param(
+            messages(),
+            [
+                "Transfer over the swept axes",
+                "Heat map: channel on Test CPU",
+                "Transfer by family",
+                "The swept keys",
+            ],
+            id="messages",
+        ),
+        pytest.param(
+            planted()[["model.nodes", "batch_size", "point_id", "run_id", *ROW]].assign(
+                outcome="ok"
+            ),
+            [],
+            id="no metric",
+        ),
     ],
 )
 def test_a_sweep_has_the_figures_that_its_points_allow(
@@ -170,6 +236,21 @@ def test_the_table_has_the_layout_of_mlflow_and_the_fastest_point_first() -> Non
     assert rates[0] == 10.0 * 1024 * 64
     assert (rows[-1]["outcome"], rows[-1][RATE]) == ("oom_device", None)
     json.dumps(table, allow_nan=False)
+
+
+def test_the_table_of_served_models_has_their_rates_and_names() -> None:
+    table = points_table(sweep_points(served()))
+
+    assert table["columns"][:3] == ["point", "outcome", "queries_per_second"]
+    assert [row[0].split()[-1] for row in table["data"]] == ["small", "large"]
+    assert [row[2] for row in table["data"]] == [5.0, 3.0]
+
+
+def test_the_table_has_the_shortest_time_first() -> None:
+    table = points_table(sweep_points(messages()))
+
+    sizes = [row[table["columns"].index("model.bytes")] for row in table["data"]]
+    assert sizes == [1, 1, 64, 64]
 
 
 def test_no_text_of_a_store_becomes_markup(tmp_path: Path) -> None:

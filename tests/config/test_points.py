@@ -725,6 +725,26 @@ def test_configurations_have_the_defaults_of_the_keys() -> None:
             id="software",
         ),
         pytest.param(
+            "model=endpoint batch_size=1 endpoint.model=small",
+            "endpoint.model",
+            "small",
+            "cpu small 128+64 x1",
+            id="served model",
+        ),
+        pytest.param(
+            "model=endpoint batch_size=1 endpoint.url=http://old:8000/v1",
+            "endpoint.url",
+            "http://old:8000/v1",
+            "cpu 128+64 x1 old:8000",
+            id="server",
+        ),
+        pytest.param(
+            "model=fc platform.threads=2", "platform.threads", "2", "cpu threads=2", id="threads"
+        ),
+        pytest.param(
+            "model=fc optimizer=adam", "optimizer.name", "adam", "cpu adam", id="optimizer"
+        ),
+        pytest.param(
             "model=fc framework=torch framework.compile=max-autotune",
             "framework.compile",
             "max-autotune",

@@ -281,7 +281,12 @@ class Endpoint(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
             load = "peak"
         else:
             load = f"{self.rate:g}/s"
-        return [f"{self.input_tokens}+{self.output_tokens}", load]
+        parts = [f"{self.input_tokens}+{self.output_tokens}", load]
+        if self.url != type(self).url:
+            parts.append(urlsplit(self.url).netloc)
+        if self.model is not None:
+            parts.insert(0, self.model)
+        return parts
 
     def open_devices(self, run: PointRun) -> None:
         """Open nothing: the devices are the server's."""
