@@ -182,18 +182,18 @@ _PRIORS = {
 # that scatters most. Their own runs update them.
 _PRIORS[DeviceClass.QUIET] = _PRIORS[DeviceClass.SHARED]
 # The scales are larger than the scatter of the logs (0.65% between processes, 1.9% between
-# systems), since these are of long runs of models that keep the accelerators busy. TPUs are assumed
-# to scatter as GPUs do.
+# systems), and have few degrees of freedom: the logs are of long runs that keep the accelerators
+# busy, and other work may scatter more. TPUs are assumed to scatter as GPUs do.
 _PRIORS[DeviceClass.ACCELERATOR] = replace(
     _PRIORS[DeviceClass.SHARED],
     process=VariancePrior(
         scale=0.02,
-        freedom=4,
+        freedom=3,
         source=f"2,805 published trainings of 263 systems and models ({_REPEATABILITY})",
     ),
     session=VariancePrior(
         scale=0.03,
-        freedom=8,
+        freedom=3,
         source=f"published trainings by systems with equal accelerators ({_REPEATABILITY})",
     ),
 )

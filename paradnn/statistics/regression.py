@@ -18,8 +18,8 @@ drift of the machine if values were measured one after the other. Of 3,000 inter
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from paradnn.core.errors import InsufficientData
@@ -404,6 +404,22 @@ def _p_values(weights: np.ndarray, variance: np.ndarray, freedom: np.ndarray) ->
     return p_values
 
 
+class _ValueScatter(NamedTuple):
+    """How the values of a column scatter about its line.
+
+    Attributes:
+        position: Index of the column in the design.
+        effects: Variance of the mean residuals of the values, with values - 2 degrees of freedom.
+        noise: The part of that variance that the scatter of rows within a value explains.
+        moved: (values, k) change of each coefficient for an effect of each value.
+    """
+
+    position: int
+    effects: Component
+    noise: float
+    moved: np.ndarray
+
+
 def value_variances(
     design: np.ndarray, residual: np.ndarray, prior: VariancePrior | None = None
 ) -> Component:
@@ -413,6 +429,9 @@ def value_variances(
     many rows have them. For each column of 3 to n / 2 values, the mean residuals of the values have
     the variance s^2 = sum mean^2 / (values - 2), which is exact for a balanced grid. A coefficient
     moves by the sum of its influences over each value times the effect of the value.
+
+    A prior is of the effects alone: the noise of a mean residual is added to it. It expects larger
+    effects if the values of the other columns have larger ones.
 
     Args:
         design: (n, k) the columns.
@@ -424,27 +443,61 @@ def value_variances(
         Satterthwaite's (Biometrics Bulletin 2, 1946) if several columns contribute. They are NaN
         for a column of fewer or more values, which says nothing about their scatter.
     """
-    influence = np.linalg.pinv(design).T
     columns = design.shape[1]
     total = np.zeros(columns)
     below = np.zeros(columns)
     is_known = np.zeros(columns, dtype=bool)
+    scatters = list(_value_scatters(design, residual))
+    for scatter in scatters:
+        variance = scatter.effects
+        if prior is not None:
+            others = [other for other in scatters if other is not scatter]
+            variance = _prior_of_values(prior, scatter, others).update(*scatter.effects)
+        part = (scatter.moved**2).sum(axis=0) * variance.variance
+        total += part
+        below += part**2 / variance.freedom
+        is_known[scatter.position] = True
+    freedom = np.maximum(total**2 / np.maximum(below, _TINY), 1.0)
+    return Component(total, np.where(is_known, freedom, np.nan))
+
+
+def _value_scatters(design: np.ndarray, residual: np.ndarray) -> Iterator[_ValueScatter]:
+    """Yield the scatter of each column that has 3 to n / 2 values."""
+    influence = np.linalg.pinv(design).T
     for position, column in enumerate(design.T):
         values, code = np.unique(column, return_inverse=True)
         if not _MINIMUM_VALUES <= len(values) <= len(column) / 2:
             continue
-        means = np.bincount(code, residual) / np.bincount(code)
-        moved = np.array([np.bincount(code, of_row) for of_row in influence.T])
-        value_freedom = len(values) - 2
-        scatter = Component((means**2).sum() / value_freedom, value_freedom)
-        if prior is not None:
-            scatter = prior.update(*scatter)
-        part = (moved**2).sum(axis=1) * scatter.variance
-        total += part
-        below += part**2 / scatter.freedom
-        is_known[position] = True
-    freedom = np.maximum(total**2 / np.maximum(below, _TINY), 1.0)
-    return Component(total, np.where(is_known, freedom, np.nan))
+        counts = np.bincount(code)
+        means = np.bincount(code, residual) / counts
+        within = ((residual - means[code]) ** 2).sum() / (len(column) - len(values))
+        freedom = len(values) - 2
+        yield _ValueScatter(
+            position=position,
+            effects=Component((means**2).sum() / freedom, freedom),
+            noise=within * float((1 / counts).mean()),
+            moved=np.array([np.bincount(code, of_row) for of_row in influence.T]).T,
+        )
+
+
+def _prior_of_values(
+    prior: VariancePrior, scatter: _ValueScatter, others: Sequence[_ValueScatter]
+) -> VariancePrior:
+    """Return the prior of the variance of a column's mean residuals.
+
+    Args:
+        prior: Prior of the effects of values.
+        scatter: The values of the column.
+        others: Those of other columns, whose effects may raise the scale. They do not lower it: a
+            line through the values of one hyperparameter says little about another.
+    """
+    freedom = sum(other.effects.freedom for other in others)
+    squares = sum(
+        other.effects.freedom * max(other.effects.variance - other.noise, 0.0) for other in others
+    )
+    updated = prior.update(squares / max(freedom, 1), freedom)
+    effects = max(updated.variance, prior.scale**2)
+    return replace(prior, scale=math.sqrt(effects + scatter.noise))
 
 
 def _product_variances(

@@ -635,6 +635,69 @@ def test_the_scatter_of_values_is_pooled_with_its_prior() -> None:
     assert found.weights.loc["x", "error"] == pytest.approx(error)
 
 
+def scatter_about_a_line(x: np.ndarray, logs: np.ndarray) -> float:
+    """Return the sum of squares of the means of values about their line, in units of the response."""
+    values = np.unique(x)
+    means = [logs[x == value].mean() for value in values]
+    line = stats.linregress(values, means)
+    rest = (means - line.intercept - line.slope * values) / logs.std(ddof=1)
+    return float(rest @ rest)
+
+
+def test_the_noise_of_a_mean_does_not_count_as_an_effect_that_the_prior_lacks() -> None:
+    """Without effects of values, their means scatter by the noise of a row over its repeats."""
+    x = np.repeat(np.arange(5.0), 8)
+    logs = np.random.default_rng(18).normal(0, 0.2, 40)
+
+    found = regress(pd.DataFrame({"x": x}), np.exp(logs), np.log, by_value=True)
+
+    prior = scatter_priors().value
+    assert prior is not None
+    within = np.mean([logs[x == value].var(ddof=1) for value in range(5)])
+    expected = prior.scale**2 + within / 8 / logs.var(ddof=1)
+    variance = (2 * expected + scatter_about_a_line(x, logs)) / 5
+    error = np.sqrt(variance / (5 * np.arange(5.0).var())) * x.std(ddof=1)
+    assert found.weights.loc["x", "error"] == pytest.approx(error)
+
+
+@pytest.mark.parametrize(
+    ("size", "raises"),
+    [
+        pytest.param(0.6, True, id="larger than the prior expects"),
+        pytest.param(0.01, False, id="smaller than the prior expects"),
+    ],
+)
+def test_effects_of_other_values_raise_the_prior_but_do_not_lower_it(
+    size: float, raises: bool
+) -> None:
+    """The values of `other` scatter about a line with 4 degrees of freedom, those of x with one."""
+    x, other = balanced(3, 6, 1)
+    of_x = 0.1 * np.array([1.0, -2.0, 1.0])
+    of_other = size * np.array([0.4, -0.5, 0.1, 0.3, -0.6, 0.3])
+    logs = x + of_x[np.unique(x, return_inverse=True)[1]]
+    logs += of_other[np.unique(other, return_inverse=True)[1]]
+
+    found = regress(pd.DataFrame({"x": x, "other": other}), np.exp(logs), np.log, by_value=True)
+
+    prior = scatter_priors().value
+    assert prior is not None
+    expected = prior.scale**2
+    # The other column scatters within each value of x as well: that is the noise of a mean.
+    rest = logs - np.array([logs[x == each].mean() for each in x])
+    slope = stats.linregress(other, rest).slope
+    rest = (rest - slope * (other - other.mean())) / logs.std(ddof=1)
+    noise = rest @ rest / (18 - 3) / 6
+    within_other = logs - np.array([logs[other == each].mean() for each in other])
+    slope = stats.linregress(x, within_other).slope
+    within_other = (within_other - slope * (x - x.mean())) / logs.std(ddof=1)
+    excess = scatter_about_a_line(other, logs) - 4 * (within_other @ within_other / (18 - 6) / 3)
+    updated = (2 * expected + max(excess, 0)) / 6
+    assert (updated > expected) == raises
+    variance = (2 * (max(updated, expected) + noise) + scatter_about_a_line(x, logs)) / 3
+    error = np.sqrt(variance / (3 * np.unique(x).var())) * x.std(ddof=1)
+    assert found.weights.loc["x", "error"] == pytest.approx(error)
+
+
 def test_two_values_or_too_many_say_nothing_about_their_scatter() -> None:
     """Of 12 rows, 2 values are too few, and 7 are more than half of the rows."""
     draw = np.random.default_rng(31)
