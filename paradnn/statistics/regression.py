@@ -18,7 +18,7 @@ drift of the machine if values were measured one after the other. Of 3,000 inter
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -410,7 +410,7 @@ class _ValueScatter(NamedTuple):
     Attributes:
         position: Index of the column in the design.
         effects: Variance of the mean residuals of the values, with values - 2 degrees of freedom.
-        noise: The part of that variance that the scatter of rows within a value explains.
+        noise: The part of that variance that the scatter of single rows explains.
         moved: (values, k) change of each coefficient for an effect of each value.
     """
 
@@ -447,7 +447,7 @@ def value_variances(
     total = np.zeros(columns)
     below = np.zeros(columns)
     is_known = np.zeros(columns, dtype=bool)
-    scatters = list(_value_scatters(design, residual))
+    scatters = _value_scatters(design, residual)
     for scatter in scatters:
         variance = scatter.effects
         if prior is not None:
@@ -461,23 +461,29 @@ def value_variances(
     return Component(total, np.where(is_known, freedom, np.nan))
 
 
-def _value_scatters(design: np.ndarray, residual: np.ndarray) -> Iterator[_ValueScatter]:
-    """Yield the scatter of each column that has 3 to n / 2 values."""
+def _value_scatters(design: np.ndarray, residual: np.ndarray) -> list[_ValueScatter]:
+    """Return the scatter of each column that has 3 to n / 2 values."""
     influence = np.linalg.pinv(design).T
+    found = []
+    rest = residual
+    freedom = len(residual) - 1
     for position, column in enumerate(design.T):
         values, code = np.unique(column, return_inverse=True)
         if not _MINIMUM_VALUES <= len(values) <= len(column) / 2:
             continue
         counts = np.bincount(code)
         means = np.bincount(code, residual) / counts
-        within = ((residual - means[code]) ** 2).sum() / (len(column) - len(values))
-        freedom = len(values) - 2
-        yield _ValueScatter(
+        rest = rest - means[code]
+        freedom -= len(values) - 1
+        scatter = _ValueScatter(
             position=position,
-            effects=Component((means**2).sum() / freedom, freedom),
-            noise=within * float((1 / counts).mean()),
+            effects=Component((means**2).sum() / (len(values) - 2), len(values) - 2),
+            noise=float((1 / counts).mean()),
             moved=np.array([np.bincount(code, of_row) for of_row in influence.T]).T,
         )
+        found.append(scatter)
+    of_row = float(rest @ rest) / max(freedom, 1)
+    return [scatter._replace(noise=scatter.noise * of_row) for scatter in found]
 
 
 def _prior_of_values(

@@ -682,18 +682,9 @@ def test_effects_of_other_values_raise_the_prior_but_do_not_lower_it(
     prior = scatter_priors().value
     assert prior is not None
     expected = prior.scale**2
-    # The other column scatters within each value of x as well: that is the noise of a mean.
-    rest = logs - np.array([logs[x == each].mean() for each in x])
-    slope = stats.linregress(other, rest).slope
-    rest = (rest - slope * (other - other.mean())) / logs.std(ddof=1)
-    noise = rest @ rest / (18 - 3) / 6
-    within_other = logs - np.array([logs[other == each].mean() for each in other])
-    slope = stats.linregress(x, within_other).slope
-    within_other = (within_other - slope * (x - x.mean())) / logs.std(ddof=1)
-    excess = scatter_about_a_line(other, logs) - 4 * (within_other @ within_other / (18 - 6) / 3)
-    updated = (2 * expected + max(excess, 0)) / 6
+    updated = (2 * expected + scatter_about_a_line(other, logs)) / 6
     assert (updated > expected) == raises
-    variance = (2 * (max(updated, expected) + noise) + scatter_about_a_line(x, logs)) / 3
+    variance = (2 * max(updated, expected) + scatter_about_a_line(x, logs)) / 3
     error = np.sqrt(variance / (3 * np.unique(x).var())) * x.std(ddof=1)
     assert found.weights.loc["x", "error"] == pytest.approx(error)
 
