@@ -77,17 +77,19 @@ def sweep_status(points: Sequence[Point], settings: Settings, history: History) 
     points = list(points)
     kinds = _number_kinds(points)
     samples = dict(zip(kinds, points, strict=True))
-    workers_of = {kind: WorkerKey.of(point) for kind, point in samples.items()}
-    present = current_environments(samples.values())
-    # A stack that is not installed is described as this machine with software that no run has.
-    environments = {
-        key: environment
-        or describe_environment(key.platform, {"stack": f"not installed: {key.python}"})
-        for key, environment in present.items()
+    workers = {kind: WorkerKey.of(point) for kind, point in samples.items()}
+    installed = current_environments(samples.values())
+    described = {
+        worker: environment or _describe_missing_stack(worker)
+        for worker, environment in installed.items()
     }
-    ids = {kind: environments[worker].environment_id for kind, worker in workers_of.items()}
+    environments = {kind: described[worker] for kind, worker in workers.items()}
+    ids = {kind: environment.environment_id for kind, environment in environments.items()}
     # A stack that is not installed has no environment yet, and so no runs.
-    known = history.finished({ids[kind] for kind, worker in workers_of.items() if present[worker]})
+    known = history.finished({ids[kind] for kind, worker in workers.items() if installed[worker]})
+    missing_stacks = {
+        samples[kind].software.name for kind, worker in workers.items() if not installed[worker]
+    }
     costs = cost_columns(points)
     limits = _limits(points)
     identities = [
@@ -95,20 +97,8 @@ def sweep_status(points: Sequence[Point], settings: Settings, history: History) 
         for point, kind in zip(points, kinds, strict=True)
     ]
     policy = ResumePolicy(settings.resume, settings.retry)
-    states = [
-        *_states(points, identities, known, policy, costs["memory_lower_bound_bytes"] > limits)
-    ]
-    # Points that only communicate have no ceilings.
-    flops = costs["flops_per_step"].tolist()
-    points_below_ceilings = {
-        (kind, point.devices, point.hosts): point
-        for point, kind, count in zip(points, kinds, flops, strict=True)
-        if below_ceilings(point, count)
-    }
-    needed_ceilings = [
-        ceilings_identity(point, environments[workers_of[kind]])
-        for (kind, *_), point in points_below_ceilings.items()
-    ]
+    is_too_large = costs["memory_lower_bound_bytes"] > limits
+    states = list(_states(points, identities, known, policy, is_too_large))
     return SweepStatus(
         points=points,
         identities=identities,
@@ -116,20 +106,44 @@ def sweep_status(points: Sequence[Point], settings: Settings, history: History) 
         outcomes=[outcome for _, outcome in states],
         costs=costs,
         limits=limits,
-        environments=[environments[workers_of[kind]] for kind in kinds],
-        workers=[workers_of[kind] for kind in kinds],
-        missing_stacks=sorted(
-            {
-                point.software.name
-                for kind, point in samples.items()
-                if not present[workers_of[kind]]
-            }
-        ),
+        environments=[environments[kind] for kind in kinds],
+        workers=[workers[kind] for kind in kinds],
+        missing_stacks=sorted(missing_stacks),
         ceilings={
             identity: _ceilings(history.finished_anywhere(identity), history)
-            for identity in needed_ceilings
+            for identity in _needed_ceilings(points, kinds, costs["flops_per_step"], environments)
         },
     )
+
+
+def _describe_missing_stack(worker: WorkerKey) -> Environment:
+    """Return this machine with software that no run has, for a stack that is not installed."""
+    return describe_environment(worker.platform, {"stack": f"not installed: {worker.python}"})
+
+
+def _needed_ceilings(
+    points: Sequence[Point],
+    kinds: Sequence[int],
+    flops: Array,
+    environments: Mapping[int, Environment],
+) -> list[Identity]:
+    """Return the ceilings that the points need; points that only communicate need none.
+
+    Args:
+        points: The points.
+        kinds: The number of each point, as `_number_kinds` returns it.
+        flops: FLOPs of a step of each point.
+        environments: The environment of each number.
+    """
+    points_below_ceilings = {
+        (kind, point.devices, point.hosts): point
+        for point, kind, count in zip(points, kinds, flops.tolist(), strict=True)
+        if below_ceilings(point, count)
+    }
+    return [
+        ceilings_identity(point, environments[kind])
+        for (kind, *_), point in points_below_ceilings.items()
+    ]
 
 
 def _number_kinds(points: Sequence[Point]) -> list[int]:
