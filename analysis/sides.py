@@ -439,53 +439,62 @@ def make_answer(
         margin: Largest relative difference that counts as equal.
         verdict: The column that holds the verdict.
     """
-    names = sides.display_names
     points = int(row["points"])
     if not points:
+        a, b = sides.display_names
         return AnalysisAnswer(
-            sentence=f"{names[0]} and {names[1]} have no point in common.",
+            sentence=f"{a} and {b} have no point in common.",
             verdict="undecided",
             ahead=0,
             points=0,
         )
-    ratio = (
+    decision = str(row[verdict])
+    sentence = _describe_decision(decision, row, sides, metric, margin)
+    if decision == Verdict.UNDECIDED:
+        remedy = describe_more_runs(sides.a, sides.b, contrast, margin)
+        sentence += f"; {remedy}" if remedy else "."
+    ratio, low, high = _mean_ratio(row)
+    return AnalysisAnswer(
+        sentence=sentence,
+        verdict=cast(AnswerVerdict, decision),
+        ratio=ratio,
+        low=low,
+        high=high,
+        ahead=int(row["wins"]),
+        points=points,
+        basis=describe_basis(contrast),
+    )
+
+
+def _mean_ratio(row: Mapping[Any, Any]) -> tuple[float, float, float]:
+    """Return the geometric mean of a comparison and the ends of its interval."""
+    return (
         float(row["geometric_mean"]),
         float(row["geometric_mean_low"]),
         float(row["geometric_mean_high"]),
     )
-    decision = str(row[verdict])
+
+
+def _describe_decision(
+    decision: str, row: Mapping[Any, Any], sides: Sides, metric: str, margin: float
+) -> str:
+    """Return the verdict of a comparison as text; without a full stop if it is undecided."""
+    names = sides.display_names
+    points = int(row["points"])
     wins = int(row["wins"])
+    ratio = _mean_ratio(row)
     if decision == Verdict.FASTER:
-        sentence = _describe_lead(names, ratio, wins, points, metric)
-    elif decision == Verdict.SLOWER:
+        return _describe_lead(names, ratio, wins, points, metric)
+    if decision == Verdict.SLOWER:
         value, low, high = ratio
         inverse = (1 / value, 1 / high, 1 / low)
-        sentence = _describe_lead(names[::-1], inverse, points - wins, points, metric)
-    elif decision == Verdict.EQUAL:
+        return _describe_lead(names[::-1], inverse, points - wins, points, metric)
+    formatted, interval = format_ratio(*ratio)
+    result = f"{formatted} ({interval}) on {counted(points, 'point')}"
+    if decision == Verdict.EQUAL:
         same = "equally fast" if is_speed(metric) else "equal"
-        formatted, interval = format_ratio(*ratio)
-        sentence = (
-            f"{names[0]} and {names[1]} are {same} within {margin:.0%}: {formatted} "
-            f"({interval}) on {counted(points, 'point')}."
-        )
-    else:
-        formatted, interval = format_ratio(*ratio)
-        sentence = (
-            f"undecided: {names[0]} over {names[1]} is {formatted} ({interval}) on "
-            f"{counted(points, 'point')}"
-        )
-        remedy = describe_more_runs(sides.a, sides.b, contrast, margin)
-        sentence += f"; {remedy}" if remedy else "."
-    return AnalysisAnswer(
-        sentence=sentence,
-        verdict=cast(AnswerVerdict, decision),
-        ratio=ratio[0],
-        low=ratio[1],
-        high=ratio[2],
-        ahead=wins,
-        points=points,
-        basis=describe_basis(contrast),
-    )
+        return f"{names[0]} and {names[1]} are {same} within {margin:.0%}: {result}."
+    return f"undecided: {names[0]} over {names[1]} is {result}"
 
 
 def _describe_lead(
