@@ -137,23 +137,36 @@ def _compare_pair(
 ) -> SystemComparison | None:
     """Compare two populations by cell, by model size, and by operation if both were profiled."""
     title = f"{a.name} over {b.name}"
-    a_families = families(a.rows)
-    b_families = families(b.rows)
-    common = tuple(name for name in a_families if name in b_families)
-    if not common:
+    if not set(families(a.rows)) & set(families(b.rows)):
         reason = "they have no model family in common"
         context.missing.append(Missing("Comparison", title, reason))
         return None
+    sections: list[Section] = []
+    for analysis, spec in _pair_analyses(a, b, frame):
+        section = context.section(analysis, spec, frame, selection, key, title)
+        if section is not None:
+            sections.append(section)
+        elif not sections:
+            # The other analyses explain the comparison by cell, so they need it.
+            return None
+    by_cell = sections[0].result
+    assert isinstance(by_cell, Compared)
+    return SystemComparison(a, b, by_cell, tuple(sections))
+
+
+def _pair_analyses(
+    a: Population, b: Population, frame: pd.DataFrame
+) -> Iterator[tuple[Any, SectionSpec]]:
+    """Yield the analyses of a pair with their sections, the comparison by cell first."""
+    a_families = families(a.rows)
+    b_families = families(b.rows)
+    common = tuple(name for name in a_families if name in b_families)
     if len(common) == len(a_families) == len(b_families):
         # Both have the same families, so no choice is needed.
         common = ()
     side_a = describe_side(a, b, frame)
     side_b = describe_side(b, a, frame)
-
-    def make_section(analysis: Any, spec: SectionSpec) -> Section | None:
-        return context.section(analysis, spec, frame, selection, key, title)
-
-    by_cell = make_section(
+    yield (
         compare,
         SectionSpec(
             CompareOptions(a=side_a, b=side_b),
@@ -163,12 +176,9 @@ def _compare_pair(
             common,
         ),
     )
-    if by_cell is None:
-        return None
     options = SpeedupOptions(a=(side_a,), b=(side_b,))
-    sections = [by_cell]
-    # The comparison has the ratios and the verdict of the same points.
-    by_size = make_section(
+    # The comparison by cell already has the ratios and the verdict of the same points.
+    yield (
         replace(speedup, function=speedup_dependence),
         SectionSpec(
             options,
@@ -177,10 +187,8 @@ def _compare_pair(
             common,
         ),
     )
-    if by_size is not None:
-        sections.append(by_size)
     if a.is_profiled().any() and b.is_profiled().any():
-        by_operation = make_section(
+        yield (
             speedup,
             SectionSpec(
                 replace(options, operations=True),
@@ -190,10 +198,6 @@ def _compare_pair(
                 "operations",
             ),
         )
-        if by_operation is not None:
-            sections.append(by_operation)
-    assert isinstance(by_cell.result, Compared)
-    return SystemComparison(a, b, by_cell.result, tuple(sections))
 
 
 def comparison_findings(comparison: SystemComparison) -> Iterator[KeyFinding]:
