@@ -775,18 +775,17 @@ def _sum_estimate(
     includes_launches = is_whole_step or any(part.group.dispatch_seconds for part in parts)
     launch_total = question.change.overhead * _launch_draws(operations)
     eager_total = np.maximum(kernel_total, launch_total)
-    is_launched = question.is_eager or any(part.group.engine == "PyTorch" for part in parts)
-    total = kernel_total
-    if is_launched and not includes_launches:
-        total = eager_total
+    is_eager = question.is_eager or any(part.group.engine == "PyTorch" for part in parts)
+    adds_launches = is_eager and not includes_launches
+    total = eager_total if adds_launches else kernel_total
     median, low, high = interval_of_draws(
         total,
         is_whole_step=is_whole_step,
         is_shared=any(part.name == COMMUNICATION for part in parts),
     )
     floor_note = ""
-    kernel_median = float(np.median(kernel_total))
-    if total is eager_total:
+    if adds_launches:
+        kernel_median = float(np.median(kernel_total))
         part_seconds[LAUNCHES] = max(0.0, median - kernel_median)
         if kernel_median < operations * LAUNCH_SECONDS:
             floor_note = _floor_note(operations)
@@ -799,10 +798,8 @@ def _sum_estimate(
             f"({largest.group.description})"
         )
     change_speedup: tuple[float | None, ...] = (None, None, None)
-    if question.change.label and total is kernel_total:
-        # Equal draws, so that the ratio is free of the errors that both share.
-        ratios = (sum_parts(parts)[0] + host_seconds) / total
-        change_speedup = tuple(map(float, np.quantile(ratios, (0.5, 0.025, 0.975))))
+    if question.change.label and not adds_launches:
+        change_speedup = _change_speedup(parts, host_seconds, total)
     relevant = [part for part in parts if shares[part.name] >= _MIN_SHARE]
     return StepTimeEstimate(
         device=question.device,
@@ -824,6 +821,21 @@ def _sum_estimate(
         devices=question.devices,
         parallel=question.parallel,
     )
+
+
+def _change_speedup(
+    parts: Sequence[StepPart], host_seconds: np.ndarray, total: np.ndarray
+) -> tuple[float, ...]:
+    """Return the speedup of a changed device over the unchanged one, and its 95% interval.
+
+    Args:
+        parts: The parts of the step.
+        host_seconds: Draws of the time of the host.
+        total: Draws of the time of the step on the changed device.
+    """
+    # The draws are equal, so the ratio is free of the errors that both share.
+    unchanged = sum_parts(parts)[0] + host_seconds
+    return tuple(map(float, np.quantile(unchanged / total, (0.5, 0.025, 0.975))))
 
 
 def _describe_extrapolations(
