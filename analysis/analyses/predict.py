@@ -439,7 +439,7 @@ def _space(group: FamilyGroup, metric: str, *, pool: bool) -> Space:
         raise InsufficientData(f"no measured run has {metric}")
     if space.total < 3:
         raise InsufficientData(
-            f"the space is {space.total} points, there is nothing between them to predict"
+            f"the space has only {space.total} points; a prediction needs at least 3"
         )
     points = ok["point_id"].nunique()
     if points < _MIN_POINTS:

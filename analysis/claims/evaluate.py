@@ -445,7 +445,7 @@ def _successive_versions(check: Check, data: Data) -> list[tuple[Conditions, Con
     if not versions:
         raise InsufficientData(f"no run records {name}")
     if len(versions) < 2:
-        raise InsufficientData(f"one {name} alone: {versions[0]}")
+        raise InsufficientData(f"only one {name}: {versions[0]}")
     conditions = [{name: (Condition(name, "=", (version,)),)} for version in versions]
     return [(new, old) for old, new in itertools.pairwise(conditions)]
 
@@ -553,8 +553,8 @@ def _outcome(check: Check, data: Data) -> CheckFinding:
     both = points_b & set(points_a)
     if not both:
         raise InsufficientData(
-            f"none of the {counted(len(points_b), 'point')} that did was tried with "
-            f"{format_conditions(check.a)}"
+            f"none of the {counted(len(points_b), 'point')} that ended as "
+            f"{'|'.join(check.b_outcome)} was tried with {format_conditions(check.a)}"
         )
     points = tried_a.assign(_key=points_a).drop_duplicates("_key")
     points = points[points["_key"].isin(both)]

@@ -88,7 +88,7 @@ class InputMeasurement:
         if not is_paired or not step_seconds or min(step_seconds) <= 0:
             raise ValueError("there are no pairs of step times")
         if not self.alone or any(part.examples < 1 or part.seconds <= 0 for part in self.alone):
-            raise ValueError("there is no part of the pipeline alone that took time")
+            raise ValueError("no part of the pipeline took time on its own")
 
 
 @dataclass(frozen=True)

@@ -720,7 +720,7 @@ class _Session:
 
         Args:
             entry: The point.
-            side: 0 or 1: which of two points it is that take turns.
+            side: Position of the point, 0 or 1, if two points take turns.
 
         Returns:
             How the process ended, or why it was not started.

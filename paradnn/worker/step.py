@@ -40,7 +40,7 @@ def prepare_step(point: Mapping[str, Any], framework: Framework) -> tuple[BuiltM
         _require_trainable(workload)
     if workload.batch_size not in (None, point["batch_size"]):
         raise UnavailableError(
-            f"the model takes a batch of {workload.batch_size} alone: "
+            f"the model takes only batches of {workload.batch_size}: "
             f"set batch_size={workload.batch_size}"
         )
     batch = synthetic_batch(workload, point["batch_size"], point["seed"])

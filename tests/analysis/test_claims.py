@@ -277,7 +277,7 @@ def test_every_version_is_compared_with_the_one_before(
         parts.append(side("cpu", POINTS, FLAT * speeds[number] * np.roll(NOISE, number), **named))
     check = "{kind: ratio, successive: version.tensorflow, at_least: 1}"
     assert answer(check, pd.concat(parts, ignore_index=True))[0] == expected
-    assert answer(check, parts[0]) == (NO_DATA, "one version.tensorflow alone: 2.8")
+    assert answer(check, parts[0]) == (NO_DATA, "only one version.tensorflow: 2.8")
 
 
 def operations(frame: pd.DataFrame, shares: dict[str, float], rate: float = 1.0) -> pd.DataFrame:
@@ -342,7 +342,10 @@ def test_an_outcome_share_is_over_the_points_that_both_tried() -> None:
         "gpu", POINTS, np.where(large, np.nan, 100.0), outcome=np.where(large, "oom_device", "ok")
     )
     cpu = side("cpu", POINTS, FLAT)
-    untried = "none of the 32 points that did was tried with platform.name=cpu"
+    untried = (
+        "none of the 32 points that ended as oom_host|oom_device|oom_predicted was tried with "
+        "platform.name=cpu"
+    )
     for one, other, expected in (
         (gpu, cpu, (YES, "")),
         (gpu, cpu.assign(outcome="oom_host"), (NO, "")),

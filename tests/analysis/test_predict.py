@@ -153,7 +153,7 @@ def test_invalid_options_give_one_line(options: str, message: str) -> None:
         pytest.param(
             "",
             whole().iloc[[0, 1]].reset_index(drop=True),
-            "fc on Test CPU: the space is 2 points, there is nothing between them to pre",
+            "fc on Test CPU: the space has only 2 points; a prediction needs at least 3",
             id="two points",
         ),
         pytest.param(

@@ -97,7 +97,7 @@ FAULTS = [
     ),
     pytest.param(
         changed("answer.input.alone.0.examples", 0),
-        "input: there is no part of the pipeline alone that took time",
+        "input: no part of the pipeline took time on its own",
         id="pipeline-without-examples",
     ),
     pytest.param(

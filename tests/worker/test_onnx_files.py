@@ -313,7 +313,7 @@ def test_int8_of_an_old_file_is_calibrated_on_its_true_inputs(tmp_path: Path) ->
 
 def test_another_batch_than_the_fixed_one_is_unavailable(tmp_path: Path) -> None:
     file = saved(tmp_path, IDENTITY, inputs=[tensor("x", 3, 4)])
-    with pytest.raises(UnavailableError, match="a batch of 3 alone: set batch_size=3"):
+    with pytest.raises(UnavailableError, match="only batches of 3: set batch_size=3"):
         onnxruntime_step(file, batch_size=4)
 
 
