@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from paradnn.core.errors import InsufficientData
 from paradnn.core.words import counted
@@ -118,29 +118,19 @@ def regress(
     Raises:
         InsufficientData: If there are fewer than two rows per coefficient, or nothing varies.
     """
-    from statsmodels.regression.linear_model import OLS
-
     values = np.asarray(values, dtype="float64")
     if len(values) < 2:
         raise InsufficientData("there is one point")
     if np.ptp(values) <= _CONSTANT * np.abs(values).max():
         raise InsufficientData(f"the metric is the same in all {len(values)} rows")
     standardized = _standardize(design.astype("float64"))
-    terms = standardized.scores.shape[1]
     x = np.column_stack([np.ones(len(values)), standardized.scores])
     priors = priors or scatter_priors()
     disturbance = _disturb(x, values, scale, when, priors.session.update())
     y = disturbance.response
     spread = float(y.std(ddof=1))
     z = (y - y.mean()) / spread
-    largest_leverage = np.sum(np.linalg.qr(x)[0] ** 2, axis=1).max()
-    covariance = "HC3" if largest_leverage < 1 - 1e-8 else "HC1"
-    fitted = OLS(z, x).fit(cov_type=covariance, use_t=True)
-    given = Component(fitted.bse[1:] ** 2, np.full(terms, fitted.df_resid))
-    if levels is not None and not levels.independent:
-        covariance = "crossed"
-        crossed = crossed_variances(x, z, levels)
-        given = Component(crossed.variance[1:], crossed.freedom[1:])
+    fitted, covariance, given = _fit_terms(x, z, levels)
     own = given
     if by_value:
         prior = None if scale is _identity else priors.value
@@ -171,6 +161,31 @@ def regress(
         constant=standardized.constant,
         collinear=standardized.collinear,
     )
+
+
+def _fit_terms(x: np.ndarray, z: np.ndarray, levels: Levels | None) -> tuple[Any, str, Component]:
+    """Fit a standardized response by least squares.
+
+    Args:
+        x: (n, k + 1) the intercept and the standardized columns.
+        z: (n,) the standardized response.
+        levels: Levels that the rows share.
+
+    Returns:
+        The fit of statsmodels, the name of its covariance as in `Regression`, and the variances
+        (k,) of the weights.
+    """
+    from statsmodels.regression.linear_model import OLS
+
+    # HC3 divides residuals by 1 - leverage.
+    largest_leverage = np.sum(np.linalg.qr(x)[0] ** 2, axis=1).max()
+    covariance = "HC3" if largest_leverage < 1 - 1e-8 else "HC1"
+    fitted = OLS(z, x).fit(cov_type=covariance, use_t=True)
+    if levels is not None and not levels.independent:
+        crossed = crossed_variances(x, z, levels)
+        return fitted, "crossed", Component(crossed.variance[1:], crossed.freedom[1:])
+    freedoms = np.full(x.shape[1] - 1, fitted.df_resid)
+    return fitted, covariance, Component(fitted.bse[1:] ** 2, freedoms)
 
 
 def _weight_table(
