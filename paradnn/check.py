@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Look for findings and print them.
 
     Returns:
-        The exit code: 0, or 1 if a finding harms with --strict.
+        The exit code: 1 if --strict is given and a finding harms measurements, else 0.
     """
     options = make_parser().parse_args(arguments)
     findings = _findings()

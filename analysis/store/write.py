@@ -179,7 +179,7 @@ def export_parquet(
         The number of runs that were appended, and of those that were there already.
 
     Raises:
-        ConfigError: If the folder holds something else, or cannot be written.
+        ConfigError: If the folder holds other files, or cannot be written.
     """
     from paradnn.store.parquet import append_runs
 

@@ -71,7 +71,7 @@ class Convolve:
 
     @property
     def weights(self) -> int:
-        """Elements of all filters."""
+        """Number of elements of all filters."""
         return self.filters * self.channels * self.kernel[0] * self.kernel[1]
 
     def macs(self, batch_size: int) -> int:

@@ -56,7 +56,7 @@ def prepare(points: Sequence[Point], name: str, say: Callable[[str], None]) -> i
             raise ConfigError("elsewhere", name, reason, "choose an engine, and set mode=inference")
     folder = Path(name).expanduser().absolute()
     if folder.exists() and not (folder / "run.py").exists() and any(folder.iterdir()):
-        raise ConfigError("elsewhere", name, "holds something else", "name a new folder")
+        raise ConfigError("elsewhere", name, "is a folder with other files", "name a new folder")
     shutil.copytree(
         PACKAGE,
         folder / PACKAGE.name,

@@ -203,7 +203,7 @@ class Contrast:
 
     @cached_property
     def bias(self) -> float:
-        """Bound of the bias by lost replicates, in logarithms."""
+        """Upper bound of the bias that lost replicates cause, as a log ratio."""
         if self.evidence is None:
             return 0.0
         known = [self.evidence.selection.get(name, 0.0) for name in self._families]

@@ -77,7 +77,7 @@ def append_runs(folder: Path, records: Records) -> int:
         The number of runs that were appended.
 
     Raises:
-        ConfigError: If the folder holds something else, or cannot be written.
+        ConfigError: If the folder holds other files, or cannot be written.
         SchemaError: If the store has another schema version.
     """
     return append_table(folder, to_table(records))

@@ -169,7 +169,7 @@ class AttemptRecorder:
         self._monitor.start()
 
     def stop(self) -> float:
-        """End the attempt, and return the share that others took of it; 0 if it was undisturbed."""
+        """End the attempt; return the share of the cores that others took, 0 if it was undisturbed."""
         contention = self._monitor.stop()
         compiled = self._compilations() - self._compiled_before
         self._attempts.append(_ObservedAttempt(contention, self._meter.joules(), compiled))

@@ -255,7 +255,7 @@ REJECTED = [
     ),
     (
         "train framework=onnxruntime mode=inference elsewhere=/etc",
-        "elsewhere=/etc: holds something else; name a new",
+        "elsewhere=/etc: is a folder with other files; name a new",
     ),
     ("train learn.target=0.9", "learn.target=0.9: is a key of task=learn; add task=learn"),
     (

@@ -74,7 +74,7 @@ def test_work_that_several_devices_cannot_do_is_unavailable(pool: WorkerPool) ->
     )
     result = measure(pool, platform={"name": "gpu", "threads": None, "index": 0})
     assert result.outcome == "unavailable"
-    assert "sees 0 GPU devices, not 2 from number 0 on" in (result.reason or "")
+    assert "sees 0 GPU devices, but the point needs 2 from platform.index=0 on" in (result.reason or "")
 
 
 def test_tensorflow_does_not_share_the_weights_among_devices(pool: WorkerPool) -> None:

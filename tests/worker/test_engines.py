@@ -294,7 +294,7 @@ def test_a_folder_is_measured_on_a_machine_with_only_an_engine(
     board.mkdir()
     (board / "other").touch()
     not_empty = run([*sweep, "mode=inference"], store)
-    assert f"elsewhere={board}: holds something else" in not_empty.stderr
+    assert f"elsewhere={board}: is a folder with other files" in not_empty.stderr
     (board / "other").unlink()
 
     converted = run([*sweep, "mode=inference", "precision=float32,float16"], store)

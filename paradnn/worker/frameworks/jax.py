@@ -362,7 +362,7 @@ class DistributedJax(Jax):
         if index + wanted > len(devices):
             raise UnavailableError(
                 f"JAX {jax.__version__} sees {counted(len(devices), f'{kind} device')}, "
-                f"not {wanted} from number {index} on"
+                f"but the point needs {wanted} from platform.index={index} on"
             )
         self._devices = devices[index : index + wanted]
         self._mesh = jax.sharding.Mesh(np.array(self._devices), (_AXIS,))
@@ -548,7 +548,7 @@ class GroupedJax(DistributedJax):
         if len(self._devices) < wanted:
             raise UnavailableError(
                 f"JAX {jax.__version__} sees {counted(len(self._devices), f'{kind} device')}, "
-                f"not {wanted} from number {index} on"
+                f"but the point needs {wanted} from platform.index={index} on"
             )
         self._device = self._devices[0]
         jax.config.update("jax_default_device", self._device)

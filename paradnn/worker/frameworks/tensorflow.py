@@ -391,7 +391,7 @@ class DistributedTensorFlow(TensorFlow):
             if index + count > len(devices):
                 raise UnavailableError(
                     f"TensorFlow {tf.__version__} sees {counted(len(devices), f'{kind} device')}, "
-                    f"not {count} from number {index} on"
+                    f"but the point needs {count} from platform.index={index} on"
                 )
             _show_gpus(devices[index : index + count])
         else:
