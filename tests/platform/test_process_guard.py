@@ -15,8 +15,9 @@ from tests.processes import PATIENCE, wait_for
 #: Shell command that writes the number of a process that it leaves in another session.
 ESCAPE = "(setsid sleep 1000 & echo $! >>$0)"
 
-#: A driver with a command that has ended and one that keeps running. Each leaves a process in another
-#: session. The running one also has a child, and writes the child's number and its own: 4 numbers.
+#: A driver with a command that has ended and one that keeps running. Each leaves a process in
+#: another session. The running one also has a child, and writes the child's number and its own. In
+#: all the file names 4 processes.
 DRIVER = f"""
 import sys, time
 from paradnn.platform.process_guard import ProcessGuard

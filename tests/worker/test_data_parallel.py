@@ -22,9 +22,9 @@ from tests.processes import wait_for
 from tests.worker.families import POINT, RMSPROP
 from tests.worker.test_devices import LOSS_TOLERANCE
 
-#: Blocks of one process by framework. Two calibration blocks precede the measured ones. A block of two
-#: processes has two steps, so a single one makes the same number of steps. One process of PyTorch
-#: makes a further step to count its products.
+#: Blocks of one process by framework. Two calibration blocks precede the measured ones. A block of
+#: two processes has two steps, so a single one makes the same number of steps. One process of
+#: PyTorch makes a further step to count its products.
 SINGLE_BLOCKS = {"tensorflow": 4, "jax": 4, "torch": 3}
 #: Settings of two devices in two processes.
 PAIRS = [
