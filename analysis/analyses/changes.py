@@ -140,8 +140,8 @@ def changes(frame: pd.DataFrame, options: ChangesOptions) -> Result:
     if not series:
         longest = max((len(rows) for _, rows in every_series), default=0)
         raise InsufficientData(
-            f"no series has {_MINIMUM_SESSIONS} sessions, the longest has {longest}; "
-            "measure the same points again"
+            f"no series has {_MINIMUM_SESSIONS} sessions, the longest has {longest}",
+            remedy="add resume=false to the command of the sweep, which measures its points again",
         )
     rows = change_points(series)
     sentences = [_describe(row) for row in rows]

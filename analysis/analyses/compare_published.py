@@ -33,6 +33,7 @@ _PRECISIONS = ("float16", "bfloat16", "float32")
 _HALF_PRECISIONS = frozenset({"float16", "bfloat16"})
 #: Maximum number of points that are looked up: each prediction takes about 50 ms.
 _MAX_POINTS = 40
+_REMEDY = "measure some, about a minute: python -m paradnn.train -m experiment=quick"
 #: Columns that may hold several compile modes of one model.
 _COMPILE = "compile"
 _EAGER = "eager"
@@ -90,7 +91,7 @@ def compare_published(frame: pd.DataFrame, options: ComparePublishedOptions) -> 
         for point in part.to_dict("records"):
             rows += _point_rows(point, settings, devices)
     if not rows:
-        raise InsufficientData("no model with layers was measured here, such as model=fc")
+        raise InsufficientData("no model with layers was measured here", remedy=_REMEDY)
     table = pd.DataFrame(rows).sort_values(["device", "point"], ignore_index=True)
     here = " and ".join(dict.fromkeys(runs["device"].astype(str)))
     headline = _headline(table)
@@ -111,16 +112,16 @@ def compare_published(frame: pd.DataFrame, options: ComparePublishedOptions) -> 
 def _own_runs(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the measured runs of models of known families that have a rate."""
     if "examples_per_second" not in frame:
-        raise InsufficientData("no step was measured here")
+        raise InsufficientData("no step was measured here", remedy=_REMEDY)
     is_measured = is_ok(frame) & frame["examples_per_second"].gt(0)
     if "source" in frame:
         is_measured &= frame["source"].ne("published")
     runs = frame[is_measured]
     if runs.empty:
-        raise InsufficientData("no model was measured here; every run is published")
+        raise InsufficientData("no model was measured here", remedy=_REMEDY)
     runs = runs[runs["family"].isin(list(FAMILIES))]
     if runs.empty:
-        raise InsufficientData("no model with layers was measured here, such as model=fc")
+        raise InsufficientData("no model with layers was measured here", remedy=_REMEDY)
     return runs
 
 

@@ -47,14 +47,15 @@ def in_seconds(value: float) -> str:
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return `did you mean fc? ` with up to three similar known words; empty if none is similar.
 
-    Case does not matter. Words with the same letters in another order take precedence.
+    Case and the dashes of options do not matter. Words with the same letters in another order take
+    precedence.
     """
     names = [name for name in dict.fromkeys(known) if name != word]
-    typed = word.casefold()[:_MAX_COMPARED_CHARS]
-    suggestions = [name for name in names if sorted(name.casefold()) == sorted(typed)]
+    typed = _comparable(word)
+    suggestions = [name for name in names if sorted(_comparable(name)) == sorted(typed)]
     if not suggestions:
         similarity = {
-            name: difflib.SequenceMatcher(None, typed, name.casefold()).ratio() for name in names
+            name: difflib.SequenceMatcher(None, typed, _comparable(name)).ratio() for name in names
         }
         best = max(similarity.values(), default=0.0)
         threshold = max(_MIN_SIMILARITY, best - _SIMILARITY_MARGIN)
@@ -64,6 +65,10 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     if not suggestions:
         return ""
     return f"did you mean {' or '.join(suggestions)}? "
+
+
+def _comparable(word: str) -> str:
+    return word.casefold().lstrip("-")[:_MAX_COMPARED_CHARS]
 
 
 def core_list(text: str) -> list[int]:

@@ -33,8 +33,12 @@ REJECTED = [
         ("unrecognized arguments: --figure x.png; python -m analysis memory --help shows how"),
     ),
     (
-        "analysis sensitivity --interplay",
-        "unrecognized arguments: --interplay; did you mean --interactions? python -m analysis ",
+        "analysis sensitivity --interactoins",
+        "unrecognized arguments: --interactoins; did you mean --interactions? python -m analysis ",
+    ),
+    (
+        "analysis latency --metric x",
+        "unrecognized arguments: --metric x; python -m analysis latency --help shows how",
     ),
     ("watch --intervall 2", "unrecognized arguments: --intervall 2; did you mean --interval? "),
     ("watch --interval 0", "--interval=0: must be positive"),
