@@ -116,17 +116,45 @@ def test_a_line_is_no_surer_than_the_scatter_of_its_values() -> None:
     assert found["high"] - found["weight"] == pytest.approx(reach)
 
 
-def test_quantile_intervals_are_those_of_the_binomial_by_hand() -> None:
-    for n, share in ((6, 0.5), (25, 0.5), (60, 0.9), (40, 0.1)):
-        lower, upper = stats.binom.ppf([0.025, 0.975], n, share)
-        ends = (lower or -np.inf, upper + 1 if upper < n else np.inf)
-        assert quantile_interval(np.arange(1, n + 1), share)[1:] == ends
-    # The sign test's table: the 6th to the 15th of 20 values, the 2nd to the 9th of 10.
-    assert quantile_interval(np.arange(1, 21)) == (10.5, 6, 15)
-    assert quantile_interval(np.arange(1, 11)) == (5.5, 2, 9)
-    assert quantile_interval([3.0]) == (3, -np.inf, np.inf)
+@pytest.mark.parametrize(
+    ("count", "share"),
+    [
+        pytest.param(6, 0.5, id="median of 6"),
+        pytest.param(25, 0.5, id="median of 25"),
+        pytest.param(60, 0.9, id="90% of 60"),
+        pytest.param(40, 0.1, id="10% of 40"),
+    ],
+)
+def test_quantile_intervals_are_those_of_the_binomial(count: int, share: float) -> None:
+    lower, upper = stats.binom.ppf([0.025, 0.975], count, share)
+
+    found = quantile_interval(np.arange(1, count + 1), share)
+
+    assert found.low == (lower or -np.inf)
+    assert found.high == (upper + 1 if upper < count else np.inf)
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"),
+    [
+        pytest.param(20, (10.5, 6, 15), id="the 6th to the 15th of 20"),
+        pytest.param(10, (5.5, 2, 9), id="the 2nd to the 9th of 10"),
+        pytest.param(1, (1, -np.inf, np.inf), id="no ends for one value"),
+    ],
+)
+def test_intervals_of_medians_are_those_of_the_sign_tests_table(
+    count: int, expected: tuple[float, float, float]
+) -> None:
+    assert quantile_interval(np.arange(1, count + 1)) == expected
+
+
+def test_an_upper_quantile_of_too_few_values_has_no_upper_end() -> None:
+    """0.9^36 is below 2.5%, 0.9^35 above."""
     assert quantile_interval(np.arange(35), 0.9).high == np.inf
     assert quantile_interval(np.arange(36), 0.9).high == 35
+
+
+def test_the_quantile_of_no_values_is_unknown() -> None:
     assert np.isnan(quantile_interval([])).all()
 
 
@@ -229,48 +257,39 @@ def test_two_way_variance_as_by_hand() -> None:
 
 
 @pytest.mark.parametrize(
-    ("models", "batches", "unit"), [(12, 9, "model"), (12, 9, "crossed"), (30, 1, "crossed")]
+    ("models", "batches", "unit"),
+    [
+        pytest.param(12, 9, "model", id="given batch sizes"),
+        pytest.param(12, 9, "crossed", id="models and batch sizes"),
+        pytest.param(30, 1, "crossed", id="one batch size"),
+    ],
 )
 def test_intervals_cover_at_their_rate(
     models: int, batches: int, unit: Literal["crossed", "model"]
 ) -> None:
-    """Draw models, and batch sizes if they are a sample, 200 times.
-
-    Returns the mean, the share above zero and the median.
-    """
+    """Draw models, and batch sizes if they are a sample, 200 times."""
     random = np.random.default_rng(models)
     where = shared_levels(points(models, batches), unit)
-    hits = np.zeros(3)
-    if batches > 1:
-        fixed = np.linspace(-1.2, 1.2, batches)
-    else:
-        fixed = np.zeros(1)
-    middle = fixed if unit == "model" else random.normal(0, 0.8, 4000)
-    scatter = np.sqrt(0.9**2 + 0.6**2)
-    share = stats.norm.cdf((0.5 + middle) / scatter).mean()
+    given = np.linspace(-1.2, 1.2, batches)
+    batch_scatter = 0.8 if batches > 1 else 0.0
+    many_batches = given if unit == "model" else random.normal(0, batch_scatter, 4000)
+    share = stats.norm.cdf((0.5 + many_batches) / np.hypot(0.9, 0.6)).mean()
+    truths = {"mean": np.exp(0.5), "share": share, "median": 0.5}
+    hits = dict.fromkeys(truths, 0)
     for _ in range(200):
-        if unit == "model":
-            batch = fixed
-        else:
-            batch = random.normal(0, 0.8 * (batches > 1), batches)
-        values = (
-            0.5
-            + random.normal(0, 0.9, (models, 1))
-            + batch
-            + random.normal(0, 0.6, (models, batches))
-        )
-        for place, (truth, found) in enumerate(
-            (
-                (np.exp(0.5), geometric_mean(np.exp(values.ravel()), where)),
-                (
-                    share if batches > 1 else stats.norm.cdf(0.5 / scatter),
-                    crossed_share(values.ravel() > 0, where),
-                ),
-                (0.5, crossed_quantile(values.ravel(), where)),
-            )
-        ):
-            hits[place] += found.low <= truth <= found.high
-    assert (hits >= 0.89 * 200).all(), hits
+        batch = given if unit == "model" else random.normal(0, batch_scatter, batches)
+        model = random.normal(0, 0.9, (models, 1))
+        values = (0.5 + model + batch + random.normal(0, 0.6, (models, batches))).ravel()
+
+        found = {
+            "mean": geometric_mean(np.exp(values), where),
+            "share": crossed_share(values > 0, where),
+            "median": crossed_quantile(values, where),
+        }
+
+        for name, interval in found.items():
+            hits[name] += interval.low <= truths[name] <= interval.high
+    assert min(hits.values()) >= 0.89 * 200, hits
 
 
 @depth(60, 200)
