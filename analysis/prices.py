@@ -82,7 +82,7 @@ def read_prices(given: Sequence[str], frame: pd.DataFrame) -> PriceList:
             continue
         if name not in known:
             remedy = f"name one of {', '.join(devices)}"
-            raise ConfigError("--price", name, "no run is of that device", remedy)
+            raise ConfigError("--price", name, "no run used that device", remedy)
         prices[name] = positive_price("--price", text, price)
     usable = {name: price for name, price in prices.items() if name in known}
     if tables and not usable:

@@ -588,7 +588,7 @@ def describe_population(row: Mapping[Any, Any], *, inverted: bool = False) -> It
 def describe_bounds(row: Mapping[Any, Any], names: tuple[str, str]) -> Iterator[str]:
     """Yield bounds of the share that allow for the points that only one side ran."""
     alone = [
-        f"{counted(row[f'missing_{side}'], 'point')} ran on {name} alone"
+        f"{counted(row[f'missing_{side}'], 'point')} ran only on {name}"
         for side, name in zip("ab", names, strict=True)
         if row[f"missing_{side}"]
     ]

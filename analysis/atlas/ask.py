@@ -384,7 +384,7 @@ def _read_parallels(words: Sequence[str]) -> list[str]:
             raise ConfigError(
                 "parallel",
                 name,
-                "is not a way to share a step",
+                "is not a way to divide a step among devices",
                 f"{hint}choose one of {', '.join(PARALLEL)}",
             )
     return parallels or ["data"]

@@ -284,7 +284,7 @@ def _describe_ratio(row: Mapping[Any, Any], ratio: _Ratio, a: str, b: str) -> st
         text += f", and is ahead in {wins}"
     only_one_side = row["missing_a"] + row["missing_b"]
     if only_one_side:
-        text += f"; {counted(only_one_side, 'point')} ran on one of them alone"
+        text += f"; {counted(only_one_side, 'point')} ran on only one of them"
     return text
 
 

@@ -145,7 +145,7 @@ class Largest:
 
     @property
     def has_time_limit(self) -> bool:
-        """Whether a time ends the search, and not only the memory."""
+        """Whether a time limits the search in addition to the memory."""
         return self.step_ms is not None or self.latency_ms is not None
 
     def fits(self, metrics: Mapping[str, float]) -> bool:

@@ -198,7 +198,7 @@ def other_hosts(hosts: int, environ: Mapping[str, str]) -> dict[str, Any]:
 def require_answers() -> None:
     """Raise WorkerError if a server does not answer.
 
-    A point that fails after a host has gone gives no evidence about the point.
+    If a host is lost, the failure of a point says nothing about the point.
     """
     for address in _named(os.environ):
         try:

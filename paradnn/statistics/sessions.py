@@ -91,8 +91,8 @@ def assign_sessions(runs: pd.DataFrame) -> np.ndarray:
     """Return the session of each run (n,); None where it is unknown.
 
     Runs of one sweep on one host share a session until a new driver takes over after a pause of
-    half an hour. Runs without a sweep share one with the runs on their host up to such a pause. The
-    start of an imported published run is that of its import, so its session is unknown.
+    half an hour. Runs without a sweep share a session with all runs on their host until such a
+    pause. An imported published run starts at the time of its import, so its session is unknown.
     """
     table = runs.reindex(columns=["sweep_id", "host", "session_id"])
     table = table.astype("object").fillna("").reset_index(drop=True)

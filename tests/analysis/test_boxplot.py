@@ -158,7 +158,7 @@ def test_boxes_of_speedups_are_of_the_paired_points(tmp_path: Path) -> None:
     }
     frame = (
         pd.concat(sides, ignore_index=True).assign(**common).iloc[:-10]
-    )  # the last ten points ran on A alone
+    )  # the last ten points ran only on A
     result = said(frame, a=("device=A",), b=("device=B",))
     expected = np.percentile(1 + number[:50] % 5, PERCENTILES[1:4])
     np.testing.assert_allclose(result.table.loc[0, ["p9", "p50", "p91"]].astype(float), expected)

@@ -142,7 +142,7 @@ REJECTED = [
     ),
     (
         "report --out '{folder}/r.html' --price V100=2",
-        "no run is of that device; name one of Test CPU",
+        "no run used that device; name one of Test CPU",
     ),
     (
         "report --out '{folder}/r.html' --price 'Test GPU=-1'",

@@ -152,7 +152,7 @@ def test_the_command_reports_other_differences_and_failures() -> None:
     )
     assert "Without a counterpart: 1 point of A, 0 of B." in text
     assert "Of the runs of B 1 have no measurement (1 oom_device)" in text
-    assert "1 point ran on A alone: including them, A is ahead on 88% to 100% of the points" in text
+    assert "1 point ran only on A: including them, A is ahead on 88% to 100% of the points" in text
     assert "The sessions are not recorded: the interval allows each session a shift of 7.5%" in text
 
 

@@ -279,7 +279,7 @@ def learnt(
         ),
         pytest.param(
             "--price D=2",
-            "--price=D: no run is of that device; name one of A, B, C",
+            "--price=D: no run used that device; name one of A, B, C",
             id="--price D=2",
         ),
         pytest.param(

@@ -250,7 +250,7 @@ def test_an_upper_bound_has_no_speedup_over_another() -> None:
         pytest.param(
             "--price C=36",
             pd.DataFrame([trained(1.0)]),
-            "--price=C: no run is of that device",
+            "--price=C: no run used that device",
             id="no run of a priced device",
         ),
         pytest.param(

@@ -53,7 +53,7 @@ class TensorFlow(Framework):
         if index >= len(devices):
             raise UnavailableError(
                 f"TensorFlow {tf.__version__} sees {counted(len(devices), f'{kind} device')}, "
-                f"not number {index}"
+                f"so there is no platform.index={index}"
             )
         if kind == "GPU":
             _show_gpus(devices[index : index + 1])
@@ -398,7 +398,7 @@ class DistributedTensorFlow(TensorFlow):
             if index >= len(devices):
                 raise UnavailableError(
                     f"TensorFlow {tf.__version__} sees {counted(len(devices), f'{kind} device')}, "
-                    f"not number {index}"
+                    f"so there is no platform.index={index}"
                 )
             # Logical devices of the only CPU, each with its own pool of threads on its cores.
             pin_to_cores(layout.cores)

@@ -68,7 +68,7 @@ class Torch(Framework):
         if kind == "cpu":
             if index:
                 raise UnavailableError(
-                    f"PyTorch {torch.__version__} sees 1 cpu device, not number {index}"
+                    f"PyTorch {torch.__version__} sees 1 cpu device, so there is no platform.index={index}"
                 )
             return
         if kind != "gpu":
@@ -76,7 +76,7 @@ class Torch(Framework):
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if index >= count:
             raise UnavailableError(
-                f"PyTorch {torch.__version__} sees {counted(count, 'gpu device')}, not number {index}"
+                f"PyTorch {torch.__version__} sees {counted(count, 'gpu device')}, so there is no platform.index={index}"
             )
         # Keras places its variables on "cuda", which is the current device.
         torch.cuda.set_device(index)

@@ -41,8 +41,8 @@ def profile_steps(
 ) -> Profile | NoProfile:
     """Return the profile of a step.
 
-    A point that was measured is not lost to its profile: every failure is a NoProfile with the
-    reason.
+    Every failure becomes a `NoProfile` with the reason, so that a failed profile cannot discard a
+    measured point.
 
     Args:
         framework: The framework that runs the step.
