@@ -7,8 +7,8 @@
     weights.table, weights.figure()
 
 Every analysis is a function of a frame and a dataclass of options, and returns a typed result. The
-command `python -m analysis` calls the same functions. Names are imported on first use: `load` costs
-no analysis, and options cost neither pandas nor Matplotlib.
+command `python -m analysis` calls the same functions. Names are imported on first use: importing
+`load` imports no analysis, and importing options imports neither pandas nor Matplotlib.
 """
 
 from importlib import import_module
@@ -35,7 +35,7 @@ _RENAMED = {"beside": "compare_published", "BesideOptions": "ComparePublishedOpt
 def _registered_names() -> dict[str, Any]:
     """Return every registered analysis and its options class, by name.
 
-    Analyses of other packages, which are found by their entry points, are among them.
+    They include analyses of other packages, which register through entry points.
     """
     from analysis.registry import ANALYSES
 

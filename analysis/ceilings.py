@@ -1,7 +1,7 @@
 """Measured ceilings of devices: which of them are too low, and better ones from the store.
 
-A ceiling that was measured next to other work is a lower bound. Utilizations and shares of the roof
-that rest on it are too high.
+A ceiling is a lower bound if other work ran while it was measured. Utilizations and shares of the
+roof that are relative to it are too high.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from paradnn.core.words import counted
 #: Columns of a run that hold the ceilings of its devices, in FLOP/s and B/s.
 PEAK = "peak_flops_per_second"
 BANDWIDTH = "peak_bytes_per_second"
-#: Metrics that rest on measured ceilings.
+#: Metrics that are computed from measured ceilings.
 CEILING_METRICS = (
     "flops_utilization",
     "roofline_fraction",
@@ -54,14 +54,15 @@ def has_low_ceilings(frame: pd.DataFrame, column: str | None = None) -> np.ndarr
 
 
 def ceiling_caveat(frame: pd.DataFrame, metrics: Collection[str]) -> str:
-    """Return the caveat for metrics that rest on ceilings which are too low.
+    """Return the caveat for metrics that are relative to ceilings which are too low.
 
     Args:
         frame: The runs of a result, one row each.
         metrics: The metrics that the result is about.
 
     Returns:
-        A sentence with the remedy; empty if no metric rests on a ceiling that is too low.
+        A sentence with the remedy; empty if no run with such a metric has a ceiling that is too
+        low.
     """
     used = [name for name in CEILING_METRICS if name in metrics and name in frame]
     if not used:
@@ -72,8 +73,8 @@ def ceiling_caveat(frame: pd.DataFrame, metrics: Collection[str]) -> str:
         return ""
     return (
         f"The measured ceilings of {counted(int(is_low.sum()), 'run')} are too low, since other "
-        f"work ran next to their measurement: {', '.join(used)} is too high there. Measure the "
-        f"ceilings again on a quiet machine: {remeasure_command(rows[is_low])}"
+        f"work ran while they were measured: {', '.join(used)} is too high for these runs. Measure "
+        f"the ceilings again on a quiet machine: {remeasure_command(rows[is_low])}"
     )
 
 
@@ -94,9 +95,9 @@ def remeasure_command(rows: pd.DataFrame) -> str:
 def with_best_ceilings(frame: pd.DataFrame, store: Sequence[str]) -> pd.DataFrame:
     """Replace ceilings that are too low by better ones that the store holds.
 
-    Ceilings may be measured again after a sweep. Those of the same devices, environment and
-    framework then replace the ones that a run was compared with: the latest that nothing
-    disturbed, or else the highest, since each of them is a lower bound.
+    Ceilings may be measured again after a sweep. Measurements of the same devices, environment and
+    framework then replace the ceilings that a run recorded: the latest undisturbed measurement, or
+    else the highest, since each of them is a lower bound.
 
     Args:
         frame: One row per run.
@@ -112,7 +113,7 @@ def with_best_ceilings(frame: pd.DataFrame, store: Sequence[str]) -> pd.DataFram
         return frame
     known = _read_ceilings(frame[is_low], store)
     improved = frame.copy()
-    # Many runs share few ceilings, so that each ceiling is looked up once.
+    # Many runs share the same ceilings: look up each of them once.
     for ceilings_run, runs in frame[is_low].groupby(_CEILINGS_RUN, sort=False):
         own = known[known["run_id"].eq(ceilings_run)]
         if own.empty:
@@ -135,10 +136,7 @@ def with_best_ceilings(frame: pd.DataFrame, store: Sequence[str]) -> pd.DataFram
 
 
 def _best_value(values: pd.Series, is_sound: np.ndarray) -> float:
-    """Return the latest value that nothing disturbed, else the highest.
-
-    Values are in the order of time.
-    """
+    """Return the latest undisturbed value, else the highest; values are in order of time."""
     sound = values[is_sound].dropna()
     if len(sound):
         return float(sound.iloc[-1])

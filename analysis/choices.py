@@ -1,8 +1,9 @@
 """Competing choices for a task: the runs of each choice, and its quantities with intervals.
 
-Runs compete if they do the same work. Closed and loaded runs do so if they have the same model,
-data, mode and scenario. Trainings do so on the same data set, whatever model they train. A choice
-is everything else that is configured, and the platform. Seed and replicate are not part of it.
+Runs compete if they do the same work. Timed runs, with or without a scenario of queries, do the
+same work if they have the same model, data, mode and scenario. Trainings toward an accuracy do the
+same work if they have the same data set and accuracy metric, whatever model they train. A choice is
+the rest of the configuration and the platform, without seed and replicate.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from paradnn.core.workload import Workload, requested_workload
 from paradnn.statistics.dependence import Component
 from paradnn.statistics.sessions import MIN_SESSIONS, assign_sessions
 
-#: Factor beyond which the end of an interval says nothing about a value: it is open.
+#: Largest factor between a value and an end of its interval; an end beyond it is open.
 _OPEN_FACTOR = 100.0
 #: Columns that identify a platform.
 PLATFORM = ("device", "environment_id", "framework.name", "software.name")
@@ -53,7 +54,8 @@ _EXCLUDED_COLUMNS = (
     "server.batch",
     *(f"software.{name}" for name in ("python", "requirements", "python_version")),
 )
-_REQUESTED_LENGTHS = re.compile(
+#: Configuration columns that state how long, or how precisely, a choice is measured.
+_MEASURING_EFFORT = re.compile(
     r"(server|single_stream|multi_stream|offline)\.(min_\w+|seed|confidence|precision)|learn\.epochs"
 )
 
@@ -64,7 +66,7 @@ class Task:
 
     Attributes:
         name: The work that the runs compete for.
-        work: Its kind of workload.
+        work: The kind of workload.
         rows: The runs.
         varies: The columns in which the choices differ.
     """
@@ -76,9 +78,10 @@ class Task:
 
     @property
     def has_step_times(self) -> bool:
-        """Whether the quantities follow from step times, whose scatter has a prior.
+        """Whether the quantities follow from step times.
 
-        Latencies of served queries and times to an accuracy may scatter by any factor.
+        The scatter of step times has a prior. Latencies of served queries and times to an accuracy
+        may scatter by any factor.
         """
         if self.work.name == _LEARN:
             return False
@@ -167,14 +170,14 @@ def _name_task(known: Mapping[str, object], *, learning: bool) -> tuple[str, Wor
 
 
 def _configured(rows: pd.DataFrame) -> list[str]:
-    """List the columns with values that belong to a choice or to its task."""
+    """Return the columns that belong to a choice or to its task, and in which a run has a value."""
     named = [name for name in map(str, rows.columns) if name in _KEYS or name.startswith(_GROUPS)]
-    held = [
+    kept = [
         name
         for name in named
-        if name not in _EXCLUDED_COLUMNS and not _REQUESTED_LENGTHS.fullmatch(name)
+        if name not in _EXCLUDED_COLUMNS and not _MEASURING_EFFORT.fullmatch(name)
     ]
-    return [name for name in held if rows[name].notna().any()]
+    return [name for name in kept if rows[name].notna().any()]
 
 
 def describe_choice(row: pd.Series, columns: Sequence[str]) -> str:
@@ -185,11 +188,11 @@ def describe_choice(row: pd.Series, columns: Sequence[str]) -> str:
     known = {
         name: row[name] for name in columns if name != "environment_id" and not pd.isna(row[name])
     }
-    bare = ("device", "family", "precision", "framework.name", "software.name")
+    self_explanatory = ("device", "family", "precision", "framework.name", "software.name")
     words = []
     for name, value in known.items():
         shown = format_setting(value)
-        if name in bare:
+        if name in self_explanatory:
             begin = ""
         elif name == "batch_size":
             begin = "batch size "
@@ -222,15 +225,16 @@ def estimate(
     values are positive and the metric is not a share. An end that is more than a factor of
     _OPEN_FACTOR away from the value is open.
 
-    For one run, or runs that agree to the last digit, it is the recorded 95% interval. Each side is
-    scaled, in standard errors, from 95% to `error`. A value that a schedule fixed is exact.
+    For one run, or runs with equal values, the interval is the recorded 95% interval. The distance
+    of each end is scaled from 95% to `error`, as for a normal distribution. A value that a schedule
+    fixed is exact.
 
     Args:
         rows: The runs of the choice.
         metric: The quantity.
         error: Probability with which the interval misses.
-        run: Variance of the logarithm of one run, if more than these runs is known about it.
-        session: The same for the mean of a session.
+        run: Variance of the logarithm of one run, if it is known from more than these runs.
+        session: Variance of the mean logarithm of a session, under the same condition.
 
     Returns:
         The value, and the low and high end of its interval; NaN if unknown or open.
@@ -239,9 +243,9 @@ def estimate(
         values = rows[metric].to_numpy(dtype="float64", na_value=np.nan)
     else:
         values = np.array([])
-    held = np.isfinite(values)
-    values = values[held]
-    sessions = assign_sessions(rows)[held] if held.sum() > MIN_SESSIONS else []
+    is_known = np.isfinite(values)
+    values = values[is_known]
+    sessions = assign_sessions(rows)[is_known] if is_known.sum() > MIN_SESSIONS else []
     if not len(values):
         return math.nan, math.nan, math.nan
     known = run
@@ -263,7 +267,7 @@ def estimate(
     factor = float(stats.norm.ppf(1 - error / 2) / stats.norm.ppf(0.975))
     low, high = (
         value * (end / value) ** factor if log and end > 0 else value + factor * (end - value)
-        for end in recorded_interval(metric, rows[held].iloc[0])
+        for end in recorded_interval(metric, rows[is_known].iloc[0])
     )
     return value, low, high
 
@@ -292,8 +296,8 @@ def _half_width(variance: Component, count: int, error: float) -> float:
 def recorded_interval(metric: str, run: pd.Series) -> tuple[float, float]:
     """Return the ends of a run's recorded 95% interval of a metric; NaN if unknown.
 
-    A rate that a schedule requests is exact, and so is the cost that follows from it. The highest
-    rate lies between the rates that kept the limit and those that did not.
+    A rate that a schedule requests is exact, and so is the cost that follows from it. The peak rate
+    lies between the rates that kept the latency limit and those that did not.
     """
 
     def number(name: str) -> float:

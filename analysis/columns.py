@@ -21,8 +21,9 @@ from paradnn.families import FAMILIES
 from paradnn.store.files import read_json
 from paradnn.store.metrics import METRICS
 
-#: Default metrics: the first that enough runs have is used. On one device with one peak and one
-#: precision, the first two differ by a constant factor, so their relative weights are the same.
+#: Default metrics; `choose_metric` uses the first that enough runs have. On one device at one
+#: precision the first two differ by a constant factor, the peak, so relative effects on both are
+#: the same.
 DEFAULT_METRICS = ("flops_utilization", "flops_per_second", "examples_per_second")
 
 #: Columns of the configuration of a point, apart from those that start with a prefix below.
@@ -62,7 +63,8 @@ _SELF_EXPLANATORY = (
     "optimizer.name",
 )
 
-#: Outcomes of points that ran out of memory when they were tried, and of those predicted to.
+#: Outcomes of points that ran out of memory when they were measured. MEMORY_OUTCOMES also includes
+#: points that were only predicted to run out of memory.
 OUT_OF_MEMORY = ("oom_device", "oom_host")
 MEMORY_OUTCOMES = (*OUT_OF_MEMORY, "oom_predicted")
 
@@ -283,7 +285,7 @@ def find_metric(frame: pd.DataFrame, name: str) -> str:
         return name
     known = [column for column in METRICS if column in ok_runs and ok_runs[column].notna().any()]
     if name in METRICS:
-        problem = "none of these runs has a value of it"
+        problem = "none of these runs has a value for it"
         remedy = ""
     else:
         problem = "is not a metric of these runs"

@@ -1,8 +1,7 @@
-"""Figures of analyses: one look, colors that a name keeps in every figure, a layout for the width.
+"""Figures of analyses: one style, fixed colors of names, and a layout that fits the width.
 
-A figure is laid out while it is made. Within `page(width)`, panels are placed below each other if
-they do not fit next to each other, text shrinks to no less than 6 points, and names, legends and
-ticks use the available room.
+Within `page(width)`, panels are placed below each other if they do not fit next to each other, text
+shrinks to no less than 6 points, and names, legends and ticks use the available room.
 """
 
 import math
@@ -35,7 +34,7 @@ from analysis.palette import GRAY as GRAY
 from paradnn.families import FAMILIES
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "h", "<", "X")
-#: A color map of even lightness, which survives gray print.
+#: A color map whose lightness increases evenly, so that it remains legible in gray print.
 SEQUENTIAL = "cividis"
 #: Width of the page in inches, if the figure is for print.
 _PAGE_WIDTH: ContextVar[float | None] = ContextVar("page_width", default=None)
@@ -46,7 +45,7 @@ _ROW_SHARE = 0.7  # of the height of a row, for its marks
 
 @contextmanager
 def page(width: float | None) -> Iterator[None]:
-    """Make figures of an exact width within this context.
+    """Make all figures within this context exactly as wide as the page.
 
     Args:
         width: Width in inches; None for figures on a screen, which are as wide as they need.
@@ -73,7 +72,7 @@ def panels(count: int, width: float, height: float, across: int = 1) -> tuple[Fi
         count: Number of panels.
         width: Width of a panel in inches; a page overrides it.
         height: Height of a panel in inches; panels of a narrow page are lower.
-        across: Panels next to each other at most; a page holds as many as fit.
+        across: Largest number of panels in a row; a narrow page may hold fewer.
 
     Returns:
         The figure and its panels, row by row.
@@ -107,8 +106,8 @@ def look(name: str | None, among: Sequence[str] = ()) -> dict[str, Any]:
 
     Args:
         name: The name; None for gray.
-        among: Names whose positions decide their looks. A family that is not among them has the
-            same look in every figure.
+        among: Names whose positions decide their looks. A name that is not among them has the look
+            of a family, which is the same in every figure.
     """
     if name is None:
         return {"color": GRAY, "marker": "o"}
@@ -119,7 +118,7 @@ def look(name: str | None, among: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def names(
-    axis: Axis, words: Sequence[str], places: Sequence[float] | None = None, smaller: float = 1.0
+    axis: Axis, labels: Sequence[str], places: Sequence[float] | None = None, smaller: float = 1.0
 ) -> None:
     """Write names along an axis, on one or more lines.
 
@@ -128,12 +127,12 @@ def names(
 
     Args:
         axis: The axis.
-        words: The names.
+        labels: The names.
         places: Their positions; None for 0, 1, 2 and so on.
-        smaller: Factor by which the text is smaller than the other text of the figure.
+        smaller: Text size of the figure / size of the names.
     """
     axes = axis.axes
-    positions = range(len(words)) if places is None else places
+    positions = range(len(labels)) if places is None else places
     size = float(rcParams["font.size"]) / smaller
     axis.set_tick_params(labelsize=size)
     width, height = cell(axes)
@@ -141,12 +140,12 @@ def names(
     if is_vertical:
         max_chars = fitting_chars(0.46 * width, size)
     else:
-        max_chars = fitting_chars((width - 1.1) / max(1, len(words)), size)
-    longest_word = max((len(word) for name in words for word in name.split()), default=0)
+        max_chars = fitting_chars((width - 1.1) / max(1, len(labels)), size)
+    longest_word = max((len(word) for name in labels for word in name.split()), default=0)
     if not is_vertical and longest_word >= max_chars:
-        axis.set_ticks(positions, list(words), rotation=90)
+        axis.set_ticks(positions, list(labels), rotation=90)
         return
-    wrapped = [_wrap(name, max_chars) for name in words]
+    wrapped = [_wrap(name, max_chars) for name in labels]
     axis.set_ticks(positions, wrapped)
     if is_vertical:
         figure: Any = axes.figure
@@ -156,7 +155,7 @@ def names(
 
 
 def label_width_chars(width: float, smaller: float) -> int:
-    """Return the characters of a line of `names` at the left of a panel.
+    """Return how many characters fit a line of `names` at the left of a panel.
 
     Args:
         width: Width of the panel in inches on a screen; a page overrides it.
@@ -227,18 +226,18 @@ def handle(label: str, **how: Any) -> Line2D:
     return Line2D([], [], label=label, **({"linestyle": "none"} | how))
 
 
-#: Formats a number with all its digits.
+#: Formats a number with up to six digits and separators of thousands.
 plain = "{:,g}".format
 
 
-def log_ticks(axis: Axis, words: Callable[[float], str] = plain) -> None:
+def log_ticks(axis: Axis, format_value: Callable[[float], str] = plain) -> None:
     """Make an axis logarithmic, with ticks at 1, 2 and 5 of each decade, or fewer if needed.
 
-    Call it once all is drawn.
+    Call it after all data are drawn, since the ticks depend on the range of the axis.
 
     Args:
         axis: The axis.
-        words: Formats a number.
+        format_value: Formats a number.
     """
     is_horizontal = axis is axis.axes.xaxis
     if axis.get_scale() != "log" and is_horizontal:
@@ -249,7 +248,7 @@ def log_ticks(axis: Axis, words: Callable[[float], str] = plain) -> None:
     width, height = cell(axis.axes)
     points_per_char = float(rcParams["font.size"])
     if is_horizontal:
-        longest = max(4, len(words(low)), len(words(high)))
+        longest = max(4, len(format_value(low)), len(format_value(high)))
         fitting = int(72 * (width - 1) / points_per_char / (longest + 1) / 0.75)
     else:
         fitting = int(72 * (height - 1) / points_per_char / 2.2)
@@ -260,7 +259,7 @@ def log_ticks(axis: Axis, words: Callable[[float], str] = plain) -> None:
     else:
         multiples = (1, 2, 5) if 3 * decades <= fitting else (1,)
         axis.set_major_locator(LogLocator(subs=multiples, numticks=fitting))
-    axis.set_major_formatter(lambda value, _: words(value))
+    axis.set_major_formatter(lambda value, _: format_value(value))
     axis.set_minor_locator(NullLocator())
     axis.set_minor_formatter(NullFormatter())
 
@@ -274,17 +273,17 @@ def color_bar(
     axes: Sequence[Axes],
     norm: Normalize,
     label: str,
-    words: Callable[[float], str] = format_number,
+    format_value: Callable[[float], str] = format_number,
 ) -> None:
     """Draw the colors of numbers to the right of some panels."""
     bar: Any = drawn.colorbar(
         ScalarMappable(norm, SEQUENTIAL), ax=list(axes), fraction=0.04, pad=0.02, aspect=30
     )
     if isinstance(norm, LogNorm):
-        log_ticks(bar.ax.yaxis, words)
+        log_ticks(bar.ax.yaxis, format_value)
     else:
         bar.ax.yaxis.set_major_locator(MaxNLocator(6))
-        bar.ax.yaxis.set_major_formatter(lambda value, _: words(value))
+        bar.ax.yaxis.set_major_formatter(lambda value, _: format_value(value))
     bar.set_label(filled(label, 0.7 * drawn.get_figheight()))
     bar.outline.set_visible(False)
 
@@ -326,8 +325,8 @@ def finish(
         grid: The axes with grid lines.
     """
     axis_by_name = {"x": axes.xaxis, "y": axes.yaxis}
-    for name, words in (logs or {}).items():
-        log_ticks(axis_by_name[name], words)
+    for name, format_value in (logs or {}).items():
+        log_ticks(axis_by_name[name], format_value)
     for name in shares:
         axis_by_name[name].set_major_formatter(PercentFormatter(1.0, decimals=0))
     width, height = cell(axes)
@@ -343,9 +342,9 @@ def finish(
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def fits(letters: int, inches: float) -> bool:
-    """Return whether a number of small characters fits a width in inches."""
-    return letters <= fitting_chars(inches, float(rcParams["font.size"]) / 1.2)
+def fits(chars: int, inches: float) -> bool:
+    """Return whether a text of `chars` small characters fits a width in inches."""
+    return chars <= fitting_chars(inches, float(rcParams["font.size"]) / 1.2)
 
 
 def filled(text: str, inches: float) -> str:
@@ -378,9 +377,10 @@ class Coloring:
     norm: Normalize | None
 
     def parts(self, values: pd.Series) -> Iterator[tuple[np.ndarray, dict[str, Any]]]:
-        """Yield which values (n,) have a look, and that look as arguments of `Axes.scatter`.
+        """Yield, for each look, which of the n values have it, and the look itself.
 
-        Missing values are gray.
+        The first is an array (n,) of booleans; the second are arguments of `Axes.scatter`. Missing
+        values are gray.
         """
         missing = values.isna().to_numpy(dtype=bool)
         if self.norm is not None:
@@ -404,8 +404,8 @@ class Coloring:
 def coloring(values: pd.Series, name: str) -> Coloring:
     """Choose the colors of a column.
 
-    More than nine numbers are colored along a color map, which is logarithmic if all are
-    positive. Fewer numbers go from dark to light, and texts through the palette.
+    More than nine distinct numbers get a color map, which is logarithmic if all are positive.
+    Fewer numbers get shades from dark to light, and texts get the colors of the palette.
 
     Args:
         values: All values of the column.
@@ -419,8 +419,8 @@ def coloring(values: pd.Series, name: str) -> Coloring:
     if numeric:
         whole = all(isinstance(level, (int, np.integer)) for level in levels)
         for level, shade in zip(levels, np.linspace(0, 0.95, len(levels)), strict=True):
-            words = f"{level:,}" if whole else f"{level:g}"
-            looks[level] |= {"color": colormaps[SEQUENTIAL](shade), "label": words}
+            text = f"{level:,}" if whole else f"{level:g}"
+            looks[level] |= {"color": colormaps[SEQUENTIAL](shade), "label": text}
     return Coloring(label_with_unit(name), looks, None)
 
 
@@ -429,8 +429,8 @@ def scale_of(values: ArrayLike, wide: float = 1.0) -> Normalize:
 
     Args:
         values: The numbers; infinite and missing ones are ignored.
-        wide: Ratio of the largest to the smallest number above which the scale is logarithmic, if
-            all are positive.
+        wide: The scale is logarithmic if all numbers are positive and the ratio of the largest to
+            the smallest exceeds this.
     """
     known = np.asarray(values, dtype="float64")
     known = known[np.isfinite(known)]
@@ -463,7 +463,7 @@ def marks(
         x: Horizontal positions (n,).
         y: Vertical positions (n,).
         x_ends: Lower and upper ends of horizontal intervals; an end that is not finite has no bar.
-        y_ends: The same for vertical intervals.
+        y_ends: Lower and upper ends of vertical intervals.
         **how: Arguments of `Axes.errorbar`.
     """
     how = dict[str, Any](linestyle="none", markersize=5, capsize=2.5, elinewidth=1.2) | how
@@ -488,7 +488,7 @@ def forest(
     groups: Mapping[str, pd.DataFrame],
     looks: Mapping[str, Mapping[str, Any]],
 ) -> None:
-    """Draw horizontal intervals in named rows, those of several groups next to each other.
+    """Draw horizontal intervals in named rows; those of several groups are side by side in a row.
 
     Args:
         axes: The panel.

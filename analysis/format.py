@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 _PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 #: Parts of the names of metrics that are shares.
 _SHARE_NAMES = ("utilization", "fraction", "share", "_cv")
-#: Ends of intervals beyond this size are unknown.
+#: Ends of intervals beyond this size are shown as unknown.
 _MAX_KNOWN_END = 1e6
 
 

@@ -51,14 +51,14 @@ class HeatMaps(NamedTuple):
         cells: One row per cell with a point. `family`, `device`; `x` and `y`, the labels; `i` and
             `j`, the positions on x and y; `value`, the median over the points that ran, NaN if none
             did; `q25` and `q75`, the quartiles over these points; `low` and `high`, the 95%
-            interval of the value if the cell is a single point that has one, else NaN; `points`,
-            the number of points that ran; `failed`, of those that did not; `memory`, of those among them that
-            ran out of memory; `outcome`, "ok" if any point ran, else the most frequent one. A
-            predicted map also has `measured`, the number of measured points.
-        points: The points behind the cells.
-        notes: What the cells of each map are medians over, by name of the map.
+            interval of the value if the cell is a single point that has one, else NaN; the number
+            of `points` that ran; the number of points that `failed`; the number of failed points
+            that ran out of `memory`; `outcome`, "ok" if any point ran, else the most frequent
+            outcome. A predicted map also has `measured`, the number of measured points.
+        points: The points in the cells.
+        notes: By name of a map, what varies among the points of a cell.
         omitted: Groups without a map, with the reason.
-        run_ids: Ids of the runs behind the points.
+        run_ids: Ids of the runs of the points.
     """
 
     metric: str
@@ -118,9 +118,9 @@ def make_heat_maps(
 ) -> HeatMaps:
     """Compute the median of a metric over the cells of two hyperparameters.
 
-    The value of a cell is the median over its points, that of a point the median over its ok
-    replicates. A numeric axis with more than 24 values is cut into 12 ranges of equal width; if it
-    spans a factor of ten or more, the ranges have equal width in the logarithm.
+    The value of a point is the median over its ok replicates; the value of a cell is the median
+    over its points. A numeric axis with more than 24 values is cut into 12 ranges of equal width.
+    If the values span a factor of ten or more, the ranges have equal width in the logarithm.
 
     Args:
         frame: One row per run.
@@ -141,7 +141,7 @@ def make_heat_maps(
     if columns[0] == columns[1]:
         raise ConfigError("--y", y, "is on the x axis already", "name another hyperparameter")
     if "model.name" in columns:
-        # Every family has one value there: a single map shows all of them.
+        # `model.name` is constant within a family, so a single map shows all families.
         frame = frame.assign(family="all")
     placed = frame[frame[list(columns)].notna().all(axis=1) & frame["outcome"].notna()]
     reason = f"no run with both {columns[0]} and {columns[1]}"
@@ -262,7 +262,7 @@ def _make_cells(points: pd.DataFrame, metric: str, x: Axis, y: Axis) -> pd.DataF
 
 
 def _most_frequent_outcome(outcomes: pd.Series) -> str:
-    """Return "ok" if any point is, else the most frequent outcome, the first by name of several."""
+    """Return "ok" if any point is ok, else the most frequent outcome; ties go by name."""
     counts = outcomes.value_counts()
     if "ok" in counts:
         return "ok"
@@ -295,7 +295,7 @@ def _make_range_axis(values: pd.Series, column: str) -> tuple[Axis, pd.Series]:
 
 def _sort_key(value: object) -> tuple[int, Sequence[object]]:
     """Sort numbers by size, lists of blocks by total and then by entry, and text alphabetically."""
-    # In a column with lists, numbers are text as well.
+    # A column that contains lists stores numbers as text as well.
     with contextlib.suppress(ValueError):
         return 0, [float(value)]  # type: ignore[arg-type]
     counts = parse_blocks(value)
@@ -335,7 +335,7 @@ def draw_heat_maps(maps: HeatMaps) -> drawing.Figure:
 
     Cells show their median; "2/5 OOM" below it means that two of five points did not fit. Cells
     without points are empty. Colors are logarithmic if values differ by more than a factor of 30.
-    On a page too narrow for the numbers of cells, colors alone show them.
+    If a page is too narrow for the numbers, the colors alone show the values.
     """
     named_cells = list(maps.maps())
     values = maps.cells["value"]

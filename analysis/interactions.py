@@ -1,8 +1,8 @@
 """Interactions of hyperparameters: whether the effect of one depends on the value of another.
 
-A regression with a product term for each pair of hyperparameters shows it. On logarithms of the
-metric two effects without an interaction multiply. If two optimizations alone bring factors of 3
-and 2, the interaction is the factor by which both together differ from 6.
+A regression with a product term for each pair of hyperparameters shows interactions. If it explains
+the logarithm of the metric, effects without an interaction multiply. If two optimizations alone
+bring factors of 3 and 2, the interaction is the factor by which both together differ from 6.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from paradnn.statistics.priors import ScatterPriors
 from paradnn.statistics.regression import Regression, regress
 from paradnn.statistics.sessions import MeasurementTimes
 
-#: Probability, per fit without any interaction, that some pair is said to interact.
+#: Probability that a fit reports at least one interaction if there is none.
 _FALSE_POSITIVE_RATE = 0.05
 
 
@@ -32,14 +32,14 @@ class Interactions:
     Attributes:
         regression: The regression on single terms and products.
         columns: (n, k) the terms of the regression.
-        pairs: The two terms of each product, by its name.
-        weights: A row per product, the largest first, as in `Regression.weights`. Further columns
-            are `p_adjusted`, for the number of products; `combined` with `combined_low` and
-            `combined_high`, the factor by which both changes together differ from the product of
-            the two alone (NaN unless the metric is a logarithm); and `verdict`: "interact",
-            "values interact" (at the measured values, but no trend along them is shown),
-            "not shown", "undecided (sessions)" or "undecided (order)".
-        is_log: Whether the metric is a logarithm.
+        pairs: The two terms of each product, by name of the product.
+        weights: A row per product as in `Regression.weights`, the largest weight first. Further
+            columns are `p_adjusted`, the p value adjusted for the number of products; `combined`
+            with `combined_low` and `combined_high`, the factor by which the effect of both changes
+            together differs from the product of their single effects (NaN unless `is_log`); and
+            `verdict`: "interact", "values interact" (the measured values interact, but no trend
+            along them is shown), "not shown", "undecided (sessions)" or "undecided (order)".
+        is_log: Whether the regression explains the logarithm of the metric.
     """
 
     regression: Regression
@@ -68,7 +68,7 @@ def fit_interactions(
     Args:
         design: (n, k) the single terms.
         values: (n,) the metric.
-        owners: Term -> its hyperparameter. Indicators of one hyperparameter have no product.
+        owners: Hyperparameter by term. Indicators of one hyperparameter have no product.
         logarithmic: Terms that are logarithms.
         is_log: Whether to explain the logarithm of the metric.
         levels: Levels that the points share; None for independent points.
@@ -133,9 +133,9 @@ def _verdicts(weights: pd.DataFrame) -> np.ndarray:
 def _add_combined(
     weights: pd.DataFrame, pairs: Mapping[str, tuple[str, str]], logarithmic: Sequence[str]
 ) -> None:
-    """Set the factors by which two changes together differ from the product of the two alone.
+    """Set the factors by which two changes together differ from the product of both alone.
 
-    A change doubles a number, or switches an indicator from 0 to 1.
+    A change doubles a logarithmic term, or increases another term, such as an indicator, by 1.
     """
     for name, row in weights.iterrows():
         if row["weight"] == 0:
@@ -154,7 +154,7 @@ def describe_interactions(found: Interactions, r2_without: float) -> Iterator[st
 
     Args:
         found: The interactions.
-        r2_without: Held-out R2 of the fit without them.
+        r2_without: Held-out R2 of the fit without interactions.
     """
     weights = found.weights
     by_verdict = dict(iter(weights.groupby("verdict", sort=False)))
@@ -171,11 +171,11 @@ def describe_interactions(found: Interactions, r2_without: float) -> Iterator[st
             f"{'; '.join(texts)}; measure more values of both."
         )
     if shown is None and of_values is None:
-        yield f"No interaction is shown, with {tried} tried."
+        yield f"No interaction is shown among {tried}."
     elif found.is_log:
         yield (
-            "The factor compares both changes together with the product of the two alone; a change "
-            "doubles a number, or selects a value instead of its base."
+            "The factor compares the effect of both changes with the product of their single "
+            "effects; a change doubles a number, or selects a value instead of its base."
         )
     for verdict, reason in (
         ("undecided (sessions)", "values were measured in different sessions"),

@@ -41,7 +41,7 @@ _LABELS = {
 _SUFFIX_LABELS = {"_low": ", lower end", "_high": ", upper end", "_spread": ", spread"}
 _LOW_END = re.compile(r"(^|_)low$")
 _QUANTILE = re.compile(r"[pq]\d\d?")
-#: Columns whose intervals have another name.
+#: Column of the value, for intervals whose columns have another base name.
 _VALUES_OF_ENDS = {"median": "p50", "rate": "flops_per_second"}
 _PERCENTILE = re.compile(r"p(\d\d?)")
 _ORDINAL_SUFFIXES = {"1": "st", "2": "nd", "3": "rd"}

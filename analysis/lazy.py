@@ -1,9 +1,9 @@
 """Lazy imports of packages that take half a second and more.
 
-Help, completion and a rejected argument need no numbers and no figures. Modules import `np`, `pd`
-and others from here; each package is loaded when one of its names is first used. A name that is
-used at the top level of a module would load the package at once, so tables of constants hold plain
-numbers.
+Help, completion and the rejection of an argument need no numbers and no figures. Modules import
+`np`, `pd` and others from here; each package is loaded when one of its names is first used. Using
+a name at the top level of a module would load its package on import, so tables of constants contain
+plain numbers.
 
 The package lazy_loader does not fit: loading `scipy.stats` lazily with it imports SciPy eagerly and
 warns about it.

@@ -49,14 +49,13 @@ def describe_more_runs(a: pd.DataFrame, b: pd.DataFrame, contrast: Contrast, mar
 def describe_runs_for(
     a: pd.DataFrame, b: pd.DataFrame, contrast: Contrast, distance: float, margin: float
 ) -> str:
-    """Describe the further runs that would narrow a mean log ratio to a given distance.
+    """Describe the further runs that would decide a comparison with a given mean log ratio.
 
     Args:
         a: Runs of A.
         b: Runs of B.
         contrast: The points that both measured.
-        distance: Largest distance of the true mean log ratio from its estimate, such as that from
-            the estimate to a bound.
+        distance: The mean log ratio, or its distance from the bound that decides.
         margin: Largest relative difference that counts as equal.
 
     Returns:
@@ -84,11 +83,11 @@ def describe_runs_for(
 def runs_needed(contrast: Contrast, mean: float, margin: float) -> int | None:
     """Return how many further runs of each point per side would decide a comparison.
 
-    The ratio is taken as estimated. Further runs reduce the scatter of processes alone.
+    The estimated ratio is assumed to be true. Further runs reduce only the scatter of processes.
 
     Args:
         contrast: The points.
-        mean: Mean log ratio.
+        mean: Mean log ratio, or its distance from the bound that decides.
         margin: Largest relative difference that counts as equal.
 
     Returns:
@@ -122,9 +121,9 @@ def _describe_shared_session(sides: list[pd.DataFrame], contrast: Contrast, dist
         return f"{text}: {command}"
     half_width = float(combine([effect.component for effect in contrast.shared]).half_width)
     if distance == 0 or half_width > abs(distance) * math.sqrt(_MAX_RUNS):
-        return "more sessions of both sides, by turns"
+        return "more sessions of both sides, in alternation"
     sessions = math.ceil((half_width / distance) ** 2)
-    return f"about {counted(sessions, 'session')} of each side, by turns"
+    return f"about {counted(sessions, 'session')} of each side, in alternation"
 
 
 def describe_more_values(
@@ -135,10 +134,10 @@ def describe_more_values(
     The values lie between the measured ones, on a logarithmic scale.
 
     Args:
-        sides: The runs, of one side or of two.
+        sides: The runs of each side; one or two sides.
         points: The points, one row each.
         name: The hyperparameter.
-        count: Number of values, measured ones included.
+        count: Number of values, including the measured ones.
     """
     measured = [side[is_ok(side)] for side in sides]
     command = measuring_command(measured, points, 1)

@@ -1,7 +1,7 @@
 """Speedup of A over B by type of operation, and the limits of operations (`speedup --operations`).
 
 This is the paper's Figure 6: speedups over arithmetic intensity. Memory limits an operation left of
-the ridge, so its speedup is that of the memory bandwidth. The input is the tables of
+the ridge, so its speedup shows the gain in memory bandwidth. The input is the tables of
 `analysis.store.load.load_types`, paired by point and type of operation.
 """
 
@@ -32,14 +32,14 @@ from paradnn.platform.specifications import find_hardware
 from paradnn.statistics.dependence import geometric_mean, shared_levels
 from paradnn.statistics.estimate import Estimate
 
-#: The column that names an operation's type; `type` itself identifies no point.
+#: Join column with the type of operation. `pair` would not join on the column `type`.
 TYPE = "operation_type"
 # Types of matrix products. XLA on a TPU calls a product that is fused with the operations after it
 # an output fusion.
 _PRODUCTS = re.compile(r"matmul|gemm|\bdot\b|conv(?!ert)|einsum|output fusion", re.IGNORECASE)
 #: Columns that state the time and place of a run, in addition to those that identify its point.
-_SESSION = ("start_time", "sweep_id", "session_id", "sweep_order", "host")
-_RUN = ("run_id", "family", "device", "outcome", *_SESSION, "source")
+_SESSION_COLUMNS = ("start_time", "sweep_id", "session_id", "sweep_order", "host")
+_RUN_COLUMNS = ("run_id", "family", "device", "outcome", *_SESSION_COLUMNS, "source")
 
 
 class Level(StrEnum):
@@ -64,8 +64,8 @@ class OperationSpeedup(NamedTuple):
         levels: A row for each level: operations, points, geometric mean of the speedup with its
             interval, and for memory-bound levels the mean `bandwidth_gain`.
         gain: The bandwidth gain with its interval; NaN without memory-bound operations.
-        gain_from: The level that the gain is taken from; None without memory-bound operations.
-        small: Number of operations that are omitted because of their share.
+        gain_from: The level whose operations show the gain; None without memory-bound operations.
+        small: Number of operations omitted since they take less than `MINIMUM_SHARE` of the time.
     """
 
     operations: pd.DataFrame
@@ -78,8 +78,9 @@ class OperationSpeedup(NamedTuple):
 def operations_over(sides: Sides, on: Sequence[str] | None, store: Sequence[str]) -> Result:
     """Compare the operations of A's profiled runs with those of B's.
 
-    The ridge points (FLOP/B) are those of both sides' roofs. If one of them is unknown, none is
-    used. Otherwise an operation could be called memory-bound that is memory-bound on one side only.
+    Limits follow from the ridge points (FLOP/B) of both sides' roofs. If one of them is unknown,
+    none is used: an operation that is memory-bound on one side only could otherwise be classified
+    as memory-bound on both.
 
     Args:
         sides: The runs of A and B.
@@ -96,9 +97,9 @@ def operations_over(sides: Sides, on: Sequence[str] | None, store: Sequence[str]
         for side in (sides.a, sides.b)
         for roof in find_roofs(with_best_ceilings(side, store), find_hardware)
     ]
-    found = [roof.ridge for roof in roofs]
-    if None not in found:
-        ridges = sorted({ridge for ridge in found if ridge is not None})
+    roof_ridges = [roof.ridge for roof in roofs]
+    if None not in roof_ridges:
+        ridges = sorted({ridge for ridge in roof_ridges if ridge is not None})
     else:
         ridges = []
     types = load_types(pd.concat([sides.a, sides.b], ignore_index=True), store)
@@ -113,10 +114,10 @@ def operations_over(sides: Sides, on: Sequence[str] | None, store: Sequence[str]
     )
 
 
-def _answer(of: OperationSpeedup, sides: Sides) -> AnalysisAnswer:
+def _answer(speedup: OperationSpeedup, sides: Sides) -> AnalysisAnswer:
     """State the geometric mean of the speedup at the level with the most operations."""
     name_a, name_b = sides.display_names
-    row = of.levels.sort_values("operations", ascending=False, kind="stable").iloc[0]
+    row = speedup.levels.sort_values("operations", ascending=False, kind="stable").iloc[0]
     ends = tuple(float(row[f"geometric_mean{end}"]) for end in ("", "_low", "_high"))
     mean = format_with_interval((ends[0], ends[1], ends[2]), "{:.3g}x".format)
     operations = counted(int(row["operations"]), "operation")
@@ -134,14 +135,14 @@ def _answer(of: OperationSpeedup, sides: Sides) -> AnalysisAnswer:
     )
 
 
-def _sentences(of: OperationSpeedup, sides: Sides, ridges: Sequence[float]) -> Iterator[str]:
+def _sentences(speedup: OperationSpeedup, sides: Sides, ridges: Sequence[float]) -> Iterator[str]:
     called = " over ".join(sides.display_names)
     yield (
         f"{sides.explain_names()}Speedup of {called} in the FLOP rate of "
-        f"{counted(len(of.operations), 'operation type')} in paired points; {of.small} below 1% of "
+        f"{counted(len(speedup.operations), 'operation type')} in paired points; {speedup.small} below 1% of "
         "the time are omitted."
     )
-    for row in of.levels.to_dict("records"):
+    for row in speedup.levels.to_dict("records"):
         mean = format_mean(
             row["geometric_mean"], row["geometric_mean_low"], row["geometric_mean_high"]
         )
@@ -153,15 +154,15 @@ def _sentences(of: OperationSpeedup, sides: Sides, ridges: Sequence[float]) -> I
             "No ridge point is known, so memory-bound operations cannot be identified. Measure the "
             "ceilings: python -m paradnn.ceilings"
         )
-    elif of.gain_from is None:
+    elif speedup.gain_from is None:
         yield "No operation is memory-bound on both sides, so the bandwidth gain is unknown."
     else:
         edges = ", ".join(f"{ridge:.3g}" for ridge in ridges)
         yield (
-            f"Memory bandwidth gain of {called}, from the level '{of.gain_from}': "
-            f"{format_mean(*of.gain)}; ridge at {edges} FLOP/B."
+            f"Memory bandwidth gain of {called}, from the level '{speedup.gain_from}': "
+            f"{format_mean(*speedup.gain)}; ridge at {edges} FLOP/B."
         )
-    yield from sides.describe_differences(of.operations, "operation type")
+    yield from sides.describe_differences(speedup.operations, "operation type")
 
 
 def operation_speedup(
@@ -173,18 +174,19 @@ def operation_speedup(
 ) -> OperationSpeedup:
     """Pair the operation types of two sides by point and type, and find their limits.
 
-    speedup = FLOP/s of A / FLOP/s of B while the operation runs. As in the paper, only operations
-    count that have FLOPs and a rate on both sides. They must take at least `MINIMUM_SHARE` of the
-    time on one side.
+    speedup = FLOP/s of A / FLOP/s of B while the operation runs. As in the paper, an operation
+    counts only if it has FLOPs and a rate on both sides. It must also take at least `MINIMUM_SHARE`
+    of the time on one side.
 
-    The bandwidth gain is speedup x intensity on B / intensity on A, since FLOP/s = intensity x B/s.
-    It is the mean over operations that memory limits on both sides. It excludes the gain of a
-    larger batch in matrix products, as the paper reasons (section 4.5: 3x at twice the batch is
-    1.5x of bandwidth). It is taken from operations other than products if there are any, since
-    products may keep operands on the chip.
+    The bandwidth gain of an operation is speedup x intensity on B / intensity on A, since FLOP/s =
+    intensity x B/s. This excludes the part of a speedup that is due to a higher intensity, such as
+    from a larger batch (section 4.5 of the paper: a speedup of 3x with twice the batch is 1.5x of
+    bandwidth). The reported gain is the mean over operations that memory limits on both sides. It
+    excludes matrix products if there are other operations, since products may keep operands on the
+    chip.
 
     Exchanges between devices are a separate level. Means are over points: the geometric mean of a
-    point's operations counts once. Intervals are over models and batch sizes.
+    point's operations counts once. The samples of the intervals are models and batch sizes.
 
     Args:
         a: Runs of A.
@@ -197,34 +199,34 @@ def operation_speedup(
     Raises:
         InsufficientData: If a side has no profiled operations, or nothing can be paired.
     """
-
-    one = _rows("A", a, types)
-    two = _rows("B", b, types)
-    keys = join_columns(one, two)[0] if on is None else list(on)
+    rows_a = _rows("A", a, types)
+    rows_b = _rows("B", b, types)
+    keys = join_columns(rows_a, rows_b)[0] if on is None else list(on)
     carried = ("intensity_a", "intensity_b", "share_a", "share_b")
-    pairs = pair(one, two, "flops_per_second", [*keys, TYPE], carried)
+    pairs = pair(rows_a, rows_b, "flops_per_second", [*keys, TYPE], carried)
     if pairs.empty:
         raise InsufficientData(
             "no type of operation has FLOPs in a point of both sides; "
-            f"A has {format_values({*one[TYPE]}, 6)}; B has {format_values({*two[TYPE]}, 6)}"
+            f"A has {format_values({*rows_a[TYPE]}, 6)}; B has {format_values({*rows_b[TYPE]}, 6)}"
         )
     share = pairs[["share_a", "share_b"]].max(axis=1)
     large = share.isna() | (share >= MINIMUM_SHARE)
-    found = pairs[large].reset_index(drop=True)
-    on_a = found.pop("intensity_a")
-    on_b = found.pop("intensity_b")
-    column = list(found).index("a")
-    found.insert(column, "arithmetic_intensity", np.sqrt(on_a * on_b))
-    found.insert(column + 1, "share", share[large].to_numpy())
-    found = found.drop(columns=["share_a", "share_b"])
-    found["bandwidth_gain"] = found["speedup"] * on_b / on_a
-    found["level"] = _levels(on_a, on_b, found[TYPE], ridges)
-    found.attrs = pairs.attrs
+    operations = pairs[large].reset_index(drop=True)
+    on_a = operations.pop("intensity_a")
+    on_b = operations.pop("intensity_b")
+    column = list(operations).index("a")
+    operations.insert(column, "arithmetic_intensity", np.sqrt(on_a * on_b))
+    operations.insert(column + 1, "share", share[large].to_numpy())
+    operations = operations.drop(columns=["share_a", "share_b"])
+    operations["bandwidth_gain"] = operations["speedup"] * on_b / on_a
+    operations["level"] = _levels(on_a, on_b, operations[TYPE], ridges)
+    operations.attrs = pairs.attrs
     source = next(
-        (level for level in (Level.OTHER, Level.MATMUL) if (found["level"] == level).any()), None
+        (level for level in (Level.OTHER, Level.MATMUL) if (operations["level"] == level).any()),
+        None,
     )
-    gain = _mean(found[found["level"].eq(source or "")], "bandwidth_gain")
-    return OperationSpeedup(found, _by_level(found), gain, source, int((~large).sum()))
+    gain = _mean(operations[operations["level"].eq(source or "")], "bandwidth_gain")
+    return OperationSpeedup(operations, _by_level(operations), gain, source, int((~large).sum()))
 
 
 def identity_columns(runs: pd.DataFrame) -> list[str]:
@@ -232,21 +234,27 @@ def identity_columns(runs: pd.DataFrame) -> list[str]:
     return [
         name
         for name in map(str, runs)
-        if name in _RUN or is_configuration_column(name) or is_platform_column(name)
+        if name in _RUN_COLUMNS or is_configuration_column(name) or is_platform_column(name)
     ]
 
 
-def _by_level(found: pd.DataFrame) -> pd.DataFrame:
-    points = _points(found)
+def _by_level(operations: pd.DataFrame) -> pd.DataFrame:
+    points = _points(operations)
     rows = []
-    for level in (level for level in Level if (found["level"] == level).any()):
-        here = found[found["level"] == level]
+    for level in (level for level in Level if (operations["level"] == level).any()):
+        rows_of_level = operations[operations["level"] == level]
         if level in (Level.MATMUL, Level.OTHER):
-            gain = _mean(here, "bandwidth_gain")[0]
+            gain = _mean(rows_of_level, "bandwidth_gain")[0]
         else:
             gain = np.nan
         rows.append(
-            (level.value, len(here), points[here.index].nunique(), *_mean(here, "speedup"), gain)
+            (
+                level.value,
+                len(rows_of_level),
+                points[rows_of_level.index].nunique(),
+                *_mean(rows_of_level, "speedup"),
+                gain,
+            )
         )
     means = ["geometric_mean", "geometric_mean_low", "geometric_mean_high"]
     return pd.DataFrame(rows, columns=["level", "operations", "points", *means, "bandwidth_gain"])
@@ -264,10 +272,10 @@ def _rows(name: str, side: pd.DataFrame, types: pd.DataFrame) -> pd.DataFrame:
             f"no profile in {counted(len(side), 'run')} of {name}; measure with "
             "measure.profile=true"
         )
-    works = (
+    has_work = (
         (rows["flops"] > 0) & (rows["flops_per_second"] > 0) & (rows["arithmetic_intensity"] > 0)
     )
-    if not works.any():
+    if not has_work.any():
         raise InsufficientData(f"no operation of {name} has FLOPs, a rate and an intensity")
     suffix = name.lower()
     renamed = {
@@ -275,7 +283,7 @@ def _rows(name: str, side: pd.DataFrame, types: pd.DataFrame) -> pd.DataFrame:
         "arithmetic_intensity": f"intensity_{suffix}",
         "share": f"share_{suffix}",
     }
-    rows = rows[works].rename(columns=renamed)
+    rows = rows[has_work].rename(columns=renamed)
     # `pair` expects one id per row, and a row is one operation type of a run.
     return rows.assign(run_id=rows["run_id"] + " " + rows[TYPE])
 
@@ -293,16 +301,23 @@ def _levels(a: pd.Series, b: pd.Series, types: pd.Series, ridges: Sequence[float
     high = max(ridges, default=np.inf)
     bound = np.where(types.str.contains(_PRODUCTS), Level.MATMUL.value, Level.OTHER.value)
     other = Level.ACROSS if len(ridges) else Level.UNKNOWN
-    found = np.where(np.minimum(a, b) >= high, Level.COMPUTE.value, other.value)
-    found = np.where(np.maximum(a, b) < low, bound, found)
-    return np.where(types.str.contains(TRANSFERS), Level.TRANSFER.value, found)
+    levels = np.where(np.minimum(a, b) >= high, Level.COMPUTE.value, other.value)
+    levels = np.where(np.maximum(a, b) < low, bound, levels)
+    return np.where(types.str.contains(TRANSFERS), Level.TRANSFER.value, levels)
 
 
-def _points(found: pd.DataFrame) -> pd.Series:
+def _points(operations: pd.DataFrame) -> pd.Series:
     """Number the pairs of points; all operations of a pair have the same number."""
-    made = (*RESULT_COLUMNS, TYPE, "arithmetic_intensity", "share", "bandwidth_gain", "level")
-    return found.groupby(
-        [name for name in found if name not in made], dropna=False, sort=False
+    result_columns = (
+        *RESULT_COLUMNS,
+        TYPE,
+        "arithmetic_intensity",
+        "share",
+        "bandwidth_gain",
+        "level",
+    )
+    return operations.groupby(
+        [name for name in operations if name not in result_columns], dropna=False, sort=False
     ).ngroup()
 
 
@@ -320,7 +335,7 @@ def _mean(rows: pd.DataFrame, column: str) -> Estimate:
 
 
 def draw_operations(
-    found: OperationSpeedup, ridges: Sequence[float] = (), a: str = "A", b: str = "B"
+    speedup: OperationSpeedup, ridges: Sequence[float] = (), a: str = "A", b: str = "B"
 ) -> drawing.Figure:
     """Draw the speedup of each operation over its arithmetic intensity.
 
@@ -328,10 +343,10 @@ def draw_operations(
     lines are ridge points.
     """
     drawn, (axes,) = drawing.panels(1, 8.0, 4.4)
-    for row in found.levels.to_dict("records"):
+    for row in speedup.levels.to_dict("records"):
         level = row["level"]
         mean = row["geometric_mean"]
-        rows = found.operations[found.operations["level"] == level]
+        rows = speedup.operations[speedup.operations["level"] == level]
         look = drawing.look(level, tuple(Level))
         intensity = rows["arithmetic_intensity"]
         label = f"{level}: {mean:.2f}x ({len(rows)})"

@@ -1,8 +1,8 @@
 """Operations of profiled runs under the roofs of their devices (`roofline --operations`).
 
-They show the shares of the time that are limited by memory, by arithmetic, by the links between
-devices, and by other causes. The tables of profiled runs
-(`operations.json`, or by type `operation_types.json`) hold them.
+They show which shares of the time are limited by memory, by arithmetic, by the links between
+devices, and by other causes. Each profiled run has a table of its operations (`operations.json`)
+and a table of the types of operation (`operation_types.json`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from paradnn.statistics.estimate import Estimate
 
 #: Operations below this share of the time are not drawn, as in the paper's Figure 3.
 MINIMUM_SHARE = 0.01
-#: Types that move bytes from device to device, which says nothing about the memory of either.
+#: Types of operation that move bytes between devices. The links limit them, not the memory.
 TRANSFERS = re.compile(
     r"cross-replica|all-?reduce|all-?gather|all-?to-?all|reduce-?scatter|collective|nccl",
     re.IGNORECASE,
@@ -55,8 +55,8 @@ _COLUMNS = [
     "verdict",
     "drawn",
 ]
-_MAX_TYPES = 8  # with their own color
-_MIN_STATED_SHARE = 5e-4  # of time that is stated although no verdict is known
+_MAX_TYPES = 8  # types with a separate color
+_MIN_STATED_SHARE = 5e-4  # smallest share of time without a verdict that a sentence states
 
 
 def place_operations(
@@ -64,7 +64,7 @@ def place_operations(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Place operations under the roofs of their device and precision.
 
-    Exchanges between devices have no limit in the roofline. Their bytes cross links, whose rate it
+    The roofline does not limit exchanges between devices: their bytes cross links, whose rate it
     does not include.
 
     Args:
@@ -73,15 +73,16 @@ def place_operations(
         roofs: The roofs.
 
     Returns:
-        The operations that have a place, and the time of each run by verdict.
+        The placed operations, and the time of each run by verdict.
 
         The operations have run_id, device, precision, name, type, share (of the profiled time),
         flops_per_second while they run, arithmetic_intensity (FLOP/B), attainable (FLOP/s),
-        roof_share, verdict, and drawn (whether they take `MINIMUM_SHARE` of the time).
+        roof_share (rate / attainable), verdict, and drawn (whether they take at least
+        `MINIMUM_SHARE` of the time).
 
-        The runs have the share of their time under each verdict, in columns named by its value;
-        `without_flops`, such as data formatting; `unplaced`, with FLOPs but without rate or
-        traffic; and `covered`, the share that the table accounts for.
+        The runs have shares of their profiled time: a column for each verdict, named by its value;
+        `without_flops`, for operations such as data formatting; `unplaced`, for operations with
+        FLOPs but without rate or traffic; and `covered`, the total of the table.
     """
     parts = []
     for roof in roofs:
@@ -101,7 +102,7 @@ def place_operations(
 
 
 def _place_under_roof(table: pd.DataFrame, roof: Roof) -> pd.DataFrame:
-    """Return the rows under one roof, with `has_flops` and `placed`."""
+    """Place the operations under their roof; `placed` is false if rate or intensity is unknown."""
     numbers = ["share", "flops", "bytes", "flops_per_second", "arithmetic_intensity"]
     name_column = "operation" if "operation" in table else "type"
     rows = table.assign(
@@ -137,14 +138,14 @@ def operations_of(
 ) -> OperationsResult:
     """Place the operations of one profiled run, or the types of operation of all of them.
 
-    Of all runs (the paper's Figure 3b), replicates of a point count once.
+    With `ALL` (the paper's Figure 3b), the replicates of a point count once.
 
     Args:
         run_id: Beginning of the id of a run, or `ALL`.
         frame: One row per run.
         store: Addresses of the stores of the runs; empty for the default store.
-        pooled: What differs among pooled runs.
-        unit: What intervals take as a sample.
+        pooled: Differences among pooled runs; empty if none.
+        unit: What counts as one sample in the intervals.
 
     Raises:
         ConfigError: If no id, or more than one, begins with the given text.
@@ -265,7 +266,7 @@ class OperationsResult(Result):
     Attributes:
         operations: The operations of `place_operations`.
         models: The time of each run, of `place_operations`.
-        levels: What the models share.
+        levels: Levels, such as a batch size, that several models share.
     """
 
     operations: pd.DataFrame
@@ -288,7 +289,7 @@ def make_result(
         roofs: The roofs.
         operations: The operations of `place_operations`.
         models: The time of each run, of `place_operations`.
-        levels: What the models share.
+        levels: Levels, such as a batch size, that several models share.
         single_run: Name of the run, if the operations are those of a single one.
         **attributes: Further attributes of the result.
     """
@@ -382,7 +383,7 @@ def _run_sentences(operations: pd.DataFrame, time: dict[Any, Any]) -> Iterator[s
     shares |= {name: share for name, share in others.items() if share > _MIN_STATED_SHARE}
     listed = ", ".join(f"{format_share(share)} {name}" for name, share in shares.items())
     yield f"Of the profiled time: {listed}."
-    # The links between devices have another limit than this roof.
+    # This roof does not limit operations between devices.
     is_limited = operations["roof_share"].notna() & operations["verdict"].ne(RoofVerdict.TRANSFER)
     rows = operations[is_limited]
     rows = rows.assign(saved=rows["share"] * (1 - rows["roof_share"].clip(upper=1)))
@@ -394,8 +395,8 @@ def _run_sentences(operations: pd.DataFrame, time: dict[Any, Any]) -> Iterator[s
             for row in rows.nlargest(3, "saved").to_dict("records")
         )
         yield (
-            f"Brought to their roofs, all operations would save {format_share(total)} of the time; "
-            f"most of it: {largest}."
+            f"If every operation reached its roof, {format_share(total)} of the time would be "
+            f"saved, most of it by {largest}."
         )
 
 
@@ -438,7 +439,7 @@ def _type_sentence(row: dict[Any, Any]) -> str:
 
 
 class _TypeLook(NamedTuple):
-    """Types of operation that share a look, and the entry of the legend."""
+    """Types of operation with the same look, and their common entry in the legend."""
 
     label: str
     types: list[str]
@@ -446,9 +447,9 @@ class _TypeLook(NamedTuple):
 
 
 def _draw(roofs: Sequence[Roof], operations: pd.DataFrame, single_run: str) -> drawing.Figure:
-    """Draw operations that take the minimum share of the time, a panel for each roof.
+    """Draw the operations that take at least the minimum share of the time, a panel per roof.
 
-    The area of a mark is the share of the time, if the operations are those of a single run.
+    For a single run, the area of a mark shows its share of the time.
     """
     points = operations[operations["drawn"]]
     shares = points.groupby("type")["share"]
@@ -507,7 +508,7 @@ def _draw_marks(
 
 
 def _type_looks(weights: pd.Series) -> Iterator[_TypeLook]:
-    """Yield the looks of all types; if there are many, the last ones share a gray look.
+    """Yield the looks of all types; beyond `_MAX_TYPES`, the types of least weight are gray.
 
     Args:
         weights: Weight of each type, the largest first.

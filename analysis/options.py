@@ -27,11 +27,11 @@ _RUNS = "which runs (F, P and O take several: A,B)"
 
 
 def unit_option() -> Any:
-    """Return the option of every analysis whose intervals are over points."""
+    """Return the option that chooses the samples of intervals, for analyses of many points."""
     return option(
         "crossed",
-        "the sample that intervals are over: models and batch sizes (crossed), models at these batch sizes "
-        "(model), or single points (point)",
+        "what counts as a sample in intervals: models and batch sizes (crossed), models at these "
+        "batch sizes (model), or single points (point)",
     )
 
 
@@ -91,7 +91,7 @@ class Argument(NamedTuple):
         return self.flag
 
     def to_words(self, value: Any) -> list[str]:
-        """Return a value as words of a command line; empty for the default."""
+        """Return the words of a command line that set a value; empty for the default."""
         if value is None or (value == self.default and not self.is_positional):
             return []
         if self.kind is bool:
@@ -157,7 +157,7 @@ class Argument(NamedTuple):
 
 
 def arguments(cls: type[Arguments]) -> list[Argument]:
-    """Return the arguments of a class of options, without those that are `shared`."""
+    """Return the arguments of a class of options, except those that are `shared`."""
     hints = get_type_hints(cls)
     return [
         _make_argument(field, hints[field.name])
@@ -271,7 +271,7 @@ class Arguments:
     """
 
     def __post_init__(self) -> None:
-        # The checks are those of the configuration of a sweep.
+        # These functions also check the configuration of a sweep.
         for argument in arguments(type(self)):
             value = getattr(self, argument.name)
             if argument.choices and value is not None:

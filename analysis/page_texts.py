@@ -1,4 +1,4 @@
-"""Texts of a store as they appear in a page: of bounded length, without invisible characters."""
+"""Texts from a store, made safe for a page: bounded in length, without invisible characters."""
 
 import hashlib
 import re
@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
-#: Most characters of one text in the page, and of a name or another text of a run.
+#: Largest number of characters of a text in the page, and of a column name or a value of a run.
 _MAX_TEXT_LENGTH = 4000
 _MAX_NAME_LENGTH = 200
 #: Characters of a long name that remain before its digest.
@@ -30,8 +30,8 @@ _ADDRESS_COLUMNS = ("artifact_uri", "store")
 def to_plain_text(value: Any) -> Any:
     """Return the text that a template writes for a value.
 
-    Our own markup stays as it is. Any other value becomes text without characters that disturb a
-    page.
+    The markup of the page itself stays as it is. Any other value becomes text without
+    invisible characters, shortened if it is long.
     """
     if isinstance(value, Markup):
         return value
@@ -47,10 +47,10 @@ def _without_invisible(text: str) -> str:
 
 
 def legible(frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame with names and texts that fit into a page and its figures.
+    """Return the frame with column names and values that fit into a page and its figures.
 
-    A text that is too long, or that holds invisible characters, is shortened and gets a digest, so
-    that different texts stay different.
+    A text that is too long, or that contains invisible characters, is shortened and gets a digest,
+    so that different texts stay different.
     """
     changed: dict[str, pd.Series] = {}
     for name in frame.columns:

@@ -19,28 +19,29 @@ The result has these columns:
   runs of A took one of two levels and all runs of B the other (`rarer_level`);
 - `point`: number of the point, by which `paradnn.statistics.contrast.Contrast` finds its evidence.
 
-The interval of a ratio is that of the mean log ratio of a single point: scatter of processes, and
-what sessions, hosts and order add if they do not cancel (`paradnn.statistics.effects`). It is
-widened if necessary to include the ratio of the medians. The values of `interval_source` say where
-the scatter of processes is from:
+The interval of a ratio is the 95% interval of the point's mean log ratio. It covers the scatter of
+processes, and the effects of sessions, hosts and order if they do not cancel
+(`paradnn.statistics.effects`). It is widened if necessary to include the ratio of the medians. The
+value of `interval_source` states where the scatter of processes comes from:
 
 - "replicates": both sides have at least two;
 - "processes": a side has one run of several processes, and the spread between these is used;
-- "prior": a side has a single process, so the scatter is that of the other points or of the prior
-  (`paradnn.statistics.priors`).
+- "prior": a side has a single process, so the scatter is estimated from the other points, or is
+  that of the prior (`paradnn.statistics.priors`).
 
 The result has these attrs:
 
 - `metric`;
-- `evidence`: what the ratios rest on, as `Contrast` needs it;
+- `evidence`: the variances, effects and losses behind the ratios, for `Contrast`;
 - `unpaired_a`, `unpaired_b`: number of points that the other side lacks;
-- `alone`: "a" and "b" -> families of this side only;
+- `alone`: for "a" and "b", the families that only this side measured;
 - `unusable_a`, `unusable_b`: number of ok runs without a positive value;
-- `differ`: column -> (values of A, of B) for columns that set the sides apart and are not joined
-  on;
-- `disjoint`: the same for join columns without a common value;
-- `mixed`: column -> number of points that are omitted since nothing separates their runs
-  (`_match`).
+- `differ`: (values of A, values of B) by column, for the columns in which the sides differ and
+  which are therefore not join columns;
+- `disjoint`: (values of A, values of B) by column, for join columns in which the sides share no
+  value;
+- `mixed`: number of omitted points by column. The runs of such a point differ in the column on one
+  side, and the other side does not determine which of them to compare (`_match`).
 """
 
 from __future__ import annotations
@@ -86,10 +87,10 @@ from paradnn.statistics.sessions import (
 from paradnn.statistics.variances import moderate_variances, rarer_level
 from paradnn.store.metrics import metric as registered
 
-#: Weight of sessions (`Schedule.session_weight`) up to which the sides share them.
+#: Largest `Schedule.session_weight` at which the sides count as measured in shared sessions.
 _SHARED_WEIGHT = 0.05
 
-#: Columns with the numbers of a pair.
+#: Columns of the result of `pair` that are not configuration, join or carried columns.
 RESULT_COLUMNS = (
     "a",
     "b",
@@ -109,8 +110,7 @@ RESULT_COLUMNS = (
     "point",
 )
 
-#: Medians within one process, each with its 95% interval. `_WITHIN` states for each metric which of
-#: them it is proportional to (1) or inverse to (-1).
+#: Columns of a run with a median over its steps, and the ends of its 95% interval.
 _RATE = ("examples_per_second", "examples_per_second_low", "examples_per_second_high")
 _STEP = ("step_time_ms", "step_time_low_ms", "step_time_high_ms")
 _RATES = ("examples_per_second", "flops_per_second", "flops_utilization", "flops_utilization_spec")
@@ -126,7 +126,9 @@ _PLAUSIBLE_RANGES = {
     "reference_speed": (1e-3, 1e3),
     "reference_own": (-math.log(1e3), math.log(1e3)),
 }
-_WITHIN = {
+#: For each metric, the columns whose interval it inherits, and the sign of the exponent: 1 if the
+#: metric is proportional to the column, -1 if it is inversely proportional. The first usable wins.
+_INTERVAL_COLUMNS = {
     "step_time_ms": ((_STEP, 1), (_RATE, -1)),
     **dict.fromkeys(_RATES, ((_RATE, 1), (_STEP, -1))),
     **{name: (((name, *interval_names(name)), 1),) for name in LEVELED.values()},
@@ -147,68 +149,75 @@ def pair(
     lists the columns and `attrs`.
 
     Args:
-        a: Runs of A. Its attribute `priors` overrides the priors of the scatter.
+        a: Runs of A. `a.attrs["priors"]`, if set, overrides the priors of the scatter.
         b: Runs of B.
         metric: A registered metric that has a better direction.
         on: Join columns; None for those of `join_columns`.
-        carry: Columns of numbers whose medians are added.
+        carry: Numeric columns whose medians are added to the result.
 
     Raises:
         ConfigError: If the metric has no better direction, or a side lacks it; if the sides share
-            runs; or if the runs of every point would be replicates although they differ in a column
-            that describes a point.
+            runs; or if every point has runs on one side that differ in a configuration or platform
+            column, so that they are not replicates.
     """
     sign = 1.0 if direction(metric) == "higher" else -1.0
     _require_sides(a, b, metric)
     metric = leveled(a, b, metric)
     finished = [_finished(side) for side in (a, b)]
     if metric in LEVELED.values():
-        finished = [_by_family_slope(side, pd.concat(finished), metric, sign) for side in finished]
+        finished = [
+            _scale_by_family_slope(side, pd.concat(finished), metric, sign) for side in finished
+        ]
     usable = [side[_positive(side[metric])] for side in finished]
-    of = [families(side) for side in usable]
+    families_a, families_b = (families(side) for side in usable)
     alone = {
-        key: tuple(name for name in of[n] if name not in of[1 - n]) for n, key in enumerate("ab")
+        "a": tuple(name for name in families_a if name not in families_b),
+        "b": tuple(name for name in families_b if name not in families_a),
     }
-    # A family of one side only must neither set the sides apart nor join points.
+    # Families that only one side measured must not influence the choice of join columns.
     kept = [side[~side["family"].isin([*alone["a"], *alone["b"]])] for side in usable]
     if not all(map(len, kept)):
         kept = usable
-    one, two = kept
-    found = _match(one, two, on)
-    missing, losses = _missing(a, b, metric, found.keys)
+    kept_a, kept_b = kept
+    matched = _match(kept_a, kept_b, on)
+    missing, losses = _missing(a, b, metric, matched.keys)
     priors = a.attrs.get("priors") or scatter_priors(classify_devices(a, b))
-    measured = _measure(found, metric, losses, priors)
-    scale = np.ones(len(found.runs))
+    measured = _measure(matched, metric, losses, priors)
+    scale = np.ones(len(matched.runs))
     scale[measured.rows] = np.exp(-measured.shift)
-    found = replace(found, runs=_scaled(found.runs, metric, scale))
-    sides = [_by_point(found, measured, metric, number) for number in (0, 1)]
-    evidence = _evidence(found, measured, sides, losses, missing, metric)
-    points = found.points.assign(**{name: _carried(name, found) for name in carry})
+    matched = replace(matched, runs=_scaled(matched.runs, metric, scale))
+    sides = [_by_point(matched, measured, metric, number) for number in (0, 1)]
+    evidence = _evidence(matched, measured, sides, losses, missing, metric)
+    points = matched.points.assign(**{name: _carried(name, matched) for name in carry})
     result = pd.concat([points, _ratios(sides[0], sides[1], sign, evidence)], axis=1)
-    result = sort_by_family(result, found.keys)
+    result = sort_by_family(result, matched.keys)
     result.attrs = {
         "metric": metric,
         "evidence": evidence,
-        "differ": found.differ,
-        "disjoint": _disjoint(found, one, two),
-        "mixed": found.mixed,
+        "differ": matched.differ,
+        "disjoint": _disjoint(matched, kept_a, kept_b),
+        "mixed": matched.mixed,
         "alone": alone,
     }
-    for number, (key, side) in enumerate(zip("ab", (one, two), strict=True)):
-        unpaired = len(np.setdiff1d(found.point[found.side == number], found.both))
+    for number, (key, side) in enumerate(zip("ab", kept, strict=True)):
+        unpaired = len(np.setdiff1d(matched.point[matched.side == number], matched.both))
         result.attrs[f"unpaired_{key}"] = unpaired + _count_dropped_points(usable[number], side)
         result.attrs[f"unusable_{key}"] = len(finished[number]) - len(usable[number])
     return result
 
 
 def require_like_sessions(pairs: pd.DataFrame, family: str) -> None:
-    """Require that the cause of a family's ratios can be separated from sessions.
+    """Require that differences between a family's ratios cannot be effects of sessions.
 
     With one session per side, sessions shift all ratios by the same factor. With several, each may
     contain different points, so the factor may differ between points.
 
+    Args:
+        pairs: The result of `pair`.
+        family: The family; "all" for all points.
+
     Raises:
-        InsufficientData: If it cannot be separated.
+        InsufficientData: If a side has several sessions that the other side does not share.
     """
     evidence = pairs.attrs["evidence"]
     rows = np.ones(len(evidence.family), dtype=bool)
@@ -246,27 +255,27 @@ def direction(metric: str) -> str:
 
 
 def leveled(a: pd.DataFrame, b: pd.DataFrame, metric: str) -> str:
-    """Return the name of a metric of speed at the machine's reference speed, if it is usable.
+    """Return the name of a metric at the machine's reference speed if both sides can use it.
 
-    It is usable if all runs of both sides have it, report plausible machine speeds and are from one
-    environment. Otherwise it is the metric itself: two machines have two references.
+    They can if all runs of both sides have that metric, report plausible machine speeds and are
+    from one environment; two machines would have two references. Otherwise return `metric`.
     """
     name = LEVELED.get(metric, "")
     ok = [_finished(side) for side in (a, b)]
-    places = {
-        place
+    environments = {
+        environment
         for side in ok
-        for place in side.get("environment_id", pd.Series(dtype="object")).unique()
+        for environment in side.get("environment_id", pd.Series(dtype="object")).unique()
     }
-    known = len(places) == 1 and all(
+    is_usable = len(environments) == 1 and all(
         name in side and len(side) and _positive(side[name]).all() for side in ok
     )
-    known = known and all(
+    is_usable = is_usable and all(
         side[column].between(*ends).all()
         for side in ok
         for column, ends in _PLAUSIBLE_RANGES.items()
     )
-    if not known:
+    if not is_usable:
         return metric
     return name
 
@@ -278,14 +287,14 @@ def _finished(side: pd.DataFrame) -> pd.DataFrame:
     return side[is_ok(side).to_numpy()]
 
 
-def _by_family_slope(
+def _scale_by_family_slope(
     side: pd.DataFrame, runs: pd.DataFrame, metric: str, sign: float
 ) -> pd.DataFrame:
-    """Scale a side's values and their intervals to the reference speed by the slope of the family.
+    """Scale a side's values and their intervals to the reference speed with the family's slope.
 
-    The slope is that of all `runs` of the family. It replaces the slope of each run, which is
-    estimated from few blocks. The reference speed is that of the best times in any of `runs`, since
-    ceilings that were measured again may have found better ones.
+    The slope is estimated from all `runs` of the family. It replaces the slope of each run, which
+    is estimated from few blocks. The reference speed is defined by the best time of the reference
+    kernel in all `runs`, since a later measurement of the ceilings may have found a better time.
 
     Args:
         side: Runs of one side.
@@ -313,7 +322,7 @@ def _by_family_slope(
 
 
 def _scaled(runs: pd.DataFrame, metric: str, factor: pd.Series | np.ndarray) -> pd.DataFrame:
-    """Multiply the values of runs and their intervals by a factor (n,)."""
+    """Multiply the values of n runs, and the ends of their intervals, by factors (n,)."""
     return runs.assign(
         **{name: runs[name] * factor for name in (metric, *interval_names(metric)) if name in runs}
     )
@@ -330,7 +339,7 @@ def _require_sides(a: pd.DataFrame, b: pd.DataFrame, metric: str) -> None:
             raise ConfigError(
                 "metric",
                 metric,
-                f"the runs of {name} do not hold it",
+                f"the runs of {name} do not have it",
                 "choose a metric of both sides",
             )
     shared = set(a.get("run_id", ())) & set(b.get("run_id", ()))
@@ -349,16 +358,16 @@ def _positive(column: pd.Series) -> np.ndarray[Any, Any]:
     return positive
 
 
-def _disjoint(found: _Match, a: pd.DataFrame, b: pd.DataFrame) -> dict[str, tuple[str, str]]:
+def _disjoint(matched: _Match, a: pd.DataFrame, b: pd.DataFrame) -> dict[str, tuple[str, str]]:
     """Return the join columns in which the sides share no value, with the values of A and of B."""
     if len(a) and len(b):
-        keys = [name for name in found.keys if name not in found.further]
+        keys = [name for name in matched.keys if name not in matched.further]
     else:
         keys = []
-    held = {name: (distinct_values(a[name]), distinct_values(b[name])) for name in keys}
+    values = {name: (distinct_values(a[name]), distinct_values(b[name])) for name in keys}
     return {
         name: (format_values(of_a), format_values(of_b))
-        for name, (of_a, of_b) in held.items()
+        for name, (of_a, of_b) in values.items()
         if of_a | of_b and not of_a & of_b
     }
 
@@ -379,15 +388,16 @@ class _Match:
     """Runs of both sides, matched by point.
 
     Attributes:
-        keys: The columns that the runs were joined on; the last of them are the `further` ones.
-        runs: The runs of A and below them those of B; n in all.
+        keys: The columns that the runs were joined on, the `further` ones last.
+        runs: The n runs of both sides, first those of A.
         side: (n,) side of each run, 0 or 1.
         point: (n,) number of each run's point.
         both: Numbers of the points that both sides measured.
         points: The join columns of these points.
-        further: Columns that were joined on in addition, to separate runs of a point.
-        differ: Columns that set the sides apart -> values of A and of B.
-        mixed: Column -> number of omitted points. The runs of such a point differ in the column on
+        further: Columns that were added to the keys to separate runs of a point.
+        differ: (values of A, values of B) by column, for the columns in which the sides differ and
+            which are not keys.
+        mixed: Number of omitted points by column. The runs of such a point differ in the column on
             one side, and the other side does not determine which of them to compare.
     """
 
@@ -418,33 +428,35 @@ _Mixed = tuple[int, str, "np.ndarray[Any, Any]"]
 def _match(a: pd.DataFrame, b: pd.DataFrame, on: Sequence[str] | None = None) -> _Match:
     """Match the runs of A with those of B by `join_columns`, or by the columns of `on`.
 
-    If runs of a point differ in a further column on one side, this column is joined on as well. The
-    condition is that the other side has one of their values, or that both sides have runs without a
-    value. Otherwise these points are omitted.
+    If runs of a point differ in a further column on one side, that column becomes a key too,
+    provided that the other side has one of their values or that both sides have runs without a
+    value. Otherwise the points concerned are omitted.
 
     Raises:
         ConfigError: If points would have to be omitted although `on` is given, or no point remains.
     """
     keys, differ = join_columns(a, b) if on is None else named_join_columns(on, a, b)
     further: tuple[str, ...] = ()
-    found = _by_keys(a, b, keys)
-    mixed = list(_mixed(found))
+    matched = _by_keys(a, b, keys)
+    mixed = list(_find_mixed_points(matched))
     shared_columns = {*a} & {*b}
     while on is None:
-        name = next(_separating_columns(found, mixed, shared_columns), None)
+        name = next(_separating_columns(matched, mixed, shared_columns), None)
         if name is None:
             break
         further = (*further, name)
-        found = _by_keys(a, b, [*keys, *further])
-        mixed = list(_mixed(found))
+        matched = _by_keys(a, b, [*keys, *further])
+        mixed = list(_find_mixed_points(matched))
     counts = Counter[str]()
     if mixed:
         excluded_points = np.unique(np.concatenate([points for _, _, points in mixed]))
-        if on is not None or len(excluded_points) == len(found.both):
+        if on is not None or len(excluded_points) == len(matched.both):
             side, column, _ = mixed[0]
             values = format_values(
                 distinct_values(
-                    found.runs.loc[(found.side == side) & np.isin(found.point, found.both), column]
+                    matched.runs.loc[
+                        (matched.side == side) & np.isin(matched.point, matched.both), column
+                    ]
                 )
             )
             problem = "are not replicates of one point, and the other side does not separate them"
@@ -453,9 +465,9 @@ def _match(a: pd.DataFrame, b: pd.DataFrame, on: Sequence[str] | None = None) ->
             )
         for _, name, points in mixed:
             counts[name] += len(points)
-        found = _by_keys(a, b, found.keys, excluded_points)
+        matched = _by_keys(a, b, matched.keys, excluded_points)
     differ = {name: values for name, values in differ.items() if name not in further}
-    return replace(found, differ=differ, further=further, mixed=dict(counts))
+    return replace(matched, differ=differ, further=further, mixed=dict(counts))
 
 
 def _by_keys(
@@ -473,7 +485,7 @@ def _by_keys(
 
 
 def _stacked(a: pd.DataFrame, b: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
-    """Return the join columns of A's runs and below them those of B's.
+    """Return the join columns of all runs, first those of A.
 
     Types are made comparable: a column that is numeric on one side only becomes text.
     """
@@ -486,16 +498,17 @@ def _stacked(a: pd.DataFrame, b: pd.DataFrame, keys: Sequence[str]) -> pd.DataFr
     return pd.DataFrame(columns)
 
 
-def _mixed(found: _Match) -> Iterator[_Mixed]:
+def _find_mixed_points(matched: _Match) -> Iterator[_Mixed]:
+    """Yield the columns in which runs of a point differ on one side, with these points."""
     names = [
         name
-        for name in map(str, found.runs)
-        if name not in found.keys and (is_configuration_column(name) or is_platform_column(name))
+        for name in map(str, matched.runs)
+        if name not in matched.keys and (is_configuration_column(name) or is_platform_column(name))
     ]
     for side in (0, 1):
-        mine = (found.side == side) & np.isin(found.point, found.both)
-        frame = found.runs[mine]
-        points = found.point[mine]
+        on_side = (matched.side == side) & np.isin(matched.point, matched.both)
+        frame = matched.runs[on_side]
+        points = matched.point[on_side]
         for name in names:
             if frame[name].nunique(dropna=False) > 1:
                 counts = frame[name].groupby(points).nunique(dropna=False)
@@ -503,22 +516,24 @@ def _mixed(found: _Match) -> Iterator[_Mixed]:
                     yield side, name, counts.index[counts > 1].to_numpy()
 
 
-def _separating_columns(found: _Match, mixed: Iterable[_Mixed], shared: set[str]) -> Iterator[str]:
+def _separating_columns(
+    matched: _Match, mixed: Iterable[_Mixed], shared: set[str]
+) -> Iterator[str]:
     """Yield the columns that separate the runs of mixed points.
 
     In such a column, the other side has a value that runs of these points have, or both sides have
     runs without a value.
 
     Args:
-        found: The matched runs.
+        matched: The matched runs.
         mixed: The mixed points.
         shared: Columns that both sides have.
     """
     for _, name, points in mixed:
         if name not in shared:
             continue
-        values = found.runs.loc[np.isin(found.point, points), name]
-        side = found.side[values.index]
+        values = matched.runs.loc[np.isin(matched.point, points), name]
+        side = matched.side[values.index]
         of_a = values[side == 0]
         of_b = values[side == 1]
         lack_values = of_a.isna().any() and of_b.isna().any()
@@ -528,17 +543,18 @@ def _separating_columns(found: _Match, mixed: Iterable[_Mixed], shared: set[str]
 
 @dataclass(frozen=True)
 class _Measured:
-    """The runs that the ratios are from; n of them, those of A first.
+    """The n runs from which the ratios are computed, first those of A.
 
     Attributes:
-        rows: (n,) their places in the runs of the match.
-        schedule: When and where they were measured.
-        family: (n,) their families.
-        logs: (n,) logarithms of the metric at the mean speed of the session.
-        shift: (n,) what steps of the machine's speed moved the logarithms by.
-        rest: (n,) the logarithms without the effects of sessions.
-        inflation: (n,) factor by which looking for steps made the variance too small.
-        drifts: (n,) whether the machine still drifts apart from the steps that were found.
+        rows: (n,) positions of the runs in `_Match.runs`.
+        schedule: When and where the runs were measured.
+        family: (n,) families of the runs.
+        logs: (n,) logarithms of the metric, corrected to the mean speed of the session.
+        shift: (n,) effect of steps in the machine's speed, already subtracted from `logs`.
+        rest: (n,) `logs` without the effects of sessions.
+        inflation: (n,) factor that corrects the variance of `logs`, which the search for steps
+            makes too small.
+        drifts: (n,) whether the machine drifts in addition to the detected steps.
         priors: Priors of the scatter.
     """
 
@@ -553,30 +569,30 @@ class _Measured:
     priors: ScatterPriors
 
 
-def _measure(found: _Match, metric: str, losses: _Losses, priors: ScatterPriors) -> _Measured:
-    """Choose the runs that the ratios are from, and find steps of the machine's speed.
+def _measure(matched: _Match, metric: str, losses: _Losses, priors: ScatterPriors) -> _Measured:
+    """Choose the runs for the ratios, and correct their values for steps in the machine's speed.
 
-    A run counts if its session holds a run of its point on the other side. If no run of a point
-    has such a counterpart, all of its runs count.
+    A run counts if its session contains a run of the same point on the other side. If no run of a
+    point has such a counterpart, all of its runs count.
 
     Args:
-        found: The matched runs.
+        matched: The matched runs.
         metric: The compared metric.
-        losses: Families that lost replicates of one side; their speed is not corrected.
+        losses: Families that lost replicates on one side; their values are not corrected.
         priors: Priors of the scatter.
     """
-    paired = np.flatnonzero(np.isin(found.point, found.both))
-    runs = found.runs.iloc[paired]
-    is_a = found.side[paired] == 0
-    point = found.point[paired]
+    paired = np.flatnonzero(np.isin(matched.point, matched.both))
+    runs = matched.runs.iloc[paired]
+    is_a = matched.side[paired] == 0
+    point = matched.point[paired]
     schedule = Schedule.of(runs[is_a], runs[~is_a], point)
     counterpart = schedule.has_counterpart
     used = counterpart | ~np.isin(point, point[counterpart])
     rows = paired[used]
     schedule = schedule.select(used)
     counterpart = counterpart[used]
-    family = found.runs["family"].fillna("").astype(str).to_numpy()[rows]
-    logs = np.log(found.runs[metric].to_numpy(dtype="float64")[rows])
+    family = matched.runs["family"].fillna("").astype(str).to_numpy()[rows]
+    logs = np.log(matched.runs[metric].to_numpy(dtype="float64")[rows])
     shift = np.zeros(len(rows))
     inflation = np.ones(len(rows))
     drifts = np.zeros(len(rows), dtype=bool)
@@ -601,41 +617,41 @@ def _measure(found: _Match, metric: str, losses: _Losses, priors: ScatterPriors)
 
 
 def _evidence(
-    found: _Match,
+    matched: _Match,
     measured: _Measured,
     sides: Sequence[pd.DataFrame],
     losses: _Losses,
     missing: dict[str, tuple[int, int]],
     metric: str,
 ) -> Evidence:
-    """Return what the ratios rest on, for `Contrast`."""
+    """Collect the variances, effects and losses behind the ratios, for `Contrast`."""
     schedule = measured.schedule
     interaction: dict[str, Effect] = {}
     leveled: dict[str, Component] = {}
     speed_change: dict[str, float] = {}
     for name in dict.fromkeys(measured.family):
-        mine = measured.family == name
-        part = schedule.select(mine)
-        shared = interaction_effect(measured.logs[mine], part, measured.priors)
+        in_family = measured.family == name
+        part = schedule.select(in_family)
+        shared = interaction_effect(measured.logs[in_family], part, measured.priors)
         if shared is not None:
             interaction[name] = shared
-        speed_change[name] = math.expm1(float(np.ptp(measured.shift[mine])))
+        speed_change[name] = math.expm1(float(np.ptp(measured.shift[in_family])))
         if metric in LEVELED.values() and part.session_weight > _SHARED_WEIGHT:
-            runs = found.runs.iloc[measured.rows[mine]]
+            runs = matched.runs.iloc[measured.rows[in_family]]
             leveled[name] = leveled_component(runs, part.side == 0)
-    family = found.points["family"].fillna("").astype(str).to_numpy()
+    family = matched.points["family"].fillna("").astype(str).to_numpy()
     selection = {}
     for name, loss in losses.items():
-        mine = family == name
-        scatter = [side["scatter"].to_numpy()[mine] for side in sides]
-        typical = math.sqrt(float(np.mean(np.concatenate(scatter)))) if mine.any() else 0.0
+        in_family = family == name
+        scatter = [side["scatter"].to_numpy()[in_family] for side in sides]
+        typical = math.sqrt(float(np.mean(np.concatenate(scatter)))) if in_family.any() else 0.0
         selection[name] = selection_bias(loss.lost, loss.kept) * typical
     return Evidence(
         schedule=schedule,
         family=measured.family,
         session=learn_session_variance(measured.logs, schedule, measured.priors),
         priors=measured.priors,
-        point=found.both,
+        point=matched.both,
         variance=np.array([side["error"].to_numpy() for side in sides]),
         mean_variance=np.array(
             [(side["pooled_error"] * side["inefficiency"]).to_numpy() for side in sides]
@@ -651,43 +667,43 @@ def _evidence(
     )
 
 
-def _by_point(found: _Match, measured: _Measured, metric: str, number: int) -> pd.DataFrame:
-    """Return a row for each paired point with the values of one side that `_ratios` needs.
+def _by_point(matched: _Match, measured: _Measured, metric: str, number: int) -> pd.DataFrame:
+    """Return a row for each paired point, with the values of one side that `_ratios` needs.
 
     `value` is the median of the runs, or the geometric mean of the medians of several sessions.
-    `error` is the variance of the mean logarithm from processes, with `degrees` of freedom and
-    `data_degrees` without the prior; `pooled_error` is that of an average point; `scatter` is the
-    variance of one measurement.
+    `scatter` is the variance of one measurement. `error` is the variance of the mean logarithm due
+    to processes, with `degrees` of freedom (`data_degrees` without the prior). `pooled_error` is
+    the same variance with the mean scatter of the family.
 
     Args:
-        found: The matched runs.
+        matched: The matched runs.
         measured: The runs that count.
         metric: The compared metric.
         number: 0 for A, 1 for B.
     """
-    mine = measured.schedule.side == number
-    frame = found.runs.iloc[measured.rows[mine]].reset_index(drop=True)
-    points = measured.schedule.point[mine]
+    on_side = measured.schedule.side == number
+    frame = matched.runs.iloc[measured.rows[on_side]].reset_index(drop=True)
+    points = measured.schedule.point[on_side]
     runs = _run_values(frame, metric).assign(
-        log=measured.logs[mine],
-        inflation=measured.inflation[mine],
-        drifts=measured.drifts[mine],
+        log=measured.logs[on_side],
+        inflation=measured.inflation[on_side],
+        drifts=measured.drifts[on_side],
     )
     grouped = runs.groupby(points)
     # Runs of a point in several sessions are reduced to a mean per session.
-    session = measured.schedule.session[mine]
+    session = measured.schedule.session[on_side]
     sessions = pd.Series(session).groupby(points).transform("nunique").to_numpy()
     run = np.arange(len(frame))
     unit = np.where(sessions > 1, -1 - session, run)
     keys = [pd.Series(points, name="point"), pd.Series(unit, name="unit")]
-    rests = pd.Series(measured.rest[mine]).groupby(keys).mean()
+    rests = pd.Series(measured.rest[on_side]).groupby(keys).mean()
     units = rests.groupby("point")
     of_sessions = np.log(runs["value"]).groupby([points, session]).median().groupby(level=0)
     is_repeated = of_sessions.size() > 1
     summary = pd.DataFrame(
         {
-            # The variance of sessions is that of their mean. The median of few sessions is another
-            # number if the machine changed between them.
+            # The variance over sessions applies to their mean. The median of a few sessions differs
+            # from the mean if the machine changed between them.
             "value": np.exp(of_sessions.mean()).where(is_repeated, grouped["value"].median()),
             "count": grouped["value"].size(),
             "spread": grouped["value"].std() / grouped["value"].mean(),
@@ -701,9 +717,9 @@ def _by_point(found: _Match, measured: _Measured, metric: str, number: int) -> p
             "sessions": pd.Series(sessions).groupby(points).first(),
             "variance": units.var(),
         }
-    ).reindex(found.both)
-    scatter = _scatter_of_units(found, summary, measured)
-    rarer, span = _rarer_levels(found, summary, rests)
+    ).reindex(matched.both)
+    scatter = _scatter_of_units(matched, summary, measured)
+    rarer, span = _rarer_levels(matched, summary, rests)
     count = scatter["count"]
     return summary.assign(
         by_process=scatter["by_process"],
@@ -722,8 +738,8 @@ def _by_point(found: _Match, measured: _Measured, metric: str, number: int) -> p
 
 
 def _run_values(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Return the value of each run, its interval relative to it, and its number of processes."""
-    below, above = _within(frame, metric)
+    """Return each run's value, the log distances to its interval's ends, and its processes."""
+    below, above = _interval_distances(frame, metric)
     processes = np.ones(len(frame))
     if "processes" in frame:
         processes = np.maximum(frame["processes"].to_numpy(dtype="float64", na_value=1.0), 1.0)
@@ -737,45 +753,52 @@ def _run_values(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
     )
 
 
-def _rarer_levels(found: _Match, summary: pd.DataFrame, rests: pd.Series) -> np.ndarray[Any, Any]:
-    """Return how often a run of each point takes the rarer of two levels, and the largest span.
+def _rarer_levels(matched: _Match, summary: pd.DataFrame, rests: pd.Series) -> np.ndarray[Any, Any]:
+    """Estimate for each point whether its runs take one of two levels (`rarer_level`).
 
-    Both are 0 for a family with several sessions, since their effects look like levels.
+    Points of a family share the estimate. Both results are 0 for a family with several sessions,
+    since effects of sessions look like levels.
 
     Args:
-        found: The matched runs.
-        summary: A row for each point.
-        rests: The logarithms of the measurements, sorted by point.
+        matched: The matched runs.
+        summary: A row for each of p points.
+        rests: The logarithms of the measurements without effects of sessions, sorted by point.
+
+    Returns:
+        (2, p): the chance that a run takes the rarer level, and the largest log distance between
+        two runs of a point.
     """
     sizes = rests.groupby("point").size()
     ends = sizes.cumsum().to_numpy()
     # Without points, `np.split` still returns one empty part.
     runs = dict(zip(sizes.index, np.split(rests.to_numpy(), ends[:-1]), strict=False))
-    family = found.points["family"].fillna("").astype(str).to_numpy()
+    family = matched.points["family"].fillna("").astype(str).to_numpy()
     levels = np.zeros((2, len(summary)))
     for name in dict.fromkeys(family):
         rows = family == name
         if (summary["sessions"].to_numpy()[rows] > 1).any():
             continue
-        rarer, span = rarer_level([runs[point] for point in found.both[rows]])
+        rarer, span = rarer_level([runs[point] for point in matched.both[rows]])
         levels[0, rows] = rarer
         levels[1, rows] = span
     return levels
 
 
 def _scatter_of_units(
-    found: _Match, summary: pd.DataFrame, measured: _Measured
+    matched: _Match, summary: pd.DataFrame, measured: _Measured
 ) -> dict[str, np.ndarray[Any, Any]]:
     """Return the posterior variance of one measurement of each point on a side.
 
-    A measurement is a session of a point, a run, or a process of the only run. Each point has the
-    prior of processes, with the scale of the other points of its family. From six points with
-    several measurements on, these points make the prior (`moderate_variances`).
+    A measurement is a session of a point, a run, or a process of the only run. The prior of process
+    scatter is updated with the mean variance of the family, and applies to its points. If at least
+    `MINIMUM_POINTS` points have several measurements, they define the prior for each other instead
+    (`moderate_variances`).
 
     Returns:
-        (p,) arrays: `variance`, `pooled` (the mean variance of the family, for sums over all of its
-        points, which shrinkage would bias), `degrees`, `data_degrees`, the `count` of measurements,
-        and whether they are processes (`by_process`).
+        (p,) arrays: `variance`; `pooled`, the mean variance of the family, for sums over all of its
+        points, which shrinkage would bias; `degrees` of freedom of the variance; `data_degrees`
+        without the prior; the `count` of measurements; and `by_process`, whether they are
+        processes.
     """
     prior = measured.priors.process
     processes = summary["processes"].to_numpy()
@@ -794,34 +817,34 @@ def _scatter_of_units(
         "count": count,
         "by_process": by_process,
     }
-    family = found.points["family"].fillna("").astype(str).to_numpy()
+    family = matched.points["family"].fillna("").astype(str).to_numpy()
     for name in dict.fromkeys(family):
-        mine = family == name
-        known = mine & has_data
+        in_family = family == name
+        known = in_family & has_data
         scale = per_unit[known] * variance[known]
         data_freedom = float(freedom[known].sum())
         mean = 0.0
         if data_freedom:
             mean = float(np.average(scale, weights=freedom[known]))
         posterior = prior.update(mean, data_freedom)
-        variances = posterior.variance / per_unit[mine]
-        degrees = np.full(mine.sum(), posterior.freedom)
+        variances = posterior.variance / per_unit[in_family]
+        degrees = np.full(in_family.sum(), posterior.freedom)
         if (variance[known] > 0).sum() >= MINIMUM_POINTS:
             axes = [
-                pd.factorize(found.points.loc[known, key])[0]
-                for key in found.keys
+                pd.factorize(matched.points.loc[known, key])[0]
+                for key in matched.keys
                 if is_configuration_column(key)
             ]
             moderated = moderate_variances(variance[known], freedom[known], axes)
-            drifts = bool(summary["drifts"].to_numpy()[mine].any())
+            drifts = bool(summary["drifts"].to_numpy()[in_family].any())
             floor = _drift_floor(variance[known], freedom[known]) if drifts else 0.0
-            variances[known[mine]] = np.maximum(moderated.variance, floor)
-            degrees[known[mine]] = moderated.freedom
-        is_single = mine & ~has_data
-        added = np.where(is_single, within, 0.0)[mine]
-        result["variance"][mine] = variances + added
-        result["pooled"][mine] = posterior.variance / per_unit[mine] + added
-        result["degrees"][mine] = degrees
+            variances[known[in_family]] = np.maximum(moderated.variance, floor)
+            degrees[known[in_family]] = moderated.freedom
+        is_single = in_family & ~has_data
+        added = np.where(is_single, within, 0.0)[in_family]
+        result["variance"][in_family] = variances + added
+        result["pooled"][in_family] = posterior.variance / per_unit[in_family] + added
+        result["degrees"][in_family] = degrees
     return result
 
 
@@ -866,9 +889,10 @@ def _sample_scatter(
 
 
 def _drift_floor(variance: np.ndarray[Any, Any], freedom: np.ndarray[Any, Any]) -> float:
-    """Return the least variance of a point while the machine drifts.
+    """Return the lower limit of a point's variance while the machine drifts: the mean variance.
 
-    The scatter is then the machine's. A few runs may agree only because they were close in time.
+    Drift scatters the runs of all points. A few runs of one point may agree only because they were
+    close in time.
     """
     return float(np.average(variance, weights=freedom))
 
@@ -876,10 +900,11 @@ def _drift_floor(variance: np.ndarray[Any, Any], freedom: np.ndarray[Any, Any]) 
 def _median_inefficiency(
     count: np.ndarray[Any, Any], rarer: np.ndarray[Any, Any]
 ) -> np.ndarray[Any, Any]:
-    """Return the variance of the median of some measurements over that of their mean.
+    """Return the variance of the median of measurements divided by the variance of their mean.
 
-    For normal values it is 1.35 for three and approaches pi / 2 (Hodges, Annals of Mathematical
-    Statistics 38, 1967). If measurements take one of two levels, the median is one of these, too.
+    For normal values the ratio is 1.35 for three measurements and approaches pi / 2 for many
+    (Hodges, Annals of Mathematical Statistics 38, 1967). If measurements take one of two levels,
+    so does the median.
 
     Args:
         count: (p,) number of measurements.
@@ -892,18 +917,19 @@ def _median_inefficiency(
     return np.where(count < 3, 1.0, np.maximum(normal, two_levels))
 
 
-def _within(frame: pd.DataFrame, metric: str) -> tuple[np.ndarray, np.ndarray]:
+def _interval_distances(frame: pd.DataFrame, metric: str) -> tuple[np.ndarray, np.ndarray]:
     """Return log(median / low) and log(high / median) of each run, NaN if it has no interval."""
-    found = np.full((2, len(frame)), np.nan)
-    for names, sign in _WITHIN.get(metric, ()):
+    distances = np.full((2, len(frame)), np.nan)
+    for names, sign in _INTERVAL_COLUMNS.get(metric, ()):
         if set(names) <= set(frame.columns):
             with np.errstate(divide="ignore", invalid="ignore"):
                 center, bottom, top = (
                     np.log(frame[name].to_numpy(dtype="float64")) for name in names
                 )
-            reach = np.array([np.maximum(center - bottom, 0), np.maximum(top - center, 0)])[::sign]
-            found = np.where(np.isfinite(found), found, np.where(np.isfinite(reach), reach, np.nan))
-    return found[0], found[1]
+            new = np.array([np.maximum(center - bottom, 0), np.maximum(top - center, 0)])[::sign]
+            new = np.where(np.isfinite(new), new, np.nan)
+            distances = np.where(np.isfinite(distances), distances, new)
+    return distances[0], distances[1]
 
 
 def _ratios(a: pd.DataFrame, b: pd.DataFrame, sign: float, evidence: Evidence) -> pd.DataFrame:
@@ -913,7 +939,7 @@ def _ratios(a: pd.DataFrame, b: pd.DataFrame, sign: float, evidence: Evidence) -
         a: Values of A from `_by_point`.
         b: Values of B.
         sign: 1 if more is better, -1 if less is better.
-        evidence: What the ratios rest on.
+        evidence: The variances and effects behind the ratios.
     """
     if sign > 0:
         speedup = a["value"] / b["value"]
@@ -985,7 +1011,7 @@ def _point_component(evidence: Evidence) -> Component:
 
 
 def _point_bias(evidence: Evidence) -> np.ndarray[Any, Any]:
-    """Return the bound of the bias (p,) by lost replicates."""
+    """Return the largest bias (p,) that lost replicates may cause in the log ratio of a point."""
     family = pd.Series(evidence.family).groupby(evidence.schedule.point).first()
     biases: np.ndarray[Any, Any] = (
         family.map(evidence.selection).fillna(0.0).reindex(evidence.point).to_numpy(dtype="float64")
@@ -998,9 +1024,9 @@ def _missing(
 ) -> tuple[dict[str, tuple[int, int]], _Losses]:
     """Find points and replicates that only one side lacks.
 
-    Lost replicates are those that failed, and those whose numbers are absent below the highest one.
-    If one side of a family lost more of them than the other (Fisher's exact test), the rest of that
-    side may be the fast runs.
+    A replicate is lost if it failed, or if its number is absent below the highest number. If one
+    side of a family lost more replicates than the other (Fisher's exact test), its slow runs may be
+    the ones that are missing.
 
     Args:
         a: Runs of A.
@@ -1009,8 +1035,9 @@ def _missing(
         on: The join columns.
 
     Returns:
-        Family -> number of points that both sides tried and only A measured, and that only B
-        measured; and family -> its replicates if one side lost more of them.
+        For each family, the number of points that both sides tried but only A measured, and the
+        number that only B measured. For each family of which one side lost more replicates, its
+        lost and kept replicates.
     """
     if not all(name in side for name in (*on, "outcome") for side in (a, b)):
         return {}, {}
@@ -1063,10 +1090,10 @@ def _count_replicates(
     return points
 
 
-def _carried(name: str, found: _Match) -> np.ndarray[Any, Any]:
-    """Return the median of a number over the runs of each paired point, on both sides together."""
-    values = found.runs.get(name, pd.Series(np.nan, found.runs.index)).astype("float64")
+def _carried(name: str, matched: _Match) -> np.ndarray[Any, Any]:
+    """Return the median of a column over all runs of each paired point, those of A and of B."""
+    values = matched.runs.get(name, pd.Series(np.nan, matched.runs.index)).astype("float64")
     medians: np.ndarray[Any, Any] = (
-        values.groupby(found.point).median().reindex(found.both).to_numpy()
+        values.groupby(matched.point).median().reindex(matched.both).to_numpy()
     )
     return medians

@@ -25,9 +25,9 @@ def point_names(points: pd.DataFrame, differing: Collection[str] = ()) -> list[s
 
     Args:
         points: One row per point, with all columns of the configuration.
-        differing: Columns of the configuration in which the two sides of a comparison differ. The
-            rows lack them. If a size of the model is among them, the name is the family followed by
-            the sizes that vary.
+        differing: Configuration columns in which the two sides of a comparison differ, and which
+            `points` therefore lacks. If a size of the model is among them, the name is the family
+            followed by the sizes that vary.
     """
     is_model_known = not any(name.startswith("model.") for name in differing)
     sizes = [name for name in map(str, points) if _is_size(name)]
@@ -99,9 +99,12 @@ def _is_size(column: str) -> bool:
 def describe_rows(
     points: pd.DataFrame, names: Sequence[str], describe: Callable[[Row], str]
 ) -> list[str]:
-    """Return a description of every row, which depends on some columns alone.
+    """Return a description of every row, as text.
 
-    Rows that are equal in these columns are described once.
+    Args:
+        points: One row per point.
+        names: The columns that a description depends on. Rows that are equal in them share one.
+        describe: Returns the description of a row.
     """
     rows = points[[name for name in dict.fromkeys(names) if name in points]]
     group = rows.groupby(list(rows), dropna=False, sort=False).ngroup()
@@ -110,9 +113,9 @@ def describe_rows(
 
 
 def model_name(values: Row, batch: str = "") -> str:
-    """Return family and size of a model, such as "fc 4x1024", as the names of runs have them.
+    """Return family and size of a model as names of runs do, such as "fc 4x1024".
 
-    The family alone remains if this version does not know it, or not its options.
+    If this version does not know the family or one of its options, return the family alone.
 
     Args:
         values: A row of a frame.

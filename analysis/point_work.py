@@ -1,11 +1,12 @@
 """The operations of measured points with their times, for the model of upgrades.
 
-The operations of a profiled point are the types of its table of operations, each with its own time.
-Those of another point follow from its layers; the step is then the only measured time. A point
-whose model this version cannot build counts as one operation with the recorded FLOPs and bytes.
+A profiled point has one operation for each type in its table of operations, with a measured time
+each. The operations of other points follow from their layers, and the step time is the only
+measured time. A point whose model this version cannot build counts as one operation with the
+recorded FLOPs and bytes.
 
-Time that waits for input, or that devices spend on exchanges, does not depend on the arithmetic and
-memory of a device. It is kept apart, as is time of operations without known work.
+Waiting for input and exchanges between devices do not depend on the arithmetic and memory of a
+device. Their time is kept apart as fixed time, and so is the time of operations with unknown work.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ if TYPE_CHECKING:
 FIXED = ("input", "communication", "other")
 #: Possible limits of a step: three terms of the model, then times that no upgrade changes.
 LIMITS = ("compute", "memory", "overhead", *FIXED)
-#: Type of operation that waits for input.
+#: Types of operation that wait for input.
 _INPUT_TYPE = r"(?i)infeed|IteratorGetNext"
-#: Types of operation whose arithmetic is products.
+#: Types of matrix products and convolutions.
 _PRODUCT_TYPES = r"(?i)matmul|gemm|\bdot\b|conv(?!ert)|einsum|output fusion"
 #: First word of the groups of profiled operations.
 _PROFILE = "profile"
-#: Standard deviation of the logarithms of times around a fit that explains them.
+#: Largest standard deviation of log times around their fit; with more, the fit is rejected.
 _MAX_SPREAD = 0.5
 #: Settings beyond device and precision that change how fast the same operations run.
 _FIT_SETTINGS = ("family", "mode", "compile", "framework.name", "model.direction")
@@ -46,8 +47,8 @@ class _TimedPart(NamedTuple):
     """One measured time of a point, with its operations.
 
     Attributes:
-        point: Position of the point.
-        group: What the fit of the time is common to.
+        point: Position of the point among the points with known work.
+        group: Key of the group whose times share a fit.
         seconds: The measured time.
         operations: FLOPs, bytes and calls of each operation.
     """
@@ -63,12 +64,12 @@ class PointWork:
     """Measured times of points.
 
     Attributes:
-        points: The points (p), one row each, in the order of all positions.
+        points: The p points, one row each.
         work: The operations and the m measured times.
-        point: Position (m,) of the point of each measured time.
-        group: Name (m,) of the group whose times share a fit.
+        point: (m,) the row of `points` that each measured time belongs to.
+        group: (m,) the name of the group with which each measured time shares a fit.
         fixed: Seconds of each point by kind of fixed time (p rows, columns `FIXED`).
-        profiled: Whether (p,) the operations of a point come from its profile.
+        profiled: (p,) whether the operations of a point come from its profile.
     """
 
     points: pd.DataFrame
@@ -79,7 +80,7 @@ class PointWork:
     profiled: np.ndarray
 
     def restricted(self, is_kept: np.ndarray) -> PointWork:
-        """Return the work of some points (p,)."""
+        """Return the work of the points for which `is_kept` (p,) is true."""
         is_chosen = is_kept[self.point]
         positions = np.cumsum(is_kept) - 1
         return PointWork(
@@ -92,7 +93,7 @@ class PointWork:
         )
 
     def selected(self, is_chosen: np.ndarray) -> TimedWork:
-        """Return the work of some measured times (m,)."""
+        """Return the operations and times for which `is_chosen` (m,) is true."""
         from paradnn.forecast.upgrades import TimedWork
 
         work = self.work
@@ -108,7 +109,7 @@ class PointWork:
 
 
 def measured_work(points: pd.DataFrame, store: Sequence[str]) -> PointWork:
-    """Return the operations of measured points with their times, with the profiles of a store.
+    """Return the operations of measured points with their times, and read their profiles.
 
     Args:
         points: One row per point.
@@ -138,7 +139,7 @@ class FittedGroup(NamedTuple):
     Attributes:
         work: The times with their operations.
         fit: The fit.
-        points: Position of the point of each time.
+        points: The row of `PointWork.points` that each time belongs to.
         device: Device of the times.
         precision: Precision of the arithmetic.
     """
@@ -172,7 +173,7 @@ def fit_work(measured: PointWork, roofs: Sequence[Roof]) -> FittedWork:
 
     Args:
         measured: The measured times.
-        roofs: The ceilings of each device and precision, as expectations.
+        roofs: The ceilings of each device and precision. They are the prior means of the fits.
 
     Raises:
         InsufficientData: If no fit explains its times.
@@ -302,9 +303,9 @@ def _classified(types: pd.DataFrame) -> pd.DataFrame:
 def _profiled_parts(
     position: int, row: Mapping[Any, Any], table: pd.DataFrame
 ) -> tuple[list[_TimedPart], np.ndarray]:
-    """Return the types of operation of a profile, and the seconds of its fixed time.
+    """Return the types of operation of a profile, and the seconds of its fixed time (`FIXED`).
 
-    A table may count the operations of many steps, so work is a rate times the seconds of a step.
+    A profile may cover many steps, so the work per step is the rate times the seconds per step.
     """
     step = float(row["step_time_ms"]) / 1e3
     seconds = table["share"].fillna(0.0) * step
@@ -328,7 +329,7 @@ def _profiled_parts(
 
 
 def _whole_step(position: int, row: Mapping[Any, Any]) -> tuple[list[_TimedPart], np.ndarray]:
-    """Return a step as one measured time, and the seconds of its fixed time."""
+    """Return a step as one measured time, and the seconds of its fixed time (`FIXED`)."""
     step = float(row["step_time_ms"]) / 1e3
     infeed = float(row.get("infeed_fraction", 0.0) or 0.0)
     if not 0 < infeed < 1:
@@ -343,9 +344,9 @@ def _whole_step(position: int, row: Mapping[Any, Any]) -> tuple[list[_TimedPart]
 
 
 def _layer_operations(row: Mapping[Any, Any]) -> Iterator[tuple[float, float, float]]:
-    """Yield FLOPs, bytes and calls of the operations of a point's layers; none if it has none.
+    """Yield FLOPs, bytes and calls of the operations of a point's layers; nothing if unknown.
 
-    Traffic beyond the products is one elementwise operation per product.
+    Traffic beyond that of the products counts as one elementwise operation per product.
     """
     from analysis.atlas.points import get_text, model_from_row
 

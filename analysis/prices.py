@@ -1,4 +1,4 @@
-"""Prices of an hour, from the command line, from tables or from runs, and the costs they give."""
+"""Prices per hour from the command line, from tables or from runs, and the resulting costs."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def price_option(benefit: str, **attributes: Any) -> Any:
     """Return the option `price` of a command.
 
     Args:
-        benefit: What the command does with prices, for the help text.
+        benefit: What the prices make possible, for the help text.
         **attributes: Further attributes of the option.
     """
     return option(
         (),
-        "price of an hour: 'V100=2', a device or host, or the name of a table in conf/price; "
-        f"repeatable: {benefit}. It overrides prices that runs recorded",
+        "price of an hour of a device or host, such as 'V100=2', or the name of a table in "
+        f"conf/price; repeatable: {benefit}. It overrides prices that runs recorded",
         metavar="DEVICE=PRICE",
         several="repeat",
         **attributes,
@@ -136,8 +136,8 @@ def with_costs(frame: pd.DataFrame, prices: PriceList) -> pd.DataFrame:
         prices: Given prices, which override those that runs recorded.
 
     Returns:
-        The frame with the metrics `paradnn.store.metrics.COSTS`, with intervals if those of the
-        underlying metrics are known, and with `PRICE` and `price_currency`.
+        The frame with the metrics `paradnn.store.metrics.COSTS`, with intervals where the
+        underlying metrics have them, and with `PRICE` and `price_currency`.
     """
     given = _given_prices(frame, prices)
     price = given.fillna(_numbers(frame, PRICE))

@@ -12,7 +12,7 @@ from typing import Any
 from analysis.lazy import drawing, np, pd
 from analysis.point_names import point_names
 
-#: Points that are named.
+#: Largest number of points that have a named row each.
 _MAX_NAMED = 24
 _LINE_COLOR = "#333333"
 _BAND_COLOR = "#e6e6e6"
@@ -37,7 +37,7 @@ def draw_ratios(
         label: Label of the axis of ratios.
         mean: The geometric mean and the ends of its interval, drawn as a line and a band; empty
             for none.
-        differing: Columns that set the sides apart, see `point_names`.
+        differing: Configuration columns in which the sides differ, see `point_names`.
     """
     ordered = pairs.sort_values("speedup", kind="stable", ignore_index=True)
     shades = _coloring(ordered)

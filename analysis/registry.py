@@ -1,4 +1,4 @@
-"""Registration of analyses: functions of a frame and options, with what interfaces need to know.
+"""Registration of analyses: functions of a frame and options, with attributes for the interfaces.
 
     @analysis(OverheadOptions, summary="where the wall time goes", title="Overhead", order=120, ...)
     def overhead(frame: pd.DataFrame, options: OverheadOptions) -> Result: ...
@@ -54,7 +54,7 @@ class SectionSpec:
 
 @dataclass(frozen=True, eq=False)
 class Analysis(Generic[OptionsT, ResultT]):
-    """A function (frame, options) -> result, with what command line and report need to know.
+    """A function (frame, options) -> result, with attributes for the command line and the report.
 
     Attributes:
         options: Class of the options.
@@ -68,7 +68,7 @@ class Analysis(Generic[OptionsT, ResultT]):
         section: Whether the report has a section per system, one for all systems, or one per pair
             of systems; empty for none.
         order: Position among the sections of the report.
-        list_sections: Returns the sections that some runs allow; by default there is one.
+        list_sections: Returns the sections that some runs have data for; by default one.
         has_figure: Whether the result has a figure.
         columns: Columns to read from the store; None for all.
         requires_one_protocol: Whether the command line passes only runs of one protocol. Set for an
@@ -98,7 +98,7 @@ class Analysis(Generic[OptionsT, ResultT]):
 
     def __post_init__(self) -> None:
         function = self.function
-        # The class is frozen: attributes that derive from the function are set past its guard.
+        # Derived attributes are set through __dict__, since the class is frozen.
         attributes = self.__dict__
         attributes["name"] = self.name or function.__name__.replace("_", "-")
         attributes["description"] = self.description or _module_description(function)
@@ -147,7 +147,7 @@ class Analysis(Generic[OptionsT, ResultT]):
         return replace(result, quality=quality, caveats=caveats)
 
     def sections(self, rows: pd.DataFrame) -> Iterator[SectionSpec]:
-        """Yield the sections that some runs allow, with options, title and reading filled in."""
+        """Yield the sections that some runs have data for, with options, title and reading set."""
         if self.list_sections is None:
             specs: Iterable[SectionSpec] = (SectionSpec(),)
         else:

@@ -35,15 +35,16 @@ def format_doubling(row: pd.Series) -> str:
 
 
 def doublings(weights: pd.DataFrame, logarithmic: Collection[str]) -> pd.DataFrame:
-    """Return by what doubling a hyperparameter multiplies the metric, with its interval.
+    """Return the factor by which doubling a hyperparameter multiplies the metric.
 
     Args:
-        weights: The weights of a regression on logarithms, natural on both sides or binary on both.
+        weights: The weights of a regression of a log metric. Metric and terms have logarithms to
+            the same base, either e or 2.
         logarithmic: The terms that are logarithms.
 
     Returns:
-        The columns `doubling`, `doubling_low` and `doubling_high`, a row per weight; NaN for other
-        terms.
+        A row per weight: the factor `doubling` and its interval `doubling_low` to `doubling_high`;
+        NaN for terms that are not logarithms.
     """
     slope = weights["slope"].where(weights.index.isin(list(logarithmic)))
     ends = {"doubling": slope}
@@ -70,7 +71,7 @@ def encode(
         The terms (rows x terms), and the base of each column of texts.
 
     Raises:
-        ConfigError: If a number without a logarithm is to become one.
+        ConfigError: If `log` is set and a number is not positive.
     """
     terms: dict[str, pd.Series] = {}
     bases: dict[str, str] = {}

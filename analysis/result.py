@@ -1,4 +1,4 @@
-"""The result of an analysis: numbers, and how they are shown as sentences, table and figure."""
+"""The result of an analysis: numbers, and their presentation as sentences, table and figure."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class AnalysisAnswer:
         high: Upper end of that interval.
         ahead: Number of points on which A is better; None if no points are compared.
         points: Number of points that the answer is about; None if it is not about points.
-        basis: What the interval rests on, as text; empty if there is no interval.
+        basis: Sources of uncertainty that the interval covers, as text; empty without an interval.
     """
 
     sentence: str
@@ -72,19 +72,20 @@ class Result:
     """The result of an analysis. A subclass may have further attributes.
 
     Attributes:
-        sources: Ids of the runs it rests on.
+        sources: Ids of the runs that the result is computed from.
         numbers: The table.
-        answer: The answer, which text, report and JSON begin with.
-        pooled: What differed among runs that were pooled on request; empty if they were
-            homogeneous.
-        quality: Which runs the checks excluded or flagged; None if runs pass no check.
+        answer: The answer, with which text, report and JSON begin.
+        pooled: Differences among runs that were pooled on request; empty if they were homogeneous.
+        quality: Which runs the checks excluded or flagged; None if the analysis checks no runs.
         set_aside: Which group of heterogeneous runs the result is about, and how to see the others.
         sentences: The findings as text.
-        caveats: What limits the findings, also written below the figure.
         picture: Draws the figure; None if there is nothing to draw.
         stands_out: The finding that a page shows first.
-        rows: Tables of text that a terminal shows in place of the numbers, each under its title.
-            The first column of a table with a title names its rows. None for nothing.
+        rows: Tables of text with their titles, which a terminal shows instead of the numbers. The
+            first column of a table with a title names its rows. Empty to show the numbers, None to
+            show no table.
+        metrics: Metrics that the result is about, if the columns of the table do not name them.
+        caveats: Limits of the findings, which text and figure state next to them.
     """
 
     sources: tuple[str, ...]
@@ -97,9 +98,7 @@ class Result:
     picture: Callable[[], drawing.Figure] | None = None
     stands_out: Highlight | None = None
     rows: Sequence[tuple[str, pd.DataFrame]] | None = ()
-    #: Metrics that the result is about, if the columns of the table do not name them.
     metrics: tuple[str, ...] = ()
-    #: Sentences that text and figure state next to the findings.
     caveats: tuple[str, ...] = ()
 
     @property
@@ -129,7 +128,7 @@ class Result:
         return [answer, *(part for part in paragraphs if part != answer)]
 
     def limits(self) -> list[Paragraph]:
-        """Return what limits the answer: caveats, pooled, excluded and unused runs."""
+        """Return the limits of the answer: caveats, and pooled, excluded and unused runs."""
         parts: list[Paragraph | str] = [*self.caveats]
         if self.pooled:
             parts.append(f"Heterogeneous runs were pooled: {self.pooled}.")
@@ -147,7 +146,7 @@ class Result:
     def terminal_lines(self, limit: int = 5) -> tuple[list[str], int]:
         """Return the lines that a terminal shows between the answer and the table.
 
-        What limits the answer comes first, then the findings.
+        The limits of the answer come first, then the findings.
 
         Args:
             limit: Largest number of lines.
@@ -202,7 +201,7 @@ class Result:
         """Draw the figure.
 
         Args:
-            width: Width for print in inches; None for the default of the screen.
+            width: Width for print in inches; None for the default width on a screen.
 
         Raises:
             ParadnnError: If there is nothing to draw, or more than a figure can hold.
@@ -213,11 +212,11 @@ class Result:
             drawn = self.picture()
             if self.caveats:
                 drawing.add_caveats(drawn, self.caveats)
-            own, height = drawn.get_size_inches()
-            # An analysis of another package may make its figures itself.
-            if width is not None and own != width:
-                drawn.set_size_inches(width, height * width / own)
-            # Tick labels are made while they are drawn; make them for this page, too.
+            drawn_width, height = drawn.get_size_inches()
+            # An analysis of another package may not use `analysis.drawing`.
+            if width is not None and drawn_width != width:
+                drawn.set_size_inches(width, height * width / drawn_width)
+            # Matplotlib makes tick labels when it draws: draw while the page's settings apply.
             drawn.draw_without_rendering()
         return drawn
 
@@ -265,7 +264,7 @@ def _json_value(value: Any) -> Any:
 
 
 def pooled_within(frame: pd.DataFrame, by: Sequence[str], *, pool: bool) -> str:
-    """Return what differs within groups in environment, protocol and schema; empty for nothing.
+    """Return the differences within groups in environment, protocol and schema; empty if none.
 
     Args:
         frame: The runs.
@@ -286,7 +285,7 @@ def pooled_within(frame: pd.DataFrame, by: Sequence[str], *, pool: bool) -> str:
 
 
 def joined(differences: Iterable[str]) -> str:
-    """Join differences to one text, each once and without empty ones."""
+    """Join differences to one text, without repetitions and empty texts."""
     return "; ".join(dict.fromkeys(difference for difference in differences if difference))
 
 

@@ -1,4 +1,4 @@
-"""Rooflines: ceilings of devices, what limits models and operations below them, and their picture.
+"""Rooflines: the ceilings of devices, the limits of models and operations, and their figure.
 
 Source: Williams, Waterman, Patterson, "Roofline: an insightful visual performance model for
 multicore architectures", Communications of the ACM 52(4), 2009.
@@ -21,13 +21,13 @@ from analysis.lazy import drawing, np, pd
 from analysis.store.frame import families, is_ok
 from paradnn.statistics.dependence import Unit, crossed_quantile, shared_levels
 
-#: Finds a device's data sheet: `peak_flops` (precision -> FLOP/s) and `bandwidth` (B/s or None);
-#: None if the device has no known data sheet.
+#: A function that returns the data sheet of a device, with `peak_flops` (FLOP/s by precision) and
+#: `bandwidth` (B/s or None). It returns None if the device has no known data sheet.
 Sheets = Callable[[str], Any]
 
 
 class RoofVerdict(StrEnum):
-    """Limit of a model or an operation; tables hold the values.
+    """What limits a model or an operation; tables contain the values of this enumeration.
 
     Only an operation can be "between devices": its bytes cross the links between devices, whose
     rate is not a ceiling of this roof.
@@ -40,7 +40,7 @@ class RoofVerdict(StrEnum):
     UNKNOWN = "unknown"
 
 
-_NUMBERS = (
+_NUMERIC_COLUMNS = (
     "arithmetic_intensity",
     "flops_per_second",
     "trace_arithmetic_intensity",
@@ -68,12 +68,12 @@ class Roof:
         peak: FLOP/s; None if unknown.
         bandwidth: B/s; None if unknown.
         peak_source: "measured", "specification" or "unknown".
-        bandwidth_source: The same for the bandwidth.
+        bandwidth_source: Source of the bandwidth, with the same values.
         ridge_low: Lowest ridge point of all measured pairs of ceilings, in FLOP/B; the ridge itself
             if there is one pair.
         ridge_high: Highest of these ridge points.
         peak_is_low: Whether the peak is a lower bound, see `analysis.ceilings`.
-        bandwidth_is_low: The same for the bandwidth.
+        bandwidth_is_low: Whether the bandwidth is a lower bound.
         remedy: Command that measures the ceilings again, if one of them is a lower bound.
     """
 
@@ -133,15 +133,15 @@ class PlacedModels(NamedTuple):
     """Models under their roofs.
 
     Attributes:
-        points: One row per run. run_id, device, precision, family, further settings that vary
+        points: One row per run, with run_id, device, precision, family, further settings that vary
             (such as `compile`), the batch size and the `model.*` that vary within a family;
             `arithmetic_intensity` in FLOP/B; `traffic` ("analytic" or "trace"); `flops_per_second`
             with its interval `rate_low` to `rate_high` (for a trace, the range of the run's
             captures); `attainable` in FLOP/s; `share` = rate / attainable with `share_low` and
-            `share_high`; `verdict`; `infeed_fraction`; `ceilings`, their source. Unknown numbers
-            are NaN.
-        roofs: The roofs, by device and precision.
-        omitted: Number of runs without a place, by reason.
+            `share_high`; `verdict`; `infeed_fraction`; and `ceilings`, the source of the ceilings.
+            Unknown numbers are NaN.
+        roofs: One roof for each device and precision.
+        omitted: Number of runs that cannot be placed, by reason.
     """
 
     points: pd.DataFrame
@@ -152,15 +152,15 @@ class PlacedModels(NamedTuple):
 def place_models(frame: pd.DataFrame, sheets: Sheets) -> PlacedModels:
     """Place the measured runs of a frame under the roofs of their devices.
 
-    The place of a run is its `arithmetic_intensity` and `flops_per_second`: exact work over
-    compulsory traffic, so the true intensity is at most this. A published run that was traced is
-    placed by its trace instead: counted traffic, and the trace's own rate (utilization x specified
-    peak), since both come from the same execution. `published_intensity` does not count traffic and
-    places nothing.
+    A run is placed at its `arithmetic_intensity` and `flops_per_second`. The intensity is exact
+    work over compulsory traffic, an upper bound of the true intensity. A published run with a trace
+    is placed by counted traffic and the rate of the trace (utilization x specified peak), since
+    both come from the same execution. `published_intensity` is not based on counted traffic, so it
+    is not used.
 
     Args:
         frame: One row per run.
-        sheets: Finds the data sheet of a device.
+        sheets: Returns the data sheet of a device.
     """
     rows = _with_keys(frame)
     measured = rows[is_ok(rows)].reset_index(drop=True)
@@ -176,13 +176,13 @@ def place_models(frame: pd.DataFrame, sheets: Sheets) -> PlacedModels:
 def find_roofs(frame: pd.DataFrame, sheets: Sheets) -> tuple[Roof, ...]:
     """Find the roof of every device and precision of a frame.
 
-    A ceiling is the median over the runs that hold a measured one. Ceilings that are too low (see
-    `analysis.ceilings`) count only if there is no other; then the highest of them is used, which is
-    a lower bound. Without a measured ceiling, the data sheet's is used.
+    A ceiling is the median over the runs that recorded a measured one. Ceilings that are too low
+    (see `analysis.ceilings`) count only if there are no others. In that case the highest of them is
+    used, as a lower bound. If no run has a measured ceiling, the data sheet's is used.
 
     Args:
         frame: One row per run.
-        sheets: Finds the data sheet of a device.
+        sheets: Returns the data sheet of a device.
     """
     roofs = []
     for (device, precision), group in _with_keys(frame).groupby(["device", "precision"], sort=True):
@@ -213,7 +213,10 @@ def find_roofs(frame: pd.DataFrame, sheets: Sheets) -> tuple[Roof, ...]:
 
 
 class _Ceiling(NamedTuple):
-    """A ceiling with its source; `used` are the values per run that it rests on, else NaN."""
+    """A ceiling with its source.
+
+    `used` has the ceiling of each run from which `value` is computed, NaN for other runs.
+    """
 
     value: float | None
     source: str
@@ -242,7 +245,7 @@ def find_verdict(intensity: Any, roof: Roof) -> np.ndarray:
 
     Args:
         intensity: Arithmetic intensities in FLOP/B, of any shape.
-        roof: The roof that limits.
+        roof: The roof of device and precision.
     """
     values = np.asarray(intensity, dtype="float64")
     low = roof.ridge if roof.ridge_low is None else roof.ridge_low
@@ -256,18 +259,16 @@ def find_verdict(intensity: Any, roof: Roof) -> np.ndarray:
 
 
 def summarize_families(points: pd.DataFrame, unit: Unit = "crossed") -> pd.DataFrame:
-    """Summarize the points of `PlacedModels` by device, precision and family.
-
-    Settings that change the operations of a step, such as `compile`, make further groups.
+    """Summarize the points of `PlacedModels` by the columns of `group_columns`.
 
     Args:
         points: The points of `PlacedModels`.
-        unit: What intervals take as a sample.
+        unit: What counts as one sample in the intervals.
 
     Returns:
-        One row per group: number of points, how many are under each verdict, the quartiles of their
-        share of the roof, the 95% interval of the median (`median_low` to `median_high`, over
-        `sample`), and the range of their intensities in FLOP/B.
+        One row per group: number of points, number of points with each verdict, quartiles of the
+        share of the roof, the 95% interval of the median (`median_low` to `median_high`), what
+        counts as a sample of the interval (`sample`), and the range of intensities in FLOP/B.
     """
     verdicts = (RoofVerdict.MEMORY, RoofVerdict.COMPUTE, RoofVerdict.RIDGE, RoofVerdict.UNKNOWN)
     keys = group_columns(points)
@@ -308,17 +309,17 @@ def group_columns(points: pd.DataFrame) -> list[str]:
 
 
 def _with_keys(frame: pd.DataFrame) -> pd.DataFrame:
-    """Add the columns that place a run if they are missing, with NaN or "device not recorded"."""
-    rows = frame.reindex(columns=list(dict.fromkeys([*frame, *_NUMBERS, *_ROOF_COLUMNS])))
+    """Add missing columns that place a run; unknown numbers are NaN, texts "... not recorded"."""
+    rows = frame.reindex(columns=list(dict.fromkeys([*frame, *_NUMERIC_COLUMNS, *_ROOF_COLUMNS])))
     places = {
         name: rows[name].astype("object").where(rows[name].notna(), not_recorded(name))
         for name in _ROOF_COLUMNS
     }
-    return rows.astype(dict.fromkeys(_NUMBERS, "float64")).assign(**places)
+    return rows.astype(dict.fromkeys(_NUMERIC_COLUMNS, "float64")).assign(**places)
 
 
 def _place(rows: pd.DataFrame, sheets: Sheets) -> tuple[pd.DataFrame, pd.Series]:
-    """Return the runs that have a place, and per row the reason why it has none, or None."""
+    """Return the placed runs, and for each row the reason why it cannot be placed, else None."""
     specified = _specified_peaks(rows, sheets)
     is_traced = (
         (rows["trace_arithmetic_intensity"] > 0)
@@ -328,8 +329,8 @@ def _place(rows: pd.DataFrame, sheets: Sheets) -> tuple[pd.DataFrame, pd.Series]
     intensity = rows["arithmetic_intensity"].where(~is_traced, rows["trace_arithmetic_intensity"])
     traced_rate = rows["trace_flops_utilization"] * specified
     rate = rows["flops_per_second"].where(~is_traced, traced_rate)
-    # The interval of a rate is that of the step time, inverted. A trace is the best of the run's
-    # captures, so its rate is the upper end of their range.
+    # The interval of a rate is the inverted interval of the step time. A trace is the best of the
+    # run's captures, so its rate is the upper end of their range.
     rate_low = rate * rows["step_time_ms"] / rows["step_time_high_ms"]
     rate_high = rate * rows["step_time_ms"] / rows["step_time_low_ms"]
     has_several_captures = rows["trace_captures"] > 1
@@ -410,7 +411,7 @@ def _with_shares(points: pd.DataFrame, roofs: tuple[Roof, ...]) -> pd.DataFrame:
 def draw_roofs(
     axes: drawing.Axes, points: pd.DataFrame, roof: Roof, others: Sequence[Roof] = ()
 ) -> None:
-    """Draw a roof with logarithmic scales around some points and the ridge.
+    """Draw a roof on logarithmic scales whose ranges include some points and the ridge.
 
     Args:
         axes: The panel.

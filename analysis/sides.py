@@ -1,7 +1,7 @@
 """Two sides of a comparison, as a user names them on the command line.
 
-Every comparison of two sides selects its runs here. It takes from here, too, the sentences about
-power, sessions and unpaired points.
+Every comparison of two sides selects its runs with this module. The sentences about further runs,
+sessions and unpaired points, which all comparisons share, are here as well.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from paradnn.statistics.priors import ScatterPriors, classify_devices, scatter_p
 from paradnn.statistics.verdict import Verdict
 from paradnn.store.metrics import metric as registered
 
-#: Columns of a pair that are shown whether they vary or not.
+#: Columns of a pair that are always shown, even if they do not vary.
 KEPT = ("family", "a", "b", "speedup", "speedup_low", "speedup_high", "interval_source")
 
 #: Characters of a name that sentences write out; longer ones become A and B.
@@ -58,15 +58,15 @@ _EFFECT_TEXTS = {
     "protocol": "protocols",
 }
 #: Share of the degrees of freedom above which the prior dominates a variance.
-_DOMINANT = 0.5
-#: Weight of sessions above which the sides count as sharing no session.
+_DOMINANT_SHARE = 0.5
+#: `Schedule.session_weight` above which the sides count as sharing no session.
 _SEPARATE_WEIGHT = 0.5
-#: Log ratio up to which workers of one machine may differ (docs/validation/verdicts.md).
+#: Largest log ratio between workers of one machine (docs/validation/verdicts.md).
 _WORKER_EFFECT = 0.1
-#: Half width of an interval above which an effect is worth a sentence.
-_WORTH_MENTIONING = 0.01
-#: Share of the variance below which an effect is not worth mentioning.
-_MENTIONED = 0.1
+#: Smallest half width of an effect, in logarithms, that a sentence mentions.
+_MIN_STATED_HALF_WIDTH = 0.01
+#: Smallest share of the variance with which an effect is named as a basis of an interval.
+_MIN_STATED_VARIANCE_SHARE = 0.1
 
 
 def side_option(side: str, prefix: str = "") -> Any:
@@ -82,7 +82,7 @@ class PairedOptions(Options):
     unit: Literal["crossed", "model", "point"] = unit_option()
     margin: float = option(
         MARGIN,
-        "differences up to this are called the same, where that is shown",
+        "largest relative difference that counts as equal",
         metavar="D",
         above=0,
     )
@@ -95,7 +95,7 @@ class PairedOptions(Options):
     )
 
     def side_devices(self) -> list[set[str]]:
-        """Return the devices that the runs of each side may have; empty if a side names none."""
+        """Return each side's possible devices; an empty list if a side does not restrict them."""
         devices = []
         for argument in arguments(type(self)):
             if argument.metadata.get("names") != "conditions":
@@ -119,7 +119,7 @@ class Sides:
         b: Runs of B.
         name_a: Name of A, such as "TPU v2".
         name_b: Name of B.
-        pooled: What differs within a side whose heterogeneous runs were pooled.
+        pooled: Differences among the runs of a side that were pooled; empty if none.
     """
 
     a: pd.DataFrame
@@ -137,7 +137,7 @@ class Sides:
         return names
 
     def explain_names(self) -> str:
-        """Say which side is which; empty if sentences use the names themselves."""
+        """Return a sentence that says what A and B are; empty if sentences use the names."""
         if self.display_names == (self.name_a, self.name_b):
             return ""
         return f"A is {self.name_a}, B is {self.name_b}. "
@@ -168,7 +168,7 @@ class Sides:
 
         Args:
             pairs: The pairs of both, as `pair` returns them.
-            noun: What a pair is, in the singular.
+            noun: Noun for a pair, in the singular.
         """
         attrs = pairs.attrs
         name_a, name_b = self.display_names
@@ -184,8 +184,8 @@ class Sides:
         metric = attrs["metric"]
         if metric in LEVELED.values():
             yield (
-                "Speeds are at one speed of the machine, which was measured next to every run "
-                f"({metric})."
+                "Values are corrected to one speed of the machine, which was measured with every "
+                f"run ({metric})."
             )
         yield from self._describe_timing()
         for key, name in (("a", name_a), ("b", name_b)):
@@ -207,10 +207,10 @@ class Sides:
             if len(failures):
                 outcomes = ", ".join(f"{count} {outcome}" for outcome, count in failures.items())
                 count = failures.sum()
-                yield f"Of the runs of {name} {count} have no measurement ({outcomes})."
+                yield f"{counted(count, 'run')} of {name} without a measurement: {outcomes}."
 
     def _describe_timing(self) -> Iterator[str]:
-        """Yield whether the sides were timed in different ways."""
+        """Yield a sentence if the sides were timed in different ways."""
         sources = [_distinct(side, "source") for side in (self.a, self.b)]
         protocols = [_distinct(side, "protocol_id") for side in (self.a, self.b)]
         if all(sources) and sources[0] != sources[1]:
@@ -264,7 +264,7 @@ class Sides:
         return Compared(
             cells=cells,
             families=families,
-            asked=options,
+            options=options,
             numbers=_name_points(cells, [*KEPT, *keep]),
             answer=answer,
             sentences=list(sentences),
@@ -281,12 +281,12 @@ class Compared(Result):
     Attributes:
         cells: A row per pair of points.
         families: A row per family.
-        asked: The options.
+        options: The options.
     """
 
     cells: pd.DataFrame
     families: pd.DataFrame
-    asked: PairedOptions
+    options: PairedOptions
 
 
 def choose_sides(
@@ -324,7 +324,7 @@ def choose_sides(
 
 
 def _machine_priors(frame: pd.DataFrame, sides: Sequence[pd.DataFrame]) -> ScatterPriors:
-    """Return the priors of the scatter after the other runs of the same device and host."""
+    """Return the priors of the scatter, updated with other runs of the same devices and hosts."""
     priors = scatter_priors(classify_devices(*sides))
     # pandas looks up Python strings ten times as fast as its own.
     compared = pd.concat([side["run_id"] for side in sides]).astype("object")
@@ -338,7 +338,7 @@ def _machine_priors(frame: pd.DataFrame, sides: Sequence[pd.DataFrame]) -> Scatt
 
 
 def _example_sides(frame: pd.DataFrame, names: Sequence[str]) -> str:
-    """Return the options of two sides that the runs have, such as "--a compile=graph --b ..."."""
+    """Return options for two sides that the runs contain, such as "--a compile=graph --b ..."."""
     values = ["TPU v2", "V100"]
     column = "device"
     for candidate in ("device", "framework.name", "compile", "precision", "batch_size"):
@@ -395,7 +395,7 @@ def format_mean(value: float, low: float, high: float) -> str:
 
 
 def _name_points(pairs: pd.DataFrame, keep: Sequence[str]) -> pd.DataFrame:
-    """Return the columns of pairs that differ, under the names of the points."""
+    """Return the columns of pairs that vary, with the names of the points in front."""
     if not len(pairs):
         return pairs
     return with_point_names(tidy(pairs, keep), pairs, pairs.attrs["differ"])
@@ -410,7 +410,7 @@ def tidy(pairs: pd.DataFrame, keep: Sequence[str] = ()) -> pd.DataFrame:
         for name in pairs
         if pairs[name].notna().any() and pairs[name].nunique(dropna=False) > 1
     }
-    # The number of a point is for `Contrast` alone.
+    # Only `Contrast` needs the number of a point.
     varying.discard("point")
     return pairs[[name for name in pairs if name in keep or name in varying]]
 
@@ -432,7 +432,7 @@ def make_answer(
     """Return the answer of a comparison of two sides on their common points.
 
     Args:
-        row: The numbers of the points, as `Contrast.row` and `judge` return them.
+        row: Statistics of all points, as `Contrast.row` and `judge` return them.
         contrast: The points.
         sides: The sides.
         metric: The compared metric.
@@ -525,15 +525,18 @@ def format_ratio(value: float, low: float, high: float) -> tuple[str, str]:
 
 
 def describe_basis(contrast: Contrast) -> str:
-    """Say which scatter the interval of a mean on fixed points rests on, and whose prior it used."""
+    """Name the effects that dominate the interval of a mean over fixed points, largest first.
+
+    An effect whose variance comes mostly from its prior is marked.
+    """
     effects = contrast.effects
     total = sum(effect.half_width**2 for effect in effects)
     parts = []
     for effect in sorted(effects, key=lambda effect: -effect.half_width):
-        if effect.half_width**2 < _MENTIONED * total:
+        if effect.half_width**2 < _MIN_STATED_VARIANCE_SHARE * total:
             continue
         text = _EFFECT_TEXTS[effect.name]
-        if effect.prior_share >= _DOMINANT:
+        if effect.prior_share >= _DOMINANT_SHARE:
             text += " (mostly the prior)"
         parts.append(text)
     if contrast.bias:
@@ -546,13 +549,13 @@ def describe_basis(contrast: Contrast) -> str:
 def describe_share(
     row: Mapping[Any, Any], names: tuple[str, str], word: str, noun: str = "point"
 ) -> str:
-    """Say on how many points the leading side is ahead, with the range that a shift allows.
+    """Say on how many points the leading side is ahead, with an interval of this share.
 
     Args:
-        row: The numbers of the points, as `Contrast.row` returns them.
+        row: Statistics of all points, as `Contrast.row` returns them.
         names: The names of A and B.
         word: "faster" or "better".
-        noun: What a point is, in the singular.
+        noun: Noun for a point, in the singular.
     """
     points = int(row["points"])
     wins = int(row["wins"])
@@ -586,7 +589,7 @@ def describe_population(row: Mapping[Any, Any], *, inverted: bool = False) -> It
 
 
 def describe_bounds(row: Mapping[Any, Any], names: tuple[str, str]) -> Iterator[str]:
-    """Yield bounds of the share that allow for the points that only one side ran."""
+    """Yield bounds of the share of points on which A is ahead, with points that one side lacks."""
     alone = [
         f"{counted(row[f'missing_{side}'], 'point')} ran only on {name}"
         for side, name in zip("ab", names, strict=True)
@@ -612,20 +615,20 @@ def describe_confounding(contrast: Contrast) -> Iterator[str]:
         if lost is not None:
             yield (
                 f"{name}: of the points that both measured, A lacks {counted(lost[0], 'replicate')} "
-                f"and B {lost[1]}; the interval allows for the loss of the slowest."
+                f"and B {lost[1]}; the interval assumes that these were the slowest."
             )
         change = evidence.speed_change.get(name, 0.0)
-        if change >= _WORTH_MENTIONING:
+        if change >= _MIN_STATED_HALF_WIDTH:
             yield (
-                f"{name}: the machine's speed changed by {change:.1%} in a session, whose runs "
-                "count at its mean."
+                f"{name}: the machine's speed changed by {change:.1%} within a session; its runs "
+                "are corrected to the mean speed of the session."
             )
 
 
 def _describe_sessions(contrast: Contrast, evidence: Evidence) -> Iterator[str]:
-    """Yield that the sides share no session, or were measured in blocks."""
+    """Yield a sentence if the sides share no session, or were measured in blocks."""
     effect = next((each for each in contrast.effects if each.name == "sessions"), None)
-    if effect is None or effect.half_width < _WORTH_MENTIONING:
+    if effect is None or effect.half_width < _MIN_STATED_HALF_WIDTH:
         return
     points = contrast.pairs["point"].to_numpy()
     schedule = evidence.schedule.select(np.isin(evidence.schedule.point, points))
@@ -637,13 +640,13 @@ def _describe_sessions(contrast: Contrast, evidence: Evidence) -> Iterator[str]:
         return
     scale = math.sqrt(evidence.session.variance)
     if effect.prior_share >= 1:
-        origin = "by the prior"
+        origin = "from the prior"
         if evidence.priors.is_learned:
             origin += " and other runs of this machine"
-    elif effect.prior_share >= _DOMINANT:
-        origin = "by prior and data"
+    elif effect.prior_share >= _DOMINANT_SHARE:
+        origin = "from the prior and the data"
     else:
-        origin = "by the scatter of repeated sessions"
+        origin = "from the scatter of repeated sessions"
     counts = [len(np.unique(schedule.session[schedule.side == number])) for number in (0, 1)]
     text = f"The sides share no session ({counts[0]} of A, {counts[1]} of B)"
     if not schedule.times_known:
@@ -652,28 +655,31 @@ def _describe_sessions(contrast: Contrast, evidence: Evidence) -> Iterator[str]:
 
 
 def _describe_single_session(contrast: Contrast, evidence: Evidence) -> Iterator[str]:
-    """Yield that one session cannot show a small difference between the workers of the sides."""
+    """Yield a sentence if a small ratio may be a difference between the workers of the sides.
+
+    A single session cannot separate the two.
+    """
     is_small = abs(float(np.log(contrast.ratios).mean())) < _WORKER_EFFECT
     if is_small and len(np.unique(evidence.schedule.session)) == 1:
         yield (
-            "Both sides ran in one session: workers that differ by a few percent would look the "
-            "same; repeat the sweep in another session."
+            "Both sides ran in one session: a difference of a few percent between their workers "
+            "would look like this one; repeat the sweep in another session."
         )
 
 
 def _describe_order(contrast: Contrast, evidence: Evidence) -> Iterator[str]:
     """Yield which effects of order, drivers and protocol the interval allows for."""
-    names = {each.name for each in contrast.effects if each.half_width >= _WORTH_MENTIONING}
+    names = {each.name for each in contrast.effects if each.half_width >= _MIN_STATED_HALF_WIDTH}
     priors = evidence.priors
     if "order" in names:
         yield (
             "The order is confounded: one side always came first, so the interval allows for an "
-            f"effect of order of {priors.order.scale:.0%}; alternate the order."
+            f"order effect of {priors.order.scale:.0%}; alternate the order."
         )
     if "position" in names:
         yield (
             "One side was always measured right after the other at the same point: the interval "
-            f"allows for an effect of {priors.position.scale:.0%}; use sweep.order=random."
+            f"allows for a position effect of {priors.position.scale:.0%}; use sweep.order=random."
         )
     if "drivers" in names:
         yield "Different drivers measured the sides at the same time."
@@ -692,18 +698,19 @@ def describe_interval_sources(pairs: pd.DataFrame) -> str:
 
 
 def rare_event_caveat(points: int) -> Iterator[str]:
-    """Yield what share of points an event may have without occurring in any of these.
+    """Yield the largest share of points that an event may affect without affecting these.
 
-    All of n points miss an event that occurs in a share of 1 - 0.05^(1/n) with a chance of 5%. Many
-    points need no caveat.
+    With probability 5%, none of n points shows an event that affects a share of 1 - 0.05^(1/n) of
+    all points. Many points need no caveat.
     """
     share = 1.0
     if points:
         share = 1 - 0.05 ** (1 / points)
     if share >= _RARE_SHARE:
         yield (
-            f"An event that affects fewer than {format_number(share, share=True)} of points, such as a "
-            f"long wait, may be absent from these {points} (95% confidence); no interval covers it."
+            f"An event that affects fewer than {format_number(share, share=True)} of points, such "
+            f"as a long wait, may be absent from these {points} (95% confidence); no interval "
+            "covers it."
         )
 
 

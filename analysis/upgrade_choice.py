@@ -1,8 +1,9 @@
 """The choice between two upgrades of the same points: which of them helps each point more.
 
-The fit of the present device is common to both predictions, and so is much of the difference
-between specified and reached gains. The interval of the ratio is therefore narrower than those of
-the speedups suggest. A choice is undecided if the 95% interval of the ratio includes 1.
+The errors of both predictions are correlated: they share the fit of the present device, and much of
+the difference between specified and reached gains. The interval of the ratio is therefore narrower
+than the intervals of the speedups suggest. A choice is undecided if the 95% interval of the ratio
+includes 1.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from analysis.store.frame import families
 from paradnn.core.words import counted
 
 UNDECIDED = "undecided"
-#: Points from which on the figure has no bars for intervals.
+#: Largest number of points that are drawn with interval bars.
 _MAX_BARS = 150
 _MAX_FAMILIES = 6
 
@@ -43,9 +44,10 @@ class UpgradeChoice:
     """Two upgrades of p points.
 
     Attributes:
-        points: The points (p).
-        first: An upgrade.
-        second: Another one, whose draws belong to those of the first.
+        points: The p points, one row each.
+        first: One upgrade.
+        second: The other upgrade. Each of its draws uses the same sampled fit as the draw of the
+            first upgrade at the same position.
     """
 
     points: pd.DataFrame
@@ -60,8 +62,8 @@ class UpgradeChoice:
     def table(self) -> pd.DataFrame:
         """Return a row per point.
 
-        It has the ratio of both speedups, the better upgrade, the probability that the first is
-        better, and both speedups.
+        Its columns are the ratio of both speedups, the better upgrade, the probability that the
+        first upgrade is better, both speedups, and the size of the point.
         """
         points = self.points
         ratio, low, high = interval(self.log_ratios)
@@ -130,7 +132,7 @@ class UpgradeChoice:
             high=float(high),
             ahead=int(table["better"].eq(self.first.name).sum()),
             points=count,
-            basis="the model of operation times and device pairs that were built",
+            basis="the fit of operation times, and gains reached by earlier upgrades",
         )
 
     def _describe_counts(self, table: pd.DataFrame) -> str:
@@ -142,7 +144,7 @@ class UpgradeChoice:
         return ", ".join([*parts, f"{counts.get(UNDECIDED, 0):,} are undecided"])
 
     def sentences(self) -> Iterator[str]:
-        """Yield both speedups, the choice by family, and how it compares with measurements."""
+        """Yield both speedups, the better upgrade by family, and a comparison with measurements."""
         for each in (self.first, self.second):
             middle, low, high = interval(each.log_speedups.mean(axis=0))
             speedup = format_with_interval((middle, low, high), _times)
@@ -179,8 +181,8 @@ class UpgradeChoice:
         inside = known["measured_ratio"].between(known["ratio_low"], known["ratio_high"])
         yield (
             f"{counted(len(known), 'point')} measured on both: {len(decided):,} decided, {right:,} "
-            f"of these rightly; {int(inside.sum()):,} measured ratios are inside their 95% "
-            "interval."
+            f"of them correctly; {int(inside.sum()):,} measured ratios are inside their predicted "
+            "95% interval."
         )
 
     def draw(self) -> drawing.Figure:
@@ -225,7 +227,8 @@ def mark_points(
         names: The values of that column, in the order of the colors.
 
     Returns:
-        The size (trainable parameters; without any, step time), its label, and the names drawn.
+        The size of each point (trainable parameters, or the step time if no point has any), the
+        label of the size, and the names that were drawn.
     """
     x = table["parameters"]
     x_label = "trainable parameters"

@@ -265,7 +265,7 @@ def _verdict_sentence(row: Mapping[Any, Any], comparison: SystemComparison) -> s
     if verdict in (Verdict.FASTER, Verdict.SLOWER):
         statement = f"{faster} is faster on {models}"
     elif verdict == Verdict.EQUAL:
-        margin = comparison.result.asked.margin
+        margin = comparison.result.options.margin
         statement = f"{a} and {b} are equally fast on {models}, within {margin:.0%}"
     else:
         statement = f"Which of {a} and {b} is faster on {models} is undecided"

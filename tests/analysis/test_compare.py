@@ -151,7 +151,7 @@ def test_the_command_reports_other_differences_and_failures() -> None:
         "docs/validation/published-data.md." in text
     )
     assert "Without a counterpart: 1 point of A, 0 of B." in text
-    assert "Of the runs of B 1 have no measurement (1 oom_device)" in text
+    assert "1 run of B without a measurement: 1 oom_device." in text
     assert "1 point ran only on A: including them, A is ahead on 88% to 100% of the points" in text
     assert "The sessions are not recorded: the interval allows each session a shift of 7.5%" in text
 
@@ -312,7 +312,7 @@ def test_bounds_as_by_hand() -> None:
         ),
         pytest.param(
             "device=A device=B --metric flops_per_second",
-            "metric=flops_per_second: the runs of A do not hold it",
+            "metric=flops_per_second: the runs of A do not have it",
             id="device=A device=B --metric flops_per_second",
         ),
     ],

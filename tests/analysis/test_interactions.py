@@ -61,7 +61,7 @@ def test_few_values_interact_without_a_trend() -> None:
 def test_effects_that_multiply_do_not_interact_on_logarithms_but_do_on_a_linear_scale() -> None:
     noise = np.exp(np.random.default_rng(1).normal(0, 0.05, len(POINTS)))
     frame = runs(POINTS, examples_per_second=speed_of(POINTS, 0.0) * noise)
-    assert "No interaction is shown, with 3 pairs tried." in fit(frame).text()
+    assert "No interaction is shown among 3 pairs." in fit(frame).text()
     linear = products_of(fit(frame, log_scale="none"))
     assert linear.loc["model.nodes x batch_size", "weight"] < 0
     assert linear["combined"].isna().all()
