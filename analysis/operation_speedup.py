@@ -139,8 +139,8 @@ def _sentences(speedup: OperationSpeedup, sides: Sides, ridges: Sequence[float])
     called = " over ".join(sides.display_names)
     yield (
         f"{sides.explain_names()}Speedup of {called} in the FLOP rate of "
-        f"{counted(len(speedup.operations), 'operation type')} in paired points; {speedup.small} below 1% of "
-        "the time are omitted."
+        f"{counted(len(speedup.operations), 'operation type')} in paired points; "
+        f"{speedup.small} below 1% of the time are omitted."
     )
     for row in speedup.levels.to_dict("records"):
         mean = format_mean(
