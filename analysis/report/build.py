@@ -1,4 +1,4 @@
-"""Build the page of a frame: populations, their comparisons, claims, and missing measurements."""
+"""Build the page of a frame: populations, their comparisons, claims, and missing analyses."""
 
 import shlex
 from collections.abc import Iterable, Sequence
@@ -26,7 +26,7 @@ from analysis.store.quality import drop_implausible_intervals
 from paradnn.core.words import counted, without_secrets
 from paradnn.store.address import address_of
 
-#: Populations that the page shows in full.
+#: Largest number of populations that the page shows; it only lists the others.
 _MAX_POPULATIONS = 8
 
 
@@ -45,7 +45,7 @@ def make_report(
         selection: The selection.
         pool: Whether heterogeneous runs of a device are one population.
         prices: Prices per hour, which override those that the runs recorded.
-        made: Date that the page names; empty for now.
+        made: Date on the page, as text; empty for the present time.
 
     Returns:
         The HTML of the page.
@@ -101,11 +101,7 @@ def _report_population(population: Population, context: Context) -> PopulationRe
 
 
 def _rooflines(reports: Sequence[PopulationReport]) -> list[tuple[str, Section]]:
-    """Return the section of each system that places its models under a roof, for the first screen.
-
-    Returns:
-        The name of the system and the section.
-    """
+    """Return the name of each system with its roofline section, for the first screen."""
     found = []
     for report in reports:
         for section in report.sections:
@@ -118,7 +114,7 @@ def _rooflines(reports: Sequence[PopulationReport]) -> list[tuple[str, Section]]
 def _describe_runs(
     shown: Sequence[Population], selection: Selection, context: Context
 ) -> dict[str, Any]:
-    """Description of the systems, their results, and the location of the runs."""
+    """Return the template's values on systems, their results, and the location of the runs."""
     stores = [address_of(uri) for uri in context.store] or [address_of()]
     store = next((address for address in stores if not address.is_read_only), stores[0])
     export = shlex.join(
@@ -147,14 +143,14 @@ def _describe_runs(
 
 
 def _answered_claims(runs: pd.DataFrame, options: ClaimsOptions) -> ClaimsResult:
-    """The claims that have data."""
+    """Check the claims, and return the result of those that the runs have data for."""
     result = check_claims.function(runs, options)
     verdicts = tuple(verdict for verdict in result.verdicts if verdict.measured)
     return answered(verdicts, result.sources, result.pooled)
 
 
 def _group_missing(missing: Iterable[Missing]) -> list[tuple[str, str, str]]:
-    """Title, runs and reason of each analysis that could not be made, grouped by reason."""
+    """Return title, runs and reason of the missing analyses, grouped by title and reason."""
     groups: dict[tuple[str, str], list[str]] = {}
     for title, runs, reason in missing:
         groups.setdefault((title, reason), []).append(runs)
@@ -162,9 +158,9 @@ def _group_missing(missing: Iterable[Missing]) -> list[tuple[str, str, str]]:
 
 
 def ui_address(uri: str) -> str:
-    """The address of a tracking server's MLflow UI, without user, password and query.
+    """Return the address of a tracking server's MLflow UI, without user, password and query.
 
-    It is empty for other stores.
+    The result is empty for other stores.
     """
     parts = urlsplit(uri)
     if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -176,7 +172,7 @@ def ui_address(uri: str) -> str:
 def _report_command(
     selection: Selection, *, pool: bool = False, prices: PriceList | None = None
 ) -> str:
-    """The command line that makes a page of a selection."""
+    """Return the command line that makes the page of a selection."""
     words = ["python", "-m", "analysis", "report", *command_line(selection)]
     if pool:
         words.append("--pool")

@@ -23,10 +23,10 @@ from paradnn.statistics.verdict import Verdict
 
 FASTER = "Which is faster"
 COSTS = "What it costs"
-#: Pairs of populations that are tried, and comparisons that the page shows.
+#: Largest number of pairs of populations that are compared, and of comparisons in the page.
 _MAX_TRIED = 12
 _MAX_COMPARISONS = 6
-#: Columns that may choose a population, by readability.
+#: Columns that may select a population, the most readable first.
 _CHOOSING_COLUMNS = ("software.name", "host", "environment_id", "protocol_id")
 _IDENTITY_COLUMNS = ("device", "environment_id", "protocol_id", "schema_version", "task")
 #: Columns that the names of systems already state.
@@ -50,7 +50,7 @@ class SystemComparison(NamedTuple):
 
     @property
     def title(self) -> str:
-        """Such as "TPU v2 over V100"."""
+        """The title of the comparison, such as "TPU v2 over V100"."""
         return f"{self.a.name} over {self.b.name}"
 
     @property
@@ -67,8 +67,8 @@ def compare_populations(
     Args:
         populations: The populations.
         frame: The runs of all of them.
-        selection: Chooses these runs from the store.
-        context: Makes the sections. Its `missing` gains the pairs without a comparison.
+        selection: Selects these runs from the store.
+        context: Makes the sections, and records pairs without a comparison in `missing`.
     """
     comparisons: list[SystemComparison] = []
     measured = [population for population in populations if is_ok(population.rows).any()]
@@ -89,7 +89,7 @@ def compare_populations(
 
 
 def _order_pair(first: Population, second: Population) -> tuple[Population, Population]:
-    """On one device the later population over the earlier one; else in their order."""
+    """Order a pair as A and B: on one device the later population is A, else the first is."""
     is_earlier = first.rows["start_time"].min() < second.rows["start_time"].min()
     if first.device == second.device and is_earlier:
         return second, first
@@ -97,9 +97,10 @@ def _order_pair(first: Population, second: Population) -> tuple[Population, Popu
 
 
 def describe_side(population: Population, other: Population, frame: pd.DataFrame) -> str:
-    """The condition, as `compare` takes it, that chooses a population.
+    """Return the condition for `compare` that selects a population.
 
-    It is the most readable condition that chooses exactly these runs, else their identity.
+    It is the most readable single condition that selects exactly these runs. If there is none, it
+    combines the columns of their identity.
 
     Args:
         population: The population.
@@ -135,7 +136,7 @@ def _compare_pair(
     selection: Selection,
     context: Context,
 ) -> SystemComparison | None:
-    """Compare two populations by cell, by model size, and by operation if both were profiled."""
+    """Compare two populations by point, by model size, and by operation if both were profiled."""
     title = f"{a.name} over {b.name}"
     if not set(families(a.rows)) & set(families(b.rows)):
         reason = "they have no model family in common"
@@ -201,12 +202,12 @@ def _pair_analyses(
 
 
 def comparison_findings(comparison: SystemComparison) -> Iterator[KeyFinding]:
-    """A finding per family that both measured, and one on what else distinguishes the two."""
+    """Yield a finding per family that both measured, and one on further differences of the two."""
     anchor = comparison.sections[0].anchor
     for row in comparison.rows:
         yield KeyFinding(FASTER, _verdict_sentence(row, comparison), anchor)
     differences = comparison.result.cells.attrs.get("differ", {})
-    # The section of the comparison lists what only one side records.
+    # Columns that only one side recorded are listed in the section, not in the finding.
     parts = [
         f"{label(name)} ({one} / {other})"
         for name, (one, other) in differences.items()
@@ -222,10 +223,10 @@ def comparison_findings(comparison: SystemComparison) -> Iterator[KeyFinding]:
 
 @dataclass(frozen=True)
 class _Ratio:
-    """A geometric mean of ratios, from the side that is ahead.
+    """A geometric mean of ratios of the leading side over the other one.
 
     Attributes:
-        is_a_ahead: Whether the first side is ahead.
+        is_a_ahead: Whether the first side leads.
         mean: The geometric mean, 1 or more.
         low: Lower end of its 95% interval.
         interval: The interval as text.
@@ -238,7 +239,12 @@ class _Ratio:
 
 
 def _read_ratio(row: Mapping[Any, Any], factor: float = 1.0) -> _Ratio:
-    """The ratio of a row of families, times a factor."""
+    """Return the ratio of a family, multiplied by a factor.
+
+    Args:
+        row: A row of `Compared.families`.
+        factor: A further factor of A over B, such as the ratio of their prices.
+    """
     mean = row["geometric_mean"] * factor
     low = row["geometric_mean_low"] * factor
     high = row["geometric_mean_high"] * factor
@@ -254,7 +260,7 @@ def _read_ratio(row: Mapping[Any, Any], factor: float = 1.0) -> _Ratio:
 
 
 def _verdict_sentence(row: Mapping[Any, Any], comparison: SystemComparison) -> str:
-    """The verdict on a family, with the ratio that it rests on."""
+    """Return a sentence with the verdict on a family and the ratio behind it."""
     a = comparison.a.name
     b = comparison.b.name
     verdict = row["verdict"]
@@ -289,7 +295,7 @@ def _describe_ratio(row: Mapping[Any, Any], ratio: _Ratio, a: str, b: str) -> st
 
 
 def price_per_hour(rows: pd.DataFrame) -> float | None:
-    """The price of an hour; None unless all runs that state one agree."""
+    """Return the price of an hour; None if the runs state no price, or several."""
     prices = rows[PRICE].dropna().unique()
     if len(prices) == 1:
         return float(prices[0])
@@ -299,7 +305,7 @@ def price_per_hour(rows: pd.DataFrame) -> float | None:
 def cost_findings(comparison: SystemComparison) -> Iterator[KeyFinding]:
     """State which system is cheaper for the same work, per family.
 
-    The ratio of costs is the ratio of speeds times that of prices.
+    The ratio of costs is the ratio of speeds times the ratio of prices.
     """
     a = comparison.a
     b = comparison.b

@@ -2,8 +2,8 @@
 
 The findings state costs, the fastest configurations, bottlenecks, the next changes to try, and the
 reliability of the numbers. A question is a function of a population that yields answers. An answer
-is a sentence and the command that shows more; the command may be empty. If there are several
-systems, the verdict on them comes first. A finding links to its section.
+is a sentence and a command that shows more; the command may be empty. If there are several systems,
+their comparison comes first. A finding links to its section.
 """
 
 import dataclasses
@@ -59,8 +59,8 @@ TOPICS = (
     _CHOICE,
 )
 
-#: Settings that a user can change, with the value that is the baseline if it was measured. With
-#: None, the smallest measured value is the baseline.
+#: Settings that a user can change, with the baseline value of each. None stands for the smallest
+#: measured value.
 _SETTINGS = {
     "batch_size": None,
     "precision": "float32",
@@ -71,7 +71,7 @@ _SETTINGS = {
     "framework.name": "tensorflow",
     "software.name": "current",
 }
-#: Columns besides those of the model that identify what runs, or how.
+#: Columns, in addition to those of the model, that identify what a point runs and how.
 _IDENTIFYING_COLUMNS = (
     *_SETTINGS,
     "mode",
@@ -88,14 +88,14 @@ _COMMAND_DEFAULTS = {
     "mode": "train",
     "parallel": "data",
 }
-#: Minimum factor of throughput for which a change is proposed.
+#: Smallest gain in throughput for which a change is proposed.
 _MIN_GAIN = 1.05
-#: Below this share of the roof neither arithmetic nor memory is the limit.
+#: Below this share of the roof, neither arithmetic nor memory is the limit.
 _FAR_FROM_ROOF = 0.5
-#: A property of more than this share of the points is one of the population.
+#: A statement about a population requires more than this share of its points.
 _MAJORITY = 0.5
-#: Metric of a cost -> the sentence that states it. A run counts for the first metric that it has: a
-#: run that serves queries has steps too.
+#: Beginning of the sentence by cost metric. A run counts for the first metric that it has, since a
+#: run that serves queries has step times as well.
 _COST_SENTENCES = {
     "cost_to_target": "A training to its target costs",
     "cost_of_learning": "A training costs",
@@ -113,7 +113,7 @@ def key_findings(
     comparisons: Sequence[SystemComparison],
     choices: Sequence[Section],
 ) -> list[KeyFinding]:
-    """The findings at the top of the page, in its order.
+    """Return the findings at the top of the page, in the order of `TOPICS`.
 
     Args:
         reports: The populations with their sections.
@@ -130,9 +130,9 @@ def key_findings(
     def ask(
         topic: str,
         question: Callable[[Population], Answers],
-        asked: Sequence[PopulationReport] = reports,
+        of_reports: Sequence[PopulationReport] = reports,
     ) -> list[KeyFinding]:
-        return list(_ask(topic, question, asked, name_systems=name_systems))
+        return list(_ask(topic, question, of_reports, name_systems=name_systems))
 
     findings += ask(COSTS, _costs, priced)
     findings += [finding._replace(anchor="results") for finding in ask(FASTEST, _fastest)]
@@ -171,7 +171,7 @@ def _ask(
 
 
 def _prefix(population: Population, *, name_systems: bool) -> str:
-    """The beginning of a sentence about one of several systems."""
+    """Return the name of the system at the beginning of a sentence; empty for a single system."""
     if name_systems:
         return f"{population.name}: "
     return ""
@@ -188,13 +188,13 @@ def _comparison_findings(
     names = ", ".join(report.population.name for report in reports)
     sentence = (
         f"No point was measured on two of {names}: none can be preferred. Measure the same sweep "
-        "on both, into the same store, or compare settings by turns with python -m paradnn.compare."
+        "on both, into the same store, or interleave two settings with python -m paradnn.compare."
     )
     return [KeyFinding(FASTER, sentence, reports[0].population.key)]
 
 
 def _costs(population: Population) -> Answers:
-    """Yield the cost of each kind of work, from the cheapest model to the dearest."""
+    """Yield the range of costs of each kind of work."""
     is_model = ~population.rows["family"].isin(message_families())
     rows = select_rows(population.rows, is_ok(population.rows) & is_model)
     currency = population.value("price_currency") or ""
@@ -217,7 +217,7 @@ def _costs(population: Population) -> Answers:
 
 
 def _cost_range(rows: pd.DataFrame, metric: str, currency: str) -> str:
-    """The lowest and the highest cost with their models."""
+    """Return the lowest and the highest cost with their models, as text."""
     values = rows[metric].astype("float64")
     extremes = list(dict.fromkeys((values.idxmin(), values.idxmax())))
     texts = [
@@ -230,7 +230,7 @@ def _cost_range(rows: pd.DataFrame, metric: str, currency: str) -> str:
 
 
 def _fastest(population: Population) -> Answers:
-    """The point with the highest throughput, and that with the highest FLOP rate."""
+    """Yield the points with the highest throughput and with the highest FLOP rate."""
     points = population.points
     if points.empty:
         return
@@ -250,7 +250,7 @@ def _fastest(population: Population) -> Answers:
     rank = _describe_rank(points, row["examples_per_second_low"])
     measured = row["examples_per_second"]
     if rounded(best.value, 3) != rounded(measured, 3):
-        rank += f"; {rounded(measured, 3)} was measured, and the best of several is also lucky"
+        rank += f"; {rounded(measured, 3)} was measured, and the best of several is partly luck"
     yield f"{_name_with_mode(row)}: {rounded(best.value, 3)} examples/s ({interval}){rank}.", ""
     if "flops_per_second" not in points or not points["flops_per_second"].notna().any():
         return
@@ -268,7 +268,7 @@ def _fastest(population: Population) -> Answers:
 
 
 def _maximum(points: pd.DataFrame, column: str) -> dict[Any, Any]:
-    """The row with the highest value of a column."""
+    """Return the row with the highest value of a column."""
     position = int(points[column].astype("float64").fillna(0).argmax())
     return points.iloc[position].to_dict()
 
@@ -282,7 +282,7 @@ def _name_with_mode(row: dict[Any, Any]) -> str:
 
 
 def _describe_rank(points: pd.DataFrame, low: float) -> str:
-    """Whether other points may be as fast as the fastest one, whose interval begins at `low`."""
+    """Say whether other points may be as fast as the fastest, whose interval begins at `low`."""
     text = ""
     if len(points) > 1:
         text = f", the most of {counted(len(points), 'point')}"
@@ -336,9 +336,10 @@ def _section_headlines(
 
 
 def _next_change(population: Population) -> Answers:
-    """The setting that gained most, and what to measure next.
+    """Yield the setting with the largest gain, and the next sweep to measure.
 
-    That is beyond the setting's largest value, else a setting that was not varied.
+    If the largest value of that setting was the fastest, the sweep has larger values. If no setting
+    gained anything, it varies another setting.
     """
     points = population.points
     if population.is_published or points.empty:
@@ -396,12 +397,12 @@ def _propose_experiment(population: Population, *, was_varied: bool) -> tuple[st
         override = "precision=float32,bfloat16"
     finding = "No other setting was faster" if was_varied else "Nothing but the models was varied"
     name = model_name(row.iloc[0].to_dict())
-    sentence = f"{finding}: try {proposal}, first where most can be gained, on {name}."
+    sentence = f"{finding}: try {proposal}, first on {name}, which has the most to gain."
     return sentence, _train_command(population, row, override)
 
 
 def _compare_setting(points: pd.DataFrame, column: str, baseline: str | None) -> pd.DataFrame:
-    """Compare the values of a setting among points that differ in nothing else.
+    """Compare the values of a setting among points that differ only in this setting.
 
     Args:
         points: The points.
@@ -410,8 +411,8 @@ def _compare_setting(points: pd.DataFrame, column: str, baseline: str | None) ->
 
     Returns:
         A row per group of such points: best (the fastest value), reference (the baseline, or
-        another value if it was not measured), gain (their ratio of throughput), and unsure
-        (whether their intervals overlap).
+        another value if the baseline was not measured), gain (throughput of best / throughput of
+        reference), and unsure (whether their intervals overlap).
     """
     if column not in points or points[column].nunique() < 2:
         return points.head(0)
@@ -482,7 +483,7 @@ def _describe_gain(column: str, pairs: pd.DataFrame) -> str:
 
 
 def _format_values(values: pd.Series) -> str:
-    """The distinct values: one, two, or the first and the last."""
+    """Return the distinct values as text: "a", "a or b", or "first to last"."""
     distinct = sorted(values.unique())
     texts = [f"{value:,}" if pd.api.types.is_number(value) else str(value) for value in distinct]
     if len(texts) == 1:
@@ -497,7 +498,7 @@ def _larger_batches(batch_size: Any) -> str:
 
 
 def _train_command(population: Population, rows: pd.DataFrame, override: str) -> str:
-    """The command that sweeps the models of some rows with another setting.
+    """Return the command that sweeps the models of some rows with another setting.
 
     Args:
         population: The population, whose platform and protocol the sweep shares.
@@ -527,7 +528,7 @@ def _train_command(population: Population, rows: pd.DataFrame, override: str) ->
 
 
 def _memory_limit(population: Population) -> Answers:
-    """Per family the smallest point that did not fit, and the largest that ran."""
+    """Yield for each family the smallest point that did not fit, and the largest that ran."""
     rows = population.rows
     ok = is_ok(rows)
     is_out_of_memory = rows["outcome"].isin(MEMORY_OUTCOMES)
@@ -550,7 +551,10 @@ def _memory_limit(population: Population) -> Answers:
 
 
 def _relative_size(rows: pd.DataFrame) -> pd.Series:
-    """Batch size times parameters of each run; a run that failed may lack the parameters."""
+    """Return batch size times parameters of each run.
+
+    A failed run may not have recorded its parameters; they are then computed.
+    """
     recorded = rows.get("parameters", pd.Series(np.nan, rows.index)).astype("float64")
     analytic = step_inputs.analytic_costs(rows[recorded.isna()])["parameters"]
     parameters = recorded.fillna(analytic).fillna(1)
@@ -569,7 +573,9 @@ def _trust(population: Population) -> Answers:
     sentences = [_describe_doubts(rows, doubts), *_describe_intervals(population.points)]
     if "reference_speed" in rows and rows["reference_speed"].notna().any():
         speed = format_number(rows["reference_speed"].median(), share=True)
-        sentences.append(f"The machine was {speed} as fast as for its ceilings, in the median.")
+        sentences.append(
+            f"In the median, the machine was {speed} as fast as when its ceilings were measured."
+        )
     if have_contended_ceilings(rows):
         sentences.append(
             "The measured peaks are too low, since other work ran at the same time: "
@@ -577,18 +583,20 @@ def _trust(population: Population) -> Answers:
         )
     command = ""
     if doubts:
-        sentences.append("Measure them again on a quiet machine; this names what disturbs it:")
+        sentences.append(
+            "Measure them again on a quiet machine; this command names the sources of noise:"
+        )
         command = "python -m paradnn.check"
     elif population.value("measure.processes") == "1":
         sentences.append(
-            "These intervals are of one process each; measure=standard has several, whose spread "
+            "Each interval is from a single process; measure=standard runs several, whose spread "
             "is larger."
         )
     yield " ".join(sentences), command
 
 
 def _doubts(rows: pd.DataFrame) -> list[str]:
-    """Numbers of runs by the reason why they are doubtful."""
+    """Return the numbers of doubtful runs with the reason, such as "3 not steady"."""
     failed_checks = 0
     if "checks" in rows:
         failed_checks = int(rows["checks"].str.startswith("failed").sum())
@@ -611,7 +619,7 @@ def _describe_doubts(rows: pd.DataFrame, doubts: Sequence[str]) -> str:
 
 
 def _describe_intervals(points: pd.DataFrame) -> Iterator[str]:
-    """Yield how wide the intervals of the points are, and how many points have none."""
+    """Yield the widths of the points' intervals, and the number of points without one."""
     half_widths = pd.Series(dtype=float)
     if "examples_per_second_low" in points:
         width = points["examples_per_second_high"] - points["examples_per_second_low"]
@@ -628,7 +636,7 @@ def _describe_intervals(points: pd.DataFrame) -> Iterator[str]:
 
 
 def _count_flagged(rows: pd.DataFrame, column: str, *, value: bool) -> int:
-    """The number of rows with a boolean value."""
+    """Return the number of rows in which a boolean column has a value."""
     if column not in rows:
         return 0
     return int((rows[column].astype("boolean") == value).fillna(False).sum())

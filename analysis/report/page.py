@@ -1,7 +1,7 @@
 """Render the page from templates, which escape every text: no text of a store becomes markup.
 
-Figures are images within the page. An SVG can then run and fetch nothing, and its ids cannot clash
-with those of another.
+Figures are embedded as images. An SVG then cannot run scripts or fetch anything, and its ids cannot
+clash with the ids of another.
 """
 
 import base64
@@ -33,7 +33,8 @@ _DOTS_PER_INCH_OF_CSS = 96
 def render(template: str, **values: Any) -> str:
     """Fill a template of the folder.
 
-    The page allows only its own script to run, by its hash, and nothing to be fetched.
+    The content security policy of the page allows only its own script, identified by its hash, and
+    no requests.
     """
     style = (_TEMPLATES / "style.css").read_text(encoding="utf-8")
     script = (_TEMPLATES / "script.js").read_text(encoding="utf-8")
@@ -50,9 +51,10 @@ def render(template: str, **values: Any) -> str:
 
 
 def slug(text: str) -> str:
-    """A text as part of an id: lower-case letters, digits and dashes.
+    """Return a text as part of an id: lower-case letters, digits and dashes.
 
-    A digest follows if the text has other characters, so that different texts stay different.
+    If the text has other characters or is too long, a digest follows, so that different texts stay
+    different.
     """
     ascii_text = unicodedata.normalize("NFKD", text).lower()
     kept = re.sub("[^a-z0-9]+", "-", ascii_text)[:_MAX_SLUG_LENGTH].strip("-")
@@ -74,9 +76,9 @@ def _environment() -> Environment:
 
 
 def embed(figure: Figure, alternative: str) -> Markup:
-    """A figure as an `img` element with a text alternative.
+    """Return a figure as an `img` element with a text alternative.
 
-    The image is an SVG, or a PNG if the figure has many marks, which are larger as vectors. Equal
+    The image is an SVG, or a PNG if the figure has so many marks that an SVG would be larger. Equal
     figures give equal texts.
     """
     buffer = io.BytesIO()

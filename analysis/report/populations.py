@@ -1,4 +1,7 @@
-"""The runs of a store by environment and protocol, and the overrides that measure more of them."""
+"""Populations: the runs of one device, environment, protocol, schema and task.
+
+A population has a name, a selection that reproduces it, and the overrides that measure more runs.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,10 +20,10 @@ from paradnn.config.paths import CONFIG
 from paradnn.families import message_families
 
 _POPULATION_KEYS = ("device", *IDENTITY)
-#: Most runs of a section.
+#: Largest number of runs that an analysis of the page reads.
 _MAX_ROWS = 100_000
-#: Columns that the page does not show for single points. To aggregate them for a million runs takes
-#: seconds.
+#: Columns that the page does not show for single points. Aggregating them for a million runs would
+#: take seconds.
 _UNUSED_COLUMNS = (
     r"(version|measure|op_share|category_share)\.|(phase|profile|reference|best_reference)_"
 )
@@ -39,7 +42,7 @@ class Population:
         key: Key that is unique in the page.
         name: Name that distinguishes the population from the others.
         rows: The runs.
-        selection: Chooses these runs from the store.
+        selection: Selects these runs from the store.
     """
 
     key: str
@@ -49,30 +52,30 @@ class Population:
 
     @property
     def is_published(self) -> bool:
-        """Whether all its runs come from published files."""
+        """Whether all runs come from published files."""
         return self.value("source") == "published" and bool(self.rows["source"].notna().all())
 
     @property
     def device(self) -> str:
-        """The device's name, or that it was not recorded."""
+        """The name of the device, or "device not recorded"."""
         return self.listed("device") or not_recorded("device")
 
     def value(self, column: str) -> str | None:
-        """The value of a column as text; None without a single value."""
+        """Return the only value of a column as text; None if it has no value or several."""
         values = _distinct_values(self.rows, column)
         if len(values) == 1:
             return values[0]
         return None
 
     def listed(self, column: str) -> str:
-        """The values of a column, joined by commas; empty without any."""
+        """Return the values of a column, joined by commas; empty if it has none."""
         return ", ".join(_distinct_values(self.rows, column))
 
     @cached_property
     def points(self) -> pd.DataFrame:
-        """Its measured points with a known throughput, by family and then by size.
+        """The measured points with a known throughput, sorted by family and then by size.
 
-        Points of messages are excluded. Each point has both ends of its interval or none.
+        Points that time messages are excluded. Each point has both ends of its interval or none.
         """
         rows = self.rows.filter(regex=f"^(?!{_UNUSED_COLUMNS})")
         ok = select_rows(rows, is_ok(rows) & ~rows["family"].isin(message_families()))
@@ -85,11 +88,11 @@ class Population:
         return _sort_points(_with_whole_intervals(points))
 
     def columns_with_prefix(self, prefix: str) -> list[str]:
-        """Its columns whose names begin with a prefix."""
+        """Return the columns of the runs whose names begin with a prefix."""
         return [str(name) for name in self.rows.columns if str(name).startswith(prefix)]
 
     def is_profiled(self) -> pd.Series:
-        """Whether each of its runs was profiled."""
+        """Return whether each run was profiled."""
         shares = self.rows[self.columns_with_prefix("op_share.")]
         return shares.notna().any(axis=1) & is_ok(self.rows)
 
@@ -104,7 +107,7 @@ def _with_whole_intervals(points: pd.DataFrame) -> pd.DataFrame:
 
 
 def _sort_points(points: pd.DataFrame) -> pd.DataFrame:
-    """The points by family, number of parameters and batch size."""
+    """Sort points by family, number of parameters and batch size."""
     order = {name: position for position, name in enumerate(families(points))}
     keys = points["family"].map(order).rename("order").to_frame()
     for name in ("parameters", "batch_size"):
@@ -155,8 +158,8 @@ def _population_rank(rows: pd.DataFrame) -> tuple[bool, int, int]:
 def _make_name(population: Population, same_device: Sequence[Population]) -> str:
     """Name a population by its device.
 
-    If several populations share the device, the versions or the host that distinguish them follow,
-    else their identity.
+    If several populations share the device, the name also states the versions or the host that
+    distinguish them. If these are not sufficient, it states the columns of their identity.
     """
     if len(same_device) == 1:
         return population.device
@@ -183,7 +186,7 @@ def _make_name(population: Population, same_device: Sequence[Population]) -> str
 def _narrow_selection(
     population: Population, frame: pd.DataFrame, keys: Sequence[str]
 ) -> Selection:
-    """Narrow the selection to exactly these rows: the device, then the least of the identity."""
+    """Narrow the selection to exactly these rows: the device, and identity columns as needed."""
     selection = population.selection
     is_chosen = pd.Series(True, frame.index)
     for key in keys:
@@ -208,16 +211,16 @@ def _narrow_selection(
 
 
 def _distinct_values(rows: pd.DataFrame, column: str) -> list[str]:
-    """The distinct values of a column as text, in order."""
+    """Return the distinct values of a column as sorted texts; empty if the column is missing."""
     if column in rows:
         return sorted({str(value) for value in rows[column].dropna().unique()})
     return []
 
 
 def thin_out(rows: pd.DataFrame) -> pd.DataFrame:
-    """Reduce the rows to as many as an analysis reads in seconds.
+    """Reduce the rows to about `_MAX_ROWS`, which an analysis reads in seconds.
 
-    Points are drawn at random, each with all its runs.
+    Points are drawn at random with a fixed seed, each with all its runs.
     """
     if len(rows) <= _MAX_ROWS or "point_id" not in rows:
         return rows
@@ -227,10 +230,10 @@ def thin_out(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def common_overrides(population: Population) -> Iterator[str]:
-    """Overrides with which a command measures more runs of a population.
+    """Yield the overrides with which a command measures more runs of a population.
 
-    They are its platform, framework and software stack, and the preset of `measure` that is nearest
-    to its protocol with the keys in which the protocol differs.
+    They set its platform, framework and software stack, and its protocol: the preset of `measure`
+    with the fewest differences from the protocol, and the keys that differ.
     """
     for group, default in _GROUP_DEFAULTS.items():
         value = population.value(f"{group}.name")
@@ -253,7 +256,7 @@ def common_overrides(population: Population) -> Iterator[str]:
 
 
 def _preset_overrides(name: str, protocol: Mapping[str, str]) -> list[str]:
-    """The override of a preset, and those of the keys in which a protocol differs from it."""
+    """Return the override of a preset and the overrides of keys in which a protocol differs."""
     path = CONFIG / "measure" / f"{name}.yaml"
     preset = yaml.safe_load(path.read_text(encoding="utf-8"))
     overrides = [f"measure={name}"]
@@ -265,7 +268,7 @@ def _preset_overrides(name: str, protocol: Mapping[str, str]) -> list[str]:
 
 
 def _normalize(value: Any) -> str:
-    """A value as a command line has it, whatever its type."""
+    """Return a value as text on a command line; equal numbers give equal texts."""
     try:
         return f"{float(str(value)):g}"
     except ValueError:

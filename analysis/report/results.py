@@ -1,8 +1,8 @@
 """The measured results: models, throughput, time and cost of a million examples, and their quality.
 
-They are tables that sort and a picture. Cells have few digits for reading and the exact value for
-sorting, and columns without information are omitted. The picture of the first screen shows
-throughput by model with intervals, and one mark per system.
+They are shown as sortable tables and a chart. Cells show few digits and are sorted by their exact
+value; columns without information are omitted. The chart on the first screen shows throughput by
+model with intervals, one mark per system.
 """
 
 import math
@@ -24,7 +24,7 @@ from analysis.store.frame import is_ok
 from analysis.store.load import read_environment
 from paradnn.core.words import counted
 
-#: Most rows of a table in the page.
+#: Largest number of rows of a table in the page.
 _MAX_ROWS = 200
 _RUN_ID_COLUMNS = ("run_id", "a_run_id", "b_run_id")
 _SETTING_COLUMNS = (
@@ -39,12 +39,12 @@ _SETTING_COLUMNS = (
 )
 #: Columns that the text of `_describe_quality` depends on.
 _QUALITY_COLUMNS = ("steady", "contended", "checks", "processes", "replicates")
-#: Models and systems of the chart.
+#: Largest numbers of models and systems in the chart.
 _MAX_CHART_MODELS = 18
 _MAX_CHART_SYSTEMS = 4
 _SOFTWARE = ("tensorflow", "jax", "torch", "keras", "python")
 _NOT_RECORDED = "not recorded"
-#: How a name states the batch size.
+#: Format of the batch size in the name of a point.
 AT_BATCH = " at batch size {:,.0f}"
 
 
@@ -52,7 +52,7 @@ class Cell(NamedTuple):
     """A cell of a table.
 
     Attributes:
-        words: What the cell shows.
+        words: Content of the cell, shown to the reader.
         exact: Number to sort by; None for a text.
         is_run: Whether the cell is the id of a run.
     """
@@ -73,7 +73,7 @@ class PageTable(NamedTuple):
         head: Headings of the columns.
         rows: Rows of cells.
         note: Note above the table.
-        size: The number of rows, and of how many if the page has no room for all.
+        size: Number of rows as text, such as "200 of 1,548 rows" if the page shows only a part.
     """
 
     caption: str
@@ -96,14 +96,15 @@ def frame_table(
 ) -> PageTable | None:
     """Make a table of a frame.
 
-    The note states columns that are equal in every row; empty columns are omitted. The two ends of
-    an interval share a column, which is omitted if no interval adds anything to its value.
+    Columns with the same value in every row move into the note; empty columns are omitted. Both
+    ends of an interval share a column, which is omitted if every interval is empty or equal to its
+    value.
 
     Args:
         frame: The frame.
         caption: Caption of the table.
         export_command: Command that writes all rows.
-        cap: Most rows of the table.
+        cap: Largest number of rows of the table.
 
     Returns:
         The table; None for an empty frame.
@@ -132,7 +133,7 @@ def frame_table(
 
 
 def _constant_columns(frame: pd.DataFrame) -> list[Any]:
-    """Columns with one value in every row; empty if all columns are constant, or for a single row."""
+    """Return the columns with the same value in every row; empty if all columns are constant."""
     constant = [
         name
         for name in frame.columns
@@ -144,7 +145,7 @@ def _constant_columns(frame: pd.DataFrame) -> list[Any]:
 
 
 def _make_columns(frame: pd.DataFrame) -> Iterator[tuple[str, list[Cell]]]:
-    """Heading and cells of each column; an interval is one column behind its value."""
+    """Yield heading and cells of each column; both ends of an interval form one column."""
     names = [str(name) for name in frame.columns]
     intervals = interval_ends(names)
     highs = {ends.high for ends in intervals.values()}
@@ -163,7 +164,7 @@ def _make_columns(frame: pd.DataFrame) -> Iterator[tuple[str, list[Cell]]]:
 
 
 def _interval_cells(low: pd.Series, high: pd.Series, values: pd.Series | None) -> list[Cell] | None:
-    """The cells of an interval; None if every interval is missing or equal to its value."""
+    """Return the cells of intervals; None if every interval is missing or equal to its value."""
     is_empty = low.isna() | high.isna()
     if values is not None:
         is_empty |= (values.eq(low) & values.eq(high)).fillna(False)
@@ -191,7 +192,7 @@ def _value_cells(values: pd.Series) -> list[Cell]:
 
 
 def _as_texts(values: pd.Series) -> list[str]:
-    """The values of a column as texts; floating-point numbers with four digits."""
+    """Return the values of a column as texts, floating-point numbers with four digits."""
     is_float = pd.api.types.is_float_dtype(values)
     texts = []
     for value in values:
@@ -205,7 +206,7 @@ def _as_texts(values: pd.Series) -> list[str]:
 
 
 def _number(row: Row, name: str) -> float:
-    """A metric of a row; NaN if the row has none."""
+    """Return a metric of a row; NaN if the row has no value."""
     if is_known(row.get(name)):
         return float(row[name])
     return math.nan
@@ -214,7 +215,7 @@ def _number(row: Row, name: str) -> float:
 def results(
     populations: Sequence[Population], export_command: str
 ) -> tuple[PageTable | None, list[str]]:
-    """The table of measured points, and sentences on points that were not measured.
+    """Return the table of measured points, and sentences on points that were not measured.
 
     Args:
         populations: The populations.
@@ -248,7 +249,7 @@ def _describe_outcome(name: str) -> str:
 
 
 def _results_frame(population: Population) -> pd.DataFrame:
-    """The points of a system as rows of the table of results."""
+    """Return the points of a system as rows of the table of results."""
     points = population.points
 
     def column(name: str) -> pd.Series:
@@ -291,7 +292,7 @@ def _results_frame(population: Population) -> pd.DataFrame:
 
 
 def _describe_quality(values: Row) -> str:
-    """Describe how far a row can be trusted."""
+    """Describe how reliable a row is, such as "steady, 3 processes"."""
     steady = _number(values, "steady")
     processes = _number(values, "processes")
     replicates = _number(values, "replicates")
@@ -312,9 +313,10 @@ def _describe_quality(values: Row) -> str:
 
 
 def chart(populations: Sequence[Population]) -> tuple[Markup, str] | None:
-    """Draw the throughput of every model for the first screen of the report.
+    """Draw the throughput of models for the first screen of the report.
 
-    If there is no room for all points, the picture shows each model at its fastest setting.
+    The chart has room for `_MAX_CHART_MODELS` points of `_MAX_CHART_SYSTEMS` systems. If a single
+    system has more points, each model is drawn at its fastest setting only.
 
     Returns:
         The figure as HTML and the caption; None if nothing was measured.
@@ -341,7 +343,11 @@ def chart(populations: Sequence[Population]) -> tuple[Markup, str] | None:
 
 
 def _evenly_spaced_names(values: Any) -> list[Any]:
-    """Names of points that most systems measured, spread evenly over all of these."""
+    """Return the names that most systems have; if they are too many, evenly spaced ones.
+
+    Args:
+        values: Throughputs grouped by the name of the point.
+    """
     counts = values.size()
     names = counts.index[counts == counts.max()]
     positions = np.linspace(0, len(names) - 1, _MAX_CHART_MODELS).round().astype(int)
@@ -369,7 +375,7 @@ def _chart_caption(groups: Mapping[str, pd.DataFrame], count: int) -> str:
     marks = sum(map(len, groups.values()))
     if marks < count:
         if len(groups) > 1:
-            choice = "of those that most systems measured"
+            choice = "chosen among those that most systems measured"
         else:
             choice = "each model at its fastest setting"
         caption += f" {marks} of {count:,} points, {choice}; the table below has all."
@@ -377,10 +383,10 @@ def _chart_caption(groups: Mapping[str, pd.DataFrame], count: int) -> str:
 
 
 def _throughput_by_name(points: pd.DataFrame, *, every_setting: bool) -> pd.DataFrame:
-    """Throughput (value, low, high) by the name of a point.
+    """Return the throughput (value, low, high) by the name of a point.
 
-    Of points that share a name the fastest remains. Generations are separate models, since a token
-    is not an example of another mode.
+    Of the points that share a name, the fastest is kept. Generations count as separate models,
+    since their throughput is in tokens.
 
     Args:
         points: The points.
@@ -407,9 +413,9 @@ def _throughput_by_name(points: pd.DataFrame, *, every_setting: bool) -> pd.Data
 
 
 def systems(populations: Sequence[Population], store: str | None) -> list[tuple[str, list[str]]]:
-    """The properties of the systems: name, and the value of each population.
+    """Return the properties of the systems: name, and the value of each population.
 
-    Properties that no system has are omitted.
+    Properties that are unknown for all systems are omitted.
     """
     descriptions = [_describe_system(population, store) for population in populations]
     rows = []
@@ -421,9 +427,9 @@ def systems(populations: Sequence[Population], store: str | None) -> list[tuple[
 
 
 def _describe_system(population: Population, store: str | None) -> dict[str, str]:
-    """Properties of a system, from the environment of its newest run and from all its runs.
+    """Return the properties of a system, from the environment of its newest run and all its runs.
 
-    A property is empty if it is not known.
+    A property is empty if it is unknown.
     """
     machine = _read_machine(population, store)
     host = population.listed("host")
@@ -462,7 +468,7 @@ def _describe_system(population: Population, store: str | None) -> dict[str, str
 
 
 def _read_machine(population: Population, store: str | None) -> dict[str, Any]:
-    """The host and the hardware that the newest run recorded."""
+    """Return the host and the hardware that the newest run recorded."""
     if population.is_published or population.rows.empty:
         return {}
     newest = population.rows.iloc[-1].to_dict()
@@ -481,7 +487,7 @@ def _describe_cores(machine: Mapping[str, Any]) -> str:
 
 
 def _describe_largest_point(population: Population) -> str:
-    """The most memory that a point took."""
+    """Return the largest host memory that a point used, as text; empty if unknown."""
     if "peak_memory_bytes" not in population.points:
         return ""
     largest = population.points["peak_memory_bytes"].max()
@@ -503,7 +509,7 @@ def _describe_accelerators(population: Population, machine: Mapping[str, Any]) -
 
 
 def _describe_peaks(rows: pd.DataFrame) -> str:
-    """The lowest and the highest measured peaks that the runs carry, over all precisions."""
+    """Return the range of measured peaks that the runs recorded, over all precisions, as text."""
     parts = []
     for kind, resource, unit in (("flops", "arithmetic", "FLOP/s"), ("bytes", "memory", "B/s")):
         column = f"peak_{kind}_per_second"
@@ -520,12 +526,12 @@ def _describe_peaks(rows: pd.DataFrame) -> str:
 
 
 def have_contended_ceilings(rows: pd.DataFrame) -> bool:
-    """Whether runs refer to hardware peaks that were measured next to other work."""
+    """Return whether any run used hardware peaks that were measured while other work ran."""
     return "ceilings_contended" in rows and bool(rows["ceilings_contended"].notna().any())
 
 
 def _describe_period(population: Population) -> str:
-    """The minutes (UTC) between which a population was measured."""
+    """Return the time (UTC) of the first and the last run of a population, to the minute."""
     if population.is_published:
         return "not published"
     started = population.rows["start_time"].dropna()
@@ -553,7 +559,7 @@ def _describe_protocol(population: Population) -> str:
 
 
 def _describe_counts(rows: pd.DataFrame) -> str:
-    """The number of measured runs, and how often each point was measured."""
+    """Return the number of measured runs, and how often each point was measured, as text."""
     ok = rows[is_ok(rows)]
     text = f"{len(ok):,} measured"
     if len(ok) < len(rows):

@@ -1,4 +1,4 @@
-"""The sections of the page: which analyses are tried with which options, and their results."""
+"""The sections of the page: which analyses are run with which options, and their results."""
 
 import shlex
 import warnings
@@ -18,27 +18,27 @@ from analysis.report.results import PageTable, frame_table
 from analysis.result import Result
 from paradnn.core.errors import ParadnnError
 
-#: Most characters of a figure's text alternative, of the line next to the title of a folded
-#: section, and of the reason why an analysis is missing.
+#: Largest number of characters of a figure's text alternative, of the line next to the title of a
+#: folded section, of the reason why an analysis is missing, and of the text of an exception.
 _MAX_ALTERNATIVE_LENGTH = 400
 _MAX_HEADLINE_LENGTH = 220
 _MAX_REASON_LENGTH = 420
 _MAX_FAULT_LENGTH = 300
-#: Bytes of all figures in the page.
+#: Largest number of bytes of all figures in the page.
 _MAX_FIGURE_BYTES = 10_000_000
 
 
 class Missing(NamedTuple):
-    """An analysis that could not be made.
+    """An analysis without a result.
 
     Attributes:
         title: Title of the analysis.
-        of: Name of the runs.
-        reason: Why it could not be made, and what would help.
+        runs_name: Name of the runs.
+        reason: Why it has no result, and a remedy.
     """
 
     title: str
-    of: str
+    runs_name: str
     reason: str
 
 
@@ -46,10 +46,10 @@ class KeyFinding(NamedTuple):
     """A finding at the top of the page.
 
     Attributes:
-        topic: The question that it answers.
+        topic: The question that the finding answers.
         words: The finding, in a sentence.
-        anchor: Anchor of its section.
-        command: The command that shows more, or an empty string.
+        anchor: Anchor of the section with the details.
+        command: A command that shows more, or an empty string.
     """
 
     topic: str
@@ -60,14 +60,14 @@ class KeyFinding(NamedTuple):
 
 @dataclass(frozen=True)
 class Section:
-    """An analysis that was made.
+    """The result of an analysis, as a section of the page.
 
     Attributes:
         name: Name of the analysis.
         anchor: Anchor of the section.
         title: Title of the section.
         reading: How to read the figure.
-        command: Command that gives the same result.
+        command: Command that prints the same result.
         result: The result.
         figure: The figure as HTML; None if the section has no figure.
         no_figure_reason: Why the section has no figure; empty if the analysis draws none.
@@ -84,7 +84,7 @@ class Section:
 
     @property
     def headline(self) -> str:
-        """The answer, on the line that is visible while the section is folded."""
+        """The answer, shortened for the line that is visible while the section is folded."""
         return _cut(self.result.opening(), _MAX_HEADLINE_LENGTH)
 
     @cached_property
@@ -105,10 +105,10 @@ class Context:
     """Data that all sections of a page share.
 
     Attributes:
-        store: Stores that tables are read from.
+        store: Stores from which tables of operations are read.
         pool: Whether heterogeneous runs are pooled.
         figure_bytes_left: Bytes of figures that the page still has room for.
-        missing: Analyses that could not be made so far.
+        missing: Analyses without a result so far.
     """
 
     store: tuple[str, ...]
@@ -124,7 +124,11 @@ class Context:
         key: str,
         runs_name: str,
     ) -> list[Section]:
-        """Make several analyses of a frame; the arguments are those of `section`."""
+        """Run several analyses on a frame.
+
+        Large frames are sampled (`thin_out`). The arguments are those of `section`; each request is
+        an analysis with its options, title and reading.
+        """
         rows = thin_out(frame)
         sample_note = ""
         if len(rows) < len(frame):
@@ -151,20 +155,20 @@ class Context:
         key: str,
         runs_name: str,
     ) -> Section | None:
-        """Make one analysis of a frame.
+        """Run one analysis on a frame.
 
-        A fault of an analysis is reported and leaves the rest of the page whole.
+        An unexpected exception in an analysis is reported and does not affect the rest of the page.
 
         Args:
             analysis: The analysis.
             spec: Its options, title and reading.
             frame: The runs.
-            selection: Chooses these runs from the store, for the command that the page shows.
+            selection: Selects these runs from the store, for the command that the page shows.
             key: First part of the anchor.
             runs_name: Name of the runs.
 
         Returns:
-            The section; None if the analysis could not be made, which then is in `missing`.
+            The section; None if the analysis has no result, which is then recorded in `missing`.
         """
         assert spec.options is not None
         options = replace(spec.options, pool=self.pool, store=self.store)
@@ -199,7 +203,7 @@ class Context:
         )
 
     def _make_figure(self, result: Result, title: str) -> tuple[Markup | None, str]:
-        """The figure as HTML, or the reason why there is no figure."""
+        """Return the figure as HTML, or None and the reason why there is no figure."""
         if not result.drawable:
             return None, ""
         if self.figure_bytes_left <= 0:
@@ -213,7 +217,7 @@ class Context:
         alternative = _cut(" ".join(sentences), _MAX_ALTERNATIVE_LENGTH)
         try:
             with warnings.catch_warnings():
-                # A glyph that the font lacks.
+                # Matplotlib warns about glyphs that the font lacks.
                 warnings.simplefilter("ignore", UserWarning)
                 figure = embed(result.figure(), alternative)
         except ParadnnError as error:
@@ -227,12 +231,12 @@ class Context:
 def outline(
     section: str, rows: pd.DataFrame, price: tuple[str, ...] = ()
 ) -> Iterator[tuple[Analysis[Any, Any], SectionSpec]]:
-    """The analyses of a section of the page, in its order, that some runs may support.
+    """Yield the analyses of one part of the page in their order, with the options of each section.
 
     Args:
-        section: Name of the section.
+        section: The part of the page, a value of `Analysis.section`.
         rows: The runs.
-        price: Prices, as the command line has them.
+        price: Values of --price.
     """
     analyses = [analysis for analysis in ANALYSES.values() if analysis.section == section]
     for analysis in sorted(analyses, key=lambda analysis: analysis.order):
@@ -251,7 +255,7 @@ def _cut(text: str, length: int) -> str:
 
 
 def _report_fault(activity: str, error: Exception) -> str:
-    """Warn of a fault of this tool, and return a sentence about it."""
+    """Warn of an unexpected exception, which is a fault of this tool, and describe it."""
     problem = " ".join(f"{type(error).__name__}: {error}".split())[:_MAX_FAULT_LENGTH]
     warnings.warn(f"{activity} failed, a fault of this tool ({problem})", stacklevel=2)
     return f"{activity} failed, a fault of this tool worth reporting ({problem})"

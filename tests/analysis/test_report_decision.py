@@ -295,7 +295,7 @@ def test_the_highest_by_luck_is_shrunk() -> None:
     value, low, high = map(float, found.groups())
     assert low < 100 < high
     assert value < speed.max()
-    assert f"{speed.max():.3g} was measured, and the best of several is also lucky." in said
+    assert f"{speed.max():.3g} was measured, and the best of several is partly luck." in said
 
 
 def test_the_cost_comes_first(two_devices: pd.DataFrame) -> None:
