@@ -200,7 +200,7 @@ class Sides:
         for column, count in attrs["mixed"].items():
             yield (
                 f"Omitted: {counted(count, 'point')} of both with runs that differ in {column} "
-                f"on one side alone; choose one {column}."
+                f"on only one side; choose one {column}."
             )
         for name, side in ((name_a, self.a), (name_b, self.b)):
             failures = side.loc[~is_ok(side), "outcome"].fillna("unfinished").value_counts()
@@ -614,8 +614,9 @@ def describe_confounding(contrast: Contrast) -> Iterator[str]:
         lost = evidence.lost.get(name)
         if lost is not None:
             yield (
-                f"{name}: of the points that both measured, A lacks {counted(lost[0], 'replicate')} "
-                f"and B {lost[1]}; the interval assumes that these were the slowest."
+                f"{name}: of the points that both measured, A lacks "
+                f"{counted(lost[0], 'replicate')} and B {lost[1]}; the interval assumes that these "
+                "were the slowest."
             )
         change = evidence.speed_change.get(name, 0.0)
         if change >= _MIN_STATED_HALF_WIDTH:

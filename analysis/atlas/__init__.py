@@ -1,10 +1,10 @@
 """The atlas: published timings of other platforms, as predictors that come with the package.
 
 The package holds a few hundred timings of each published table, chosen at random, with their
-source. `python -m benchmarks.published.atlas` makes the files from the sources' own. The error and
-coverage of a predictor were measured on held-out timings of weights that the kept timings lack.
-`scale` widens its intervals so that they hold 95% of one half of the held-out timings; the
-stated coverage is that of the other half.
+source. `python -m benchmarks.published.atlas` makes the shipped files from the published tables.
+The error and the coverage of a predictor were measured on held-out timings, whose weight matrices
+are not among the kept timings. `scale` widens the intervals so that they contain 95% of one half of
+the held-out timings; the stated coverage was measured on the other half.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 #: groups.json.
 DATA = Path(__file__).with_name("data")
 
-#: Maximum number of timings of whole steps that a predictor is fitted to. Rows are in random order.
+#: Largest number of timings that a predictor is fitted to. Rows are in random order.
 _MAX_FITTED_TIMINGS = 300
 #: Minimum seconds of a kernel within a step, for tables that timed calls instead of kernels.
 _KERNEL_SECONDS = 2e-6
@@ -56,18 +56,18 @@ class TimingGroup:
         version: Version of the engine.
         precision: Type of the operands, or of the weights alone.
         kind: Kind of kernel, as `Operation.kind`.
-        kernels: The source's names of the kernels that at least a twentieth of the rows ran.
-        rows: Rows of the published table.
-        kept: Rows of it in the atlas.
-        held_out: Held-out rows behind the errors below; 0 if there are no errors.
+        kernels: Names of the kernels that ran in at least a twentieth of the rows.
+        rows: Number of rows of the published table.
+        kept: Number of its rows in the atlas.
+        held_out: Number of held-out rows on which the errors below were measured; 0 if none were.
         median_error: Median relative error of predictions of held-out timings.
         mean_error: Mean relative error of predictions of held-out timings.
         coverage: Share of held-out timings within their 95% intervals.
         scale: Factor that widens the intervals.
-        includes_call: Whether each timing includes work that no step repeats: the call from Python,
-            or the search for an operand's scale.
+        includes_call: Whether each timing includes work that an operation within a step does not
+            do: the call from Python, or the search for an operand's scale.
         timings: The kept rows: columns of `kernels.COLUMNS`, `variant` and `seconds`.
-        overhead_seconds: Seconds of each operation within a step, beyond its own work.
+        overhead_seconds: Fixed overhead of each operation within a step, in seconds.
         dispatch_seconds: Seconds to dispatch a step that runs as one call; 0 if unknown.
         fit: The predictor, if one is already fitted.
         speed_ratios: Peak arithmetic and memory bandwidth of a device that lacks timings, relative
@@ -99,7 +99,7 @@ class TimingGroup:
 
     @property
     def description(self) -> str:
-        """The source of the numbers and their quality, in one line."""
+        """The source of the timings and the quality of predictions, in one line."""
         details = [f"{self.kept:,} of {self.rows:,} timings"]
         if self.held_out:
             details.append(f"{self.median_error:.1%} median error")
@@ -113,7 +113,7 @@ class TimingGroup:
 
     @functools.cache  # noqa: B019  groups live as long as the process
     def predictor(self) -> OperationTimes:
-        """The predictor of this group, fitted at the first call."""
+        """Return the predictor of this group, which is fitted at the first call."""
         from paradnn.forecast.operation_times import OperationTimes
 
         fit = self.fit
@@ -129,7 +129,7 @@ class TimingGroup:
 
         Args:
             operations: The operations (n).
-            as_timed: Include the call that the timings include.
+            as_timed: Whether the predictions include the call if the timings do.
 
         Returns:
             Logarithms of seconds (n,), with intervals widened by `scale`.
@@ -147,9 +147,9 @@ class TimingGroup:
         )
 
     def extrapolation_factors(self, operations: Sequence[Operation]) -> dict[str, float]:
-        """By what factor the largest operation exceeds the largest timed one, per size.
+        """Return the ratio of the largest value to the largest timed value, by name of the size.
 
-        Only sizes that exceed it by more than a tenth are in the result.
+        Only sizes with a ratio above `_EXTRAPOLATION_FACTOR` are in the result.
         """
         factors = {}
         for name in ("m", "n", "k", "batch", "flops", "bytes"):
@@ -173,10 +173,10 @@ class Atlas:
         return {name: _words(name) for name in names}
 
     def device_name(self, name: str, option: str = "--device") -> str:
-        """The atlas's name of a device, from the name that a user or a driver gives it.
+        """Return the atlas's name of a device, given the name that a user or a driver uses.
 
         Args:
-            name: For example "NVIDIA H200" or "tpu v2".
+            name: A name such as "NVIDIA H200" or "tpu v2".
             option: Option that an error message names.
 
         Raises:
@@ -193,10 +193,10 @@ class Atlas:
         raise ConfigError(option, name, problem, f"{hint}it has {', '.join(self.devices)}")
 
     def matching_devices(self, name: str) -> list[str]:
-        """The devices that match a name best.
+        """Return the devices that match a name best.
 
-        A device matches if all words of the shorter name are in the longer one. The best matches
-        share the most words with `name`; equal names win.
+        A device matches if all words of the shorter name are in the longer name. The best matches
+        have the most words in common with `name`. A device with exactly the same words wins.
         """
         wanted = _words(name)
         scores = {}
@@ -214,14 +214,14 @@ class Atlas:
         engine: str | None = None,
         version: str | None = None,
     ) -> TimingGroup | None:
-        """The group of a kind of kernel; None if the atlas has none.
+        """Return the group of a kind of kernel; None if the atlas has no such group.
 
         Args:
             device: The atlas's name of the device.
             kind: Kind of kernel.
             precision: Type of the operands.
-            engine: None chooses the preferred engine that has such a group.
-            version: None chooses the newest version.
+            engine: The engine; None for the most preferred engine that has such a group.
+            version: The version; None for the newest.
         """
         groups = [
             group
@@ -243,7 +243,7 @@ def _words(name: str) -> set[str]:
 
 
 def version_key(version: str) -> list[int]:
-    """Sort key of a version: its numbers."""
+    """Return the numbers in a version, as a sort key."""
     return [int(number) for number in re.findall(r"\d+", version)]
 
 
@@ -265,7 +265,7 @@ def load() -> Atlas:
 
 
 def make_operation(kind: str, columns: Any, variant: str = "") -> Operation:
-    """An operation from the columns that `analysis.atlas.kernels` describes."""
+    """Return the operation for the columns that `analysis.atlas.kernels` describes."""
     sizes = {name: max(1, round(float(columns[name]))) for name in _SIZES if name in columns}
     return Operation(
         kind=kind,
@@ -277,7 +277,7 @@ def make_operation(kind: str, columns: Any, variant: str = "") -> Operation:
 
 
 def operations_from_rows(rows: pd.DataFrame, kind: str) -> list[Operation]:
-    """An operation per row of a table of timings, all of one kind."""
+    """Return an operation for each row of a table of timings, which are all of one kind."""
     return [
         make_operation(kind, row, str(row.get("variant", ""))) for row in rows.to_dict("records")
     ]

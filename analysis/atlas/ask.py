@@ -54,9 +54,9 @@ from paradnn.store.files import write_json
 _HERE = "here"
 #: Separates several devices in one argument. The name of a CPU has a comma before its cores.
 _DEVICE_SEPARATOR = re.compile(r"\s*(?:;|,(?! \d+ cores?$))\s*")
-#: Runs of this machine that a prediction from them takes.
+#: Smallest number of runs of this machine from which `--device here` predicts.
 _MIN_RUNS_HERE = 3
-#: Keys of a point that the driver reads differently, or not at all.
+#: Keys of a point that this command reads itself, since the driver rejects some of their values.
 _OWN_KEYS = ("precision", "devices", "parallel")
 _MAX_DEVICES = 100_000
 
@@ -204,7 +204,7 @@ def _answer_points(options: argparse.Namespace) -> int:
 
 
 def _price(prices: Mapping[str, float], device: str, devices: int) -> float | None:
-    """Return the price of an hour of all devices; None if it is unknown."""
+    """Return the price of an hour of all devices together; None if it is unknown."""
     if device not in prices:
         return None
     return devices * prices[device]
@@ -226,7 +226,7 @@ def _check_job(options: argparse.Namespace) -> None:
 
 
 def _job_amount(options: argparse.Namespace, offer: Offer) -> float | None:
-    """Return the tokens or examples of the job, as the offer counts them.
+    """Return the size of the job in the unit of the offer (tokens or examples); None without a job.
 
     Raises:
         ConfigError: If tokens are requested for a model that is counted in examples.
@@ -249,7 +249,7 @@ def _job_amount(options: argparse.Namespace, offer: Offer) -> float | None:
 
 
 def _check_engine(options: argparse.Namespace) -> None:
-    """Spell the engine as the atlas does.
+    """Replace the engine in the options by the atlas's spelling, and check the version.
 
     Raises:
         ConfigError: If the atlas has no such engine, or no such version of it.
@@ -288,9 +288,7 @@ def _answer(
     options: argparse.Namespace,
     change: HardwareChange,
 ) -> StepTimeEstimate:
-    """Estimate the step from the device's kernels in the store if there are enough, else from the
-    atlas.
-    """
+    """Estimate the step from kernels of the device in the store, else from the atlas."""
     if device == _HERE:
         return estimate_from_runs(row, options.store)
     missing = ""
@@ -317,10 +315,10 @@ def _answer(
 
 
 def _read_points(words: Sequence[str]) -> list[Mapping[Any, Any]]:
-    """The points that a command line names, in its order.
+    """Return the points that a command line names, in its order.
 
-    The driver's grammar reads all words but the precision and the devices. A precision may be one
-    of published weights alone, and devices are those of the asked machine.
+    The driver's grammar reads all keys except `_OWN_KEYS`: a precision may exist only for published
+    weights, and the devices need not exist on this machine.
 
     Args:
         words: KEY=VALUE words.
@@ -357,7 +355,7 @@ def _keys(words: Sequence[str]) -> list[str]:
 
 
 def _values(words: Sequence[str], key: str) -> list[str]:
-    """The values of a key, each once."""
+    """Return the distinct values of a key, in their order."""
     values = [
         value
         for word in words
@@ -406,10 +404,10 @@ def _read_precisions(words: Sequence[str]) -> list[str]:
 
 
 def _with_following_prompt(row: Mapping[Any, Any], words: Sequence[str]) -> Mapping[Any, Any]:
-    """The point of a generation, with a prompt that fills the sequence.
+    """Return the point; in a generation, with a prompt that fills the sequence.
 
-    If the command line sets model.sequence_length and not generate.prompt, the default prompt would
-    hide the length that it asks for.
+    This applies if the command line sets model.sequence_length but not generate.prompt. With the
+    default prompt, the sequence length would have no effect.
     """
     names = {word.partition("=")[0] for word in words}
     if (
@@ -423,7 +421,7 @@ def _with_following_prompt(row: Mapping[Any, Any], words: Sequence[str]) -> Mapp
 
 
 def _read_prices(options: argparse.Namespace) -> dict[str, float]:
-    """Prices of an hour by device, as the command line names it.
+    """Return the price of an hour of each device, by its name on the command line.
 
     Later values override earlier ones. Entries of a table for other devices are ignored.
 
@@ -464,10 +462,11 @@ def estimate_from_runs(
     Args:
         row: The point.
         store: Address of the store; None for the default one.
-        excluded_run: Id of a run that is not used.
+        excluded_run: Id of a run to ignore.
 
     Returns:
-        The estimate for the device of the newest measured run, from all runs on that device.
+        The estimate for the device of the newest measured run, from all runs on that device. If
+        there are too few runs, the estimate states the reason.
     """
     from analysis.store.load import load
     from paradnn.forecast.predict import StepTimeModel
@@ -539,7 +538,7 @@ def _write_system_file(options: argparse.Namespace) -> int:
 
 
 def _compare_versions(options: argparse.Namespace) -> int:
-    """Print how versions of engines differ; return 1 if every engine has one version."""
+    """Print how versions of engines differ; return 1 if no engine was timed in two versions."""
     atlas = load_atlas()
     changes = [
         change

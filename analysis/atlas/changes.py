@@ -1,7 +1,7 @@
-"""A changed device: how much faster the parts of a step become by `paradnn.forecast.upgrades`.
+"""A changed device: predict how much faster each part of a step becomes.
 
-The model is fitted to the timings of each part on the device as it is. Communication does not
-change.
+The model of `paradnn.forecast.upgrades` is fitted to the timings of each part on the unchanged
+device. The time of communication does not change.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from paradnn.core.errors import ConfigError
 from paradnn.core.words import did_you_mean
 from paradnn.families.operations import Operation
 
-#: Draws of a speedup.
+#: Number of draws of the predicted speedup, from which the returned draws are resampled.
 _DRAWS = 200
 
 
 @dataclass(frozen=True)
 class HardwareChange:
-    """Factors on the properties of a device.
+    """Factors by which the properties of a device change.
 
     Attributes:
-        bandwidth: Factor on the memory bandwidth.
-        peak: Factor on the arithmetic rate.
-        overhead: Factor on the overhead of each operation; 0.5 halves it.
-        memory: Factor on the size of the memory.
+        bandwidth: Factor for the memory bandwidth.
+        peak: Factor for the arithmetic rate.
+        overhead: Factor for the overhead of each operation; 0.5 halves it.
+        memory: Factor for the size of the memory.
     """
 
     bandwidth: float = 1.0
@@ -89,10 +89,10 @@ def speedup_draws(
     """Draw the factor by which operations become faster.
 
     Args:
-        group: Timings of such operations on the device as it is.
-        counts: The operations (n), and how many times each runs.
-        seconds: Predicted seconds (n,) of one run of each.
-        change: The changed device.
+        group: Timings of such operations on the unchanged device.
+        counts: The n operations, and how many times each runs.
+        seconds: Predicted seconds (n,) of each operation.
+        change: The change of the device.
         draws: Number of draws.
 
     Returns:

@@ -1,14 +1,14 @@
 """Estimate the step time of a model on a device of the atlas: predict each operation, then sum.
 
-A whole step that was published (`fc` on TPU v2 and V100) is predicted as a whole. For other models
-the products follow from the layers, with exact shapes. The two products of an attention are one
-kernel if the device ran such a kernel. The rest of the step's traffic moves at the speed of
-elementwise kernels, or of memory-bound products.
+Steps whose time was published (`fc` on TPU v2 and V100) are predicted as a whole. For other models
+the products follow from the layers, with exact shapes. The two products of an attention count as
+one kernel if such a kernel was timed on the device. The rest of the step's traffic moves at the
+rate of elementwise kernels, or of memory-bound products.
 
-Kernels were timed alone, so the sum excludes what a framework adds between them. Two exceptions are
-the launches of eager execution, and the time in which a serving engine schedules requests between
-two tokens. All operations are drawn jointly, so that the interval of a sum includes the
-errors that its operations share. Several devices also exchange messages
+Kernels were timed alone, so the sum excludes the time that a framework spends between them. Two
+exceptions are the launches of eager execution, and the time in which a serving engine schedules
+requests between two tokens. All operations are drawn jointly, so that the interval of a sum
+includes the errors that its operations share. Several devices also exchange messages
 (`analysis.atlas.parallel`).
 """
 
@@ -49,43 +49,43 @@ from paradnn.families import Model, optimizer_slots
 from paradnn.families.attention import GATED_LAYERS
 from paradnn.families.operations import Operation, RepeatedOperation, product_operations
 
-#: Draws of a sum.
+#: Number of draws of the time of a step.
 _DRAWS = 2000
 #: Standard deviations of logarithms (docs/explanation/extrapolation.md): the error that all
-#: operations of a part share, with their own timings and with substitutes, and the error of the
-#: step as a whole.
+#: operations of a part share if they were timed, and if substitutes were; and the error of the step
+#: as a whole.
 _TIMED_SPREAD = 0.1
 _SUBSTITUTE_SPREAD = 0.35
 _STEP_SPREAD = 0.1
 #: Further error of a step in which devices wait for each other (docs/validation/atlas.md).
 _SHARED_STEP_SPREAD = 0.15
-#: An interval whose ends differ by more than this factor says nothing.
+#: Largest ratio of the ends of an interval; beyond it, the time counts as unknown.
 _MAX_INTERVAL_FACTOR = 30.0
-#: Share of a training step in which gradients are made: backward passes take two thirds of the
-#: arithmetic.
+#: Share of a training step that the backward pass takes: two thirds of the arithmetic.
 _BACKWARD_SHARE = 2 / 3
 #: Seconds in which a framework without graphs dispatches an operation, and the standard deviation
 #: of their logarithm.
 LAUNCH_SECONDS = 1e-5
 _LAUNCH_SPREAD = 0.5
-#: Exponent of the power law of the loads of experts, the timed one that is closest to real loads.
+#: Exponent of the power law of expert loads: the timed exponent that is closest to real loads.
 _EXPERT_SKEW = 1.2
 #: Name of the part of a step in which kernels wait for their launch.
 LAUNCHES = "launches"
 #: Engines that schedule requests on the host between two tokens.
 _SERVING_ENGINES = ("vLLM", "SGLang", "TensorRT-LLM")
-#: Seconds of the host per token and per request of it, and the standard deviation of the logarithm
-#: of their sum (docs/validation/atlas.md).
+#: Seconds that the host of a serving engine needs for each token, further seconds for each request
+#: in the batch, and the standard deviation of the logarithm of their sum
+#: (docs/validation/atlas.md).
 _HOST_SECONDS = 8.5e-4
 _HOST_SECONDS_PER_REQUEST = 1.7e-5
 _HOST_SPREAD = 0.7
 #: Name of the part of a token in which the host of a serving engine schedules requests.
 SCHEDULING = "scheduling"
-#: Numbers of devices that are proposed to share a step that exceeds the memory of one.
+#: Numbers of devices that a remedy proposes for a step that exceeds the memory of one device.
 _DEVICE_COUNTS = (2, 4, 8)
-#: Parts of a step below this share are not worth mentioning.
+#: Parts of a step below this share are not mentioned.
 _MIN_SHARE = 0.05
-#: Sources of different precisions disagree only beyond this factor, which no precision explains.
+#: Ratio of two times beyond which different precisions do not explain it, and sources disagree.
 _PRECISION_FACTOR = 10.0
 _TRACED_NOTE = (
     "the products were counted in a trace on this machine, with convolutions as products; "
@@ -100,19 +100,19 @@ class StepTimeEstimate:
     Attributes:
         device: The device.
         point: The point, as lists of runs write it.
-        seconds: None if the time is not known.
-        low: Lower end of the interval; None if the time is not known.
-        high: Upper end of the interval; None if the time is not known.
-        sources: Where the numbers come from.
-        extrapolated: What the timings do not cover.
-        why: Why the time is not known.
-        prompt: Seconds to read the prompt of a generation.
+        seconds: Time of a step, or of a token in a generation; None if unknown.
+        low: Lower end of the interval; None if unknown.
+        high: Upper end of the interval; None if unknown.
+        sources: Sources of the timings.
+        extrapolated: Operations and sizes that the timings do not cover.
+        why: Reason for which the time is unknown; empty if it is known.
+        prompt: Seconds to process the prompt of a generation.
         parts: Share of the step by name of the part.
         is_dispatch_floor: Whether the assumed cost of dispatching operations exceeds the predicted
             time of the kernels. The estimate is then a lower bound that hardly depends on the
             model's sizes.
-        notes: What a reader must know to use the number: a floor, time that is not the device's,
-            or sources that disagree, in which case the interval spans both.
+        notes: Caveats: the time is a lower bound, it is spent outside of the device, or sources
+            disagree (the interval then spans both).
         prompt_tokens: Tokens of the prompt of a generation.
         generated_tokens: Tokens that a generation adds.
         precision: Precision of the point.
@@ -120,14 +120,14 @@ class StepTimeEstimate:
         eager_seconds: Seconds of the step if each operation is launched separately; None if
             unknown.
         devices: Number of devices.
-        parallel: How they share the step; empty for one device.
+        parallel: How the devices share the step; empty for one device.
         memory_bytes: Lower bound of the memory that the step needs on each device; None if unknown.
         device_memory_bytes: Memory of a device by its specification; None if unknown.
         change: How the device is changed, such as "2x bandwidth"; empty for the device as it is.
-        change_speedup: Time of the device as it is relative to that of the changed one; None
-            without a change. The errors of the kernels are common to both.
-        change_speedup_low: Lower end of its 95% interval.
-        change_speedup_high: Upper end of its 95% interval.
+        change_speedup: Time on the unchanged device / time on the changed device; None without a
+            change. Both times share the errors of the kernels.
+        change_speedup_low: Lower end of the 95% interval of `change_speedup`.
+        change_speedup_high: Upper end of that interval.
     """
 
     device: str
@@ -163,8 +163,8 @@ class _Phase:
 
     Attributes:
         products: Products and convolutions.
-        other_bytes: Bytes that it moves beyond these.
-        costs: Its costs.
+        other_bytes: Bytes that the phase moves in addition to those of the products.
+        costs: Analytic costs of the phase.
         messages: Sums over all devices.
         tokens: Tokens that a mixture of experts routes; 0 without one.
     """
@@ -178,7 +178,7 @@ class _Phase:
 
 @dataclass(frozen=True)
 class _Question:
-    """A point on a device of an atlas, and which engine and version may answer."""
+    """A point on a device of an atlas, with the engine and the version to use."""
 
     row: Mapping[Any, Any]
     model: Model
@@ -206,7 +206,7 @@ class _Question:
 
     @property
     def parallel(self) -> str:
-        """How several devices share the step; empty for one device, and if the row does not say."""
+        """How several devices share the step; empty for one device, or if the row has no value."""
         if self.devices == 1:
             return ""
         return get_text(self.row, "parallel", "")
@@ -224,7 +224,7 @@ class _Question:
 
     @property
     def compute(self) -> str:
-        """Type of the activations. Narrow types are those of weights alone."""
+        """Type of the activations. Types narrower than 16 bits apply only to weights."""
         if self.precision in COMPUTE_BYTES:
             return self.precision
         return "bfloat16"
@@ -239,7 +239,7 @@ class _Question:
 
     @property
     def is_fc_training(self) -> bool:
-        """Whether this is a step of the kind that was published as a whole."""
+        """Whether this is a training step of `fc`, for which whole steps were published."""
         return self.model.name == "fc" and self.mode == "train"
 
     @property
@@ -254,7 +254,7 @@ class _Question:
 
     @cached_property
     def phases(self) -> Sequence[_Phase]:
-        """The step; for a generation, reading the prompt and then one token.
+        """The step as a single phase; for a generation, the prompt and then one token.
 
         Raises:
             InsufficientData: If a user's own model cannot be built here.
@@ -275,11 +275,11 @@ class _Question:
         )
 
     def find_group(self, kind: str) -> TimingGroup | None:
-        """The group of a kind of kernel in this precision.
+        """Return the timings of a kind of kernel for this precision; None if there are none.
 
-        Attention runs in 16 bits next to narrower weights, so its group may be of bfloat16. Models
-        with weights of 4 bits are published with a cache of 8 bits. The version is that of
-        products.
+        With weights narrower than 16 bits, attention still runs in 16 bits, so its timings may be
+        those of bfloat16. Models with weights of 4 bits are published with a cache of 8 bits. The
+        requested version applies only to products.
         """
         precisions = [self.precision]
         if kind == "decode" and weight_bytes(self.precision) < 1:
@@ -313,7 +313,7 @@ def estimate_step_time(
         version: Version of the engine; None for the newest.
         atlas: Timings to use; None for the atlas of the package.
         change: How the device is changed; None for the device as it is.
-        option: Option that names the device in messages.
+        option: Name of the option for the device, in messages.
 
     Returns:
         The estimate, or the reason why the time is not known.
@@ -321,7 +321,7 @@ def estimate_step_time(
     Raises:
         ConfigError: If the device or the model is unknown.
     """
-    # A point that ran on the user's own device did fit there.
+    # The memory is checked only with the shipped atlas: a given atlas is of the user's own device.
     memory_device = ""
     other_device = ""
     if atlas is None:
@@ -350,7 +350,12 @@ def estimate_step_time(
 
 
 def _estimate(question: _Question, memory_device: str) -> StepTimeEstimate:
-    """Estimate a step if it is supported and fits into the memory of a device."""
+    """Estimate a step if it is supported and fits into the memory of a device.
+
+    Args:
+        question: The point on the device of the atlas.
+        memory_device: Device whose memory is checked; empty for no check.
+    """
     why = _unsupported_reason(question)
     if why:
         return question.unknown(why)
@@ -374,7 +379,7 @@ def _estimate(question: _Question, memory_device: str) -> StepTimeEstimate:
 
 
 def _memory_remedy(question: _Question, memory_device: str) -> str:
-    """Name the smallest number of devices that together hold a step; empty if none is known."""
+    """Propose the smallest number of devices that together have enough memory; empty if unknown."""
     for devices in _DEVICE_COUNTS:
         row = {**question.row, "devices": devices, "parallel": "tensor"}
         shared = replace(question, row=row)
@@ -388,7 +393,7 @@ def _memory_remedy(question: _Question, memory_device: str) -> str:
 
 
 def _estimate_known(question: _Question) -> StepTimeEstimate:
-    """Estimate a supported step, and compare the estimate with that of another source."""
+    """Estimate a supported step, and compare the estimate with the one by another source."""
     group = _whole_step_group(question)
     if group is None:
         estimate = _estimate_from_kernels(question)
@@ -440,7 +445,7 @@ def _estimate_whole_step(question: _Question, group: TimingGroup) -> StepTimeEst
 
 
 def _whole_step_in_other_precision(question: _Question) -> StepTimeEstimate | None:
-    """The published whole step on this device, in whatever precision it was published."""
+    """Estimate from published whole steps on this device, in any precision; None without any."""
     if not question.is_fc_training or question.devices > 1:
         return None
     for group in question.atlas.groups:
@@ -450,7 +455,7 @@ def _whole_step_in_other_precision(question: _Question) -> StepTimeEstimate | No
 
 
 def _kernels_in_any_precision(question: _Question) -> StepTimeEstimate | None:
-    """The sum of this step's kernels on this device, in its precision or else in another."""
+    """Estimate from kernels on this device, in the step's precision or another; None if none."""
     precisions = [
         group.precision
         for group in question.atlas.groups
@@ -463,7 +468,10 @@ def _kernels_in_any_precision(question: _Question) -> StepTimeEstimate | None:
 
 
 def _disagreement(estimate: StepTimeEstimate, other: StepTimeEstimate | None) -> str:
-    """State that another source gives a time that the precision does not explain; else empty."""
+    """State that another source contradicts an estimate; empty if it does not.
+
+    A difference that different precisions may explain is no contradiction.
+    """
     if other is None or estimate.seconds is None or other.seconds is None:
         return ""
     assert estimate.low is not None
@@ -488,7 +496,7 @@ def _disagreement(estimate: StepTimeEstimate, other: StepTimeEstimate | None) ->
 
 
 def _is_explained_by_precision(precision: str, other_precision: str, ratio: float) -> bool:
-    """Whether a ratio of times (other / this) may come from the precisions alone."""
+    """Return whether different precisions alone may explain a ratio of times (other / this)."""
     width_ratio = weight_bytes(other_precision) / weight_bytes(precision)
     if width_ratio == 1:
         return False
@@ -535,7 +543,7 @@ def _estimate_from_kernels(question: _Question) -> StepTimeEstimate:
 
 
 def _experts_group(question: _Question) -> TimingGroup | None:
-    """The experts in the point's precision; in blocks of fp8 if fp8 as such was not timed."""
+    """Return the timings of experts in the point's precision, else in its block format; or None."""
     for precision in (question.precision, f"{question.precision}_block"):
         group = question.atlas.find_group(question.device, "experts", precision, question.engine)
         if group is not None:
@@ -544,7 +552,7 @@ def _experts_group(question: _Question) -> TimingGroup | None:
 
 
 def _experts_part(question: _Question, tokens: int) -> StepPart:
-    """The experts of all layers over the tokens of a step, shared by the devices."""
+    """Return one device's part of the experts of all layers, for the tokens of a step."""
     group = _experts_group(question)
     assert group is not None, "the caller checks this"
     model = vars(question.model)
@@ -564,7 +572,7 @@ def _experts_part(question: _Question, tokens: int) -> StepPart:
 
 
 def _collective_group(question: _Question) -> TimingGroup | None:
-    """The collectives of the engine; those of NCCL for gradients, and if the engine has none."""
+    """Return the timings of collectives: the engine's for parallel=tensor if any, else NCCL's."""
     group = None
     if question.parallel == "tensor":
         group = question.atlas.find_group(
@@ -576,7 +584,7 @@ def _collective_group(question: _Question) -> TimingGroup | None:
 
 
 def _missing_collectives_reason(group: TimingGroup | None, question: _Question) -> str:
-    """State that no collective was timed over that many devices; empty if some were."""
+    """State that no collective was timed over this number of devices; empty if one was."""
     if group is None:
         return "no collectives were timed there; ask for devices=1"
     counts = timed_device_counts(group)
@@ -602,7 +610,7 @@ def _missing_products_reason(question: _Question) -> str:
 
 
 def _phases(question: _Question) -> Iterator[_Phase]:
-    """The phases of a step on one device: for a generation, reading the prompt and then one token.
+    """Yield the phases of a step on one device: for a generation, the prompt and then one token.
 
     Raises:
         InsufficientData: If a user's own model cannot be built here.
@@ -620,8 +628,8 @@ def _phases(question: _Question) -> Iterator[_Phase]:
     if question.mode == "generate":
         prompt = int(row["generate.prompt"])
         length = prompt + int(row["generate.tokens"])
-        # Kernels that attend to a cache read the positions that are written: half of the answer
-        # on average.
+        # Decode kernels read only the positions that are written: on average, the prompt and half
+        # of the answer.
         mean_length = length
         if question.find_group("decode") is not None:
             mean_length = prompt + math.ceil((length - prompt) / 2)
@@ -629,7 +637,7 @@ def _phases(question: _Question) -> Iterator[_Phase]:
     elif model.is_counted:
         framework = get_text(row, "framework.name", "tensorflow")
         phases = [traced_layers(framework, model, batch)]
-        # The layers are those of the whole batch.
+        # The traced layers are already those of the whole batch.
         batch = 1
     else:
         phases = [model.layer_list()]
@@ -649,8 +657,8 @@ def _phase_of_layers(
         question: The point.
         layers: Layers of the whole model.
         batch: Examples that the layers process.
-        tokens: Tokens that a mixture routes to its experts, whose kernels are timed separately; 0
-            without experts.
+        tokens: Tokens that a mixture of experts routes; 0 without one. The kernels of experts were
+            timed separately.
     """
     slots = 0
     product_mode = "inference"
@@ -708,7 +716,7 @@ def sum_parts(
     total = np.full(_DRAWS, max(part.group.dispatch_seconds for part in parts))
     common_errors: dict[str, np.ndarray] = {}
     seconds: defaultdict[str, float] = defaultdict(float)
-    # Parts that overlap with others follow them.
+    # Overlapped parts come last, since they hide behind the total of the others.
     for part in sorted(parts, key=lambda part: part.is_overlapped):
         # Equal operations share their prediction.
         counts: defaultdict[Operation, float] = defaultdict(float)
@@ -725,7 +733,8 @@ def sum_parts(
             medians = np.median(each, axis=1)
             part_seconds = part_seconds / speedup_draws(part.group, counts, medians, change, _DRAWS)
         if part.is_overlapped:
-            # Anything from none to all of it may be hidden, within the backward pass.
+            # The hidden share is unknown, so it is uniform between 0 and 1; at most the backward
+            # pass can hide a part.
             hidden = np.minimum(part_seconds, _BACKWARD_SHARE * total)
             part_seconds = part_seconds - random.random(_DRAWS) * hidden
             seconds[part.name] += float(np.median(part_seconds))
@@ -738,11 +747,11 @@ def sum_parts(
 def interval_of_draws(
     total: np.ndarray, *, is_whole_step: bool = False, is_shared: bool = False
 ) -> tuple[float, float, float]:
-    """The median of a step's draws with the ends of its 95% interval.
+    """Return the median of a step's draws with the ends of its 95% interval.
 
     Args:
         total: Draws of the seconds of the step.
-        is_whole_step: Whether the step was timed as a whole, so that the error of a sum does not
+        is_whole_step: Whether whole steps were timed. The error of summing kernels then does not
             apply.
         is_shared: Whether devices wait for each other in the step.
     """
@@ -757,7 +766,7 @@ def interval_of_draws(
 def _sum_estimate(
     question: _Question, parts: Sequence[StepPart], requests: int = 0
 ) -> StepTimeEstimate:
-    """The sum of all parts with its interval, sources and caveats.
+    """Return the sum of all parts with its interval, sources and caveats.
 
     Args:
         question: The point.
@@ -771,7 +780,7 @@ def _sum_estimate(
         part_seconds[SCHEDULING] = float(np.median(host_seconds))
     is_whole_step = parts[0].name == "whole step"
     operations = sum(entry.count for part in parts for entry in part.operations)
-    # Other timings include what a framework needs to start a step.
+    # Timings of whole steps, and of calls from Python, already include the launches.
     includes_launches = is_whole_step or any(part.group.dispatch_seconds for part in parts)
     launch_total = question.change.overhead * _launch_draws(operations)
     eager_total = np.maximum(kernel_total, launch_total)
@@ -833,7 +842,7 @@ def _change_speedup(
         host_seconds: Draws of the time of the host.
         total: Draws of the time of the step on the changed device.
     """
-    # The draws are equal, so the ratio is free of the errors that both share.
+    # Both sums use the same random numbers, so the errors that they share cancel in the ratio.
     unchanged = sum_parts(parts)[0] + host_seconds
     return tuple(map(float, np.quantile(unchanged / total, (0.5, 0.025, 0.975))))
 
@@ -841,7 +850,7 @@ def _change_speedup(
 def _describe_extrapolations(
     parts: Sequence[StepPart], shares: Mapping[str, float]
 ) -> Iterator[str]:
-    """Yield the parts that use substitutes, and the sizes beyond all timed ones.
+    """Yield the parts that use substitutes, and the sizes beyond the largest timed size.
 
     Args:
         parts: Parts of a step.
@@ -867,7 +876,7 @@ def _host_draws(requests: int) -> np.ndarray:
 def _launch_draws(operations: float) -> np.ndarray:
     """Draw the time in which a framework without graphs launches all operations of a step.
 
-    Kernels wait for their launch if that takes longer than running them.
+    The step takes this time if it exceeds the time of the kernels.
     """
     random = np.random.default_rng(2)
     each = LAUNCH_SECONDS * np.exp(_LAUNCH_SPREAD * random.standard_normal(_DRAWS))
@@ -882,7 +891,7 @@ def _floor_note(operations: float) -> str:
 
 
 def _unsupported_reason(question: _Question) -> str:
-    """Why no atlas can answer; empty if it can."""
+    """Return the reason for which a question is not supported; empty if it is."""
     row = question.row
     model = question.model
     timed_kernels = ("gemm", "conv2d", "elementwise")
@@ -909,7 +918,7 @@ def _unsupported_reason(question: _Question) -> str:
 
 
 def _as_substitute(estimate: StepTimeEstimate, device: str, other_device: str) -> StepTimeEstimate:
-    """The estimate of one device for another, with the error of substituted kernels."""
+    """Return a device's estimate as the estimate for another device, with a wider interval."""
     if estimate.seconds is None or estimate.low is None or estimate.high is None:
         return replace(estimate, device=device)
     half_width = math.log(estimate.high / estimate.low) / 2

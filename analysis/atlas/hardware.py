@@ -2,15 +2,15 @@
 
 from paradnn.platform.specifications import Hardware, find_hardware
 
-#: Devices that exist as several parts, with the part that was timed: that of aiconfigurator's
-#: a100_sxm has 80 GiB and 2,039 GB/s.
+#: The timed product variant of devices that were sold in several variants. For example, the
+#: a100_sxm of aiconfigurator has 80 GiB and 2,039 GB/s.
 _TIMED_PARTS = {"A100": "A100-SXM4-80GB", "A100 PCIe": "A100 80GB PCIe"}
 
 
 def device_hardware(device: str) -> Hardware | None:
-    """Return the specification of a device of the atlas, or of another one by its name.
+    """Return the specification of a device of the atlas, or of any other device by name.
 
     Returns:
-        None if it is unknown.
+        The specification; None if it is unknown.
     """
     return find_hardware(_TIMED_PARTS.get(device, device))

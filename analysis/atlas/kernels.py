@@ -1,8 +1,8 @@
 """Arithmetic and traffic of the kernels in published tables.
 
-Each function takes numbers, or arrays (n,) of them, and returns a column per field of
+Each function takes numbers, or arrays (n,) of numbers, and returns a column for each field of
 `paradnn.families.operations.Operation`. `width` is the number of bytes of an element. Each operand
-is read once and each result is written once. Formulas that are not plain counting name their
+counts as read once, and each result as written once. Formulas beyond plain counting state their
 source.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 
 from analysis.lazy import np
 
-#: Field of an operation -> a number, or an array (n,).
+#: Values of an operation's fields by name: numbers, or arrays (n,).
 Columns = Mapping[str, Any]
 
 #: The numeric fields, in the order of the shipped table.
@@ -23,8 +23,8 @@ COLUMNS = ("m", "n", "k", "flops", "bytes", "batch", "calls", "images", "window"
 #: Random draws over which expert loads are averaged.
 _LOAD_DRAWS = 16
 
-#: Bytes that a collective over n devices puts on the wire of each device, per byte of its message
-#: and before the factor (n - 1) / n. For ring algorithms (Thakur, Rabenseifner and Gropp 2005,
+#: Bytes that each of n devices sends in a collective, per byte of the message, without the factor
+#: (n - 1) / n. The values are those of ring algorithms (Thakur, Rabenseifner and Gropp 2005,
 #: Optimization of collective communication operations in MPICH).
 _WIRE_BYTES_PER_BYTE = {
     "all_reduce": 2.0,
@@ -37,7 +37,7 @@ _WIRE_BYTES_PER_BYTE = {
 def product(
     m: Any, n: Any, k: Any, width: float, batch: Any = 1, weight_width: float | None = None
 ) -> Columns:
-    """Matrix products m x k by k x n.
+    """Return the columns of matrix products m x k by k x n.
 
     Args:
         m: Rows of the first operand.
@@ -70,9 +70,10 @@ def convolution(
     stride: Any,
     padding: Any,
 ) -> Columns:
-    """Forward convolution of square float32 images, as the product of unrolled images by filters.
+    """Return the columns of a forward convolution of square float32 images.
 
-    `paradnn.families.operations.convolution` unrolls in the same way.
+    It is described as the product of unrolled images by filters, as in
+    `paradnn.families.operations.convolution`.
 
     Args:
         images: Number of images.
@@ -99,7 +100,7 @@ def convolution(
 
 
 def elementwise(elements: Any, width: float) -> Columns:
-    """Elementwise operation that reads two tensors and writes one, such as an addition."""
+    """Return the columns of an operation that reads two tensors and writes one."""
     return {"m": elements, "n": 1, "k": 1, "flops": 1.0 * elements, "bytes": 3.0 * width * elements}
 
 
@@ -113,15 +114,15 @@ def attention(
     *,
     causal: bool = True,
 ) -> Columns:
-    """Attention among all tokens of a prompt, in one 16-bit kernel.
+    """Return the columns of the attention among all tokens of a prompt, in one 16-bit kernel.
 
     A causal kernel skips the masked half (Dao 2023, FlashAttention-2, section 3.1).
 
     Args:
-        batch: Prompts.
+        batch: Number of prompts.
         tokens: Tokens of a prompt.
-        heads: Heads of the queries.
-        key_heads: Heads of the keys and values.
+        heads: Number of query heads.
+        key_heads: Number of key and value heads.
         size: Width of a head.
         window: Tokens that each token looks back over; 0 for all.
         causal: Whether tokens see only earlier tokens.
@@ -145,13 +146,13 @@ def attention(
 def decode(
     batch: Any, length: Any, heads: Any, key_heads: Any, size: Any, window: Any = 0, width: Any = 2
 ) -> Columns:
-    """Attention of one new token to a cache.
+    """Return the columns of the attention of one new token to a cache.
 
     Args:
-        batch: Requests.
+        batch: Number of requests.
         length: Tokens in the cache.
-        heads: Heads of the queries.
-        key_heads: Heads of the cache.
+        heads: Number of query heads.
+        key_heads: Number of heads in the cache.
         size: Width of a head.
         window: Tokens that the new token looks back over; 0 for all.
         width: Bytes of an element of the cache.
@@ -180,18 +181,19 @@ def experts(  # noqa: PLR0913 - one keyword per size
     width: float,
     skew: Any = 0.0,
 ) -> Columns:
-    """Gated feed-forward layers of a mixture of experts, on the most loaded device.
+    """Return the columns of the experts of a layer, on the device with the most tokens.
 
-    Weights are read only of experts that at least one token chooses.
+    An expert is a gated feed-forward layer. Only the weights of experts that at least one token
+    chooses are read.
 
     Args:
         tokens: Tokens of a step.
         hidden: Width of the model.
         inner: Inner width of an expert.
-        chosen: Experts that each token chooses.
-        count: Experts of a layer.
-        tensor: Devices that share each expert.
-        parallel: Devices that share the experts among them.
+        chosen: Number of experts that each token chooses.
+        count: Number of experts of a layer.
+        tensor: Number of devices that share each expert.
+        parallel: Number of devices among which the experts are divided.
         width: Bytes of a weight.
         skew: Exponent of the power law of loads, as `_fullest_device` describes; 0 for equal loads.
     """
@@ -216,7 +218,7 @@ def experts(  # noqa: PLR0913 - one keyword per size
 def _fullest_device(
     tokens: int, count: int, chosen: int, parallel: int, skew: float
 ) -> tuple[float, float]:
-    """Load of the device with the most tokens, averaged over a few draws.
+    """Return the load of the device with the most tokens, averaged over a few draws.
 
     With a `skew` of 0 all experts have equal loads. Otherwise the tokens of an expert are drawn
     from a power law with that exponent, from 1 to four fifths of all tokens (0.01 to 2 if experts
@@ -249,7 +251,13 @@ def _fullest_device(
 
 
 def collective(name: Any, devices: Any, message: Any) -> Columns:
-    """A collective of a `message` in bytes over a number of devices."""
+    """Return the columns of a collective over several devices.
+
+    Args:
+        name: The collective, a key of `_WIRE_BYTES_PER_BYTE`; others count 1 byte per byte.
+        devices: Number of devices.
+        message: Bytes of the message.
+    """
     per_byte = np.vectorize(lambda word: _WIRE_BYTES_PER_BYTE.get(word, 1.0))(name)
     wire_bytes = per_byte * (devices - 1) / devices * message
     return {

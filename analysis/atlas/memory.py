@@ -1,4 +1,4 @@
-"""Memory that a step needs on each device, and whether the device has it."""
+"""Memory that a step needs on each device, and whether the device has enough."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FULL_BYTES = 4.0
 
 
 def memory_bytes(phases: Iterable[Costs], precision: str, compute: str, mode: str) -> float:
-    """Return the lower bound of the memory of a step, which is that of its largest phase.
+    """Return the lower bound of the memory of a step: that of the phase that needs the most.
 
     Training keeps weights, optimizer variables and activations as docs/reference/metrics.md lists
     them. Otherwise the weights are kept in the precision of the point.
@@ -44,12 +44,12 @@ def device_memory_bytes(device: str) -> float | None:
 
 
 def memory_reason(device: str, needed: float, available: float | None) -> str:
-    """State that a device cannot hold what a step needs; empty if it can or if it is unknown.
+    """State that a step needs more memory than a device has; empty if not, or if unknown.
 
     Args:
         device: Name of the device.
         needed: Bytes that the step needs.
-        available: Bytes of its memory; None if unknown.
+        available: Bytes of memory of the device; None if unknown.
     """
     hardware = device_hardware(device)
     if hardware is None or available is None or needed <= available:

@@ -5,9 +5,8 @@
   paradnn normal --json normal.json
 
 A run on a device of the atlas is compared with published kernels. Any other run is compared with
-the other runs of this machine. Each of these is predicted from the rest, which shows how wide the
-interval must be. The exit code is 0 if the number is normal, 1 if it is not, and 3 if that is not
-known.
+the other runs of this machine. Leave-one-out predictions of these runs set the width of the
+interval. The exit code is 0 if the number is normal, 1 if it is not, and 3 if that is unknown.
 """
 
 from __future__ import annotations
@@ -36,14 +35,15 @@ _VERDICTS = {
     "slow": "which is too slow",
     "fast": "which is faster than it should be",
 }
-#: Shares of the expected rate, and of a step, from which a cause is worth mentioning.
+#: Share of the expected rate below which precision and threads are named as a cause.
 _MUCH_SLOWER = 0.6
+#: Share of a step that waits for input above which the input is named as a cause.
 _INPUT_BOUND = 0.1
 
 
 @dataclass(frozen=True)
 class NormalityCheck:
-    """A run compared with what its device should reach.
+    """A run compared with the rate that its device should reach.
 
     Attributes:
         run_id: Id of the run.
@@ -53,9 +53,9 @@ class NormalityCheck:
         low: Lower end of the 95% interval of the expected rate; None if it is not known.
         high: Upper end of that interval; None if it is not known.
         verdict: "normal", "slow", "fast" or "unknown".
-        sources: Where the expected rate comes from.
-        look_at: Typical causes of the difference, those that the run recorded first.
-        why: Why the expected rate is not known.
+        sources: Sources of the expected rate.
+        look_at: Typical causes of the difference. Causes that the run recorded come first.
+        why: Reason for which the expected rate is unknown; empty if it is known.
     """
 
     run_id: str
@@ -132,10 +132,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def find_run(run_id: str | None, store: str | None) -> Mapping[Any, Any]:
-    """Find a run of a timed step.
+    """Find a run that timed a step.
 
     Args:
-        run_id: The beginning of its id; None for the last run.
+        run_id: The beginning of the run's id; None for the last run.
         store: Address of the store; None for the default one.
 
     Raises:
@@ -168,7 +168,7 @@ def _run_error(run_id: str, problem: str) -> ConfigError:
 
 
 def check_run(run: Mapping[Any, Any], store: str | None = None) -> NormalityCheck:
-    """Compare a row of a frame with what its device should reach."""
+    """Compare a run, given as a row of a frame, with the rate that its device should reach."""
     estimate = _expected_time(run, store)
     batch = float(run["batch_size"])
     value = batch * 1e3 / float(run["step_time_ms"])
@@ -204,9 +204,9 @@ def check_run(run: Mapping[Any, Any], store: str | None = None) -> NormalityChec
 
 
 def _expected_time(run: Mapping[Any, Any], store: str | None) -> StepTimeEstimate:
-    """The expected step time: from the atlas if it has the device, else from runs of this machine."""
+    """Estimate the step time from the atlas, else from the runs of this machine."""
     with contextlib.suppress(ConfigError):
-        # A kernel that runs alone is called from Python, which one within a step is not.
+        # The run of a single kernel includes its call from Python, which the atlas excludes.
         if not model_from_row(run).is_kernel:
             estimate = estimate_step_time(run, str(run["device"]))
             if estimate.seconds is not None:
@@ -215,7 +215,7 @@ def _expected_time(run: Mapping[Any, Any], store: str | None) -> StepTimeEstimat
 
 
 def _causes_of_slowness(run: Mapping[Any, Any], share: float) -> Iterator[str]:
-    """Typical causes, beginning with those that the run itself recorded.
+    """Yield typical causes of slowness, first those that the run itself recorded.
 
     Args:
         run: The run.
@@ -246,7 +246,7 @@ def _causes_of_slowness(run: Mapping[Any, Any], share: float) -> Iterator[str]:
 
 
 def _number(run: Mapping[Any, Any], name: str) -> float:
-    """A value of a run; NaN if it has none."""
+    """Return a number of a run; NaN if it is missing."""
     value = run.get(name)
     if value is None or pd.isna(value):
         return math.nan

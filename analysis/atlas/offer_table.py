@@ -1,4 +1,4 @@
-"""The answer of `paradnn ask`: one sentence, what limits it, a table of offers, and a picture."""
+"""The answer of `paradnn ask`: one sentence, its limits, a table of offers, and a figure."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from analysis.lazy import drawing, np, pd
 from analysis.result import AnalysisAnswer, Paragraph, Result
 from paradnn.core.words import counted
 
-#: Parts of a step below this share are not named.
+#: Smallest share of a step with which a part is named.
 _MIN_SHARE = 0.01
-#: Launches that lengthen a step by less than this factor are not worth a line.
+#: Smallest factor by which launches must lengthen a step to be mentioned.
 _MIN_LAUNCH_FACTOR = 1.1
-#: Offers that a line names.
+#: Largest number of offers that a line names.
 _MAX_NAMED = 3
-#: Columns that hold several entries.
+#: Columns whose values are lists or mappings.
 _LISTS = ("sources", "extrapolated", "notes", "parts")
 _BASIS = "errors of the predicted kernels, which devices do not share"
 
@@ -38,12 +38,12 @@ class OfferResult(Result):
 
     @property
     def table(self) -> pd.DataFrame:
-        """The table that --csv writes: lists are joined to text."""
+        """The table that --csv writes, with lists joined to text."""
         joined = {name: self.numbers[name].map(_join_entries) for name in _LISTS}
         return self.numbers.assign(**joined)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the answer and the rows; a single row's values are those of the object, too."""
+        """Return the answer and the rows; the values of a single row are top-level keys as well."""
         values = super().as_json()
         for row, numbers in zip(values["rows"], self.numbers.to_dict("records"), strict=True):
             row.update({name: numbers[name] for name in _LISTS})
@@ -53,11 +53,11 @@ class OfferResult(Result):
 
 
 def offer_result(rankings: Sequence[Ranking], *, everything: bool = False) -> OfferResult:
-    """Make the result of ranked offers.
+    """Return the result for ranked offers.
 
     Args:
-        rankings: One ranking or more.
-        everything: Whether parts and sources are stated for more than one offer.
+        rankings: The rankings, at least one.
+        everything: Whether to state parts and sources even if there are several offers.
     """
     offers = [offer for ranking in rankings for offer in ranking.offers]
     is_any_known = any(ranking.best is not None for ranking in rankings)
@@ -77,7 +77,7 @@ def offer_result(rankings: Sequence[Ranking], *, everything: bool = False) -> Of
 
 
 def _numbers(offer: Offer) -> dict[str, Any]:
-    """Return the row of an offer for files."""
+    """Return the row of an offer in the table, CSV and JSON."""
     estimate = offer.estimate
     cost_of_step = None
     if offer.price is not None and estimate.seconds is not None:
@@ -138,7 +138,7 @@ def _answer(rankings: Sequence[Ranking]) -> AnalysisAnswer:
 
 
 def _answer_of(ranking: Ranking) -> AnalysisAnswer:
-    """Answer which machine is the best for one kind of work."""
+    """State which machine is the best for one kind of work."""
     best = ranking.best
     points = len(ranking.offers)
     if best is None:
@@ -192,7 +192,7 @@ def _format_value(offer: Offer, *, by_cost: bool) -> str:
 
 
 def _unknown_sentence(offers: Sequence[Offer]) -> str:
-    """State that no time is known, and why if there is one reason."""
+    """State that no time is known, with the reason if all offers have the same."""
     offer = offers[0]
     machines = ", ".join(dict.fromkeys(offer.machine for offer in offers))
     reasons = list(dict.fromkeys(offer.estimate.why for offer in offers))
@@ -220,7 +220,7 @@ def _single_machine_sentence(ranking: Ranking, best: Offer) -> str:
 
 
 def _limits(offers: Sequence[Offer]) -> Iterator[str]:
-    """Yield what limits the answer: unknown times, and notes about known ones."""
+    """Yield the limits of the answer: unknown times, and notes on known times."""
     known = [offer for offer in offers if offer.seconds is not None]
     too_large = [offer for offer in offers if offer.fits is False]
     others = [offer for offer in offers if offer.seconds is None and offer.fits is not False]
@@ -301,7 +301,12 @@ def _short_name(offer: Offer) -> str:
 def _by_text(
     offers: Sequence[Offer], texts: Callable[[StepTimeEstimate], Iterable[str]]
 ) -> Iterator[tuple[str, str]]:
-    """Yield each distinct text of some offers with the names of those that share it."""
+    """Yield each distinct text of some offers, with the machines that it applies to.
+
+    Args:
+        offers: The offers.
+        texts: Returns the texts of an estimate.
+    """
     names: dict[str, list[str]] = {}
     for offer in offers:
         for text in texts(offer.estimate):
@@ -311,7 +316,7 @@ def _by_text(
 
 
 def _launch_line(offers: Sequence[Offer]) -> str:
-    """State how long steps take if operations are launched one by one; empty if as long."""
+    """State how much longer steps take if operations are launched one by one; empty if equal."""
     slowed = [offer for offer in offers if _launch_factor(offer.estimate) > _MIN_LAUNCH_FACTOR]
     if not slowed:
         return ""
@@ -400,7 +405,7 @@ def _format_three(value: float) -> str:
 
 
 def _seconds_format(interval: PositiveInterval) -> Callable[[float], str]:
-    """The format of both ends of an interval, milliseconds if the lower end is in these."""
+    """Return the format for both ends of an interval: milliseconds if the lower end needs them."""
     if format_seconds(interval.low).endswith("ms"):
         return lambda value: format_number(1e3 * value, "ms", digits=3)
     return format_seconds
@@ -434,7 +439,7 @@ def format_duration(seconds: float) -> str:
 
 
 def _draw(rankings: Sequence[Ranking]) -> drawing.Figure:
-    """Draw the offers of each kind of work: the cost of a unit against the time of a step."""
+    """Draw the offers of each kind of work: cost or throughput over the time of a step."""
     known = [
         [offer for offer in ranking.offers if offer.seconds is not None] for ranking in rankings
     ]
@@ -496,7 +501,7 @@ def _draw_panel(
 
 
 def _speed(offer: Offer) -> PositiveInterval:
-    """The milliseconds of a step; for a generation, the tokens per second of each user."""
+    """Return the milliseconds of a step; for a generation, the tokens per second of each user."""
     assert offer.seconds is not None
     if offer.is_generation:
         return offer.seconds.inverse()
@@ -504,7 +509,7 @@ def _speed(offer: Offer) -> PositiveInterval:
 
 
 def _benefit(offer: Offer, *, by_cost: bool) -> PositiveInterval:
-    """The quantity by which a machine is chosen: the cost of a million units, or the rate."""
+    """Return the quantity that ranks machines: the cost of a million units, or the rate."""
     interval = offer.cost_per_million if by_cost else offer.rate
     assert interval is not None
     return interval

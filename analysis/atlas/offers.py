@@ -1,4 +1,4 @@
-"""Offers: a point on a device at a price, with throughput, cost and a verdict among its rivals.
+"""Offers: a point on a device at a price, with throughput, cost and a comparison with others.
 
 Models that predict tokens are counted in tokens, others in examples. A generation is counted in
 generated tokens; its cost includes reading the prompts.
@@ -53,12 +53,12 @@ class Offer:
 
     Attributes:
         row: The point.
-        model: Its model.
+        model: The model of the point.
         label: Name of the model.
         estimate: Time of a step.
-        price: Price of an hour of all devices; None if unknown.
-        amount: Tokens or examples of the whole job, as `unit` counts them; None without a job.
-        verdict: How it compares with its rivals.
+        price: Price of an hour of all devices together; None if unknown.
+        amount: Size of the whole job in units of `unit`; None without a job.
+        verdict: Comparison with the best offer for the same work.
     """
 
     row: Mapping[Any, Any]
@@ -90,21 +90,21 @@ class Offer:
 
     @property
     def step_unit(self) -> str:
-        """The unit of the time: "step", or "token" (one per example) in a generation."""
+        """The unit of `seconds`: "step", or "token" in a generation (one token of each example)."""
         if self.is_generation:
             return "token"
         return "step"
 
     @property
     def units_per_example(self) -> int:
-        """Tokens of an example that a step processes; 1 if examples are counted."""
+        """Units of throughput that a step processes per example."""
         if self.is_generation or self.unit == "example":
             return 1
         return int(vars(self.model)["sequence_length"])
 
     @property
     def work(self) -> tuple[Any, ...]:
-        """The properties that rival offers share."""
+        """Key of the work: the properties that offers must share to be ranked together."""
         keys = {name: value for name, value in self.row.items() if name not in _OFFER_KEYS}
         return tuple(sorted((str(name), str(value)) for name, value in keys.items()))
 
@@ -129,14 +129,14 @@ class Offer:
 
     @property
     def rate(self) -> PositiveInterval | None:
-        """Units per second; of a generation without its prompts."""
+        """Units per second. In a generation, the time of the prompts is excluded."""
         if self.seconds is None:
             return None
         return self.seconds.inverse().times(self.batch * self.units_per_example)
 
     @property
     def seconds_per_unit(self) -> PositiveInterval | None:
-        """Seconds of all devices per unit; of a generation including its prompts."""
+        """Seconds per unit. In a generation, the time of the prompts is included."""
         if self.seconds is None:
             return None
         per_step = self.seconds
@@ -175,10 +175,7 @@ class Offer:
         return estimate.memory_bytes <= estimate.device_memory_bytes
 
     def score(self, *, by_cost: bool) -> PositiveInterval:
-        """Rank of an offer among its rivals: cost or time of a unit; less is better.
-
-        The time or the cost must be known.
-        """
+        """Return the cost or the time of a unit, which must be known; less is better."""
         score = self.cost_per_million if by_cost else self.seconds_per_unit
         assert score is not None
         return score
@@ -189,8 +186,8 @@ class Ranking:
     """Offers for the same work, ranked by cost or by throughput.
 
     Attributes:
-        offers: All of them, with verdicts, in their order.
-        by_cost: Whether cost ranks them; all known offers then have a price.
+        offers: All offers with their verdicts, in the order of the input.
+        by_cost: Whether cost ranks the offers. This requires prices of all known offers.
         best: The best offer; None if no time is known.
         runner_up: The best offer of another machine; None if there is no other.
         ratio: Cost, or time, of the runner-up relative to the best.
@@ -208,12 +205,12 @@ class Ranking:
 
     @property
     def is_decided(self) -> bool:
-        """Whether the interval of the ratio excludes that both are equal."""
+        """Whether the 95% interval of the ratio excludes 1."""
         return self.ratio is not None and self.ratio.low > 1
 
     @property
     def unpriced(self) -> list[str]:
-        """Devices without a price whose time is known, if another device has one."""
+        """Devices with a known time but no price, if another device has a price."""
         known = [offer for offer in self.offers if offer.seconds is not None]
         if all(offer.price is None for offer in known):
             return []
@@ -221,7 +218,7 @@ class Ranking:
         return list(dict.fromkeys(names))
 
     def efficient(self) -> list[Offer]:
-        """Offers than which no other has both a shorter step and a lower cost."""
+        """Return the Pareto-optimal offers: no other has a shorter step and a lower cost."""
         known = [offer for offer in self.offers if offer.seconds and offer.cost_per_million]
         return [offer for offer in known if not any(_beats(other, offer) for other in known)]
 

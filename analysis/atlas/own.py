@@ -1,9 +1,9 @@
-"""An atlas of the kernels in the user's own store: for a device that nobody published.
+"""An atlas of the kernels in the user's own store, for devices without published timings.
 
 An operation within a step is not called from Python, so the call is subtracted from each kernel's
-time. A kind whose kernels take longer to begin than an elementwise operation does has its own
-preparation in the library, which happens in a step too. Chains of elementwise kernels show how long
-an operation takes within a call.
+time. Chains of elementwise kernels show the duration of a call and of an operation within it. If
+kernels of another kind have a longer fixed time than an elementwise call, the excess is their
+preparation in the library, which also occurs within a step.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from paradnn.core.errors import InsufficientData, StoreError
 from paradnn.families import FAMILIES
 from paradnn.families.operations import Operation
 
-#: Columns in which kernels must equal the point, if both have a value.
+#: Columns in which a kernel must agree with the point, if both have a value.
 _SHARED_COLUMNS = ("precision", "framework.name", "compile")
 
 
@@ -55,13 +55,15 @@ def load_kernels(store: str | Sequence[str] | None) -> pd.DataFrame:
 def own_atlas(
     runs: pd.DataFrame, device: str, row: Mapping[Any, Any], similar: str | None = None
 ) -> Atlas:
-    """An atlas of the kernels that ran on a device under the settings of a point.
+    """Return an atlas of the kernels that ran on a device under the settings of a point.
+
+    Only kernels of the latest environment and protocol count.
 
     Args:
         runs: Kernels, as `load_kernels` returns them.
         device: The device, as the store names it.
-        row: The point. Of several environments or protocols only the last counts.
-        similar: A device of the shipped atlas whose fits are the prior of these.
+        row: The point.
+        similar: A device of the shipped atlas whose fits are priors; None for no priors.
 
     Raises:
         InsufficientData: If too few kernels ran there.
@@ -112,7 +114,12 @@ def own_atlas(
 
 
 def _comparable_kernels(runs: pd.DataFrame, device: str, row: Mapping[Any, Any]) -> pd.DataFrame:
-    """The kernels that ran on a device like the point, in the last environment and protocol."""
+    """Return the kernels of a device under the point's settings.
+
+    Only those of the last environment and protocol count.
+    Raises:
+        InsufficientData: If there are none.
+    """
     runs = runs[runs["device"].eq(device)]
     wanted = {
         name: row[name] for name in _SHARED_COLUMNS if name in runs and pd.notna(row.get(name))
@@ -174,7 +181,7 @@ def _fit_group(
 
 
 def _with_overheads(groups: Mapping[Any, TimingGroup]) -> dict[Any, TimingGroup]:
-    """The groups with the dispatch time of a step and the overhead of each operation."""
+    """Return the groups with the dispatch time of a step and the overhead of each operation."""
     step_seconds = 0.0
     if "elementwise" in groups:
         chains = groups["elementwise"].predictor()
@@ -191,7 +198,7 @@ def _with_overheads(groups: Mapping[Any, TimingGroup]) -> dict[Any, TimingGroup]
             overhead_seconds=preparation + step_seconds,
         )
     if "gemm" in complete:
-        # Batched products, as in attention, are prepared in the way of convolutions.
+        # Libraries prepare batched products, as in attention, in the same way as convolutions.
         prepared = complete.get("conv2d", complete["gemm"])
         complete["bmm"] = replace(
             complete["gemm"], kind="bmm", overhead_seconds=prepared.overhead_seconds

@@ -1,12 +1,12 @@
 """Several devices: the share of a step that each performs, and their messages.
 
-- `parallel=data`: each device holds all weights and takes an equal share of the batch. Training
-  adds the gradients of all devices, in buckets, while the backward pass still runs (Li et al. 2020,
-  PyTorch Distributed, section 3.2).
+- `parallel=data`: each device holds all weights and takes an equal share of the batch. In training,
+  the gradients of all devices are summed in buckets, while the backward pass still runs (Li et al.
+  2020, PyTorch Distributed, section 3.2).
 - `parallel=tensor`: each device holds a share of the heads, of the hidden units and of the
   vocabulary of a transformer, and processes the whole batch. The outputs of attention and of
   feed-forward layers, and the embeddings, are sums over the devices (Shoeybi et al. 2019,
-  Megatron-LM, section 3). In training the backward pass adds the same number of sums.
+  Megatron-LM, section 3). In training, the backward pass has the same number of sums again.
 
 Normalizations and residual additions are repeated on every device.
 """
@@ -24,17 +24,17 @@ from paradnn.core.layers import Layer, Multiply
 from paradnn.families import Model
 from paradnn.families.operations import RepeatedOperation
 
-#: How a step can be divided.
+#: Ways to divide a step among devices.
 PARALLEL = ("data", "tensor")
 #: Name of the part of a step in which devices wait for each other.
 COMMUNICATION = "communication"
 
 #: Bytes of a bucket of gradients, PyTorch's default.
 _BUCKET_BYTES = 25 * 2**20
-#: Layers whose outputs are divided, and layers whose inputs are.
+#: Layers whose outputs are divided among devices, and layers whose inputs are divided.
 _COLUMN_LAYERS = ("query_key_value", "query", "key_value", "hidden", "gates_hidden", "logits")
 _ROW_LAYERS = ("attended", "output")
-#: Fields of a layer that are divided.
+#: Fields of a layer that are divided among devices, by kind of layer.
 _COLUMN_FIELDS = ("macs", "parameters", "weights", "borrowed", "written", "kept")
 _ROW_FIELDS = ("macs", "parameters", "weights", "read")
 _HEAD_FIELDS = ("macs", "read", "written", "kept", "inner", "reread", "held")
@@ -46,9 +46,9 @@ class Message:
     """Equal sums over all devices.
 
     Attributes:
-        size: Bytes of a summand.
+        size: Bytes that each device contributes to a sum.
         count: Number of sums in a step.
-        is_overlapped: Whether the backward pass runs in the meantime.
+        is_overlapped: Whether the sums run at the same time as the backward pass.
     """
 
     size: float
@@ -95,7 +95,7 @@ def _largest_divisor(count: int, limit: int) -> int:
 
 
 def tensor_layers(layers: Sequence[Layer], devices: int) -> list[Layer]:
-    """Return the share of a transformer's layers that one device of several has.
+    """Return one device's share of the layers of a transformer.
 
     Args:
         layers: Layers of the model, for one example.
@@ -131,7 +131,7 @@ def _divided(layer: Layer, devices: int, fields: Sequence[str], side: str) -> La
 
 
 def tensor_messages(layers: Sequence[Layer], batch: int, width: int, mode: str) -> list[Message]:
-    """Return the sums over devices that share the products of a transformer.
+    """Return the sums in a step of a transformer whose products are divided among devices.
 
     Args:
         layers: Layers of the whole model, for one example.
@@ -149,7 +149,7 @@ def tensor_messages(layers: Sequence[Layer], batch: int, width: int, mode: str) 
 
 
 def gradient_messages(parameters: int, width: int) -> list[Message]:
-    """Return the sums of the gradients of devices that each have all weights.
+    """Return the sums of gradients in a step whose batch is divided among devices.
 
     Args:
         parameters: Trained parameters.
@@ -163,7 +163,7 @@ def gradient_messages(parameters: int, width: int) -> list[Message]:
 def communication_parts(
     group: TimingGroup, messages: Sequence[Message], devices: int
 ) -> list[StepPart]:
-    """Return the parts of a step in which devices add their summands.
+    """Return the parts of a step in which devices exchange messages.
 
     Args:
         group: Timings of collectives.

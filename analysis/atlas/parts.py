@@ -12,7 +12,7 @@ from paradnn.core.layers import COMPUTE_BYTES
 from paradnn.families import Model
 from paradnn.families.operations import RepeatedOperation, elementwise_operation
 
-#: Kind of kernel -> the group that timed it on the device, if any.
+#: A function that returns the timings of a kind of kernel on the device, or None.
 FindGroup = Callable[[str], TimingGroup | None]
 
 #: The backward pass of fused attention has five products, its forward pass two (Dao 2023,
@@ -27,11 +27,11 @@ class StepPart:
     """Operations of a step that one group of timings predicts.
 
     Attributes:
-        name: Name of the part. The errors of parts of the same name are common to them.
+        name: Name of the part. Parts of the same name share one error.
         group: Timings of these operations, or of substitutes for them.
         operations: The operations, as the group describes them.
-        substitution: How other timings replace those of the operations; empty if these were timed.
-        is_overlapped: Whether the backward pass may run in the meantime.
+        substitution: How substitutes replace the operations, as text; empty if they were timed.
+        is_overlapped: Whether the part may run at the same time as the backward pass.
     """
 
     name: str
@@ -49,15 +49,15 @@ def step_parts(
     batch: int,
     head_shares: int = 1,
 ) -> list[StepPart]:
-    """Assign every operation of a step to the group that timed its like.
+    """Assign every operation of a step to the group of timings that predicts it.
 
     Args:
         find_group: Looks up the groups of the device. It must have one for "gemm".
         model: The model.
         operations: Products and convolutions of the step.
-        other_bytes: Bytes that the step moves beyond these.
+        other_bytes: Bytes that the step moves in addition to those of the operations.
         batch: Batch size.
-        head_shares: Number of devices that share the heads of each attention.
+        head_shares: Number of devices among which the heads of each attention are divided.
 
     Returns:
         The parts that have operations.
@@ -105,7 +105,10 @@ def _traffic_parts(
     count: int,
     is_kernel: bool,
 ) -> Iterator[StepPart]:
-    """Bytes that the step moves besides its products, in `count` equal operations."""
+    """Yield the part for bytes that the step moves in addition to those of its products.
+
+    They are divided among `count` equal operations.
+    """
     name = "other traffic"
     if elementwise is not None and (other_bytes or not is_kernel):
         moved_bytes = max(_MIN_ELEMENTWISE_BYTES, other_bytes / count)
@@ -113,7 +116,7 @@ def _traffic_parts(
         substitution = "is the minimum of any step, as elementwise operations"
         yield StepPart(name, elementwise, [RepeatedOperation("", operation, count)], substitution)
     elif elementwise is None and other_bytes:
-        # A 16-bit product by a single column moves its operand and does little else.
+        # The time of a 16-bit product with a single row is that of reading its matrix.
         side = max(1.0, math.sqrt(other_bytes / count / 2))
         operation = make_operation("gemm", product(1, side, side, 2))
         substitution = "is moved as fast as a product's operands"
@@ -123,10 +126,10 @@ def _traffic_parts(
 def as_products(
     entries: Iterable[RepeatedOperation], group: TimingGroup
 ) -> list[RepeatedOperation]:
-    """Describe operations as the products that a group timed.
+    """Describe operations as products of a variant that a group timed.
 
-    Products in a row become one product, repeated. Products of a variant that the group timed stay
-    as they are.
+    An operation of several consecutive products becomes one product with a repeat count. Products
+    of a timed variant stay as they are.
     """
     timed_variants = set(group.timings["variant"])
     # Most published tables have a single variant, without a name.
@@ -157,7 +160,7 @@ def as_products(
 
 
 def weight_bytes(precision: str) -> float:
-    """Bytes of a weight. Types narrower than 16 bits are those of weights alone."""
+    """Return the bytes of a weight. Types narrower than 16 bits apply only to weights."""
     if precision in COMPUTE_BYTES:
         return COMPUTE_BYTES[precision]
     if "4" in precision:
@@ -173,9 +176,9 @@ def _attention_parts(
     batch: int,
     head_shares: int,
 ) -> Iterator[StepPart]:
-    """The two products of each attention, for all heads of a device.
+    """Yield the parts for the two products of each attention, for all heads of a device.
 
-    They are one kernel if the device timed such, else batched products.
+    They form one kernel if such a kernel was timed on the device, else they are batched products.
     """
     forward = [entry for entry in products if entry.layer.endswith("forward")]
     if not forward:

@@ -1,4 +1,4 @@
-"""Models of points: a row of a frame holds text or numbers, a model has typed sizes."""
+"""Conversion of rows of a frame, with sizes as text or numbers, to models with typed sizes."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from paradnn.store.files import read_json
 
 
 def model_from_row(row: Mapping[Any, Any], option: str = "family") -> Model:
-    """The model of a frame's row.
+    """Return the model of a frame's row.
 
     Args:
         row: A row with `family` and the keys of the model.
-        option: What an error message names: the option or key that chose the row.
+        option: The option or key that chose the row, for error messages.
 
     Raises:
         ConfigError: If this version lacks the family or does not accept its sizes.
@@ -38,24 +38,24 @@ def model_from_row(row: Mapping[Any, Any], option: str = "family") -> Model:
 
 
 def get_text(row: Mapping[Any, Any], name: str, default: str) -> str:
-    """A value of a row as text; `default` if the row has none."""
+    """Return a value of a row as text; `default` if it is missing."""
     if is_missing(row.get(name)):
         return default
     return str(row[name])
 
 
 def is_missing(value: Any) -> bool:
-    """Whether a cell of a frame has no value."""
+    """Return whether a cell of a frame has no value."""
     if isinstance(value, list | tuple):
         return False
     return value is None or bool(pd.isna(value))
 
 
 def _plain_value(value: Any) -> Any:
-    """A frame's cell as a plain Python value.
+    """Return a cell of a frame as a plain Python value.
 
-    Text that is JSON becomes the list or number that it writes. A whole number that missing values
-    in its column made a float becomes an integer again.
+    Text that is valid JSON is parsed. A whole number of type float becomes an integer, since
+    missing values turn a column of integers into floats.
     """
     if isinstance(value, str):
         try:
@@ -70,7 +70,7 @@ def _plain_value(value: Any) -> Any:
 
 
 def format_point(row: Mapping[Any, Any], model: Model) -> str:
-    """A point as lists of runs write it: "gpt 4x256 h4 t128 b8 bfloat16 inference"."""
+    """Return a point as lists of runs write it: "gpt 4x256 h4 t128 b8 bfloat16 inference"."""
     parts = [model.name, model.size, f"b{row['batch_size']}", str(row["precision"])]
     mode = get_text(row, "mode", "train")
     if mode != "train":
@@ -79,9 +79,9 @@ def format_point(row: Mapping[Any, Any], model: Model) -> str:
 
 
 def model_label(model: Model) -> str:
-    """The preset that has the sizes of a model, such as "llama3-8b"; else its family and sizes.
+    """Return the preset with the sizes of a model, such as "llama3-8b"; else family and sizes.
 
-    A preset of language models names other lengths of sequences, too: "llama3-8b t2048".
+    If only the sequence length differs from a preset, the label states it: "llama3-8b t2048".
     """
     length = getattr(model, "sequence_length", None)
     for name, preset in _presets().items():
@@ -100,7 +100,7 @@ def _with_length(preset: Model, length: int) -> Model | None:
 
 @functools.cache
 def _presets() -> dict[str, Model]:
-    """The models of the files in conf/model that are valid, by name."""
+    """Return the models of the valid files in conf/model, by name."""
     import yaml
 
     presets = {}

@@ -11,9 +11,10 @@ from paradnn.platform.specifications import Hardware
 
 
 def scaled_atlas(atlas: Atlas, device: str, precision: str) -> tuple[str, Atlas] | None:
-    """The timings of the most similar device, scaled by peak arithmetic and bandwidth.
+    """Return the timings of the most similar device, scaled by peak arithmetic and bandwidth.
 
-    The similarity of two devices is that of their ridge points first, then that of their bandwidth.
+    The distance between two devices is the log ratio of their ridge points plus half the log ratio
+    of their bandwidths.
 
     Args:
         atlas: The atlas.
@@ -53,7 +54,10 @@ def scaled_atlas(atlas: Atlas, device: str, precision: str) -> tuple[str, Atlas]
 def _speed_ratios(
     own: Hardware | None, other: Hardware | None, precision: str
 ) -> tuple[float, float] | None:
-    """Peak arithmetic and bandwidth of one device relative to those of another of its kind."""
+    """Return the ratios of peak arithmetic and of bandwidth of two devices (own / other).
+
+    Return None if a specification is missing or the devices are of different kinds.
+    """
     if own is None or other is None or own.kind != other.kind:
         return None
     own_peak = _peak_flops(own, precision)
@@ -64,10 +68,10 @@ def _speed_ratios(
 
 
 def _peak_flops(hardware: Hardware, precision: str) -> float:
-    """Peak FLOP/s; 0 if unknown.
+    """Return the peak FLOP/s at a precision; 0 if unknown.
 
-    For types narrower than 16 bits the peak of 16 bits replaces their own, since the ratios of
-    devices are usually similar.
+    Types narrower than 16 bits use the peak of 16 bits, since the ratio of two devices is usually
+    similar.
     """
     names = ("float32",) if precision == "float32" else ("bfloat16", "float16")
     return max(hardware.peak_flops.get(name, 0.0) for name in names)

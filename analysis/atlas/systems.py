@@ -1,9 +1,9 @@
-"""System files of simulators, with the measured rates of a device instead of its data sheet's.
+"""System files of simulators, with measured rates of a device instead of its specified rates.
 
 The simulators are Calculon (calculon-ai/calculon, systems/*.json), LLM-Viewer (hahnyuan/LLM-Viewer,
 hardwares/hardware_params.py) and ASTRA-sim (astra-sim/astra-sim, inputs/system, the keys of its
-roofline). None of their formats has a place for an interval, so a second file holds the 95%
-interval of every number. Memory sizes, and arithmetic outside of products, come from the
+roofline). Their formats have no field for an interval, so a second file holds the 95% interval of
+every rate. Memory sizes, and the rate of arithmetic other than products, come from the
 specifications.
 """
 
@@ -28,8 +28,9 @@ _LONG_MESSAGE = 2**28
 _SHORT_MESSAGE = 128
 #: Calculon's names of 16-bit numbers.
 _CALCULON_PRECISIONS = ("float16", "bfloat16")
-#: Bytes of the registers of a multiprocessor. LLM-Viewer expects the buffer of the whole device and
-#: limits the rows of an attention block by it. From 64 KiB on the size of a head limits them more.
+#: Bytes of the registers of a multiprocessor. LLM-Viewer expects the buffer of the whole device,
+#: which limits the rows of an attention block. From 64 KiB on, the size of a head is the tighter
+#: limit, so the exact value has no effect.
 _ONCHIP_BUFFER_BYTES = 2**18
 
 #: Rates of a group's kernels: arrays (3, n) of the median, low end and high end.
@@ -37,7 +38,7 @@ _Rates = Mapping[str, Any]
 
 
 def system_file(name: str, atlas: Atlas, device: str) -> tuple[Any, Any]:
-    """Make the system file of a device for a simulator.
+    """Return the content of a simulator's system file for a device.
 
     Args:
         name: Name of the simulator, a key of `SYSTEMS`.
@@ -45,7 +46,8 @@ def system_file(name: str, atlas: Atlas, device: str) -> tuple[Any, Any]:
         device: The atlas's name of the device.
 
     Returns:
-        The content of the system file, and the intervals: low and high ends by name of the rate.
+        The content of the system file, and the content of the file of intervals: source, and low
+        and high ends by name of the rate.
 
     Raises:
         ConfigError: If the device has no specifications.
@@ -87,13 +89,13 @@ def system_file(name: str, atlas: Atlas, device: str) -> tuple[Any, Any]:
 def _predict_rates(
     group: TimingGroup, quantity: str, shapes: Sequence[Columns], variant: str = ""
 ) -> Any:
-    """Rates of kernels of a group.
+    """Predict the rates of kernels of a group.
 
     Args:
         group: The group.
         quantity: "flops" or "bytes".
-        shapes: The kernels (n).
-        variant: Their variant.
+        shapes: The n kernels.
+        variant: Variant of the kernels.
 
     Returns:
         FLOP/s or B/s (3, n): medians, low ends and high ends.
@@ -106,7 +108,7 @@ def _predict_rates(
 
 
 def _calculon(device: str, hardware: Hardware, rates: _Rates, devices: int) -> dict[str, Any]:
-    """Calculon's file: efficiencies by GFLOP and MB of an operation, largest first."""
+    """Return Calculon's file: efficiencies by GFLOP and MB of an operation, largest first."""
     flops = rates["flops_per_second"]
     bandwidths = rates["bytes_per_second"]
     matrix_efficiency = [
@@ -140,7 +142,7 @@ def _calculon(device: str, hardware: Hardware, rates: _Rates, devices: int) -> d
 
 
 def _calculon_networks(rates: _Rates, devices: int) -> list[dict[str, Any]]:
-    """The network between the devices of a machine; an empty list if it was not timed."""
+    """Return the network between the devices of a machine; an empty list if it was not timed."""
     if not devices:
         return []
     long_rate, short_rate = rates["all_reduce_bytes_per_second"]
@@ -189,7 +191,7 @@ def _astra_sim(device: str, hardware: Hardware, rates: _Rates, devices: int) -> 
     }
 
 
-#: Simulator -> function that makes its file.
+#: The function that makes the system file, by simulator.
 SYSTEMS: dict[str, Callable[[str, Hardware, _Rates, int], dict[str, Any]]] = {
     "calculon": _calculon,
     "llm-viewer": _llm_viewer,

@@ -15,7 +15,7 @@ from paradnn.families import Model
 
 
 def traced_layers(framework: str, model: Model, batch: int) -> list[Layer]:
-    """The layers of a model that `paradnn.worker.count` builds and traces.
+    """Return the layers of a model that `paradnn.worker.count` builds and traces.
 
     Args:
         framework: Framework that builds the model.
@@ -23,8 +23,8 @@ def traced_layers(framework: str, model: Model, batch: int) -> list[Layer]:
         batch: Examples of the batch; the layers are those of the whole batch.
 
     Returns:
-        One layer per matrix product, then one that holds all weights. What passes between products
-        is not in the trace: each result is assumed to be read and written once more.
+        One layer per matrix product, then a layer with all weights. The trace has no operations
+        between products: each result is assumed to be read and written once more.
 
     Raises:
         InsufficientData: If the model cannot be built.
@@ -46,12 +46,12 @@ def traced_layers(framework: str, model: Model, batch: int) -> list[Layer]:
 def _product_layer(
     category: str, flops: float, operand_sizes: Sequence[float], *, is_first: bool
 ) -> Layer:
-    """A layer of a traced product.
+    """Return the layer of a traced product.
 
-    `own` products of m x k by k x n have operands and a result of own m k, own k n and own m n
-    elements, and own m n k multiply-adds. These four numbers determine the four sizes. The images
-    of a convolution are not unrolled; there k n, m n and the multiply-adds determine m, k and n. A
-    traced operation without three operands is assumed to be a product of cubes.
+    `own` independent products m x k by k x n have operands and a result of own m k, own k n and
+    own m n elements, and own m n k multiply-adds. These four numbers determine the four sizes. The
+    images of a convolution are not unrolled; k n, m n and the multiply-adds then determine m, k and
+    n. If the trace lacks the three sizes, the matrices are assumed to be square.
     """
     macs = flops / 2
     if len(operand_sizes) == 3:

@@ -1,8 +1,8 @@
 """Speedups of engine versions on one device: the paper's Figure 12 for current kernels.
 
-Two versions were timed at different shapes, and the atlas holds a few hundred of each. The time of
-one version is predicted at every shape that the other ran. Each version is the predicted one at
-half of the shapes, so a predictor that is too slow everywhere cancels out.
+The atlas holds a few hundred timings of each version, at different shapes. At the shapes of one
+version, the time of the other version is predicted. Each version is predicted at about half of all
+shapes, so a predictor that is too slow everywhere cancels out.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any
 from analysis.atlas import Atlas, TimingGroup, operations_from_rows, version_key
 from analysis.lazy import np
 
-#: Changes below this share count as none.
+#: Largest relative change that counts as equal.
 _EQUIVALENCE = 0.03
-#: Shapes that change by more than this share are counted.
+#: Relative change beyond which a shape counts as slower or faster.
 _LARGE_CHANGE = 0.10
 _BOOTSTRAP_DRAWS = 1000
 
@@ -31,11 +31,11 @@ class VersionChange:
         before: Timings of the earlier version.
         after: Timings of the later version.
         shapes: Number of shapes.
-        times: Time of the later version relative to the earlier one, median over the shapes.
-        low: Lower end of its 95% interval.
-        high: Upper end of its 95% interval.
-        slower: Share of shapes that take over a tenth longer.
-        faster: Share of shapes that take over a tenth shorter.
+        times: Time of the later version / time of the earlier one, median over the shapes.
+        low: Lower end of the 95% interval of `times`.
+        high: Upper end of that interval.
+        slower: Share of shapes that take over 10% longer.
+        faster: Share of shapes that take over 10% less time, on a log scale.
     """
 
     before: TimingGroup
@@ -59,7 +59,7 @@ class VersionChange:
         return "undecided"
 
     def as_json(self) -> dict[str, Any]:
-        """The change as a JSON object."""
+        """Return the change as a JSON object."""
         return {
             "device": self.after.device,
             "engine": self.after.engine,
@@ -153,9 +153,10 @@ def compare_versions(before: TimingGroup, after: TimingGroup) -> VersionChange:
 def _bootstrap_medians(
     log_ratios: np.ndarray, weights: Sequence[tuple[Any, Any]], random: np.random.Generator
 ) -> np.ndarray:
-    """Medians of resampled ratios (draws,).
+    """Return the medians of resampled log ratios (draws,).
 
-    Shapes of one weight matrix are similar, so weights are resampled instead of shapes.
+    Ratios of shapes with the same weight matrix are similar, so matrices are resampled instead of
+    shapes.
 
     Args:
         log_ratios: Logarithms of ratios (n,).

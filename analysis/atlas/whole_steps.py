@@ -11,14 +11,14 @@ from analysis.format import format_seconds
 from analysis.lazy import np
 from paradnn.families import Model
 
-#: Steps of one batch size within this factor of the fastest have similar times. If their FLOPs
-#: differ by `_MIN_FLOPS_FACTOR` or more, input and dispatch set these times.
+#: Steps of one batch size whose times are within this factor of the fastest step. If their FLOPs
+#: differ by `_MIN_FLOPS_FACTOR` or more, input and dispatch set these times, not the model.
 _OVERHEAD_FACTOR = 1.25
 _MIN_FLOPS_FACTOR = 10.0
 
 
 def fc_columns(model: Model, batch: int) -> dict[str, int]:
-    """Return the sizes of a fully connected step in the columns that its published timings use."""
+    """Return the sizes of a step of a fully connected model, in the columns of its timings."""
     sizes = vars(model)
     return {
         "m": batch,
@@ -33,8 +33,8 @@ def fc_columns(model: Model, batch: int) -> dict[str, int]:
 def overhead_note(group: TimingGroup, batch: int, seconds: float) -> str:
     """State that input and dispatch, not the device, set the time of a published step.
 
-    They do if the step takes no longer than the fastest model at this batch size, and models with
-    ten times the FLOPs take that time too.
+    This is the case if the step takes about as long as the fastest step of its batch size, and
+    models with ten times the FLOPs do as well.
 
     Args:
         group: Published whole steps.
