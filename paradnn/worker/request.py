@@ -39,6 +39,8 @@ def answer_request(request: Mapping[str, Any], framework: Framework, report: Rep
     except Exception as error:
         outcome, reason = _classify(error, run)
         run.note(outcome=outcome, reason=reason)
+    except SystemExit as error:
+        run.note(outcome="unavailable", reason=_exit_reason(error, run))
     if run.answered.peak_memory_bytes is None:
         run.note_own_memory()
     return run.answered
@@ -77,6 +79,14 @@ def _classify(error: Exception, run: PointRun) -> tuple[str, str]:
     return "crash", reason
 
 
+def _exit_reason(error: SystemExit, run: PointRun) -> str:
+    location = _user_location(error, run.request["model"].get("build"))
+    return (
+        f"{run.phases.current}: the model's code ends the process with SystemExit({error.code!r})"
+        f"{location}: raise another exception there"
+    )
+
+
 def _first_line(error: Exception) -> str:
     """Return the first line of the message, which names the operation.
 
@@ -88,7 +98,7 @@ def _first_line(error: Exception) -> str:
     return lines[0][:_MAX_REASON_CHARS] if lines else ""
 
 
-def _user_location(error: Exception, build: str | None) -> str:
+def _user_location(error: BaseException, build: str | None) -> str:
     """Return " (FILE, line N)" of the innermost frame in the user's file `build`; "" without one.
 
     Args:

@@ -276,6 +276,17 @@ def test_a_step_that_cannot_be_compiled_is_an_outcome(monkeypatch: pytest.Monkey
     assert "\n" not in answer.reason
 
 
+def test_a_model_that_ends_its_process_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+    def leave(model: dict[str, Any]) -> BuiltModel:
+        raise SystemExit(3)
+
+    monkeypatch.setattr("paradnn.worker.step.build", leave)
+    answer = answer_request(POINT | {"model": FC}, TensorFlow(), lambda *_: None)
+
+    assert answer.outcome == "unavailable"
+    assert "the model's code ends the process with SystemExit(3)" in answer.reason
+
+
 def point(model: dict[str, Any], batch: int, compile_mode: str) -> dict[str, Any]:
     protocol = {"min_blocks": 1, "max_seconds": 0.1}
     return {

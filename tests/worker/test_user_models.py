@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from paradnn.core.errors import UnavailableError
-from paradnn.families.parts.user_model import user_workload
+from paradnn.families.parts.user_model import check_jax_function, user_workload
 from tests.worker.families import run_module
 
 pytestmark = pytest.mark.usefixtures("clean")
@@ -92,6 +92,71 @@ def test_a_scalar_output_has_no_loss() -> None:
     workload = user_workload(keras.Model(inputs, Mean()(inputs)), "net")
     assert not workload.targets
     assert workload.no_loss_reason == "its output is a scalar, without a batch axis"
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        pytest.param(lambda params, x, y: x + y, "missing a required argument: 'y'", id="separate"),
+        pytest.param(lambda params, *, x: x, "too many positional arguments", id="keyword-only"),
+    ],
+)
+def test_a_jax_function_with_other_arguments_is_unavailable(function: Any, reason: str) -> None:
+    with pytest.raises(UnavailableError, match=reason):
+        check_jax_function(function, "net")
+
+
+def test_a_jax_function_of_parameters_and_inputs_is_accepted() -> None:
+    check_jax_function(lambda params, inputs, scale=1: inputs, "net")
+
+
+class Separate(keras.Model):  # type: ignore[misc]
+    """Model with two inputs as separate arguments."""
+
+    def call(self, inputs: Any, scale: Any) -> Any:
+        return inputs * scale
+
+
+class KeywordOnly(keras.Model):  # type: ignore[misc]
+    """Model with an input that is passed by name."""
+
+    def call(self, inputs: Any, *, scale: Any) -> Any:
+        return inputs * scale
+
+
+@pytest.mark.parametrize(
+    "model_class",
+    [pytest.param(Separate, id="separate"), pytest.param(KeywordOnly, id="keyword-only")],
+)
+def test_an_input_outside_the_first_argument_is_named(model_class: type[keras.Model]) -> None:
+    with pytest.raises(UnavailableError, match="input 'scale' of net is a separate argument"):
+        user_workload((model_class(), [np.ones((2, 4)), np.ones((2, 4))]), "net")
+
+
+def test_named_inputs_are_called_in_the_order_of_the_model() -> None:
+    named = {"wide": keras.Input((4,), name="wide"), "narrow": keras.Input((3,), name="narrow")}
+    outputs = {"sum": keras.ops.sum(named["wide"], -1) - keras.ops.sum(named["narrow"], -1)}
+
+    workload = user_workload(keras.Model(named, outputs), "net")
+
+    batch = [np.ones((2, *spec.shape), spec.dtype) for spec in workload.inputs]
+    returned = workload.model(batch)
+    assert keras.ops.convert_to_numpy(returned["sum"]).tolist() == [1.0, 1.0]
+
+
+class Sparse(keras.Model):  # type: ignore[misc]
+    """Model with a sparse output."""
+
+    def call(self, inputs: Any) -> Any:
+        import tensorflow as tf
+
+        return {"rows": tf.sparse.from_dense(inputs)}
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="sparse type of TensorFlow")
+def test_a_sparse_output_is_named() -> None:
+    with pytest.raises(UnavailableError, match=r"output \['rows'\] of net is a SparseTensor"):
+        user_workload((Sparse(), np.ones((2, 4))), "net")
 
 
 def test_outputs_of_pytorch_modules(tmp_path: Path) -> None:

@@ -65,6 +65,23 @@ def main() -> None:
     reason = workload(lambda output: output.T).no_loss_reason
     assert reason == "its output has 3 in its first axis for a batch of 1"
 
+    reason = workload(lambda output: output.to_sparse()).no_loss_reason
+    assert reason == "its output is sparse, which no loss accepts"
+    reason = workload(lambda output: output.to_sparse_csr()).no_loss_reason
+    assert reason == "its output is sparse, which no loss accepts"
+
+    class KeywordOnly(torch.nn.Module):
+        """Module that takes its second input by name alone."""
+
+        def forward(self, data: Any, *, mask: Any) -> Any:
+            return data * mask
+
+    with pytest.raises(UnavailableError, match="input 'mask' of net is keyword-only"):
+        user_workload((KeywordOnly(), [torch.zeros(2, 4), torch.zeros(2, 4)]), "net")
+    pair = [torch.zeros(2, 4), torch.zeros(2, 4)]
+    with pytest.raises(UnavailableError, match="the example of net has 2 inputs, and its forward"):
+        user_workload((torch.nn.Linear(4, 3), pair), "net")
+
     plain = workload(lambda output: (output, None))
     assert plain.targets[0].shape == ()
     assert plain.targets[0].high == 3

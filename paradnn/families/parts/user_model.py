@@ -16,9 +16,12 @@ import numpy as np
 from keras import ops
 
 from paradnn.core.errors import UnavailableError
+from paradnn.core.words import counted
 from paradnn.families.built import ArraySpec, BuiltModel, cross_entropy
 from paradnn.families.parts.inputs import array_spec, common_batch
 
+#: Classes of sparse tensors in TensorFlow and JAX, which the steps of a framework cannot wait for.
+_SPARSE_TYPES = ("SparseTensor", "BCOO", "BCSR")
 _RETURNS = "return a Keras model, a torch.nn.Module, or a JAX function with its parameters"
 
 
@@ -108,7 +111,7 @@ def _model_and_example(returned: Any, name: str) -> tuple[keras.Model, Any]:
     parts = list(returned) if isinstance(returned, tuple) else [returned]
     first = parts[0] if parts else None
     if isinstance(first, keras.Model):
-        model = first
+        model = _with_list_of_inputs(first)
         rest = parts[1:]
     elif "torch" in sys.modules and isinstance(first, sys.modules["torch"].nn.Module):
         _require_backend("torch", f"{name} returns a torch.nn.Module")
@@ -116,6 +119,7 @@ def _model_and_example(returned: Any, name: str) -> tuple[keras.Model, Any]:
         rest = parts[1:]
     elif callable(first) and len(parts) > 1:
         _require_backend("jax", f"{name} returns a JAX function")
+        check_jax_function(first, name)
         model = _jax_model(first, parts[1])
         rest = parts[2:]
     else:
@@ -124,12 +128,38 @@ def _model_and_example(returned: Any, name: str) -> tuple[keras.Model, Any]:
     return model, rest[0] if rest else None
 
 
+def _with_list_of_inputs(model: keras.Model) -> keras.Model:
+    """Return a functional model whose inputs are a list in the order of `model.inputs`.
+
+    Keras rejects a list if the inputs were given as a dict.
+    """
+    declared = getattr(model, "inputs", None)
+    if declared and isinstance(model.input, dict):
+        return keras.Model(model.inputs, model.output)
+    return model
+
+
 def _require_backend(framework: str, statement: str) -> None:
     backend = keras.backend.backend()
     if backend != framework:
         raise UnavailableError(
             f"{statement}, which runs in framework={framework}, not in {backend}"
         )
+
+
+def check_jax_function(function: Callable[..., Any], name: str) -> None:
+    """Raise UnavailableError if a function cannot be called with parameters and inputs."""
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # some callables have none
+        return
+    try:
+        signature.bind(None, None)
+    except TypeError as error:
+        raise UnavailableError(
+            f"the JAX function of {name} is called as f(parameters, inputs), and has another "
+            f"signature: {error}: take several inputs as one list"
+        ) from error
 
 
 def _jax_model(function: Callable[..., Any], parameters: Any) -> keras.Model:
@@ -220,6 +250,7 @@ def _specs_of_example(model: keras.Model, example: Any, name: str) -> tuple[Arra
     values = list(example) if isinstance(example, list | tuple) else [example]
     if not values:
         raise UnavailableError(f"the example of {name} is empty: return a batch of inputs")
+    _check_parameters(model, len(values), name)
     specs = []
     first_axes = {}
     for label, value in zip(_input_labels(model, len(values), name), values, strict=True):
@@ -236,6 +267,45 @@ def _specs_of_example(model: keras.Model, example: Any, name: str) -> tuple[Arra
         first_axes[label] = len(array)
     common_batch(first_axes)
     return tuple(specs)
+
+
+def _check_parameters(model: keras.Model, count: int, name: str) -> None:
+    """Raise UnavailableError if a model cannot be called with `count` inputs.
+
+    The message names the parameter that is in the way. PyTorch modules get their inputs by
+    position, Keras models get a list of them as the only argument.
+    """
+    wrapper = getattr(model, "wrapper", None)
+    if wrapper is None:
+        _check_call(model, name)
+        return
+    signature = inspect.signature(wrapper.module.forward)
+    for parameter in signature.parameters.values():
+        is_required = parameter.default is inspect.Parameter.empty
+        if is_required and parameter.kind is inspect.Parameter.KEYWORD_ONLY:
+            raise UnavailableError(
+                f"input {parameter.name!r} of {name} is keyword-only: "
+                "inputs are passed by position, so remove the * from forward"
+            )
+    try:
+        signature.bind(*[None] * count)
+    except TypeError as error:
+        raise UnavailableError(
+            f"the example of {name} has {counted(count, 'input')}, and its forward has another "
+            f"signature: {error}: return one input for each of its parameters"
+        ) from error
+
+
+def _check_call(model: keras.Model, name: str) -> None:
+    """Raise UnavailableError if a Keras model requires more than one argument."""
+    parameters = list(inspect.signature(model.call).parameters.values())
+    for parameter in parameters[1:]:
+        is_variadic = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        if parameter.default is parameter.empty and not is_variadic:
+            raise UnavailableError(
+                f"input {parameter.name!r} of {name} is a separate argument of call: "
+                "take all inputs as one list, the first argument"
+            )
 
 
 def _as_array(value: Any, label: str) -> np.ndarray:
@@ -312,12 +382,14 @@ def _output_tensors(outputs: Any, name: str) -> list[tuple[tuple[Any, ...], Any]
     for path, value in keras.tree.flatten_with_path(outputs):
         if value is None:
             continue
+        position = "".join(f"[{key!r}]" for key in path) or "0"
+        label = f"output {position} of {name}"
         if not (hasattr(value, "shape") and hasattr(value, "dtype")):
-            position = "".join(f"[{key!r}]" for key in path)
             raise UnavailableError(
-                f"output {position or '0'} of {name} is of type {type(value).__name__}: "
-                "a model's outputs must be tensors"
+                f"{label} is of type {type(value).__name__}: a model's outputs must be tensors"
             )
+        if type(value).__name__ in _SPARSE_TYPES:
+            raise UnavailableError(f"{label} is a {type(value).__name__}: return a dense tensor")
         tensors.append((tuple(path), value))
     if not tensors:
         raise UnavailableError(f"{name} makes a model without outputs: return a tensor")
@@ -331,6 +403,10 @@ def _loss_obstacle(outputs: list[tuple[tuple[Any, ...], Any]], batch_size: int) 
     path, tensor = outputs[0]
     if len(path) > 1:
         return "its output is nested, one entry per example"
+    if _is_sparse(tensor):
+        return "its output is sparse, which no loss accepts"
+    if type(tensor).__name__ == "RaggedTensor":
+        return "its output is ragged, which no loss accepts"
     shape = tuple(tensor.shape)
     if not shape:
         return "its output is a scalar, without a batch axis"
@@ -340,6 +416,12 @@ def _loss_obstacle(outputs: list[tuple[tuple[Any, ...], Any]], batch_size: int) 
     if "float" not in dtype:
         return f"its output is of type {dtype}, which has no gradient"
     return ""
+
+
+def _is_sparse(tensor: Any) -> bool:
+    """Return whether a tensor of PyTorch is sparse."""
+    layout = str(getattr(tensor, "layout", ""))  # JAX has another attribute of this name
+    return layout.startswith("torch.sparse")
 
 
 def _target_and_loss(
