@@ -763,6 +763,61 @@ def interval_of_draws(
     return float(np.median(total)), float(low), float(high)
 
 
+@dataclass(frozen=True)
+class _StepDraws:
+    """Draws (n,) of the seconds of a step, from joint draws of its parts.
+
+    Attributes:
+        host: The scheduling of a serving engine, 0 without one.
+        kernels: The kernels and the host.
+        eager: The larger of `kernels` and the launches of the operations.
+        part_seconds: Median seconds of each part, by name.
+        operations: Number of operations.
+        includes_launches: Whether the timings include what a framework needs to start a step.
+        adds_launches: Whether the framework launches each operation, and the timings exclude that.
+    """
+
+    host: np.ndarray
+    kernels: np.ndarray
+    eager: np.ndarray
+    part_seconds: dict[str, float]
+    operations: float
+    includes_launches: bool
+    adds_launches: bool
+
+    @property
+    def total(self) -> np.ndarray:
+        """The seconds of the step."""
+        return self.eager if self.adds_launches else self.kernels
+
+
+def _draw_step(question: _Question, parts: Sequence[StepPart], requests: int) -> _StepDraws:
+    """Add up the parts of a step; the arguments are those of `_sum_estimate`."""
+    kernels, part_seconds = sum_parts(parts, question.change)
+    host = _host_draws(requests)
+    if requests:
+        kernels = kernels + host
+        part_seconds[SCHEDULING] = float(np.median(host))
+    operations = sum(entry.count for part in parts for entry in part.operations)
+    launches = question.change.overhead * _launch_draws(operations)
+    is_eager = question.is_eager or any(part.group.engine == "PyTorch" for part in parts)
+    # Timings of whole steps, and of calls from Python, already include the launches.
+    includes_launches = _is_whole_step(parts) or any(part.group.dispatch_seconds for part in parts)
+    return _StepDraws(
+        host=host,
+        kernels=kernels,
+        eager=np.maximum(kernels, launches),
+        part_seconds=part_seconds,
+        operations=operations,
+        includes_launches=includes_launches,
+        adds_launches=is_eager and not includes_launches,
+    )
+
+
+def _is_whole_step(parts: Sequence[StepPart]) -> bool:
+    return parts[0].name == "whole step"
+
+
 def _sum_estimate(
     question: _Question, parts: Sequence[StepPart], requests: int = 0
 ) -> StepTimeEstimate:
@@ -773,33 +828,21 @@ def _sum_estimate(
         parts: The parts of its step.
         requests: Requests that a serving engine schedules before each token; 0 without an engine.
     """
-    kernel_total, part_seconds = sum_parts(parts, question.change)
-    host_seconds = _host_draws(requests)
-    if requests:
-        kernel_total = kernel_total + host_seconds
-        part_seconds[SCHEDULING] = float(np.median(host_seconds))
-    is_whole_step = parts[0].name == "whole step"
-    operations = sum(entry.count for part in parts for entry in part.operations)
-    # Timings of whole steps, and of calls from Python, already include the launches.
-    includes_launches = is_whole_step or any(part.group.dispatch_seconds for part in parts)
-    launch_total = question.change.overhead * _launch_draws(operations)
-    eager_total = np.maximum(kernel_total, launch_total)
-    is_eager = question.is_eager or any(part.group.engine == "PyTorch" for part in parts)
-    adds_launches = is_eager and not includes_launches
-    total = eager_total if adds_launches else kernel_total
+    draws = _draw_step(question, parts, requests)
     median, low, high = interval_of_draws(
-        total,
-        is_whole_step=is_whole_step,
+        draws.total,
+        is_whole_step=_is_whole_step(parts),
         is_shared=any(part.name == COMMUNICATION for part in parts),
     )
+    part_seconds = dict(draws.part_seconds)
     floor_note = ""
-    if adds_launches:
-        kernel_median = float(np.median(kernel_total))
+    if draws.adds_launches:
+        kernel_median = float(np.median(draws.kernels))
         part_seconds[LAUNCHES] = max(0.0, median - kernel_median)
-        if kernel_median < operations * LAUNCH_SECONDS:
-            floor_note = _floor_note(operations)
+        if kernel_median < draws.operations * LAUNCH_SECONDS:
+            floor_note = _floor_note(draws.operations)
     shares = {name: seconds / median for name, seconds in part_seconds.items()}
-    lowest, highest = np.quantile(total, (0.025, 0.975))
+    lowest, highest = np.quantile(draws.total, (0.025, 0.975))
     if not highest < _MAX_INTERVAL_FACTOR * lowest:
         largest = max(parts, key=lambda part: shares[part.name])
         return question.unknown(
@@ -807,8 +850,8 @@ def _sum_estimate(
             f"({largest.group.description})"
         )
     change_speedup: tuple[float | None, ...] = (None, None, None)
-    if question.change.label and not adds_launches:
-        change_speedup = _change_speedup(parts, host_seconds, total)
+    if question.change.label and not draws.adds_launches:
+        change_speedup = _change_speedup(parts, draws)
     relevant = [part for part in parts if shares[part.name] >= _MIN_SHARE]
     return StepTimeEstimate(
         device=question.device,
@@ -822,8 +865,8 @@ def _sum_estimate(
         is_dispatch_floor=bool(floor_note),
         notes=(floor_note,) if floor_note else (),
         precision=question.precision,
-        operations=None if includes_launches else operations,
-        eager_seconds=None if includes_launches else float(np.median(eager_total)),
+        operations=None if draws.includes_launches else draws.operations,
+        eager_seconds=None if draws.includes_launches else float(np.median(draws.eager)),
         change_speedup=change_speedup[0],
         change_speedup_low=change_speedup[1],
         change_speedup_high=change_speedup[2],
@@ -832,19 +875,16 @@ def _sum_estimate(
     )
 
 
-def _change_speedup(
-    parts: Sequence[StepPart], host_seconds: np.ndarray, total: np.ndarray
-) -> tuple[float, ...]:
+def _change_speedup(parts: Sequence[StepPart], draws: _StepDraws) -> tuple[float, ...]:
     """Return the speedup of a changed device over the unchanged one, and its 95% interval.
 
     Args:
         parts: The parts of the step.
-        host_seconds: Draws of the time of the host.
-        total: Draws of the time of the step on the changed device.
+        draws: The seconds of the step on the changed device.
     """
     # Both sums use the same random numbers, so the errors that they share cancel in the ratio.
-    unchanged = sum_parts(parts)[0] + host_seconds
-    return tuple(map(float, np.quantile(unchanged / total, (0.5, 0.025, 0.975))))
+    unchanged = sum_parts(parts)[0] + draws.host
+    return tuple(map(float, np.quantile(unchanged / draws.total, (0.5, 0.025, 0.975))))
 
 
 def _describe_extrapolations(
