@@ -37,7 +37,7 @@ def has_low_ceilings(frame: pd.DataFrame, column: str | None = None) -> np.ndarr
 
     Args:
         frame: One row per run.
-        column: `PEAK` or `BANDWIDTH` for that ceiling alone; None for either.
+        column: `PEAK` or `BANDWIDTH` for only that ceiling; None for either.
 
     Returns:
         (n,) truth values. Ceilings are too low if the machine was contended while they were

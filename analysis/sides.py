@@ -223,11 +223,11 @@ class Sides:
             yield "They were not timed by the same protocol (measure.*)."
 
     def _describe_unpaired(self, pairs: pd.DataFrame, noun: str) -> str:
-        """Count the points without a counterpart, and name families of one side alone."""
+        """Count the points without a counterpart, and name families that only one side has."""
         attrs = pairs.attrs
         name_a, name_b = self.display_names
         alone = [
-            f"{', '.join(attrs['alone'][key])} on {name} alone"
+            f"{', '.join(attrs['alone'][key])} only on {name}"
             for key, name in (("a", name_a), ("b", name_b))
             if attrs["alone"][key]
         ]

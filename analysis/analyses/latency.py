@@ -252,7 +252,7 @@ def _searched_peaks(runs: pd.DataFrame) -> pd.DataFrame:
 def _rate_row(rate: object, runs: pd.DataFrame, metric: str) -> dict[str, object]:
     """Return the row of `Curve.table` for the runs at one rate.
 
-    If any run served its queries, the numbers are those of such runs alone.
+    If any run served its queries, only such runs count.
     """
     served = runs[runs["outcome"].eq("ok")]
     shown = served if len(served) else runs

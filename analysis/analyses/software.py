@@ -370,7 +370,7 @@ def _unpaired(
         )
     for column, count in pairs.attrs["mixed"].items():
         yield (
-            f"{counted(count, 'point')} of both with runs that differ in {column} on one side alone"
+            f"{counted(count, 'point')} of both with runs that differ in {column} on only one side"
         )
 
 

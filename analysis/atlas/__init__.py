@@ -54,7 +54,7 @@ class TimingGroup:
         device: Device that ran the kernels.
         engine: Library or serving engine that launched them.
         version: Version of the engine.
-        precision: Type of the operands, or of the weights alone.
+        precision: Type of the operands, or of only the weights.
         kind: Kind of kernel, as `Operation.kind`.
         kernels: Names of the kernels that ran in at least a twentieth of the rows.
         rows: Number of rows of the published table.

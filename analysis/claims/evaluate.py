@@ -388,7 +388,7 @@ def _with_missing(finding: CheckFinding, missing: int, low: float, high: float) 
         return finding
     quantity = (
         f"{finding.quantity}, between {low:.3g} and {high:.3g} with the "
-        f"{counted(missing, 'point')} that one side alone measured,"
+        f"{counted(missing, 'point')} that only one side measured,"
     )
     return replace(finding, quantity=quantity)
 

@@ -134,6 +134,6 @@ def make_parser() -> Parser:
         "--json", type=Path, metavar="FILE", help="write the answer and all candidates to FILE"
     )
     parser.add_argument(
-        "--quiet", action="store_true", help="print the answer alone, without table and progress"
+        "--quiet", action="store_true", help="print only the answer, without table and progress"
     )
     return parser

@@ -367,7 +367,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_const",
         const=0,
         default=1,
-        help="print the verdict alone",
+        help="print only the verdict",
     )
     verbosity.add_argument(
         "--verbose", dest="detail", action="store_const", const=2, help="print every round as well"

@@ -48,7 +48,7 @@ def print_results(
         results: What the tables show.
         sentences: The verdicts.
         closing: Lines below the tables.
-        detail: 0 for the sentences alone; 2 for a table of all rounds as well.
+        detail: 0 for only the sentences; 2 for a table of all rounds as well.
     """
     _print_lines(sentences)
     if not detail:

@@ -3,7 +3,7 @@
     python trace_opens.py OUT COMMAND [ARGUMENT ...]
 
 OUT becomes {"files": {path: whether it was executed}, "exit_code": code}, or {"error": reason} if
-the kernel does not allow a trace. It needs the standard library alone, since it runs on its own.
+the kernel does not allow a trace. It needs only the standard library, since it runs as a separate program.
 
 The command runs under ptrace. A seccomp filter stops it only at system calls that open or execute a
 file, so all others run at full speed. Linux 4.8 or newer on x86-64 or AArch64; sources: ptrace(2),

@@ -22,7 +22,7 @@ only if it needs more than the defaults of the role:
 - `paradnn.core.results.ResultDescription`: the metrics a run may hold, and the result as text.
 - `paradnn.forecast.workload.PhaseForecast`: how long the phases of a planned point take.
 
-Driver and worker both import a kind. Its module needs the standard library alone and imports the
+Driver and worker both import a kind. Its module needs only the standard library and imports the
 rest within functions.
 """
 

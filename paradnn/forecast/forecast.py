@@ -242,7 +242,7 @@ def _head(forecast: Forecast, name: str | None, where: str) -> Iterator[str]:
     if others:
         sources.append(f"{others:,} in others on this machine")
     if not sources:
-        sources.append("none on this machine: the cost model alone")
+        sources.append("none on this machine: only the cost model is used")
     yield f"  past runs    {' and '.join(sources)}"
     ends = Counter(np.array(status.outcomes)[status.status == "done"].tolist())
     done = ", ".join(f"{count:,} {outcome}" for outcome, count in ends.most_common())

@@ -1,8 +1,8 @@
 """A helper process that kills the commands of a driver that is interrupted or killed.
 
 A driver that receives SIGKILL cannot end the process groups that it started. The helper reads their
-numbers from a pipe. When the pipe ends, it kills every group that is still registered. It needs the
-standard library alone and starts in about 15 ms.
+numbers from a pipe. When the pipe ends, it kills every group that is still registered. It needs
+only the standard library and starts in about 15 ms.
 
 A process can leave its group, as daemons do. Therefore every command has an environment variable
 that its processes inherit. Unless the driver has reported that nothing interrupted it, the helper
@@ -145,7 +145,7 @@ def _deferred_signals() -> Iterator[None]:
     signals are not blocked, because the command would inherit that.
     """
     if threading.current_thread() is not threading.main_thread():
-        yield  # signal handlers run in the main thread alone
+        yield  # signal handlers run only in the main thread
         return
     received: list[int] = []
     handlers = {

@@ -25,7 +25,7 @@ class RunRecords:
         is_resumable: Whether the worker keeps its progress in a file (`checkpoint` of the request),
             from which another worker continues.
         is_profile_complete: Whether a profile of a step shows every matrix product.
-        can_take_turns: Whether the point is timed in blocks alone, so that two points can be
+        can_take_turns: Whether the point is timed only in blocks, so that two points can be
             measured block by block in turn.
     """
 

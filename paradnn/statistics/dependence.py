@@ -110,8 +110,8 @@ def shared_levels(points: pd.DataFrame, unit: Unit = "crossed", axes: int = 0) -
     """Find the levels that points share.
 
     A model is a family with everything under model.*. Batch sizes are a sample if there are six or
-    more; fewer are fixed. So are precisions, compile modes and devices: points that differ in these
-    alone share their model.
+    more; fewer are fixed. So are precisions, compile modes and devices: points that differ only
+    in these share their model.
 
     Args:
         points: A row per point, with model.* and batch_size.

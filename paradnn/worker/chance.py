@@ -1,6 +1,6 @@
 """Confidence in percentiles from counts of late queries.
 
-The module uses the standard library alone; the worker and the driver both import it.
+The module uses only the standard library; the worker and the driver both import it.
 
 Latencies of neighboring queries are correlated, since the queries waited in one queue. N
 correlated queries have the information of fewer independent ones. The scatter of batch means shows

@@ -5,10 +5,10 @@ the gradients: MultiWorkerMirroredStrategy, DistributedDataParallel or `jax.dist
 point's own process is the first; it measures, and decides how many steps all processes run.
 
 A block begins with an untimed step, in which the processes meet. The others continue with the timed
-steps without a further message, so a block contains the messages of the framework alone.
+steps without a further message, so a block contains only messages of the framework.
 
-Afterwards every process times a step on its share alone, at the same time as the others. The time
-by which the common step is longer is communication that computing does not hide.
+Afterwards every process times a step on its share without communication, at the same time as the
+others. The common step is longer by the communication that computing does not hide.
 """
 
 from __future__ import annotations

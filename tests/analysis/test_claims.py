@@ -445,7 +445,7 @@ def test_a_claim_is_about_the_points_that_both_sides_measured() -> None:
         f"- id: x\n  says: s\n  checks:\n    - {{kind: compare, {TPU_GPU}, at_least: 0.3}}\n",
         "test",
     )
-    assert "between 0.375 and 1 with the 40 points that one side alone measured" in text(
+    assert "between 0.375 and 1 with the 40 points that only one side measured" in text(
         judge(claims, Data(frame))
     )
 

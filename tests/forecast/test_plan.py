@@ -108,7 +108,7 @@ def test_a_store_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     place = tmp_path / "here"
     done = run(["paradnn.plan", *SWEEP, BATCHES, f"tracking.uri=sqlite:///{place}/mlflow.db"])
     assert done.returncode == 0, done.stderr
-    assert "the cost model alone" in done.stdout
+    assert "only the cost model is used" in done.stdout
     assert not (place / "mlflow.db").exists()
     done = run(
         ["paradnn.plan", *SWEEP, BATCHES, "tracking=offline", f"tracking.folder={place}/files"]

@@ -1,7 +1,7 @@
 """Counts the executed lines of a Python program by call stack.
 
 `paradnn gate --count` puts this folder on PYTHONPATH, so that Python imports the file at start-up.
-It needs the standard library alone. At the end of the process it writes a list of
+It needs only the standard library. At the end of the process it writes a list of
 `[[outermost function, ..., innermost function], lines]` to the folder PARADNN_LINE_COUNTS.
 """
 

@@ -38,7 +38,7 @@ try:
     from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
     from paradnn.worker.frameworks.tensorflow import TensorFlow
-except ModuleNotFoundError:  # a machine that runs converted artifacts alone builds nothing
+except ModuleNotFoundError:  # a machine that only runs converted artifacts builds nothing
     TensorFlow = Framework  # type: ignore[assignment, misc]
 
 #: Number of batches that `precision=int8` is calibrated on.

@@ -142,7 +142,7 @@ def _instruction_cost(instruction: Any, by_id: Mapping[int, Any]) -> Cost:
     if category == "other":
         return Cost(kind, category, bytes=moved)
     if opcode == "dynamic-update-slice":
-        # The update is in place: it reads and writes the slice alone.
+        # The update is in place: it reads and writes only the slice.
         return Cost(kind, category, flops=0.0, bytes=2.0 * inputs[1].bytes)
     if opcode in ("reduce-window", "select-and-scatter"):
         window = math.prod(dimension.size for dimension in instruction.window.dimensions)

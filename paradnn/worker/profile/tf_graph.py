@@ -243,7 +243,7 @@ def _matmul_flops(
 def _einsum_flops(node: _Node, inputs: Sequence[Shape | None]) -> float | None:
     """Return 2 x the product of the lengths of the labels that are multiplied.
 
-    A label of one operand alone that is not in the output is summed before the product. An
+    A label that is in only one operand and not in the output is summed before the product. An
     ellipsis covers the leading dimensions, which are broadcast.
 
     Returns:

@@ -130,7 +130,7 @@ class TcpStep(Step):
 def serve_connections(listening: socket.socket, point: Mapping[str, Any]) -> None:
     """Serve every connection in its own thread, until the socket closes.
 
-    A failure ends its connection alone.
+    A failure ends only its connection.
     """
     while listening.fileno() >= 0:
         try:

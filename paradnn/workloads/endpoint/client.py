@@ -1,4 +1,4 @@
-"""A client of the OpenAI protocol that measures streamed answers, with the standard library alone.
+"""A client of the OpenAI protocol that measures streamed answers, with only the standard library.
 
 Each thread holds one connection, so the thread that waits for a token also takes its time. The
 worker runs in the interpreter under test, which need not have an HTTP library.
