@@ -181,53 +181,77 @@ def describe(forecast: Forecast, name: str | None, where: str, hosts: Sequence[i
     for line in _head(forecast, name, where):
         console.print(line, soft_wrap=True, markup=False)
     console.print()
-    families = np.array([point.model.name for point in status.points], dtype=str)
-    names = list(dict.fromkeys(families.tolist()))
-    table = _table("family", "points", "done", "too large", "to measure", "expected", "95%")
-    for family in (*names, *(["all"] if len(names) > 1 else [])):
-        chosen = families == family if family in names else families != ""
-        numbers = [chosen.sum(), *((status.status[chosen] == state).sum() for state in _STATES)]
-        some = forecast.weight * forecast.seconds[chosen[forecast.where]]
-        table.add_row(
-            family,
-            *(f"{number:,}" for number in numbers),
-            *(_quantiles(some) if len(some) else ("-", "")),
-        )
-    console.print(table)
+    console.print(_family_table(forecast))
     console.print()
     if not status.to_run.any():
         console.print("Nothing is left to measure.")
         return
     single = forecast.wall(1)
+    for line in _duration_lines(forecast, single):
+        console.print(line, soft_wrap=True, markup=False)
+    console.print()
+    console.print(_host_table(forecast, single, hosts))
     console.print(
-        "On one host: {} (95%: {})".format(*_quantiles(single[None])), soft_wrap=True, markup=False
+        "Expected for hosts like this one with nothing else running on them.", style="dim"
     )
+
+
+def _family_table(forecast: Forecast) -> Table:
+    """Return a row of counts and expected time per family, and one for all if there are several."""
+    status = forecast.status
+    families = np.array([point.model.name for point in status.points], dtype=str)
+    rows = {name: families == name for name in dict.fromkeys(families.tolist())}
+    if len(rows) > 1:
+        rows["all"] = np.ones(len(families), dtype=bool)
+    table = _table("family", "points", "done", "too large", "to measure", "expected", "95%")
+    for name, is_chosen in rows.items():
+        counts = [is_chosen.sum()]
+        counts += [(status.status[is_chosen] == state).sum() for state in _STATES]
+        seconds = forecast.weight * forecast.seconds[is_chosen[forecast.where]]
+        expected = _quantiles(seconds) if len(seconds) else ("-", "")
+        table.add_row(name, *(f"{count:,}" for count in counts), *expected)
+    return table
+
+
+def _duration_lines(forecast: Forecast, single: Array) -> Iterator[str]:
+    """Yield the expected time on one host, the phases that take it, and the time of ceilings.
+
+    Args:
+        forecast: The forecast.
+        single: Seconds (draws,) on one host.
+    """
+    median, spread = _quantiles(single[None])
+    yield f"On one host: {median} (95%: {spread})"
     medians = {name: float(np.median(draws)) for name, draws in forecast.phases.items()}
     total = max(sum(medians.values()), 1e-9)
-    by_duration = sorted(medians, key=lambda name: -medians[name])
     shares = [
         f"{name} {medians[name] / total:.0%}"
-        for name in by_duration
+        for name in sorted(medians, key=lambda name: -medians[name])
         if medians[name] > _MIN_SHOWN_SHARE * total
     ]
     if shares:
-        console.print(f"  goes to      {', '.join(shares)}", soft_wrap=True, markup=False)
+        yield f"  goes to      {', '.join(shares)}"
     if np.any(forecast.ceilings):
         seconds, spread = _quantiles(forecast.ceilings[None])
-        line = (
+        yield (
             f"  ceilings     {seconds} (95%: {spread}), once: "
             "the store has none for this environment"
         )
-        console.print(line, soft_wrap=True, markup=False)
-    console.print()
+
+
+def _host_table(forecast: Forecast, single: Array, hosts: Sequence[int]) -> Table:
+    """Return a row with the expected wall time for each number of hosts.
+
+    Args:
+        forecast: The forecast.
+        single: Seconds (draws,) on one host.
+        hosts: Numbers of hosts.
+    """
     table = _table("hosts", "wall time", "95%", "times faster")
     for count in hosts:
         wall = forecast.wall(count)
         table.add_row(str(count), *_quantiles(wall[None]), f"{np.median(single / wall):.1f}")
-    console.print(table)
-    console.print(
-        "Expected for hosts like this one with nothing else running on them.", style="dim"
-    )
+    return table
 
 
 def _head(forecast: Forecast, name: str | None, where: str) -> Iterator[str]:
