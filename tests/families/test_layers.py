@@ -216,9 +216,17 @@ def test_a_lookup_reads_its_rows_at_most_the_table() -> None:
     assert many == 4 * (rest + 22 + 4 * (3 + 6 + 6 + 6 + 6 + 33))
 
 
-def test_without_momentum_no_velocity_is_kept() -> None:
-    for optimizer, slots in (("rmsprop", 1), ("momentum", 0), ("sgd", 0)):
-        costs = make_model(FC).costs(
-            **{**STEP, "batch_size": 4, "optimizer": optimizer}, momentum=0.0
-        )
-        assert costs.memory_lower_bound_bytes == 4 * ((1 + slots) * 26 + 20 + 4 + 12 + 8)
+@pytest.mark.parametrize(
+    ("optimizer", "slots"),
+    [
+        pytest.param("rmsprop", 1, id="rmsprop"),
+        pytest.param("momentum", 0, id="momentum"),
+        pytest.param("sgd", 0, id="sgd"),
+    ],
+)
+def test_without_momentum_no_velocity_is_kept(optimizer: str, slots: int) -> None:
+    step = {**STEP, "batch_size": 4, "optimizer": optimizer}
+
+    costs = make_model(FC).costs(**step, momentum=0.0)
+
+    assert costs.memory_lower_bound_bytes == 4 * ((1 + slots) * 26 + 20 + 4 + 12 + 8)

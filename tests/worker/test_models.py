@@ -310,18 +310,28 @@ def test_a_learning_rate_follows_its_schedule() -> None:
     assert rates("cosine") == pytest.approx([0.025, 0.1, 0.1, quarter, 0, 0], abs=1e-8)
 
 
-def test_optimizers_keep_the_variables_that_the_memory_bound_counts() -> None:
-    for name, slots in (("sgd", 0), ("momentum", 1), ("rmsprop", 2), ("adam", 2)):
-        settings = {
-            "name": name,
-            "learning_rate": 0.1,
-            "momentum": 0.9,
-            "decay": 0.9,
-            "epsilon": 1.0,
-        }
-        variable = keras.Variable(np.zeros((7, 3), "float32"))
-        optimizer = make_optimizer({"optimizer": settings, "precision": "float32"}, [variable])
-        assert len([v for v in optimizer.variables if v.shape == (7, 3)]) == slots
+@pytest.mark.parametrize(
+    ("name", "slots"),
+    [
+        pytest.param("sgd", 0, id="sgd"),
+        pytest.param("momentum", 1, id="momentum"),
+        pytest.param("rmsprop", 2, id="rmsprop"),
+        pytest.param("adam", 2, id="adam"),
+    ],
+)
+def test_optimizers_keep_the_variables_that_the_memory_bound_counts(name: str, slots: int) -> None:
+    settings = {
+        "name": name,
+        "learning_rate": 0.1,
+        "momentum": 0.9,
+        "decay": 0.9,
+        "epsilon": 1.0,
+    }
+    weights = keras.Variable(np.zeros((7, 3), "float32"))
+
+    optimizer = make_optimizer({"optimizer": settings, "precision": "float32"}, [weights])
+
+    assert sum(variable.shape == (7, 3) for variable in optimizer.variables) == slots
 
 
 #: Largest difference of a logit, caused by sums of float32 in another order. Logits are up to about

@@ -257,14 +257,24 @@ def test_the_required_number_of_queries_is_that_of_the_binomial_distribution(
     assert one_less >= 0.01 > enough
 
 
-def test_quantiles_lie_between_their_ranks_with_95_percent() -> None:
-    for count, share in ((60, 0.5), (200, 0.9), (1_000, 0.99)):
-        low, high = quantile_ranks(count, share)
-        # The quantile is between the values `low` and `high`, counted from 0, if low + 1 to high
-        # values are below it.
-        covered = stats.binom.cdf(high, count, share) - stats.binom.cdf(low, count, share)
-        assert 0.95 <= covered < 0.985
-    # No value is certainly above the quantile.
+@pytest.mark.parametrize(
+    ("count", "share"),
+    [
+        pytest.param(60, 0.5, id="median of 60"),
+        pytest.param(200, 0.9, id="90% of 200"),
+        pytest.param(1_000, 0.99, id="99% of 1,000"),
+    ],
+)
+def test_quantiles_lie_between_their_ranks_with_95_percent(count: int, share: float) -> None:
+    low, high = quantile_ranks(count, share)
+
+    # The quantile is between the values `low` and `high`, counted from 0, if low + 1 to high
+    # values are below it.
+    covered = stats.binom.cdf(high, count, share) - stats.binom.cdf(low, count, share)
+    assert 0.95 <= covered < 0.985
+
+
+def test_few_values_have_no_rank_that_is_above_a_high_quantile() -> None:
     assert quantile_ranks(100, 0.99)[1] is None
 
 
