@@ -18,6 +18,12 @@ from paradnn.platform.process_guard import ProcessGuard
 WORKING_TREE = "."
 #: Prefix of the names of worktrees; a killed run leaves them registered in the repository.
 _TREE_PREFIX = "paradnn-commit-"
+#: Part of git's message if it rejects a submodule whose URL is a path of this machine.
+_FILE_PROTOCOL = "transport 'file' not allowed"
+_ALLOW_LOCAL_SUBMODULES = (
+    "git clones none from a path of this machine by default; to allow it: "
+    "export GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=protocol.file.allow GIT_CONFIG_VALUE_0=always"
+)
 
 
 @dataclass(frozen=True)
@@ -141,7 +147,10 @@ def _add_submodules(tree: Path, reference: str) -> None:
     try:
         _git("submodule", "update", "--quiet", "--recursive", folder=tree)
     except _GitError as error:
-        print(f"{reference} is measured without its submodules ({error.reason})", file=sys.stderr)
+        reason = error.reason
+        if _FILE_PROTOCOL in error.output:
+            reason = _ALLOW_LOCAL_SUBMODULES
+        print(f"{reference} is measured without its submodules: {reason}", file=sys.stderr)
 
 
 def _remove_worktree(tree: Path) -> None:
@@ -185,11 +194,12 @@ def commit_of(reference: str = WORKING_TREE, folder: Path | None = None) -> str:
 
 
 class _GitError(ParadnnError):
-    """A command of git failed; `reason` is the last line that it printed."""
+    """A command of git failed; `reason` is the last line of its `output`."""
 
-    def __init__(self, command: str, reason: str) -> None:
+    def __init__(self, command: str, reason: str, output: str) -> None:
         super().__init__(f"git {command} failed: {reason}; run this command in a git checkout")
         self.reason = reason
+        self.output = output
 
 
 def _git(*words: str, folder: Path | None = None) -> str:
@@ -206,7 +216,7 @@ def _git(*words: str, folder: Path | None = None) -> str:
     except FileNotFoundError:
         raise ParadnnError("git is not installed; install it, or compare two commands") from None
     if done.returncode:
-        raise _GitError(words[0], _last_line(done))
+        raise _GitError(words[0], _last_line(done), done.stderr)
     return done.stdout.strip()
 
 

@@ -73,18 +73,7 @@ def test_a_commit_has_its_submodules(
     is_allowed: str,
     content: set[str],
 ) -> None:
-    module = tmp_path / "module"
-    allowed = ["-c", "protocol.file.allow=always"]
-    identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
-    subprocess.run(["git", "init", "-q", module], check=True)
-    (module / "module.txt").write_text("1")
-    for folder, words in (
-        (module, ["add", "."]),
-        (module, ["commit", "-qm", "module"]),
-        (repository, ["submodule", "--quiet", "add", str(module), "module"]),
-        (repository, ["commit", "-qm", "add module"]),
-    ):
-        subprocess.run(["git", *allowed, *identity, *words], cwd=folder, check=True)
+    add_submodule(repository, tmp_path)
     # A repository on the same machine is no submodule by default (CVE-2022-39253).
     monkeypatch.setenv("GIT_CONFIG_COUNT", "1")
     monkeypatch.setenv("GIT_CONFIG_KEY_0", "protocol.file.allow")
@@ -98,6 +87,42 @@ def test_a_commit_has_its_submodules(
     assert (warning in capsys.readouterr().err) == (not content)
     listed = subprocess.run(["git", "worktree", "list"], capture_output=True, text=True, check=True)
     assert len(listed.stdout.splitlines()) == 1
+
+
+def test_the_remedy_for_submodules_of_this_machine_works(
+    repository: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    add_submodule(repository, tmp_path)
+    with checkouts(("HEAD", ".")):
+        pass
+    [message] = capsys.readouterr().err.splitlines()
+    for assignment in message.partition(": export ")[2].split():
+        monkeypatch.setenv(*assignment.split("="))
+
+    with checkouts(("HEAD", ".")) as (commit, _):
+        content = (commit.tree / "module" / "module.txt").read_text()
+
+    assert content == "1"
+    assert not capsys.readouterr().err
+
+
+def add_submodule(repository: Path, tmp_path: Path) -> None:
+    """Add a repository of this machine as a submodule with the file module.txt."""
+    module = tmp_path / "module"
+    allowed = ["-c", "protocol.file.allow=always"]
+    identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run(["git", "init", "-q", module], check=True)
+    (module / "module.txt").write_text("1")
+    for folder, words in (
+        (module, ["add", "."]),
+        (module, ["commit", "-qm", "module"]),
+        (repository, ["submodule", "--quiet", "add", str(module), "module"]),
+        (repository, ["commit", "-qm", "add module"]),
+    ):
+        subprocess.run(["git", *allowed, *identity, *words], cwd=folder, check=True)
 
 
 def test_only_a_shallow_clone_is_called_shallow(
