@@ -1,13 +1,14 @@
-"""One inference for every comparison of two sides, with two answers.
+"""Inference for every comparison of two sides: a mean ratio with two intervals.
 
-*On these points*: the mean log ratio of a fixed set of points. Its variance is that of the
-processes, averaged over the points, and that of everything that shifts a side as a whole and does
-not cancel (`paradnn.statistics.effects`). The verdict is on this mean.
+*On these points*: the mean log ratio of a fixed set of points. Its variance has two parts: the
+variance between processes, averaged over the points, and the variance of effects that shift a whole
+side and do not cancel (`paradnn.statistics.effects`). The verdict is on this mean.
 
-*For other models like these*: the same mean, with models and batch sizes as random effects
-(`paradnn.statistics.dependence`) in addition.
+*For other models like these*: the same mean. Its variance also includes random effects of models
+and batch sizes (`paradnn.statistics.dependence`).
 
-Points that only one side ran widen neither. They bound a statement that covers them (`bounds`).
+Points that only one side measured do not widen either interval. `Contrast.bounds` gives bounds that
+include them.
 """
 
 from __future__ import annotations
@@ -34,32 +35,34 @@ from paradnn.statistics.verdict import Verdict
 
 #: Minimum number of values of a hyperparameter that count as a sample; fewer are fixed.
 _MINIMUM_SAMPLE_VALUES = 6
-#: Draws of noise from which the scatter of a quantile is computed.
+#: Bootstrap draws from which the scatter of a quantile is computed.
 _QUANTILE_DRAWS = 200
 _TINY = 1e-300
 
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """Evidence behind the pairs of two sides, in addition to their ratios.
+    """Variances and counts from which the intervals of paired ratios are computed.
 
     Attributes:
-        schedule: When and where the n runs were measured that the ratios are from.
+        schedule: When and where the n runs behind the ratios were measured.
         family: (n,) family of each run.
         session: Posterior variance of sessions.
-        point: (p,) numbers of the paired points.
-        variance: (2, p) variance of the mean log of each point on A and on B, from processes.
-        mean_variance: (2, p) variance of the logarithm of the median of each point, which the ratios
-            are from, with the mean scatter of its family.
+        point: (p,) numbers of the paired points, ascending.
+        variance: (2, p) variance between processes of the mean log of each point, on A and on B.
+        mean_variance: (2, p) variance of the logarithm of each point's median, on A and on B, from
+            the mean scatter of its family. The ratios are ratios of these medians.
         freedom: (2, p) degrees of freedom of `variance`.
         data_freedom: (2, p) degrees of freedom without the prior.
         priors: Priors of the scatter.
-        interaction: Family -> what sessions do to its ratio, if both sides share several.
-        leveled: Family -> variance of speeds that were brought to one speed of the machine. It
-            replaces that of sessions.
-        selection: Family -> bound of the bias by lost replicates, in logarithms.
+        interaction: Family -> effect of shared sessions on its ratio, if both sides share several
+            sessions.
+        leveled: Family -> variance from the correction of its runs to one speed of the machine. It
+            replaces the variance of sessions.
+        selection: Family -> bound of the bias from lost replicates, in logarithms.
         lost: Family -> number of lost replicates of A and of B.
-        missing: Family -> points that both sides tried and only A measured, and only B.
+        missing: Family -> number of points that both sides tried and only A measured, and number
+            that only B measured.
         speed_change: Family -> how much faster the machine was in the fastest part of the sessions
             than in the slowest (0.1: 10%).
     """
@@ -85,7 +88,7 @@ class Evidence:
         return self
 
     def shared_effects(self, families: set[str], points: np.ndarray) -> list[Effect]:
-        """Return what shifts the mean log ratio of some points as a whole.
+        """Return the effects that shift the log ratios of some points together.
 
         Args:
             families: Families of the points.
@@ -127,13 +130,13 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Contrast:
-    """The pairs of one family, or of all families, that a comparison is about.
+    """Paired points of two sides, of one family or of all, with their statistics.
 
     Attributes:
-        pairs: Rows of `analysis.pairing.pair`, n of them.
-        evidence: What they rest on; None if it is unknown, and then there is no interval.
+        pairs: n rows of `analysis.pairing.pair`.
+        evidence: Variances behind the pairs; None if they are unknown, which gives no intervals.
         family: Name of the family, or "all".
-        unit: What is taken as a sample where other models are meant.
+        unit: Unit of sampling for the interval over other models.
     """
 
     pairs: pd.DataFrame
@@ -166,7 +169,7 @@ class Contrast:
 
     @property
     def missing_by_side(self) -> tuple[int, int]:
-        """Points that both sides tried and only A measured, and that only B measured."""
+        """Number of points that both sides tried and only A measured, and that only B measured."""
         if self.evidence is None:
             return (0, 0)
         known = self.evidence.missing
@@ -188,7 +191,7 @@ class Contrast:
 
     @cached_property
     def effects(self) -> list[Effect]:
-        """Everything that the interval of the mean allows for."""
+        """All effects that the interval of the mean includes; the first one is of processes."""
         if self.evidence is None or not len(self.pairs):
             return []
         points, counts = np.unique(self.pairs["point"].to_numpy(), return_counts=True)
@@ -196,7 +199,7 @@ class Contrast:
 
     @cached_property
     def error(self) -> Component:
-        """The variance of the mean log ratio on these points; NaN if it is unknown."""
+        """Variance of the mean log ratio on these points; NaN if it is unknown."""
         if not self.effects:
             return Component(np.nan, np.nan)
         return combine([effect.component for effect in self.effects])
@@ -223,14 +226,14 @@ class Contrast:
         return self._around_mean(self.error)
 
     def population_mean(self) -> Estimate:
-        """Return the geometric mean for other models like these.
+        """Return the geometric mean with its interval for other models like these.
 
-        The interval adds the variance over models and batch sizes. The ends are NaN below
-        MINIMUM_POINTS.
+        The interval adds the variance over models and batch sizes. Its ends are NaN for fewer than
+        MINIMUM_POINTS points.
         """
         if len(self.ratios) < MINIMUM_POINTS or not self.effects:
             return self._around_mean(Component(np.nan, np.nan))
-        # The scatter of ratios contains that of the processes, which may be known better.
+        # The scatter of ratios includes the scatter of processes, whose prior may be wider.
         of_points = crossed_variance(np.log(self.ratios), self.levels)
         of_processes = self.effects[0].component
         widest = max(of_points, of_processes, key=lambda part: float(part.half_width))
@@ -245,7 +248,7 @@ class Contrast:
 
     @cached_property
     def _point_errors(self) -> np.ndarray:
-        """(n,) standard error of each log ratio from its own processes."""
+        """(n,) standard error of each log ratio from the processes of its point."""
         if self.evidence is None:
             return np.full(len(self.ratios), np.nan)
         position = np.searchsorted(self.evidence.point, self.pairs["point"].to_numpy())
@@ -255,9 +258,9 @@ class Contrast:
     def share(self, above: float = 1.0) -> Estimate:
         """Return the share of these points with a ratio above a number.
 
-        The interval reaches over all shares that a shift of all ratios together would give. Each
-        point exceeds the number with a probability p because of its noise, which adds the variance
-        p (1 - p).
+        The interval covers the shares that result if all ratios shift together by up to `shift`.
+        Because of its noise, a point is on the wrong side of the number with a probability p, which
+        adds the variance p (1 - p).
         """
         logs = np.log(self.ratios) - math.log(above)
         if not len(logs):
@@ -275,8 +278,8 @@ class Contrast:
     def quantile(self, share: float = 0.5) -> Estimate:
         """Return a quantile of the ratios of these points with its interval.
 
-        The interval is from a shift of all ratios together and from noise of single points, which
-        is added to the ratios in a parametric bootstrap.
+        The interval combines a shift of all ratios together with the noise of single points. A
+        parametric bootstrap adds that noise to the ratios.
         """
         if not len(self.ratios):
             return Estimate(np.nan, np.nan, np.nan)
@@ -291,14 +294,15 @@ class Contrast:
         return Estimate(value, value / factor, value * factor)
 
     def bounds(self) -> dict[str, float]:
-        """Bound share, median and mean for any results of the points that only one side ran.
+        """Return bounds of share, median and mean over all points, with those only one side ran.
 
-        The bounds of the share of wins and of the median are certain. Those of the geometric mean
-        assume that no missing ratio is further from 1, to either side, than the furthest that was
-        measured (Manski, American Economic Review 80, 1990).
+        The bounds of the share of wins and of the median hold for any missing ratios. The bounds of
+        the geometric mean assume that no missing ratio is further from 1 than the furthest measured
+        ratio (Manski, American Economic Review 80, 1990).
 
         Returns:
-            `share_least`, `share_most`, and the same for `median` and `mean`.
+            `share_least`, `share_most`, `median_least`, `median_most`, `mean_least` and
+            `mean_most`.
         """
         bounds: dict[str, float] = {}
         logs = np.log(self.ratios)
@@ -315,10 +319,10 @@ class Contrast:
         return bounds
 
     def row(self) -> dict[str, Any]:
-        """Return the numbers that every comparison of sides shows of a family.
+        """Return the numbers that every comparison of two sides shows for a family.
 
-        Intervals are 95%. Values are over the points that both sides ran. `error` and `freedom`,
-        those of the mean log ratio, and `bias` are for `judge`.
+        Intervals are 95%. Values are over the points that both sides ran. `judge` uses `error` (the
+        standard error of the mean log ratio), `freedom` (its degrees of freedom) and `bias`.
         """
         count = len(self.ratios)
         missing_a, missing_b = self.missing_by_side
@@ -359,20 +363,21 @@ class Contrast:
 
 
 def judge(rows: pd.DataFrame, margin: float = MARGIN, rate: float = 0.05) -> pd.DataFrame:
-    """Give each row a verdict; all rows together are one page.
+    """Give each row a verdict, corrected for the number of rows.
 
-    A row is equal if both one-sided tests against +-log(1 + margin) say so (Schuirmann, J.
+    A row is equal if both one-sided tests against +-log(1 + margin) are significant (Schuirmann, J.
     Pharmacokinetics and Biopharmaceutics 15, 1987). Otherwise A is faster or slower if Student's t
-    says so. Both are corrected for the page by Holm's rule (`adjust_p_values`).
+    test is significant. The p-values of each test are adjusted for all rows by Holm's rule
+    (`adjust_p_values`).
 
     Args:
         rows: Rows as `Contrast.row` returns them.
         margin: Largest relative difference that counts as equal.
-        rate: Probability of any false verdict on the page.
+        rate: Probability that any row has a false verdict.
 
     Returns:
-        The rows with `verdict`, a value of `Verdict`, and `by_itself`: the verdict that the row
-        would have without the others of the page.
+        The rows with `verdict`, a value of `Verdict`, and `by_itself`, the verdict of the row
+        without the adjustment for the other rows.
     """
     mean = np.log(rows["geometric_mean"].to_numpy(dtype="float64"))
     bias = rows["bias"].to_numpy(dtype="float64")

@@ -11,23 +11,23 @@ from paradnn.statistics.effects import combine
 from paradnn.statistics.lazy import np, stats
 from paradnn.statistics.verdict import Verdict
 
-#: Largest relative difference that is called equal, where that is shown.
+#: Largest relative difference that counts as equal.
 MARGIN = 0.05
 _TINY = 1e-300
 
 
 @dataclass(frozen=True)
 class Decision:
-    """The interval of a ratio of A over B, and what follows from it.
+    """The ratio of A over B with its interval, p-values and verdict.
 
     Attributes:
         ratio: The ratio; above 1 if A is better.
         low: Lower end of its 95% interval.
         high: Upper end.
-        p_different: Two-sided p-value of the ratio 1.
-        p_equal: P-value of a ratio outside the margin (two one-sided tests; Schuirmann, J.
-            Pharmacokinetics and Biopharmaceutics 15, 1987).
-        verdict: The verdict at 5%.
+        p_different: Two-sided p-value of the hypothesis that the ratio is 1.
+        p_equal: p-value of the hypothesis that the ratio is outside the margin (two one-sided
+            tests; Schuirmann, J. Pharmacokinetics and Biopharmaceutics 15, 1987).
+        verdict: The verdict at a significance level of 5%.
     """
 
     ratio: float
@@ -43,15 +43,16 @@ def decide(
 ) -> Decision:
     """Decide whether A is better than B, worse or equal.
 
-    Equal takes precedence: a difference within the margin does not matter, even if it is shown.
+    Equal takes precedence: a difference within the margin does not matter, even if it is
+    significant.
 
     Args:
         log_ratio: Logarithm of the estimated ratio of A over B.
         parts: Independent variances of the estimate with their degrees of freedom, such as
-            `Effect.component` of `paradnn.statistics.effects.side_effects`. Without any, the ratio
-            is exact.
+            `Effect.component` of `paradnn.statistics.effects.side_effects`. If empty, the ratio is
+            exact.
         margin: Largest relative difference that counts as equal.
-        bias: Largest systematic error of the estimate, as a logarithm, to either side.
+        bias: Largest systematic error of `log_ratio` in either direction.
     """
     error = 0.0
     freedom = np.inf
@@ -89,12 +90,13 @@ def adjust_p_values(p_values: np.ndarray, *, discoveries: bool = False) -> np.nd
     """Adjust p values for the number of tests.
 
     Args:
-        p_values: (n,) p values; NaN where there is no test.
-        discoveries: False controls the familywise error rate: with 95%, no adjusted p below 0.05 is
-            false (Holm, Scandinavian J. of Statistics 6, 1979). True controls the false discovery
-            rate: of the adjusted p values below 0.05, 5% are expected to be false (Benjamini and
-            Hochberg, J. Royal Statistical Society B 57, 1995). This holds for tests that are
-            independent or positively dependent, as those are whose sides share a machine.
+        p_values: (n,) p-values; NaN if there is no test.
+        discoveries: False controls the familywise error rate: with a probability of 95%, no
+            adjusted p-value below 0.05 is a false positive (Holm, Scandinavian J. of Statistics 6,
+            1979). True controls the false discovery rate: at most 5% of the adjusted p-values below
+            0.05 are expected to be false positives (Benjamini and Hochberg, J. Royal Statistical
+            Society B 57, 1995). This holds for tests that are independent or positively dependent,
+            such as comparisons on one machine.
 
     Returns:
         (n,) adjusted p values, with NaN where the input has it.
@@ -123,11 +125,11 @@ def equivalent(
         most: (n,) upper bounds of the log ratios.
         error: (n,) standard errors.
         freedom: (n,) degrees of freedom.
-        margin: Largest relative difference that counts as the same.
+        margin: Largest relative difference that counts as equal.
 
     Returns:
-        (n,) p of the larger test, small if a ratio is within +-log(1 + margin). NaN without an
-        error.
+        (n,) the larger p-value of the two tests. It is small if a log ratio is clearly within
+        +-log(1 + margin), and NaN if the standard error is NaN.
     """
     bound = math.log1p(margin)
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -1,9 +1,9 @@
 """Intervals over points that share a model or a batch size: means, shares, quantiles, coefficients.
 
-176 points that are 23 models at up to nine batch sizes are not 176 independent points: what holds
-for a model at one batch size mostly holds at the next. So a point has a crossed effect of its model
-(its family and all of model.*) and of its batch size. An interval says how far a number would move
-if other models and other batch sizes of the same kind had been measured.
+23 models at up to nine batch sizes each give 176 points, but not 176 independent ones: a result for
+a model at one batch size mostly holds at the next. So the statistical model has crossed random
+effects of the model (its family and all of model.*) and of the batch size. An interval states how
+far a number may be from its value for other models and batch sizes of the same kind.
 """
 
 from __future__ import annotations
@@ -21,33 +21,34 @@ from paradnn.statistics.lazy import np, pd, stats
 #: The unit of sampling: models and batch sizes ("crossed"), models at the given batch sizes
 #: ("model"), or every point alone ("point").
 Unit = Literal["crossed", "model", "point"]
-#: Points that an interval of a mean needs.
+#: Minimum number of points for an interval of a mean.
 MINIMUM_POINTS = 6
 
-#: Minimum number of batch sizes that count as a sample. An answer over fewer is about those
-#: measured.
+#: Minimum number of batch sizes that count as a sample. With fewer, a result holds for the measured
+#: batch sizes alone.
 _MINIMUM_BATCH_SIZES = 6
-#: Share of the largest eigenvalue below which the rows do not determine a direction.
+#: Eigenvalues below this share of the largest eigenvalue count as 0.
 _SINGULAR = 1e-10
-#: Share of the variance of a coefficient below which an effect on it counts as none.
+#: Share of the variance of a coefficient below which an effect on it counts as 0.
 _NEGLIGIBLE_EFFECT = 1e-9
-#: Share of the sum of squared influences below which a change is rounding.
+#: Share of the sum of squared influences below which a change is a rounding error.
 _ROUNDING = 1e-12
-#: Share of the largest singular value below which factors cannot be separated.
+#: Singular values below this share of the largest singular value count as 0: the effects of such
+#: factors cannot be separated.
 _INSEPARABLE = 0.02
-#: Range of numbers below which they are equal but for rounding.
+#: Range of numbers up to which they count as equal, apart from rounding errors.
 _EQUAL_RANGE = 1e-9
 _TINY = 1e-300
 
 
 @dataclass(frozen=True)
 class Levels:
-    """Levels of the factors of each row, such as its model.
+    """Levels of the factors of each row: which model, which batch size.
 
     Attributes:
         codes: (factors, n) number of each row's level.
         point: (n,) number of each row's point.
-        description: What is taken as a sample, such as "23 models and 9 batch sizes".
+        description: The sample as text, such as "23 models and 9 batch sizes".
     """
 
     codes: np.ndarray
@@ -66,10 +67,10 @@ class Levels:
 
     @cached_property
     def factors(self) -> tuple[np.ndarray, ...]:
-        """Codes (n,) of the factors that have effects: one factor alone, or several and the points.
+        """Codes (n,) of the factors that have effects; the last of several factors is the point.
 
-        A factor is omitted if no two points share a level of it: its effects are those of the
-        points.
+        A factor is omitted if no two points share a level of it, since its effects then equal the
+        effects of points.
         """
         if len(self.codes) == 1:
             return tuple(self.codes)
@@ -84,7 +85,7 @@ class Levels:
 
 
 class Component(NamedTuple):
-    """A variance and its degrees of freedom; both (k,) for k numbers."""
+    """A variance and its degrees of freedom; numbers, or arrays (k,) for k estimates."""
 
     variance: Any
     freedom: Any
@@ -109,15 +110,15 @@ def sum_components(parts: Sequence[Component]) -> Component:
 def shared_levels(points: pd.DataFrame, unit: Unit = "crossed", axes: int = 0) -> Levels:
     """Find the levels that points share.
 
-    A model is a family with everything under model.*. Batch sizes are a sample if there are six or
-    more; fewer are fixed. So are precisions, compile modes and devices: points that differ only
-    in these share their model.
+    A model is a family with all options under model.*. Six or more batch sizes are a sample, and
+    fewer are fixed. Precisions, compile modes and devices are always fixed: points that differ only
+    in them share their model.
 
     Args:
-        points: A row per point, with model.* and batch_size.
-        unit: What is taken as a sample.
-        axes: If positive, every hyperparameter with at least this number of values is a factor,
-            provided that each value occurs in two models or more: its values may have effects.
+        points: One row per point, with model.* and batch_size.
+        unit: Unit of sampling.
+        axes: If positive, a hyperparameter of the model is a factor too if it has at least this
+            number of values and at most half as many values as there are models.
     """
     count = len(points)
     names = [str(name) for name in points]
@@ -158,7 +159,7 @@ def _number_groups(points: pd.DataFrame, names: list[str]) -> np.ndarray:
 
 
 def crossed_variance(values: np.ndarray, levels: Levels) -> Component:
-    """Return the variance of the mean of values (n,) with effects of every factor."""
+    """Return the variance of the mean of values (n,) if each factor has random effects."""
     components = levels.of_mean.components(values - values.mean())
     return Component(float(components.variance[0]), float(components.freedom[0]))
 
@@ -166,13 +167,13 @@ def crossed_variance(values: np.ndarray, levels: Levels) -> Component:
 def crossed_variances(
     design: np.ndarray, response: np.ndarray, levels: Levels, sizes: np.ndarray | None = None
 ) -> Component:
-    """Return the variances (k,) of least-squares coefficients with effects of every factor.
+    """Return the variances (k,) of least-squares coefficients if each factor has random effects.
 
     Args:
         design: (n, k) the columns.
         response: (n,) the values.
-        levels: What the rows share.
-        sizes: (n,) what an effect of 1 adds to a row; 1 by default.
+        levels: Levels that the rows share.
+        sizes: (n,) change of each row's response per unit effect; 1 by default.
     """
     fitted = design @ np.linalg.lstsq(design, response, rcond=None)[0]
     return Crossing.of(design, levels.factors, sizes).components(response - fitted)
@@ -183,16 +184,16 @@ def geometric_mean(
 ) -> Estimate:
     """Return the geometric mean of ratios with its interval.
 
-    The interval is Student's of the mean logarithm, with the variance and the degrees of freedom of
-    `crossed_variance`.
+    The interval is Student's t of the mean logarithm, with the variance and the degrees of freedom
+    of `crossed_variance`.
 
     Args:
-        ratios: (n,) numbers above zero.
-        levels: What they share.
-        more: Variances to add to that of points, such as that between sessions.
+        ratios: (n,) positive ratios, one per point.
+        levels: Levels that the points share.
+        more: Further variances of the mean logarithm, such as the variance between sessions.
 
     Returns:
-        The mean; its ends are NaN below MINIMUM_POINTS.
+        The mean. The ends of its interval are NaN for fewer than MINIMUM_POINTS points.
     """
     logs = np.log(np.asarray(ratios, dtype="float64"))
     mean = float(np.exp(logs.mean())) if len(logs) else np.nan
@@ -214,10 +215,10 @@ def crossed_ratio(
     Args:
         above: (n,) numerators.
         below: (n,) denominators, positive.
-        levels: What the points share.
+        levels: Levels that the points share.
 
     Returns:
-        The ratio; its ends are NaN below MINIMUM_POINTS.
+        The ratio. The ends of its interval are NaN for fewer than MINIMUM_POINTS points.
     """
     top = np.asarray(above, dtype="float64")
     bottom = np.asarray(below, dtype="float64")
@@ -236,24 +237,23 @@ def crossed_share(
     level: float = LEVEL,
     latent: np.ndarray | None = None,
 ) -> Estimate:
-    """Return the share of true values with its interval.
+    """Return the share of points that are hits, with its interval.
 
-    The interval is Wilson's (J. American Statistical Association 22, 1927) of the effective number
-    of points, n_effective = share (1 - share) / V, with V of `crossed_variance`, at most n. It uses
-    Student's t with V's degrees of freedom (Franco, Little, Louis and Slud, J. Survey Statistics
-    and Methodology 7, 2019, compare such intervals).
+    The interval is Wilson's (J. American Statistical Association 22, 1927) for the effective number
+    of points, n_effective = share (1 - share) / V. V is the variance from `crossed_variance`, and
+    n_effective is at most n. The quantile is Student's t with V's degrees of freedom (Franco,
+    Little, Louis and Slud, J. Survey Statistics and Methodology 7, 2019, compare such intervals).
 
-    If all points agree, their scatter says nothing. Then the interval is Clopper and Pearson's
-    (Biometrika 26, 1934) for the effective number of points that follows from the latent numbers
-    (after Korn and Graubard, Survey Methodology 24, 1998). Without latent numbers that number is
-    the number of levels of the smallest factor. Clopper and Pearson's is also the interval of
-    points that share nothing.
+    If all points are hits, or none is, V is 0. Then the interval is Clopper and Pearson's
+    (Biometrika 26, 1934) for the effective number of points of `latent` (after Korn and Graubard,
+    Survey Methodology 24, 1998). Without `latent`, the effective number is the number of levels of
+    the smallest factor. Points that share no level get Clopper and Pearson's interval too.
 
     Args:
         hits: (n,) booleans.
-        levels: What the points share.
+        levels: Levels that the points share.
         level: Coverage of the interval.
-        latent: (n,) numbers behind the hits.
+        latent: (n,) the continuous numbers whose comparison with a limit gave the hits.
 
     Returns:
         The share; NaN without points.
@@ -269,13 +269,21 @@ def crossed_share(
         return Estimate(share, *_wilson(share, count, freedom, level))
     count = float(min(levels.counts))
     if latent is not None and not levels.independent:
-        count = max(count, _worth(latent, levels))
+        count = max(count, _effective_count_of_numbers(latent, levels))
     low, high = proportion_confint(share * count, count, 1 - level, "beta")
     return Estimate(share, float(low), float(high))
 
 
-def _worth(latent: np.ndarray, levels: Levels) -> float:
-    """Return how many independent points dependent numbers (n,) are worth; 0 if unknown."""
+def _effective_count_of_numbers(latent: np.ndarray, levels: Levels) -> float:
+    """Return how many independent numbers have a mean as precise as that of dependent ones.
+
+    Args:
+        latent: (n,) the dependent numbers.
+        levels: Levels that their points share.
+
+    Returns:
+        The effective number, at most n; 0 if the numbers are equal.
+    """
     if np.ptp(latent) <= _EQUAL_RANGE:
         return 0.0
     variance = float(crossed_variance(latent, levels).variance)
@@ -287,7 +295,7 @@ def _worth(latent: np.ndarray, levels: Levels) -> float:
 def quantile_interval(
     values: np.typing.ArrayLike, share: float = 0.5, level: float = LEVEL
 ) -> Estimate:
-    """Return a quantile of a sample with the interval of its order statistics.
+    """Return a quantile of a sample, with an interval between two order statistics.
 
     Source: Conover, Practical Nonparametric Statistics, section 3.2.
 
@@ -297,8 +305,8 @@ def quantile_interval(
         level: Coverage of the interval.
 
     Returns:
-        The quantile, linearly interpolated (type 7). An end without an order statistic is infinite.
-        NaN for an empty sample.
+        The quantile, linearly interpolated (type 7); NaN for an empty sample. An end of the
+        interval is infinite if the sample is too small for it.
     """
     known = np.asarray(values, dtype="float64")
     if len(known) == 0:
@@ -314,20 +322,22 @@ def quantile_interval(
 def crossed_quantile(
     values: np.typing.ArrayLike, levels: Levels, share: float = 0.5, level: float = LEVEL
 ) -> Estimate:
-    """Return a quantile with the interval of order statistics at the effective number of points.
+    """Return a quantile over points that share levels, with an interval of order statistics.
 
-    The ends are the values below which those shares of the points lie that `crossed_share` allows
-    for the points below the quantile (Woodruff, J. American Statistical Association 47, 1952).
-    Points that share nothing get `quantile_interval`.
+    The share of points up to the quantile has Wilson's interval, as in `crossed_share`. Its two
+    ends are shares; the values at these shares of the sorted sample are the ends of the result
+    (Woodruff, J. American Statistical Association 47, 1952). Independent points get
+    `quantile_interval`.
 
     Args:
         values: (n,) the sample.
-        levels: What the points share.
+        levels: Levels that the points share.
         share: Which quantile, from 0 to 1.
         level: Coverage of the interval.
 
     Returns:
-        The quantile. An end is infinite if so few points have none.
+        The quantile. An end of the interval is infinite if the effective number of points is too
+        small for it.
     """
     known = np.asarray(values, dtype="float64")
     count = len(known)
@@ -350,9 +360,14 @@ def crossed_quantile(
 
 
 def _effective_count(hits: np.ndarray, levels: Levels) -> tuple[float, float]:
-    """Return how many independent points a share over dependent ones (n,) is worth.
+    """Return how many independent points would give a share the same variance.
 
-    The second number is the degrees of freedom of its variance.
+    Args:
+        hits: (n,) 1 for a hit, else 0.
+        levels: Levels that the points share.
+
+    Returns:
+        The effective number of points, and the degrees of freedom of the share's variance.
     """
     share = hits.mean()
     if share in (0.0, 1.0):
@@ -366,7 +381,7 @@ def _wilson(share: float, count: float, freedom: float, level: float) -> tuple[f
     """Return Wilson's interval with Student's t in place of the normal quantile."""
     from statsmodels.stats.proportion import proportion_confint
 
-    # The level at which the normal quantile equals that of Student's t.
+    # statsmodels takes a level, not a quantile: the level whose normal quantile is Student's.
     alpha = 2 * stats.norm.sf(stats.t.ppf((1 + level) / 2, freedom))
     low, high = proportion_confint(share * count, count, alpha, "wilson")
     return float(low), float(high)
@@ -376,28 +391,30 @@ def _wilson(share: float, count: float, freedom: float, level: float) -> tuple[f
 class Crossing:
     """Variance of each of k coefficients as a function of residuals.
 
-    It is for one design (n, k) and one set of factors.
+    An object serves one design (n, k) and one set of crossed factors.
 
-    The estimate of one factor with G levels is its delete-one-level jackknife, V_f = (G - 1) / G x
-    sum (coefficient without the level - coefficient)^2 (MacKinnon, Nielsen and Webb, J. Applied
-    Econometrics 38, 2023). It contains some of the effects of the others: on a complete grid,
-    V_models contains the scatter of single points, as V_batches does; on an incomplete one also
-    effects of batch sizes. So V = sum w_f V_f over factors and points, with weights w such that V
-    is unbiased if every factor and every point has a random effect of any size. That is V_models +
-    V_batches - V_rest on a complete grid. With many holes it is near V_models + V_batches -
-    V_points (Cameron, Gelbach and Miller, J. Business and Economic Statistics 29, 2011). V is at
-    least V_points.
+    The variance estimate of a factor with G levels is its delete-one-level jackknife, V_f =
+    (G - 1) / G x sum (coefficient without the level - coefficient)^2 (MacKinnon, Nielsen and Webb,
+    J. Applied Econometrics 38, 2023). V_f also contains part of the other factors' effects. On a
+    complete grid, V_models and V_batches both contain the scatter of single points. On an
+    incomplete grid, V_models contains part of the effects of batch sizes as well.
 
-    The degrees of freedom of a part are those that its V would have with effects of this factor
-    alone (Bell and McCaffrey, Survey Methodology 28, 2002): G - 1 for a mean over levels of one
-    size. Those of V are Satterthwaite's.
+    So V = sum w_f V_f over all factors, points included. The weights w make V unbiased for random
+    effects of any size of the factors and points. On a complete grid, V = V_models + V_batches -
+    V_rest. On a grid with many holes, V is near V_models + V_batches - V_points (Cameron, Gelbach
+    and Miller, J. Business and Economic Statistics 29, 2011). V is at least V_points.
+
+    The degrees of freedom of each V_f assume that only this factor has effects (Bell and McCaffrey,
+    Survey Methodology 28, 2002). For a mean over levels of equal size they are G - 1. The degrees
+    of freedom of V are Satterthwaite's.
 
     Attributes:
-        codes: (n,) levels of the rows for each factor; the last factor is the points.
-        influence: (n, k) for each factor: the change of the coefficients per unit of a row's
+        codes: For each factor, the levels of the rows (n,). The last of several factors is the
+            point.
+        influence: For each factor, (n, k): the change of the coefficients per unit of a row's
             residual if the row's level is omitted.
         weights: (factors, k) the weights w, times (G - 1) / G.
-        freedom: (factors, k) degrees of freedom of each part.
+        freedom: (factors, k) degrees of freedom of each V_f.
     """
 
     codes: tuple[np.ndarray, ...]
@@ -409,12 +426,12 @@ class Crossing:
     def of(
         cls, design: np.ndarray, codes: Sequence[np.ndarray], sizes: np.ndarray | None = None
     ) -> Crossing:
-        """Prepare the variances for a design.
+        """Compute weights and degrees of freedom for a design.
 
         Args:
             design: (n, k) the columns.
-            codes: (n,) levels of the rows for each factor.
-            sizes: (n,) what an effect of 1 adds to a row; 1 by default.
+            codes: For each factor, the levels of the rows (n,).
+            sizes: (n,) change of each row's response per unit effect; 1 by default.
         """
         if sizes is None:
             sizes = np.ones(len(design))
@@ -466,9 +483,15 @@ class Crossing:
 
 
 def _unbiased_weights(wanted: np.ndarray, contained: np.ndarray, negligible: float) -> np.ndarray:
-    """Return weights w (f,) with sum_f w_f contained_fh = wanted_h for every component h.
+    """Return weights w (f,) with sum_f w_f contained_fh = wanted_h for every factor h.
 
     A single factor without an effect has weight 1.
+
+    Args:
+        wanted: (f,) variance of the coefficient per unit variance of each factor's effects.
+        contained: (f, f) expectation of each factor's jackknife per unit variance of each factor's
+            effects.
+        negligible: Variance that counts as 0.
     """
     if len(wanted) == 1:
         ratio = wanted / np.maximum(contained[0], negligible)
@@ -493,7 +516,7 @@ def _influence(design: np.ndarray, gram: np.ndarray, code: np.ndarray) -> np.nda
     order = np.argsort(code, kind="stable")
     starts = np.flatnonzero(np.diff(code[order], prepend=-1))
     if len(starts) == len(code):
-        # Each row is a level: Sherman and Morrison's formula needs one inverse for all.
+        # Each row is a level: with Sherman and Morrison's formula one inverse serves all levels.
         single = design @ np.linalg.pinv(gram, rcond=_SINGULAR, hermitian=True)
         rest = 1 - (single * design).sum(axis=1)
         if rest.min() > 1e-6:
@@ -513,19 +536,22 @@ def _contained_variance(
     other: np.ndarray,
     effect: np.ndarray,
 ) -> np.ndarray:
-    """Return how much of another factor's variance the sum of squares of a factor contains.
+    """Return how much a factor's jackknife sum of squares contains of another factor's effects.
 
-    The result (k,) is for a unit variance of the effects of `other`. The change that a level g
-    makes is a sum over levels l of `other` of effect_l x (c_gl - U_g Q_l). Here c_gl is the
-    influence of the rows in both, times their sizes; U_g is the sum of influence x row over g.
+    If level g of the factor is omitted, a coefficient changes by the sum over levels l of `other`
+    of effect_l x (c_gl - U_g Q_l). Here c_gl is the sum of influence x size over the rows in both g
+    and l, and U_g is the sum of influence x row of the design over the rows in g.
 
     Args:
         design: (n, k) the columns.
-        sizes: (n,) what an effect of 1 adds to a row.
+        sizes: (n,) change of each row's response per unit effect.
         code: (n,) levels of the factor.
-        influence: (n, k) influence of the rows for that factor.
+        influence: (n, k) influence of the rows for the factor.
         other: (n,) levels of the other factor.
         effect: Q = (X'X)^-1 X'Z, (k, levels of `other`).
+
+    Returns:
+        (k,) expected sum of squares per unit variance of the other factor's effects.
     """
     levels = int(other.max()) + 1
     pairs, position = np.unique(code * levels + other, return_inverse=True)
@@ -547,12 +573,13 @@ def _jackknife_freedom(
 ) -> float:
     """Return the degrees of freedom of the jackknife of one factor, (trace C)^2 / trace C^2.
 
-    C is the covariance of its changes, M M' with M = diag(d) - rows @ effect. That is diag(d^2) - A
-    B', where A and B have two columns for each of the design's.
+    C = M M' is the covariance of the changes of the coefficient if a level is omitted, with M =
+    diag(d) - rows @ effect. C equals diag(d^2) - A B', where A and B have twice as many columns as
+    the design. This form avoids a matrix of levels x levels.
 
     Args:
         design: (n, k) the columns.
-        sizes: (n,) what an effect of 1 adds to a row.
+        sizes: (n,) change of each row's response per unit effect.
         column: (n,) influence of the rows on one coefficient.
         code: (n,) levels of the factor.
         effect: (X'X)^-1 X'Z, (k, levels).

@@ -1,14 +1,14 @@
 """Effects of sessions, hosts and order that do not cancel between two sides, and their variance.
 
-A run of side A has the weight +1/(P n) in the mean log ratio of P points, n being the number of
-runs of its point on its side; a run of B has the negative. An effect that several runs share, such
-as that of their session, enters the mean with the sum of their weights. So the variance that
-sessions add is that of a session times the sum over sessions of the squared sums of weights: 0 if
-both sides share all of them, 2 for one session per side, and anything between. The variance of a
-session is the posterior of its prior (`paradnn.statistics.priors`) after the scatter of repeated
-sessions.
+In the mean log ratio of P points, a run of side A has the weight +1/(P m) and a run of side B
+-1/(P m). Here m is the number of runs of the same point on the same side. An effect that several
+runs share, such as the effect of their session, enters the mean with the sum of their weights. So
+sessions add the variance of one session times the sum over sessions of (sum of weights)^2. This
+factor is 0 if both sides share all sessions, and 2 if each side has a single session. The variance
+of a session is a posterior: the prior (`paradnn.statistics.priors`) updated with the scatter of
+repeated sessions.
 
-Arrays of runs have the runs of A first and then those of B; n is the number of runs.
+Arrays of runs hold the runs of A first, then the runs of B; n is the number of runs.
 """
 
 from __future__ import annotations
@@ -33,13 +33,14 @@ from paradnn.statistics.sessions import (
     merge_into_turns,
 )
 
-#: A longer pause in hours separates days. Within a day one side may always come first.
+#: Pause in hours above which the next run counts as measured on another day.
 _DAY_GAP_HOURS = 4.0
-#: Length of a session in hours above which its halves differ as much as two sessions do. Starts
-#: that were one and two hours apart differed as sessions do (docs/validation/repeatability.md).
+#: Length of a session in hours from which its halves differ as much as two sessions do. Starts that
+#: were one and two hours apart differed as sessions do (docs/validation/repeatability.md).
 _FULL_DRIFT_HOURS = 2.0
-#: Variance of a Brownian drift, per variance of a session. A drift of this size makes the halves of
-#: a session differ by the variance of two sessions: the integral of F^2 below is 1/3 for them.
+#: Variance of a Brownian drift over a session, in variances of a session. With 6, the means of the
+#: halves differ by the variance of two sessions: the integral of F^2 in `Schedule.drift_weight` is
+#: 1/3 if one side is measured in each half.
 _DRIFT_RATIO = 6.0
 _TINY = 1e-300
 #: Relative difference up to which two sums of weights are equal.
@@ -76,10 +77,10 @@ class Effect:
 def combine(parts: Sequence[Component]) -> Component:
     """Add independent variances, each with its own degrees of freedom.
 
-    The half width at 95% is the root of the sum of squared half widths (variance estimates
-    recovery, Zou and Donner, Statistics in Medicine 27, 2008). The degrees of freedom are
-    Satterthwaite's, whose own half width would shrink if a certain variance is added to an
-    uncertain one.
+    The degrees of freedom of the sum are Satterthwaite's. With the plain sum of the variances, the
+    95% interval could shrink if a well-known variance is added to an uncertain one. So the sum is
+    raised until the half width is the root of the sum of the squared half widths (Zou and Donner,
+    Statistics in Medicine 27, 2008).
 
     Args:
         parts: Variances and degrees of freedom, numbers or arrays (k,).
@@ -96,13 +97,14 @@ def combine(parts: Sequence[Component]) -> Component:
 def unit_scatter(logs: np.ndarray, cells: np.ndarray, units: np.ndarray) -> Component:
     """Return the variance of the effects of units, such as sessions, and its degrees of freedom.
 
-    The model is additive: a run has the effect of its cell and of its unit. The variance is from
-    the sum of squares of units adjusted for cells (Henderson's method 3, Biometrics 9, 1953). It
-    contains the scatter of the runs themselves, so it is an upper estimate.
+    The model is additive: the logarithm of a run is the effect of its cell plus the effect of its
+    unit. The variance is computed from the sum of squares of units adjusted for cells (Henderson's
+    method 3, Biometrics 9, 1953). It contains the scatter of the runs themselves, so it
+    overestimates the variance of units.
 
     Args:
-        logs: (n,) logarithms.
-        cells: (n,) number of the cell of each run.
+        logs: (n,) logarithms of the runs.
+        cells: (n,) number of the cell of each run, such as its point on its side.
         units: (n,) number of the unit of each run.
 
     Returns:
@@ -133,7 +135,10 @@ def unit_effects(logs: np.ndarray, cells: np.ndarray, units: np.ndarray) -> np.n
 def _adjusted_sums(
     logs: np.ndarray, cell: np.ndarray, unit: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the normal equations (units, units) and (units,) of unit effects adjusted for cells."""
+    """Return matrix (units, units) and right side (units,) of the normal equations of unit effects.
+
+    Both are adjusted for cells.
+    """
     from scipy.sparse import coo_array
 
     units = int(unit.max(initial=-1)) + 1
@@ -150,9 +155,9 @@ class SessionVariance(NamedTuple):
     """Posterior variance of sessions.
 
     Attributes:
-        variance: The variance.
-        freedom: Its degrees of freedom.
-        prior_share: Share of the degrees of freedom that the prior has.
+        variance: Variance of a session's effect on log step time.
+        freedom: Degrees of freedom of the variance.
+        prior_share: Share of the degrees of freedom that the prior has, from 0 to 1.
     """
 
     variance: float
@@ -165,21 +170,21 @@ class Schedule:
     """Time and place of the n measured runs of two sides.
 
     Attributes:
-        side: (n,) 0 for a run of A, 1 for one of B.
+        side: (n,) 0 for a run of A, 1 for a run of B.
         point: (n,) number of the point of each run.
-        session: (n,) label of the session of each run.
-        turn: (n,) number of the turn. Sessions of one side without one of the other side between
-            them are one turn, since runs that are near in time are similar.
-        host: (n,) label of the host.
-        driver: (n,) label of the driver within its session. Runs without a recorded session that
-            overlap in time are of different drivers.
-        hours: (n,) start of each run; NaN if it is unknown.
+        session: (n,) number of the session of each run.
+        turn: (n,) number of the turn of each run. Successive sessions of one side are one turn,
+            until a session of the other side, since runs that are near in time are similar.
+        host: (n,) number of the host of each run.
+        driver: (n,) number of the driver of each run. Runs without a recorded session that overlap
+            in time have different drivers.
+        hours: (n,) start of each run in hours since 1970; NaN if it is unknown.
         is_random: Whether the order of all runs is known to be random.
-        times_known: Whether the sessions are known.
+        times_known: Whether the sessions of all runs are known.
         protocols_differ: Whether the sides share no timing protocol.
         time_of_day: Whether the sides were measured at different times of day.
-        follow: (n,) excess, from -1 to 1, with which B comes right after A at the same point; 0 if
-            it may be chance.
+        follow: How much more often B comes right after A at a point than A after B, from -1 to 1;
+            0 if the difference may be chance.
     """
 
     side: np.ndarray
@@ -201,12 +206,12 @@ class Schedule:
 
     @classmethod
     def of(cls, a: pd.DataFrame, b: pd.DataFrame, points: np.ndarray | None = None) -> Schedule:
-        """Read the schedule of two sides.
+        """Read the schedule of two sides from their runs.
 
         Args:
             a: Runs of A.
             b: Runs of B.
-            points: (n,) number of the point of each run; None if all are of one point.
+            points: (n,) number of the point of each run; None if all runs have one point.
         """
         runs = pd.concat([a, b], ignore_index=True)
         side = np.repeat([0, 1], [len(a), len(b)])
@@ -255,9 +260,13 @@ class Schedule:
         )
 
     def select(self, rows: np.ndarray) -> Schedule:
-        """Return the schedule of some runs, given by their places or as booleans (n,)."""
+        """Return the schedule of some runs.
+
+        Args:
+            rows: Indices of the runs, or booleans (n,).
+        """
         if rows.dtype == bool and rows.all():
-            return self  # with the weights that it has computed
+            return self  # keeps the cached weights
         return Schedule(
             side=self.side[rows],
             point=self.point[rows],
@@ -275,14 +284,14 @@ class Schedule:
 
     @property
     def is_mixed(self) -> bool:
-        """Whether the runs are of both sides in an order that chance may have made."""
+        """Whether both sides have runs, and their order may be random."""
         if len(np.unique(self.side)) < 2:
             return False
         return self.is_random or is_mixed(self.side, self.hours)
 
     @cached_property
     def has_counterpart(self) -> np.ndarray:
-        """(n,) whether the session of a run also holds a run of its point of the other side."""
+        """(n,) whether the other side also ran the point of a run in its session."""
         table = pd.DataFrame({"point": self.point, "session": self.session, "side": self.side})
         sides = table.groupby(["point", "session"])["side"].transform("nunique")
         return np.asarray(sides.eq(2).to_numpy())
@@ -298,9 +307,9 @@ class Schedule:
 
     @cached_property
     def session_weight(self) -> float:
-        """Sum of squared weights of the sessions, or of the hosts if that is larger.
+        """Sum over turns of (sum of weights)^2, or the sum over hosts if it is larger.
 
-        However often a host is visited, its own effect does not average out.
+        The effect of a host does not average out, however many sessions it measures.
         """
         return max(
             _squared_sums(self.turn, self.weights),
@@ -309,9 +318,10 @@ class Schedule:
 
     @property
     def units(self) -> np.ndarray:
-        """(n,) what counts as one session: turns, or hosts if their effects weigh as much.
+        """(n,) the turn of each run, or its host if hosts weigh at least as much as turns.
 
-        Turns that share a host are not independent samples of the scatter.
+        Runs with the same number count as one session. Turns that share a host are not independent
+        samples of the scatter.
         """
         of_hosts = _squared_sums(self.host, self.weights)
         of_turns = _squared_sums(self.turn, self.weights)
@@ -321,11 +331,12 @@ class Schedule:
 
     @cached_property
     def drift_weight(self) -> float:
-        """Weight of drifts within sessions that hold both sides unmixed.
+        """Variance from drifts within sessions, in variances of a session.
 
-        A drift is a Brownian motion W. If F is the difference of the shares of A and of B that have
-        been measured up to a time t, the drift adds the integral of F dW, whose variance is that of
-        the integral of F^2 dt. It is limited to the variance of two sessions.
+        Only sessions that measured both sides in blocks, not mixed, have such a drift. It is a
+        Brownian motion W. F(t) is the share of A's runs minus the share of B's runs that were
+        measured up to time t. The drift adds the integral of F dW to the mean log ratio. Its
+        variance is proportional to the integral of F^2 dt and limited to two sessions.
         """
         if self.is_random or not np.isfinite(self.hours).all():
             return 0.0
@@ -344,10 +355,10 @@ class Schedule:
 
     @cached_property
     def order_weight(self) -> float:
-        """Weight of an effect of the order: 1 if one side always comes first, day after day.
+        """Weight of the order's effect: almost 1 if one side comes first on each of many days.
 
-        Repetition in the same order does not average such an effect out. A single day in one order
-        has weight 0: the sessions themselves then account for it.
+        Repetition in the same order does not average this effect out. A single day has weight 0,
+        since the variance of sessions covers it.
         """
         if self.is_random or not np.isfinite(self.hours).all() or not len(self.hours):
             return 0.0
@@ -377,7 +388,7 @@ class Schedule:
         return weight
 
     def effects(self, session: SessionVariance, priors: ScatterPriors) -> list[Effect]:
-        """Return what does not cancel in the mean log ratio of these runs.
+        """Return the effects that do not cancel in the mean log ratio of these runs.
 
         Args:
             session: Posterior variance of sessions.
@@ -404,9 +415,9 @@ class Schedule:
         return effects
 
     def point_weights(self) -> pd.Series:
-        """Return `session_weight` plus `drift_weight` of each point alone.
+        """Return `session_weight` plus `drift_weight` as if each point were compared alone.
 
-        The index holds the numbers of the points.
+        The index of the series holds the numbers of the points.
         """
         cell = 2 * self.point.astype("int64") + self.side
         counts = pd.Series(cell).groupby(cell).transform("size").to_numpy()
@@ -421,17 +432,17 @@ class Schedule:
 
 
 def drift_weights(weights: np.ndarray, hours: np.ndarray) -> np.ndarray:
-    """Return the variances that a drift adds to sums of one session, per variance of a session.
+    """Return the variances that a drift adds to weighted sums of the runs of one session.
 
     The drift is a Brownian motion W. A sum of w_i W(t_i) is the integral of F dW, in which F(t) is
-    the sum of the weights that follow t.
+    the sum of the weights of the runs after t.
 
     Args:
         weights: (k, n) weights of the runs in k sums.
-        hours: (n,) start of each run.
+        hours: (n,) start of each run in hours.
 
     Returns:
-        (k,) variances.
+        (k,) variances of the sums, in units of the variance of a session.
     """
     order = np.argsort(hours, kind="stable")
     length = float(np.ptp(hours))
@@ -445,11 +456,11 @@ def drift_weights(weights: np.ndarray, hours: np.ndarray) -> np.ndarray:
 def learn_session_variance(
     logs: np.ndarray, schedule: Schedule, priors: ScatterPriors
 ) -> SessionVariance:
-    """Return the posterior variance of sessions after the scatter of the repeated ones.
+    """Return the variance of sessions: the prior updated with the scatter of repeated sessions.
 
     Args:
         logs: (n,) logarithms of the runs.
-        schedule: When and where they were measured.
+        schedule: When and where the runs were measured.
         priors: Priors of the scatter.
     """
     if not len(logs):
@@ -461,11 +472,11 @@ def learn_session_variance(
 
 
 def learn_priors(runs: pd.DataFrame, priors: ScatterPriors) -> ScatterPriors:
-    """Update the priors of processes and sessions by other runs of the same machine.
+    """Update the priors of processes and sessions with other runs of the same machine.
 
     Args:
         runs: Runs with `examples_per_second` that are not part of the current comparison.
-        priors: The priors.
+        priors: Priors to update.
     """
     if "examples_per_second" not in runs or not len(runs):
         return priors
@@ -501,10 +512,18 @@ def learn_priors(runs: pd.DataFrame, priors: ScatterPriors) -> ScatterPriors:
 def interaction_effect(
     logs: np.ndarray, schedule: Schedule, priors: ScatterPriors
 ) -> Effect | None:
-    """Return what the sessions that both sides share add to the mean log ratio; None for one.
+    """Return the interaction of sessions and sides: how far the log ratio differs by session.
 
-    Each side has its own workers in each session, whose memory layout shifts all of its runs
-    there. A single session says nothing about it.
+    In each session, each side has separate workers. Their memory layout shifts all runs of that
+    side in the session. Only sessions that both sides share show this.
+
+    Args:
+        logs: (n,) logarithms of the runs.
+        schedule: When and where the runs were measured.
+        priors: Priors of the scatter.
+
+    Returns:
+        The effect on the mean log ratio; None if both sides share fewer than two sessions.
     """
     rows = schedule.has_counterpart
     if not rows.any():
@@ -536,18 +555,18 @@ def side_effects(
     points: np.ndarray | None = None,
     logs: np.ndarray | None = None,
 ) -> list[Effect]:
-    """Return what sessions, hosts and order add to the mean log ratio of two sides.
+    """Return the effects of sessions, hosts and order on the mean log ratio of two sides.
 
-    This is for comparisons that do not pair runs with `analysis.pairing.pair`. The interval of a
-    log ratio is Student's with `combine` of these and of the scatter of the runs.
+    This is for comparisons that do not pair runs with `analysis.pairing.pair`. For the interval of
+    a log ratio, pass these effects and the scatter of the runs to `combine`.
 
     Args:
         a: Runs of A.
         b: Runs of B.
-        points: (n,) number of the point of each run of A and below them of B; None if all are of
+        points: (n,) number of the point of each run, first of A, then of B; None if all runs have
             one point.
-        logs: (n,) logarithms of the measurements, from which the variance of sessions is updated;
-            None to use the prior.
+        logs: (n,) logarithms of the measurements, which update the variance of sessions; None to
+            use the prior alone.
     """
     schedule = Schedule.of(a, b, points)
     priors = scatter_priors(classify_devices(a, b))
@@ -562,14 +581,15 @@ def side_effects(
 
 
 def _separate_overlapping(driver: np.ndarray, runs: pd.DataFrame) -> np.ndarray:
-    """Return labels of drivers in which no two runs of a driver overlap in time.
+    """Return labels of drivers (n,) such that no two runs of a driver overlap in time.
 
-    A driver measures one point after the other. A run follows the one that ended last before its
-    start. Recorded sessions name their drivers.
+    A driver measures one point after the other. If runs under one label overlap, each run goes to
+    the driver whose last run ended most recently before the run's start, or to a new driver. Runs
+    with a recorded session keep their label.
 
     Args:
-        driver: (n,) labels by session.
-        runs: The n runs, with their start and end where these are known.
+        driver: (n,) label of each run by session.
+        runs: The n runs, with start and end where they are known.
     """
     if "end_time" not in runs or "start_time" not in runs:
         return driver
@@ -606,28 +626,36 @@ def _squared_sums(labels: np.ndarray, weights: np.ndarray) -> float:
 
 
 def _groups(labels: np.ndarray) -> list[np.ndarray]:
-    """Return the indices of each label."""
+    """Return the indices of the rows of each label."""
     order = np.argsort(labels, kind="stable")
     return np.split(order, np.flatnonzero(np.diff(labels[order])) + 1)
 
 
 def _precedence(a: np.ndarray, b: np.ndarray) -> float:
-    """Return the chance that a run of A precedes one of B minus that of the opposite."""
+    """Return P(a run of A precedes a run of B) - P(a run of B precedes a run of A).
+
+    Args:
+        a: Start times of the runs of A.
+        b: Start times of the runs of B.
+    """
     ranks: Any = stats.rankdata(np.concatenate([a, b]))
     above = ranks[: len(a)].sum() - len(a) * (len(a) + 1) / 2
     return float(1 - 2 * above / (len(a) * len(b)))
 
 
 def selection_bias(lost: tuple[int, int], kept: tuple[int, int]) -> float:
-    """Return how far lost replicates may move the mean of a side, in standard deviations.
+    """Return how far lost replicates may bias the difference of two sides' means.
 
-    It is for the worst case, in which the slowest were lost: the mean of a normal distribution cut
-    at its quantile 1 - f is lower by phi(z) / (1 - f), f being the share of lost replicates. Equal
-    shares on both sides cancel.
+    This is the worst case, in which the slowest replicates were lost. If a share f is lost, the
+    mean of a normal distribution that is cut at its quantile z of 1 - f is lower by
+    phi(z) / (1 - f). Equal shares on both sides cancel.
 
     Args:
-        lost: Lost replicates of A and of B.
-        kept: Kept replicates of A and of B.
+        lost: Numbers of lost replicates of A and of B.
+        kept: Numbers of kept replicates of A and of B.
+
+    Returns:
+        The bias in standard deviations of a replicate, not negative.
     """
     shifts = []
     for number, rest in zip(lost, kept, strict=True):

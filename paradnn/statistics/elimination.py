@@ -4,13 +4,13 @@ Each round measures the remaining candidates once, each in a fresh process. The 
 
     log score = candidate + round + process,
 
-where a round shares the state of the machine, and the process effect is independent. Rounds are
-fixed effects, so a drift between rounds does not favor the candidates that later rounds measure.
-The variance of processes has a prior (`paradnn.statistics.priors`), so one value per candidate
-already gives an interval.
+where all measurements of a round share the state of the machine, and process effects are
+independent. Rounds are fixed effects, so a drift between rounds does not favor the candidates of
+later rounds. The variance of processes has a prior (`paradnn.statistics.priors`), so one value per
+candidate already gives an interval.
 
-No elimination is final. After every round all candidates are judged again with all values, so a
-candidate that had bad luck in the first round returns if the leader loses its advantage.
+No elimination is final. After every round all candidates are judged again with all values. So a
+candidate that was slow by chance in the first round returns if the leader loses its advantage.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from paradnn.statistics.lazy import np, special
 from paradnn.statistics.priors import VariancePrior, scatter_priors
 from paradnn.statistics.shrinkage import GROUP_ERRORS, shrinkage
 
-#: Degrees of freedom with which the variance of one candidate is drawn to that of all.
+#: Weight, in degrees of freedom, of the common variance in the variance of each candidate.
 _CANDIDATE_DEGREES = 4.0
-#: Processes that the winner and its closest rival need.
+#: Minimum number of processes of the winner and of its closest rival.
 MIN_PROCESSES = 2
-#: Share of the permitted risk that candidates which a round omits may hold together.
+#: Largest total risk of the candidates that a round omits, as a share of the permitted risk.
 _OMITTED_SHARE = 0.5
 #: Numbers of further rounds that a forecast tries.
 _FURTHER_ROUNDS = sorted({round(1.25**step) for step in range(32)})
@@ -50,7 +50,7 @@ class Observation(NamedTuple):
 
 
 class Interval(NamedTuple):
-    """A value with its 95% interval, all of them logarithms or all of them not."""
+    """A value with its 95% interval, on either a linear or a logarithmic scale."""
 
     value: float
     low: float
@@ -66,9 +66,10 @@ class EliminationRule:
     """Stopping rule of a race.
 
     Attributes:
-        margin: Advantage that does not matter, as a share of the score (0.05: 5%).
-        risk: Permitted probability, at one look, that a candidate beats the winner by more than the
-            margin. A race looks after every round, which about doubles it (docs/validation/best.md).
+        margin: Largest advantage that does not matter, as a share of the score (0.05: 5%).
+        risk: Permitted probability, at one look, that a candidate is better than the winner by more
+            than the margin. A race looks after every round, which about doubles the probability
+            (docs/validation/best.md).
         prior: Prior of the variance between processes.
     """
 
@@ -92,7 +93,7 @@ class _Model:
         centering = np.eye(count) - in_round / in_round.sum(axis=1)
         indicator = np.zeros((count, len(self.candidates)))
         indicator[np.arange(count), self.rows] = 1.0
-        # With the round means removed, the normal equations have one row per candidate.
+        # Subtracting the round means leaves normal equations with one row per candidate.
         projected = centering @ indicator
         self.weights = np.linalg.pinv(projected.T @ indicator) @ projected.T
         self.means = self.weights @ self.values
@@ -104,9 +105,11 @@ class _Model:
         self._prior = prior
 
     def _moderated_variances(self, prior: VariancePrior) -> tuple[np.ndarray, float]:
-        """Process variances of the candidates, and the degrees of freedom of their common part.
+        """Return the process variance of each candidate, and the common degrees of freedom.
 
-        The variance of a candidate is drawn to the common one, and that to the prior.
+        The variance over all candidates is shrunk toward the prior, and the variance of each
+        candidate toward the common variance. The degrees of freedom are those of the common
+        variance.
         """
         degrees = float(self.degrees.sum())
         variance = float(self.sums.sum()) / degrees if degrees > 0 else 0.0
@@ -117,11 +120,11 @@ class _Model:
         return variances, float(common.freedom)
 
     def contrast(self, first: int, second: int) -> tuple[float, float, float]:
-        """Difference of two candidates' means, its standard error and degrees of freedom.
+        """Return a difference of two means with its standard error and degrees of freedom.
 
         Args:
-            first: Position of a candidate.
-            second: Position of the candidate that is subtracted.
+            first: Index of a candidate in `candidates`.
+            second: Index of the candidate whose mean is subtracted.
         """
         weights = self.weights[first] - self.weights[second]
         error = math.sqrt(float(weights**2 @ self.variances[self.rows]))
@@ -137,9 +140,9 @@ class RaceState:
     """Estimates of the candidates from the measurements so far.
 
     Args:
-        observations: All measurements; every candidate was measured in the first of its rounds.
-        eligible: Candidates that may win; others have failed or exceed a limit.
-        rule: When the race ends.
+        observations: All measurements.
+        eligible: Candidates that may win; the others have failed or exceed a limit.
+        rule: Stopping rule of the race.
 
     Attributes:
         leader: Index of the eligible candidate with the largest mean.
@@ -164,9 +167,10 @@ class RaceState:
 
     @property
     def risk(self) -> float:
-        """Bound of the probability that a rival beats the leader by more than the margin.
+        """Upper bound of the probability that the leader is the wrong winner.
 
-        It is the sum of the probabilities of all rivals (Bonferroni).
+        A winner is wrong if any rival is better by more than the margin. The bound is the sum of
+        the probabilities of the rivals (Bonferroni).
         """
         return sum(self._risks.values())
 
@@ -182,10 +186,10 @@ class RaceState:
         return self.risk <= self._rule.risk
 
     def rounds_needed(self) -> int:
-        """Return about how many more rounds of the contenders would decide the race.
+        """Return the estimated number of further rounds until the race is decided.
 
-        The means are taken as they are, and standard errors as falling with the square root of the
-        number of processes.
+        It assumes that the means stay as they are, and that standard errors fall with the square
+        root of the number of processes.
         """
         least = min(self.processes(each) for each in self.contenders())
         for rounds in _FURTHER_ROUNDS:
@@ -198,8 +202,8 @@ class RaceState:
     def contenders(self) -> list[int]:
         """Return the candidates to measure in the next round: the leader and its rivals.
 
-        Rivals are omitted, the least dangerous first, as long as their risks sum to at most half of
-        the permitted one.
+        The rivals with the least risk are omitted, as long as their risks sum to at most half of
+        the permitted risk. At least one rival remains.
         """
         omitted_risk = 0.0
         kept = list(self.rivals)
@@ -211,23 +215,24 @@ class RaceState:
         return [self.leader, *kept]
 
     def score(self, candidate: int) -> Interval:
-        """Return the geometric mean of a candidate's scores; the leader's is shrunk.
+        """Return the geometric mean of a candidate's scores, shrunk if it is in the top group.
 
-        The best of several similar candidates was also lucky. Its mean is therefore drawn to that
-        of the candidates that may be as good (`paradnn.statistics.shrinkage`).
+        The best of several similar candidates owes part of its lead to chance. So the mean of a
+        candidate that may be the best is shrunk toward the mean of all such candidates
+        (`paradnn.statistics.shrinkage`).
         """
         values = np.array([o.log_score for o in self._observations if o.candidate == candidate])
         sample_variance = float(values.var(ddof=1)) if len(values) > 1 else 0.0
         scatter = self._rule.prior.update(sample_variance, len(values) - 1)
         middle = float(values.mean()) - self._shrinkage(candidate)
-        # The other candidates show the scatter of processes, and the own values a drift as well.
+        # The common variance is of processes alone; a candidate's own values also contain a drift.
         common = float(self._model.variances[self._position[candidate]])
         error = math.sqrt(max(float(scatter.variance), common) / len(values))
         half = float(special.stdtrit(scatter.freedom, 0.975)) * error
         return Interval(middle, middle - half, middle + half).map(math.exp)
 
     def lead(self, rival: int) -> Interval:
-        """Return the ratio of the leader's score to a rival's, both shrunk as in `score`."""
+        """Return the ratio of the leader's score to a rival's score, both shrunk as in `score`."""
         mean, error, degrees = self._contrast(self.leader, rival)
         half = float(special.stdtrit(degrees, 0.975)) * error
         middle = mean - self._shrinkage(self.leader) + self._shrinkage(rival)
@@ -244,11 +249,11 @@ class RaceState:
         return self._model.contrast(self._position[first], self._position[second])
 
     def _risk_of(self, rival: int, precision: float = 1.0) -> float:
-        """Probability that a rival's score exceeds the leader's by more than the margin.
+        """Return the probability that a rival's score exceeds the leader's by more than the margin.
 
         Args:
-            rival: The rival.
-            precision: Factor by which the standard error is smaller than it is now.
+            rival: Index of the rival.
+            precision: Factor by which the current standard error is divided.
         """
         mean, error, degrees = self._contrast(self.leader, rival)
         distance = (mean + math.log1p(self._rule.margin)) / error * precision
@@ -256,7 +261,7 @@ class RaceState:
 
     @cached_property
     def _top_group(self) -> list[int]:
-        """The leader and the rivals within two standard errors of it."""
+        """The leader and the rivals whose means are within two standard errors of its mean."""
         group = [self.leader]
         for rival in self.rivals:
             mean, error, _ = self._contrast(self.leader, rival)
@@ -265,7 +270,7 @@ class RaceState:
         return group
 
     def _shrinkage(self, candidate: int) -> float:
-        """Return by how much the logarithm of a mean of the top group is shrunk."""
+        """Return by how much a candidate's mean log score is shrunk; 0 outside the top group."""
         group = self._top_group
         if candidate not in group:
             return 0.0

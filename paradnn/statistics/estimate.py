@@ -1,13 +1,13 @@
-"""A number with its interval."""
+"""An estimate with its confidence interval."""
 
 from typing import NamedTuple
 
-#: Coverage of an interval.
+#: Coverage of confidence intervals.
 LEVEL = 0.95
 
 
 class Estimate(NamedTuple):
-    """A number with its interval; an end is infinite or NaN if the sample is too small for it."""
+    """An estimate with its interval, whose ends are infinite or NaN if the sample is too small."""
 
     value: float
     low: float

@@ -1,8 +1,8 @@
 """Numerical packages that are imported when one of their names is first used.
 
-NumPy, pandas and SciPy take half a second and more to import. Help, completion and a rejected
-argument does not import them. A module that takes `np`, `pd` or `stats` from here starts at once.
-Using a name at the top level of a module would import the package with that module.
+NumPy, pandas and SciPy take half a second and more to import. Help, completion and the rejection of
+an argument do not need them. A module that imports `np`, `pd` or `stats` from here does not import
+the packages until a function uses one. Do not use these names at the top level of a module.
 """
 
 from importlib import import_module
@@ -12,7 +12,7 @@ __all__ = ["LazyModule", "np", "optimize", "pd", "special", "stats"]
 
 
 class LazyModule:
-    """Proxy of a module, which is imported when an attribute is first read."""
+    """Proxy of a module that is imported when an attribute is first read."""
 
     def __init__(self, name: str) -> None:
         self.__dict__["_name"] = name

@@ -1,9 +1,10 @@
 """Inference from paired rounds of two sides: ratio, interval, verdict, and when to stop.
 
-In each round both sides are measured one right after the other, and the logarithm of their ratio is
-one value. What both share cancels in it: the session, a drift, a slow neighbor. The order within
-the rounds is random (`orders`), so between equal sides each value is as likely as its opposite,
-however the state of the machine correlates in time. The interval holds whenever a comparison stops.
+Each round measures both sides, one right after the other, and yields one value: the logarithm of
+their ratio. Influences on both sides cancel in it: the session, a drift, the load of other tenants.
+The order within the rounds is random (`orders`). So if the sides are equal, a value and its
+negative are equally likely, even if the state of the machine correlates in time. The interval is
+valid whenever a comparison stops.
 """
 
 import math
@@ -16,12 +17,12 @@ from typing import Self
 
 from paradnn.statistics.verdict import Verdict
 
-#: Rounds that an interval needs.
+#: Minimum number of rounds for an interval.
 MIN_ROUNDS = 5
-#: Rounds after which an interval is computed: 5, 7, 10, 14, 20, 28, 40, ..., each sqrt(2) times the
-#: last.
+#: Rounds after which an interval is computed: 5, 7, 10, 14, 20, 28, 40, ..., with a factor of
+#: sqrt(2).
 LOOKS = tuple(round(MIN_ROUNDS * 2 ** (step / 2)) for step in range(100))
-#: Default maximum of rounds for two commands, which may be short.
+#: Default maximum number of rounds for two commands, which may be short.
 COMMAND_ROUNDS = 640
 
 
@@ -31,9 +32,9 @@ class SpeedEstimate:
 
     Attributes:
         mean: Logarithm of the ratio.
-        half: Half width of its 95% interval, in logarithms.
+        half: Half width of the 95% interval of `mean`.
         rounds: Number of rounds.
-        quantile: Number of standard errors in `half`.
+        quantile: `half` in standard errors.
     """
 
     mean: float
@@ -43,16 +44,16 @@ class SpeedEstimate:
 
     @property
     def visible(self) -> float:
-        """The smallest difference, as a share, that four of five such comparisons would find.
+        """The smallest difference, as a share, that such a comparison finds with 80% power.
 
-        An interval excludes 1 with a probability of 80% if the difference is its half width and
-        0.84 standard errors more.
+        The interval excludes 1 with a probability of 80% if the true difference exceeds its half
+        width by 0.84 standard errors.
         """
         return math.expm1(self.half * (1 + 0.8416 / self.quantile))
 
     @property
     def ratio(self) -> float:
-        """Geometric mean of the rounds' ratios, in which outliers are clipped."""
+        """Geometric mean of the rounds' ratios, with clipped outliers."""
         return math.exp(self.mean)
 
     @property
@@ -66,13 +67,13 @@ class SpeedEstimate:
         return math.exp(self.mean + self.half)
 
     def inverse(self) -> Self:
-        """Return the estimate of the second side over the first."""
+        """Return the estimated speed of the second side relative to the first."""
         return replace(self, mean=-self.mean)
 
     def verdict(self, margin: float) -> Verdict:
-        """Return the verdict if differences below `margin` (0.02: 2%) do not matter.
+        """Return the verdict if differences up to `margin` (0.02: 2%) do not matter.
 
-        An interval that lies within the margin means no difference, even if it excludes 1.
+        An interval within the margin means that the sides are equal, even if it excludes 1.
         """
         if abs(self.mean) + self.half <= math.log1p(margin):
             return Verdict.EQUAL
@@ -83,9 +84,10 @@ class SpeedEstimate:
         return Verdict.UNDECIDED
 
     def rounds_needed(self, margin: float) -> int:
-        """Return about how many rounds would give a verdict if the ratio is as estimated.
+        """Return the estimated number of rounds, from the start, until a verdict.
 
-        The interval narrows with the square root of the number of rounds.
+        It assumes that the estimated ratio is the true one, and that the half width of the interval
+        falls with the square root of the number of rounds.
         """
         wanted = max(abs(self.mean), math.log1p(margin) - abs(self.mean))
         needed = self.rounds * (self.half / wanted) ** 2
@@ -97,10 +99,11 @@ class Rule:
     """Stopping rule of a comparison.
 
     Attributes:
-        within: Half width of the interval to reach, as a share of the ratio (0.02: 2%).
-        margin: Difference that does not matter, as a share.
-        least: Minimum of rounds.
-        most: Maximum of rounds.
+        within: Half width of the interval at which the comparison may stop, as a share of the ratio
+            (0.02: 2%).
+        margin: Largest difference that does not matter, as a share.
+        least: Minimum number of rounds.
+        most: Maximum number of rounds.
         misses: Probability that an interval misses the true ratio.
     """
 
@@ -113,8 +116,8 @@ class Rule:
     def is_enough(self, found: SpeedEstimate) -> bool:
         """Return whether an estimate may end the comparison.
 
-        It does if it gives a verdict and its half width is at most `within`, or a tenth of a large
-        difference, in logarithms.
+        It may if it gives a verdict and its half width is at most `within` or, if that is more, a
+        tenth of the estimated log ratio.
         """
         is_precise = found.half <= max(math.log1p(self.within), abs(found.mean) / 10)
         return is_precise and found.verdict(self.margin) is not Verdict.UNDECIDED
@@ -124,13 +127,13 @@ class Rule:
         return rounds >= self.most or (rounds >= self.least and rounds in LOOKS)
 
     def is_over(self, rounds: int, seconds: float, limit: float) -> bool:
-        """Return whether there is no round left.
+        """Return whether the comparison must stop, because rounds or time are used up.
 
         Args:
-            rounds: Rounds so far.
-            seconds: Time they took.
-            limit: Time that all rounds may take, in seconds. Another round of average length must
-                end within it.
+            rounds: Number of rounds so far.
+            seconds: Time that they took, in seconds.
+            limit: Time limit of all rounds in seconds. A further round of average length must end
+                within it.
         """
         return rounds >= self.most or (rounds > 0 and seconds * (1 + 1 / rounds) > limit)
 
@@ -138,8 +141,14 @@ class Rule:
 def orders(seed: object) -> Iterator[tuple[int, int]]:
     """Yield the order of the sides in each round, endlessly.
 
-    The order is random in every other round and reversed in the next. So what the position within a
-    round does to the time, such as a warmer chip, cancels over two rounds.
+    The order is random in every other round and reversed in the round that follows. So an effect of
+    the position within a round, such as a warmer chip, cancels over two rounds.
+
+    Args:
+        seed: Seed of the random order; its text `str(seed)` is used.
+
+    Yields:
+        The numbers of the first and the second side: (0, 1) or (1, 0).
     """
     draw = random.Random(str(seed))
     while True:
@@ -149,14 +158,14 @@ def orders(seed: object) -> Iterator[tuple[int, int]]:
 
 
 def false_alarms(logs: Sequence[float], rule: Rule, draws: int) -> float:
-    """Return the share of comparisons of equal sides that call them different.
+    """Return the rate at which comparisons of equal sides report a difference.
 
-    Replays rounds of a side that was compared with itself. The two measurements of each round are
-    exchanged at random, which changes nothing if the sides are equal.
+    The rounds of a side that was compared with itself are replayed. Each replay swaps the two
+    measurements of each round at random, which is valid since the sides are equal.
 
     Args:
         logs: Logarithms of the ratios, one per round, in order.
-        rule: When a comparison stops.
+        rule: Stopping rule of the comparisons.
         draws: Number of replayed comparisons.
     """
     random_signs = random.Random(0)
@@ -182,28 +191,33 @@ def _replay(logs: Sequence[float], rule: Rule) -> SpeedEstimate:
 def trimmed(pairs: Sequence[tuple[float, float]]) -> float:
     """Return the value of a round: a trimmed mean of the log ratios of its pairs of blocks.
 
-    A ratio is the second side's seconds over the first's. The largest and the smallest fifth of the
-    ratios are omitted.
+    The mean omits the largest and the smallest fifth of the ratios.
+
+    Args:
+        pairs: Seconds of the first and of the second side in each pair of blocks. A ratio is the
+            second side's time over the first side's.
     """
     logs = sorted(math.log(second / first) for first, second in pairs)
     cut = len(logs) // 5
     return statistics.fmean(logs[cut : len(logs) - cut])
 
 
-#: Scaled median absolute deviations from the center beyond which a round is an outlier, in a long
-#: series. `clipping_limit` raises it for short ones.
+#: Distance from the center beyond which a round of a long series is an outlier, in scaled median
+#: absolute deviations. `clipping_limit` raises it for short series.
 CLIPPING_LIMIT = 3.0
-#: Shorter series are not clipped: their scale is often far too small by chance.
+#: Minimum number of rounds of a series that is clipped. In shorter series the median absolute
+#: deviation is often far too small by chance.
 MIN_ROUNDS_TO_CLIP = 10
-#: The median absolute deviation of normal values times this is their standard deviation.
+#: Standard deviation of normal values per median absolute deviation.
 _MAD_TO_SIGMA = 1.4826
 _MAX_ITERATIONS = 50
 
 
 def clipping_limit(rounds: int) -> float:
-    """Scaled median absolute deviations beyond which a round is an outlier.
+    """Return the distance from the center, in scaled MADs, beyond which a round is an outlier.
 
-    It is 4.3 for 10 rounds, 3.2 for 40 and infinite for fewer than `MIN_ROUNDS_TO_CLIP`.
+    A scaled MAD is a median absolute deviation times 1.4826. The distance is 4.3 for 10 rounds, 3.2
+    for 40 and infinite for fewer than `MIN_ROUNDS_TO_CLIP`.
     """
     if rounds < MIN_ROUNDS_TO_CLIP:
         return math.inf
@@ -215,9 +229,9 @@ class _RobustCenter:
     """Huber's estimate of location of a series.
 
     Attributes:
-        location: The value about which the clipped deviations sum to 0.
+        location: The center, about which the clipped deviations sum to 0.
         deviations: Deviations from `location`, clipped at the limit, in the order of the series.
-        lag_one: Correlation of neighboring rounds at lag one, without the outliers.
+        lag_one: Autocorrelation of the rounds at lag one, without the outliers.
         inlier_share: Share of rounds within the limit.
     """
 
@@ -228,7 +242,7 @@ class _RobustCenter:
 
 
 def _robust_center(values: Sequence[float]) -> _RobustCenter:
-    """Estimate location by Huber's M-estimator with the median absolute deviation as scale.
+    """Estimate the center by Huber's M-estimator, with the median absolute deviation as scale.
 
     If more than half of the values are equal, the scale is 0 and no value is clipped. Source:
     Huber, Robust Estimation of a Location Parameter, Annals of Mathematical Statistics 35, 1964.
@@ -260,30 +274,30 @@ def _robust_center(values: Sequence[float]) -> _RobustCenter:
 
 
 def estimate(logs: Sequence[float], misses: float = 0.05, *, last: bool = False) -> SpeedEstimate:
-    """Estimate the ratio of two speeds, with an interval that holds whenever the comparison stops.
+    """Estimate the ratio of two speeds, with an interval that is valid whenever the rounds stop.
 
-    The location is Huber's M-estimate: rounds far from the others count as if they were at the
-    limit (`clipping_limit`), so a few disturbed rounds hardly shift the ratio or widen its
-    interval. The interval is Student's t of that location, widened for two reasons.
+    The center is Huber's M-estimate: rounds far from the others are clipped at `clipping_limit`, so
+    a few disturbed rounds hardly shift the ratio or widen its interval. The interval is Student's t
+    about the center, widened for two reasons.
 
-    1. It is looked at again and again, and all looks together may miss in 5% only. A look that may
-       end the comparison early would end it when the scatter seems small by chance. So it may miss
-       in rounds / 8000 and at most 0.004. The last look, after which time or rounds are over, has
-       the rest: rounds / 2000 and at most 0.012. The idea is that of O'Brien and Fleming's
-       boundaries (Biometrics 35, 1979).
-    2. A side may be disturbed for several rounds by something that the other does not meet. So the
-       error of the location is that of an AR(1) series, larger by sqrt((1 + r) / (1 - r)). `r` is
-       the correlation at lag one without outliers, raised by what a short series underestimates:
-       (n r + 7) / (n - 8), at the last look (n r + 5) / (n - 6), less for n under 20, and at most
-       1 - 1.5 / n.
+    1. Intervals are computed repeatedly (each time is a "look"), and together they may miss the
+       true ratio in 5% of comparisons only. An early look ends a comparison if the scatter is small
+       by chance. So an early look may miss with a probability of rounds / 8000, at most 0.004. The
+       last look, when time or rounds are used up, may miss with a probability of rounds / 2000, at
+       most 0.012. O'Brien and Fleming's boundaries (Biometrics 35, 1979) follow the same idea.
+    2. A disturbance may hit one side for several rounds. So the standard error is that of an AR(1)
+       series, which is larger by sqrt((1 + r) / (1 - r)). `r` is the autocorrelation at lag one
+       without outliers. A short series underestimates it, so it is replaced by (n r + 7) / (n - 8),
+       or at the last look by (n r + 5) / (n - 6). The constants are smaller for n below 20, and r
+       is at most 1 - 1.5 / n.
 
     The constants come from simulation (`python -m benchmarks.compare_verdicts`,
     docs/validation/comparisons.md).
 
     Args:
         logs: Logarithm of the ratio of speeds, one per round, in order; at least `MIN_ROUNDS`.
-        misses: How often intervals may miss the true ratio.
-        last: Whether this is the last look, because time or rounds are over.
+        misses: Probability that an interval misses the true ratio.
+        last: Whether this is the last look, because time or rounds are used up.
     """
     from scipy.special import stdtrit
 
@@ -293,14 +307,14 @@ def estimate(logs: Sequence[float], misses: float = 0.05, *, last: bool = False)
     if not power:
         return SpeedEstimate(center.location, 0.0, n)
     if last:
-        raised = 5.0
-        fewer = 6.0
+        added = 5.0
+        subtracted = 6.0
         level = min(n / 2000, 0.012)
     else:
-        raised = 7.0
-        fewer = 8.0
+        added = 7.0
+        subtracted = 8.0
         level = min(n / 8000, 0.004)
-    correlation = (n * center.lag_one + min(raised, 0.4 * n)) / (n - min(fewer, 0.4 * n))
+    correlation = (n * center.lag_one + min(added, 0.4 * n)) / (n - min(subtracted, 0.4 * n))
     correlation = min(max(correlation, 0.0), 1 - 1.5 / n)
     variance = power / (n - 1) / n / center.inlier_share**2
     error = math.sqrt(variance * (1 + correlation) / (1 - correlation))

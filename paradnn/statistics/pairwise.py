@@ -1,11 +1,11 @@
 """Which of several estimates differ: a test of all pairs at a common error rate.
 
-The test of Bonferroni divides the error rate by the number of pairs. That many pairs can only be
-equal as long as none is shown to differ: if a differs from b, no third estimate equals both. So
-each step divides the rate for a pair by the number of pairs that can be equal together with it
-(Shaffer, Journal of the American Statistical Association 81, 1986), and steps are repeated until no
-further pair differs. The rate of any false difference is that of Bonferroni's test, and no pair is
-missed that it finds.
+Bonferroni's test divides the error rate by the number of all pairs. But once a and b are shown to
+differ, no third estimate can equal both, so fewer pairs can be equal at the same time. Each step
+therefore divides the rate for a pair by the number of pairs that can be equal together with it
+(Shaffer, Journal of the American Statistical Association 81, 1986). Steps are repeated until no
+further pair differs. The test has the same rate of any false difference as Bonferroni's test and
+finds every difference that Bonferroni's test finds.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ def find_differences(
     Args:
         differences: (n, n) estimate i minus estimate j.
         errors: Independent variances of the differences with their degrees of freedom, (n, n) each.
-            A difference without variance is exact.
-        rate: Probability of any false difference.
+            Without variances the differences are exact.
+        rate: Probability that any pair is reported falsely.
 
     Returns:
-        (n, n) booleans, symmetric.
+        (n, n) booleans, symmetric: whether estimates i and j differ.
     """
     count = len(differences)
     first, second = np.triu_indices(count, k=1)
@@ -59,14 +59,16 @@ def find_differences(
 
 
 def count_equal_pairs(may_be_equal: np.ndarray) -> np.ndarray:
-    """Return how many pairs can be equal together with each pair, as an upper bound.
+    """Return an upper bound of the number of pairs that can be equal if a given pair is equal.
 
-    Equality is transitive. So a third estimate that equals both of a pair must not differ from
-    either, which leaves the pair, two pairs for each such estimate, and the pairs without either
-    of the two.
+    Equality is transitive: if a = b, a third estimate c equals both or neither. So the bound counts
+    the pair itself, two pairs for each c that may equal both, and the pairs without a and b.
 
     Args:
         may_be_equal: (n, n) booleans, symmetric with a false diagonal.
+
+    Returns:
+        (n, n) bound for each pair, the pair itself included.
     """
     graph = may_be_equal.astype("int64")
     pairs = int(graph.sum()) // 2

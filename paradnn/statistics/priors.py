@@ -1,13 +1,13 @@
-"""Prior knowledge of how much repeated measurements scatter, and how data update it.
+"""Priors of the variance of repeated measurements, and how data update them.
 
-A comparison needs the variance of log step times between processes, sessions and hosts. A store
-with one run per side holds no information on it. So each variance has a scaled inverse chi-square
-prior (Gelman et al., Bayesian Data Analysis, 3rd edition, section 2.6). A prior of scale s0 and d0
-degrees of freedom counts like d0 deviations of mean square s0^2. A sample variance s^2 of d degrees
-of freedom gives the posterior (d0 s0^2 + d s^2) / (d0 + d) with d0 + d degrees of freedom. The
-moderated variances of `paradnn.statistics.variances` follow the same rule (Smyth 2004).
+A comparison needs the variance of log step time between processes, sessions and hosts. A store with
+one run per side does not contain it. So each variance has a scaled inverse chi-square prior (Gelman
+et al., Bayesian Data Analysis, 3rd edition, section 2.6). A prior with scale s0 and d0 degrees of
+freedom counts like d0 deviations with mean square s0^2. A sample variance s^2 with d degrees of
+freedom gives the posterior (d0 s0^2 + d s^2) / (d0 + d) with d0 + d degrees of freedom.
+`paradnn.statistics.variances.moderate_variances` follows the same rule (Smyth 2004).
 
-docs/explanation/statistics.md lists the scales, their sources and what follows from them.
+docs/explanation/statistics.md lists the scales, their sources and their consequences.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ from enum import StrEnum
 from paradnn.statistics.dependence import Component
 from paradnn.statistics.lazy import pd, stats
 
-#: p below which data contradict a prior, to either side.
+#: p-value, in either tail, below which data contradict a prior.
 _CONTRADICTION_P = 0.01
-#: Degrees of freedom that data need to contradict a prior.
+#: Minimum degrees of freedom of data that contradict a prior.
 _MIN_FREEDOM = 3
-#: Largest factor by which other runs of a machine change a prior.
+#: Largest factor by which other runs of a machine change the scale of a prior, and largest weight
+#: of these runs relative to the prior.
 _LARGEST_CHANGE = 2.0
 
 
 class DeviceClass(StrEnum):
-    """Kinds of machines whose measurements scatter differently."""
+    """Kinds of machines with different priors of the scatter."""
 
     SHARED = "shared virtual machine"
     QUIET = "quiet host"
@@ -41,10 +42,10 @@ class VariancePrior:
 
     Attributes:
         scale: Standard deviation s0 that the prior expects; 0.05 is 5% of the step time.
-        freedom: Degrees of freedom d0, the weight of the prior in deviations.
-        source: The data that the scale is from.
-        is_floor: Whether data that scatter less than the prior expects never replace it, since they
-            may have missed what scatters more.
+        freedom: Degrees of freedom d0: the prior weighs as much as d0 deviations.
+        source: The data from which the scale was estimated.
+        is_floor: Whether data with less scatter than the prior expects never replace the prior,
+            since they may lack a source of scatter.
     """
 
     scale: float
@@ -55,8 +56,11 @@ class VariancePrior:
     def update(self, variance: float = 0.0, freedom: float = 0.0) -> Component:
         """Return the posterior variance after a sample variance with its degrees of freedom.
 
-        Data that contradict the prior replace it (Evans and Moshonov, Bayesian Analysis 1, 2006):
-        the prior predicts that the ratio of the sample variance to s0^2 has an F distribution.
+        Data that contradict the prior replace it (Evans and Moshonov, Bayesian Analysis 1, 2006).
+
+        Args:
+            variance: Sample variance of log step time.
+            freedom: Degrees of freedom of the sample variance.
         """
         if self.contradicts(variance, freedom):
             return Component(variance, freedom)
@@ -65,10 +69,15 @@ class VariancePrior:
         return Component(pooled / total, total)
 
     def learn(self, variance: float, freedom: float) -> VariancePrior:
-        """Return the prior after other data of the same machine.
+        """Return the prior updated with other data of the same machine.
 
-        The data may change the scale by a factor of _LARGEST_CHANGE and weigh twice as much as the
-        prior, since other points and days may scatter differently.
+        The data change the scale by a factor of at most _LARGEST_CHANGE and weigh at most
+        _LARGEST_CHANGE times as much as the prior, since other points and days may scatter
+        differently.
+
+        Args:
+            variance: Sample variance of log step time.
+            freedom: Degrees of freedom of the sample variance.
         """
         if freedom <= 0:
             return self
@@ -85,7 +94,12 @@ class VariancePrior:
     def contradicts(self, variance: float, freedom: float) -> bool:
         """Return whether a sample variance is too small or too large for this prior.
 
-        Few measurements, or equal ones, contradict nothing.
+        The prior predicts that the ratio of the sample variance to s0^2 has an F distribution. Few
+        measurements, or equal ones, never contradict the prior.
+
+        Args:
+            variance: Sample variance of log step time.
+            freedom: Degrees of freedom of the sample variance.
         """
         if freedom < _MIN_FREEDOM or variance <= 0:
             return False
@@ -98,20 +112,21 @@ class VariancePrior:
 
 @dataclass(frozen=True)
 class ScatterPriors:
-    """Priors of everything that moves a measurement and does not cancel between two sides.
+    """Prior of each effect on a measurement that does not cancel between two sides.
 
     Attributes:
-        process: One process against another of the same point in a session.
-        session: Sessions, and hosts: the effect of a session or a host on all of its runs.
-        order: Sides that are always measured in the same order, session after session.
-        position: The second of two runs of a point, which finds what the first left in caches.
-        driver: Drivers that measure parts of one sweep at the same time.
-        interaction: What a session does to the ratio of two sides that share it.
-        protocol: Timing protocols (`measure.*`) that differ between the sides.
-        value: One value of a hyperparameter, which departs from the power law of the others. The
-            scale is in standard deviations of the response over the points. None for the runs that
-            the prior is from, which must not count twice.
-        is_learned: Whether other runs of the same machine have updated them.
+        process: Effect of a process, relative to other processes of the point in the session.
+        session: Effect of a session, or of a host, on all its runs.
+        order: Effect of the order if sides are always measured in the same order.
+        position: Effect of being the second of two successive runs of a point, which finds the
+            caches as the first run left them.
+        driver: Effect of a driver, if several measure parts of one sweep at the same time.
+        interaction: Effect of a session on the ratio of two sides that share it.
+        protocol: Effect of a timing protocol (`measure.*`), if the sides use different ones.
+        value: Deviation of one value of a hyperparameter from the power law of the other values, in
+            standard deviations of the response over the points. None for the runs from which the
+            prior was estimated, which must not count twice.
+        is_learned: Whether other runs of the same machine have updated the priors.
     """
 
     process: VariancePrior
@@ -178,12 +193,12 @@ _PRIORS = {
         value=_VALUE,
     ),
 }
-# No repeated measurements of quiet hosts are available, so they share the priors of the machine
-# that scatters most. Their own runs update them.
+# No repeated measurements of quiet hosts are available, so they share the priors of shared virtual
+# machines, which scatter most. Runs of a quiet host update its priors.
 _PRIORS[DeviceClass.QUIET] = _PRIORS[DeviceClass.SHARED]
-# The scales are larger than the scatter of the logs (0.65% between processes, 1.9% between
-# systems), and have few degrees of freedom: the logs are of long runs that keep the accelerators
-# busy, and other work may scatter more. TPUs are assumed to scatter as GPUs do.
+# The scales exceed the scatter of the published training logs (0.65% between processes, 1.9%
+# between systems) and have few degrees of freedom. The logs are of long runs that keep the
+# accelerators busy, and other work may scatter more. TPUs are assumed to scatter like GPUs.
 _PRIORS[DeviceClass.ACCELERATOR] = replace(
     _PRIORS[DeviceClass.SHARED],
     process=VariancePrior(
@@ -207,11 +222,10 @@ def scatter_priors(device_class: DeviceClass = DeviceClass.SHARED) -> ScatterPri
 def classify_devices(*sides: pd.DataFrame) -> DeviceClass:
     """Return the class of the machines that measured some runs.
 
-    It is that of accelerators if all runs used one, else that of shared virtual machines, whose
-    measurements scatter most.
+    It is ACCELERATOR if all runs used a GPU or TPU, else SHARED, whose measurements scatter most.
 
     Args:
-        *sides: Runs, with `platform.name` where it is known.
+        *sides: Runs, with `platform.name` if it is known.
     """
     names: set[str] = set()
     for side in sides:
@@ -223,10 +237,12 @@ def classify_devices(*sides: pd.DataFrame) -> DeviceClass:
 
 
 def priors_for(*sides: pd.DataFrame) -> ScatterPriors:
-    """Return the priors for some runs, without the one that published runs were the source of.
+    """Return the priors for some runs.
+
+    If all runs are published ones, `value` is None: its prior was estimated from published runs.
 
     Args:
-        *sides: Runs, with `platform.name` and `source` where they are known.
+        *sides: Runs, with `platform.name` and `source` if they are known.
     """
     priors = scatter_priors(classify_devices(*sides))
     sources = [side.get("source", pd.Series("", side.index)) for side in sides]

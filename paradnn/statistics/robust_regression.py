@@ -1,9 +1,10 @@
 """A robust linear regression with a prior on every coefficient.
 
-Little data leaves the prior in force, and much data overrides it. Columns have names. If the data
-lacked a column, such as that of a family or a session, its coefficient keeps its prior, and all
-points of that group have a common error. Errors are Student's t, fitted by expectation maximization
-(Lange, Little and Taylor 1989), so that a disturbed run does not bend the line.
+With little data a coefficient stays near its prior; with much data it follows the data. Columns
+have names. If the data lack a column, such as the indicator of a family or of a session, its
+coefficient keeps its prior, and all points of that family or session share an error. Errors are
+Student's t, fitted by expectation maximization (Lange, Little and Taylor 1989), so a disturbed run
+hardly moves the fit.
 """
 
 import contextlib
@@ -20,7 +21,10 @@ from threadpoolctl import ThreadpoolController
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Limit the linear algebra of NumPy and SciPy to one thread; also a decorator."""
+    """Limit the linear algebra of NumPy and SciPy to one thread.
+
+    Use it as a context manager or as a decorator.
+    """
     with _blas().limit(limits=1, user_api="blas"):
         yield
 
@@ -28,7 +32,7 @@ def one_thread() -> Iterator[None]:
 @functools.cache
 def _blas() -> ThreadpoolController:
     """Return a controller of the loaded BLAS libraries; finding them takes about 20 ms."""
-    import scipy.linalg  # noqa: F401  loads its own BLAS
+    import scipy.linalg  # noqa: F401  loads SciPy's BLAS, so that the controller finds it
 
     return ThreadpoolController()
 
@@ -39,12 +43,13 @@ Columns = Mapping[Hashable, tuple[Array, float]]
 
 #: Degrees of freedom of the errors: heavy tails, but a finite variance.
 _ERROR_FREEDOM = 4.0
-#: Prior standard deviation of the errors, in logarithms, and the number of observations it counts
-#: for.
+#: Prior standard deviation of the errors, in logarithms.
 _PRIOR_SPREAD = 0.2
+#: Number of observations that the prior standard deviation counts for.
 _PRIOR_OBSERVATIONS = 4.0
+#: Number of iterations of expectation maximization.
 _ITERATIONS = 12
-#: Squared standard deviations above which an outlier no longer counts.
+#: Squared residuals are clipped at this number of variances in the standard deviation of an error.
 _CLIPPED_SQUARE = 16.0
 #: Largest factor by which the errors of a draw are scaled.
 _LARGEST_SCALE = 2.0
@@ -52,14 +57,14 @@ _LARGEST_SCALE = 2.0
 
 @dataclass(frozen=True)
 class Prediction:
-    """n values, jointly normal except for the tails of their errors.
+    """Predictive distribution of n values: jointly normal except for heavier tails of the errors.
 
     Attributes:
         mean: (n,) expected values.
-        root: (n, k) root of the covariance that the values share: root @ root.T.
-        own: (n,) variances of the nugget, the part of an error that a group has to itself.
-        group: (n,) the group of each value.
-        noise: Standard deviation of a single measurement in addition to these.
+        root: (n, k) root of the covariance from uncertain coefficients, which is root @ root.T.
+        own: (n,) variances of the errors that the values of a group share (the nugget).
+        group: (n,) number of each value's group.
+        noise: Standard deviation of a single measurement, in addition to `root` and `own`.
         freedom: Number of observations behind `own` and `noise`.
     """
 
@@ -72,24 +77,24 @@ class Prediction:
 
     @property
     def spread(self) -> Array:
-        """(n,) standard deviations of a single measurement if there were many observations."""
+        """(n,) standard deviations of a single measurement, without the tails of Student's t."""
         return np.asarray(np.sqrt((self.root**2).sum(axis=1) + self.own + self.noise**2))
 
     def interval(self, level: float = 0.95) -> tuple[Array, Array]:
-        """Return the ends (n,) of the interval that holds a single measurement: Student's t."""
+        """Return lower and upper ends (n,) of Student's t prediction interval of a measurement."""
         half = float(stdtrit(self.freedom, 0.5 + level / 2)) * self.spread
         return self.mean - half, self.mean + half
 
     def draws(self, count: int, random: np.random.Generator) -> Array:
         """Return draws (n, count) of the values.
 
-        The errors of a draw are scaled as far as the data leave their size uncertain.
+        All errors of a draw have a common random scale, since the data leave their size uncertain.
         """
         scale = np.sqrt(self.freedom / random.chisquare(self.freedom, count))
         scale = np.minimum(scale, _LARGEST_SCALE)
         normal = random.standard_normal((len(self.mean), count))
         own = normal[self.group] * np.sqrt(self.own)[:, None]
-        # The same covariance with the fewest columns.
+        # A root of the same covariance with the fewest columns.
         root = np.asarray(np.linalg.qr(self.root.T, mode="r")).T
         error = root @ random.standard_normal((root.shape[1], count)) + own
         noise = self.noise * random.standard_normal(own.shape)
@@ -97,12 +102,12 @@ class Prediction:
 
 
 class RobustRegression:
-    """The regression of values on named columns. Without observations it is the prior.
+    """Regression of values on named columns; without observations it equals the prior.
 
     Attributes:
-        coefficients: The expected coefficient of every column.
+        coefficients: Name of a column -> its expected coefficient.
         spread: Standard deviation of an error, tails included.
-        freedom: Number of observations behind the spread.
+        freedom: Number of observations behind the spread, including those of its prior.
     """
 
     def __init__(self, columns: Columns, values: Array, weights: Array | None = None) -> None:
@@ -111,7 +116,7 @@ class RobustRegression:
         Args:
             columns: The columns with their priors.
             values: (n,) the observations.
-            weights: (n,) from 0 to 1, how much of an observation each is; 1 by default.
+            weights: (n,) weight of each observation from 0 to 1; 1 by default.
         """
         features = matrix((column for column, _ in columns.values()), len(values))
         weight = np.ones(len(values)) if weights is None else weights
@@ -141,12 +146,18 @@ class RobustRegression:
 
     @cached_property
     def _root(self) -> Array:
-        """(k, k) root of the covariance of the coefficients."""
+        """(k, k) matrix R, where R @ R.T is the covariance of the coefficients."""
         values, vectors = np.linalg.eigh((self._covariance + self._covariance.T) / 2)
         return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0)))
 
     def predict(self, columns: Columns, count: int) -> Prediction:
-        """Predict `count` new values, whose errors are independent of each other."""
+        """Predict new values, each in a separate group.
+
+        Args:
+            columns: The columns of the new values. The coefficient of a column that the data
+                lacked has its prior.
+            count: Number of values.
+        """
         zeros = np.zeros(count)
         known = matrix((columns.get(name, (zeros, 0.0))[0] for name in self.coefficients), count)
         new = matrix(

@@ -1,10 +1,10 @@
 """Sessions of runs, the order of two sides in them, and changes of the machine's speed.
 
-A session is a sweep on one host without a long pause. It shifts everything that is measured in it:
-by the neighbors of the machine, its temperature, its memory layout. `paradnn.statistics.effects`
+A session is a sweep on one host without a long pause. All its measurements share a shift, caused by
+other tenants of the machine, its temperature or its memory layout. `paradnn.statistics.effects`
 derives the effect of sessions on the difference of two sides.
 
-Arrays of runs have the runs of A first and then those of B; n is the number of runs.
+Arrays of runs hold the runs of A first, then the runs of B; n is the number of runs.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ MIN_SESSIONS = 3
 #: p-value below which an order, or the loss of replicates of one side, is not attributed to chance.
 BY_CHANCE = 0.01
 
-#: A longer pause ends a session.
+#: Longest pause within a session.
 _LONGEST_PAUSE = "30min"
 _DAY_NANOSECONDS = 24 * 3600 * 10**9
-#: Part of a day. Two sides differ by the time of day if this gap on the clock separates them, and
-#: no two sessions of one side are further apart than the sides.
+#: Minimum gap on the clock, as a share of a day, between two sides that were measured at different
+#: times of day. The sessions of one side must also be closer to each other than to the other side.
 _TIME_OF_DAY_GAP = 1 / 8
 #: Significance level of a step of the machine's speed, corrected for the number of positions.
 _STEP_P = 0.01
@@ -34,9 +34,9 @@ _STEP_POSITIONS = 200
 #: Degrees of freedom of a step at an estimated position (Ninomiya, Statistics and Probability
 #: Letters 72, 2005).
 _STEP_FREEDOM = 3
-#: Largest deviation of P(a run of A precedes one of B) from 0.5 at which the order of the sides
-#: counts as mixed. It is given in standard errors, such that chance exceeds it in one of a hundred
-#: random orders, and clipped to the two bounds.
+#: Largest deviation of P(a run of A precedes a run of B) from 0.5, in standard errors, at which the
+#: order of the sides counts as mixed. One of a hundred random orders exceeds it. The deviation is
+#: clipped to the two bounds below.
 _IMBALANCE_ERRORS = 2.6
 _MIN_IMBALANCE = 0.1
 _MAX_IMBALANCE = 0.25
@@ -49,7 +49,7 @@ class MeasurementTimes(NamedTuple):
     Attributes:
         session: (n,) number of the session.
         position: (n,) position in the session, from -1/2 for the first to 1/2 for the last.
-        hours: (n,) time in hours; NaN if it is unknown.
+        hours: (n,) mean start of the point's runs in hours since 1970; NaN if it is unknown.
     """
 
     session: np.ndarray
@@ -58,7 +58,7 @@ class MeasurementTimes(NamedTuple):
 
 
 def measurement_times(runs: pd.DataFrame, points: pd.Series) -> MeasurementTimes | None:
-    """Return when the points were measured; None if that is unknown for a run.
+    """Return when the points were measured; None if the session of any run is unknown.
 
     Args:
         runs: Runs with their `point_id`.
@@ -72,7 +72,7 @@ def measurement_times(runs: pd.DataFrame, points: pd.Series) -> MeasurementTimes
     table["time"] = pd.Series(nanoseconds, dtype="float64").where(is_known)
     table["point"] = runs["point_id"].to_numpy()
     visits = table[["point", "session"]].drop_duplicates().sort_values("session")
-    # Joining names is slow, so only points of several sessions take that way.
+    # Joining names is slow, so only points of several sessions do it.
     is_shared = visits["point"].duplicated(keep=False)
     shared = visits[is_shared].groupby("point")["session"].agg(" and ".join)
     single = visits[~is_shared].set_index("point")["session"]
@@ -88,11 +88,12 @@ def measurement_times(runs: pd.DataFrame, points: pd.Series) -> MeasurementTimes
 
 
 def assign_sessions(runs: pd.DataFrame) -> np.ndarray:
-    """Return the session of each run (n,); None where it is unknown.
+    """Return the name of each run's session (n,); None if it is unknown.
 
-    Runs of one sweep on one host share a session until a new driver takes over after a pause of
-    half an hour. Runs without a sweep share a session with all runs on their host until such a
-    pause. An imported published run starts at the time of its import, so its session is unknown.
+    Runs of one sweep on one host share a session until a new driver starts after a pause of more
+    than half an hour. Runs on one host without a sweep share a session until such a pause. The
+    recorded start of an imported published run is the time of its import, so its session is
+    unknown.
     """
     table = runs.reindex(columns=["sweep_id", "host", "session_id"])
     table = table.astype("object").fillna("").reset_index(drop=True)
@@ -119,7 +120,7 @@ def assign_sessions(runs: pd.DataFrame) -> np.ndarray:
 
 
 def have_other_protocols(a: pd.DataFrame, b: pd.DataFrame) -> bool:
-    """Return whether both sides have protocols, and none in common."""
+    """Return whether both sides have recorded timing protocols, but none in common."""
     protocols_a, protocols_b = (
         set(side["protocol_id"].dropna()) if "protocol_id" in side else set() for side in (a, b)
     )
@@ -130,9 +131,9 @@ class SpeedSteps(NamedTuple):
     """Lasting changes of the machine's speed within a session.
 
     Attributes:
-        shift: (n,) their effect on the logarithm of each run, 0 on average.
-        variance_inflation: Factor by which the search for changes made the residual variance too
-            small.
+        shift: (n,) effect of the changes on the logarithm of each run, 0 on average.
+        variance_inflation: Factor by which to multiply the residual variance, which is too small
+            because the fitted changes were selected.
         drifts: Whether successive residuals still correlate.
     """
 
@@ -145,15 +146,15 @@ def find_speed_steps(logs: np.ndarray, cells: np.ndarray, times: np.ndarray) -> 
     """Find lasting changes of the machine's speed in one session.
 
     The mean of each cell is subtracted first, so a difference of sides or points is not a change.
-    Then the drift or the step that explains most of the residuals is added, as long as its F test
-    is significant at `_STEP_P` after Bonferroni's correction. This is binary segmentation (Scott
-    and Knott, Biometrics 30, 1974), except that all changes are fitted together. The means of the
-    cells are not fitted along with the changes: a change that fits scatter by chance would
+    Then the linear drift or the step that explains most of the residuals is added, as long as its F
+    test is significant at `_STEP_P` after Bonferroni's correction. This is binary segmentation
+    (Scott and Knott, Biometrics 30, 1974), except that all changes are fitted together. The cell
+    means are not fitted together with the changes: a change that fits scatter by chance would
     otherwise make the cells differ.
 
     Args:
         logs: (n,) logarithms of the runs.
-        cells: (n,) the cell that each run repeats: a point on a side.
+        cells: (n,) number of each run's cell, which is its point on its side.
         times: (n,) the start of each run.
     """
     count = len(logs)
@@ -190,7 +191,10 @@ def _choose_shapes(design: np.ndarray, response: np.ndarray, freedom: int) -> li
     squares = (design**2).sum(axis=0)
 
     def best_besides(others: list[int]) -> tuple[int, float, float]:
-        """Return the column that explains most in addition to others, its share, and the residuals."""
+        """Return the column that explains most in addition to `others`.
+
+        The second and third numbers are the explained and the remaining sum of squares.
+        """
         fitted = np.linalg.lstsq(design[:, others], response, rcond=None)[0]
         rest = response - design[:, others] @ fitted
         gains = np.where(squares > 1, (rest @ design) ** 2 / np.maximum(squares, 1), 0.0)
@@ -206,20 +210,20 @@ def _choose_shapes(design: np.ndarray, response: np.ndarray, freedom: int) -> li
         if p * len(squares) >= _STEP_P:
             break
         chosen.append(position)
-        # Earlier columns were chosen before the later ones were known.
+        # Choose each earlier column again, now that the later columns are known.
         for number in range(len(chosen)):
             chosen[number] = best_besides(chosen[:number] + chosen[number + 1 :])[0]
     return chosen
 
 
 def leveled_component(runs: pd.DataFrame, is_a: np.ndarray) -> Component:
-    """Return the variance of a log ratio that was corrected to one speed of the machine.
+    """Return the variance that the correction to a common machine speed adds to a log ratio.
 
-    It is the squared standard error of the family's slope times the squared difference of the
-    machine's log speed between the sides. All points share this error.
+    It is the squared standard error of the family's slope (`family_slope`) times the squared
+    difference of the machine's log speed between the sides. All points share this error.
 
     Args:
-        runs: (n,) runs of a family with their `reference_speed`.
+        runs: The n runs of a family with `reference_speed`.
         is_a: (n,) whether a run is of A.
     """
     speeds = np.log(runs["reference_speed"].to_numpy(dtype="float64"))
@@ -229,11 +233,14 @@ def leveled_component(runs: pd.DataFrame, is_a: np.ndarray) -> Component:
 
 
 def family_slope(runs: pd.DataFrame) -> tuple[float, float]:
-    """Return the slope of a family's log step times over those of a kernel, and its error.
+    """Return the slope of log step time on the log time of the reference kernel, and its error.
 
-    The kernel is a reference kernel. The slope is the mean of the runs' slopes, weighted by their
-    inverse variances and clipped to [0, 1]. Its standard error includes the scatter between runs
-    (Birge's factor, 1932; Paule and Mandel).
+    The slope is the mean of the runs' slopes, weighted by their inverse variances and clipped to
+    [0, 1]. Its standard error includes the scatter between runs (Birge's factor, 1932; Paule and
+    Mandel). Both are 0 if no run has a slope.
+
+    Args:
+        runs: Runs of a family with `reference_slope_seen` and `reference_slope_error`.
     """
     slopes = runs["reference_slope_seen"].to_numpy(dtype="float64")
     errors = runs["reference_slope_error"].to_numpy(dtype="float64")
@@ -255,16 +262,20 @@ def is_randomized(runs: pd.DataFrame) -> bool:
 def follow_share(
     runs: pd.DataFrame, point: np.ndarray, side: np.ndarray, sessions: np.ndarray
 ) -> float:
-    """Return by how much B comes second more often than A, from -1 to 1; 0 if it may be chance.
+    """Return P(B comes second) - P(A comes second) for pairs of successive runs of a point.
 
-    This is about points that are measured on both sides, one right after the other: the second then
-    finds what the first left in caches. Chance is excluded by a sign test.
+    Only runs of one point on both sides, one right after the other, are pairs. The second run finds
+    the caches as the first run left them.
 
     Args:
         runs: The n runs.
         point: (n,) number of the point.
         side: (n,) 0 for A, 1 for B.
         sessions: (n,) label of the session.
+
+    Returns:
+        The difference, from -1 to 1. It is 0 if the order was random or a sign test does not
+        exclude chance.
     """
     if is_randomized(runs):
         return 0.0
@@ -296,12 +307,15 @@ def follow_share(
 
 
 def merge_into_turns(session: np.ndarray, side: np.ndarray, hours: np.ndarray) -> np.ndarray:
-    """Return the turn of each run (n,): sessions of one side without one of the other between them.
+    """Return the number of each run's turn (n,).
+
+    A turn is a series of successive sessions of one side, up to a session of the other side. A
+    session that measured both sides is a separate turn.
 
     Args:
         session: (n,) number of the session.
         side: (n,) 0 for A, 1 for B.
-        hours: (n,) start of each run.
+        hours: (n,) start of each run in hours.
     """
     table = pd.DataFrame({"session": session, "side": side, "hours": hours})
     table = table.groupby("session").mean().sort_values("hours", kind="stable")
@@ -311,12 +325,12 @@ def merge_into_turns(session: np.ndarray, side: np.ndarray, hours: np.ndarray) -
 
 
 def differ_by_time_of_day(session: np.ndarray, side: np.ndarray, hours: np.ndarray) -> bool:
-    """Return whether the sides have sessions at different times of day, at least three each.
+    """Return whether two sides of at least three sessions each differ by the time of day.
 
     Args:
         session: (n,) number of the session.
         side: (n,) 0 for A, 1 for B.
-        hours: (n,) start of each run.
+        hours: (n,) start of each run in hours.
     """
     table = pd.DataFrame({"session": session, "side": side, "hours": hours})
     table = table.groupby(["session", "side"])["hours"].mean().reset_index()
@@ -331,13 +345,13 @@ def differ_by_time_of_day(session: np.ndarray, side: np.ndarray, hours: np.ndarr
 
 
 def is_mixed(side: np.ndarray, hours: np.ndarray) -> bool:
-    """Return whether chance may have made the order of the sides in a session.
+    """Return whether the order of the sides in a session may be random.
 
-    Runs that began together took turns.
+    Runs of both sides that have the same start count as alternating.
 
     Args:
         side: (n,) 0 for A, 1 for B.
-        hours: (n,) start of each run.
+        hours: (n,) start of each run in hours.
     """
     turn = _repetition(hours, side)
     order = np.lexsort((side, turn, hours))
@@ -349,8 +363,8 @@ def is_mixed(side: np.ndarray, hours: np.ndarray) -> bool:
 def _repetition(hours: np.ndarray, side: np.ndarray) -> np.ndarray:
     """Return how many earlier runs of the same side began at the same time as each run (n,).
 
-    A comparison of many sessions calls this thousands of times, and pandas takes a millisecond for
-    it.
+    This is NumPy because a comparison of many sessions calls it thousands of times, and pandas
+    takes a millisecond per call.
     """
     order = np.lexsort((side, hours))
     is_first = np.ones(len(order), dtype=bool)
@@ -367,7 +381,7 @@ def _sides_differ_by_time_of_day(a: np.ndarray, b: np.ndarray, span: float) -> b
     Args:
         a: Times of A's sessions in ns.
         b: Times of B's sessions in ns.
-        span: Time from the first run to the last in ns. Up to a day, the result is False.
+        span: Time from the first run to the last in ns; up to a day the result is False.
     """
     if span <= _DAY_NANOSECONDS:
         return False
@@ -385,29 +399,35 @@ def _sides_differ_by_time_of_day(a: np.ndarray, b: np.ndarray, span: float) -> b
 
 
 def _is_mixed(side: np.ndarray, blocks: int, times: np.ndarray) -> bool:
-    """Return whether chance may have made the order of the sides.
+    """Return whether the order of the sides may be random.
 
-    Otherwise the sides lie in few blocks, or one lies before the other. The tests are Wald and
-    Wolfowitz' of the number of blocks (Annals of Mathematical Statistics 11, 1940), one-sided at
-    1%, and Mann and Whitney's of the start times.
+    The order is not random if the sides form few blocks, or if one side mostly precedes the other.
+    Wald and Wolfowitz' test (Annals of Mathematical Statistics 11, 1940) of the number of blocks is
+    one-sided at 1%. Mann and Whitney's statistic compares the start times.
 
     Args:
-        side: (n,) the side of each run, in order.
-        blocks: Number of blocks of one side.
-        times: (n,) the start of each run.
+        side: (n,) the side of each run, in the order of time: 0 for A, 1 for B.
+        blocks: Number of blocks, which are series of successive runs of one side.
+        times: (n,) the start of each run in ns.
     """
     n, m = np.bincount(side)
     expected = 2 * n * m / (n + m) + 1
     error = 0.0
     if n + m > 2:
         error = np.sqrt((expected - 1) * (expected - 2) / (n + m - 1))
-    is_few = blocks < min(4, n + m) or (blocks + 0.5 - expected) < stats.norm.ppf(0.01) * error
+    fewest_blocks = expected - 0.5 + stats.norm.ppf(0.01) * error
+    has_few_blocks = blocks < min(4, n + m) or blocks < fewest_blocks
     nanoseconds = times.astype("int64")
-    return not is_few and _is_even(nanoseconds[side == 0], nanoseconds[side == 1])
+    return not has_few_blocks and _is_balanced(nanoseconds[side == 0], nanoseconds[side == 1])
 
 
-def _is_even(a: np.ndarray, b: np.ndarray) -> bool:
-    """Return whether neither side lies before the other (Mann and Whitney's statistic)."""
+def _is_balanced(a: np.ndarray, b: np.ndarray) -> bool:
+    """Return whether neither side mostly precedes the other (Mann and Whitney's statistic).
+
+    Args:
+        a: Start times of the runs of A.
+        b: Start times of the runs of B.
+    """
     if not len(a) or not len(b):
         return False
     ranks = stats.rankdata(np.concatenate([a, b]))[: len(a)]

@@ -1,4 +1,4 @@
-"""The best of several estimates: how much of its lead is luck."""
+"""Shrinkage of the best of several estimates, which owes part of its lead to chance."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ import math
 from paradnn.statistics.estimate import LEVEL, Estimate
 from paradnn.statistics.lazy import np, stats
 
-#: Standard errors behind the best up to which an estimate is one of the top group.
+#: Largest distance from the best estimate, in standard errors, of an estimate in the top group.
 GROUP_ERRORS = 2.0
 
 
 def shrinkage(means: np.ndarray, sampling: np.ndarray, place: int) -> float:
     """Return by how much one of several similar means exceeds its expected true value.
 
-    The means are one sample of a normal distribution. Its variance is that of the observed means
-    without their sampling variance (DerSimonian and Laird, Controlled Clinical Trials 7, 1986). A
-    mean moves toward the mean of all by the share of its variance that is sampling.
+    The true values are modeled as a sample of a normal distribution. Its variance is the variance
+    of the observed means minus their sampling variance (DerSimonian and Laird, Controlled Clinical
+    Trials 7, 1986). A mean shrinks toward the common mean in proportion to the share of its
+    variance that is sampling variance.
 
     Args:
         means: (n,) the means of the group.
-        sampling: (n,) their sampling variances.
-        place: Position of the mean.
+        sampling: (n,) sampling variances of the means.
+        place: Index of the mean in the group.
     """
     if len(means) < 2:
         return 0.0
@@ -33,18 +34,18 @@ def shrinkage(means: np.ndarray, sampling: np.ndarray, place: int) -> float:
 def shrink_largest(
     values: np.ndarray, low: np.ndarray, high: np.ndarray, processes: np.ndarray
 ) -> Estimate:
-    """Return the largest of several positive estimates, corrected for having been selected.
+    """Return the largest of several positive estimates, corrected for its selection.
 
-    The largest of similar values is also a lucky one, and its own interval does not allow for that.
-    So it moves toward the mean of the values that may be as large, on a log scale, and the interval
-    moves along.
+    The largest of similar values is partly large by chance, which its own interval ignores. So it
+    moves toward the mean of the values that may be as large, on a log scale, and its interval moves
+    with it.
 
     Args:
         values: (n,) the estimates.
-        low: (n,) lower ends of their 95% intervals; NaN where unknown.
-        high: (n,) upper ends.
-        processes: (n,) processes behind each interval, which is Student's over them; 1 or NaN for
-            one whose quantile is normal.
+        low: (n,) lower ends of their 95% intervals; NaN if unknown.
+        high: (n,) upper ends of the intervals.
+        processes: (n,) number of processes behind each interval, which determines its Student
+            quantile; 1 or NaN if the quantile is normal.
     """
     largest = int(np.nanargmax(values))
     unchanged = Estimate(float(values[largest]), float(low[largest]), float(high[largest]))
@@ -58,11 +59,12 @@ def shrink_largest(
 def luck_of_largest(estimates: np.ndarray, errors: np.ndarray) -> float:
     """Return by how much the largest of several estimates exceeds its expected true value.
 
-    It is drawn toward the mean of the estimates that may be as large (see `shrinkage`).
+    The expected value is shrunk toward the mean of the estimates that may be as large
+    (`shrinkage`).
 
     Args:
         estimates: (n,) the estimates.
-        errors: (n,) their standard errors; NaN where unknown. Such an estimate does not count.
+        errors: (n,) standard errors; NaN if unknown, which excludes the estimate.
     """
     largest = int(np.nanargmax(estimates))
     if not np.isfinite(errors[largest]):

@@ -1,14 +1,14 @@
-"""Fits of message time over message size by one line or several.
+"""Piecewise linear fits of message time over message size.
 
-The line is t = alpha + beta n for n bytes. alpha is a start-up time and 1 / beta a bandwidth
+A line is t = alpha + beta n for n bytes. alpha is a start-up time and 1 / beta a bandwidth
 (Hockney, Parallel Computing 20, 1994). In the LogGP model (Alexandrov et al., SPAA 1995), beta = G
 and alpha = L + 2o - G for one message. Libraries change the protocol between small, medium and
-large messages. Then a line holds between two sizes, and the next line has another alpha.
+large messages, so each range of sizes has its own line.
 
 Runs of one size, or of one session, are not independent measurements of a line. All runs of a size
-share its deviation from the line, and a session shifts all sizes. So each size counts once, however
-often it was measured. If several sessions measured the same sizes, their scatter is added to every
-interval.
+share the deviation of that size from the line, and a session shifts all sizes. So each size counts
+once, however often it was measured. If several sessions measured the same sizes, the scatter
+between sessions is added to every interval.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from paradnn.statistics.lazy import np, pd, stats
 
 #: Minimum number of distinct sizes of a piece, for a line and its residual variance.
 MIN_SIZES = 4
-#: Maximum number of pieces (NCCL has three protocols and two algorithms), and of sizes that are
-#: tried as a break.
+#: Maximum number of pieces: NCCL has three protocols and two algorithms.
 _MAX_PIECES = 6
+#: Maximum number of sizes that are tried as a break.
 _MAX_BREAKS = 48
-#: Significance level of a break, over all places and numbers of pieces that are tried.
+#: Significance level of a break, corrected for all tried sizes and numbers of pieces.
 _BREAK_LEVEL = 0.01
-#: Number of rounds of reweighting by the fit.
+#: Number of iterations that weight the sizes by the previous fit.
 _ROUNDS = 3
 #: Squared relative errors below this value are rounding errors.
 _EXACT = 1e-18
 
 
-class _Shared(NamedTuple):
+class _SessionVariance(NamedTuple):
     """Variance that sessions add to every relative time.
 
     Attributes:
-        variance: The variance of a mean over the sessions.
+        variance: Variance of the mean log time over the sessions.
         within: The part of `variance` that the scatter within sessions explains.
         freedom: Degrees of freedom of `variance`.
     """
@@ -55,7 +55,7 @@ class _Shared(NamedTuple):
 class Piece(NamedTuple):
     """A line that holds for a range of message sizes.
 
-    Intervals are 95%, over sizes, and over sessions if there are several.
+    Intervals are 95%. They cover the scatter of sizes and, if there are several, of sessions.
 
     Attributes:
         first: Smallest size in bytes.
@@ -90,13 +90,13 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class TransferFit:
-    """Fit of message times by pieces.
+    """Piecewise linear fit of n message times.
 
     Attributes:
         pieces: The pieces, in the order of sizes.
         line: The fit of a single line to all sizes.
-        errors: (n,) |measured / fitted - 1| of the pieces.
-        line_errors: (n,) the same for the single line.
+        errors: (n,) |measured / fitted - 1| of each run for the pieces, in the order of sizes.
+        line_errors: (n,) |measured / fitted - 1| of each run for the single line.
     """
 
     pieces: tuple[Piece, ...]
@@ -111,12 +111,12 @@ class TransferFit:
 
     @property
     def latency(self) -> Estimate:
-        """Time in us of the shortest messages, which is the start-up of the first piece."""
+        """Latency in us: the start-up time of the piece with the shortest messages."""
         return self.pieces[0].start_up
 
     @property
     def bandwidth(self) -> Estimate:
-        """Bandwidth in bytes/s of the longest messages, which is that of the last piece."""
+        """Bandwidth in bytes/s of the piece with the longest messages."""
         return self.pieces[-1].bandwidth
 
 
@@ -127,13 +127,14 @@ def fit_transfers(
 ) -> TransferFit:
     """Fit lines through message times by least squares of the relative error.
 
-    A further piece is accepted only if it explains more than chance would. The test is an F test of
-    its three numbers (alpha, beta and the break) at 1%, over all places that were tried.
+    A further piece is accepted only if an F test of its three parameters (alpha, beta and the
+    break) is significant at 1%, corrected for all tried breaks.
 
     Args:
         sizes: (n,) sizes in bytes.
         times: (n,) times in us.
-        sessions: (n,) labels of sessions. Runs without a label share one session.
+        sessions: (n,) label of each run's session; None for a single session. Runs without a label
+            share one session.
 
     Raises:
         InsufficientData: If there are fewer than four distinct sizes.
@@ -151,7 +152,7 @@ def fit_transfers(
     y = np.exp(means.to_numpy())
     if len(x) < MIN_SIZES:
         raise InsufficientData(f"{len(x)} sizes of messages; a fit takes {MIN_SIZES}")
-    shared = _shared(runs)
+    shared = _session_variance(runs)
     edges = _edges(x)
 
     def piece(part: slice) -> Piece:
@@ -178,26 +179,27 @@ def predicted_times(pieces: Sequence[Piece], sizes: np.typing.ArrayLike) -> np.n
     return np.asarray(np.choose(which, [each.at(given) for each in pieces]))
 
 
-def _shared(runs: pd.DataFrame) -> _Shared:
-    """Estimate the variance that sessions add, over the sizes that all sessions measured.
+def _session_variance(runs: pd.DataFrame) -> _SessionVariance:
+    """Estimate the variance that sessions add, from the sizes that all sessions measured.
 
-    It is 0 for a single session, or without such a size.
+    It is 0 for a single session, or if no size was measured in all sessions.
     """
     cells = runs.groupby(["size", "session"])["log"].mean().unstack("session").dropna().to_numpy()
-    count, several = cells.shape
-    if several < 2 or count < 1:
-        return _Shared()
+    sizes, sessions = cells.shape
+    if sessions < 2 or sizes < 1:
+        return _SessionVariance()
     means = cells.mean(axis=0)
-    left = cells - cells.mean(axis=1, keepdims=True) - means + means.mean()
-    if count > 1:
-        within = float((left**2).sum()) / ((count - 1) * (several - 1)) / count
+    residuals = cells - cells.mean(axis=1, keepdims=True) - means + means.mean()
+    if sizes > 1:
+        within = float((residuals**2).sum()) / ((sizes - 1) * (sessions - 1)) / sizes
     else:
         within = 0.0
-    return _Shared(float(means.var(ddof=1)) / several, within / several, several - 1.0)
+    between = float(means.var(ddof=1))
+    return _SessionVariance(between / sessions, within / sessions, sessions - 1.0)
 
 
 def _edges(x: np.ndarray) -> list[int]:
-    """List the indices of the ordered sizes at which a piece may begin or end.
+    """List the indices of the sorted sizes at which a piece may begin, and their number.
 
     If there are many sizes, the indices are spread evenly over the logarithm of the size.
     """
@@ -209,9 +211,15 @@ def _edges(x: np.ndarray) -> list[int]:
 
 
 def _costs(x: np.ndarray, y: np.ndarray, edges: list[int]) -> np.ndarray:
-    """Return (edges, edges) sums of squared relative errors of a line from one edge to a later one.
+    """Return the sum of squared relative errors of a line between each pair of edges.
 
-    The sum is infinite if there are too few sizes between the edges.
+    Args:
+        x: (n,) sorted sizes in bytes.
+        y: (n,) times in us.
+        edges: Indices from `_edges`.
+
+    Returns:
+        (edges, edges) sums by first and last edge; infinite if there are too few sizes between.
     """
     costs = np.full((len(edges), len(edges)), np.inf)
     for low, begin in enumerate(edges):
@@ -224,7 +232,7 @@ def _costs(x: np.ndarray, y: np.ndarray, edges: list[int]) -> np.ndarray:
 
 
 def _choose(costs: np.ndarray, count: int) -> list[tuple[int, int]]:
-    """Choose the edges of the pieces; add a piece if it explains more than chance would.
+    """Choose the edges of the pieces by dynamic programming, with an F test per further break.
 
     Args:
         costs: (edges, edges) the costs from `_costs`.
@@ -234,30 +242,30 @@ def _choose(costs: np.ndarray, count: int) -> list[tuple[int, int]]:
         The first edge and the end edge of each piece.
     """
     last = len(costs) - 1
-    chosen = 0
-    # For each number of pieces: the least cost up to each edge, and the previous edge with which it
-    # is reached.
-    best = [costs[0]]
-    before = []
+    breaks = 0
+    # least[b][e] is the least cost of b + 1 pieces up to edge e, and previous[b - 1][e] the edge at
+    # which the last of these pieces begins.
+    least = [costs[0]]
+    previous = []
     for _ in range(_MAX_PIECES - 1):
-        ways = best[-1][:, None] + costs
-        best.append(ways.min(axis=0))
-        before.append(ways.argmin(axis=0))
+        candidates = least[-1][:, None] + costs
+        least.append(candidates.min(axis=0))
+        previous.append(candidates.argmin(axis=0))
     for number in range(1, _MAX_PIECES):
         freedom = count - 3 * number - 2
-        more_numbers = 3 * (number - chosen)
-        fewer = best[chosen][last]
-        more = best[number][last]
-        if freedom < 1 or not np.isfinite(more):
+        parameters = 3 * (number - breaks)
+        fewer_pieces_cost = least[breaks][last]
+        cost = least[number][last]
+        if freedom < 1 or not np.isfinite(cost):
             break
-        ratio = (fewer - more) / more_numbers / max(more / freedom, _EXACT)
+        ratio = (fewer_pieces_cost - cost) / parameters / max(cost / freedom, _EXACT)
         # A break may be at any edge, so the number of tests is the number of choices of edges.
-        tried = math.comb(last, number) / math.comb(last, chosen)
-        if stats.f.sf(ratio, more_numbers, freedom) * tried < _BREAK_LEVEL / (_MAX_PIECES - 1):
-            chosen = number
+        tests = math.comb(last, number) / math.comb(last, breaks)
+        if stats.f.sf(ratio, parameters, freedom) * tests < _BREAK_LEVEL / (_MAX_PIECES - 1):
+            breaks = number
     edges = [last]
-    for back in reversed(before[:chosen]):
-        edges.insert(0, int(back[edges[0]]))
+    for begins in reversed(previous[:breaks]):
+        edges.insert(0, int(begins[edges[0]]))
     return list(pairwise([0, *edges]))
 
 
@@ -266,7 +274,7 @@ def _line(
 ) -> tuple[float, float]:
     """Fit alpha and beta by least squares of (y - alpha - beta x) / scale.
 
-    beta is at least 0, and so is alpha of the first piece.
+    beta is never negative; alpha is not negative if the line is the first piece.
     """
     unit = max(float(x.max()), 1.0)
     design = np.column_stack([1 / scale, x / unit / scale])
@@ -279,12 +287,19 @@ def _line(
 
 
 def _piece(
-    x: np.ndarray, y: np.ndarray, shared: _Shared, *, is_first: bool, measurements: int
+    x: np.ndarray, y: np.ndarray, shared: _SessionVariance, *, is_first: bool, measurements: int
 ) -> Piece:
-    """Fit a line and its intervals.
+    """Fit a line with its intervals.
 
-    The weights come from the fitted times. Weights from the measured times would favor times that
-    were short by chance.
+    Errors are relative to the fitted times. Errors relative to the measured times would favor times
+    that were short by chance.
+
+    Args:
+        x: (n,) sizes in bytes.
+        y: (n,) times in us.
+        shared: Variance that sessions add.
+        is_first: Whether the piece has the smallest sizes.
+        measurements: Number of measured times behind the piece.
     """
     alpha, beta = _line(x, y, y, is_first=is_first)
     scale = y
@@ -297,23 +312,24 @@ def _piece(
     freedom = max(len(x) - 2, 1)
     variance = np.sum(((y - alpha - beta * x) / scale) ** 2) / freedom
     own = np.diag(np.linalg.pinv(design.T @ design)) * variance / (1.0, unit**2)
-    reaches = [
-        _reach(value, each, freedom, shared) for value, each in zip((alpha, beta), own, strict=True)
+    half_widths = [
+        _half_width(value, each, freedom, shared)
+        for value, each in zip((alpha, beta), own, strict=True)
     ]
-    low = max(0.0, alpha - reaches[0]) if is_first else alpha - reaches[0]
-    start_up = Estimate(alpha, low, alpha + reaches[0])
-    per_byte = Estimate(beta, max(0.0, beta - reaches[1]), beta + reaches[1])
+    low = max(0.0, alpha - half_widths[0]) if is_first else alpha - half_widths[0]
+    start_up = Estimate(alpha, low, alpha + half_widths[0])
+    per_byte = Estimate(beta, max(0.0, beta - half_widths[1]), beta + half_widths[1])
     return Piece(float(x[0]), float(x[-1]), measurements, start_up, per_byte)
 
 
-def _reach(value: float, own: float, freedom: float, shared: _Shared) -> float:
+def _half_width(value: float, own: float, freedom: float, shared: _SessionVariance) -> float:
     """Return the half width of a coefficient's 95% interval.
 
     Args:
         value: The coefficient.
-        own: Its variance over sizes.
+        own: Variance of the coefficient from the scatter of sizes.
         freedom: Degrees of freedom of `own`.
-        shared: Relative variance from sessions.
+        shared: Relative variance that sessions add.
     """
     sessions = value**2 * shared.variance
     variance = max(own + sessions - value**2 * shared.within, own)

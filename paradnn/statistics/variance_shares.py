@@ -1,16 +1,16 @@
 """Shares of a metric's variance that hyperparameters explain, with intervals.
 
-The share of a hyperparameter is its Shapley value: the increase of R2 that its terms bring,
-averaged over all orders in which hyperparameters can enter the regression (Lindeman, Merenda and
-Gold, Introduction to Bivariate and Multivariate Analysis, 1980; Owen, SIAM/ASA J. Uncertainty
-Quantification 2, 2014). Shares add up to R2 of the whole regression, also if hyperparameters are
-correlated. Product terms of two hyperparameters count as soon as both have entered. On a complete
-grid the share of a hyperparameter is then its first-order Sobol index plus half of those of its
-products.
+The share of a hyperparameter is its Shapley value: the increase of R2 when its terms enter the
+regression, averaged over all orders in which hyperparameters can enter (Lindeman, Merenda and Gold,
+Introduction to Bivariate and Multivariate Analysis, 1980; Owen, SIAM/ASA J. Uncertainty
+Quantification 2, 2014). The shares sum to the R2 of the whole regression, even if hyperparameters
+are correlated. The product of two hyperparameters enters when both have entered. So on a complete
+grid the share of a hyperparameter is its first-order Sobol index plus half of the index of each of
+its products.
 
-R2 is adjusted for the number of terms, so that a hyperparameter without an effect has a share of 0
-on average, and estimates may be negative. A share is quadratic in the coefficients, so its square
-root is closer to a normal distribution, and intervals are computed for the root.
+R2 is adjusted for the number of terms. So a hyperparameter without an effect has a share of 0 on
+average, and estimates may be negative. A share is quadratic in the coefficients, so its square root
+is closer to a normal distribution. Intervals are therefore computed for the square root.
 """
 
 from __future__ import annotations
@@ -24,16 +24,19 @@ from paradnn.core.errors import InsufficientData
 from paradnn.statistics.dependence import Component, Levels
 from paradnn.statistics.lazy import np
 
-#: Maximum number of hyperparameters: there are 2^n regressions.
+#: Maximum number of hyperparameters, since n of them take 2^n regressions.
 MAX_FACTORS = 10
-#: Maximum number of groups that a jackknife omits in turn.
+#: Maximum number of groups of points that a jackknife omits in turn.
 _MAX_GROUPS = 200
-#: Ridge relative to the variances, which decides among collinear terms.
+#: Ridge relative to the mean variance of the terms, which makes collinear terms solvable.
 _RIDGE = 1e-10
 
 
 class Share(NamedTuple):
-    """The share of one hyperparameter with its 95% interval, whose ends are not negative."""
+    """Share of one hyperparameter with its 95% interval.
+
+    The value may be negative by chance; the ends are not.
+    """
 
     value: float
     low: float
@@ -48,16 +51,19 @@ def variance_shares(
 ) -> Mapping[str, Share]:
     """Return the share of variance of each hyperparameter.
 
-    Intervals of the roots are Student's t with jackknife variances (Tukey 1958). If points share
-    levels, such as models and batch sizes, whole levels are deleted, and the variances of the
-    factors are combined as by Cameron, Gelbach and Miller (J. Business and Economic Statistics 29,
-    2011).
+    Intervals of the square roots are Student's t with jackknife variances (Tukey 1958). If points
+    share levels, such as models and batch sizes, the jackknife deletes whole levels, and the
+    variances of the factors are combined by the rule of Cameron, Gelbach and Miller (J. Business
+    and Economic Statistics 29, 2011).
 
     Args:
         columns: (n, k) terms of the regression.
-        owners: (k,) hyperparameters of each term; two for a product.
+        owners: The hyperparameters of each of the k terms; two for a product.
         values: (n,) the metric.
         levels: Levels that the points share; None for independent points.
+
+    Returns:
+        Hyperparameter -> its share.
 
     Raises:
         InsufficientData: If there are more than MAX_FACTORS hyperparameters, or too few points.
@@ -77,11 +83,12 @@ def variance_shares(
     estimates = _statistics(data, np.ones((1, count)), owners, names)[0][: len(names)]
     component = _jackknife(data, owners, names, levels)
     of_shares, of_coefficients = np.split(component.variance, [len(names)])
-    belongs = np.array([[name in owner for owner in owners] for name in names], dtype="float64")
-    belongs /= belongs.sum(axis=0)  # half of a product belongs to either factor
-    noise = belongs @ of_coefficients
+    ownership = np.array([[name in owner for owner in owners] for name in names], dtype="float64")
+    ownership /= ownership.sum(axis=0)  # each factor of a product owns half of it
+    noise = ownership @ of_coefficients
     positive = np.maximum(estimates, 0.0)
-    # Near zero the variance of a share says nothing, and that of the coefficients remains.
+    # The delta method, var(sqrt(s)) = var(s) / 4s, fails near zero. The variance of the
+    # coefficients is the lower bound there.
     of_roots = np.maximum(of_shares / (4 * np.maximum(positive, noise)), noise)
     half_width = Component(of_roots, component.freedom).half_width
     low = np.maximum(np.sqrt(positive) - half_width, 0.0) ** 2
@@ -98,16 +105,17 @@ def _standardize(columns: np.ndarray) -> np.ndarray:
 def _statistics(
     data: np.ndarray, kept: np.ndarray, owners: Sequence[frozenset[str]], names: Sequence[str]
 ) -> np.ndarray:
-    """Return shares and standardized coefficients for m selections of the points.
-
-    The result has a row per selection: the share of each hyperparameter, then the coefficient of
-    each term in the whole regression.
+    """Return shares and standardized coefficients for m subsets of the points.
 
     Args:
         data: (n, k + 1) the terms, and the metric last.
-        kept: (m, n) 1 for the points of a selection, else 0.
-        owners: (k,) hyperparameters of each term.
+        kept: (m, n) 1 for the points of a subset, else 0.
+        owners: The hyperparameters of each of the k terms.
         names: The hyperparameters.
+
+    Returns:
+        (m, hyperparameters + k) one row per subset: the share of each hyperparameter, then the
+        coefficient of each term in the regression on all terms.
     """
     counts = kept.sum(axis=1)
     sums = kept @ data
@@ -132,7 +140,12 @@ def _statistics(
 
 
 def _coefficients(gram: np.ndarray, terms: Sequence[int]) -> np.ndarray:
-    """Return the coefficients (m, terms) of the last variable on some others."""
+    """Return the coefficients (m, terms) of the regression of the last variable on some terms.
+
+    Args:
+        gram: (m, k + 1, k + 1) centered sums of products.
+        terms: Indices of the explanatory variables.
+    """
     inner = gram[:, terms][:, :, terms]
     ridge = _RIDGE * np.trace(inner, axis1=1, axis2=2) / len(terms)
     inner = inner + ridge[:, None, None] * np.eye(len(terms))
@@ -141,12 +154,12 @@ def _coefficients(gram: np.ndarray, terms: Sequence[int]) -> np.ndarray:
 
 
 def _adjusted_r2(gram: np.ndarray, counts: np.ndarray, terms: Sequence[int]) -> np.ndarray:
-    """Return the adjusted R2 (m,) of the last variable on some others.
+    """Return the adjusted R2 (m,) of the regression of the last variable on some terms.
 
     Args:
         gram: (m, k + 1, k + 1) centered sums of products.
         counts: (m,) numbers of points.
-        terms: Indices of the explaining variables.
+        terms: Indices of the explanatory variables.
     """
     if not terms:
         return np.zeros(len(gram))
@@ -162,7 +175,7 @@ def _jackknife(
     names: Sequence[str],
     levels: Levels | None,
 ) -> Component:
-    """Return the variances of `_statistics` over points, or over the levels that points share."""
+    """Return jackknife variances of `_statistics`, over points or over the levels they share."""
     points = np.arange(len(data))
     of_points = _jackknife_variance(data, points, owners, names)
     if levels is None or levels.independent:
@@ -178,7 +191,10 @@ def _jackknife(
 def _jackknife_variance(
     data: np.ndarray, code: np.ndarray, owners: Sequence[frozenset[str]], names: Sequence[str]
 ) -> Component:
-    """Return the delete-one-level jackknife of `_statistics`; many levels are deleted in groups."""
+    """Return the delete-one-level jackknife variances of `_statistics`.
+
+    If there are more than _MAX_GROUPS levels, groups of levels are deleted.
+    """
     groups = int(code.max()) + 1
     if groups > _MAX_GROUPS:
         group_of_level = np.random.default_rng(0).permutation(groups) % _MAX_GROUPS

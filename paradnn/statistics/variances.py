@@ -1,4 +1,4 @@
-"""Variances of measurements that are repeated a few times each."""
+"""Variances of points that are measured a few times each."""
 
 from __future__ import annotations
 
@@ -8,31 +8,33 @@ from collections.abc import Sequence
 from paradnn.statistics.dependence import MINIMUM_POINTS, Component
 from paradnn.statistics.lazy import np, optimize, special, stats
 
-#: p of chance below which the scatter of measurements differs between the values of a
+#: p-value below which the scatter of measurements counts as different between the values of a
 #: hyperparameter.
 _UNEQUAL_P = 0.01
-#: Cells whose runs are examined for two levels.
+#: Maximum number of points whose runs are examined for two levels.
 _MAX_CELLS = 500
 
 
 def rarer_level(cells: Sequence[np.ndarray]) -> tuple[float, float]:
     """Estimate how often a run takes the rarer of two levels.
 
-    A process may choose one of two kernels, or lay out its memory in one of two ways. Runs of a
-    point that chose the same one by chance look exact. The other points have two heaps, and the
-    share of such points shows how often runs chose differently.
+    A process may choose one of two kernels, or lay out its memory in one of two ways, so its runs
+    have one of two speeds. If all runs of a point have the same level by chance, they look exact.
+    The runs of the other points form two clusters. The share of such points shows how often a run
+    takes the rarer level.
 
-    The p of Shapiro and Wilk's test (Biometrika 52, 1965) is uniform between 0 and 1 if the scatter
-    is normal. So the share of points with two levels is what p values above 1/2 lack (Storey, J.
-    Royal Statistical Society B 64, 2002). One standard error is added, since some points may have
-    two levels and others one.
+    For normal scatter, the p-value of Shapiro and Wilk's test (Biometrika 52, 1965) is uniform from
+    0 to 1. So twice the share of points with a p-value above 1/2 estimates the share of points on
+    one level (Storey, J. Royal Statistical Society B 64, 2002). One standard error is subtracted,
+    since some points may have two levels and others one.
 
     Args:
         cells: The logarithms of each point's runs.
 
     Returns:
-        The chance that a run takes the rarer level, and the largest distance of two runs of a
-        point. Both are 0 if the scatter is normal or there are too few points.
+        The probability that a run takes the rarer level, and the largest difference between two
+        runs of a point. The probability is near 0 if the scatter is normal. Both are 0 for fewer
+        than MINIMUM_POINTS points with three runs or more.
     """
     step = max(len(cells) // _MAX_CELLS, 1)
     cells = [cell for cell in cells[::step] if len(cell) > 2]
@@ -46,7 +48,7 @@ def rarer_level(cells: Sequence[np.ndarray]) -> tuple[float, float]:
     ]
 
     def share_on_one_level(chance: float) -> float:
-        """Return the expected share of points all of whose runs take one level."""
+        """Return the expected share of points whose runs all take the same level."""
         return float(np.mean(chance**sizes + (1 - chance) ** sizes))
 
     observed = 2 * np.mean(has_high_p) - 1 / math.sqrt(len(cells))
@@ -60,18 +62,18 @@ def moderate_variances(
 ) -> Component:
     """Shrink variances of similar measurements toward their common value.
 
-    The variances are modeled as s0^2 F(d, d0), with s0 and d0 from the mean and the variance of
-    their logarithms. Each becomes (d0 s0^2 + d s^2) / (d0 + d) with d0 + d degrees of freedom, at
-    most all there are (Smyth, Statistical Applications in Genetics and Molecular Biology 3, 2004,
-    article 3). So a point whose few values agree by chance is not taken for exact, and a point
-    among many similar ones needs fewer values. A few variances may look similar by chance, so the
-    variance of their logarithms is raised by a standard error.
+    The variances are modeled as s0^2 F(d, d0). The mean and the variance of their logarithms
+    determine s0 and d0. A variance s^2 becomes (d0 s0^2 + d s^2) / (d0 + d) with d0 + d degrees of
+    freedom, at most the sum over all variances (Smyth, Statistical Applications in Genetics and
+    Molecular Biology 3, 2004, article 3). So a point whose few values agree by chance does not
+    count as exact, and a point among many similar ones needs fewer values. A few variances may look
+    similar by chance, so the variance of their logarithms is raised by a standard error.
 
     Args:
         variances: (n,) sample variances.
-        degrees: (n,) their degrees of freedom.
-        axes: (n,) values of hyperparameters. If the variances differ by the values of one, those of
-            each value are shrunk among themselves.
+        degrees: (n,) degrees of freedom of the variances.
+        axes: Values (n,) of each hyperparameter. If the variances differ significantly between the
+            values of a hyperparameter, the variances of each value are shrunk separately.
 
     Returns:
         The variances and their degrees of freedom. They are unchanged if fewer than MINIMUM_POINTS

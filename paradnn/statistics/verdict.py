@@ -1,4 +1,4 @@
-"""The verdict on two sides, whether of a race of rounds or of recorded runs."""
+"""The verdict on two sides, from paired rounds or from recorded runs."""
 
 from enum import StrEnum
 
