@@ -19,13 +19,13 @@ from paradnn.statistics.estimate import LEVEL, Estimate
 from paradnn.statistics.lazy import np, pd, stats
 
 #: The unit of sampling: models and batch sizes ("crossed"), models at the given batch sizes
-#: ("model"), or every point alone ("point").
+#: ("model"), or points ("point").
 Unit = Literal["crossed", "model", "point"]
 #: Minimum number of points for an interval of a mean.
 MINIMUM_POINTS = 6
 
-#: Minimum number of batch sizes that count as a sample. With fewer, a result holds for the measured
-#: batch sizes alone.
+#: Minimum number of batch sizes that count as a sample. With fewer, a result holds only for the
+#: measured batch sizes.
 _MINIMUM_BATCH_SIZES = 6
 #: Eigenvalues below this share of the largest eigenvalue count as 0.
 _SINGULAR = 1e-10

@@ -70,7 +70,7 @@ class Effect:
 
     @property
     def half_width(self) -> float:
-        """Half width of the 95% interval of the log ratio from this effect alone."""
+        """Half width of the 95% interval of the log ratio from only this effect."""
         return float(self.component.half_width)
 
 
@@ -566,7 +566,7 @@ def side_effects(
         points: (n,) number of the point of each run, first of A, then of B; None if all runs have
             one point.
         logs: (n,) logarithms of the measurements, which update the variance of sessions; None to
-            use the prior alone.
+            use only the prior.
     """
     schedule = Schedule.of(a, b, points)
     priors = scatter_priors(classify_devices(a, b))

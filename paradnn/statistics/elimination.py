@@ -225,7 +225,7 @@ class RaceState:
         sample_variance = float(values.var(ddof=1)) if len(values) > 1 else 0.0
         scatter = self._rule.prior.update(sample_variance, len(values) - 1)
         middle = float(values.mean()) - self._shrinkage(candidate)
-        # The common variance is of processes alone; a candidate's own values also contain a drift.
+        # The common variance excludes a drift between rounds, which a candidate's values contain.
         common = float(self._model.variances[self._position[candidate]])
         error = math.sqrt(max(float(scatter.variance), common) / len(values))
         half = float(special.stdtrit(scatter.freedom, 0.975)) * error

@@ -464,7 +464,7 @@ def value_variances(
     balanced grid. The effect of a value moves a coefficient by that effect times the coefficient's
     influence, summed over the rows with the value.
 
-    The prior describes the effects alone, so the noise of a mean residual is added to its scale.
+    The prior describes only the effects, so the noise of a mean residual is added to its scale.
     Its scale grows if the values of the other columns have larger effects than it expects.
 
     Args:
