@@ -1,1 +1,1 @@
-"""From a tracking store to a checked frame: the only readers."""
+"""Readers and writers of tracking stores for analyses, and the quality gate of runs."""

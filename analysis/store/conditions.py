@@ -41,8 +41,7 @@ class Condition:
     Attributes:
         column: Name of the column.
         sign: One of = != < <= > >=.
-        values: The operands. = is met by a value that equals any of them, != by one that equals
-            none.
+        values: The operands. A value meets = if it equals any operand, and != if it equals none.
     """
 
     column: str
@@ -60,7 +59,7 @@ class Condition:
             option: Option that an error message names.
 
         Returns:
-            Whether each entry meets the condition (rows,), as a boolean array.
+            Whether each of n entries meets the condition: a boolean array (n,).
 
         Raises:
             ConfigError: If the column cannot hold such a value.
@@ -72,7 +71,7 @@ class Condition:
             return self._meets_equality(column)
         except ValueError as error:
             problem = f"{str(error)!r} is not a value of {self.column}"
-            remedy = f"that column holds {column.dtype}"
+            remedy = f"its values are of type {column.dtype}"
             raise ConfigError(option, str(self), problem, remedy) from None
 
     def _meets_equality(self, column: pd.Series) -> Any:
@@ -88,7 +87,7 @@ class Condition:
         return is_present & ~equal
 
 
-#: Column -> its conditions. A row must meet all conditions.
+#: Conditions by column. A row must meet all conditions.
 Conditions = Mapping[str, tuple[Condition, ...]]
 
 
@@ -115,11 +114,12 @@ def parse_condition(text: str, option: str = "--where") -> Condition:
 
 
 def claim_conditions(column: str, values: Sequence[Value], option: str) -> tuple[Condition, ...]:
-    """A claim's conditions on one column.
+    """Return the conditions of a claim on one column.
 
     Args:
         column: Name of the column.
-        values: Texts such as ">=1024", which must all hold, and values; one of these must match.
+        values: Texts with a sign, such as ">=1024", and plain values. An entry must satisfy all
+            texts with a sign, and equal one of the plain values if there are any.
         option: Option that an error message names.
     """
     conditions = []
@@ -147,16 +147,16 @@ def _value_text(value: Value) -> str:
 
 
 def possible_texts(texts: Iterable[str], column: str, option: str = "--where") -> set[str] | None:
-    """The values to which conditions restrict a column of text.
+    """Return the values to which conditions restrict a text column, without reading the column.
 
     Args:
-        texts: Conditions, which `parse_condition` reads; all must hold.
+        texts: Conditions in the form of `parse_condition`; all must hold.
         column: The column.
         option: Option that an error message names.
 
     Returns:
-        Every value that a row which meets the conditions may have; None if that is not known
-        without the column.
+        A set that includes every value of rows that meet the conditions; None if the conditions
+        restrict the column to no known set.
     """
     possible: set[str] | None = None
     for text in texts:
@@ -164,7 +164,7 @@ def possible_texts(texts: Iterable[str], column: str, option: str = "--where") -
         if condition.column != column or condition.sign != "=":
             continue
         value = condition.values[0]
-        # A value with a comma is one value or several.
+        # A text with a comma may be one value or a list of values: include both.
         values = {value, *(part.strip() for part in value.split(","))}
         if _NULL in values or any("*" in part or "?" in part for part in values):
             continue
@@ -175,10 +175,15 @@ def possible_texts(texts: Iterable[str], column: str, option: str = "--where") -
 def filter_by_text(
     frame: pd.DataFrame, texts: Iterable[str], option: str = "--where"
 ) -> pd.DataFrame:
-    """The rows that meet every condition, which `parse_condition` reads, with a new index.
+    """Return the rows that meet every condition, with a new index.
+
+    Args:
+        frame: The rows.
+        texts: Conditions in the form of `parse_condition`.
+        option: Option that an error message names.
 
     Raises:
-        ConfigError: As `filter_rows`.
+        ConfigError: If a text is not a condition, a column is absent, or it cannot have the value.
     """
     conditions = [parse_condition(text, option) for text in texts]
     return filter_rows(frame, conditions, option).reset_index(drop=True)
@@ -187,10 +192,10 @@ def filter_by_text(
 def filter_rows(
     frame: pd.DataFrame, conditions: Iterable[Condition], option: str = "--where"
 ) -> pd.DataFrame:
-    """The rows that meet every condition.
+    """Return the rows that meet every condition.
 
     Raises:
-        ConfigError: If a column is absent, or cannot hold the value.
+        ConfigError: If a column is absent, or cannot have the value.
     """
     for condition in conditions:
         if condition.column not in frame:
@@ -212,12 +217,12 @@ def _similar_column(name: str, frame: pd.DataFrame) -> str:
 
 
 def format_conditions(conditions: Conditions) -> str:
-    """The conditions as a user would type them: family=fc, batch_size>=1024."""
+    """Return conditions as a user would type them: family=fc, batch_size>=1024."""
     return ", ".join(str(condition) for group in conditions.values() for condition in group)
 
 
 def _check_order(condition: Condition, option: str) -> None:
-    """Raise ConfigError if an order is compared with a text, which has none."""
+    """Raise ConfigError if < <= > or >= has an operand that is neither a number nor a time."""
     [value] = condition.values
     if condition.sign not in _COMPARISONS or _TIME.fullmatch(value):
         return
@@ -233,7 +238,7 @@ def _check_order(condition: Condition, option: str) -> None:
 
 
 def _split_values(value: str, column: pd.Series) -> list[str]:
-    """Split values at commas, unless a value of the column has one, as names of devices do."""
+    """Split a text at commas, unless it is itself a value of the column, as some device names."""
     if "," not in value:
         return [value]
     if _column_kind(column) == "text" and _equals(column, value).any():
@@ -242,10 +247,10 @@ def _split_values(value: str, column: pd.Series) -> list[str]:
 
 
 def _equals(column: pd.Series, text: str) -> Any:
-    """Whether each entry equals a value (rows,).
+    """Return whether each of n entries equals a value (n,).
 
-    Numbers, booleans and times are compared as such. In text * matches any characters and ? any
-    single one. Raises ValueError, with the value, if the column cannot hold it.
+    Numbers, booleans and times are compared by value. In a text, * matches any characters and ? any
+    single character. Raises ValueError with the text if the column cannot have such a value.
     """
     kind = _column_kind(column)
     if kind == "text":
@@ -257,10 +262,10 @@ def _equals(column: pd.Series, text: str) -> Any:
 
 
 def _compare(column: pd.Series, sign: str, text: str) -> Any:
-    """Whether each entry compares so with a number or time (rows,).
+    """Return whether each of n entries is <, <=, > or >= a number or a time (n,).
 
-    Of a text column only the entries that are numbers can. Raises ValueError, with the value, if
-    the column has no order.
+    In a text column, only entries that are numbers can satisfy the comparison. Raises ValueError
+    with the text if the column is boolean or the text is no value of the column.
     """
     kind = _column_kind(column)
     if kind == "boolean":
@@ -283,9 +288,9 @@ def _column_kind(column: pd.Series) -> _ColumnKind:
 
 
 def _parse_value(text: str, kind: _ColumnKind) -> Any:
-    """A value of a kind of column; a time without a zone is UTC.
+    """Parse a value for a kind of column; a time without a zone is UTC.
 
-    Raises ValueError, with the text, if the text is no such value.
+    Raises ValueError with the text if it is not such a value.
     """
     if kind == "boolean":
         if text.lower() not in ("true", "false"):

@@ -1,9 +1,8 @@
-"""The tidy frame that every method starts from: one row per run, typed columns, known units.
+"""The tidy frame that every analysis starts from: one row per run, typed columns, known units.
 
-A reader fills `Records` with the store's text and numbers. `build_frame` makes the frame from
-these, so a run is the same from every reader. `require_homogeneous` refuses to pool
-heterogeneous runs. `aggregate_replicates` reduces the replicates of a point to one row with their
-spread.
+A reader fills `Records` with the store's texts and numbers. `build_frame` builds the frame from
+them, so every reader gives the same frame. `require_homogeneous` rejects heterogeneous runs.
+`aggregate_replicates` reduces the replicates of a point to one row with their spread.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from paradnn.families import FAMILIES
 from paradnn.store.metrics import metric
 from paradnn.store.runs import ADDED_PARAMS, protocol_name
 
-#: Columns whose values all runs of a population share: hardware and software, the timing protocol,
-#: the schema, and whether they time a step or a training, whose steps wait for real batches.
+#: Columns in which the runs of a population agree: hardware and software, the timing protocol, the
+#: schema, and the task, since the steps of a training also wait for real batches.
 IDENTITY = ("environment_id", "protocol_id", "schema_version", "task")
 
-#: Keys of a step that identify its computation and belong to no group such as `model.`.
+#: Keys that identify the computation of a step and belong to no group such as `model.`.
 STEP_KEYS = (
     "batch_size",
     "precision",
@@ -39,8 +38,8 @@ STEP_KEYS = (
     "hosts",
 )
 
-#: The param `task` says what a run does. The older tag of that name is the number of a launched
-#: task, which gets its own column.
+#: The param `task` states what a run does. Older runs have a tag of the same name with the number
+#: of a launched task, which becomes a separate column.
 _TASK = "task"
 _TASK_NUMBER = "launched_task"
 #: Columns of text that every run has.
@@ -49,7 +48,7 @@ _RUN_FIELDS = ("run_id", "run_name", "experiment", "status", "artifact_uri")
 _TYPED_TAGS = ("replicate", "steady", "contended")
 _COMMIT_TAG = "mlflow.source.git.commit"
 
-#: Columns that may explain a difference, by the part of the identity that they belong to.
+#: Columns, or their prefixes, that may explain a difference in a column of the identity.
 _EXPLAINING_COLUMNS = {
     "environment_id": (
         "device",
@@ -62,7 +61,7 @@ _EXPLAINING_COLUMNS = {
     ),
     "protocol_id": ("measure.", "source"),
 }
-#: Options that choose one value of a part of the identity.
+#: Options that select one value of a column of the identity; the others use --tag.
 _CHOOSING_OPTIONS = {"task": "--where task=...", "protocol_id": "--protocol ..."}
 _MAX_VALUES_SHOWN = 3
 
@@ -81,13 +80,13 @@ def build_frame(records: stored.Records) -> pd.DataFrame:
     Returns:
         A row per run, sorted by start time and run id. The columns are those that every run has,
         then params, metrics and tags, each in alphabetical order. If names collide, the first of
-        these wins. A tag fills in for runs that lack the param of its name, except for `task`,
-        whose tag is `launched_task`. Params are Int64, float64, boolean or text, the narrowest that
-        holds all values, and "null" is missing. Metrics are float64. Tags are text except for
-        `replicate`, `steady` and `contended`. Of the `mlflow.*` tags the frame has the parent and
-        the commit.
+        these kinds wins. For a run without a param, the tag of the same name is used; the exception
+        is `task`, whose tag becomes `launched_task`. A param is Int64, float64, boolean or text,
+        the narrowest type that fits all values; "null" is a missing value. Metrics are float64.
+        Tags are text, except for `replicate`, `steady` and `contended`. Of the `mlflow.*` tags, the
+        frame has only the parent and the commit.
     """
-    # Lookups in `records` add absent keys, so these copies hold only the present ones.
+    # Looking up a key in `records` adds it, so the copies contain only keys that are present.
     params = dict(records.params)
     tags = dict(records.tags)
     columns = _run_columns(records)
@@ -119,11 +118,11 @@ def build_frame(records: stored.Records) -> pd.DataFrame:
 
 
 def _run_columns(records: stored.Records) -> dict[str, object]:
-    """The columns that every run has."""
+    """Return the columns that every run has."""
     fields = {name: pd.Series(records.texts(name), dtype="str") for name in _RUN_FIELDS}
     kinds = records.tags["kind"]
     outcomes = records.tags["outcome"]
-    # Other kinds of runs, of earlier versions, have outcomes too. Only those of points count.
+    # In earlier versions, runs of other kinds have outcomes as well; only those of points count.
     is_point = (kinds.codes < 0) | kinds.are("point")
     point_outcomes = stored.Texts(np.where(is_point, outcomes.codes, -1), outcomes.places)
     return {
@@ -144,10 +143,10 @@ def _run_columns(records: stored.Records) -> dict[str, object]:
 def _param_column(
     records: stored.Records, name: str, tags: Mapping[str, stored.Texts]
 ) -> pd.Series:
-    """A param, with its historical default for older runs and with the tag of its name."""
+    """Return a param, with missing values filled by historical defaults and the tag of its name."""
     values = records.params[name]
     if name in ADDED_PARAMS:
-        # A measured run of a model that is older than the param had this value.
+        # Runs that were measured before the param existed had this value.
         is_measured_model = records.tags["source"].are("measured") & (
             records.params["model.name"].codes >= 0
         )
@@ -164,7 +163,7 @@ def _protocol_column(protocol_ids: stored.Texts) -> pd.Series:
 
 
 def units(names: Iterable[str]) -> dict[str, str]:
-    """Column -> unit, for the columns that are registered metrics."""
+    """Return the units by column, for the columns that are registered metrics."""
     known: dict[str, str] = {}
     for name in names:
         with contextlib.suppress(KeyError):
@@ -173,15 +172,14 @@ def units(names: Iterable[str]) -> dict[str, str]:
 
 
 def is_ok(frame: pd.DataFrame) -> pd.Series:
-    """Whether each run ended `ok` (bool). A run without an outcome did not."""
+    """Return whether the outcome of each run is `ok`; a run without an outcome is not."""
     return frame["outcome"].eq("ok").fillna(False).astype(bool)
 
 
 def select_rows(frame: pd.DataFrame, mask: pd.Series) -> pd.DataFrame:
-    """The rows for which the mask is true.
+    """Return the rows for which the mask is true.
 
-    If it is true for all rows, the frame itself is returned: a copy of a million rows takes a
-    second.
+    If it is true for all rows, return the frame itself: copying a million rows takes a second.
     """
     if mask.all():
         return frame
@@ -189,7 +187,7 @@ def select_rows(frame: pd.DataFrame, mask: pd.Series) -> pd.DataFrame:
 
 
 def families(frame: pd.DataFrame) -> list[str]:
-    """The model families in a frame: the paper's in its order, then real models by name."""
+    """Return the families in a frame: generated models in the paper's order, then others."""
     present = set(frame["family"].dropna().unique())
     generated = [
         name for name, family in FAMILIES.items() if name in present and not family.is_real
@@ -198,7 +196,7 @@ def families(frame: pd.DataFrame) -> list[str]:
 
 
 def sort_by_family(frame: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
-    """Sort the rows of a frame by columns; families have the order of `families`."""
+    """Sort the rows of a frame by columns; families are in the order of `families`."""
     positions = {name: position for position, name in enumerate(families(frame))}
 
     def sort_key(column: pd.Series) -> pd.Series:
@@ -216,8 +214,10 @@ def require_homogeneous(
 
     Args:
         frame: The runs.
-        keys: The columns. Columns that the frame lacks are ignored; a missing value is a value.
-        pool: Whether heterogeneous rows pass. `attrs["pooled"]` then says how they differ.
+        keys: The columns. Columns that the frame lacks are ignored. A missing value differs from
+            every other value.
+        pool: Whether heterogeneous rows are accepted. `attrs["pooled"]` then states how they
+            differ.
 
     Returns:
         The frame.
@@ -241,7 +241,7 @@ def require_homogeneous(
 
 
 def _describe_difference(frame: pd.DataFrame, key: str) -> str:
-    """The values of a column with their numbers of runs, and the columns that explain them."""
+    """Describe the values of a column: their numbers of runs, and columns that explain them."""
     column = key
     if key == "protocol_id" and "protocol" in frame:
         column = "protocol"
@@ -261,7 +261,13 @@ def _describe_difference(frame: pd.DataFrame, key: str) -> str:
 
 
 def _explanations(frame: pd.DataFrame, key: str, values: pd.Series) -> Iterator[str]:
-    """Columns that are constant within each group of values and differ between the groups."""
+    """Yield the columns that have one value for each of `values`, but not the same for all.
+
+    Args:
+        frame: The runs.
+        key: The column of the identity to explain.
+        values: The values of that column (n,).
+    """
     for name in frame:
         is_candidate = str(name).startswith(_EXPLAINING_COLUMNS.get(key, ()))
         if not is_candidate or name in (key, values.name):
@@ -282,24 +288,24 @@ def _as_text(column: pd.Series) -> pd.Series:
 def aggregate_replicates(frame: pd.DataFrame) -> pd.DataFrame:
     """Reduce the replicates of each point to one row.
 
-    A point is given by `point_id` and IDENTITY.
+    Replicates of a point agree in `point_id` and IDENTITY.
 
     Args:
         frame: The runs.
 
     Returns:
-        A row per point. Every metric is the median of the ok replicates, and gains a column
-        `<metric>_spread`: their sample standard deviation relative to their absolute mean, NaN
-        below two replicates. `replicates` counts the ok replicates, `replicates_failed` the others.
-        The outcome is ok if any replicate is, else the most frequent one. Other columns are those
-        of the first row with that outcome.
+        A row per point. Every metric is the median of the ok replicates. A further column
+        `<metric>_spread` has their sample standard deviation / absolute mean, NaN for fewer than
+        two replicates. `replicates` counts the ok replicates, `replicates_failed` the others. The
+        outcome is "ok" if any replicate is ok, else the most frequent outcome. All other columns
+        are those of the first replicate with that outcome.
 
     Raises:
         SchemaError: If the runs have no `point_id`.
     """
     if "point_id" not in frame:
         raise SchemaError(
-            "point_id: (none): these runs have no identity, so their replicates are not known"
+            "point_id: (none): these runs have no point_id, so their replicates are unknown"
         )
     keys = ["point_id", *(key for key in IDENTITY if key in frame)]
     metrics = list(units(frame.columns))
@@ -310,7 +316,7 @@ def aggregate_replicates(frame: pd.DataFrame) -> pd.DataFrame:
     result: pd.DataFrame = frame if len(first) == len(frame) else frame.loc[first]
     result = result.reset_index(drop=True)
 
-    # A run without replicates keeps its own values.
+    # A single run of a point keeps its values: only replicated points are aggregated.
     replicated = has_replicates & ok
     values = frame.loc[replicated, metrics].astype("float64").groupby(group[replicated])
     medians = values.median()
@@ -331,7 +337,7 @@ def aggregate_replicates(frame: pd.DataFrame) -> pd.DataFrame:
 def _representative_rows(
     frame: pd.DataFrame, group: np.ndarray, ok: np.ndarray, has_replicates: np.ndarray
 ) -> pd.Index:
-    """The index of the first row of each group that has the group's outcome."""
+    """Return the index of the first row of each group that has the outcome of the group."""
     table = pd.DataFrame({"group": group, "ok": ok, "outcome": frame["outcome"].astype("object")})
     counts = (
         table[has_replicates].groupby(["group", "ok", "outcome"]).size().reset_index(name="count")
@@ -349,20 +355,20 @@ def _text_column(column: stored.Texts) -> pd.Series:
 
 
 def _time_column(milliseconds: np.ndarray) -> pd.Series:
-    """UTC timestamps; missing for a run that has not ended, or for a time after the year 9999."""
+    """Return UTC timestamps (n,); negative times and times after the year 9999 are missing."""
     is_valid = (milliseconds >= 0) & (milliseconds <= _LAST_MILLISECOND)
     array = np.where(is_valid, milliseconds, np.iinfo(np.int64).min)
     return pd.Series(array.view("datetime64[ms]")).dt.tz_localize("UTC")
 
 
 def typed(values: Sequence[str | None]) -> pd.Series:
-    """The column that a frame makes of texts, as the store holds params."""
+    """Return the typed column for texts in the form in which the store keeps params."""
     return _typed_column(stored.Texts.of(values))
 
 
 @cache
 def _option_types() -> dict[str, type]:
-    """Params and tags that are numbers (float) or booleans (bool), by the types of the options."""
+    """Return float or bool by name, for params and tags whose options are numbers or booleans."""
     types: dict[str, set[object]] = {
         name: {int} for name in ("batch_size", "devices", "hosts", "seed", "replicate")
     }
@@ -387,16 +393,16 @@ def _option_types() -> dict[str, type]:
 
 
 def _typed_column(column: stored.Texts, option_type: type | None = None) -> pd.Series:
-    """A column in the narrowest of Int64, float64, boolean and text that holds all its values.
+    """Return a column with the narrowest of Int64, float64, boolean and text that fits all values.
 
     Args:
         column: The texts.
-        option_type: Bool or float if all values must be booleans or finite numbers; others are then
-            missing. "null" is always missing.
+        option_type: `bool` or `float` if values must be booleans or finite numbers; any other value
+            then counts as missing. None for any text. "null" is always missing.
     """
     codes = column.codes
     occurs = np.bincount(codes + 1, minlength=len(column.places) + 1)[1:] > 0
-    # Code -1, a missing value, finds the last entry of each list below.
+    # Missing values have code -1, which selects the last entry of each list below.
     distinct: list[str | None] = []
     for text, is_used in zip(column.places, occurs, strict=True):
         is_valid = is_used and text != "null" and _has_type(text, option_type)
@@ -417,7 +423,7 @@ def _typed_column(column: stored.Texts, option_type: type | None = None) -> pd.S
 
 
 def _has_type(text: str, option_type: type | None) -> bool:
-    """Whether a text is a boolean or a finite number, as the option's type asks."""
+    """Return whether a text is a value of an option's type: a boolean, or a finite number."""
     if option_type is None:
         return True
     if option_type is bool:

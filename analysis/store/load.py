@@ -1,9 +1,10 @@
-"""The only way from a tracking store to a frame, and to the files that its runs keep.
+"""Load runs from a tracking store as a frame, and read the files of runs.
 
     from analysis.store.load import load
     frame = load(family="fc", platform="cpu", outcome="ok")
 
-`paradnn.store` reads stores, table by table or through MLflow's search. Both give the same frame.
+All analyses read stores through this module. `paradnn.store` reads either the tables of a database
+or MLflow's search; both give the same frame.
 """
 
 from __future__ import annotations
@@ -34,8 +35,7 @@ Choice = str | Sequence[str] | None
 Stores = str | Sequence[str] | None
 Time = str | datetime | pd.Timestamp | None
 
-#: Params and tags that the frame's own columns and the schema check need, whatever columns are
-#: requested.
+#: Params and tags that are read in any case, since `build_frame` and the schema check need them.
 _REQUIRED_COLUMNS = (
     "model.name",
     "device",
@@ -45,9 +45,9 @@ _REQUIRED_COLUMNS = (
     "protocol_id",
     "mlflow.parentRunId",
 )
-#: Numbers that a table of operations holds of each type: how often it ran, its own seconds in the
-#: profile, its share of the profiled time, FLOPs, bytes moved, both rates while it runs, and FLOPs
-#: per byte.
+#: Numeric columns of a table of operations: number of executions, seconds in the profile without
+#: nested operations, share of the profiled time, FLOPs, bytes moved, both rates while the operation
+#: runs, and FLOPs per byte.
 OPERATION_NUMBERS = (
     "count",
     "self_seconds",
@@ -58,9 +58,9 @@ OPERATION_NUMBERS = (
     "bytes_per_second",
     "arithmetic_intensity",
 )
-#: Columns that every table of operations must have. Older ones lack counts and seconds.
+#: Columns that every table of operations must have. Older tables lack counts and seconds.
 _REQUIRED_OPERATION_COLUMNS = ("type", *OPERATION_NUMBERS[2:])
-#: Files that are fetched at the same time.
+#: Number of files that are fetched at the same time.
 _FETCH_THREADS = 8
 _MAX_DAMAGE_LENGTH = 200
 
@@ -83,20 +83,20 @@ def load(  # noqa: PLR0913 - one keyword per filter
 ) -> pd.DataFrame:
     """Load runs as a frame.
 
-    A filter takes one value or several values. With several, any may match.
+    A filter takes one value or several values. A run must match one of the values of every filter.
 
     Args:
-        tracking_uri: Address of the store, or several; None for the default one.
+        tracking_uri: Address of the store, or several addresses; None for the default store.
         experiments: Names of experiments; None for MLFLOW_EXPERIMENT_NAME, else "paradnn".
         family: Model families.
         platform: Names of platforms.
         outcome: Outcomes.
-        since: First start time that counts. A time without a zone is UTC.
-        until: First start time that does not count.
-        tags: Tag -> its value, or several.
+        since: Earliest start time, inclusive. A time without a zone is UTC.
+        until: Latest start time, exclusive.
+        tags: Values by tag; one value or several for each.
         kind: Kinds of runs; None for all.
         protocol: Timing protocol: its name, or the beginning of its hash.
-        unfinished: Whether to include runs that never got an outcome.
+        unfinished: Whether to include runs without an outcome.
         columns: Params, metrics and tags to read; None for all.
         reader: How to read the store.
 
@@ -106,7 +106,7 @@ def load(  # noqa: PLR0913 - one keyword per filter
 
     Raises:
         StoreError: If the store or an experiment does not exist.
-        SchemaError: If a run has another schema.
+        SchemaError: If a run has a schema version that this analysis does not read.
     """
     query = Query(
         experiments=_as_tuple(experiments or default_experiment()),
@@ -151,7 +151,7 @@ def _query_columns(columns: Collection[str] | None) -> dict[Values, Collection[s
 
 
 def _unique_stores(tracking_uri: Stores) -> list[str | None]:
-    """The named stores, each once; None is the default store."""
+    """Return the distinct store addresses in order; [None] for the default store."""
     if isinstance(tracking_uri, str):
         return [tracking_uri]
     stores: list[str | None] = list(dict.fromkeys(tracking_uri or ()))
@@ -159,15 +159,15 @@ def _unique_stores(tracking_uri: Stores) -> list[str | None]:
 
 
 def _store_label(uri: str | None) -> str:
-    """A store as frames name it, without credentials."""
+    """Return the name of a store in the column `store`, without credentials."""
     return without_secrets(uri or address_of(uri).uri)
 
 
 def _filter_protocol(frame: pd.DataFrame, name: str) -> pd.DataFrame:
-    """The runs of a timing protocol, by its name or the beginning of its hash.
+    """Return the runs of a timing protocol, given its name or the beginning of its hash.
 
     Raises:
-        ConfigError: If no run has it.
+        ConfigError: If no run has this protocol.
     """
     if frame.empty or "protocol" not in frame:
         return frame.iloc[:0]
@@ -176,7 +176,9 @@ def _filter_protocol(frame: pd.DataFrame, name: str) -> pd.DataFrame:
         counts = frame["protocol"].value_counts()
         known = ", ".join(f"{other} ({count})" for other, count in counts.items())
         hint = did_you_mean(name, [str(other) for other in counts.index])
-        raise ConfigError("--protocol", name, "no run has it", f"{hint}these runs have {known}")
+        raise ConfigError(
+            "--protocol", name, "no run has this protocol", f"{hint}these runs have {known}"
+        )
     return frame[matches.fillna(False).astype(bool)].reset_index(drop=True)
 
 
@@ -187,7 +189,7 @@ def _as_tuple(value: Choice) -> tuple[str, ...]:
 
 
 def _milliseconds(name: str, value: Time) -> int | None:
-    """Unix milliseconds of a time; a time without a zone is UTC."""
+    """Return a time in Unix milliseconds; a time without a zone is UTC."""
     if value is None:
         return None
     stamp = pd.to_datetime(value, utc=True, errors="coerce")
@@ -202,7 +204,7 @@ def _milliseconds(name: str, value: Time) -> int | None:
 
 
 def _check_schema(records: Records) -> None:
-    """Raise SchemaError if a run that states its kind has another schema."""
+    """Raise SchemaError if a run of ParaDnn, which has the tag `kind`, has another schema."""
     nothing = Texts.missing(len(records.runs))
     versions = records.tags.get("schema_version", nothing)
     kinds = records.tags.get("kind", nothing)
@@ -214,12 +216,17 @@ def _check_schema(records: Records) -> None:
     raise SchemaError(
         f"schema_version={version} in run {records.runs[first].run_id}, "
         f"but this analysis reads schema_version={SCHEMA_VERSION}: "
-        "choose other runs, or use the release that wrote these"
+        "choose other runs, or use the release that wrote this run"
     )
 
 
 def load_table(run_id: str, name: str, tracking_uri: Stores = None) -> pd.DataFrame:
-    """Load an artifact table of a run, such as operations.json.
+    """Load a table among the artifacts of a run, such as operations.json.
+
+    Args:
+        run_id: Id of the run.
+        name: File name of the table.
+        tracking_uri: Address of the store, or several addresses; None for the default store.
 
     Raises:
         StoreError: If the run has no such table.
@@ -233,12 +240,12 @@ def load_table(run_id: str, name: str, tracking_uri: Stores = None) -> pd.DataFr
         except StoreError as error:
             problem = error
     raise StoreError(
-        f"run {run_id} has no table {name}: profile it when it is measured ({problem})"
+        f"run {run_id} has no table {name}: measure it again with measure.profile=true ({problem})"
     )
 
 
 def _run_artifacts(run_id: str, name: str, uri: str | None) -> Iterator[bytes]:
-    """The contents of an artifact of the runs of a store that have an id."""
+    """Yield the contents of an artifact of a run, once for each run of the store with this id."""
     store = open_reader(address_of(uri))
     no_columns: dict[Values, Collection[str]] = dict.fromkeys(get_args(Values), ())
     query = Query(tuple(store.experiments()), run_id=run_id, unfinished=True, columns=no_columns)
@@ -249,11 +256,11 @@ def _run_artifacts(run_id: str, name: str, uri: str | None) -> Iterator[bytes]:
 
 
 def load_tables(frame: pd.DataFrame, name: str, tracking_uri: Stores = None) -> pd.DataFrame:
-    """Load an artifact table of many runs.
+    """Load a table among the artifacts of many runs.
 
     Returns:
-        The tables below each other, with `run_id` as the first column. Runs without such a table
-        are skipped.
+        The concatenated tables, with `run_id` as the first column. Runs without such a table are
+        skipped.
 
     Raises:
         DataError: If a table is damaged.
@@ -272,8 +279,8 @@ def load_files(frame: pd.DataFrame, name: str, tracking_uri: Stores = None) -> d
     """Load an artifact of many runs, several at a time.
 
     Returns:
-        Run id -> content. Runs without the artifact are skipped, with a warning if their files are
-        outside of the store.
+        The contents by run id. Runs without the artifact are skipped. A warning reports runs whose
+        files are outside of the store, which are not read.
 
     Raises:
         StoreError: If a tracking server keeps the files, and its address is not given.
@@ -310,7 +317,7 @@ def load_files(frame: pd.DataFrame, name: str, tracking_uri: Stores = None) -> d
 
 
 def _artifact_rows(frame: pd.DataFrame, tracking_uri: Stores) -> list[tuple[str, str, str | None]]:
-    """Artifact address, run id and store of each run."""
+    """Return artifact address, run id and store of each run."""
     stores = _unique_stores(tracking_uri)
     run_stores: list[str | None]
     if len(stores) == 1:
@@ -338,8 +345,7 @@ def _read_artifact(
         run_id: Id of the run.
         name: Path of the file below that address.
         uri: Address of the store.
-        is_packed: Whether a server may keep the file in a pack. Tables, and files that no program
-            reads, are kept as they are.
+        is_packed: Whether a server may store the file in a pack. Tables are never packed.
 
     Returns:
         The content; None if there is no such file.
@@ -378,7 +384,7 @@ def _download_artifact(run_id: str, name: str, server: str, *, is_packed: bool) 
 
 
 def _parse_table(content: bytes, name: str, run_id: str) -> pd.DataFrame:
-    """A table in the layout of mlflow.log_table: {"columns": [...], "data": [[...]]}."""
+    """Parse a table in the layout of mlflow.log_table: {"columns": [...], "data": [[...]]}."""
     try:
         value = read_json(content.decode())
         return pd.DataFrame(value["data"], columns=value["columns"])
@@ -391,8 +397,8 @@ def read_operations(run_id: str, tracking_uri: Stores = None) -> pd.DataFrame:
     """Read the operations of a run.
 
     Returns:
-        A row per operation, or per type of operation if the run holds only types; the column
-        `operation` is absent then.
+        A row per operation. If the run recorded only types of operation, a row per type, without
+        the column `operation`.
 
     Raises:
         StoreError: If the run was not profiled.
@@ -415,8 +421,8 @@ def read_operations(run_id: str, tracking_uri: Stores = None) -> pd.DataFrame:
 def load_types(frame: pd.DataFrame, tracking_uri: Stores = None) -> pd.DataFrame:
     """Load the tables operation_types.json of a frame's runs.
 
-    Runs that were not profiled lack the metrics `op_share.<type>` and are skipped: to look for the
-    files of a hundred thousand runs takes minutes.
+    Runs without any metric `op_share.<type>` were not profiled and are skipped, since looking for
+    the files of a hundred thousand runs takes minutes.
 
     Returns:
         The columns run_id, type and OPERATION_NUMBERS (float64, NaN if not recorded).

@@ -16,9 +16,9 @@ from analysis.lazy import np, pd
 from analysis.store.frame import is_ok, units
 from paradnn.core.words import counted
 
-#: Larger than any quantity in any unit: a century of FLOPs of all computers on Earth.
+#: Larger than any real quantity in any unit: the FLOPs of all computers on Earth in a century.
 _MAX_PLAUSIBLE = 1e30
-#: Metrics that distinguish two timings. Those of one tuple follow from each other.
+#: Metrics that distinguish two timings. The metrics of one tuple are functions of each other.
 _TIMINGS = (
     ("step_time_ms", "examples_per_second", "flops_per_second"),
     ("step_time_low_ms", "examples_per_second_high"),
@@ -26,12 +26,12 @@ _TIMINGS = (
     ("step_time_cv",),
     ("compile_seconds",),
 )
-#: Significant digits in which two timings must agree, summed over `_TIMINGS`, to be copies. Two
-#: measurements with a spread of 1% agree in five digits once in 3,000 times.
+#: Smallest number of common significant digits, summed over `_TIMINGS`, for which two runs count as
+#: copies. Two measurements with a spread of 1% agree in five digits with a probability of 1/3,000.
 _MIN_COMMON_DIGITS = 5
-#: Two timings whose relative difference exceeds this are different.
+#: Largest relative difference of two timings that rounding may explain.
 _MAX_ROUNDING = 1e-3
-#: An interval may exceed the slowest block by this factor.
+#: Largest factor by which an interval may reach beyond the fastest and the slowest block.
 _BLOCK_FACTOR = 1.1
 #: Tolerance of comparisons between rounded metrics.
 _ROUNDING_FACTOR = 1 + 1e-5
@@ -59,16 +59,16 @@ class Quality:
         runs: Number of runs before the gate.
         failed_checks: Excluded runs whose checks failed.
         copies: Excluded runs that are copies of other runs.
-        impossible: Values that no quantity can have, which became missing.
-        wild: Runs with an implausible interval, which became missing.
+        impossible: Impossible values (`_MAX_PLAUSIBLE`), which were set to missing.
+        wild: Runs with an implausible interval, which was set to missing.
         unsteady: Runs that did not reach a steady state; excluded with `steady_only`.
         contended: Runs on a machine with other work; excluded with `steady_only`.
         unknown_load: Runs that do not record whether their machine had other work; counted and
             excluded with `steady_only`.
         steady_only: Whether unsteady and contended runs are excluded.
         partly_failed: Points with both ok and failed replicates.
-        failed: Outcome -> number of failed replicates of these points.
-        scenarios: Runs of scenarios that count for the steps that they time.
+        failed: Number of failed replicates of these points, by outcome.
+        scenarios: Runs of scenarios that are used for the steps that they time.
     """
 
     runs: int = 0
@@ -93,11 +93,11 @@ class Quality:
         return excluded
 
     def as_json(self) -> dict[str, Any]:
-        """The fields, and `out`."""
+        """Return the fields and `out`."""
         return asdict(self) | {"out": self.out}
 
     def text(self) -> str:
-        """The excluded and the doubtful runs in one line; empty if there are no such runs."""
+        """Return the excluded and the doubtful runs as one line; empty if there are none."""
         parts = []
         excluded = list(self._excluded())
         if excluded:
@@ -152,17 +152,17 @@ class Quality:
 
 
 def usable_runs(frame: pd.DataFrame, *, steady_only: bool = False) -> tuple[pd.DataFrame, Quality]:
-    """Pass runs through the quality gate.
+    """Exclude unusable runs, and count excluded and doubtful runs.
 
     Args:
         frame: The runs.
         steady_only: Whether to exclude runs that are not steady or ran on a contended machine.
 
     Returns:
-        The usable runs, and the counts of excluded and doubtful ones.
+        The usable runs, and the counts of excluded and doubtful runs.
     """
     if "outcome" not in frame:
-        # A frame of models without runs.
+        # The rows are models that nobody measured.
         return frame, Quality(runs=len(frame))
     has_failed_checks = _starts_with(frame, "checks", "failed")
     is_copy = ~has_failed_checks & find_copies(frame)
@@ -210,7 +210,7 @@ def _has_unknown_load(frame: pd.DataFrame) -> np.ndarray:
 
 
 def _drop_impossible_values(frame: pd.DataFrame) -> tuple[pd.DataFrame, int]:
-    """The frame without values that no quantity can have, and the number of these."""
+    """Set impossible values to missing, and return the frame and the number of such values."""
     names = [name for name in units(frame.columns) if pd.api.types.is_float_dtype(frame[name])]
     numbers = frame[names]
     is_suspect = (numbers.max() > _MAX_PLAUSIBLE) | (numbers.min() < -_MAX_PLAUSIBLE)
@@ -224,10 +224,11 @@ def _drop_impossible_values(frame: pd.DataFrame) -> tuple[pd.DataFrame, int]:
 def find_copies(frame: pd.DataFrame) -> np.ndarray:
     """Find ok runs that are copies of an earlier run.
 
-    A copy has the same record: the same `offline_id`, or the same `origin` and point. Or it is of
-    the same point in the same environment, and its timings are equal up to rounding. Every timing
-    that both runs hold then agrees in all digits of the shorter one, and the digits in common are
-    at least five in total. Runs with equal raw blocks have equal timings, so they are found too.
+    A run is a copy if it has the same `offline_id`, or the same `origin` and point, as an earlier
+    run. It is also a copy if it has the same point and environment, and its timings are equal up to
+    rounding: every timing of both runs agrees in all digits of the shorter number, and the common
+    digits are at least `_MIN_COMMON_DIGITS` in total. Runs with equal raw blocks have equal
+    timings, so they are found as well.
 
     Returns:
         Whether each run is a copy (n,).
@@ -259,13 +260,13 @@ def find_copies(frame: pd.DataFrame) -> np.ndarray:
 
 
 def _near_rows(timings: np.ndarray) -> list[list[int]]:
-    """Find the rows that may be copies of an earlier one, without comparing all pairs.
+    """Find the rows that may be copies of an earlier row, without comparing all pairs.
 
     Args:
         timings: Timings of the runs of one point (runs, metrics); NaN where a run has none.
 
     Returns:
-        Per row, the earlier rows whose timings agree with its own up to rounding.
+        For each row, the earlier rows whose timings agree with its timings up to rounding.
     """
     count = len(timings)
     is_usable = (np.isfinite(timings) & (timings > 0)).all(axis=0)
@@ -283,8 +284,8 @@ def _near_rows(timings: np.ndarray) -> list[list[int]]:
         pairs = np.stack([order[:-distance][is_near], order[distance:][is_near]])
         one = timings[pairs[0]]
         other = timings[pairs[1]]
-        # Comparisons with NaN are false, so a missing timing distinguishes no rows. Neither do two
-        # that are infinite, whose difference is NaN.
+        # Comparisons with NaN are false, so a missing timing never distinguishes two rows. Nor do
+        # two infinite timings, whose difference is NaN.
         with np.errstate(invalid="ignore"):
             differs = np.abs(one - other) > _MAX_ROUNDING * np.maximum(np.abs(one), np.abs(other))
         for first, second in np.sort(pairs[:, ~differs.any(axis=1)], axis=0).T:
@@ -293,7 +294,7 @@ def _near_rows(timings: np.ndarray) -> list[list[int]]:
 
 
 def _have_equal_timings(timings: list[np.ndarray], first: int, second: int) -> bool:
-    """Whether two rows of the timings are one measurement, up to rounding."""
+    """Return whether two rows of the timings are equal up to rounding, as those of copies are."""
     digits = [
         [_common_digits(one, other) for one, other in zip(rows[first], rows[second], strict=True)]
         for rows in timings
@@ -304,10 +305,10 @@ def _have_equal_timings(timings: list[np.ndarray], first: int, second: int) -> b
 
 
 def _common_digits(one: float, other: float) -> int:
-    """The digits in which two timings agree: all digits of the shorter one.
+    """Return the number of digits in which two timings agree: all digits of the shorter one.
 
     Returns:
-        0 if one of them is missing, -1 if they differ.
+        The number; 0 if a timing is missing, -1 if the timings differ.
     """
     if not (math.isfinite(one) and math.isfinite(other)):
         return 0
@@ -322,20 +323,20 @@ def _common_digits(one: float, other: float) -> int:
 
 
 def _starts_with(frame: pd.DataFrame, name: str, prefix: str) -> np.ndarray:
-    """Whether each value of a column starts with a lower-case text (n,).
+    """Return whether each of n values starts with a lower-case prefix, ignoring case (n,).
 
-    Booleans count as their text. Without the column no row does.
+    Booleans are compared as text. If the column is missing, the result is false everywhere.
     """
     if name not in frame:
         return np.zeros(len(frame), dtype=bool)
     codes, distinct = pd.factorize(frame[name])
-    # Code -1, a missing value, finds the last entry.
+    # Missing values have code -1, which selects the last entry.
     matches = [str(value).lower().startswith(prefix) for value in distinct]
     return np.array([*matches, False])[codes]
 
 
 def drop_implausible_intervals(frame: pd.DataFrame) -> tuple[pd.DataFrame, int]:
-    """Make implausible intervals missing.
+    """Set implausible intervals to missing.
 
     An interval is implausible if its mean half width exceeds its estimate, if it excludes its
     estimate, or if an end lies more than a tenth beyond the fastest or the slowest measured block.
@@ -360,9 +361,9 @@ def drop_implausible_intervals(frame: pd.DataFrame) -> tuple[pd.DataFrame, int]:
 
 
 def _partly_failed_points(frame: pd.DataFrame) -> tuple[int, dict[str, int]]:
-    """Points with both ok and failed replicates.
+    """Count the points with both ok and failed replicates.
 
-    A failure that was repeated with success under the same replicate does not count.
+    A failed replicate does not count if it was repeated successfully under the same number.
 
     Returns:
         The number of such points, and the number of failed replicates by outcome.

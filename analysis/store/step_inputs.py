@@ -1,8 +1,8 @@
-"""Points as inputs of the step time model: from a frame's runs, and from words of a command line.
+"""Inputs of the step time model, from the runs of a frame or from the words of a command line.
 
-The frame holds typed values. The model reads keys as the store keeps them, so they are written back
-in that form. Costs are analytic for both measured and unmeasured points, so that what the model
-learns from one holds for the other.
+A frame has typed values. The model reads keys as texts in the form of the store, so values are
+converted back. Costs are analytic for both measured and unmeasured points, so that a fit to the
+former applies to the latter.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from paradnn.forecast.table import NOISE_METRICS, Table, call_with_model, stated
 from paradnn.platform.specifications import find_hardware
 from paradnn.store.runs import ADDED_PARAMS
 
-#: Groups of keys that, with `STEP_KEYS`, identify the computation, its device and its software, but
-#: not how it is timed.
+#: Groups of keys that identify, together with `STEP_KEYS`, the computation, its device and its
+#: software, but not the timing protocol.
 _POINT_GROUPS = (
     "model.",
     "generate.",
@@ -38,23 +38,23 @@ _WORK_GROUPS = ("model.", "generate.", "optimizer.")
 #: Analytic work of a point, as metrics of runs.
 WORK_METRICS = ("parameters", "flops_per_step", "bytes_per_step", "memory_lower_bound_bytes")
 
-#: Shares of the peaks that the best step is assumed to reach if no peak is known.
+#: Shares of the peaks that the fastest step is assumed to reach if the peaks are unknown.
 _BEST_FLOPS_SHARE = 0.6
 _BEST_BANDWIDTH_SHARE = 0.5
 
 
 def is_point_key(name: str) -> bool:
-    """Whether a column is a configuration key that identifies a point."""
+    """Return whether a column is a configuration key that identifies a point."""
     if name == "model.name":
         return False
     return name in STEP_KEYS or name.startswith(_POINT_GROUPS)
 
 
 def analytic_costs(points: pd.DataFrame) -> pd.DataFrame:
-    """The analytic work of points.
+    """Return the analytic work of points.
 
     Args:
-        points: Rows with `family` and keys. A key that they lack counts as in the original suite:
+        points: Rows with `family` and keys. A missing key has the value of the original suite:
             training, float32, RMSprop, one device.
 
     Returns:
@@ -72,12 +72,11 @@ def analytic_costs(points: pd.DataFrame) -> pd.DataFrame:
 
 
 def make_step_table(points: pd.DataFrame, rates: tuple[float, float]) -> Table:
-    """Points as a table for the step time model.
+    """Return points as a table for the step time model.
 
     Args:
-        points: Rows with `family`, `environment_id` and keys. Their columns `WORK_METRICS` count
-            for models of another version, which cannot be built. Points without either count as
-            one FLOP.
+        points: Rows with `family`, `environment_id` and keys. If this version cannot build a model,
+            the recorded columns `WORK_METRICS` are used; if they are missing, the work is 1.
         rates: FLOP/s and B/s of the device.
     """
     names = [str(name) for name in points if is_point_key(str(name))]
@@ -98,30 +97,29 @@ def make_step_table(points: pd.DataFrame, rates: tuple[float, float]) -> Table:
 
 
 def _text_list(points: pd.DataFrame, name: str) -> list[str]:
-    """A column as texts; empty texts if it is missing."""
+    """Return a column as texts; empty texts if it is missing."""
     if name not in points:
         return [""] * len(points)
     return list(points[name].astype("str").fillna(""))
 
 
 def stated_run_noise(runs: pd.DataFrame) -> np.ndarray:
-    """The noise of the step time that each measured run states (n,).
+    """Return the noise of the step time that each of n runs recorded (n,).
 
-    `paradnn.forecast.table.stated_noise` defines it.
+    See `paradnn.forecast.table.stated_noise` for the definition.
     """
     metrics = runs.reindex(columns=list(NOISE_METRICS))
     return stated_noise(*metrics.to_numpy(dtype="float64", na_value=np.nan).T)
 
 
 def device_rates(runs: pd.DataFrame, seconds: np.ndarray) -> tuple[float, float]:
-    """FLOP/s and B/s of the device of some measured runs.
+    """Return the peak FLOP/s and B/s of the device of some measured runs.
 
-    They are measured ceilings if the runs have such, else the specification, else what the fastest
-    step implies.
+    Sources by preference: measured ceilings, the specification, the fastest step of the runs.
 
     Args:
         runs: Runs on one device.
-        seconds: Their step times (n,).
+        seconds: Step times of the runs (n,).
     """
     work = analytic_costs(runs)
     specified_flops = None
@@ -162,7 +160,7 @@ def _first_known_rate(measured: float, specified: float | None, implied: pd.Seri
 
 
 def _stored_texts(points: pd.DataFrame, names: Sequence[str]) -> list[dict[str, str]]:
-    """The family and some keys of each row, as the store writes them; a missing value is "null"."""
+    """Return family and keys of each row as texts in the form of the store; "null" if missing."""
     columns = {
         name: [_stored_text(value) for value in points[name].astype("object")] for name in names
     }
@@ -179,9 +177,9 @@ def _stored_text(value: Any) -> str:
 
 
 def _work(model: Model, **row: Any) -> tuple[float, ...]:
-    """The work metrics of a model at a point."""
+    """Return the work metrics of a model at a point."""
     if model.is_counted:
-        # The work of such a model is known once it was measured, so it must predict nothing.
+        # The work of such a model is known only after a measurement: predictions cannot use it.
         return (1.0,) * len(WORK_METRICS)
     # Devices that share the weights (parallel=model) hold one copy of them together.
     copies = row.get("devices", 1) if row.get("parallel", "data") == "data" else 1
@@ -201,20 +199,20 @@ def _work(model: Model, **row: Any) -> tuple[float, ...]:
 def points_from_words(
     words: Sequence[str], source: str = "ask", *, is_measured: bool = True
 ) -> pd.DataFrame:
-    """The points that words of a command line name, such as `model=fc model.nodes=32,64`.
+    """Return the points that words of a command line name, such as `model=fc model.nodes=32,64`.
 
-    The driver's own grammar, presets and checks apply, so `experiment=paper_fc` works too.
+    The grammar, presets and checks of the driver apply, so `experiment=paper_fc` works as well.
 
     Args:
         words: The overrides.
         source: The command or option that an error names.
-        is_measured: Whether ParaDnn must be able to measure the points, not only to predict them.
+        is_measured: Whether to reject points that ParaDnn can only predict, not measure.
 
     Returns:
         A row of keys per point, with `family`.
 
     Raises:
-        ParadnnError: If the words are wrong input.
+        ParadnnError: If the driver would reject the words.
     """
     from paradnn.cli.overrides import is_input_error, one_line
 

@@ -1,6 +1,6 @@
-"""Write runs into a store, and take runs elsewhere as a bundle.
+"""Write runs into a store, and export and import runs as bundles or Parquet stores.
 
-`paradnn.store.bundle` defines what a bundle is.
+A bundle is a .zip file of runs (`paradnn.store.bundle`).
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from paradnn.store.views import view_tags
 
 Progress = Callable[[int, int], None] | None
 
-#: Tags of the driver that measured a run, which mean nothing in another store.
+#: Tags of the driver that measured a run. They have no meaning in another store.
 _DRIVER_TAGS = {"owner", "claim_expires", OWNER, EXPIRES}
 _FINAL_STATUSES = ("FINISHED", "FAILED", "KILLED")
-#: The run's id in the store where it was measured.
+#: Tag with the id of a run in the store where it was measured.
 _ORIGIN = "origin"
 _PARENT = "mlflow.parentRunId"
 _NOTE = "mlflow.note.content"
-#: Tags with which a run is created, before its files.
+#: Tags with which a run is created, before its files are written.
 _FIRST_TAGS = (_PARENT, _NOTE, "kind", "schema_version")
-#: Params or tags, and metrics, per request. MLflow accepts 1,000 in total.
+#: Largest number of params, or of tags, and of metrics per request. MLflow accepts 1,000 in total.
 _BATCH_SIZE = 100
 _METRIC_BATCH_SIZE = 800
 
@@ -60,9 +60,9 @@ def open_experiment(uri: str | None, name: str) -> tuple[Any, str]:
     if not address.is_sql and not address.is_server:
         problem = "it is not a tracking store"
         if address.is_bundle:
-            problem = "a bundle is only read"
+            problem = "a bundle is read-only"
         elif address.is_parquet:
-            problem = "a Parquet store takes runs only from python -m analysis export --parquet DIR"
+            problem = "only python -m analysis export --parquet DIR writes to a Parquet store"
         raise StoreError(
             f"cannot write to {address.public}: {problem}; "
             "give sqlite:///path/of/mlflow.db or an http address"
@@ -77,7 +77,7 @@ def open_experiment(uri: str | None, name: str) -> tuple[Any, str]:
 
 
 def writing(uri: str) -> AbstractContextManager[None]:
-    """A context in which any error of the store becomes a StoreError of one line."""
+    """Return a context that converts any error of the store to a StoreError of one line."""
     return store_errors(f"cannot write to {without_secrets(uri)}")
 
 
@@ -96,20 +96,20 @@ def log_run(  # noqa: PLR0913 - one keyword per part of a run
 ) -> str:
     """Log one run with the files of a folder.
 
-    The outcome is written at the very end. If this process is killed before, the next writer ends
-    the run.
+    The outcome is written last. If this process is killed before, the next writer marks the run as
+    ended (`open_experiment`).
 
     Args:
         client: An MlflowClient.
         experiment_id: Id of the experiment.
         name: Name of the run.
         tags: Tags with which the run is created.
-        span: Its first and its last Unix millisecond.
-        params: Its params.
-        metrics: Bare name, value, millisecond and step of each metric.
+        span: Start and end of the run in Unix milliseconds.
+        params: Params of the run.
+        metrics: Name without a prefix, value, Unix millisecond and step of each metric.
         last: Tags that are written last.
-        files: Folder with its files.
-        status: Its status.
+        files: Folder with the files of the run; None for no files.
+        status: Status of the run.
 
     Returns:
         The id of the run.
@@ -176,7 +176,7 @@ def export_parquet(
         experiments: Experiments that the frame is from.
 
     Returns:
-        The number of runs that were appended, and of those that were there already.
+        The number of runs that were appended, and the number that the store already had.
 
     Raises:
         ConfigError: If the folder holds other files, or cannot be written.
@@ -196,7 +196,7 @@ def export_parquet(
 
 
 def _with_related_runs(frame: pd.DataFrame) -> set[str]:
-    """The ids of the runs of a frame, of their sweeps and of the ceilings that they name."""
+    """Return the ids of the runs of a frame, of their sweeps and of the ceilings that they name."""
     wanted = set(frame["run_id"])
     for column in ("parent_run_id", "ceilings_run"):
         if column in frame:
@@ -207,7 +207,7 @@ def _with_related_runs(frame: pd.DataFrame) -> set[str]:
 def _read_rows(
     wanted: set[str], stores: Sequence[str], experiments: Sequence[str]
 ) -> Iterator[Row]:
-    """The wanted runs of some stores, without the tags of their drivers."""
+    """Yield the wanted runs of some stores, without the tags of their drivers."""
     exported: set[str] = set()
     for uri in stores or (None,):
         reader = open_reader(address_of(uri))
@@ -225,14 +225,14 @@ def _read_rows(
 
 
 def _read_notes(reader: Any, experiments: Sequence[str]) -> dict[str, str | None]:
-    """Run id -> note. A query reads notes only if it names them."""
+    """Return the notes by run id. A query returns notes only if it names their tag."""
     only_notes: dict[Values, tuple[str, ...]] = {"params": (), "metrics": (), "tags": (_NOTE,)}
     query = Query(tuple(experiments), unfinished=True, columns=only_notes)
     return {row.run.run_id: row.tags.get(_NOTE) for row in reader.read(query)}
 
 
 def _read_files(run: Run, stores: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-    """The files of a run, whether a bundle, a folder or a server holds them."""
+    """Yield names and contents of the files of a run, from a bundle, a folder or a server."""
     artifact_uri = run.artifact_uri or ""
     if artifact_uri.startswith(f"{BUNDLE}:"):
         yield from artifacts_of(artifact_uri)
@@ -272,19 +272,20 @@ def _files_below(folder: Path) -> Iterator[tuple[str, bytes]]:
 def import_bundle(
     path: Path, tracking_uri: str | None, experiment: str, progress: Progress = None
 ) -> tuple[int, int]:
-    """Log the runs of a bundle that the store does not hold yet.
+    """Log the runs of a bundle that the store does not have yet.
 
-    The tag `origin` holds a run's id in the bundle. Every file is checked before the first run is
+    The tag `origin` records a run's id in the bundle. All files are checked before the first run is
     logged.
 
     Args:
         path: The bundle.
         tracking_uri: Address of the store; None for the default one.
         experiment: Experiment that receives the runs.
-        progress: Called after each run with the number of logged runs and of runs to log.
+        progress: Called after each run with the number of logged runs and the number of all runs to
+            log.
 
     Returns:
-        The number of runs that were logged, and of those that were there already.
+        The number of runs that were logged, and the number that the store already had.
 
     Raises:
         StoreError: If the file is not a bundle, or the store cannot be written.
@@ -299,7 +300,7 @@ def import_bundle(
     client, experiment_id = open_experiment(tracking_uri, experiment)
     known_ids = _known_ids(tracking_uri, experiment)
     missing = [row for row in rows if row.run.run_id not in known_ids]
-    # Parents first, since their runs name them.
+    # Parents come first, since other runs refer to the new ids of their parents.
     missing.sort(key=lambda row: _PARENT in row.tags)
     with writing(address_of(tracking_uri).uri):
         for number, row in enumerate(missing, 1):
@@ -310,7 +311,7 @@ def import_bundle(
 
 
 def _known_ids(tracking_uri: str | None, experiment: str) -> dict[str, str]:
-    """Ids of the runs in the store, by these ids and by those that they had elsewhere."""
+    """Return the ids of the runs in the store, by these ids and by the ids in the tag `origin`."""
     only_origins: dict[Values, tuple[str, ...]] = {
         "params": (),
         "metrics": (),
@@ -328,7 +329,7 @@ def _known_ids(tracking_uri: str | None, experiment: str) -> dict[str, str]:
 
 
 def _log_row(client: Any, experiment_id: str, row: Row, known_ids: Mapping[str, str]) -> str:
-    """Log one run of a bundle with its files; returns its new id."""
+    """Log one run of a bundle with its files, and return its new id."""
     run = row.run
     tags = {key: value for key, value in row.tags.items() if key not in _DRIVER_TAGS}
     tags[_ORIGIN] = run.run_id

@@ -78,7 +78,7 @@ def test_commands_take_a_bundle(
     assert "fc on Test CPU, 2 cores" in capsys.readouterr().out
     assert main(["runs", "--store", str(bundle), "--csv", str(tmp_path / "runs.csv")]) == 0
     assert main(["boxplot", "--log", "--store", str(bundle)]) == 2
-    assert "a bundle is only read" in capsys.readouterr().err
+    assert "a bundle is read-only" in capsys.readouterr().err
 
 
 def test_an_import_is_logged_once(bundle: Path, store: str, blank: str) -> None:

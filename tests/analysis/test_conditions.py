@@ -105,17 +105,17 @@ def test_conditions_must_all_hold_and_values_of_a_claim_are_alternatives() -> No
         ),
         pytest.param(
             "b=maybe",
-            "--where=b=maybe: 'maybe' is not a value of b; that column holds boolean",
+            "--where=b=maybe: 'maybe' is not a value of b; its values are of type boolean",
             id="not a boolean",
         ),
         pytest.param(
             "n=one",
-            "--where=n=one: 'one' is not a value of n; that column holds Int64",
+            "--where=n=one: 'one' is not a value of n; its values are of type Int64",
             id="not a number",
         ),
         pytest.param(
             "n=1*",
-            "--where=n=1*: '1*' is not a value of n; that column holds Int64",
+            "--where=n=1*: '1*' is not a value of n; its values are of type Int64",
             id="pattern for a number",
         ),
         pytest.param(
@@ -127,7 +127,7 @@ def test_conditions_must_all_hold_and_values_of_a_claim_are_alternatives() -> No
             id="order of booleans",
         ),
         pytest.param(
-            "b>1", "'1' is not a value of b; that column holds boolean", id="number for a boolean"
+            "b>1", "'1' is not a value of b; its values are of type boolean", id="number for a boolean"
         ),
         pytest.param(
             "s>a", "--where=s>a: is compared with neither a number nor a time", id="order of text"

@@ -180,7 +180,10 @@ def test_an_unknown_protocol_gives_the_known_ones(
     mixed: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["runs", "--protocol", "quikc", "--store", mixed]) == 2
-    said = "error: --protocol=quikc: no run has it; did you mean quick? these runs have quick (16), standard (2)\n"
+    said = (
+        "error: --protocol=quikc: no run has this protocol; did you mean quick? these runs have "
+        "quick (16), standard (2)\n"
+    )
     assert capsys.readouterr().err == said
 
 
