@@ -1,7 +1,7 @@
-"""`audit`: what the result files of other benchmark harnesses can and cannot show.
+"""`audit`: the conclusions that result files of other benchmark harnesses support.
 
-The parts: `series` holds the data model, `microbenchmarks`, `language_benchmarks`, `load_tests` and
-`training_logs` read the formats, `files` finds the format of a file, `conclusions` draws the
+`series` is the data model. `microbenchmarks`, `language_benchmarks`, `load_tests` and
+`training_logs` read the formats. `files` detects the format of a file, `conclusions` draws the
 conclusions, and `command` is the sub-command.
 """
 

@@ -18,7 +18,7 @@ from paradnn.store.files import write_json
 
 _MAX_FINDINGS_SHOWN = 20
 _MAX_NAME_CHARS = 160
-#: Verdicts of findings as those of answers. A difference without a direction has none.
+#: The answer's verdict by the verdict of a finding. "different" has no direction, so it has none.
 _VERDICTS: dict[str, AnswerVerdict] = {
     "faster": "faster",
     "slower": "slower",
@@ -26,8 +26,8 @@ _VERDICTS: dict[str, AnswerVerdict] = {
     "undecided": "undecided",
     "not comparable": "undecided",
 }
-#: Verdicts as text behind their number.
-_COUNTED = {
+#: Text after the number of findings with a verdict.
+_COUNT_TEXTS = {
     "faster": "in which the first is better",
     "slower": "in which the second is better",
     "equal": "equal",
@@ -89,7 +89,7 @@ def audit(options: AuditOptions, selection: Selection) -> None:
 
 
 def _shortened(name: str) -> str:
-    """A name for a line of text; the middle of a long one is omitted."""
+    """Return a name for a line of text, without its middle if it is long."""
     if len(name) <= _MAX_NAME_CHARS:
         return name
     half = _MAX_NAME_CHARS // 2
@@ -97,7 +97,7 @@ def _shortened(name: str) -> str:
 
 
 def _answer(findings: Sequence[AuditFinding]) -> AnalysisAnswer:
-    """State the only verdict, or how many series have which."""
+    """State the verdict of a single comparison, or the number of comparisons with each verdict."""
     compared = [finding for finding in findings if finding.verdict]
     if len(compared) == 1:
         (only,) = compared
@@ -113,7 +113,7 @@ def _answer(findings: Sequence[AuditFinding]) -> AnalysisAnswer:
     if compared:
         counts = Counter(finding.verdict for finding in compared)
         parts = [
-            f"{counts[verdict]} {text}" for verdict, text in _COUNTED.items() if counts[verdict]
+            f"{counts[verdict]} {text}" for verdict, text in _COUNT_TEXTS.items() if counts[verdict]
         ]
         sentence = f"Of {counted(len(compared), 'comparison')}: {', '.join(parts)}."
         return AnalysisAnswer(

@@ -1,11 +1,10 @@
-"""Conclusions that series of one side, or of two sides, allow.
+"""Conclusions that the series of one side, or of two sides, support.
 
-A file holds the series of one session, most of them measured one after the other. It shows how
-they scatter within that session, and no more. The difference between two files is one of the
-benchmarks and of the two sessions together. With three or more sessions per side a session is one
-observation, and Welch's t-test over the sessions carries a verdict. With fewer, the scatter of
-sessions has the prior of `paradnn.statistics.priors`, and so has the drift between two series of
-one file.
+A file has the series of one session, which are usually measured one after the other. It only shows
+how they scatter within that session. The difference between two files includes the difference of
+their sessions. With three or more sessions per side, each session is one observation of Welch's
+t-test, which decides. With fewer, the scatter between sessions is taken from the prior of
+`paradnn.statistics.priors`, and so is the drift between two series of one file.
 """
 
 import math
@@ -26,29 +25,29 @@ from paradnn.statistics.priors import VariancePrior, scatter_priors
 from paradnn.statistics.verdict import Verdict
 from paradnn.statistics.welch import welch_variance
 
-#: Sessions of each side from which on their own scatter decides, without a prior.
+#: Smallest number of sessions per side with which their scatter is estimated without a prior.
 MIN_SESSIONS = 3
 
-#: Series of one file are compared with each other only if there are at most this many.
+#: Largest number of series of one file that are compared with each other.
 _MAX_SERIES_COMPARED = 20
-#: A longer command is not repeated in a sentence.
+#: Largest number of characters of a command that a sentence repeats.
 _MAX_COMMAND_CHARS = 500
-#: From this share of a unit on, three digits round up to the unit.
+#: Smallest share of a unit that three digits round up to the unit.
 _ROUNDS_UP = 0.9995
-#: Values below which a trend within a session is not tested.
+#: Smallest number of values with which a trend within a session is tested.
 _MIN_VALUES_FOR_TREND = 10
 
 
 class AuditFinding(NamedTuple):
-    """A statement about a series, or about the ratio of two.
+    """A statement about a series, or about the ratio of two series.
 
     Attributes:
         about: Name of the series; empty for a statement about a file.
         sentence: The statement.
         verdict: "faster", "slower", "equal", "different", "undecided" or "not comparable"; empty if
             nothing is compared.
-        ratio: How many times as good the first side is; the ratio of the values if the file does
-            not say whether more is better. NaN if nothing is compared.
+        ratio: First side over second side, above 1 if the first is better. If the file does not say
+            whether more is better, the ratio of the values. NaN if nothing is compared.
         low: Lower end of the ratio's 95% interval; NaN without one.
         high: Upper end of the ratio's 95% interval; NaN without one.
     """
@@ -64,14 +63,14 @@ class AuditFinding(NamedTuple):
 def draw_conclusions(
     side: Sequence[Results], other_side: Sequence[Results] = ()
 ) -> Iterator[AuditFinding]:
-    """Return what the sessions of one side show, or how those of two sides differ.
+    """Yield what the sessions of one side show, or how the sessions of two sides differ.
 
     Args:
         side: Sessions of the first side.
         other_side: Sessions of the second side; empty if there is only one.
 
     Yields:
-        Findings: first what the harnesses report of failures, then one per series.
+        Findings: first the failures that harnesses report, then one finding per series.
 
     Raises:
         DataError: If the sides share no benchmark.
@@ -105,7 +104,7 @@ def _describe(series: Series) -> AuditFinding:
 
 
 def _describe_stability(series: Series) -> str:
-    """Sentences about a trend and about an outlier, each after a blank; empty for a steady series."""
+    """Return sentences about a trend and an outlier, each after a blank; empty if none."""
     values = series.values
     if len(values) < _MIN_VALUES_FOR_TREND:
         return ""
@@ -125,7 +124,7 @@ def _describe_stability(series: Series) -> str:
 
 
 def _compare_within_file(series: Sequence[Series]) -> Iterator[AuditFinding]:
-    """Compare the commands of one file with the first of them; other series are no alternatives."""
+    """Compare the timed commands of one file with the first; other series are not alternatives."""
     comparable = [entry for entry in series if entry.values and entry.command]
     if not 2 <= len(comparable) <= _MAX_SERIES_COMPARED:
         return
@@ -137,7 +136,7 @@ def _compare_within_file(series: Sequence[Series]) -> Iterator[AuditFinding]:
 def _compare_commands(first: Series, other: Series) -> AuditFinding:
     """Compare two commands of one session that were measured one after the other.
 
-    The drift between them has the prior of two sessions.
+    The drift between them is assumed to be as large as between two sessions.
     """
     prior = scatter_priors().session
     drift = prior.update()
@@ -179,8 +178,8 @@ def _compare_sides(
     shared = [name for name in first if name in second]
     if not shared:
         raise DataError(
-            f"no benchmark is on both sides: {format_values({*first}, 5)} against {format_values({*second}, 5)}; "
-            "give files of the same benchmarks"
+            f"no benchmark is on both sides: {format_values({*first}, 5)} against "
+            f"{format_values({*second}, 5)}; give files of the same benchmarks"
         )
     for name in shared:
         yield _compare_sessions(first[name], second[name])
@@ -200,8 +199,8 @@ def _compare_conditions(
         )
         if first and second and first != second:
             sentence = (
-                f"The sides differ in {name} ({format_values(first)} against {format_values(second)}), "
-                "so a difference may come from that."
+                f"The sides differ in {name} ({format_values(first)} against "
+                f"{format_values(second)}), which may explain a difference."
             )
             yield AuditFinding("", sentence)
 
@@ -230,7 +229,10 @@ def _compare_sessions(first: Sequence[Series], second: Sequence[Series]) -> Audi
                 "the sessions of each side are copies of each other and count as one, assumed to "
                 f"scatter by {100 * prior.scale:.2g}%"
             )
-        closing = f"From {MIN_SESSIONS} sessions per side on, measured in turn, their own scatter decides."
+        closing = (
+            f"With {MIN_SESSIONS} or more sessions per side, measured in turn, their own scatter "
+            "replaces this assumption."
+        )
     sides = ("the first side", "the second side")
     verdict, statement = _judge(first[0], decision, difference, sides)
     interval = f"95% interval of the ratio {decision.low:.3g} to {decision.high:.3g}"
@@ -266,7 +268,7 @@ def _prior_component(logs: Sequence[Sequence[float]], prior: VariancePrior) -> C
 def _judge(
     series: Series, decision: Decision, difference: str, sides: tuple[str, str]
 ) -> tuple[str, str]:
-    """Return the verdict on a ratio, and the statement that says so.
+    """Return the verdict on a ratio, and the verdict as a statement.
 
     Args:
         series: A series of the first side.
@@ -286,7 +288,7 @@ def _judge(
 
 
 def _describe_difference(first: Sequence[Series], second: Sequence[Series], ratio: float) -> str:
-    """The values of both sides and their difference: "10 ms against 11 ms, differing by 10%"."""
+    """Describe the values of both sides: "10 ms against 11 ms, differing by 10%"."""
     unit = first[0].unit
     first_value, second_value = (
         format_value(statistics.geometric_mean(series.center for series in sessions), unit)
@@ -296,7 +298,7 @@ def _describe_difference(first: Sequence[Series], second: Sequence[Series], rati
 
 
 def _comparison_obstacle(sessions: Sequence[Series]) -> str:
-    """Return why series of the same name do not measure the same thing; empty if they do."""
+    """Return why series of the same name cannot be compared; empty if they can."""
     units = {series.unit for series in sessions}
     if len(units) > 1:
         return f"the units differ ({format_values({unit or 'none' for unit in units})})"
@@ -307,7 +309,7 @@ def _comparison_obstacle(sessions: Sequence[Series]) -> str:
 
 
 def _log_goodness(series: Series) -> float:
-    """Logarithm of the center, with the sign for which more is better."""
+    """Return the logarithm of the center, negated if lower values are better."""
     if series.better == "lower":
         return -math.log(series.center)
     return math.log(series.center)
@@ -322,7 +324,7 @@ def _list_missing(
 
 
 def _by_name(side: Sequence[Results]) -> dict[str, list[Series]]:
-    """The series of a side by name, one per session."""
+    """Return the series of a side by name; each name has one series per session."""
     by_name: dict[str, list[Series]] = {}
     for results in side:
         for series in results.series:
@@ -331,7 +333,7 @@ def _by_name(side: Sequence[Results]) -> dict[str, list[Series]]:
 
 
 def format_value(value: float, unit: str) -> str:
-    """A value with its unit: "1.2 ms", "8.86 GB", "10/s"."""
+    """Format a value with its unit: "1.2 ms", "8.86 GB", "10/s"."""
     if unit != "s":
         return format_number(value, unit, digits=3)
     if value >= _ROUNDS_UP * 1000:
@@ -343,7 +345,7 @@ def format_value(value: float, unit: str) -> str:
 
 
 def _format_difference(ratio: float) -> str:
-    """A ratio as a difference: "13%", or "a factor of 2.5" from two times on."""
+    """Format a ratio as a difference: "13%", or "a factor of 2.5" for a factor of 2 or more."""
     factor = max(ratio, 1 / ratio)
     if factor < 2:
         percent = 100 * (factor - 1)

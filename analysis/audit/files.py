@@ -1,4 +1,4 @@
-"""Find out which harness wrote a file, and read it."""
+"""Detect which harness wrote a file, and read it."""
 
 import dataclasses
 import gzip
@@ -30,12 +30,12 @@ from analysis.audit.series import Note, Reading, Results, Series, SharedSetting
 from analysis.audit.training_logs import read_mlperf_training, read_nccl_tests
 from paradnn.core.errors import DataError
 
-#: Larger files are rejected: parsed JSON takes about ten times its size in memory.
+#: Largest accepted file: parsed JSON takes about ten times its size in memory.
 MAX_FILE_BYTES = 64 * 2**20
 
 _BLANKS = re.compile(r"\s*")
 _GZIP_MAGIC = b"\x1f\x8b"
-#: The first line of JSON in a text that begins with other lines, such as a program's greeting.
+#: Beginning of a line of JSON, in a text that also has other lines, such as a program's banner.
 _JSON_LINE = re.compile(r"^[{\[]", re.MULTILINE)
 
 
@@ -44,14 +44,14 @@ class Harness(NamedTuple):
 
     Attributes:
         read: Reads a document.
-        file: The option or the name of the file that holds its results.
+        file: The option that writes the results, or the name of the file, for messages.
     """
 
     read: Callable[[Any], Reading]
     file: str
 
 
-#: Harness by name.
+#: Harnesses by name.
 READERS: dict[str, Harness] = {
     "hyperfine": Harness(read_hyperfine, "hyperfine --export-json"),
     "pytest-benchmark": Harness(read_pytest_benchmark, "pytest --benchmark-json"),
@@ -74,8 +74,8 @@ READERS: dict[str, Harness] = {
 def read_results(path: Path) -> list[Results]:
     """Read the sessions in a result file.
 
-    A file is one session. A file of JSON lines, or with a list of results, holds one session per
-    entry if its harness appends one entry per run.
+    A file is one session. If its harness appends an entry per run (JSON lines, or a list), each
+    entry is one session.
 
     Args:
         path: A file in the format of one of `READERS`, in UTF-8, UTF-16 or UTF-32, or compressed by
@@ -149,10 +149,10 @@ def _too_large(path: Path) -> DataError:
 
 
 def _parse_documents(text: str) -> Iterator[tuple[Sequence[Any], bool]]:
-    """Yield the ways to read a text: documents, and whether parts of the text are not JSON.
+    """Yield the possible readings of a text: its documents, and whether parts are not JSON.
 
-    The whole text is one document with the key `text`. JSON may be in the file alone or between
-    other lines.
+    The first reading is the JSON in the text, which may be between other lines. If there are other
+    lines, the second reading is a single document with the whole text under the key `text`.
     """
     documents, unread = _parse_json(text)
     if documents:
@@ -162,10 +162,10 @@ def _parse_documents(text: str) -> Iterator[tuple[Sequence[Any], bool]]:
 
 
 def _parse_json(text: str) -> tuple[Sequence[Any], bool]:
-    """The objects of a text, and whether parts of the text are not JSON.
+    """Return the JSON objects of a text, and whether parts of the text are not JSON.
 
     A value starts at the beginning of the text, after another value, or at the beginning of a line.
-    A single list of objects counts as its objects.
+    If the only value is a list, its objects are returned.
     """
     decoder = json.JSONDecoder()
     documents: list[Any] = []
@@ -193,10 +193,10 @@ def _parse_json(text: str) -> tuple[Sequence[Any], bool]:
 
 
 def _merge_messages(messages: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """One document for objects that belong to one session; None if each is a session itself.
+    """Merge the objects of one session to one document; None if each object is a session itself.
 
-    JMH and llama-bench write a list of results, AIPerf a line per request, `cargo criterion` and `go test -json` a
-    line per event.
+    JMH and llama-bench write a list of results, AIPerf a line per request, `cargo criterion` and
+    `go test -json` a line per event.
     """
     if not messages:
         return None
@@ -220,9 +220,9 @@ def _skip_blanks(text: str, position: int) -> int:
 
 
 def _read_document(label: str, document: Any) -> Results | None:
-    """The session in a document; None if no reader finds anything in it.
+    """Return the session in a document; None if no reader finds a series or a note in it.
 
-    If no reader finds a series, the result has the notes of the first reader that has some.
+    If no reader finds a series, the result has the notes of the first reader that finds any.
     """
     best = None
     for name, harness in READERS.items():
@@ -246,7 +246,7 @@ def _read_document(label: str, document: Any) -> Results | None:
 
 
 def _with_distinct_names(series: Sequence[Series]) -> tuple[Series, ...]:
-    """Number series of the same name, so that none passes for another session of the first."""
+    """Number series of the same name; otherwise they would count as sessions of one series."""
     seen: Counter[str] = Counter()
     distinct = []
     for entry in series:

@@ -1,6 +1,6 @@
 """Readers for benchmark tools of single languages: pyperf, JMH, Go's testing package, Criterion.rs.
 
-Units, kinds, repetitions and failures follow each tool's own documentation and source.
+Units, kinds, repetitions and failures are read as each tool's documentation and source define them.
 """
 
 import math
@@ -28,10 +28,10 @@ _PYPERF_UNITS = {"second": "s", "byte": "B", "integer": ""}
 
 
 def read_pyperf(document: Any) -> Reading:
-    """Read `pyperf ... -o FILE`: one value per loop of each worker process, in its unit.
+    """Read `pyperf ... -o FILE`: the values of all worker processes.
 
     Metadata that all benchmarks of a suite share are written once, next to the benchmarks. A run
-    without values calibrated the number of loops.
+    without values only calibrated the number of loops.
     """
     shared = child(document, "metadata")
     for entry in children(document, "benchmarks"):
@@ -59,7 +59,7 @@ def read_pyperf(document: Any) -> Reading:
 def read_jmh(document: Any) -> Reading:
     """Read `-rf json` of JMH: one value per measured iteration of each fork.
 
-    A document is the list of one run's results. Mode `thrpt` counts operations per unit of time,
+    A document is the list of results of one run. Mode `thrpt` counts operations per unit of time;
     the other modes time an operation. Mode `sample` has a histogram instead of values.
     """
     entries = children(document, "jmh")
@@ -104,7 +104,7 @@ def _jmh_name(entry: Mapping[str, Any]) -> str:
 
 
 def _jmh_unit(unit: str) -> tuple[str, float, Direction]:
-    """Canonical unit of a score, the factor to it, and the better direction."""
+    """Return the canonical unit of a score, the factor to it, and the better direction."""
     numerator, _, denominator = unit.partition("/")
     if denominator == "op" and numerator in SECONDS_PER_UNIT:
         return "s", SECONDS_PER_UNIT[numerator], "lower"
@@ -114,7 +114,7 @@ def _jmh_unit(unit: str) -> tuple[str, float, Direction]:
 
 
 def _histogram_count(forks: Any) -> float:
-    """Number of observations in a histogram: [value, count] pairs per iteration of each fork."""
+    """Count the observations in a histogram: [value, count] pairs per iteration of each fork."""
     pairs = (
         pair for fork in _list(forks) for iteration in _list(fork) for pair in _list(iteration)
     )
@@ -205,7 +205,7 @@ class _GoText:
 
 
 def _go_unit(unit: str) -> tuple[str, float]:
-    """The unit of a series and the factor to it."""
+    """Return the canonical unit of a series, and the factor to it."""
     if unit == "ns/op":
         return "s", 1e-9
     if unit == "B/op":
@@ -237,9 +237,9 @@ _CRITERION_SECONDS = {
 def read_criterion(document: Any) -> Reading:
     """Read results of Criterion.rs and of `cargo bench`.
 
-    The files are sample.json and estimates.json below target/criterion, the messages of
+    The sources are sample.json and estimates.json below target/criterion, the messages of
     `cargo criterion --message-format=json`, and the text of `cargo bench`. Times are nanoseconds.
-    The two files do not state the benchmark's name; their folder does, as `name`.
+    The two files do not state the name of the benchmark, which `with_name` adds as `name`.
     """
     name = str(child(document).get("name", "?"))
     if "sampling_mode" in child(document):
@@ -263,11 +263,11 @@ def read_criterion(document: Any) -> Reading:
 
 
 def with_name(document: Any, path: Path) -> Any:
-    """Add the name of the benchmark to a file of Criterion.rs, which its folder states.
+    """Add the name of the benchmark to the content of a file of Criterion.rs, from its folder.
 
     Args:
-        document: Content of the file; other documents are returned as they are.
-        path: `.../criterion/NAME/new/sample.json`, or with `base` for the run before.
+        document: Content of the file. Documents of other harnesses are returned unchanged.
+        path: `.../criterion/NAME/new/sample.json`, or `base` instead of `new` for the run before.
     """
     is_sample = "sampling_mode" in child(document)
     if not is_sample and "point_estimate" not in child(document, "std_dev"):
@@ -287,7 +287,7 @@ def _criterion_text(lines: Sequence[str]) -> Reading:
     for line in lines:
         match = _CRITERION_TIME.match(line)
         if match:
-            # A long name is on a line before the times.
+            # A long name is on the line before the times.
             name = match["name"] or previous
             center = _criterion_seconds(match["typical"])
             yield from_summary(name, "s", {"mean": center})
@@ -303,21 +303,21 @@ def _criterion_seconds(text: str) -> float:
 
 
 def _per_iteration(counts: Any, totals: Any) -> list[float]:
-    """Time per iteration of each sample."""
+    """Return the time per iteration of each sample."""
     pairs = zip(_list(counts), _list(totals), strict=False)
     numbers = ((finite_number(count), finite_number(total)) for count, total in pairs)
     return [total / count for count, total in numbers if count > 0]
 
 
 def _list(value: Any) -> list[Any]:
-    """A JSON value if it is a list; otherwise an empty list."""
+    """Return a JSON value if it is a list, else an empty list."""
     if isinstance(value, list):
         return value
     return []
 
 
 def _number(text: str) -> float:
-    """The number that a text holds, NaN if it holds none; commas separate thousands."""
+    """Parse a number with commas between thousands; NaN if the text is not a number."""
     try:
         return float(text.replace(",", ""))
     except ValueError:

@@ -1,6 +1,7 @@
 """Readers for load tests of servers: AIPerf, GuideLLM, vllm bench and MLPerf's LoadGen.
 
-Units, kinds, repetitions and failures follow each harness's own documentation and source.
+Units, kinds, repetitions and failures are read as each harness's documentation and source define
+them.
 """
 
 import json
@@ -46,7 +47,7 @@ _AIPERF_LATENCIES = (
 
 
 def read_aiperf(document: Any) -> Reading:
-    """Read AIPerf's files: profile_export_aiperf.json, its aggregate over runs, and the requests.
+    """Read AIPerf's files: profile_export_aiperf.json, aggregates over runs, and single requests.
 
     Every metric states its unit. A metric of single requests has a distribution; a total has only
     `avg`. GenAI-Perf's profile_export_genai_perf.json has the same layout.
@@ -84,7 +85,7 @@ def _aiperf_directions() -> dict[str, Direction]:
 
 
 def _aiperf_settings(config: Mapping[str, Any]) -> Reading:
-    """Read the load and the model, which later versions write as a phase and as a list of items."""
+    """Read the load and the model; later versions write them as a phase and as a list of items."""
     load = child(config, "loadgen")
     for phase in children(config, "phases"):
         if phase.get("exclude_from_results") is not True:
@@ -120,14 +121,14 @@ def _aiperf_requests(requests: Sequence[Mapping[str, Any]]) -> Reading:
 
 
 def _aiperf_observation(name: str) -> str:
-    """Return what one observation of a metric is."""
+    """Return the noun for one observation of a metric."""
     return "chunk" if name == "inter_chunk_latency" else "request"
 
 
 def _aiperf_sweep(document: Any, settings: Mapping[str, Any]) -> Reading:
     """Read profile_export_aiperf_sweep.json: means over the trials of each combination of a sweep.
 
-    The standard deviation is that over trials; one trial has none.
+    The standard deviation is over trials, and is missing for a single trial.
     """
     for combination in children(document, "per_combination_metrics"):
         parameters = child(combination, "parameters")
@@ -153,7 +154,7 @@ def _failed_runs(runs: Mapping[str, Any]) -> Reading:
 
 
 def _aiperf_aggregate(document: Any, runs: Mapping[str, Any]) -> Reading:
-    """Read profile_export_aiperf_aggregate.json: means over the runs of one call."""
+    """Read profile_export_aiperf_aggregate.json: means over the runs of one invocation."""
     for name, better in _aiperf_directions().items():
         metric = child(document, "metrics", name)
         summary = {**metric, "count": runs.get("num_successful_runs")}
@@ -234,11 +235,11 @@ def read_guidellm(document: Any) -> Reading:
 
 
 def _guidellm_settings(document: Any, entry: Mapping[str, Any]) -> Reading:
-    """Read the model and the data, whose places differ between versions 0.2, 0.5 and 0.7."""
+    """Read the model and the data, whose keys differ between versions 0.2, 0.5 and 0.7."""
     data = child(document, "args").get("data") or child(entry, "request_loader").get("data")
     sources = children(child(document, "config", "spec"), "data")
     if sources:
-        # A source states all its options. Those at their defaults are null or empty.
+        # A source lists all its options; options that are not set are null or empty.
         data = [{key: value for key, value in source.items() if value} for source in sources]
     if data and not isinstance(data, str):
         data = json.dumps(data)
@@ -267,8 +268,8 @@ def _guidellm_load(entry: Mapping[str, Any], position: int) -> str:
     return str(kind)
 
 
-#: Time to first token, time per output token, inter-token latency, end-to-end latency as vLLM and
-#: as SGLang spell it.
+#: Time to first token, time per output token, inter-token latency, and end-to-end latency in the
+#: spellings of vLLM and SGLang.
 _VLLM_LATENCIES = ("ttft", "tpot", "itl", "e2el", "e2e_latency")
 _VLLM_RATES = (
     "request_throughput",
@@ -317,7 +318,7 @@ def read_vllm_bench(document: Any) -> Reading:
 
     failed = finite_number(fields.get("failed"))
     if math.isnan(failed) and "request_throughput" in fields:
-        # Older versions count only what completed.
+        # Older versions count only completed requests.
         failed = finite_number(fields.get("num_prompts")) - finite_number(completed)
     yield from _failed_requests(failed)
 
@@ -382,7 +383,7 @@ def _loadgen_measurement(name: str, text: str) -> Reading:
 
 
 def _loadgen_sections(text: str) -> dict[str, str]:
-    """The sections of a summary by title; each title is between two lines of equals signs."""
+    """Return the sections of a summary by title; a title is between two lines of equals signs."""
     text = text.replace("\r\n", "\n")
     parts = _LOADGEN_SECTION.split(text)
     return dict(zip(parts[1::2], parts[2::2], strict=True))

@@ -1,6 +1,7 @@
 """Readers for hyperfine, pytest-benchmark, Google Benchmark, asv and llama-bench.
 
-Units, kinds, repetitions and failures follow each harness's own documentation and source.
+Units, kinds, repetitions and failures are read as each harness's documentation and source define
+them.
 """
 
 import itertools
@@ -70,9 +71,9 @@ def read_hyperfine(document: Any) -> Reading:
 
 
 def _without_failures(entry: Mapping[str, Any]) -> tuple[Any, str]:
-    """Return the times of the successful runs of a command, and a note about the failed ones.
+    """Return the times of the successful runs of a command, and a note about failed runs.
 
-    If all runs failed, or the file does not say which, the times are those of all runs.
+    If all runs failed, or the file does not say which ones failed, return the times of all runs.
     """
     times = entry.get("times")
     exit_codes = entry.get("exit_codes")
@@ -91,7 +92,7 @@ def _without_failures(entry: Mapping[str, Any]) -> tuple[Any, str]:
 
 
 def _hyperfine_zeros(name: str, times: Any) -> Reading:
-    """Report times of zero: what remains after hyperfine subtracts the start of the shell."""
+    """Report times that are zero after hyperfine has subtracted the start of the shell."""
     if not isinstance(times, list):
         return
     zeros = sum(finite_number(time) == 0 for time in times)
@@ -133,7 +134,7 @@ def read_google_benchmark(document: Any) -> Reading:
     yield from text_conditions(
         {"machine": context.get("host_name"), "number of processors": context.get("num_cpus")}
     )
-    # Benchmarks that were registered twice differ in their family only.
+    # Benchmarks that were registered twice differ only in `family_index`.
     repetitions: dict[tuple[Any, str, str], list[Any]] = {}
     aggregates: dict[tuple[Any, str, str], dict[str, Any]] = {}
     entries = children(document, "benchmarks")
@@ -164,10 +165,10 @@ def read_google_benchmark(document: Any) -> Reading:
 
 
 def _google_aggregate(entry: Mapping[str, Any], names: set[str]) -> tuple[str, str] | None:
-    """Name of the benchmark and of the statistic, if an entry summarizes repetitions.
+    """Return the names of benchmark and statistic if an entry summarizes repetitions, else None.
 
-    Versions before 1.5 write no `run_type`; there the suffix of the name is the only sign. It
-    counts only if the standard deviation is in the file too.
+    Versions before 1.5 write no `run_type`, so the suffix of the name must show it. A suffix counts
+    only if the file also has the standard deviation of the benchmark.
     """
     name = str(entry.get("name", "?"))
     run_type = entry.get("run_type")
@@ -192,8 +193,8 @@ def _google_failure(name: str, entry: Mapping[str, Any]) -> Note:
     return Note(f"{name} {outcome}")
 
 
-#: Name of a benchmark's function in asv -> unit and direction of its metric. The results of
-#: `track_` benchmarks have a unit that only the suite's benchmarks.json states.
+#: Pattern of the function name of an asv benchmark, and the unit and better direction of its
+#: metric. The unit of `track_` benchmarks is only in the suite's benchmarks.json.
 _ASV_KINDS: tuple[tuple[re.Pattern[str], str, Direction], ...] = (
     (re.compile(r"(time|timeraw)_|(Time|Timeraw)[A-Z_]"), "s", "lower"),
     (re.compile(r"(mem|peakmem)_|(Mem|PeakMem)[A-Z_]"), "B", "lower"),
@@ -203,8 +204,8 @@ _ASV_KINDS: tuple[tuple[re.Pattern[str], str, Direction], ...] = (
 def read_asv(document: Any) -> Reading:
     """Read a result file of asv (format versions 1 and 2).
 
-    A result is the median of a benchmark's samples, per combination of its parameters. null is a
-    failed benchmark and NaN a skipped one.
+    A result is the median of the samples of a benchmark, for each combination of its parameters.
+    null stands for a failed benchmark, NaN for a skipped one.
     """
     columns = child(document).get("result_columns")
     machine = child(document, "params")
@@ -236,7 +237,7 @@ def read_asv(document: Any) -> Reading:
 
 
 def _asv_cells(entry: Any, columns: Any) -> Mapping[str, Any]:
-    """The cells of a benchmark by column name, for the three layouts that asv has used."""
+    """Return the cells of a benchmark by column name, for the three layouts that asv has used."""
     if isinstance(entry, Mapping):
         return entry
     if isinstance(entry, list) and isinstance(columns, list):
@@ -246,7 +247,7 @@ def _asv_cells(entry: Any, columns: Any) -> Mapping[str, Any]:
 
 
 def _asv_names(name: str, parameters: Any, count: int) -> list[str]:
-    """Names of the results of a benchmark, in the order of the results.
+    """Return the names of the results of a benchmark, in the order of the results.
 
     The results follow the Cartesian product of the parameters; the last parameter varies fastest.
     """
@@ -273,7 +274,7 @@ def _asv_series(name: str, result: Any, cells: Mapping[str, Any], position: int)
 
 
 def _asv_kind(name: str) -> tuple[str, Direction]:
-    """Unit and direction of a benchmark, by the prefix of its function's name.
+    """Return unit and better direction of a benchmark, by the prefix of its function's name.
 
     asv names a benchmark `module.function` or `module.Class.method`; parameters follow in brackets.
     """
@@ -306,12 +307,12 @@ def read_llama_bench(document: Any) -> Reading:
             series = from_summary(name, "tokens/s", summary, better="higher")
         yield series
     yield from text_conditions(
-        {key: found.pop() for key, found in sorted(values.items()) if len(found) == 1}
+        {key: distinct.pop() for key, distinct in sorted(values.items()) if len(distinct) == 1}
     )
 
 
 def _llama_bench_name(test: Mapping[str, Any]) -> str:
-    """Return the name that llama-bench prints for a test: pp (prompt), tg (generation), depth."""
+    """Return the name that llama-bench prints for a test, such as "pp512+tg128 @ d1024"."""
     parts = []
     if finite_number(test.get("n_prompt")) > 0:
         parts.append(f"pp{test['n_prompt']}")

@@ -1,4 +1,4 @@
-"""The data model of `audit`: series of measurements, and what a harness reports about them."""
+"""The data model of `audit`: series of measurements, and reports of a harness about them."""
 
 import math
 import statistics
@@ -19,7 +19,7 @@ SECONDS_PER_UNIT = {
     "min": 60.0,
 }
 
-#: Keys of a summary that hold its center, by preference, and the statistic that each holds.
+#: Keys of a summary for its center, in order of preference, with the statistic of each.
 _CENTERS = {"median": "median", "p50": "median", "mean": "mean", "avg": "mean"}
 _STANDARD_DEVIATIONS = ("stddev", "std_dev", "std")
 _COUNTS = ("count", "rounds")
@@ -37,9 +37,9 @@ class Series:
         statistic: Whether `center` is a "median" or a "mean".
         stddev: Standard deviation of the measurements; NaN if the file does not state it.
         count: Number of measurements behind `center`.
-        values: The measurements in order of time, if the file holds them.
+        values: The measurements in order of time, if they are in the file.
         better: Whether lower or higher values are better.
-        observation: What one measurement is: a "run" of a benchmark or a "request" of a load test.
+        observation: Noun for one measurement: a "run" of a benchmark, a "request" of a load test.
         version: Version of the benchmark's code, if the harness records it.
         command: Shell command that was timed, if the harness times commands.
     """
@@ -64,19 +64,19 @@ class Note(NamedTuple):
 
 
 class SharedSetting(NamedTuple):
-    """A setting or a machine property that the compared sides should share."""
+    """A setting or a property of the machine in which the compared sides should agree."""
 
     name: str
     value: str
 
 
-#: The result of a reader for each entry of a document; None if the entry holds no positive number.
+#: Results of a reader for the entries of a document; None for an entry without a positive number.
 Reading = Iterator[Series | Note | SharedSetting | None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Results:
-    """Content of one session's file."""
+    """Content of the file of one session."""
 
     file: str
     harness: str
@@ -86,7 +86,7 @@ class Results:
 
 
 def finite_number(value: Any) -> float:
-    """A JSON value as a finite number; NaN for any other value."""
+    """Return a JSON value as a finite number; NaN for any other value."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return math.nan
     try:
@@ -99,7 +99,7 @@ def finite_number(value: Any) -> float:
 
 
 def child(document: Any, *keys: str) -> Mapping[str, Any]:
-    """The object at a path of keys; an empty one if there is no object there."""
+    """Return the object at a path of keys; an empty object if there is none."""
     for key in keys:
         if not isinstance(document, Mapping):
             return {}
@@ -110,7 +110,7 @@ def child(document: Any, *keys: str) -> Mapping[str, Any]:
 
 
 def children(document: Any, key: str) -> list[Mapping[str, Any]]:
-    """The objects in the list at a key; an empty list if it is absent."""
+    """Return the objects in the list at a key; an empty list if the key has no list."""
     entries = child(document).get(key)
     if not isinstance(entries, list):
         return []
@@ -118,7 +118,7 @@ def children(document: Any, key: str) -> list[Mapping[str, Any]]:
 
 
 def from_values(name: str, unit: str, values: Any, **attributes: Any) -> Series | None:
-    """A series of raw measurements.
+    """Return a series of raw measurements.
 
     Args:
         name: Name of the series.
@@ -127,7 +127,7 @@ def from_values(name: str, unit: str, values: Any, **attributes: Any) -> Series 
         **attributes: Other attributes of `Series`.
 
     Returns:
-        The series; None if `values` holds no positive number.
+        The series; None if `values` has no positive number.
     """
     if not isinstance(values, list):
         return None
@@ -158,13 +158,13 @@ def from_summary(
     centers: Sequence[str] = tuple(_CENTERS),
     **attributes: Any,
 ) -> Series | None:
-    """A series that the file summarizes.
+    """Return a series of which the file has only summary statistics.
 
     Args:
         name: Name of the series.
         unit: Unit of the summary. Times are converted to seconds.
         summary: Statistics by name, such as median, mean, std and count.
-        centers: Keys that may hold the center, by preference.
+        centers: Keys of the center, in order of preference.
         **attributes: Other attributes of `Series`.
 
     Returns:
@@ -192,14 +192,14 @@ def from_summary(
 
 
 def text_conditions(conditions: Mapping[str, Any]) -> Iterator[SharedSetting]:
-    """The conditions that a document states; absent ones are skipped."""
+    """Yield the conditions that a document states; absent conditions are skipped."""
     for name, value in conditions.items():
         if isinstance(value, str | int | float) and value != "":
             yield SharedSetting(name, str(value))
 
 
 def _canonical_unit(unit: str) -> tuple[float, str]:
-    """The factor to the canonical unit, and that unit: seconds for every time."""
+    """Return the factor to the canonical unit, and that unit, which is "s" for every time."""
     if unit in SECONDS_PER_UNIT:
         return SECONDS_PER_UNIT[unit], "s"
     return 1.0, unit

@@ -30,8 +30,8 @@ _TRAINING_SETTINGS = {
 def read_mlperf_training(document: Any) -> Reading:
     """Read the log of an MLPerf Training run: the time from `run_start` to `run_stop`, in ms.
 
-    Only a run whose `run_stop` has the status "success" reached its target. Throughputs are those
-    of the events `tracked_stats`. The log of a power meter holds readings in watts instead.
+    Only a run whose `run_stop` has the status "success" reached its target. Throughputs are read
+    from the events `tracked_stats`. The log of a power meter has readings in watts instead.
     """
     events = list(_mllog_events(str(child(document).get("text", ""))))
     if not events:
@@ -83,20 +83,20 @@ _NCCL_COLLECTIVE = re.compile(r"#[ \t]*Collective test starting:[ \t]*(\S+)")
 _NCCL_DEVICE = re.compile(
     r"#[ \t]*Rank[ \t]+(\d+)[ \t].*\bdevice[ \t]+\d+[ \t]+\[[^\]]*\][ \t]*(\S.*?)[ \t]*$"
 )
-#: One per process: "host: Test NCCL failure file.cu:1 'message / details'".
+#: Line of a failed process: "host: Test NCCL failure file.cu:1 'message / details'".
 _NCCL_FAILURE = re.compile(r"(\S+): Test (?:NCCL|CUDA) failure \S+ '(.*?)(?: / .*)?'?[ \t]*$")
 #: Prefix of each line with `mpirun --tag-output`.
 _MPI_TAG = re.compile(r"^\[\d+,\d+\]<stdout>: ?", re.MULTILINE)
-#: Columns from the left that every table has: size in bytes, number of elements, their type.
+#: Number of leading columns that every table has: size in bytes, number of elements, their type.
 _NCCL_KEYS = 3
 
 
 def read_nccl_tests(document: Any) -> Reading:
     """Read the table of a program of nccl-tests or rccl-tests.
 
-    Times are microseconds, means over the iterations. The columns are size, count, type, then the
-    operation and the root, which may be blank, then time, two bandwidths and the number of wrong
-    values, out of place and then in place. From version 2.17 on the table names its collective.
+    Times are means over the iterations in microseconds. The columns are size, count and type; then
+    operation and root, which may be blank; then time, two bandwidths and the number of wrong
+    values, first out of place and then in place. Since version 2.17 the table names its collective.
     """
     text = _MPI_TAG.sub("", str(child(document).get("text", "")))
     columns: list[str] = []
