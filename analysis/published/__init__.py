@@ -1,1 +1,1 @@
-"""Measurements that others published, as runs next to the user's own."""
+"""Published measurements of others, which become runs in the user's store."""

@@ -9,12 +9,12 @@ class PublishedSource:
 
     Attributes:
         name: Name of the source, of its command and of its file in `data`.
-        experiment: Experiment that the runs are logged into unless the user names another.
-        unit: What the progress line counts.
-        summary: What the command does.
-        origin: Where the measurements were published.
-        folder: What the user's folder must be, for a source whose license does not allow it to be
-            shipped; empty for a source that comes with the package.
+        experiment: Default experiment into which the runs are logged.
+        unit: Noun for the entries that the progress line counts, in the plural.
+        summary: One line for the list of commands: what the command does.
+        origin: Place of publication.
+        folder: The folder that the user must give, if the license of the source does not allow
+            shipping it; empty for a source that comes with the package.
         next_step: A command that reads the runs, with its purpose.
     """
 

@@ -39,7 +39,13 @@ _UNKNOWN = "(not said)"
 
 
 class _Task(NamedTuple):
-    """A task of DAWNBench: the column of its metric, the threshold in it, and what of it is 1."""
+    """A task of DAWNBench.
+
+    Attributes:
+        metric: Column of the accuracy metric.
+        threshold: Threshold of the task, in the unit of that column.
+        scale: Value of the column that corresponds to an accuracy of 1.
+    """
 
     metric: str
     threshold: float
@@ -54,7 +60,7 @@ _TASKS = {
 
 
 class _Series(NamedTuple):
-    """The rows of an entry: epochs, hours since the start, and the metric after each epoch."""
+    """The rows of an entry: epoch number, hours since the start, and the metric after the epoch."""
 
     epochs: list[float]
     hours: list[float]
@@ -129,7 +135,7 @@ def _read_run(task_name: str, path: Path) -> PublishedRun:
 
 
 def _read_series(path: Path, task: _Task) -> _Series:
-    """Read the rows of an entry. Epochs that are counted from 0 are counted from 1."""
+    """Read the rows of an entry. Epoch numbers that start at 0 are shifted to start at 1."""
     table = csv.DictReader(read_text(path).splitlines(), delimiter="\t")
     rows = [row for row in table if any(row.values())]
     epochs, hours, values = (

@@ -1,9 +1,9 @@
-"""Log published measurements as runs, each once however often the command runs.
+"""Log published measurements as runs. Repeating an import logs no run twice.
 
 Sources whose license allows it come with the package: one Parquet file per source in `data`, which
-`python -m benchmarks.published` makes from the published files. A reader (`dawnbench`) makes an
-`ImportedFolder` from a user's clone. Whatever a file contains, reading it gives a value or raises
-one of `DAMAGED`, and a file larger than `MAX_FILE_BYTES` is rejected.
+`python -m benchmarks.published` makes from the published files. Another reader (`dawnbench`) reads
+a user's clone. Readers raise one of `DAMAGED` for a file with unexpected content, and reject files
+larger than `MAX_FILE_BYTES`.
 """
 
 import csv
@@ -23,7 +23,7 @@ from analysis.store.write import Progress, log_run, open_experiment, writing
 from paradnn.store.address import address_of
 from paradnn.store.runs import SCHEMA_VERSION
 
-#: Exceptions that reading raises if a file has another format than its name implies.
+#: Exceptions that a reader may raise if the content of a file is not as expected.
 DAMAGED = (
     ArithmeticError,
     AttributeError,
@@ -41,7 +41,7 @@ PUBLICATION_COLUMNS = ["title", "about", "published_ms"]
 #: Columns of a shipped file that hold JSON.
 JSON_COLUMNS = ("params", "tags", "metrics", "tables")
 
-#: Most characters of a name or value that is logged.
+#: Largest number of characters of a logged name or value.
 _MAX_TEXT_LENGTH = 480
 _MAX_REASON_LENGTH = 200
 _COMMON_TAGS = {"schema_version": SCHEMA_VERSION, "source": "published"}
@@ -68,23 +68,27 @@ def read_text(path: Path) -> str:
 
 
 def digest(*parts: str) -> str:
-    """An identity of something published, the same on every machine."""
+    """Return an id for a published entry, which is the same on every machine.
+
+    Args:
+        *parts: Texts that identify the entry.
+    """
     return hashlib.sha256(json.dumps(["published", *parts]).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
 class PublishedRun:
-    """One published measurement, as a run holds it.
+    """One published measurement, with the values of the run to log.
 
     Attributes:
-        point_id: Identity of the run, the same for the same entry of the same file.
+        point_id: Id of the entry (`digest`), which is the same in every import.
         name: Name of the run.
         params: Params of the run.
         tags: Tags of the run.
         metrics: Metrics of the run.
         outcome: Outcome of the run.
         reason: Reason of an outcome other than "ok".
-        tables: File name -> columns and rows of a table.
+        tables: Columns and rows of a table by file name.
     """
 
     point_id: str
@@ -103,8 +107,8 @@ class Publication(NamedTuple):
     Attributes:
         name: Name of their parent run.
         about: Description of the parent run.
-        published_ms: Time of publication in Unix milliseconds. The time of each measurement is not
-            known, so published runs precede the user's own.
+        published_ms: Time of publication in Unix milliseconds, which stands for the unknown time of
+            the measurements.
         runs: The runs.
     """
 
@@ -119,8 +123,8 @@ class ImportedFolder:
     """The contents of a folder of published measurements.
 
     Attributes:
-        publications: Its publications.
-        skipped_entries: A line per entry that was skipped, with the reason.
+        publications: The publications in the folder.
+        skipped_entries: A line for each skipped entry, with the reason.
     """
 
     publications: Sequence[Publication]
@@ -158,18 +162,19 @@ def log_published(
     experiment: str = "paradnn",
     progress: Progress = None,
 ) -> tuple[int, int]:
-    """Log the runs that the store does not hold yet.
+    """Log the runs that the store does not have yet.
 
-    It is safe to repeat after an interruption.
+    The call may be repeated after an interruption.
 
     Args:
         folder: The published measurements.
         tracking_uri: Address of the store; None for the default one.
         experiment: Experiment that receives the runs.
-        progress: Called after each run with the number of logged runs and of runs to log.
+        progress: Called after each run with the number of logged runs and the number of all runs to
+            log.
 
     Returns:
-        The number of runs that were logged, and of those that were there already.
+        The number of runs that were logged, and the number that the store already had.
 
     Raises:
         StoreError: If the store cannot be read or written.
@@ -194,7 +199,7 @@ def log_published(
 
 
 def _find_or_make_parent(client: Any, experiment_id: str, publication: Publication) -> str:
-    """The id of the parent run of a publication, which its first import makes."""
+    """Return the id of the parent run of a publication; the first import creates the run."""
     name = publication.name.replace("'", "''")
     query = f"tags.kind = 'import' and attributes.run_name = '{name}'"
     for parent in client.search_runs([experiment_id], query, max_results=1):
@@ -238,5 +243,5 @@ def _log_published_run(
 
 
 def _storable_text(text: str) -> str:
-    """Text that every database accepts: of limited length, without lone surrogates."""
+    """Return a text that every database accepts: of limited length, without lone surrogates."""
     return text[:_MAX_TEXT_LENGTH].encode(errors="replace").decode()

@@ -28,8 +28,8 @@ from paradnn.core.workload import WORKLOADS
 from paradnn.families import FAMILIES
 from paradnn.platform.specifications import find_hardware
 
-#: Candidates for the throughput: the first metric that the points have is drawn. Kinds of work
-#: without a rate are drawn by their headline.
+#: Candidates for the metric that the figures show as throughput, in order of preference. Kinds of
+#: work without a rate are represented by their headline metrics.
 RATES = (
     "examples_per_second",
     "queries_per_second",
@@ -37,9 +37,9 @@ RATES = (
     "step_time_ms",
     *(name for work in WORKLOADS.values() for name in work.role(ResultDescription).headlines),
 )
-#: Marks above which a figure is drawn by WebGL.
+#: Largest number of marks that are drawn as SVG; WebGL draws more.
 _MAX_VECTOR_MARKS = 3_000
-#: Name of the marks of points that did not run.
+#: Legend entry of points that did not run.
 _NOT_RUN = "did not run"
 _MAX_AXES = 6
 _MAX_CATEGORIES = 30
@@ -53,8 +53,8 @@ class Figure(NamedTuple):
     """One figure of the page.
 
     Attributes:
-        title: Its heading.
-        caption: What it shows and how to read it.
+        title: Heading of the figure.
+        caption: Explanation of the figure.
         traces: Plotly's traces.
         layout: Plotly's layout.
     """
@@ -85,9 +85,9 @@ class SweepPoints(NamedTuple):
 
     @property
     def default_metric(self) -> str | None:
-        """The metric of heat maps and boxes: a default, or the rate if the points have none.
+        """The metric of heat maps and boxes: one of `DEFAULT_METRICS`, or else the rate.
 
-        None if no point has any of them.
+        None if no point has a rate.
         """
         if self.rate is None:
             return None
@@ -111,7 +111,7 @@ def sweep_points(frame: pd.DataFrame) -> SweepPoints:
 
 
 def sweep_figures(points: SweepPoints) -> Iterator[Figure]:
-    """Yield the figures that the points of a sweep allow."""
+    """Yield the figures for which the points of a sweep have data."""
     if points.rate is not None:
         yield from _throughput(points, points.rate)
     yield from _heat_maps(points)
@@ -122,9 +122,9 @@ def sweep_figures(points: SweepPoints) -> Iterator[Figure]:
 
 
 def _throughput(points: SweepPoints, rate: str) -> Iterator[Figure]:
-    """Throughput over each swept number, with a menu that selects the axis.
+    """Yield a figure of the throughput over each swept number, with a menu that selects the axis.
 
-    Without a swept number, the axis shows the names that are swept.
+    If no number is swept, the axes are swept settings with names as values.
     """
     axes = [name for name in points.axes if is_number(points.rows[name])][:_MAX_AXES]
     if not axes:
@@ -211,14 +211,14 @@ def _axis_traces(points: SweepPoints, rate: str, axis: str) -> Iterator[dict[str
 
 
 def _has_position(values: pd.Series) -> pd.Series:
-    """Return which values have a place on a logarithmic axis, or on one of names."""
+    """Return which values an axis can show: positive numbers, or names that are not missing."""
     if is_number(values):
         return values > 0
     return values.notna()
 
 
 def _positions(values: pd.Series) -> list[Any]:
-    """Return places on an axis: numbers or names, None in the gaps between lines."""
+    """Return positions on an axis: numbers or names, None in the gaps between lines."""
     if is_number(values):
         return _numbers(values)
     return [None if pd.isna(value) else _text(value) for value in values]
@@ -232,7 +232,7 @@ def _with_gaps(rows: pd.DataFrame, axis: str, others: Sequence[str]) -> pd.DataF
     line = rows.groupby(keys, dropna=False, sort=False).ngroup()
     lines = rows.assign(line=line)
     gaps = pd.DataFrame({"line": line.unique()})
-    # Without a value on the axis, the empty row of a line is its last.
+    # Missing values sort last, so the empty row of each line follows its points.
     return pd.concat([lines, gaps]).sort_values(["line", axis], kind="stable", ignore_index=True)
 
 
@@ -381,7 +381,7 @@ def _ticks(known: np.ndarray, *, is_log: bool) -> dict[str, Any]:
 
 
 def _roofline(points: SweepPoints) -> Iterator[Figure]:
-    """One figure per device and precision: the roof, and every point below it."""
+    """Yield a figure for each device and precision: the roof, and the points below it."""
     measured = points.measured
     if "flops_per_second" not in measured or "arithmetic_intensity" not in measured:
         return
@@ -448,7 +448,7 @@ def _placed_traces(rows: pd.DataFrame, names: Mapping[str, str]) -> Iterator[dic
 
 
 def _boxes(points: SweepPoints) -> Iterator[Figure]:
-    """Box plot of the default metric by family."""
+    """Yield a box plot of the default metric by family."""
     measured = points.measured
     metric = points.default_metric
     if metric is None or measured[metric].notna().sum() < 2:
@@ -476,7 +476,7 @@ def _boxes(points: SweepPoints) -> Iterator[Figure]:
 
 
 def _parallel(points: SweepPoints, rate: str) -> Iterator[Figure]:
-    """Parallel coordinates over the swept keys."""
+    """Yield a figure of parallel coordinates over the swept keys."""
     measured = points.measured
     measured = measured[measured[rate] > 0]
     keys = [*(["family"] if measured["family"].nunique() > 1 else []), *points.axes]
@@ -509,7 +509,7 @@ def _parallel(points: SweepPoints, rate: str) -> Iterator[Figure]:
 
 
 def _dimension(column: pd.Series, key: str) -> dict[str, Any]:
-    """Return an axis of parallel coordinates; each of its values has an equal distance."""
+    """Return an axis of parallel coordinates, with distinct values at equal distances."""
     values = column.astype("object").where(column.notna(), "none")
     distinct = sorted(values.unique(), key=_sort_key)
     codes = {value: position for position, value in enumerate(distinct)}
@@ -559,7 +559,7 @@ def _layout(*, x: str, y: str, is_log: bool = False) -> dict[str, Any]:
 def _fit_ticks(layout: dict[str, Any], traces: Iterable[Mapping[str, Any]]) -> None:
     """Let Plotly choose the ticks of a vertical axis that spans less than a power of ten.
 
-    It may hold none of the numbers 1, 2 and 5, and then had no ticks.
+    With `dtick` "D2", ticks are at 1, 2 and 5 of each decade, and such an axis may include none.
     """
     values = [value for trace in traces for value in trace["y"] if value is not None]
     if values and max(values) < 10 * min(values):
@@ -567,7 +567,7 @@ def _fit_ticks(layout: dict[str, Any], traces: Iterable[Mapping[str, Any]]) -> N
 
 
 def _text(value: object) -> str:
-    """Return a text in which Plotly finds no markup."""
+    """Return a text with markup escaped, at most 200 characters long."""
     return html.escape(str(value)[:200], quote=False)
 
 
@@ -576,7 +576,7 @@ def _sentence(text: str) -> str:
 
 
 def _numbers(values: Iterable[Any]) -> list[float | None]:
-    """Return numbers that JSON can hold."""
+    """Return numbers that are valid JSON; None for missing and infinite values."""
     return [_number(value) for value in values]
 
 

@@ -37,7 +37,7 @@ TABLE = "points.json"
 REPORT = "report.html"
 
 _FOLDER = Path(__file__).parent
-#: Columns of the table after the names, outcomes and swept keys of the points.
+#: Columns of the table with metrics.
 _METRICS = (
     *(name for rate in RATES for name in (rate, *interval_names(rate))),
     "flops_utilization",
@@ -52,7 +52,7 @@ def sweep_frame(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Load a sweep and its points.
 
-    Points that an earlier sweep had measured, and that this one skipped, belong to it too.
+    Points that the sweep skipped, since an earlier sweep had measured them, are included.
 
     Args:
         store: Address of the store; None for the default one.
@@ -107,7 +107,7 @@ def write_sweep_report(folder: Path, frame: pd.DataFrame, selection: Selection) 
     Args:
         folder: Folder to write into.
         frame: A row per run of its points.
-        selection: Options that choose the runs, which the report states.
+        selection: Options that select the runs; the report states them in its commands.
     """
     from analysis.report import make_report
 
@@ -119,7 +119,7 @@ def log_files(files: Sequence[Path], run_id: str, store: str | None) -> None:
     """Store files as artifacts of a sweep's run.
 
     Raises:
-        StoreError: If the store does not accept them.
+        StoreError: If the store does not accept the files.
     """
     address = address_of(store)
     with writing(address.uri):
@@ -167,10 +167,11 @@ def _render(sweep: pd.DataFrame, points: SweepPoints) -> str:
         _environment()
         .from_string((_FOLDER / "template.html").read_text(encoding="utf-8"))
         .render(
-            # Plotly compiles the programs of its WebGL figures.
+            # Plotly needs 'unsafe-eval' for its WebGL figures.
             policy=Markup(
-                "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; "
-                "img-src data: blob:; form-action 'none'; base-uri 'none'"
+                "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; "
+                "style-src 'unsafe-inline'; img-src data: blob:; form-action 'none'; "
+                "base-uri 'none'"
             ),
             title=title,
             counts=f"{counted(len(points.rows), 'point')}: {counts}.",
@@ -185,7 +186,7 @@ def _render(sweep: pd.DataFrame, points: SweepPoints) -> str:
 
 
 def _notes(points: SweepPoints) -> list[str]:
-    """State what a reader of the figures must know about the measurements."""
+    """Return sentences on points that were not steady or shared their machine."""
     notes = []
     measured = points.measured
     for column, value, text in (
@@ -200,14 +201,14 @@ def _notes(points: SweepPoints) -> list[str]:
 
 
 def _figures_json(figures: Sequence[Figure]) -> str:
-    """Return the figures as JSON within which no element of HTML can begin or end."""
+    """Return the figures as JSON in which "<" is escaped, so that it contains no HTML elements."""
     content = [{"traces": figure.traces, "layout": figure.layout} for figure in figures]
     return json.dumps(content, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 
 @cache
 def _packed_library() -> str:
-    """Return Plotly's script as compressed base64, in 1.9 instead of 4.8 MB."""
+    """Return Plotly's script, compressed and in base64: 1.9 MB instead of 4.8 MB."""
     return base64.b64encode(gzip.compress(get_plotlyjs().encode(), mtime=0)).decode()
 
 
