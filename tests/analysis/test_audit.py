@@ -1277,7 +1277,7 @@ def test_conditions_that_differ_are_stated(
     )
 
     sentences = [finding.sentence for finding in findings]
-    assert f"The sides differ in {condition}, so a difference may come from that." in sentences
+    assert f"The sides differ in {condition}, which may explain a difference." in sentences
 
 
 @pytest.mark.parametrize(
