@@ -127,7 +127,9 @@ def test_conditions_must_all_hold_and_values_of_a_claim_are_alternatives() -> No
             id="order of booleans",
         ),
         pytest.param(
-            "b>1", "'1' is not a value of b; its values are of type boolean", id="number for a boolean"
+            "b>1",
+            "'1' is not a value of b; its values are of type boolean",
+            id="number for a boolean",
         ),
         pytest.param(
             "s>a", "--where=s>a: is compared with neither a number nor a time", id="order of text"
