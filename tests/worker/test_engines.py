@@ -168,10 +168,10 @@ def test_outputs_that_differ_too_much_are_no_measurement(
         title="Always",
         convert=lambda *_: b"artifact",
         load=lambda *_: session,
-        refusing=lambda *_, **__: contextlib.nullcontext(),
+        as_unavailable=lambda *_, **__: contextlib.nullcontext(),
     )
     source: Any = SimpleNamespace(
-        expected=lambda: [np.array(expected)], artifact=b"", reference="Keras"
+        expected_outputs=lambda: [np.array(expected)], artifact=b"", reference="Keras"
     )
     step = engines.EngineStep(engine, source, precision)
     if reason is None:
@@ -215,7 +215,7 @@ def test_int8_is_smaller_and_calibrated_on_the_given_examples(engine: str) -> No
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_batch_of_one_is_calibrated_on_different_examples(engine: str) -> None:
     source = step_of(engine, "fc", precision="int8", batch_size=1)._source
-    assert len({array.tobytes() for [array] in source.calibration()}) == 8
+    assert len({array.tobytes() for [array] in source.calibration_batches()}) == 8
 
 
 @pytest.mark.framework

@@ -183,7 +183,7 @@ def planted_device(
 def read_planted(plane: Any) -> Any:
     trace = traces.Trace(1.0)
     traces.read_device(plane, trace, 0)
-    return trace.events, trace.stated
+    return trace.events, trace.stated_costs
 
 
 def test_kernels_of_a_gpu_belong_to_the_operations_that_launched_them() -> None:

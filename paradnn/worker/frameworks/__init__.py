@@ -29,17 +29,17 @@ if TYPE_CHECKING:  # importing Keras belongs to `load`, where a failure is repor
     from paradnn.families.built import BuiltModel
     from paradnn.worker.affinity import DeviceLayout
 
-#: Packages that Keras imports if they are installed, for parts that no point uses. They take 150 MB
-#: and a third of the processor time of a worker's start.
+#: Packages that Keras imports if they are installed, for features that no point uses. They take
+#: 150 MB and a third of the processor time of a worker's start.
 _UNUSED_PACKAGES = ("IPython", "matplotlib", "pandas", "sklearn")
-#: Inputs and targets.
+#: The input arrays and the target arrays of a batch.
 Batch = tuple[Sequence[Any], Sequence[Any]]
 
 
 class Step:
     """A compiled step with its batch in place.
 
-    The defaults are those of a step that compiles nothing and hides its kernels.
+    By default a step compiles nothing and reports no costs of its kernels.
 
     Attributes:
         parameters_per_device: Most trainable parameters that one device holds; None if each device
@@ -49,76 +49,90 @@ class Step:
     parameters_per_device: int | None = None
 
     def run(self, steps: int) -> float | None:
-        """Run `steps` steps and wait for the device. Returns the last loss; in inference None."""
+        """Run `steps` steps and wait for the device. Return the last loss; None in inference."""
         raise NotImplementedError
 
     def compilations(self) -> int:
-        """The number of compilations in this process so far, with failed attempts."""
+        """Return the number of compilations in this process so far, including failed ones."""
         return 0
 
     def compile_note(self) -> str | None:
-        """Return how the framework interpreted `compile`, unless the word says so; else None."""
+        """Return how the framework interpreted `compile`; None if it did what the value says."""
         return None
 
     def conversion(self) -> Conversion | None:
-        """The conversion for an engine; None in other frameworks."""
+        """Return facts about the artifact of an engine; None for frameworks that convert none."""
         return None
 
     def products(self) -> Sequence[Cost]:
-        """Costs of the products in the program that runs; empty if the program is hidden."""
+        """Return the costs of the matrix products and convolutions in the compiled program.
+
+        Empty if the framework does not show the program.
+        """
         return ()
 
     def kernel_cost(self, name: str, kind: str) -> Cost:
-        """Cost of a kernel by its name and type in a trace that does not state it."""
+        """Return the cost of a kernel for a trace that does not state it.
+
+        Args:
+            name: The kernel's name in the trace.
+            kind: The kernel's type in the trace.
+        """
         return Cost(kind, "other")
 
     def calibrate(self, examples: Any) -> None:
         """Calibrate a quantized model on `examples` in place of the step's batch.
 
-        Call it before the first run.
+        Call it before the first run. Other steps ignore it.
         """
 
-    # The following are for frameworks whose steps can learn.
+    # The members below serve the kinds of work that train or evaluate a model (task=learn), and the
+    # input pipeline. Steps that support neither leave them as they are.
 
     _variables: Sequence[Any] = ()
 
     @property
     def block_run(self) -> Any:
-        """Runs timed blocks (`paradnn.worker.measure.measure_steps`)."""
+        """The `run` argument for `paradnn.worker.measure.measure_steps`."""
         return self.run
 
     def feed(self, steps: int, take: Callable[[], tuple[Any, ...]]) -> float | None:
-        """Run steps on the batches that `take` returns. Returns the last loss; in inference None.
+        """Run steps, each on a new batch, and return the last loss; None in inference.
 
-        A batch is (inputs, targets), in inference (inputs,).
+        Args:
+            steps: The number of steps.
+            take: Returns the next batch: (inputs, targets), or (inputs,) in inference.
         """
         raise NotImplementedError
 
     def values(self) -> list[Any]:
-        """NumPy copies of all variables: those of the model, then those of the optimizer."""
+        """Return NumPy copies of the variables of the model, then of the optimizer."""
         raise NotImplementedError
 
     def model_variables(self, model: Any) -> list[Any]:
-        """The variables of the step's model, in the order of `values()`."""
+        """Return the variables of the step's model, in the order of `values()`."""
         return list(model.variables)
 
     def assign(self, values: Sequence[Any]) -> None:
-        """Assign values in the order of `values()`."""
+        """Assign values to the variables, in the order of `values()`."""
         for variable, value in zip(self._variables, values, strict=True):
             variable.assign(value)
 
     def outputs(self, inputs: Sequence[Any]) -> Any:
-        """The model's outputs for `inputs` as a NumPy array, compiled like the step."""
+        """Return the model's outputs for `inputs` as a NumPy array.
+
+        The forward pass is compiled in the same mode as the step.
+        """
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class Member:
-    """The place of a process among those that share the steps of a point.
+    """One of the processes that share the steps of a point.
 
     Attributes:
         rank: Number of the process, from 0.
-        local_rank: Its number among those on its host.
+        local_rank: Number of the process among the processes of its host, from 0.
         addresses: Address (host:port) of every process, by rank.
         layout: The devices of this process.
     """
@@ -138,16 +152,23 @@ class Framework(ABC):
     """A framework. It touches no device before `open_device`."""
 
     name: str
-    #: Values of `compile` that make a matrix product a different program. Peak rates are measured
-    #: for each.
+    #: Values of `compile` that compile a matrix product to different programs. Peak rates are
+    #: measured for each of them.
     compile_modes: tuple[str, ...]
 
     @abstractmethod
     def open_device(self, platform: Mapping[str, Any]) -> None:
-        """Claim the device for this process. Raises UnavailableError if there is no such device."""
+        """Claim the device for this process.
+
+        Args:
+            platform: The platform of the point.
+
+        Raises:
+            UnavailableError: If there is no such device.
+        """
 
     def processes_per_host(self, devices: int, hosts: int) -> int:
-        """The number of processes of each host over which training is distributed.
+        """Return the number of processes that training needs on each host.
 
         Args:
             devices: Devices of each host.
@@ -156,26 +177,36 @@ class Framework(ABC):
         return 1
 
     def alone(self) -> Framework:
-        """The framework for steps of this process of several, without the others.
+        """Return a framework for steps that this process runs without the other processes.
 
         It uses the devices that this framework has opened.
         """
         raise NotImplementedError
 
     def scope(self) -> AbstractContextManager[Any]:
-        """Context in which models are built, so that every device has their variables."""
+        """Return a context. Models that are built in it have their variables on every device."""
         return contextlib.nullcontext()
 
     @abstractmethod
     def make_step(self, workload: BuiltModel, batch: Batch, point: Mapping[str, Any]) -> Step:
-        """Make the step of `point` with its batch on the device. Nothing is compiled yet."""
+        """Return the step of `point`, with its batch on the device. Nothing is compiled yet.
+
+        Args:
+            workload: The model and its loss.
+            batch: The inputs and targets as NumPy arrays.
+            point: The point as in a request to a worker.
+        """
 
     def make_kernel(
         self, name: str, size: int, precision: str, compile: str
     ) -> Callable[[int], None]:
-        """A function that runs a kernel a given number of times and waits for the device.
+        """Return a function that runs a kernel the given number of times and waits for the device.
 
-        `paradnn.worker.peak_rates` has the names.
+        Args:
+            name: The kernel in `paradnn.worker.peak_rates`.
+            size: Rows of the square matrices, or elements of the arrays.
+            precision: Element type.
+            compile: The compile mode.
         """
         raise NotImplementedError
 
@@ -183,30 +214,41 @@ class Framework(ABC):
     def trace(
         self, folder: Path
     ) -> AbstractContextManager[Callable[[], AbstractContextManager[Any]]]:
-        """Profile into `folder`. Raises UnavailableError if the profiler cannot start.
+        """Return a context in which the profiler runs.
 
-        The context yields a function. Its context marks the steps that the profile covers.
+        Entering the context gives a function. That function returns a second context, in which the
+        profiled steps run; it marks them in the trace.
+
+        Args:
+            folder: The folder into which the profiler writes.
+
+        Raises:
+            UnavailableError: If the profiler cannot start.
         """
 
     def read_trace(self, folder: Path) -> Trace:
-        """Read what `trace` wrote into `folder`. Raises ValueError if it cannot be read."""
+        """Read the trace that `trace` wrote into `folder`.
+
+        Raises:
+            ValueError: If it cannot be read.
+        """
         return read_trace(folder)
 
     def peak_device_memory(self) -> int | None:
-        """Peak bytes on the device, or None if the framework does not report them."""
+        """Return the peak memory of the device in bytes; None if the framework reports none."""
         return None
 
     def out_of_memory(self, error: BaseException) -> str | None:
-        """`oom_host` or `oom_device` if the exception means exhausted memory, else None."""
+        """Return `oom_host` or `oom_device` if the exception means exhausted memory, else None."""
         return None
 
 
 def load(name: str) -> Framework:
-    """Import the framework `name` with Keras on top of it."""
+    """Import the framework `name`, and Keras with that backend."""
     backend = FRAMEWORKS[name].backend
     os.environ["KERAS_BACKEND"] = backend
     if backend != "tensorflow":
-        # Keras also seeds TensorFlow if it is installed, which would import it in every child.
+        # To set random seeds, Keras imports TensorFlow if it is installed, in every child.
         sys.modules["tensorflow"] = None  # type: ignore[assignment]
     hidden = [package for package in _UNUSED_PACKAGES if package not in sys.modules]
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
@@ -219,12 +261,14 @@ def load(name: str) -> Framework:
 
 
 def distributed(framework: Framework, layout: DeviceLayout, parallel: str = "data") -> Framework:
-    """The framework for steps over the devices of `layout`, which are not opened yet.
+    """Return the framework for steps that run on all devices of `layout`.
+
+    The devices are not opened yet.
 
     Args:
         framework: The framework for one device.
         layout: The devices.
-        parallel: What they share: the batch (data) or the weights (model).
+        parallel: What is divided among the devices: "data" for the batch, "model" for the weights.
 
     Raises:
         UnavailableError: If the framework has no such steps.
@@ -246,11 +290,16 @@ def distributed(framework: Framework, layout: DeviceLayout, parallel: str = "dat
 
 
 def grouped(framework: Framework, member: Member) -> Framework:
-    """The framework for one of several processes that share the steps of training.
+    """Return the framework for one of several processes that share the steps of training.
 
     The devices are not opened yet.
 
-    Raises UnavailableError if the framework has no such processes.
+    Args:
+        framework: The framework for one device.
+        member: The process.
+
+    Raises:
+        UnavailableError: If the framework cannot train over several processes.
     """
     module = importlib.import_module(f"paradnn.worker.frameworks.{framework.name}")
     if not hasattr(module, "GROUPED"):

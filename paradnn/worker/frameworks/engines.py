@@ -1,15 +1,16 @@
 """Inference engines: LiteRT, ONNX Runtime, OpenVINO.
 
-TensorFlow builds the Keras model in float32 with a fixed batch size, and the engine's converter
-makes an artifact of it. The timed step is the engine's call on a batch that stays in place.
+TensorFlow builds the Keras model in float32 with a fixed batch size. The engine's converter turns
+the model into an artifact: the file that the engine loads. The timed step is one call of the engine
+on a batch that stays in place.
 
-`precision` is that of the artifact. int8_dynamic has 8-bit weights and quantizes activations at run
-time. int8 has both in 8 bits, calibrated on batches of the point's inputs. Every conversion is
-checked: if the outputs differ from those of Keras by more than the precision explains, the point is
-unavailable.
+`precision` applies to the artifact. int8_dynamic has 8-bit weights and quantizes activations at run
+time. int8 has 8-bit weights and activations, calibrated on batches of the point's inputs. Every
+conversion is checked: if the outputs differ from the outputs of Keras by more than the tolerance of
+the precision, the point is unavailable.
 
-Engines decide when they load an artifact whether they record the times of operations. A profile
-therefore comes from a second session of the same artifact.
+An engine has to know when it loads an artifact whether to record the times of operations. The
+profile therefore comes from a second session, which loads the artifact again.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ try:
     from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
     from paradnn.worker.frameworks.tensorflow import TensorFlow
-except ModuleNotFoundError:  # a machine that only runs converted artifacts builds nothing
+except ModuleNotFoundError:  # not needed where only converted artifacts are run
     TensorFlow = Framework  # type: ignore[assignment, misc]
 
 #: Number of batches that `precision=int8` is calibrated on.
@@ -55,9 +56,10 @@ class Session:
     Attributes:
         run: Runs one step.
         outputs: Returns the outputs of the last step.
-        compute_type: Type in which the engine computes, as it reports.
-        trace: Returns the trace of all steps but the first, if the session was loaded for a
-            profile.
+        compute_type: Element type in which the engine computes, as the engine reports it; empty if
+            it reports none.
+        trace: Returns the trace of all steps but the first. Only a session that was loaded for a
+            profile has operations in it.
         copy: Copies the inputs into the engine; does nothing if the engine reads them in place.
     """
 
@@ -71,9 +73,9 @@ class Session:
 class Source:
     """A Keras model as a TensorFlow function of fixed shapes, and the batch it is measured on."""
 
-    #: The converted model, if another machine converted it.
+    #: The converted model if another machine converted it, else empty.
     artifact = b""
-    #: The reference for the outputs of an engine.
+    #: Name of the program whose outputs an engine has to reproduce.
     reference = "Keras"
 
     def __init__(self, workload: BuiltModel, batch: Sequence[Any], threads: int | None) -> None:
@@ -94,7 +96,7 @@ class Source:
         def forward(*inputs: tf.Tensor) -> Any:
             argument = inputs[0] if len(inputs) == 1 else list(inputs)
             outputs = tf.nest.flatten(model(argument, training=False))
-            # Converters drop an output that is an input. An identity keeps it.
+            # Converters drop an output that is also an input. An identity operation keeps it.
             return [
                 tf.identity(output, name=f"output_{number}")
                 for number, output in enumerate(outputs)
@@ -103,18 +105,22 @@ class Source:
         self.function = tf.function(forward, input_signature=specs)
 
     def frozen(self, **settings: bool) -> Any:
-        """The concrete function with its weights as constants."""
+        """Return the concrete function with its weights as constants.
+
+        Args:
+            **settings: Passed on to `convert_variables_to_constants_v2`.
+        """
         return convert_variables_to_constants_v2(self.function.get_concrete_function(), **settings)
 
-    def expected(self) -> list[np.ndarray[Any, Any]]:
-        """Outputs of the reference for the batch."""
+    def expected_outputs(self) -> list[np.ndarray[Any, Any]]:
+        """Return the outputs of the reference for the batch."""
         return [output.numpy() for output in self.function(*self.batch)]
 
-    def calibration(self) -> Iterator[list[np.ndarray[Any, Any]]]:
-        """Batches to calibrate on.
+    def calibration_batches(self) -> Iterator[list[np.ndarray[Any, Any]]]:
+        """Yield the `CALIBRATION_BATCHES` batches on which int8 is calibrated.
 
-        They are made of the calibration examples, repeated if these are few. Without examples they
-        are permutations of the step's batch.
+        Each batch takes the next calibration examples, from the first again after the last. Without
+        examples, the values of the step's batch are permuted along its first axis.
         """
         size = len(self.batch[0])
         for number in range(CALIBRATION_BATCHES):
@@ -126,7 +132,7 @@ class Source:
 
 
 class OnnxSource(Source):
-    """A model in ONNX, and the batch that it is measured on. ONNX Runtime is the reference."""
+    """A model in ONNX, and the batch it is measured on. ONNX Runtime is the reference."""
 
     reference = "ONNX Runtime in float32"
 
@@ -144,7 +150,7 @@ class OnnxSource(Source):
             "this engine cannot read ONNX files: set framework=onnxruntime or openvino"
         )
 
-    def expected(self) -> list[np.ndarray[Any, Any]]:
+    def expected_outputs(self) -> list[np.ndarray[Any, Any]]:
         with reraise_as_unavailable(
             "onnxruntime, which checks the outputs, is not installed", ImportError
         ):
@@ -154,8 +160,8 @@ class OnnxSource(Source):
         )
         names = [entry.name for entry in session.get_inputs()]
         return [
-            np.asarray(found)
-            for found in session.run(None, dict(zip(names, self.batch, strict=True)))
+            np.asarray(output)
+            for output in session.run(None, dict(zip(names, self.batch, strict=True)))
         ]
 
 
@@ -172,7 +178,7 @@ class ConvertedArtifact(Source):
         self.threads = threads
         self.examples = None
 
-    def expected(self) -> list[np.ndarray[Any, Any]]:
+    def expected_outputs(self) -> list[np.ndarray[Any, Any]]:
         return self.outputs
 
 
@@ -246,8 +252,9 @@ class Engine(TensorFlow):
         Args:
             artifact: Result of `convert`.
             source: The model with its batch.
-            precision: That of the point.
-            traces: Folder for the times of operations; None records none.
+            precision: The precision of the point.
+            traces: Folder into which the engine writes the times of operations; None to record
+                none.
 
         Raises:
             UnavailableError: If the engine cannot run the model, with the engine's message.
@@ -255,10 +262,14 @@ class Engine(TensorFlow):
         raise NotImplementedError
 
     @contextlib.contextmanager
-    def refusing(self, *errors: type[Exception], precision: str = "float32") -> Iterator[None]:
-        """Turn these exceptions into UnavailableError, with the best line of their message.
+    def as_unavailable(
+        self, *errors: type[Exception], precision: str = "float32"
+    ) -> Iterator[None]:
+        """Turn an exception of these types into UnavailableError with a line of its message.
 
-        That is the line that names an operation, else the first one.
+        Args:
+            *errors: Types of exceptions by which the engine rejects a model.
+            precision: The precision of the point. The message proposes float32 for any other.
         """
         try:
             yield
@@ -278,7 +289,11 @@ class Engine(TensorFlow):
 class EngineStep(Step):
     """A step of an engine.
 
-    The first run converts and loads the model, as the first run of a framework compiles it.
+    The first run converts and loads the model, just as the first run of a step of a framework
+    compiles it.
+
+    Attributes:
+        profile: The session with the times of operations, once `profiled` was entered.
     """
 
     profile: Session
@@ -304,15 +319,17 @@ class EngineStep(Step):
         )
         session = self._engine.load(self._artifact, self._source, self._precision)
         seconds = time.perf_counter() - start
-        # A model may fail on these inputs only when it runs. Engines raise RuntimeError or a
-        # subclass, and TypeError or ValueError for values that NumPy cannot hold.
-        with self._engine.refusing(RuntimeError, TypeError, ValueError, precision=self._precision):
+        # Some models load, but fail when they run on these inputs. Engines then raise RuntimeError
+        # or a subclass, or TypeError or ValueError if NumPy cannot hold a value.
+        with self._engine.as_unavailable(
+            RuntimeError, TypeError, ValueError, precision=self._precision
+        ):
             session.run()
             outputs = session.outputs()
-            expected = self._source.expected()
+            expected = self._source.expected_outputs()
         error = largest_error(outputs, expected)
         tolerance = _TOLERANCE[self._precision]
-        if not error <= tolerance:  # NaN does not agree either
+        if not error <= tolerance:  # also true if the error is NaN
             raise UnavailableError(
                 f"outputs of {self._engine.title} differ from those of {self._source.reference} "
                 f"by {error:.2g} of the largest, more than {tolerance:g}{_remedy(self._precision)}"
@@ -329,7 +346,7 @@ class EngineStep(Step):
         arrays: dict[str, Any] = {}
         for number, array in enumerate(self._source.batch):
             arrays[f"input_{number}"] = array
-        for number, array in enumerate(self._source.expected()):
+        for number, array in enumerate(self._source.expected_outputs()):
             arrays[f"output_{number}"] = array
         parameters = [
             sum(math.prod(variable.shape) for variable in variables)
@@ -354,8 +371,8 @@ class EngineStep(Step):
             self._session = plain
 
     def calibrate(self, examples: Any) -> None:
-        # The timed batch consists of calibration examples, because values outside the calibrated
-        # range would be clipped. Its outputs are compared with those of Keras.
+        # The outputs for the timed batch are compared with the outputs of Keras. Values outside the
+        # calibrated range would be clipped, so the batch consists of calibration examples.
         self._source.examples = examples
         [batch] = self._source.batch
         np.copyto(batch, examples[np.arange(len(batch)) % len(examples)])
@@ -381,7 +398,10 @@ class EngineStep(Step):
 
 
 def _informative_line(error: Exception) -> str:
-    """At most 200 characters of the message: the line that names an operation, else the first."""
+    """Return the line of a message that names an operation, else the first; 200 characters at most.
+
+    If the message is empty, return the type of the exception.
+    """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if not lines:
         return type(error).__name__
@@ -395,33 +415,40 @@ def _informative_line(error: Exception) -> str:
 
 
 def _remedy(precision: str) -> str:
-    """Return a remedy for a model that cannot be used in this precision."""
+    """Return the end of a message that proposes float32; empty if that is the precision."""
     if precision == "float32":
         return ""
     return ": set precision=float32"
 
 
 def largest_error(outputs: Sequence[Any], expected: Sequence[Any]) -> float:
-    """The largest difference between outputs, as a share of the largest expected value.
+    """Return the largest difference between outputs, as a share of the largest expected value.
 
-    Infinite if the shapes differ or an output is not finite. Outputs without elements are equal.
+    The result is infinite if shapes differ or an output is not finite. Empty arrays are ignored.
     """
     if [np.shape(values) for values in outputs] != [np.shape(values) for values in expected]:
         return float("inf")
     pairs = [
-        (np.asarray(values, "float64"), np.asarray(wanted, "float64"))
-        for values, wanted in zip(outputs, expected, strict=True)
+        (np.asarray(values, "float64"), np.asarray(expected_values, "float64"))
+        for values, expected_values in zip(outputs, expected, strict=True)
         if np.size(values)
     ]
     if not all(np.isfinite(values).all() for values, _ in pairs):
         return float("inf")
-    largest = max((float(np.abs(wanted).max()) for _, wanted in pairs), default=0.0)
-    error = max((float(np.abs(values - wanted).max()) for values, wanted in pairs), default=0.0)
+    largest = max((float(np.abs(reference).max()) for _, reference in pairs), default=0.0)
+    error = max(
+        (float(np.abs(values - reference).max()) for values, reference in pairs),
+        default=0.0,
+    )
     return error / largest if largest else error
 
 
 def onnx_model(source: Source) -> Any:
-    """The model in ONNX. tf2onnx converts it if it has another form."""
+    """Return the model in ONNX. tf2onnx converts it unless it is an ONNX file already.
+
+    Raises:
+        UnavailableError: If tf2onnx is needed and is not installed.
+    """
     if isinstance(source, OnnxSource):
         return source.graph
     with reraise_as_unavailable(
@@ -430,7 +457,7 @@ def onnx_model(source: Source) -> Any:
         import tf2onnx
     from onnx import helper
 
-    def complement(context: Any, node: Any, name: str, args: Any) -> None:
+    def replace_erfc(context: Any, node: Any, name: str, args: Any) -> None:
         """Replace Erfc(x), which ONNX lacks, by 1 - Erf(x)."""
         dtype = context.get_dtype(node.output[0])
         shape = context.get_shape(node.output[0])
@@ -443,9 +470,9 @@ def onnx_model(source: Source) -> Any:
             "Sub", [one.output[0], error.output[0]], outputs=outputs, dtypes=[dtype], shapes=[shape]
         )
 
-    handlers: dict[str, Any] = {"Erfc": (complement, [])}
-    # tf2onnx would turn captured constants of a function into inputs, so they are frozen here. It
-    # converts whole loops, so these are not lowered.
+    handlers: dict[str, Any] = {"Erfc": (replace_erfc, [])}
+    # tf2onnx would turn the captured weights of a function into inputs, so they are frozen here.
+    # It converts While operations, but not the primitive operations to which TensorFlow lowers them.
     frozen = source.frozen(lower_control_flow=False, aggressive_inlining=True)
     model, _ = tf2onnx.convert.from_graph_def(
         frozen.graph.as_graph_def(add_shapes=True),
@@ -462,9 +489,10 @@ class OperationDetails:
     """Properties of an operation that the model states and a trace omits.
 
     Attributes:
-        equation: That of an Einsum, such as "bij,jk->bik".
+        equation: The equation of an Einsum, such as "bij,jk->bik".
         weight: Dimensions of a convolution's weight.
-        channels: Output channels of a convolution, if the trace may have padded ones; else 0.
+        channels: Output channels of a convolution. Set if the shape in the trace may be padded,
+            else 0.
     """
 
     equation: str = ""
@@ -472,7 +500,7 @@ class OperationDetails:
     channels: int = 0
 
 
-#: Gates of a recurrent cell, by ONNX's name of the operation.
+#: Number of gates of a recurrent cell, by ONNX operation.
 _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 
 
@@ -482,11 +510,17 @@ def operation_cost(
     outputs: Sequence[Shape],
     details: OperationDetails | None = None,
 ) -> Cost:
-    """The cost of an operation of ONNX or OpenVINO by its name and shapes.
+    """Return the cost of an operation of ONNX or OpenVINO.
 
-    Engines that change the layout of weights no longer list them among the inputs. A matrix product
-    needs none for its FLOPs. A convolution takes them from `details`, and has unknown FLOPs without
-    them.
+    Engines that change the layout of a weight no longer list it among the inputs. The FLOPs of a
+    matrix product follow from its input and output alone. A convolution needs the weight's shape:
+    its FLOPs are unknown if neither the inputs nor `details` have it.
+
+    Args:
+        kind: Name of the operation's type.
+        inputs: Shapes of the inputs in the trace.
+        outputs: Shapes of the outputs in the trace.
+        details: Properties that the trace omits.
     """
     category = categorize("onnx", kind)
     details = details or OperationDetails()
@@ -510,11 +544,12 @@ def _product_flops(
     if details.equation:
         return einsum_flops(details.equation, [shape.dimensions for shape in inputs])
     if kind in _GATES:
-        # In ONNX inputs are (steps, examples, width), outputs (..., directions, examples, units).
+        # ONNX: inputs are (steps, examples, width), outputs (..., directions, examples, units).
         directions, _, units = output[-3:]
         return product_flops((*first[:-1], directions * _GATES[kind] * units), first[-1] + units)
     if kind.startswith("RNN"):
-        # In OpenVINO the last inputs are the weights of inputs and of the state, and the biases.
+        # OpenVINO: the last three inputs are the weights of the input, the weights of the state,
+        # and the biases.
         return product_flops(first[:-1], sum(shape.elements for shape in inputs[-3:-1]))
     if kind == "Attention" and len(inputs) > 1 and len(inputs[1].dimensions) < 3:
         return _projected_attention_flops(inputs, output)
@@ -529,10 +564,14 @@ def _product_flops(
 
 
 def _projected_attention_flops(inputs: Sequence[Shape], output: Sequence[int]) -> float | None:
-    """FLOPs of ONNX Runtime's own Attention, which projects its input (examples, steps, width).
+    """Return the FLOPs of ONNX Runtime's own Attention, which also projects its input.
 
-    The weight or the bias of the projection has the widths of queries, keys and values together.
-    None if the trace lists neither.
+    The second input is the weight or the bias of the projection. Its last dimension is the total
+    width of queries, keys and values. Returns None if the trace lists neither.
+
+    Args:
+        inputs: The input (examples, steps, width), then the weight or the bias.
+        output: Dimensions of the output (examples, steps, value width).
     """
     packed = inputs[1]
     if packed.dtype != inputs[0].dtype or len(output) != 3:
@@ -549,11 +588,12 @@ def _projected_attention_flops(inputs: Sequence[Shape], output: Sequence[int]) -
 def _convolution_flops(
     kind: str, inputs: Sequence[Shape], output: Sequence[int], details: OperationDetails
 ) -> float | None:
-    """FLOPs of a convolution; None if its weight is not known.
+    """Return the FLOPs of a convolution; None if its weight is not known.
 
-    The weight is (outputs, inputs / groups, *kernel), of a transposed convolution
-    (inputs, outputs / groups, *kernel). An axis of groups may come first. All axes but those two
-    give the multiply-accumulates per element, of the output or of the input.
+    A weight has the dimensions (outputs, inputs / groups, *kernel). For a transposed convolution
+    they are (inputs, outputs / groups, *kernel). OpenVINO puts a separate axis of groups first.
+    The product of the last dimensions, from the second of these on, is the number of
+    multiply-accumulates per element of the output, or of the input if transposed.
     """
     weight = details.weight
     if details.channels:
@@ -575,9 +615,14 @@ def _convolution_flops(
 def einsum_flops(equation: str, operands: Sequence[Sequence[int]]) -> float | None:
     """Return the FLOPs of the products in an Einsum.
 
+    Args:
+        equation: The equation, such as "bij,jk->bik".
+        operands: Dimensions of each operand.
+
     Returns:
-        2 times the product of all sizes for two operands that share a summed index; 0 if they share
-        none, or for one operand; None for more operands, whose order the engine chooses.
+        With two operands that share a summed index: 2 times the product of the sizes of all
+        indices. With one operand, or no shared summed index: 0. With more operands: None, because
+        the engine chooses the order of the products.
     """
     left, _, result = equation.replace(" ", "").partition("->")
     terms = left.split(",")
@@ -586,16 +631,16 @@ def einsum_flops(equation: str, operands: Sequence[Sequence[int]]) -> float | No
     if len(operands) != 2:
         return None
     if "->" not in equation:
-        # Without an arrow, indices that occur once are those of the result.
+        # Without an arrow, the result has the indices that occur once.
         letters = sorted(set(left) - {",", "."})
         result = "".join(letter for letter in letters if left.count(letter) == 1)
     indices = [_expanded(term, len(shape)) for term, shape in zip(terms, operands, strict=True)]
     sizes: dict[str, int] = {}
     for term, shape in zip(indices, operands, strict=True):
         for letter, size in zip(term, shape, strict=True):
-            # Dimensions of an ellipsis may be broadcast.
+            # A dimension that an ellipsis covers may be 1 in one operand and be broadcast.
             sizes[letter] = max(size, sizes.get(letter, 1))
-    # The result has all dimensions of an ellipsis.
+    # Digits, which stand for the dimensions of an ellipsis, are never summed.
     summed = {letter for letter in set(indices[0]) & set(indices[1]) if letter.isalpha()}
     summed -= set(result)
     if not summed:
@@ -604,9 +649,9 @@ def einsum_flops(equation: str, operands: Sequence[Sequence[int]]) -> float | No
 
 
 def _expanded(term: str, rank: int) -> str:
-    """Return a term of an Einsum with a digit for each dimension that its ellipsis covers.
+    """Return a term of an Einsum with its ellipsis replaced by one digit per covered dimension.
 
-    The digits count from the last of these dimensions, with which broadcasting begins.
+    The last covered dimension is 0, because broadcasting aligns the last dimensions.
     """
     before, ellipsis, after = term.partition("...")
     if not ellipsis:

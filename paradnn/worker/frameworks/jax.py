@@ -1,4 +1,4 @@
-"""JAX: one jitted step over Keras' stateless calls, synchronized once per block.
+"""JAX: one jitted step that uses Keras' stateless calls, synchronized once per block.
 
 The state is donated: one compiled program reads weights, moving statistics and the optimizer's
 variables and overwrites them in place. XLA is JAX's only compiler, so `compile=graph` and
@@ -93,7 +93,7 @@ class Jax(Framework):
             return run
 
         def add(total: Any, values: Any) -> Any:
-            # In place. A loop, since XLA would fuse consecutive additions.
+            # The sum overwrites `total`. A loop is needed, since XLA would fuse additions in a row.
             return jax.lax.fori_loop(0, REPEATS, lambda _, partial: partial + values, total)
 
         function = jax.jit(add, donate_argnums=0)
@@ -109,7 +109,7 @@ class Jax(Framework):
 
     @contextlib.contextmanager
     def trace(self, folder: Path) -> Iterator[Callable[[], contextlib.AbstractContextManager[Any]]]:
-        # Without Python events, which would be most of the trace and of the slowdown.
+        # Python events would be most of the trace and cause most of the slowdown.
         options = jax.profiler.ProfileOptions()
         options.python_tracer_level = 0
         try:
@@ -146,11 +146,12 @@ class JaxStep(Step):
 
     Args:
         workload: The model and its loss.
-        optimizer: That of training; None for inference.
-        inputs, targets: The batch on the device.
-        device: A device or a sharding.
-        eager: Whether operations run uncompiled.
-        outputs: Sharding of the outputs; None: that of the inputs.
+        optimizer: The optimizer; None for inference.
+        inputs: Inputs of the batch, on the device.
+        targets: Targets of the batch, on the device.
+        device: A device, or a sharding over several.
+        eager: Whether each operation runs separately (`jax.disable_jit`).
+        outputs: Sharding of all that the compiled step returns; None if XLA may choose it.
     """
 
     def __init__(
@@ -205,11 +206,11 @@ class JaxStep(Step):
                 return None
             for _ in range(steps):
                 *self._state, loss = self.function(*self._state, *self._constants)
-            # The program of the last update returns it, so reading it waits for all steps.
+            # The last program returns the loss after its update, so reading it waits for all steps.
             return float(loss)
 
     def advance(self) -> Any:
-        """Run one inference step, which updates the carried variables. Returns the outputs."""
+        """Run one inference step and return its outputs. It updates the carried variables."""
         if not self._carrying:
             return self.function(*self._state, *self._constants)
         output, self._state[1] = self.function(*self._state, *self._constants)
@@ -247,7 +248,7 @@ class JaxStep(Step):
         return contextlib.nullcontext()
 
     def _placed_variables(self) -> Any:
-        """The values of the Keras variables on the device, by group."""
+        """Return the values of the Keras variables on the device, one list per group."""
         device = self._device
         return tuple(
             [jax.device_put(variable.value, device) for variable in group]
@@ -285,9 +286,9 @@ class JaxStep(Step):
 
 
 def _training_step(workload: BuiltModel, optimizer: keras.optimizers.Optimizer) -> Any:
-    """A function of weights, other variables, optimizer variables, inputs and targets.
+    """Return a function of weights, other variables, optimizer variables, inputs and targets.
 
-    It returns the updated variables, in the same order, and the loss.
+    That function returns the updated variables, in the order of its arguments, and the loss.
     """
     model = workload.model
 
@@ -296,7 +297,7 @@ def _training_step(workload: BuiltModel, optimizer: keras.optimizers.Optimizer) 
             batch = inputs[0] if len(inputs) == 1 else inputs
             outputs, updated = model.stateless_call(weights, others, batch, training=True)
             loss = workload.loss(targets, outputs)
-            # The scale of the loss is one of the optimizer's variables.
+            # `scale_loss` reads the scale from one of the optimizer's variables.
             with keras.StatelessScope(
                 state_mapping=list(zip(optimizer.variables, slots, strict=True))
             ):
@@ -310,9 +311,9 @@ def _training_step(workload: BuiltModel, optimizer: keras.optimizers.Optimizer) 
 
 
 def _inference_step(workload: BuiltModel, *, carrying: bool = False) -> Any:
-    """A function of weights, other variables and inputs that returns the outputs.
+    """Return a function of weights, other variables and inputs that returns the outputs.
 
-    With `carrying` it also returns the other variables as they are afterwards.
+    With `carrying` that function also returns the updated other variables.
     """
     model = workload.model
 
@@ -327,7 +328,7 @@ def _inference_step(workload: BuiltModel, *, carrying: bool = False) -> Any:
 
 
 def _count_compilation(event: str, _duration: float, **_metadata: Any) -> None:
-    """Count the programs that XLA compiles, as JAX reports them."""
+    """Count the programs that XLA compiles. JAX calls this listener with every event."""
     if event == "/jax/core/compile/backend_compile_duration":
         _compiled["programs"] += 1
 
@@ -336,9 +337,9 @@ jax.monitoring.register_event_duration_secs_listener(_count_compilation)
 FRAMEWORK = Jax
 
 
-# Over several devices of one process, the same jitted step has its batch sharded and its state
-# replicated. XLA's partitioner turns it into one program for all devices and inserts the
-# all-reduces. The result is that of one device: batch statistics are those of the whole batch.
+# With several devices in one process, the jitted step is the same, its batch is sharded and its
+# state is replicated. XLA's partitioner turns the step into one program for all devices and inserts
+# the all-reduces. The result is the same as on one device: batch statistics cover the whole batch.
 
 _AXIS = "batch"
 
@@ -354,26 +355,26 @@ class DistributedJax(Jax):
     def open_device(self, platform: Mapping[str, Any]) -> None:
         kind = platform["name"]
         index = int(platform["index"])
-        wanted = self._layout.devices
+        count = self._layout.devices
         if kind == "cpu":
-            self._set_cpu_devices(index + wanted)
+            self._set_cpu_devices(index + count)
         super().open_device(platform)
         devices = jax.devices(kind)
-        if index + wanted > len(devices):
+        if index + count > len(devices):
             raise UnavailableError(
                 f"JAX {jax.__version__} sees {counted(len(devices), f'{kind} device')}, "
-                f"but the point needs {wanted} from platform.index={index} on"
+                f"but the point needs {count} from platform.index={index} on"
             )
-        self._devices = devices[index : index + wanted]
+        self._devices = devices[index : index + count]
         self._mesh = jax.sharding.Mesh(np.array(self._devices), (_AXIS,))
 
     def _set_cpu_devices(self, count: int) -> None:
-        """Give the CPU a number of devices, and bind this process to their cores."""
+        """Divide the CPU into `count` devices, and bind this process to the layout's cores."""
         layout = self._layout
         pin_to_cores(layout.cores)
-        # XLA reads from this variable the size of the pool that serves all devices of the CPU. A
-        # device that waits in an all-reduce occupies a thread. Without spare threads the other
-        # devices would never reach the all-reduce.
+        # NPROC sets the size of the thread pool that all CPU devices share. A device that waits in
+        # an all-reduce occupies a thread. Without spare threads the other devices would never reach
+        # the all-reduce.
         os.environ["NPROC"] = str(layout.devices * (layout.threads + 1))
         jax.config.update("jax_num_cpu_devices", count)
 
@@ -411,16 +412,17 @@ DISTRIBUTED = DistributedJax
 
 
 # The devices of one process can also share the weights. Each weight is divided along its last axis,
-# the outputs of a layer. Every device gets the whole batch, and XLA's partitioner inserts what the
-# devices exchange.
+# the outputs of a layer. Every device gets the whole batch, and XLA's partitioner inserts the
+# communication between the devices.
 
 _WEIGHTS_AXIS = "weights"
 
 
 class _DividedWeights(keras.distribution.ModelParallel):  # type: ignore[misc]
-    """Divides variables of two axes or more along the last axis, if the devices divide its length.
+    """Divides variables of two or more axes along the last axis.
 
-    Other variables are copied to every device.
+    Every device has a copy of a variable with one axis, and of a variable whose last axis has a
+    length that is not a multiple of the number of devices.
 
     Args:
         devices: Names of the devices, as in `keras.distribution.list_devices`.
@@ -471,7 +473,19 @@ class ModelParallelJax(DistributedJax):
 
 
 class ModelParallelStep(JaxStep):
-    """A step whose devices share the weights; `device` is the sharding of a copy on each."""
+    """A step whose devices share the weights.
+
+    Args:
+        workload: The model and its loss.
+        optimizer: The optimizer; None for inference.
+        inputs: Inputs of the batch, on every device.
+        targets: Targets of the batch, on every device.
+        **placement: The arguments `device` and `eager` of JaxStep. `device` is the sharding that
+            puts a copy on each device.
+
+    Raises:
+        UnavailableError: If no weight can be divided.
+    """
 
     def __init__(
         self, workload: BuiltModel, optimizer: Any, inputs: Any, targets: Any, **placement: Any
@@ -507,7 +521,7 @@ def _parameters_per_device(variable: Any) -> int:
 MODEL_PARALLEL = ModelParallelJax
 
 
-# Over several hosts there is one process per host, which holds a part of the same mesh. All
+# With several hosts, each host has one process, whose devices are a part of the common mesh. All
 # processes compile the same program and run it at the same time.
 
 #: Seconds without a heartbeat after which JAX ends the other processes.
@@ -524,19 +538,19 @@ class GroupedJax(DistributedJax):
     def open_device(self, platform: Mapping[str, Any]) -> None:
         kind = platform["name"]
         index = int(platform["index"])
-        wanted = self._layout.devices
+        count = self._layout.devices
         addresses = self._member.addresses
-        visible = None
+        device_ids = None
         if kind == "cpu":
-            self._set_cpu_devices(wanted)
+            self._set_cpu_devices(count)
         else:
-            visible = list(range(index, index + wanted))
+            device_ids = list(range(index, index + count))
         jax.distributed.initialize(
             coordinator_address=addresses[0],
             coordinator_bind_address=addresses[0],
             num_processes=len(addresses),
             process_id=self._member.rank,
-            local_device_ids=visible,
+            local_device_ids=device_ids,
             cluster_detection_method="deactivate",
             heartbeat_timeout_seconds=_HEARTBEAT_SECONDS,
         )
@@ -545,15 +559,17 @@ class GroupedJax(DistributedJax):
         except RuntimeError as error:
             line = str(error).splitlines()[0]
             raise UnavailableError(f"JAX {jax.__version__} has no {kind} device: {line}") from error
-        if len(self._devices) < wanted:
+        if len(self._devices) < count:
             raise UnavailableError(
                 f"JAX {jax.__version__} sees {counted(len(self._devices), f'{kind} device')}, "
-                f"but the point needs {wanted} from platform.index={index} on"
+                f"but the point needs {count} from platform.index={index} on"
             )
         self._device = self._devices[0]
         jax.config.update("jax_default_device", self._device)
-        everywhere = sorted(jax.devices(kind), key=lambda each: (each.process_index, each.id))
-        self._mesh = jax.sharding.Mesh(np.array(everywhere), (_AXIS,))
+        all_devices = sorted(
+            jax.devices(kind), key=lambda device: (device.process_index, device.id)
+        )
+        self._mesh = jax.sharding.Mesh(np.array(all_devices), (_AXIS,))
 
     def alone(self) -> Framework:
         framework: Jax

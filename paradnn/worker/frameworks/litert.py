@@ -1,7 +1,7 @@
-"""LiteRT (TensorFlow Lite): the interpreter on a flat buffer of built-in operations.
+"""LiteRT (TensorFlow Lite): its interpreter runs a FlatBuffer of built-in operations.
 
-A model with operations that only TensorFlow has (Flex) cannot be converted, since it would not run
-on other machines.
+Models are converted without TensorFlow's own operations (Flex), which need TensorFlow at run time.
+A model that has no other form is unavailable.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class LiteRT(Engine):
     def convert(self, source: Source, precision: str) -> bytes:
         import tensorflow as tf
 
-        # Suppress its advice: the last line of output becomes the reason of a crash.
+        # Suppress the converter's advice. If it crashes, the last line of output is the reason.
         logging.getLogger("absl").setLevel(logging.ERROR)
         function = source.frozen()
         has_loop = any(entry.type == "Enter" for entry in function.graph.get_operations())
@@ -44,14 +44,14 @@ class LiteRT(Engine):
         if precision == "float16":
             converter.target_spec.supported_types = [tf.float16]
         if precision == "int8":
-            converter.representative_dataset = source.calibration
+            converter.representative_dataset = source.calibration_batches
             converter.target_spec.supported_ops = [
                 tf.lite.OpsSet.TFLITE_BUILTINS_INT8,
                 tf.lite.OpsSet.TFLITE_BUILTINS,
             ]
-        # Its exceptions share no base class.
-        with self.refusing(Exception), warnings.catch_warnings():
-            # It warns that inputs and outputs stay float32, as intended.
+        # The converter's exceptions share no base class.
+        with self.as_unavailable(Exception), warnings.catch_warnings():
+            # The converter warns that inputs and outputs stay float32, as intended.
             warnings.simplefilter("ignore")
             return bytes(converter.convert())
 
@@ -63,10 +63,10 @@ class LiteRT(Engine):
                 "LiteRT's interpreter for Python has no profiler: set measure.profile=false"
             )
         threads = source.threads or len(os.sched_getaffinity(0))
-        with self.refusing(RuntimeError, ValueError):
+        with self.as_unavailable(RuntimeError, ValueError):
             interpreter = Interpreter(model_content=artifact, num_threads=threads)
             interpreter.allocate_tensors()
-        # By name, because the converter changes the order of the inputs.
+        # Sort the inputs by name, because the converter changes their order.
         inputs = sorted(interpreter.get_input_details(), key=lambda details: details["name"])
 
         def copy() -> None:

@@ -1,4 +1,4 @@
-"""ONNX Runtime on its CPU provider. Its own tools quantize models."""
+"""ONNX Runtime with its CPU execution provider. ONNX Runtime's own tools quantize models."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from paradnn.worker.frameworks.engines import (
 from paradnn.worker.profile.shapes import Shape
 from paradnn.worker.profile.trace import Event, Trace
 
+#: NumPy's names of element types by ONNX Runtime's, where they differ.
 _DTYPES = {"float": "float32", "double": "float64", "bool": "bool"}
 #: Operations that ONNX Runtime merges into a preceding convolution.
 _FUSED_WITH_CONVOLUTIONS = (
@@ -52,7 +53,7 @@ class OnnxRuntime(Engine):
         model = onnx_model(source)
         if precision == "float32":
             return bytes(model.SerializeToString())
-        return quantized(model, source, precision)
+        return quantize(model, source, precision)
 
     def load(
         self, artifact: bytes, source: Source, precision: str, traces: Path | None = None
@@ -64,12 +65,12 @@ class OnnxRuntime(Engine):
         if traces:
             options.enable_profiling = True
             options.profile_file_prefix = str(traces / "onnxruntime")
-        # Its exceptions share no base class.
-        with self.refusing(Exception):
+        # ONNX Runtime's exceptions share no base class.
+        with self.as_unavailable(Exception):
             session = onnxruntime.InferenceSession(
                 artifact, options, providers=["CPUExecutionProvider"]
             )
-        # Bound once, so that a step copies neither inputs nor outputs.
+        # Bind the arrays once, so that a step copies neither inputs nor outputs.
         bound = session.io_binding()
         for entry, array in zip(session.get_inputs(), source.batch, strict=True):
             bound.bind_cpu_input(entry.name, array)
@@ -84,13 +85,13 @@ class OnnxRuntime(Engine):
 
 
 def read_profile(file: Path, artifact: bytes = b"") -> Trace:
-    """Read ONNX Runtime's trace (Chrome's format, microseconds) from the end of the first run.
+    """Read the trace of all runs but the first.
 
     Operations within a loop have separate events, in addition to the event of the loop.
 
     Args:
-        file: The trace.
-        artifact: The ONNX model that ran, which says what the trace omits about an operation.
+        file: ONNX Runtime's trace (JSON in Chrome's trace format, in microseconds).
+        artifact: The ONNX model that ran. It states properties of operations that the trace omits.
     """
     events = json.loads(file.read_bytes())
     details = operation_details(artifact)
@@ -112,7 +113,7 @@ def read_profile(file: Path, artifact: bytes = b"") -> Trace:
         name = f"{kind}({_listed(inputs)} -> {_listed(outputs)})"
         node = event["name"].removesuffix("_kernel_time")
         cost = operation_cost(kind, inputs, outputs, details.get(node))
-        trace.stated.setdefault((name, kind), cost)
+        trace.stated_costs.setdefault((name, kind), cost)
         start = (event["ts"] - origin) * 1e-6
         end = start + event["dur"] * 1e-6
         trace.events.append(Event(str(event["tid"]), name, kind, start, end))
@@ -120,9 +121,10 @@ def read_profile(file: Path, artifact: bytes = b"") -> Trace:
 
 
 def operation_details(artifact: bytes) -> dict[str, OperationDetails]:
-    """The details of a model's operations by the names that ONNX Runtime gives them.
+    """Return the details of a model's operations by their names in ONNX Runtime's traces.
 
-    Empty without the package onnx, which machines that only run converted models may lack.
+    The result is empty if the package onnx is not installed. A machine that only runs converted
+    models may lack it.
     """
     try:
         import onnx
@@ -133,7 +135,7 @@ def operation_details(artifact: bytes) -> dict[str, OperationDetails]:
     details = {}
     nodes = [node for node in graph.node if node.op_type != "Constant"]
     for index, node in enumerate(nodes):
-        # ONNX Runtime names a node without a name by its type and its place among these.
+        # ONNX Runtime names an unnamed node by its type and its index among these nodes.
         name = node.name or f"{node.op_type}_{index}"
         if node.op_type == "Einsum":
             details[name] = OperationDetails(equation=node.attribute[0].s.decode())
@@ -145,11 +147,12 @@ def operation_details(artifact: bytes) -> dict[str, OperationDetails]:
 def _blocked_convolutions(
     nodes: Sequence[Any], shapes: Mapping[str, tuple[int, ...]]
 ) -> dict[str, OperationDetails]:
-    """The details of convolutions in ONNX Runtime's blocked layout, by their names in a trace.
+    """Return the details of convolutions in ONNX Runtime's blocked layout by their names in a trace.
 
-    The layout pads channels to a multiple of 8 or 16. Such a convolution has the name of its output
-    with the suffix "_nchwc". The output is that of the last operation fused with it. A name that two
-    convolutions may have is omitted.
+    The layout pads channels to a multiple of 8 or 16. In a trace such a convolution has the name of
+    its output with the suffix "_nchwc". If other operations are fused with it, that is the output
+    of the last of them. Which ones are fused is not known, so all possible names are returned,
+    without names that two convolutions with different weights may have.
     """
     consumers: dict[str, list[Any]] = {}
     for node in nodes:
@@ -174,12 +177,12 @@ def _blocked_convolutions(
 
 
 def _listed(shapes: Sequence[Shape]) -> str:
-    """Dimensions as text, such as "8x256, 256x10"; a scalar is "1"."""
+    """Return dimensions as text, such as "8x256, 256x10"; a scalar is "1"."""
     return ", ".join("x".join(map(str, shape.dimensions)) or "1" for shape in shapes)
 
 
 def _shapes(entries: Sequence[Mapping[str, Sequence[int]]]) -> list[Shape]:
-    """Types and dimensions as the trace has them, such as [{"float": [8, 256]}]."""
+    """Return the shapes for entries of a trace such as [{"float": [8, 256]}]."""
     return [
         Shape(_DTYPES.get(kind, kind), tuple(dimensions))
         for entry in entries
@@ -187,10 +190,18 @@ def _shapes(entries: Sequence[Mapping[str, Sequence[int]]]) -> list[Shape]:
     ]
 
 
-def quantized(model: Any, source: Source, precision: str) -> bytes:
+def quantize(model: Any, source: Source, precision: str) -> bytes:
     """Quantize an ONNX model with ONNX Runtime's tools.
 
-    int8_dynamic has 8-bit weights. int8 has 8-bit activations too, in QDQ format.
+    int8_dynamic has 8-bit weights. int8 also has 8-bit activations, in QDQ format.
+
+    Args:
+        model: The ONNX model.
+        source: Supplies the batches for the calibration of int8.
+        precision: int8_dynamic or int8.
+
+    Returns:
+        The quantized model, serialized.
 
     Raises:
         UnavailableError: If the tools cannot quantize the model.
@@ -198,23 +209,23 @@ def quantized(model: Any, source: Source, precision: str) -> bytes:
     # Imported here because it needs the package onnx.
     from onnxruntime.quantization import QuantFormat, QuantType, quantize_dynamic, quantize_static
 
-    # Suppress its advice to prepare the model, which is prepared already.
+    # Suppress ONNX Runtime's advice to prepare the model, which is prepared already.
     logging.getLogger().setLevel(logging.ERROR)
     names = [entry.name for entry in graph_inputs(model)]
-    batches = (dict(zip(names, arrays, strict=True)) for arrays in source.calibration())
+    batches = (dict(zip(names, arrays, strict=True)) for arrays in source.calibration_batches())
     with tempfile.TemporaryDirectory(prefix="onnx-") as folder:
         before = Path(folder) / "before.onnx"
         after = Path(folder) / "after.onnx"
         before.write_bytes(model.SerializeToString())
         with reraise_as_unavailable(
             "ONNX Runtime cannot quantize this model", Exception
-        ):  # whatever its tools meet in it
+        ):  # the exceptions of the tools share no base class
             if precision == "int8_dynamic":
                 quantize_dynamic(before, after, weight_type=QuantType.QInt8)
             else:
                 reader: Any = SimpleNamespace(get_next=lambda: next(batches, None))
-                # Symmetric, because OpenVINO computes wrong results from activations with a zero
-                # point: errors of 1.7 in place of 0.013.
+                # Activations are symmetric, because OpenVINO computes wrong results if they have a
+                # zero point: the error is 1.7 instead of 0.013.
                 quantize_static(
                     before,
                     after,

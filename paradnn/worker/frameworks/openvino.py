@@ -1,7 +1,8 @@
 """OpenVINO on a CPU, from an ONNX model.
 
-By default OpenVINO computes in bfloat16 on processors that support it, whatever the model's type.
-The precision is therefore set explicitly, and the type that OpenVINO reports is recorded.
+By default OpenVINO compute_type in bfloat16 on processors that support it, even if the model has
+another element type. The precision is therefore set explicitly, and the type in which OpenVINO
+reports to compute is recorded.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from paradnn.worker.frameworks.engines import Engine, Session, Source, onnx_mode
 from paradnn.worker.profile.shapes import Cost, Shape
 from paradnn.worker.profile.trace import Event, Trace
 
-_LETTERS = {"f": "float", "bf": "bfloat", "i": "int", "u": "uint", "boolean": "bool"}
+#: Prefixes of NumPy's type names by prefixes of OpenVINO's.
+_TYPE_PREFIXES = {"f": "float", "bf": "bfloat", "i": "int", "u": "uint", "boolean": "bool"}
+#: OpenVINO's type for each `precision`. The quantized operations of int8 are part of the model.
 _HINTS = {"float32": "f32", "int8": "f32", "bfloat16": "bf16", "float16": "f16"}
 
 
@@ -36,8 +39,8 @@ class OpenVino(Engine):
         with reraise_as_unavailable(
             "precision=int8 is calibrated by ONNX Runtime's tools", ImportError
         ):
-            from paradnn.worker.frameworks.onnxruntime import quantized
-        return quantized(model, source, precision)
+            from paradnn.worker.frameworks.onnxruntime import quantize
+        return quantize(model, source, precision)
 
     def load(
         self, artifact: bytes, source: Source, precision: str, traces: Path | None = None
@@ -51,12 +54,12 @@ class OpenVino(Engine):
         if traces:
             settings["PERF_COUNT"] = True
         core = openvino.Core()
-        with self.refusing(RuntimeError, precision=precision):
+        with self.as_unavailable(RuntimeError, precision=precision):
             model = core.read_model(artifact)
             compiled = core.compile_model(model, "CPU", settings)
         request = compiled.create_infer_request()
         for index, array in enumerate(source.batch):
-            # Shared memory, so that no step copies the input.
+            # Share the memory, so that no step copies the input.
             request.set_input_tensor(index, openvino.Tensor(array, shared_memory=True))
 
         def outputs() -> Sequence[Any]:
@@ -65,20 +68,20 @@ class OpenVino(Engine):
                 for index in range(len(compiled.outputs))
             ]
 
-        computes = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
+        compute_type = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
         if not traces:
-            return Session(request.infer, outputs, computes)
+            return Session(request.infer, outputs, compute_type)
         profiled = _ProfiledRequest(request, operation_costs(model, compiled.get_runtime_model()))
-        return Session(profiled.run, outputs, computes, profiled.trace)
+        return Session(profiled.run, outputs, compute_type, profiled.trace)
 
 
 class _ProfiledRequest:
     """An inference request with OpenVINO's performance counters.
 
-    Per operation OpenVINO reports the mean time over all runs of a model, in whole microseconds.
-    The first run, which also prepares the model, is subtracted. OpenVINO does not report when an
-    operation begins, so a step's operations follow each other without gaps, as in its single
-    stream.
+    For each operation, OpenVINO reports the mean time over all runs of a model, in whole
+    microseconds. The times of the first run, which also prepares the model, are subtracted.
+    OpenVINO does not report when an operation begins. In the trace the operations of a step follow
+    each other without gaps, because OpenVINO runs them one after the other.
     """
 
     def __init__(self, request: Any, costs: Mapping[str, Cost]) -> None:
@@ -109,12 +112,12 @@ class _ProfiledRequest:
         for entry in self._executed():
             name = f"{entry.node_name} ({entry.exec_type})"
             cost = self._costs.get(entry.node_name) or operation_cost(entry.node_type, [], [])
-            trace.stated[name, cost.kind] = cost
+            trace.stated_costs[name, cost.kind] = cost
             all_runs = self._runs * entry.real_time.total_seconds()
             later_runs = max(0.0, all_runs - self._first.get(entry.node_name, 0.0))
             times.append((name, cost.kind, later_runs / steps))
         step = trace.seconds / steps
-        # The sum of rounded times may exceed the step.
+        # Because the times are rounded, their sum may exceed the step time.
         scale = min(1.0, step / max(1e-9, sum(seconds for *_, seconds in times)))
         for number in range(steps):
             start = number * step
@@ -125,12 +128,13 @@ class _ProfiledRequest:
 
 
 def operation_costs(model: Any, compiled: Any) -> dict[str, Cost]:
-    """The cost of each operation of a compiled model by its name.
+    """Return the cost of each operation of a compiled model by its name.
+
+    The products of a fused operation are the products of the operations that it fuses.
 
     Args:
-        model: The model that was read.
-        compiled: What `get_runtime_model()` returns. An operation that fuses several of the read
-            model has their products.
+        model: The model before compilation.
+        compiled: The compiled model as `get_runtime_model()` returns it.
     """
     original = {
         operation.get_friendly_name(): _cost(operation, operation.get_type_name())
@@ -165,10 +169,10 @@ def _shape(port: Any) -> Shape:
 
 
 def _type_name(port: Any) -> str:
-    """NumPy's name of the element type, such as float32 for f32."""
+    """Return NumPy's name of the element type, such as float32 for f32."""
     name: str = port.get_element_type().get_type_name()
-    letters = name.rstrip("0123456789")
-    return f"{_LETTERS.get(letters, letters)}{name.removeprefix(letters)}"
+    prefix = name.rstrip("0123456789")
+    return f"{_TYPE_PREFIXES.get(prefix, prefix)}{name.removeprefix(prefix)}"
 
 
 FRAMEWORK = OpenVino

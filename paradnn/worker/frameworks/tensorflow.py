@@ -1,7 +1,7 @@
 """TensorFlow: one compiled step in a plain loop, synchronized once per block.
 
-Keras' `fit` reads the loss after every step, and so waits for the device each time. This loop does
-not.
+Unlike Keras' `fit`, the loop does not read the loss after every step, which would wait for the
+device each time.
 """
 
 import contextlib
@@ -78,7 +78,8 @@ class TensorFlow(Framework):
             arguments = (*inputs, *targets)
             variables = [*workload.model.variables, *optimizer.variables]
         else:
-            # A CPU's tensors are read in place. Returning a number would cost 10 us in a graph.
+            # On a CPU `wait_for` reads the whole output in place, without a copy. An additional
+            # scalar output would cost 10 us per call of a graph.
             returns_number = is_compiled and not (point["compile"] == "graph" and self._on_cpu)
             function = inference_step(workload, number=returns_number)
             arguments = tuple(inputs)
@@ -97,14 +98,14 @@ class TensorFlow(Framework):
 
             def kernel(*operands: tf.Tensor) -> Any:
                 product = tf.matmul(*operands)
-                # A number to read, and the whole product, so that all of it is computed.
+                # The scalar is read. Returning the product makes TensorFlow compute all of it.
                 return product[0, 0], product
         else:
             total = tf.Variable(tf.zeros([size], precision))
             arguments = [tf.ones([size], precision)]
 
             def kernel(*operands: tf.Tensor) -> Any:
-                # In place: an addition reads two arrays and writes one.
+                # The sum overwrites `total`: an addition reads two arrays and writes one.
                 for _ in range(REPEATS):
                     total.assign_add(*operands)
                 return total[:1]
@@ -123,7 +124,7 @@ class TensorFlow(Framework):
         if not self._is_xla:
             _reset_operation_times()
         with _profiler(folder):
-            # A function, since the annotation begins when it is created.
+            # Yield a function, since an annotation begins when it is created.
             yield lambda: tf.profiler.experimental.Trace(WINDOW)
 
     def read_trace(self, folder: Path) -> Trace:
@@ -157,9 +158,15 @@ class TensorFlow(Framework):
 
 
 class TensorFlowStep(Step):
-    """A function of a batch that stays on the device.
+    """Calls a function on a batch that stays on the device.
 
-    Its arguments are flat, since nested ones take longer to pass.
+    Args:
+        function: The timed function.
+        arguments: The arrays of the batch, as a flat tuple, since nested arguments take longer to
+            pass.
+        point: The point as in a request to a worker.
+        variables: Variables of the model, then of the optimizer; empty in inference.
+        forward: The forward pass as a function of the inputs; None if `outputs` is not needed.
     """
 
     def __init__(
@@ -190,7 +197,7 @@ class TensorFlowStep(Step):
     def feed(self, steps: int, take: Callable[[], tuple[Any, ...]]) -> float | None:
         function = self.function
         for _ in range(steps):
-            # Passing arrays in place of tensors would take 50 us longer.
+            # Passing arrays instead of tensors would take 50 us longer.
             output = function(*map(tf.constant, itertools.chain.from_iterable(take())))
         value = wait_for(output)
         if self._training:
@@ -236,7 +243,7 @@ class TensorFlowStep(Step):
 
 
 def _kind_of(platform: Mapping[str, Any]) -> str:
-    """TensorFlow's name of the platform's devices."""
+    """Return TensorFlow's name for the type of the platform's devices."""
     if platform["name"] == "tpu":
         raise UnavailableError("framework=tensorflow does not support TPUs here: set framework=jax")
     return str(platform["name"]).upper()
@@ -253,22 +260,23 @@ def _show_gpus(devices: Sequence[Any]) -> None:
 
 
 def _reset_operation_times() -> None:
-    """Make the next call of any function prepare it again, as for the first time.
+    """Make TensorFlow prepare every function anew at its next call.
 
-    TensorFlow's profiler omits operations that take less than a few microseconds in the mean of
-    their last 80 runs or so. The options of the optimizer are part of a prepared function's key.
-    Toggling `debug_stripper` between unset and false changes the key and nothing else.
+    TensorFlow's profiler omits operations whose mean over about 80 recent runs is below a few
+    microseconds. Preparing a function resets these means. The options of the graph optimizer are
+    part of the cache key of a prepared function. Toggling `debug_stripper` between unset and false
+    changes this key and nothing else.
     """
-    stated = tf.config.optimizer.get_experimental_options().get("debug_stripper")
-    value = None if stated is False else False
+    current = tf.config.optimizer.get_experimental_options().get("debug_stripper")
+    value = None if current is False else False
     tf.config.optimizer.set_experimental_options({"debug_stripper": value})
 
 
 @contextlib.contextmanager
 def _profiler(folder: Path) -> Iterator[None]:
-    """TensorFlow's profiler without Python events.
+    """Run TensorFlow's profiler, without Python events, inside the context.
 
-    These would be most of the trace and of the slowdown.
+    Python events would be most of the trace and cause most of the slowdown.
     """
     levels = tf.profiler.experimental.ProfilerOptions(host_tracer_level=2, python_tracer_level=0)
     try:
@@ -282,15 +290,15 @@ def _profiler(folder: Path) -> Iterator[None]:
 
 
 def _traced_products(step: TensorFlowStep) -> Sequence[Cost]:
-    """Costs of the products in the XLA programs that one step runs."""
+    """Return the costs of the products in the XLA programs that one step runs."""
     with tempfile.TemporaryDirectory(prefix="trace-", dir=".") as name:
         with _profiler(Path(name)), tf.profiler.experimental.Trace(WINDOW):
             step.run(1)
         try:
             trace = read_trace(Path(name))
-        except UnavailableError:  # without protobuf
+        except UnavailableError:  # protobuf is not installed
             return ()
-    # The trace has every program of this process.
+    # The trace contains every program of this process, also those that this step did not run.
     ran = trace.ran
     return HloCosts([module for module in trace.modules if module.name in ran]).products()
 
@@ -298,9 +306,9 @@ def _traced_products(step: TensorFlowStep) -> Sequence[Cost]:
 def wait_for(output: Any) -> Any:
     """Wait for the device, and return the first tensor of `output` as a NumPy value.
 
-    Reading the tensor waits for everything that its device's stream has queued. A compiled function
-    returns a number first, unless it runs on a CPU, whose tensors are read in place. Indexing a
-    tensor here would take longer than many a step.
+    Reading a tensor waits for all work in the stream of its device. To keep the copy small, a
+    compiled function returns a scalar first, unless a CPU runs it, whose tensors are read in place.
+    Indexing the tensor here instead would take longer than many steps.
     """
     first = output[0] if isinstance(output, tuple) else output
     try:
@@ -316,14 +324,14 @@ def _training_step(
     dense: bool,
     devices: int = 1,
 ) -> Any:
-    """A function that computes the loss and gradients and updates the variables.
+    """Return a function of a batch that updates the variables and returns the loss.
 
     Args:
         workload: The model and its loss.
         optimizer: Applies the gradients.
-        dense: Whether gradients of embeddings are whole matrices. Otherwise they are slices, which
-            Keras' optimizers add with an operation that XLA cannot compile.
-        devices: Number of devices that run the function, each on its shard.
+        dense: Whether to convert the gradients of embeddings to whole matrices. Otherwise they are
+            slices, which Keras' optimizers add with an operation that XLA cannot compile.
+        devices: Number of devices that run the function, each on its shard of the batch.
     """
     model = workload.model
     variables = model.trainable_variables
@@ -347,9 +355,11 @@ def _training_step(
 
 
 def inference_step(workload: BuiltModel, *, number: bool) -> Any:
-    """The forward pass as a function of the inputs.
+    """Return the forward pass as a function of the inputs that returns a tuple of all outputs.
 
-    With `number` it returns one element of the first output before all outputs.
+    Args:
+        workload: The model.
+        number: Whether one element of the first output precedes the outputs.
     """
     model = workload.model
 
@@ -367,10 +377,11 @@ def inference_step(workload: BuiltModel, *, number: bool) -> Any:
 FRAMEWORK = TensorFlow
 
 
-# Over several devices there is one compiled step under tf.distribute's MirroredStrategy, which
-# reduces the gradients over all of them. Each replica has its shard of the batch in place, its own
-# batch statistics (as usual in tf.distribute), and the same weights after every update: Keras'
-# optimizers sum the gradients over replicas, and the losses are divided by their number.
+# With several devices in one process, tf.distribute's MirroredStrategy runs one compiled step with a
+# replica on each device. Each replica has its shard of the batch in place, and computes batch
+# statistics over that shard, as usual in tf.distribute. The loss of a replica is divided by the
+# number of replicas, and Keras' optimizers sum the gradients over the replicas. All replicas
+# therefore have the same weights after every update.
 
 
 class DistributedTensorFlow(TensorFlow):
@@ -400,9 +411,9 @@ class DistributedTensorFlow(TensorFlow):
                     f"TensorFlow {tf.__version__} sees {counted(len(devices), f'{kind} device')}, "
                     f"so there is no platform.index={index}"
                 )
-            # Logical devices of the only CPU, each with its own pool of threads on its cores.
+            # Divide the only CPU into logical devices, each with its own thread pool.
             pin_to_cores(layout.cores)
-            # Otherwise the devices of a process share one pool.
+            # Without this variable the devices of a process share one pool.
             os.environ["TF_OVERRIDE_GLOBAL_THREADPOOL"] = "1"
             tf.config.threading.set_intra_op_parallelism_threads(layout.threads)
             tf.config.threading.set_inter_op_parallelism_threads(count * layout.threads)
@@ -462,21 +473,24 @@ class _DistributedStep(TensorFlowStep):
         return None
 
     def products(self) -> Sequence[Cost]:
-        # The graph calls replicas in a way that hides their shapes.
+        # The graph calls the replicas in a way that hides the shapes of their operations.
         return ()
 
 
 DISTRIBUTED = DistributedTensorFlow
 
 
-# Over several hosts there is one process per device, under a MultiWorkerMirroredStrategy. Each
-# compiles the step of one replica, whose optimizer sums the gradients over all of them.
-
-
 def _distributed_step(
     strategy: Any, replica: Callable[..., Any], arguments: tuple[Any, ...], point: Mapping[str, Any]
 ) -> _DistributedStep:
-    """Return a step that runs `replica` on each device of a strategy with its share."""
+    """Return a step that runs `replica` on each device of the strategy.
+
+    Args:
+        strategy: Distribution strategy of tf.distribute.
+        replica: Function that each device runs on its shard of the batch.
+        arguments: Arrays of the batch, divided among the devices.
+        point: The point as in a request to a worker.
+    """
 
     def step(*shares: Any) -> Any:
         return strategy.run(replica, args=shares)
@@ -485,6 +499,10 @@ def _distributed_step(
     distributed_step = _DistributedStep(function, arguments, point)
     distributed_step.strategy = strategy
     return distributed_step
+
+
+# With several hosts there is one process per device, under a MultiWorkerMirroredStrategy. Each
+# process compiles the step of one replica. The optimizer sums the gradients over all processes.
 
 
 class GroupedTensorFlow(TensorFlow):

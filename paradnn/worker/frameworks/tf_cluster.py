@@ -1,4 +1,4 @@
-"""TensorFlow's cluster of processes: the strategy whose collectives connect them."""
+"""TensorFlow's distribution strategy for several processes."""
 
 import os
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ def connect(rank: int, addresses: Sequence[str], implementation: str = "AUTO") -
         addresses: Address (host:port) of every process, by rank.
         implementation: AUTO, RING or NCCL (`tf.distribute.experimental.CommunicationImplementation`).
     """
-    # A proxy of the environment is not for these hosts.
+    # Connect to these hosts directly, even if the environment sets a proxy.
     hosts = dict.fromkeys(host_and_port(address)[0] for address in addresses)
     os.environ["no_grpc_proxy"] = ",".join(hosts)  # noqa: SIM112 - gRPC reads it in lower case
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(

@@ -1,9 +1,9 @@
 """PyTorch: forward pass, gradients and update in a plain loop. The loss is read once per block.
 
 `compile=eager` is PyTorch without a compiler: Keras' optimizers update lists of tensors, with one
-operation per list. `compile=graph` is `torch.compile`: the loss of a batch is one compiled
-function, forward and backward, and the update is another, in which the operations on a weight are
-fused. There is no XLA.
+operation per list. `compile=graph` is `torch.compile` with two compiled functions. One computes the
+loss of a batch, and its gradients. The other updates the weights, and fuses the operations on each
+weight. `compile=xla` is unavailable.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-# PyTorch reads these when it is imported. With NVML it counts devices without initializing CUDA,
-# which does not survive a fork. A pool of compiling processes does not survive one either.
+# PyTorch reads these variables when it is imported. Neither an initialized CUDA nor Inductor's pool
+# of compiler processes survives a fork. With NVML PyTorch counts devices without initializing CUDA,
+# and with one compile thread it creates no pool.
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
 import keras
 import torch
 import torch._dynamo.utils as dynamo
-import torch._inductor.compile_fx  # takes seconds, which are spent before the fork
+import torch._inductor.compile_fx  # takes seconds, so import it once, before the worker forks
 import torch._inductor.config as inductor
 from torch._inductor import cpu_vec_isa
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
@@ -44,10 +45,10 @@ from paradnn.worker.profile.kineto import FILE, read_kineto
 from paradnn.worker.profile.shapes import Cost
 from paradnn.worker.profile.trace import WINDOW, Trace
 
-# Without this the compiler stops within `pad` and leaves most of a model uncompiled.
+# Without this the compiler breaks the graph within `pad` and leaves most of a model uncompiled.
 torch.compiler.allow_in_graph(keras.ops.pad)
 _COMPILERS = ("g++", "clang++", "c++")
-#: Characters of the first line of a reason that torch.compile gives. Further lines are advice.
+#: Largest number of characters in a note from a reason of torch.compile.
 _REASON_CHARS = 160
 
 
@@ -99,7 +100,7 @@ class Torch(Framework):
         forward = compiled(lambda batch: model(batch, training=False))
         if point["mode"] != "train":
             return _Step(forward, (inputs, targets), self._device, point)
-        replica = self._trained(model)
+        replica = self._training_callable(model)
         compute = compiled(lambda batch: workload.loss(targets, replica(batch, training=True)))
         variables = model.trainable_variables
         optimizer = make_optimizer(point, variables)
@@ -124,17 +125,20 @@ class Torch(Framework):
 
         state = [*model.variables, *optimizer.variables]
         step = _Step(train_step, (inputs, targets), self._device, point, state, forward)
-        step.counted_run = self._counted_run(workload, inputs, targets)
+        step.uncompiled_run = self._uncompiled_run(workload, inputs, targets)
         return step
 
-    def _trained(self, model: Any) -> Any:
-        """Return the callable that trains a model."""
+    def _training_callable(self, model: Any) -> Any:
+        """Return the callable that computes the outputs of a model in training."""
         return model
 
-    def _counted_run(
+    def _uncompiled_run(
         self, workload: BuiltModel, inputs: Sequence[Any], targets: Sequence[Any]
     ) -> Callable[[], object] | None:
-        """Return what computes the products of a step without a compiler; None: a step does."""
+        """Return a function that runs the products of one step, for `products` to count.
+
+        Returns None if a step itself can run for that purpose.
+        """
         return None
 
     def _place(self, arrays: Sequence[Any]) -> list[Any]:
@@ -194,7 +198,16 @@ class Torch(Framework):
 
 
 class _Step(Step):
-    """A function of a batch that stays on the device. `feed` overwrites the batch in place."""
+    """Calls a function on a batch that stays on the device. `feed` overwrites the batch in place.
+
+    Args:
+        function: The timed function.
+        batches: The tensors of the inputs and of the targets.
+        device: The device of the tensors.
+        point: The point as in a request to a worker.
+        variables: Variables of the model, then of the optimizer; empty in inference.
+        forward: The forward pass as a function of the inputs.
+    """
 
     def __init__(
         self,
@@ -214,8 +227,8 @@ class _Step(Step):
         self._batch = inputs[0] if len(inputs) == 1 else list(inputs)
         self._training = point["mode"] == "train"
         self._compiled = point["compile"] != "eager"
-        #: Computes the products of a step; None: a step does.
-        self.counted_run: Callable[[], object] | None = None
+        #: Runs the products of one step for `products` to count; None to run a step.
+        self.uncompiled_run: Callable[[], object] | None = None
         #: Whether the model has no analytic FLOP count.
         self._needs_counting = "model" in point and make_model(point["model"]).is_counted
 
@@ -225,7 +238,7 @@ class _Step(Step):
         if self._training:
             for _ in range(steps):
                 loss = function(batch)
-            # The device computes it after the last update, so reading it waits for all steps.
+            # Reading the last loss waits for all work that the device has queued.
             return float(loss)
         with torch.inference_mode():
             for _ in range(steps):
@@ -234,7 +247,7 @@ class _Step(Step):
         return None
 
     def feed(self, steps: int, take: Callable[[], tuple[Any, ...]]) -> float | None:
-        # Compiled functions hold the first batch's targets: copy each batch into its tensors.
+        # The compiled loss refers to the tensors of the first targets. Overwrite these tensors.
         for _ in range(steps):
             for tensors, arrays in zip(self._batches, take(), strict=True):
                 for tensor, array in zip(tensors, arrays, strict=True):
@@ -252,7 +265,7 @@ class _Step(Step):
         return outputs.detach().float().cpu().numpy()
 
     def compilations(self) -> int:
-        # All frames, because failed attempts take time too.
+        # Count all frames, because failed compilations take time too.
         return int(dynamo.counters["frames"]["total"])
 
     def compile_note(self) -> str | None:
@@ -275,12 +288,12 @@ class _Step(Step):
         )
 
     def products(self) -> Sequence[Cost]:
-        run = self.counted_run or partial(self.run, 1)
+        run = self.uncompiled_run or partial(self.run, 1)
         if not self._compiled:
             with products:
                 run()
         elif self._needs_counting and _is_partly_compiled():
-            # Inductor saw a part of the model, or one part twice: count an uncompiled step.
+            # Inductor compiled only a part of the model, or a part twice. Count an uncompiled step.
             products.costs.clear()
             with torch.compiler.set_stance("force_eager"), products:
                 run()
@@ -288,14 +301,17 @@ class _Step(Step):
 
 
 def _is_partly_compiled() -> bool:
-    """Whether torch.compile left a part of this process's functions uncompiled, or repeated one."""
+    """Return whether torch.compile left code of this process uncompiled or compiled it again."""
     frames = dynamo.counters["frames"]
     is_repeated = any(entry.recompile_reason for entry in dynamo.get_compilation_metrics())
     return frames["ok"] < frames["total"] or bool(dynamo.counters["graph_break"]) or is_repeated
 
 
 def _in_parentheses(reason: str) -> str:
-    """The first line of a reason, such as " (it is data-dependent)"; "" without a reason."""
+    """Return the first line of a reason, such as " (data-dependent branch)"; "" if it is empty.
+
+    Further lines are advice.
+    """
     lines = reason.strip().splitlines()
     if not lines:
         return ""
@@ -320,18 +336,18 @@ def _compiled(function: Any, compile: str, device: Any, mode: str) -> Any:
     if device.type == "cuda" and not torch.utils._triton.has_triton():
         raise UnavailableError("torch.compile on a GPU needs the package triton")
     if device.type == "cpu":
-        # PyTorch detects the processor's instructions by compiling probes, which takes about ten
-        # seconds. They go to the folder that all points share.
+        # PyTorch detects the processor's instruction sets by compiling probes, which takes about
+        # ten seconds. Do this while the cache is still the folder that all points share.
         cpu_vec_isa.pick_vec_isa()
-    # Every point compiles anew, as in the other frameworks. The folder is deleted with the
-    # worker's. Importing PyTorch sets the variable to a folder for all processes; another value is
-    # the user's choice, or was set here before.
+    # As in the other frameworks, every point compiles anew. The new folder is inside the worker's
+    # folder and is deleted with it. Importing PyTorch sets the variable to the shared folder. Any
+    # other value was chosen by the user, or set here by an earlier call.
     shared = default_cache_dir()
     if os.environ.get("TORCHINDUCTOR_CACHE_DIR", shared) == shared:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.abspath(
             tempfile.mkdtemp(prefix="inductor-", dir=".")
         )
-    # The profiler sees the compiler's own kernels by name.
+    # Show the names of compiled CPU kernels in the profiler.
     inductor.cpp.enable_kernel_profile = True
     inductor.post_grad_custom_pre_pass = GraphProducts()
     return torch.compile(function, dynamic=False, mode=mode)
@@ -345,8 +361,8 @@ def _wait(device: Any) -> None:
 FRAMEWORK = Torch
 
 
-# Over several devices there is one process per device, and DistributedDataParallel averages the
-# gradients of a model while the backward pass computes them.
+# With several devices there is one process per device. DistributedDataParallel averages the
+# gradients over the processes while the backward pass computes them.
 
 
 class GroupedTorch(Torch):
@@ -367,7 +383,7 @@ class GroupedTorch(Torch):
         super().open_device(own)
         backend = "gloo" if self._device.type == "cpu" else "nccl"
         host, port = host_and_port(member.addresses[0])
-        # The variables that torchrun sets, for models that read them.
+        # Set the variables that torchrun sets, for models that read them.
         os.environ.update(
             RANK=str(member.rank),
             LOCAL_RANK=str(member.local_rank),
@@ -375,7 +391,8 @@ class GroupedTorch(Torch):
             MASTER_ADDR=host,
             MASTER_PORT=str(port),
         )
-        # Both libraries otherwise resolve the name of the host, which may give a loopback address.
+        # Without an interface, Gloo and NCCL resolve the name of the host, which may give a
+        # loopback address.
         interface = interface_of(host_and_port(member.addresses[member.rank])[0])
         if interface:
             os.environ.setdefault(f"{backend.upper()}_SOCKET_IFNAME", interface)
@@ -390,14 +407,14 @@ class GroupedTorch(Torch):
         inputs, targets = ([self._member.share(array) for array in arrays] for arrays in batch)
         return super().make_step(workload, (inputs, targets), point)
 
-    def _trained(self, model: Any) -> Any:
+    def _training_callable(self, model: Any) -> Any:
         devices = None if self._device.type == "cpu" else [self._device.index]
         return torch.nn.parallel.DistributedDataParallel(model, device_ids=devices)
 
-    def _counted_run(
+    def _uncompiled_run(
         self, workload: BuiltModel, inputs: Sequence[Any], targets: Sequence[Any]
     ) -> Callable[[], object]:
-        # A step would wait for the other processes.
+        # A whole step would wait for the other processes, which do not count their products.
         def run() -> None:
             batch = inputs[0] if len(inputs) == 1 else list(inputs)
             loss = workload.loss(targets, workload.model(batch, training=True))

@@ -1,10 +1,12 @@
 """FLOPs of the matrix products and convolutions that PyTorch calls or compiles.
 
 PyTorch's registry (`torch.utils.flop_counter.flop_registry`) covers matrix products. This module
-adds what the registry lacks or miscounts: attention on a CPU, gradients of grouped convolutions,
-fused recurrent layers, fused Transformer layers, products with vectors, and the bodies of
-higher-order operators such as `scan`. Attention follows `attention_flops`: a kernel that computes
-its scores twice counts them once.
+adds operators that the registry lacks or miscounts: attention on a CPU, gradients of grouped
+convolutions, fused recurrent layers, fused Transformer layers, products with vectors, and the
+bodies of higher-order operators such as `scan`. As in `attention_flops`, the scores of an attention
+count once, even if a kernel computes them twice.
+
+Each formula takes the arguments of an operator and returns its FLOPs.
 """
 
 from __future__ import annotations
@@ -52,19 +54,23 @@ def _summed_batch_product(
 
 
 def _grouped_product(left: torch.Tensor, right: torch.Tensor, *_: Any) -> float:
-    """_grouped_mm(left, right, offsets): each row, or slice of the inner axis, has one group."""
+    """_grouped_mm(left, right, offsets).
+
+    The offsets divide the rows, the columns or the inner axis into groups. Each row, column or
+    inner index belongs to one group, and is multiplied only with the matrix of that group.
+    """
     if left.ndim == 3 and right.ndim == 2:
         return float(2.0 * left.shape[-2] * left.shape[-1] * right.shape[-1])
     return _matrix_product(left, right)
 
 
 def _packed_product(values: torch.Tensor, *_: Any, result: torch.Tensor) -> float:
-    """A product with weights in a packed layout, which hides their shape."""
+    """Product with a weight in a packed layout, from which its shape cannot be read."""
     return float(2.0 * result.numel() * values.shape[-1])
 
 
 def _attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any) -> float:
-    """Scores and weighted sum; tensors are (batch, heads, tokens, head width)."""
+    """Scores and weighted sum of an attention; tensors are (batch, heads, tokens, head width)."""
     pairs = math.prod(query.shape[:-1]) * key.shape[-2]
     return float(2.0 * pairs * (query.shape[-1] + value.shape[-1]))
 
@@ -72,16 +78,16 @@ def _attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: 
 def _attention_backward(
     gradient: torch.Tensor, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any
 ) -> float:
-    """Gradients of scores, weights, query, key and value: two products for each forward one."""
+    """Gradient of an attention: two products for each of the two products of the forward pass."""
     return float(2.0 * _attention(query, key, value))
 
 
 def _convolution(inputs: torch.Tensor, weight: torch.Tensor, *settings: Any) -> float:
     """convolution(inputs, weight, bias, stride, padding, dilation, transposed, ...).
 
-    The weight is (outputs, inputs / groups, *kernel), of a transposed convolution
-    (inputs, outputs / groups, *kernel). Each of its elements multiplies one channel of every
-    position: of the output, or of the input of a transposed convolution.
+    The weight is (outputs, inputs / groups, *kernel), or (inputs, outputs / groups, *kernel) if
+    transposed. Each element of the weight takes part in one multiply-accumulate per position of
+    the output, or per position of the input if transposed.
     """
     is_transposed = settings[4]
     if is_transposed:
@@ -98,7 +104,7 @@ def _output_positions(
     paddings: Sequence[int],
     dilations: Sequence[int],
 ) -> int:
-    """Examples times the places of the output."""
+    """Return the number of examples times the number of output positions."""
     axes = len(weight.shape) - 2
     settings = [list(values) * (axes // len(values)) for values in (strides, paddings, dilations)]
     positions = inputs.shape[0]
@@ -113,17 +119,18 @@ def _convolution_backward(
 ) -> float:
     """convolution_backward(gradient, inputs, weight, bias sizes, ..., transposed, ..., mask).
 
-    Each requested gradient, of inputs and of weights, costs as much as the forward pass.
+    The mask requests gradients of inputs, weight and bias. The gradients of inputs and of weight
+    each cost as much as the forward pass.
     """
     is_transposed = settings[4]
     output_mask = settings[7]
-    spread = inputs if is_transposed else gradient
-    positions = spread.numel() // spread.shape[1]
+    positions_tensor = inputs if is_transposed else gradient
+    positions = positions_tensor.numel() // positions_tensor.shape[1]
     return float(2.0 * positions * weight.numel() * sum(output_mask[:2]))
 
 
 def _recurrent_layer(inputs: torch.Tensor, *rest: Any) -> float:
-    """One direction of a layer: mkldnn_rnn_layer(inputs, weights, recurrent weights, ...)."""
+    """mkldnn_rnn_layer(inputs, weights, recurrent weights, ...): one direction of a layer."""
     weights = rest[0].numel() + rest[1].numel()
     return float(2.0 * math.prod(inputs.shape[:-1]) * weights)
 
@@ -133,7 +140,7 @@ def _recurrent_layer_backward(inputs: torch.Tensor, *rest: Any) -> float:
 
 
 def _recurrent_network(inputs: torch.Tensor, weights: Sequence[torch.Tensor], *_: Any) -> float:
-    """All layers and directions: _cudnn_rnn(inputs, weights, ...). Vectors are biases."""
+    """_cudnn_rnn(inputs, weights, ...): all layers and directions; vectors are biases."""
     matrices = sum(weight.numel() for weight in weights if weight.ndim > 1)
     return float(2.0 * math.prod(inputs.shape[:-1]) * matrices)
 
@@ -155,7 +162,7 @@ def _multi_head_attention(
     output_weight: torch.Tensor,
     *_: Any,
 ) -> float:
-    """All projections and the attention; tensors are (batch, tokens, width)."""
+    """Projections and attention of a multi-head layer; tensors are (batch, tokens, width)."""
     projections = 2.0 * width * width * (query.numel() + key.numel() + value.numel()) / width
     mixing = 2.0 * 2.0 * query.numel() * key.shape[-2]
     output = 2.0 * query.numel() * output_weight.shape[0]
@@ -163,7 +170,7 @@ def _multi_head_attention(
 
 
 def _encoder_layer(inputs: torch.Tensor, width: int, heads: int, *weights: Any) -> float:
-    """_transformer_encoder_layer_fwd: attention of the inputs to themselves, then feed-forward."""
+    """_transformer_encoder_layer_fwd: self-attention, then two feed-forward products."""
     joint_weight, joint_bias, output_weight = weights[:3]
     matrices = [value for value in weights[3:] if _is_tensor(value) and value.ndim == 2]
     first, second = matrices[:2]
@@ -175,7 +182,7 @@ def _encoder_layer(inputs: torch.Tensor, width: int, heads: int, *weights: Any) 
 
 
 def _packets(formula: Callable[..., float], namespace: Any, *names: str) -> dict[Any, Any]:
-    """The formula for the operators that this version of PyTorch has."""
+    """Return the formula by operator, for the named operators that this PyTorch version has."""
     return {getattr(namespace, name): formula for name in names if hasattr(namespace, name)}
 
 
@@ -211,7 +218,7 @@ _PACKED = {
     **_packets(_packed_product, torch.ops.quantized, "linear", "linear_relu", "linear_dynamic"),
     **_packets(_packed_product, torch.ops.quantized, "linear_relu_dynamic"),
 }
-#: Recurrent and Transformer layers, which are several products.
+#: Formulas of whole layers, which consist of several products.
 _COMPOUND = (
     _recurrent_layer,
     _recurrent_layer_backward,
@@ -223,18 +230,25 @@ _COMPOUND = (
 
 
 def _operator(function: Any) -> Any:
-    """The operator of an overload; a higher-order operator is its own."""
+    """Return the operator (overload packet) of an overload, or a higher-order operator itself."""
     return getattr(function, "_overloadpacket", function)
 
 
 def is_product(function: Any) -> bool:
-    """Whether the FLOPs of a call of `function` are known."""
+    """Return whether the FLOPs of a call of `function` are known."""
     operator = _operator(function)
     return operator in _FORMULAS or operator in _PACKED or operator in flop_registry
 
 
 def product_cost(function: Any, args: Any, kwargs: Any, result: Any) -> Cost:
-    """The cost of one call of an operator for which `is_product` is true."""
+    """Return the cost of one call of an operator for which `is_product` is true.
+
+    Args:
+        function: The overload that was called.
+        args: Positional arguments of the call; tensors may be fake tensors.
+        kwargs: Keyword arguments of the call.
+        result: The result of the call.
+    """
     operator = _operator(function)
     formula = _FORMULAS.get(operator)
     if formula:
@@ -252,15 +266,23 @@ def product_cost(function: Any, args: Any, kwargs: Any, result: Any) -> Cost:
     # The second tensor is an operand of every product; the first may be a bias.
     dtype = str(tensors[min(1, len(tensors) - 1)].dtype).removeprefix("torch.")
     operands: tuple[int, ...] = ()
-    # Attention, gradients and whole layers are several products, which have no single operands.
+    # Gradients, attentions and whole layers consist of several products, so their sizes are not
+    # the operands of one product.
     if _is_tensor(result) and formula not in _COMPOUND:
-        # Vectors are biases.
+        # Leave out vectors, which are biases.
         operands = tuple(int(tensor.numel()) for tensor in tensors if tensor.ndim > 1)[-3:]
     return Cost(kind, category, flops, None, flops, dtype, operands)
 
 
 class ProductCounter(TorchDispatchMode):  # type: ignore[misc]
-    """Collects the costs of products: of calls while it is entered, and of compiled graphs."""
+    """Collects the costs of products.
+
+    These are the products that run while this mode is entered, and the products in the graphs that
+    `GraphProducts` passes on.
+
+    Attributes:
+        costs: The cost of each product.
+    """
 
     supports_higher_order_operators = True
 
@@ -275,11 +297,11 @@ class ProductCounter(TorchDispatchMode):  # type: ignore[misc]
             self.costs.append(product_cost(func, args, kwargs, result))
             return result
         if isinstance(func, HigherOrderOperator):
-            # Its body runs under this mode, once per iteration of a loop.
+            # Enter this mode in the body of the operator, which runs once per iteration of a loop.
             counted_args = [self._counted(value) if callable(value) else value for value in args]
             return func(*counted_args, **kwargs)
         if func is not torch.ops.prim.device.default:
-            with self:  # an operator such as `linear` hides a product in its parts
+            with self:  # the parts of an operator such as `linear` may be products
                 result = func.decompose(*args, **kwargs)
             if result is not NotImplemented:
                 return result
@@ -300,19 +322,20 @@ products = ProductCounter()
 class GraphProducts(CustomGraphPass):  # type: ignore[misc]
     """Counts the products of every graph that Inductor compiles, and leaves the graph unchanged.
 
-    Inductor passes the bodies of higher-order operators before the graph that calls them. A body
-    counts once per iteration of a `scan` or `map`, and once where the number is not known.
+    Inductor calls this pass with the body of a higher-order operator before the graph that contains
+    the operator. The products of a body count once per iteration of a `scan` or `map`, and once if
+    the number of iterations is not known.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        #: Costs of the graphs passed so far, by the `id` of the module that owns each.
+        #: Costs of each graph so far, by the `id` of the module that owns the graph.
         self._costs_by_module: dict[int, list[Cost]] = {}
 
     def __call__(self, graph: Any) -> None:
         try:
             costs = self._graph_costs(graph)
-        except Exception:  # a graph compiles even where it cannot be counted
+        except Exception:  # a failure to count must not keep the graph from compiling
             traceback.print_exc()
             products.costs.clear()
             return
@@ -330,6 +353,7 @@ class GraphProducts(CustomGraphPass):  # type: ignore[misc]
             if is_product(node.target):
                 costs.append(product_cost(node.target, args, kwargs, node.meta.get("val")))
             elif isinstance(node.target, HigherOrderOperator):
+                # The body was counted once, when Inductor passed it.
                 for body in self._bodies(graph, node):
                     costs += self._costs_by_module.get(id(body), []) * (_iterations(node) - 1)
         return costs
@@ -347,8 +371,9 @@ class GraphProducts(CustomGraphPass):  # type: ignore[misc]
 
 def _iterations(node: Any) -> int:
     """Return how often a higher-order operator runs its body; 1 if the graph does not say."""
-    sequences: Mapping[str, int] = {"scan": 2, "map_impl": 1}
-    position = sequences.get(node.target.__name__)
+    # Position of the argument that holds the sequences over which the operator iterates.
+    positions: Mapping[str, int] = {"scan": 2, "map_impl": 1}
+    position = positions.get(node.target.__name__)
     if position is None or not node.args[position]:
         return 1
     return int(node.args[position][0].meta["val"].shape[0])

@@ -1,7 +1,8 @@
 """Categories of operations: matmul, convolution, reduction, control, communication, and so on.
 
-Operations are named in five languages: TensorFlow's and PyTorch's operations, HLO's opcodes, ONNX
-operators as engines name them, and kernels of a device that name no operation (in lower case).
+A trace names operations in one of five vocabularies, called languages here: operations of
+TensorFlow, operations of PyTorch, opcodes of HLO, ONNX operators as the engines name them, and
+kernels of a device whose operation is unknown (in lower case).
 """
 
 import functools
@@ -10,7 +11,7 @@ import re
 #: Categories whose FLOPs count as products.
 PRODUCTS = ("matmul", "convolution")
 
-#: For each language, categories with a regular expression. The first that matches decides.
+#: For each language, categories with a regular expression. The first match decides.
 _PATTERNS: dict[str, tuple[tuple[str, str], ...]] = {
     "tensorflow": (
         ("matmul", r"^(MatMul|BatchMatMul(V[23])?|Einsum|XlaDotV2|SparseTensorDenseMatMul)$"),
@@ -24,7 +25,7 @@ _PATTERNS: dict[str, tuple[tuple[str, str], ...]] = {
             r"|(Max|Avg)Pool(Grad)?|(Unsorted)?SegmentSum|SparseSegment\w+|(Log)?Softmax"
             r"|(Sparse)?SoftmaxCrossEntropyWithLogits)$",
         ),
-        # These hand a buffer on and move nothing, or decide what runs.
+        # These pass a buffer on without moving data, or control which operations run.
         (
             "control",
             r"^(Reshape|Identity(N)?|(Read|Assign)VariableOp|Squeeze|ExpandDims|(Variable)?Shape"
@@ -32,7 +33,7 @@ _PATTERNS: dict[str, tuple[tuple[str, str], ...]] = {
             r"|NextIteration|LoopCond|While|If|Case|_(Host)?(Recv|Send)|_Arg|_Retval|Less"
             r"|LogicalAnd)$",
         ),
-        # An event of these lasts until the other processes have come.
+        # The event of a collective includes the wait for the other processes.
         ("communication", r"^(Collective|Nccl|XlaAllReduce)"),
         (
             "data movement",
@@ -51,7 +52,7 @@ _PATTERNS: dict[str, tuple[tuple[str, str], ...]] = {
         ("matmul", r"^aten::(_cudnn_rnn|miopen_rnn|mkldnn_rnn_layer)(_backward)?$"),
         ("matmul", r"^(mkldnn::_linear_pointwise|mkl::_mkl_linear)$"),
         # On a CPU, scaled_dot_product_attention calls one operation. On a GPU, the kernels belong
-        # to the inner operations.
+        # to the flash or efficient attention that it calls.
         (
             "matmul",
             r"^aten::_scaled_dot_product_(flash_attention_for_cpu|cudnn_attention"
@@ -65,10 +66,10 @@ _PATTERNS: dict[str, tuple[tuple[str, str], ...]] = {
         ),
         ("reduction", r"^(graph_\d+_)?triton_(red|per)_fused"),
         ("elementwise", r"^(graph_\d+_)?(cpp|triton_[a-z]+)_fused"),
-        # Nodes of the autograd graph, which call others.
+        # Nodes of the autograd graph, which call other operations.
         ("control", r"^(?!aten::|c10d::|inductor::)"),
         ("communication", r"^c10d::"),
-        # These describe a buffer in another way, or only call others if nothing is to be done.
+        # These return another view of a buffer, or do their work in other operations that they call.
         (
             "control",
             r"^aten::(_?reshape\w*|view\w*|_unsafe_view|t|transpose|permute|expand\w*|slice|select"

@@ -1,8 +1,8 @@
 """Costs of the instructions of a compiled program, from its HLO.
 
-A fusion computes what its instructions compute. It moves only its own inputs and outputs, since the
-values in between stay in registers. If it reads or updates slices of a larger buffer, the number of
-bytes that it moves is unknown.
+The FLOPs of a fusion are the sum over its instructions. Its bytes are only its own inputs and
+outputs, since intermediate values stay in registers. The bytes of a fusion that reads or updates
+slices of a larger buffer are unknown.
 """
 
 import math
@@ -40,7 +40,7 @@ _DTYPES = {
 }
 
 _SLICES = {"slice", "dynamic-slice", "gather", "dynamic-update-slice"}
-#: Part of a library call's target -> the operation that it computes.
+#: Pairs of a part of a library call's target, and the operation that the call computes.
 _LIBRARY_CALLS = (
     ("conv", "convolution"),
     ("fmha", "attention"),
@@ -48,21 +48,26 @@ _LIBRARY_CALLS = (
     ("gemm", "dot"),
     ("dot", "dot"),
 )
-#: The operation that a fusion is named after, the most expensive first.
+#: Operations after which a fusion is named, in order of priority: the most expensive come first.
 _FUSION_KINDS = ("convolution", "dot", "reduce-window", "reduce", "scatter", "gather")
 
 
 class HloCosts:
-    """Costs of the instructions of compiled modules."""
+    """Costs of the instructions of compiled modules.
+
+    Args:
+        modules: The programs, as HloModuleProto with unique names.
+    """
 
     def __init__(self, modules: Sequence[Any]) -> None:
-        #: For (module, computation number), the instructions by their numbers.
+        #: The instructions of each computation by their ids. Keys: (module name, computation id).
         self._computations = {
             (module.name, computation.id): {entry.id: entry for entry in computation.instructions}
             for module in modules
             for computation in module.computations
         }
-        #: For (module, instruction name), the instruction and those of its computation.
+        #: Each instruction, and all instructions of its computation by id. Keys: (module name,
+        #: instruction name).
         self._instructions = {
             (module, entry.name): (entry, entries)
             for (module, _), entries in self._computations.items()
@@ -70,16 +75,24 @@ class HloCosts:
         }
 
     def cost(self, name: str, module: str) -> Cost:
-        """Return the cost of one execution of an instruction; an unknown one has the kind "unknown"."""
-        found = self._instructions.get((module, name))
-        if found is None:
+        """Return the cost of one execution of an instruction.
+
+        Args:
+            name: The name of the instruction.
+            module: The name of its module.
+
+        Returns:
+            The cost; its kind is "unknown" if the modules do not contain the instruction.
+        """
+        entry = self._instructions.get((module, name))
+        if entry is None:
             return Cost("unknown", "other")
-        instruction, by_id = found
+        instruction, by_id = entry
         return self._cost(module, instruction, by_id)
 
     def products(self) -> list[Cost]:
         """Return the costs of all products of the programs; the body of a loop counts once."""
-        # Instructions within a fusion are instructions of another computation.
+        # Skip fusions: the instructions within them are listed under their own computations.
         costs = [
             _instruction_cost(instruction, by_id)
             for instruction, by_id in self._instructions.values()
@@ -142,7 +155,7 @@ def _instruction_cost(instruction: Any, by_id: Mapping[int, Any]) -> Cost:
     if category == "other":
         return Cost(kind, category, bytes=moved)
     if opcode == "dynamic-update-slice":
-        # The update is in place: it reads and writes only the slice.
+        # XLA updates in place: only the slice is read and written.
         return Cost(kind, category, flops=0.0, bytes=2.0 * inputs[1].bytes)
     if opcode in ("reduce-window", "select-and-scatter"):
         window = math.prod(dimension.size for dimension in instruction.window.dimensions)
@@ -157,7 +170,7 @@ def _product_flops(
     if not inputs or not outputs:
         return None
     if operation == "attention":
-        # cuDNN's operands have (batch, tokens, heads, width of a head).
+        # The operands of cuDNN's attention are (batch, tokens, heads, width of a head).
         return attention_flops(
             inputs[0],
             inputs[1].dimensions[1],
@@ -179,11 +192,12 @@ def _product_flops(
 
 
 def _library_contraction(left: Shape, right: Shape, output: Shape) -> int:
-    """Return the contracted size k of a library's matrix product, from sizes alone.
+    """Return the contracted size k of a library's matrix product, computed from element counts.
 
-    Which dimensions a library contracts is not in the instruction, and either operand may be
-    transposed. With b matrices on the right, left x right = b m k x b k n elements and the output
-    has b m n: their quotient is b k^2. One matrix on the right serves all of the left.
+    The instruction does not state which dimensions the library contracts, and either operand may be
+    transposed. Let b be the number of matrices on the right. The left operand has b m k elements,
+    the right b k n, the output b m n. Then left x right / output = b k^2. With b = 1, one matrix on
+    the right multiplies all rows of the left.
     """
     if not output.elements:
         return 0
@@ -210,8 +224,8 @@ def _convolution_flops(
         )
         for axis, window in zip(spatial, instruction.window.dimensions, strict=True)
     ]
-    # The shape of the filter accounts for groups of features, that of the output for groups of
-    # the batch.
+    # Groups need no special case: the filter has the input channels of one feature group, and the
+    # output has the sizes that remain after batch groups.
     channels = inputs[1].dimensions[numbers.kernel_input_feature_dimension]
     return product_flops(outer, *pairs, int(channels))
 

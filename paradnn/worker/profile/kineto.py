@@ -1,9 +1,10 @@
 """Read PyTorch's trace (Kineto's Chrome format): operations with times and costs.
 
-On a CPU, an operation takes its own time, without the operations that it calls. A product or a
-convolution includes its callees, since its own time is only the call. On a GPU, the kernels take
-the time: each belongs to the operation that launched it, and several kernels of one call are one
-execution. The cost of a call follows from the shapes and arguments in the trace.
+On a CPU, the time of an operation excludes the operations that it calls. Matrix products and
+convolutions are the exception: their time includes their callees, which do the work. On a GPU, the
+time is the time of the kernels. A kernel belongs to the operation that launched it, and all kernels
+of one call count as one execution. The cost of a call follows from the shapes and arguments in the
+trace.
 """
 
 import gzip
@@ -29,14 +30,15 @@ from paradnn.worker.profile.trace import WINDOW, Event, Trace
 FILE = "paradnn.pt.trace.json.gz"
 
 _DEVICE_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset")
-#: Name of a region of compiled code whose parts have no events.
+#: Prefix of the name of a compiled region, inside which not all work has events.
 _REGION = "## Call CompiledFxGraph"
 
+#: An event as it is in the JSON of the trace.
 RawEvent = Mapping[str, Any]
 
 
 class _Operation(NamedTuple):
-    """Type, name and cost of the operation that an event belongs to."""
+    """Operation to which an event belongs: type, name in the table, and cost of one call."""
 
     kind: str
     name: str
@@ -48,7 +50,7 @@ def read_kineto(folder: Path, *, on_device: bool = False) -> Trace:
 
     Args:
         folder: The folder into which the profiler wrote.
-        on_device: The steps ran on a GPU, so the trace must have kernels.
+        on_device: Whether the steps ran on a GPU, so that the trace must have kernels.
 
     Raises:
         ValueError: If no trace exists, or it lacks the annotated steps or the kernels.
@@ -59,7 +61,8 @@ def read_kineto(folder: Path, *, on_device: bool = False) -> Trace:
     with gzip.open(file, "rt") as handle:
         events = [event for event in json.load(handle)["traceEvents"] if event.get("ph") == "X"]
     window = _window(events)
-    # Subtract the origin first: microseconds since the boot use up the digits of a float.
+    # Subtract the origin before converting to seconds. Times are microseconds since the boot, which
+    # would lose digits in a float.
     origin = float(window["ts"])
     trace = Trace(float(window["dur"]) * 1e-6, file=file)
     calls = _Calls(events)
@@ -70,7 +73,7 @@ def read_kineto(folder: Path, *, on_device: bool = False) -> Trace:
         )
     executions = _kernels(kernels, calls.owners) if kernels else _host_executions(calls)
     for lane, event, operation, is_continued in executions:
-        trace.stated[operation.name, operation.kind] = operation.cost
+        trace.stated_costs[operation.name, operation.kind] = operation.cost
         start = (event["ts"] - origin) * 1e-6
         end = start + event["dur"] * 1e-6
         trace.events.append(
@@ -91,9 +94,10 @@ class _Calls:
     """The calls of operations in a trace.
 
     Attributes:
-        owners: The call that each external number counts for: its product, or itself.
+        owners: By external id, which links kernels to calls: the enclosing product of the call, or
+            the call itself.
         operations: The calls that are not part of a product.
-        callers: Identities of the calls whose work other calls do.
+        callers: The Python `id` of each call that leaves its work to calls within it.
     """
 
     def __init__(self, events: Iterable[RawEvent]) -> None:
@@ -123,10 +127,10 @@ class _Calls:
             enclosing.append(event)
 
     def _add_callers(self, event: RawEvent, enclosing: Iterable[RawEvent]) -> None:
-        """Mark the calls that only hand their input on to `event`.
+        """Mark the enclosing calls that only pass their input on to `event`.
 
-        Calls also prepare scalars and buffers: a call that hands on less than half of its input
-        does the work itself.
+        Inner calls may also prepare scalars or buffers. An outer call is therefore marked only if
+        the largest input of `event` has at least half the elements of the outer call's largest.
         """
         size = _largest_argument(_arguments(event))
         for outer in enclosing:
@@ -144,7 +148,10 @@ def _arguments(event: RawEvent) -> Mapping[str, Any]:
 
 
 def _host_executions(calls: _Calls) -> Iterator[tuple[str, RawEvent, _Operation, bool]]:
-    """Yield thread, event and operation of each call on the host; none continues another."""
+    """Yield (thread, event, operation, False) for each call on the host.
+
+    False means that no call continues the execution of another.
+    """
     for call in calls.operations:
         operation = _operation(call, is_caller=id(call) in calls.callers)
         yield str(call["tid"]), call, operation, False
@@ -153,9 +160,9 @@ def _host_executions(calls: _Calls) -> Iterator[tuple[str, RawEvent, _Operation,
 def _kernels(
     kernels: Iterable[RawEvent], owners: Mapping[int, RawEvent]
 ) -> Iterator[tuple[str, RawEvent, _Operation, bool]]:
-    """Yield stream, event and operation of each kernel, and whether it continues an execution.
+    """Yield (stream, event, operation, whether it continues an execution) for each kernel.
 
-    A kernel without a known call is an operation with its own name.
+    A kernel whose call is not in the trace counts as an operation with the kernel's name.
     """
     begun: set[int] = set()
     for event in sorted(kernels, key=lambda entry: entry["ts"]):
@@ -178,7 +185,7 @@ def _kernel_operation(name: str) -> _Operation:
 
 
 def _operation(call: RawEvent, *, is_caller: bool = False) -> _Operation:
-    """Return the operation of a call; a caller costs nothing, since its callees have the cost."""
+    """Return the operation of a call. A caller has no cost, since its callees do the work."""
     kind = call["name"].split(": ")[0]
     if kind.startswith(_REGION):
         name = "compiled region"
@@ -189,6 +196,7 @@ def _operation(call: RawEvent, *, is_caller: bool = False) -> _Operation:
     return _Operation(kind, _label(kind, arguments), aten_cost(kind, arguments))
 
 
+#: NumPy's names of element types by Kineto's.
 _DTYPES = {
     "float": "float32",
     "double": "float64",
@@ -203,7 +211,7 @@ _DTYPES = {
     "signed char": "int8",
 }
 
-#: A loop that torch.compile fused. Its name lists its operations, but not its shapes.
+#: Name of a loop that torch.compile fused: it lists the operations, but not the shapes.
 _FUSED = re.compile(r"(?:graph_\d+_)?(cpp_fused|triton_[a-z]+_fused)\w*")
 
 
@@ -217,7 +225,7 @@ def _largest_argument(arguments: Mapping[str, Any]) -> int:
 
 
 def _label(kind: str, arguments: Mapping[str, Any]) -> str:
-    """Return the operation with its shapes: other shapes are another row of the table."""
+    """Return the operation with its shapes, so that each shape has its own row in the table."""
     if _FUSED.match(kind):
         return kind
     tensors = _tensors(arguments)
@@ -235,7 +243,7 @@ def aten_cost(kind: str, arguments: Mapping[str, Any]) -> Cost:
 
     Args:
         kind: The operation, such as aten::mm.
-        arguments: The recorded arguments: Input Dims, Input type, Concrete Inputs.
+        arguments: The `args` of the event, with "Input Dims", "Input type", "Concrete Inputs".
     """
     category = categorize("torch", kind)
     fused = _FUSED.match(kind)
@@ -251,14 +259,14 @@ def aten_cost(kind: str, arguments: Mapping[str, Any]) -> Cost:
         return plain_cost(kind, category, [], [])
     if category in ("data movement", "reduction"):
         return plain_cost(kind, category, tensors, [])
-    # The output of a _foreach operation is as long as its first list, whether in place or not.
+    # The outputs of a _foreach operation have the shapes of its first list.
     lists = [shapes for shapes in inputs if len(shapes) > 1]
     outputs = lists[0] if lists else [_broadcast(tensors)]
     return plain_cost(kind, category, tensors, outputs)
 
 
 def _broadcast(tensors: Sequence[Shape]) -> Shape:
-    """Return the output of an elementwise operation: dimensions broadcast, of the widest type."""
+    """Return the output shape of an elementwise operation: broadcast, with the widest type."""
     widest = max(tensors, key=lambda shape: shape.bytes // max(1, shape.elements))
     backwards = itertools.zip_longest(*(shape.dimensions[::-1] for shape in tensors), fillvalue=1)
     dimensions = tuple(max(sizes) for sizes in backwards)
@@ -268,8 +276,8 @@ def _broadcast(tensors: Sequence[Shape]) -> Shape:
 def _embedding_bag_cost(kind: str, category: str, inputs: Sequence[Sequence[Shape]]) -> Cost:
     """Return the cost of summing rows of a table: one FLOP per element of each row.
 
-    aten::_embedding_bag(table, indices, offsets, ...);
-    _embedding_bag_dense_backward(gradient, indices, bag of each index, ...).
+    The operations and their arguments are aten::_embedding_bag(table, indices, offsets, ...) and
+    aten::_embedding_bag_dense_backward(gradient, indices, bag of each index, ...).
     """
     if len(inputs) < 3 or not all(inputs[:3]):
         return Cost(kind, category)
@@ -303,7 +311,7 @@ def _product_cost(
     elif "linear" in kind:
         flops = product_flops(left.dimensions, right.elements // left.dimensions[-1])
     else:
-        # A vector on the right has no dimension in the output.
+        # If the right operand is a vector, the output has one dimension less.
         output = Shape(left.dtype, (*left.dimensions[:-1], *right.dimensions[1:][-1:]))
         flops = product_flops(output.dimensions, left.dimensions[-1])
         moved = float(total_bytes([left, right, output]))
@@ -315,9 +323,10 @@ def _product_cost(
 def _attention_cost(kind: str, inputs: Sequence[Sequence[Shape]]) -> Cost:
     """Return the cost of a fused attention.
 
-    The forward pass reads query, key and value and writes the output. The backward pass reads the
-    gradient, the output and the sums too, and writes three gradients. Operations named
-    scaled_dot_product have (batch, heads, tokens, width), others (batch, tokens, heads, width).
+    The forward pass reads query, key and value and writes the output. The backward pass also reads
+    the gradient, the output and the log-sum-exp of the scores, and writes three gradients. Tensors
+    of operations named scaled_dot_product are (batch, heads, tokens, width), others are
+    (batch, tokens, heads, width).
     """
     backward = "backward" in kind
     operands = inputs[1:4] if backward else inputs[:3]
@@ -345,11 +354,11 @@ def _attention_cost(kind: str, inputs: Sequence[Sequence[Shape]]) -> Cost:
 
 
 def _recurrent_cost(kind: str, inputs: Sequence[Sequence[Shape]]) -> Cost:
-    """Return the cost of a fused recurrence: each step multiplies every weight matrix once.
+    """Return the cost of fused recurrent layers: each time step uses every weight matrix once.
 
-    aten::_cudnn_rnn and aten::miopen_rnn(input, list of weights, ...);
-    aten::mkldnn_rnn_layer(input, input weights, recurrent weights, biases, ...).
-    The backward pass has two products for each of the forward pass.
+    The operations and their arguments are aten::_cudnn_rnn and aten::miopen_rnn(input, list of
+    weights, ...), and aten::mkldnn_rnn_layer(input, input weights, recurrent weights, biases, ...).
+    The backward pass has two products for each product of the forward pass.
     """
     if len(inputs) < 3 or not inputs[0]:
         return Cost(kind, "matmul")
@@ -368,22 +377,23 @@ def _convolution_flops(
 ) -> float | None:
     """Return the FLOPs of a convolution or of the gradients that its backward pass computes.
 
-    aten::convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding,
-    groups); convolution_backward(grad_output, input, weight, bias_sizes, stride, padding, dilation,
-    transposed, output_padding, groups, output_mask). Weights have (output channels, input channels
-    of a group, *kernel), those of a transposed convolution (input channels, output channels of a
-    group, *kernel).
+    The arguments of aten::convolution are (input, weight, bias, stride, padding, dilation,
+    transposed, output_padding, groups). Those of aten::convolution_backward are (grad_output, input,
+    weight, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, output_mask).
+    A weight has the dimensions (output channels, input channels of a group, *kernel), or (input
+    channels, output channels of a group, *kernel) if transposed.
     """
     if kind == "aten::convolution_backward":
         gradient, image, weight = (shapes[0] for shapes in inputs[:3])
         is_transposed = _flag(arguments, 7)
-        computed = sum(_list(arguments, -1)[:2] or (1, 1))
-        spread = image if is_transposed else gradient
-        return computed * product_flops(spread.dimensions, *weight.dimensions[1:])
+        # The mask says whether the gradients of input and weight are computed.
+        gradient_count = sum(_list(arguments, -1)[:2] or (1, 1))
+        forward_output = image if is_transposed else gradient
+        return gradient_count * product_flops(forward_output.dimensions, *weight.dimensions[1:])
     image = inputs[0][0]
     weight = inputs[1][0]
     if "transpose" in kind or (kind.startswith("aten::") and _flag(arguments, 6)):
-        # Every input element is multiplied with the weights of its channel.
+        # Every input element is multiplied with all weights of its channel.
         return product_flops(image.dimensions, weight.elements // image.dimensions[1])
     sizes = _output_sizes(kind, arguments, image, weight)
     if sizes is None:
@@ -406,22 +416,22 @@ def _output_sizes(
     strides, paddings, dilations = (values * (spatial // len(values)) for values in settings)
     sizes = []
     for axis in range(spatial):
-        reach = dilations[axis] * (weight.dimensions[2 + axis] - 1)
+        kernel_span = dilations[axis] * (weight.dimensions[2 + axis] - 1) + 1
         padded = image.dimensions[2 + axis] + 2 * paddings[axis]
-        sizes.append((padded - reach - 1) // strides[axis] + 1)
+        sizes.append((padded - kernel_span) // strides[axis] + 1)
     return sizes
 
 
 def _tensors(arguments: Mapping[str, Any]) -> list[list[Shape]]:
-    """Return the tensors of each argument; an argument that is not a tensor has none."""
+    """Return one list of shapes per argument; it is empty if the argument is not a tensor."""
     tensors = []
     dimensions = arguments.get("Input Dims", ())
     kinds = arguments.get("Input type", ())
     for dims, kind in zip(dimensions, kinds, strict=False):
         is_list = kind == "TensorList" or (dims and isinstance(dims[0], (list, tuple)))
         if is_list:
-            # The trace does not record the type of a list. Most lists are the optimizer's, which
-            # keeps float32.
+            # The trace does not record the element type of a list of tensors. Most lists are the
+            # optimizer's, whose tensors are float32.
             tensors.append([Shape("float32", tuple(entry)) for entry in dims])
         elif dims or kind in _DTYPES:
             tensors.append([Shape(_DTYPES.get(kind, kind), tuple(dims))])
@@ -431,7 +441,7 @@ def _tensors(arguments: Mapping[str, Any]) -> list[list[Shape]]:
 
 
 def _concrete(arguments: Mapping[str, Any], position: int) -> str:
-    """Return an argument as the profiler writes it, "" if it is absent."""
+    """Return an argument as the text that the profiler writes; "" if it is absent."""
     values = arguments.get("Concrete Inputs", ())
     if -len(values) <= position < len(values):
         return str(values[position])

@@ -1,8 +1,8 @@
-"""Protocol buffers of XSpace (a profiler's trace) and HLO (a compiled program), as far as needed.
+"""Protocol buffers of XSpace (a profiler's trace) and HLO (a compiled program).
 
 TensorFlow ships classes for both in private modules that move between versions; JAX ships none. The
-field numbers are fixed by the formats (openxla: xplane.proto, hlo.proto, xla_data.proto). Parsing
-skips the fields that are not in `protos.txtpb`.
+field numbers are fixed by the formats (openxla: xplane.proto, hlo.proto, xla_data.proto).
+`protos.txtpb` describes only the fields that profiles need, and parsing skips all others.
 """
 
 from pathlib import Path
@@ -21,6 +21,7 @@ def _message_classes() -> dict[str, Any]:
     return {name: message_factory.GetMessageClass(message) for name, message in messages.items()}
 
 
+#: The class of every message by name.
 CLASSES = _message_classes()
 XSpace = CLASSES["XSpace"]
 HloProto = CLASSES["HloProto"]

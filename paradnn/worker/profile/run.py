@@ -20,14 +20,15 @@ from paradnn.worker.profile.hlo import HloCosts
 from paradnn.worker.profile.shapes import Cost, shares, sum_products
 from paradnn.worker.profile.trace import COMPILED, Trace, Usage, attribute
 
-#: Target duration of the profiled steps, and bounds of their number. After about 80 steps,
-#: TensorFlow's traces lack cheap operations.
+#: Target duration of the profiled steps.
 PROFILE_SECONDS = 0.25
+#: Fewest and most profiled steps. After about 80 steps TensorFlow's traces omit cheap operations.
 MIN_STEPS = 3
 MAX_STEPS = 60
-#: A step this long is profiled once: its shares will not change.
+#: A step of at least this many seconds is profiled once, because repeating it would not change the
+#: shares of its operations.
 LONG_STEP_SECONDS = 5.0
-#: Assumed slowdown under the profiler, with the time to read the trace.
+#: Assumed slowdown under the profiler, including the time to read the trace.
 ASSUMED_SLOWDOWN = 2.0
 
 
@@ -41,15 +42,15 @@ def profile_steps(
 ) -> Profile | NoProfile:
     """Return the profile of a step.
 
-    Every failure becomes a `NoProfile` with the reason, so that a failed profile cannot discard a
-    measured point.
+    A failed profile must not discard the measurement of the point. Every failure therefore gives a
+    NoProfile with the reason instead of an exception.
 
     Args:
         framework: The framework that runs the step.
         step: The step.
         step_seconds: Duration of the step without a profiler.
-        keep_trace: Put the trace into the profile.
-        seconds_left: Time that is left to the point.
+        keep_trace: Whether the profile includes the trace file.
+        seconds_left: Seconds until the point's time limit.
     """
     min_steps = MIN_STEPS if step_seconds < LONG_STEP_SECONDS else 1
     steps = min(MAX_STEPS, max(min_steps, math.ceil(PROFILE_SECONDS / step_seconds)))
@@ -76,7 +77,7 @@ def _profile(
     with tempfile.TemporaryDirectory(prefix="trace-", dir=".") as name:
         folder = Path(name)
         with framework.trace(folder) as marked:
-            # The first step under the profiler pays for its start.
+            # The first step under the profiler includes the start of the profiler.
             step.run(1)
             with marked():
                 begin = time.perf_counter()
@@ -92,11 +93,11 @@ def _profile(
     return replace(profile, trace=trace_files)
 
 
-#: Columns that are summed for a type of operation. Values are those of one step: executions,
-#: seconds of self time and of explained wall time, fraction of the step, FLOP and bytes.
+#: Columns that are summed over the operations of a type. All values are per step: executions,
+#: seconds of self time, seconds of explained wall time, fraction of the step time, FLOPs, bytes.
 _SUMS = ("count", "self_seconds", "wall_seconds", "share", "flops", "bytes")
-#: Columns of the table of operations; the table of types lacks `operation`. Rates are in FLOP/s,
-#: bytes/s and FLOP/byte.
+#: Columns of the table of operations; the table of types has all but `operation`. The last three
+#: are in FLOP/s, bytes/s and FLOP/byte.
 COLUMNS = (
     "operation",
     "type",
@@ -120,17 +121,17 @@ def make_profile(
 
     Args:
         trace: The trace.
-        steps: Number of steps in it.
-        slowdown: Duration of a step under the profiler over that without.
-        kernel_cost: Returns the cost of a framework's operation, by name and type, if the trace
-            does not state it.
+        steps: Number of steps in the trace.
+        slowdown: Step time under the profiler, divided by the step time without it.
+        kernel_cost: Returns the cost of a framework's operation by its name and type. Used for
+            operations whose cost the trace does not state.
     """
     usage, idle_seconds = attribute(trace.events, 0.0, trace.seconds)
     program_costs = HloCosts(trace.modules)
     rows = []
     costs = []
     for (name, kind), used in usage.items():
-        cost = trace.stated.get((name, kind))
+        cost = trace.stated_costs.get((name, kind))
         if cost is None and kind.startswith(COMPILED):
             cost = program_costs.cost(name, kind.removeprefix(COMPILED))
         elif cost is None:
@@ -179,9 +180,9 @@ def _row(name: str, cost: Cost, used: Usage, steps: int, total_seconds: float) -
 
 
 def _count_command_buffers(trace: Trace) -> int:
-    """Return the number of graphs that a GPU runs as one.
+    """Return the number of command buffers: parts of a program that a GPU runs as one graph.
 
-    XLA puts each into a computation of that name (openxla/xprof issues 2544 and 3070).
+    XLA puts each into a computation named command_buffer (openxla/xprof issues 2544 and 3070).
     """
     names = [part.name for module in trace.modules for part in module.computations]
     return sum(name.startswith("command_buffer") for name in names)
@@ -190,8 +191,8 @@ def _count_command_buffers(trace: Trace) -> int:
 def _type_rows(rows: Iterable[Row]) -> list[Row]:
     """Return the sums over the operations of each type.
 
-    The sum of a cost that is unknown for some operations is a lower bound. It is None if the cost
-    is unknown for all.
+    If a cost is unknown for some operations, its sum is a lower bound. If it is unknown for all,
+    the sum is None.
     """
     totals: dict[tuple[str, str], Row] = {}
     for row in rows:
@@ -204,7 +205,7 @@ def _type_rows(rows: Iterable[Row]) -> list[Row]:
 
 
 def _table(rows: Iterable[Row], remainder: Row, columns: Sequence[str]) -> OperationTable:
-    """Return a table of rows by falling share, with rates over the self time."""
+    """Return a table of rows by falling share, then the remainder, with rates per self time."""
     ordered = [*sorted(rows, key=lambda row: -row["share"]), remainder]
     for row in ordered:
         row["flops_per_second"] = _ratio(row, "flops", "self_seconds")

@@ -1,9 +1,13 @@
 """FLOPs and bytes of an operation from its shapes.
 
-All profiles count here. As in the cost analyses of XLA and TensorFlow, a multiply-accumulate is two
-FLOPs, an elementwise operation is one FLOP per element of its output, and a reduction is one per
-element of its input. Padding counts as work; the holes of a dilated convolution do not. Bytes are
-those of every input read once and every output written once.
+All frameworks' profiles share these rules, which follow the cost analyses of XLA and TensorFlow:
+
+- A multiply-accumulate counts as 2 FLOPs.
+- An elementwise operation counts as 1 FLOP per element of its output.
+- A reduction counts as 1 FLOP per element of its input.
+- Multiplications with padding count. Multiplications with the zeros that dilation of the input
+  inserts do not.
+- Bytes: every input is read once, every output is written once.
 """
 
 import math
@@ -11,7 +15,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-#: The bits of an element, in the names of types of TensorFlow, PyTorch and HLO.
+#: The number of bits per element in the name of an element type, such as bfloat16.
 _BITS = re.compile(r"(?:float|int|complex)(\d+)")
 
 
@@ -45,12 +49,13 @@ class Cost:
 
     Attributes:
         kind: The framework's name for the type of operation.
-        category: Our name for it (see `categorize`).
+        category: The category of the operation (see `categorize`).
         flops: All FLOPs; None if the shapes do not determine them.
         bytes: Bytes read and written; None if the shapes do not determine them.
         product_flops: The part of `flops` in matrix products and convolutions.
-        dtype: The type in which the products multiply.
-        operands: Number of elements of each operand of a single product, then of its result.
+        dtype: Element type of the operands of the products.
+        operands: Number of elements of each operand, then of the result. Empty unless the operation
+            is a single product.
     """
 
     kind: str
@@ -69,8 +74,8 @@ def plain_cost(
 
     Args:
         kind: The framework's name for the type of operation.
-        category: Our name for it.
-        inputs: The shapes of the inputs; None for an unknown one.
+        category: The category of the operation.
+        inputs: The shapes of the inputs; None for an unknown shape.
         outputs: The shapes of the outputs; empty if they are unknown.
     """
     if category == "control":
@@ -93,7 +98,7 @@ def plain_cost(
 
 
 def sum_products(costs: Iterable[Cost]) -> dict[str, float]:
-    """Return the FLOPs of all products by the type in which they multiply."""
+    """Return the FLOPs of all products by the element type of their operands."""
     totals: dict[str, float] = {}
     for cost in costs:
         if cost.product_flops:
@@ -103,7 +108,7 @@ def sum_products(costs: Iterable[Cost]) -> dict[str, float]:
 
 
 def shares(flops: Mapping[str, float]) -> dict[str, float]:
-    """Return each value as a fraction of their sum; empty if the sum is 0."""
+    """Return each value as a fraction of the sum of all; empty if the sum is 0."""
     total = sum(flops.values())
     if not total:
         return {}
@@ -115,8 +120,9 @@ def product_flops(output: Sequence[int], *summed: int) -> float:
 
     Args:
         output: Dimensions of the output.
-        summed: Dimensions that each sum runs over: the contracted dimension of matrices, or the
-            positions of a convolution's kernel and the input channels of one of its groups.
+        summed: Sizes of the dimensions over which each output element sums: the contracted
+            dimension of matrices, or the kernel's sizes and the input channels per group of a
+            convolution.
     """
     return 2.0 * math.prod(output) * math.prod(summed)
 
@@ -127,13 +133,13 @@ def attention_flops(
     """Return the FLOPs of the products of an attention.
 
     The forward pass multiplies queries with keys, and weights with values. The backward pass has
-    two products for each of these. What a fused kernel computes twice does not count, and what a
-    causal mask omits does.
+    two products for each of these. Scores that a fused kernel computes twice count once. Scores
+    that a causal mask hides count too.
 
     Args:
         query: Shape of the queries of all heads; its last dimension is the width of a head.
         keys: Number of keys that each query attends to.
-        value_width: Width of a head's values; None: that of the queries.
+        value_width: Width of a head's values; None if it equals the width of the queries.
         backward: Count the backward pass instead.
     """
     width = query.dimensions[-1]
@@ -149,8 +155,9 @@ def spatial_pairs(
 ) -> int:
     """Return the number of multiplications along one dimension of a convolution.
 
-    Counts the pairs of an output and a kernel position whose input is a value, not a hole. The
-    input gradient of a strided convolution is a convolution over an input with holes.
+    Counts the pairs of an output and a kernel position whose input is a value, not a zero that
+    base dilation inserts between the values. XLA computes the input gradient of a strided
+    convolution as such a convolution.
 
     Args:
         outputs: Length of the output.

@@ -1,8 +1,9 @@
 """Costs of TensorFlow's operations, from the traced graph.
 
-A trace names a kernel by its node ("scope/name:Type"), without shapes. The graph holds the shapes
-of every node. The optimizer fuses nodes under the name of the last one, rewrites some into others,
-and inlines functions under a prefix (".../body/_12/name"). This module reverses all three.
+A trace names a kernel by its node ("scope/name:Type"), without shapes. The traced graph holds the
+shapes of every node. But the graph optimizer changes names: a fusion has the name of its last node,
+a rewritten node gets a prefix, and a node of an inlined function has the path of the call before
+its name (".../body/_12/name"). This module maps each name in a trace back to the traced graph.
 """
 
 import math
@@ -16,11 +17,11 @@ import tensorflow as tf
 from paradnn.worker.profile.categories import PRODUCTS, categorize
 from paradnn.worker.profile.shapes import Cost, Shape, plain_cost, product_flops, total_bytes
 
-#: Prefix by which the optimizer marks a node that it rewrites.
+#: Prefix that the graph optimizer adds to the name of a node that it rewrites.
 _REWRITTEN = re.compile(r"ArithmeticOptimizer/[A-Za-z]+_(?:(?:Leaf|Internal)_\d+_)?")
-#: Prefix that inlining adds to the names within a function.
+#: A name within an inlined function: the path of the call, then the name in the function.
 _PREFIX = re.compile(r".*/_\d+/(.+)")
-#: The branch of a loop or of a condition, after the name of its node.
+#: The function of a loop or condition, which follows the name of its node in a path.
 _BRANCH = re.compile(r"(body|cond|then|else|branch(\d+))/_\d+/")
 #: The attribute that names the function of a branch.
 _BRANCH_ATTRIBUTES = {
@@ -29,7 +30,7 @@ _BRANCH_ATTRIBUTES = {
     "then": "then_branch",
     "else": "else_branch",
 }
-#: oneDNN's and fused kernels do what the operation of the graph does.
+#: Parts of a kernel's type that name oneDNN or a fusion; without them it is the operation's type.
 _KERNEL_AFFIXES = re.compile(r"^_(Mkl(Native)?)?(Fused)?|WithBias$")
 #: Longest chain of elementwise operations that the optimizer fuses into a product.
 _LONGEST_CHAIN = 8
@@ -37,7 +38,15 @@ _LONGEST_CHAIN = 8
 
 @dataclass(frozen=True)
 class _Node:
-    """A node of a graph; the shape of an output is None if it is not known entirely."""
+    """A node of a graph.
+
+    Attributes:
+        name: Name in its graph or function.
+        kind: Type of the operation.
+        inputs: References to outputs of other nodes, such as "name:1".
+        outputs: Shapes of the outputs; None for an output with an unknown dimension.
+        attributes: Attributes by name, as protocol buffers.
+    """
 
     name: str
     kind: str
@@ -46,6 +55,7 @@ class _Node:
     attributes: Any
 
 
+#: The nodes of a graph or of a function by name.
 _Scope = Mapping[str, _Node]
 
 
@@ -65,7 +75,12 @@ class GraphCosts:
         self._scopes = [self._main, *self._functions.values()]
 
     def cost(self, name: str, kind: str) -> Cost:
-        """Return the cost of a kernel, by its name and type in a trace."""
+        """Return the cost of a kernel.
+
+        Args:
+            name: The name of the kernel's node in a trace.
+            kind: The type of the kernel in the trace.
+        """
         operation = _KERNEL_AFFIXES.sub("", kind)
         category = categorize("tensorflow", operation)
         scope, node = self._find(name, operation)
@@ -85,12 +100,12 @@ class GraphCosts:
         ]
 
     def _find(self, name: str, kind: str) -> tuple[_Scope, _Node | None]:
-        """Return the node of a kernel with its scope.
+        """Return the node of a kernel, and the scope that contains it.
 
-        The path through the inlined calls leads to it. If the path is broken, any function may
-        hold the name; a node of the same type comes first.
+        The name is the path through the inlined calls. If the path does not lead to a node, look
+        for the end of the name in all functions, and prefer a node of the kernel's type.
         """
-        # A sum that the optimizer made is in the scope of the sum that it replaced.
+        # Without the optimizer's prefix, the name of a rewritten node is the original one.
         names = [_REWRITTEN.sub("", name)]
         exact = self._follow(self._main, names[0])
         if exact:
@@ -124,7 +139,13 @@ class GraphCosts:
 
 
 def _fused_product(scope: _Scope, node: _Node, kind: str) -> _Node | None:
-    """Return the product with which a chain of elementwise operations that ends in `node` began."""
+    """Return the product at the start of the chain of fused operations that ends in `node`.
+
+    Args:
+        scope: The nodes among which to search.
+        node: The last, elementwise operation of the chain.
+        kind: The type of the product.
+    """
     nearest = {node.name: node}
     for _ in range(_LONGEST_CHAIN):
         for candidate in nearest.values():
@@ -140,7 +161,7 @@ def _fused_product(scope: _Scope, node: _Node, kind: str) -> _Node | None:
 
 
 def _called_function(caller: _Node, branch: re.Match[str] | None) -> str:
-    """Return the name of the function that a node calls, or has as this branch; "" if none."""
+    """Return the name of the function that a node calls, or of the given branch; "" if unknown."""
     attributes = caller.attributes
     if branch is not None and branch[2] is not None:
         branches = attributes["branches"].list.func if "branches" in attributes else ()
@@ -154,17 +175,18 @@ def _cost(kind: str, operation: str, scope: _Scope, node: _Node) -> Cost:
     """Return the cost of a node.
 
     Args:
-        kind: The type of the kernel, as reported.
-        operation: The type of operation that it computes.
-        scope: The nodes of its function.
-        node: The node with the shapes.
+        kind: The type of the kernel in the trace.
+        operation: The type of operation that the kernel computes.
+        scope: The nodes of the graph or function that contains `node`.
+        node: The node whose shapes determine the cost.
     """
     category = categorize("tensorflow", operation)
     inputs = [
         _shape(scope, reference) for reference in node.inputs if not reference.startswith("^")
     ]
     outputs = [shape for shape in node.outputs if shape is not None]
-    # The first input of an update is the handle of the variable that it writes.
+    # The first input of an update is the variable's handle, which has no shape. The update reads
+    # the variable and the last input, and writes the variable.
     if operation.startswith(("AssignSub", "AssignAdd")) and inputs[-1] is not None:
         return Cost(kind, category, flops=inputs[-1].elements, bytes=3 * inputs[-1].bytes)
     if operation.startswith("SparseSegment"):
@@ -179,7 +201,7 @@ def _cost(kind: str, operation: str, scope: _Scope, node: _Node) -> Cost:
     moved = None
     if len(known) == len(inputs) and outputs:
         moved = total_bytes([*known, *outputs])
-    # The sizes of a gradient are inputs too, but they are vectors.
+    # Leave out vectors: they are the shapes that gradients of convolutions take as inputs.
     operands = [shape.elements for shape in (*known, *outputs) if len(shape.dimensions) > 1]
     return Cost(
         kind,
@@ -197,8 +219,8 @@ def _segment_cost(
 ) -> Cost:
     """Return the cost of summing rows of a table, as an embedding of several tokens does.
 
-    SparseSegmentSum(table, indices, segments) reads one row and makes one FLOP per element of it
-    for each index.
+    For each index, SparseSegmentSum(table, indices, segments) reads one row and performs one FLOP
+    per element of the row.
     """
     if len(inputs) < 2 or inputs[0] is None or inputs[1] is None:
         return Cost(kind, category)
@@ -220,7 +242,7 @@ def _matmul_flops(
     if not outputs or len(inputs) < 2:
         return None
     if operation == "SparseTensorDenseMatMul":
-        # The operands are the indices, values and shape of the sparse matrix, and the dense one.
+        # The inputs are indices, values and shape of the sparse matrix, then the dense matrix.
         values = inputs[1]
         if values is None:
             return None
@@ -229,7 +251,7 @@ def _matmul_flops(
         flags = ("adj_x", "adj_y")
     else:
         flags = ("transpose_a", "transpose_b")
-    # The contracted dimension is the last of the left side and the last but one of the right.
+    # The contracted dimension is the last of the left operand, and the last but one of the right.
     for shape, flag, axis in zip(inputs, flags, (-1, -2), strict=False):
         if shape is None:
             continue
@@ -241,13 +263,13 @@ def _matmul_flops(
 
 
 def _einsum_flops(node: _Node, inputs: Sequence[Shape | None]) -> float | None:
-    """Return 2 x the product of the lengths of the labels that are multiplied.
+    """Return the FLOPs of an Einsum: 2 x the product of the lengths of all multiplied labels.
 
-    A label that is in only one operand and not in the output is summed before the product. An
-    ellipsis covers the leading dimensions, which are broadcast.
+    A label that only one operand has, and the output lacks, is summed before the multiplication and
+    does not count. The dimensions of an ellipsis are broadcast.
 
     Returns:
-        0 if nothing is multiplied, None if a shape is unknown.
+        The FLOPs; 0 if the Einsum has one operand, None if a shape is unknown.
     """
     equation = node.attributes["equation"].s.decode().replace(" ", "")
     terms, _, output = equation.partition("->")
@@ -272,7 +294,10 @@ def _einsum_flops(node: _Node, inputs: Sequence[Shape | None]) -> float | None:
 
 
 def _einsum_labels(operand: str, rank: int) -> list[str] | None:
-    """Return the label of each dimension; those of an ellipsis are ".1", ".2", ... from its end."""
+    """Return the label of each dimension of an operand; None if the rank does not fit the labels.
+
+    The dimensions of an ellipsis have the labels ".1", ".2", ..., counted from its end.
+    """
     before, ellipsis, after = operand.partition("...")
     broadcast = rank - len(before) - len(after)
     if broadcast < 0 or (broadcast and not ellipsis):
@@ -285,8 +310,9 @@ def _convolution_flops(
 ) -> float | None:
     """Return the FLOPs of a convolution or of one of its gradients.
 
-    Both gradients multiply the same pairs as the forward pass: those of the forward output with
-    the filter. A transposed convolution is the gradient of the input.
+    Both gradients have the same number of multiplications as the forward pass: for each element of
+    the forward output, one per filter position and input channel. TensorFlow computes a transposed
+    convolution as the gradient of the input.
     """
     if len(inputs) < 2 or not outputs:
         return None
@@ -295,13 +321,13 @@ def _convolution_flops(
     if not kernel or not forward_output:
         return None
     window = math.prod(kernel.dimensions[:-2])
-    # The channels of a filter are those of a group. A depthwise filter's output channel sees one.
+    # The filter has the input channels of one group. A depthwise convolution sums over one channel.
     channels = 1 if operation.startswith("Depthwise") else kernel.dimensions[-2]
     return product_flops(forward_output.dimensions, window, channels)
 
 
 def _scope(nodes: Any, parameters: _Scope) -> dict[str, _Node]:
-    """Return the nodes of a graph or a function by name, with the parameters of the function."""
+    """Return the nodes of a graph or function by name, with the function's parameters added."""
     keys = ("dtype", "DstT", "output_type", "out_type", "T", "Tparams", "element_dtype")
     scope = dict(parameters)
     for node in nodes:
@@ -316,7 +342,7 @@ def _scope(nodes: Any, parameters: _Scope) -> dict[str, _Node]:
 
 
 def _parameters(function: Any) -> dict[str, _Node]:
-    """Return a function's parameters, with the shapes in its argument attributes if known."""
+    """Return a function's parameters as nodes, with the shapes in its argument attributes."""
     parameters = {}
     for index, argument in enumerate(function.signature.input_arg):
         attributes: Any = {}
@@ -334,7 +360,7 @@ def _parameters(function: Any) -> dict[str, _Node]:
 
 
 def _dtype(attributes: Any, keys: Sequence[str]) -> str:
-    """Return the element type that the first of these attributes holds, or "unknown"."""
+    """Return the element type in the first of these attributes that holds one, or "unknown"."""
     for key in keys:
         if key in attributes and attributes[key].type:
             return str(tf.as_dtype(attributes[key].type).name)
@@ -342,7 +368,7 @@ def _dtype(attributes: Any, keys: Sequence[str]) -> str:
 
 
 def _outputs(attributes: Any, dtype: str) -> tuple[Shape | None, ...]:
-    """Return the shapes of a node's outputs, None for one that is not known entirely."""
+    """Return the shapes of a node's outputs; None for an output with an unknown dimension."""
     if "_output_shapes" not in attributes:
         return ()
     outputs: list[Shape | None] = []
@@ -354,12 +380,15 @@ def _outputs(attributes: Any, dtype: str) -> tuple[Shape | None, ...]:
 
 
 def _shape(scope: _Scope, reference: str) -> Shape | None:
-    """Return the shape of "name", of "name:1" (graph) or of "name:output:1" (function)."""
+    """Return the shape that a reference names; None if it is unknown.
+
+    References have the form "name", "name:1" (in a graph) or "name:output:1" (in a function).
+    """
     name, *rest = reference.split(":")
     outputs = scope[name].outputs if name in scope else ()
     index = 0
     if rest[:1] == ["tensor"]:
-        # TensorListPopBack returns the rest of the list first, then its last element.
+        # Only TensorListPopBack has an output "tensor". It is the second output, after the list.
         index = 1
     elif rest:
         index = int(rest[-1])

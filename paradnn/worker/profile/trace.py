@@ -1,4 +1,4 @@
-"""Read a trace: which operations ran when, and the compiled programs that the profiler stored."""
+"""Read a trace in XSpace format: the operations with their times, and the compiled programs."""
 
 import math
 import re
@@ -24,10 +24,10 @@ class Event:
     Attributes:
         lane: Name of the lane.
         name: Name of the operation.
-        kind: Its type.
+        kind: Type of the operation.
         start: Begin, in seconds.
         end: End, in seconds.
-        continues: The event belongs to the execution that the event before it began.
+        continues: Whether the event belongs to the same execution as the event before it.
     """
 
     lane: str
@@ -40,9 +40,12 @@ class Event:
 
 @dataclass
 class Usage:
-    """Executions of one operation within the window, its self time and its explained wall time.
+    """Usage of one operation within a window (see `attribute`).
 
-    Times are in seconds.
+    Attributes:
+        count: Number of executions that began in the window.
+        self_seconds: Self time.
+        wall_seconds: Explained wall time.
     """
 
     count: int = 0
@@ -55,10 +58,15 @@ def attribute(
 ) -> tuple[dict[OperationKey, Usage], float]:
     """Divide the time of the window [start, end] among operations.
 
-    Threads run side by side, and an event may contain others. The self time of an operation is its
-    duration without the operations within it on the same thread. Its wall time is the time that it
-    explains: each instant is divided equally among the operations that run in it. Wall times and
-    the idle time sum to the window.
+    Lanes run in parallel, and an event may contain others of its lane. The self time of an
+    operation is its duration without the operations within it on the same lane. Its wall time is
+    the time that it explains: each instant is divided equally among the operations that run at that
+    instant. Wall times and the idle time sum to the length of the window.
+
+    Args:
+        events: The events of all lanes.
+        start: Begin of the window, in seconds.
+        end: End of the window, in seconds.
 
     Returns:
         The usage of every (name, kind), and the seconds in which no operation ran.
@@ -119,7 +127,7 @@ def _divide_wall_time(
 
 
 def _innermost(events: Iterable[Event]) -> Iterator[tuple[Event, float, float]]:
-    """Yield the stretches of a lane in which an event is the innermost one."""
+    """Yield (event, begin, end) for each part of a lane's time in which the event is innermost."""
     stack: list[Event] = []
     since = 0.0
     sentinel = Event("", "", "", math.inf, math.inf)
@@ -147,23 +155,25 @@ class Trace:
 
     Attributes:
         seconds: Duration of the steps.
-        events: What ran; 0 is the beginning of the steps. Events whose kind begins with
-            `COMPILED` are instructions of compiled programs, others are the framework's operations.
-        modules: The HLO modules.
-        stated: Costs that the profiler itself states, by name and kind.
+        events: The operations that ran; time 0 is the beginning of the steps. Events whose kind
+            begins with `COMPILED` are instructions of compiled programs, others are the framework's
+            operations.
+        modules: The compiled programs (HLO modules).
+        stated_costs: Costs from the trace itself, by name and kind of the operation.
         file: The trace file.
     """
 
     seconds: float
     events: list[Event] = field(default_factory=list)
     modules: list[Any] = field(default_factory=list)
-    stated: dict[OperationKey, Cost] = field(default_factory=dict)
+    stated_costs: dict[OperationKey, Cost] = field(default_factory=dict)
     file: Path | None = None
+    #: Number of programs by module name.
     _programs: Counter[str] = field(default_factory=Counter)
 
     @property
     def ran(self) -> set[str]:
-        """The modules whose instructions are among the events."""
+        """Names of the modules that ran: their instructions are among the events."""
         return {
             event.kind.removeprefix(COMPILED)
             for event in self.events
@@ -171,17 +181,24 @@ class Trace:
         }
 
     def module_name(self, module: str, program: int | None) -> str:
-        """Return the unique name of a module in the trace.
+        """Return a name for a module that is unique in the trace.
 
-        The number of its program is added if names repeat. JAX without jit compiles a program for
-        each operation and shape, and calls every product "jit_dot_general".
+        If several programs share the name, the number of the program is added. Without jit JAX
+        compiles a program for each operation and shape, and names every product "jit_dot_general".
+
+        Args:
+            module: The name of the module.
+            program: The number of the program; None if it is unknown.
         """
         if program is None or self._programs[module] < 2:
             return module
         return f"{module}({program})"
 
     def add_modules(self, programs: Sequence[tuple[int | None, Any]]) -> None:
-        """Add compiled programs with their numbers; a program may occur more than once."""
+        """Add compiled programs as (program number, module), and give the modules unique names.
+
+        A program may occur more than once.
+        """
         names = {(module.name, program) for program, module in programs}
         self._programs = Counter(name for name, _ in names)
         for program, module in programs:
@@ -217,7 +234,7 @@ def read_trace(folder: Path) -> Trace:
     ]
     for plane in devices:
         read_device(plane, trace, origin)
-    # If a device has a plane, the host's events are only launches.
+    # If there is a device, the events of the host only launch kernels.
     if not devices:
         for plane in space.planes:
             if plane.name.startswith("/host:CPU"):
@@ -248,7 +265,10 @@ def _span(line: Any, event: Any, origin: int) -> tuple[float, float]:
 
 
 def _values(stats: Any, names: Mapping[int, str]) -> dict[str, Any]:
-    """Return statistics by name: bytes, a text (which may be a reference), or a number."""
+    """Return the values of statistics by name.
+
+    A value is bytes, a text, which `names` holds if the statistic refers to it, or a number.
+    """
     values = {}
     for stat in stats:
         number = stat.int64_value or stat.uint64_value or stat.double_value
@@ -258,7 +278,7 @@ def _values(stats: Any, names: Mapping[int, str]) -> dict[str, Any]:
 
 
 def _programs(space: Any, message: Any) -> Iterator[tuple[int | None, Any]]:
-    """Yield the compiled programs with their numbers; `message` is the class HloProto."""
+    """Yield (program number, module) for each compiled program; `message` is the class HloProto."""
     for plane in space.planes:
         names = {
             key: entry.name.lower().replace("_", " ") for key, entry in plane.stat_metadata.items()
@@ -274,11 +294,14 @@ def _programs(space: Any, message: Any) -> Iterator[tuple[int | None, Any]]:
 #: TensorFlow names its kernels "scope/name:Type". The runtime's own events ("Executor::Process")
 #: do not match.
 _KERNEL = re.compile(r"([^:#]+):([A-Za-z_]\w*)")
+#: Prefix of the event of an operation that TensorFlow runs eagerly.
 _EAGER = "EagerLocalExecute: "
 #: Calls of functions and loops, which contain the operations.
 _CONTAINER = re.compile(
     r"(__inference|__forward|__backward)_|(Stateful)?PartitionedCall$|(Stateless)?(While|If|Case)$"
 )
+#: Statistics of instructions of compiled programs. `_p` and `_c` link an instruction to the event
+#: at its end, which may be on another thread.
 _HLO_STATS = ("hlo_op", "hlo_module", "program_id", "_p", "_c")
 
 
@@ -295,7 +318,7 @@ class _Instruction:
 def _read_host(plane: Any, trace: Trace, origin: int) -> None:
     """Add to a trace the kernels and the instructions of compiled programs on the host."""
     names = {key: entry.name for key, entry in plane.stat_metadata.items()}
-    # Most events, hundreds of thousands, are the runtime's. Decide by their metadata.
+    # Most of the hundreds of thousands of events are the runtime's own. Skip them by their metadata.
     kernels = {key: _kernel(entry.name) for key, entry in plane.event_metadata.items()}
     endings = {key for key, entry in plane.event_metadata.items() if entry.name.startswith("end: ")}
     wanted = {key for key, name in names.items() if name in _HLO_STATS}
@@ -327,8 +350,8 @@ def _add_instructions(
 ) -> None:
     """Add instructions to a trace.
 
-    An instruction that ends on another thread has an event there, and runs until then. It gets its
-    own lane, since other instructions begin on its thread before.
+    An instruction may end on another thread, where an event marks its end. It then gets a lane of
+    its own, since its thread starts other instructions before it ends.
     """
     for index, instruction in enumerate(instructions):
         values = instruction.values
@@ -343,7 +366,7 @@ def _add_instructions(
 
 
 def _kernel(name: str) -> OperationKey | None:
-    """Return name and type of the kernel in the name of an event; None if it holds none."""
+    """Return the kernel's name and type from the name of an event; None if it is no kernel."""
     if name.startswith(_EAGER):
         kind = name.removeprefix(_EAGER)
         return None if _CONTAINER.match(kind) else (kind, kind)
@@ -353,17 +376,18 @@ def _kernel(name: str) -> OperationKey | None:
     return match[1], match[2]
 
 
-# The plane of a GPU or a TPU. On a GPU, a kernel names the operation that launched it
-# (`annotation`, or `hlo_op` for a compiled program), or it has only its own name. On a TPU, the
-# metadata hold the compiler's count of FLOPs and bytes.
+# The plane of a GPU or a TPU. On a GPU, the statistics of a kernel may name the operation that
+# launched it: `hlo_op` for a compiled program, else one of `_ANNOTATIONS`. On a TPU, the metadata
+# hold the compiler's counts of FLOPs and bytes.
 
-#: A GPU's plane has a line "XLA Ops" too, which repeats what its streams ran.
+#: Prefix of the lines whose events are used. On a GPU the line "XLA Ops" only repeats the streams.
 _COMPUTE_LINES = {"GPU": "Stream", "TPU": "XLA Ops"}
+#: Statistics with the name and type of the operation that launched a kernel.
 _ANNOTATIONS = ("tf_op", "annotation")
 
 
 def read_device(plane: Any, trace: Trace, origin: int) -> None:
-    """Add to a trace what ran on a device, and the costs that the profiler states.
+    """Add the events of a device, and the costs that its plane states, to a trace.
 
     Args:
         plane: The plane of a GPU or a TPU.
@@ -382,8 +406,8 @@ def read_device(plane: Any, trace: Trace, origin: int) -> None:
             metadata = plane.event_metadata[event.metadata_id]
             values = _values(metadata.stats, names) | _values(event.stats, names)
             key = _operation(metadata, values, trace)
-            # An operation may launch several kernels, one after the other. The same kernel again
-            # is its next execution.
+            # Different kernels of one operation in a row belong to one execution. A kernel that
+            # was launched before begins the next execution.
             continues = key == previous and metadata.name not in launched
             if not continues:
                 launched = set()
@@ -393,7 +417,7 @@ def read_device(plane: Any, trace: Trace, origin: int) -> None:
             trace.events.append(Event(lane, *key, start, end, continues))
             cost = _stated_cost(metadata.name, values)
             if cost is not None:
-                trace.stated[key] = cost
+                trace.stated_costs[key] = cost
 
 
 def _operation(metadata: Any, values: Mapping[str, Any], trace: Trace) -> OperationKey:
@@ -413,9 +437,10 @@ def _operation(metadata: Any, values: Mapping[str, Any], trace: Trace) -> Operat
 
 
 def _stated_cost(name: str, values: Mapping[str, Any]) -> Cost | None:
-    """Return the cost that the profiler states, or the category of a kernel without an operation.
+    """Return the cost of a kernel as the trace states it.
 
-    None for a kernel whose cost follows from its operation.
+    If the trace states no cost, return None for a kernel with an operation, from which the cost
+    follows, and otherwise a Cost that has only a type and a category.
     """
     category = categorize("kernel", f"{values.get('hlo_category', '')} {name}".lower())
     kind = str(values.get("hlo_category") or name.split("(")[0])
