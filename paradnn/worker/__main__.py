@@ -1,9 +1,9 @@
 """`python -m paradnn.worker --framework tensorflow`: import once, fork a child per point.
 
-The worker pays for the import, which takes seconds, once. A fork takes milliseconds and gives each
-point its own process. The point thus has its own memory peak, inherits no graph, and a crash ends
-only that child. The worker touches no device before the fork, since neither a GPU context nor a
-thread pool survives it.
+The import of a framework takes seconds, and happens once. A fork takes milliseconds and gives each
+point its own process, with its own memory peak and without the graphs of earlier points. A crash
+ends only that process. The worker touches no device before the fork, since neither a GPU context
+nor a thread pool survives it.
 """
 
 import argparse
@@ -31,21 +31,21 @@ def main() -> int:
     )
     arguments = parser.parse_args()
     die_with_parent(driver=arguments.driver)
-    # Output of the framework goes to standard error; standard output carries only the protocol.
+    # Redirect the framework's output to standard error, so that standard output has only events.
     channel = EventWriter(os.dup(1))
     os.dup2(2, 1)
     try:
         framework = frameworks.load(arguments.framework)
         from paradnn.worker.request import answer_request
 
-        list(FAMILIES), list(WORKLOADS)  # load them once, not in every child
+        list(FAMILIES), list(WORKLOADS)  # import their modules once, not in every child
     except Exception as error:
         channel.send(Refused(f"{type(error).__name__}: {error}"))
         return 1
     if FRAMEWORKS[arguments.framework].backend == "tensorflow":
-        # AutoGraph leaves a file per function if a child does not exit normally. This folder holds
-        # them and is removed with the worker. PyTorch caches compiled code for the machine, so
-        # it keeps the usual folder.
+        # AutoGraph leaves a temporary file per function if a process skips the clean-up at exit, as
+        # the children do. The working directory, which the driver removes, collects these files.
+        # PyTorch keeps the usual folder, where it caches compiled code for later processes.
         tempfile.tempdir = os.getcwd()
     channel.send(Ready(PROTOCOL_VERSION))
     serve(channel, lambda point, report: answer_request(point, framework, report))

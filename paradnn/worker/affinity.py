@@ -1,8 +1,8 @@
 """Binds a point to some of the host's cores (`platform.cores`) before any device is opened.
 
-Threads inherit the cores of the thread that starts them. Frameworks make their thread pools as
-large as the number of cores when the device is opened. PyTorch counts the cores earlier, when it is
-imported, so it receives the number of threads.
+Threads inherit the cores of the thread that starts them. Frameworks create their thread pools when
+the device is opened, with one thread per core of the process. PyTorch counts the cores earlier,
+when it is imported, so the number of threads is set explicitly.
 """
 
 import os
@@ -15,13 +15,17 @@ from paradnn.core.words import core_list, core_text
 
 
 def bind_cores(platform: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Restrict this process, and the threads that it will start, to `platform.cores`.
+    """Restrict this process, and the threads that it starts later, to `platform.cores`.
+
+    Args:
+        platform: The platform of the point.
 
     Returns:
-        The platform, by default with one thread per core.
+        The platform; unless `threads` is set, it is the number of these cores.
 
     Raises:
-        UnavailableError: If the process may not use one of the cores, or the system cannot bind.
+        UnavailableError: If the process may not use one of the cores, or the system cannot pin
+            processes.
     """
     text = platform.get("cores")
     if text is None:
@@ -44,9 +48,10 @@ class DeviceLayout:
 
     Attributes:
         devices: Number of devices.
-        threads: Threads of each CPU device: `platform.threads`, by default an even share of the
+        threads: Threads of each CPU device: `platform.threads`, by default an equal share of the
             cores.
-        cores: The cores of the devices, `threads` of them for each device in turn.
+        cores: The first `threads` cores belong to the first device, the next to the second, and so
+            on.
     """
 
     devices: int
@@ -55,15 +60,15 @@ class DeviceLayout:
 
 
 def device_layout(devices: int, platform: Mapping[str, Any], hosts: int = 1) -> DeviceLayout:
-    """Return the layout of a number of devices.
+    """Return the layout of devices on this machine.
 
     Args:
-        devices: Number of devices of a host.
+        devices: Number of devices per host of the point.
         platform: The platform of the point.
-        hosts: Number of hosts of the point that are processes of this machine. They share it.
+        hosts: Number of hosts of the point whose processes run on this machine.
 
     Raises:
-        UnavailableError: If the process may use too few cores.
+        UnavailableError: If this process may use fewer cores than the layout needs.
     """
     if hasattr(os, "sched_getaffinity"):
         cores = sorted(os.sched_getaffinity(0))
@@ -79,12 +84,12 @@ def device_layout(devices: int, platform: Mapping[str, Any], hosts: int = 1) -> 
         raise UnavailableError(
             f"{setting} each need {needed} cores, this process may use {len(cores)}"
         )
-    # Without platform.threads there may be more devices than cores, which then share cores.
+    # Without platform.threads there may be more devices than cores. Devices then share cores.
     device_cores = tuple(cores[index % len(cores)] for index in range(needed))
     return DeviceLayout(total, threads, device_cores)
 
 
 def pin_to_cores(cores: Sequence[int]) -> None:
-    """Restrict this process, and the threads that it will start, to cores if the system can."""
+    """Restrict this process, and threads that it starts later, to cores, if the system can."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, cores)

@@ -1,7 +1,8 @@
 """Random arrival times of queries: MLPerf LoadGen's schedule, query for query.
 
 LoadGen draws with libstdc++'s std::exponential_distribution from a std::mt19937. Python's generator
-is the same one with another way of seeding, so its state is set here as C++ sets it.
+is also a Mersenne Twister, but turns a seed into another state. This module therefore sets the
+state as C++ does.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import math
 import random
 from array import array
 
-#: `schedule_rng_seed` of mlperf.conf, 16159082839903944936, as std::mt19937 takes it: modulo 2**32.
+#: `schedule_rng_seed` of mlperf.conf, 16159082839903944936, modulo 2**32, as std::mt19937 uses it.
 LOADGEN_SEED = 2023080168
 _WORD = 2**32
 _STATE_WORDS = 624
@@ -39,7 +40,7 @@ def arrivals(rate: float, seed: int, seconds: float, queries: int) -> array[int]
 
 
 def _mersenne_twister(seed: int) -> random.Random:
-    """Return a generator that is seeded as std::mt19937."""
+    """Return a generator with the state of a std::mt19937 with this seed."""
     state = [seed % _WORD]
     for index in range(1, _STATE_WORDS):
         previous = state[-1]
@@ -52,6 +53,7 @@ def _mersenne_twister(seed: int) -> random.Random:
 def process_seed(seed: int, replicate: int, process: int) -> int:
     """Return the seed of one process of a replicate.
 
-    The increments are odd and far apart, so neighboring seeds of an axis share no process seed.
+    The increments per replicate and process are large, so neighboring values of `seed` in a sweep
+    do not lead to the same process seeds.
     """
     return (seed + replicate * 0x85EBCA77 + process * 0x9E3779B1) % _WORD

@@ -1,10 +1,10 @@
 """Confidence in percentiles from counts of late queries.
 
-The module uses only the standard library; the worker and the driver both import it.
+Latencies of neighboring queries are correlated, since the queries waited in one queue. N correlated
+queries carry as much information as a smaller number of independent queries. The variance of batch
+means gives that number (Law, Simulation Modeling and Analysis, 9.5.3).
 
-Latencies of neighboring queries are correlated, since the queries waited in one queue. N
-correlated queries have the information of fewer independent ones. The scatter of batch means shows
-how many fewer (Law, Simulation Modeling and Analysis, 9.5.3).
+The worker and the driver both import this module. It uses only the standard library.
 """
 
 import bisect
@@ -13,12 +13,12 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
-#: Numbers of batches whose means show the correlation of neighbors. The value of each is
-#: (t quantile / normal quantile)**2, with one degree of freedom less than batches.
-#: A correlation that is longer than many short batches is visible between few long ones.
+#: Numbers of batches, each with a safety factor for the estimated variance of their means:
+#: (t quantile / normal quantile)**2, with one degree of freedom less than batches. Few long batches
+#: reveal correlations that extend over many queries.
 _BATCHES = {32: (2.0395 / 1.9600) ** 2, 16: (2.1314 / 1.9600) ** 2, 8: (2.3646 / 1.9600) ** 2}
-#: Largest number of terms of the continued fraction, its relative tolerance, and the replacement of
-#: zero denominators.
+#: For the continued fraction of `beta_share`: largest number of terms, relative tolerance, and
+#: replacement for a denominator of zero.
 _TERMS = 100_000
 _TOLERANCE = 1e-14
 _TINY = 1e-300
@@ -32,7 +32,7 @@ def beta_share(x: float, a: float, b: float) -> float:
     """
     if x <= 0:
         return 0.0
-    if x > (a + 1) / (a + b + 2):  # the fraction of the complement converges fast
+    if x > (a + 1) / (a + b + 2):  # the continued fraction converges faster for 1 - x
         return 1 - beta_share(1 - x, b, a)
     log_front = (
         a * math.log(x) + b * math.log1p(-x) + math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
@@ -56,11 +56,12 @@ def beta_share(x: float, a: float, b: float) -> float:
 
 @functools.lru_cache(maxsize=4096)
 def required_in_time_queries(late: int, share: float, confidence: float) -> int:
-    """Return the number of in-time queries that LoadGen requires for `late` late ones.
+    """Return the number of in-time queries that LoadGen requires for `late` late queries.
 
-    This is LoadGen's early stopping with tolerance 0. Suppose that at most `share` of all queries
-    were in time. The result is the least h for which so few late queries among h + late would then
-    have a probability below 1 - confidence.
+    This is LoadGen's early stopping with tolerance 0. The null hypothesis is that at most `share`
+    of all queries are in time. The result is the smallest number of in-time queries that rejects
+    it, given `late` late queries: under the hypothesis, so few late queries would have a
+    probability below 1 - confidence.
 
     Args:
         late: The number of late queries.
@@ -78,15 +79,15 @@ def required_in_time_queries(late: int, share: float, confidence: float) -> int:
 def passes(in_time: float, late: float, share: float, confidence: float) -> bool:
     """Return whether counts show with `confidence` that at least `share` of queries is in time.
 
-    Correction for correlation may have made the counts fractional.
+    The counts may be fractions, because they may be corrected for correlation.
     """
     return in_time > 0 and beta_share(share, in_time, late + 1) < 1 - confidence
 
 
 def events_factor(cumulative: Sequence[int]) -> float:
-    """Return the variance of the share of events relative to independent trials, at least 1.
+    """Return the variance of the share of events, relative to the variance for independent trials.
 
-    It is the largest value over batches of several lengths.
+    The result is the largest estimate over batches of several lengths, and at least 1.
 
     Args:
         cumulative: The number of events up to and including each trial.
@@ -96,22 +97,21 @@ def events_factor(cumulative: Sequence[int]) -> float:
     if total < 2 * max(_BATCHES) or not 0 < share < 1:
         return 1.0
     factors = [1.0]
-    for count, caution in _BATCHES.items():
+    for count, safety_factor in _BATCHES.items():
         size = total / count
         ends = [cumulative[total * part // count - 1] if part else 0 for part in range(count + 1)]
         variance = sum((after - before - share * size) ** 2 for before, after in pairwise(ends)) / (
             count - 1
         )
-        factors.append(caution * variance / (size * share * (1 - share)))
+        factors.append(safety_factor * variance / (size * share * (1 - share)))
     return max(factors)
 
 
 def quantile_ranks(count: int, share: float, factor: float = 1.0) -> tuple[int | None, int | None]:
     """Return the 95% confidence interval of a quantile as ranks of sorted values.
 
-    The ranks are the order statistics of count / factor independent values, the effective size of
-    the `count` correlated ones. The number of values below a quantile is binomial (Conover,
-    Practical Nonparametric Statistics, 3.2).
+    The number of values below a quantile is binomially distributed (Conover, Practical
+    Nonparametric Statistics, 3.2). The effective number of values is count / factor.
 
     Args:
         count: The number of values.
@@ -121,17 +121,17 @@ def quantile_ranks(count: int, share: float, factor: float = 1.0) -> tuple[int |
     Returns:
         The ranks of both ends, from 0; None for an end that lies beyond all values.
     """
-    worth = max(1.0, count / factor)
+    effective_count = max(1.0, count / factor)
 
     def below(rank: int) -> float:  # P(fewer than `rank` values are below the quantile)
-        return beta_share(1 - share, worth - rank + 1, rank)
+        return beta_share(1 - share, effective_count - rank + 1, rank)
 
-    ranks = range(1, math.floor(worth) + 1)
+    ranks = range(1, math.floor(effective_count) + 1)
     low = bisect.bisect_right(ranks, 0.025, key=below)
     high = bisect.bisect_left(ranks, 0.975, key=below) + 1
-    first = math.floor(low * count / worth) - 1 if low else None
+    first = math.floor(low * count / effective_count) - 1 if low else None
     if high <= len(ranks):
-        last = min(count, math.ceil(high * count / worth)) - 1
+        last = min(count, math.ceil(high * count / effective_count)) - 1
     else:
         last = None
     return first, last

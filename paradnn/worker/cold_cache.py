@@ -4,11 +4,12 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-#: The array that is read has this many times the bytes of all caches. Replacement is not exactly
-#: least recently used, so one time would leave some of the step's data.
-_TIMES = 2
-#: Bytes of the array on a device whose caches are unknown, and the fewest on any.
-_UNKNOWN_BYTES = 2**28
+#: Size of the array relative to all caches. Caches do not evict exactly the least recently used
+#: data, so an array of the same size would leave some of the step's data.
+_SIZE_FACTOR = 2
+#: Bytes of the array on a device whose caches are unknown.
+_DEFAULT_BYTES = 2**28
+#: Fewest bytes of the array on any device.
 _MIN_BYTES = 2**24
 _UNITS = {"K": 2**10, "M": 2**20, "": 1}
 
@@ -24,18 +25,18 @@ class ColdCache:
     """
 
     def __init__(self, platform: str) -> None:
-        known = _TIMES * cache_bytes() if platform == "cpu" else 0
-        self.nbytes = max(known or _UNKNOWN_BYTES, _MIN_BYTES)
+        known = _SIZE_FACTOR * cache_bytes() if platform == "cpu" else 0
+        self.nbytes = max(known or _DEFAULT_BYTES, _MIN_BYTES)
         import numpy as np
         from keras import ops
 
-        # Pages that were never written may all be the same page of zeros.
+        # Fill the array with ones: the kernel may map unwritten pages to a single page of zeros.
         array = ops.convert_to_tensor(np.ones(self.nbytes // 4, np.float32))
         self._sum: Callable[[], object] = lambda: ops.convert_to_numpy(ops.sum(array))
         self()
 
     def __call__(self) -> None:
-        """Fill the caches, and wait until it is done."""
+        """Fill the caches, and wait for the end."""
         self._sum()
 
 
@@ -43,7 +44,7 @@ def cache_bytes(root: Path = Path("/sys/devices/system/cpu")) -> int:
     """Return the bytes of all data caches of the processors, each counted once; 0 if unknown.
 
     Args:
-        root: Where Linux describes the processors.
+        root: The folder in which Linux describes the processors.
     """
     sizes: dict[tuple[str, str], int] = {}
     for cache in root.glob("cpu[0-9]*/cache/index*"):

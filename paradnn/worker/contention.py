@@ -1,10 +1,10 @@
-"""Work of other processes on the machine while a point was measured.
+"""Processor time that others took while a point was measured.
 
 Counters are read just before the first block and just after the last. Three things take cores away
 from a point: other processes, the hypervisor (steal), and the quota of a control group. Time in
-which the cores were neither idle, nor stolen, nor used by the point was used by other processes. It
-is known to about 0.01 s per core (docs/how-to/check.md has the measurement). Only Linux provides
-the counters; elsewhere nothing is reported.
+which a core was neither idle, nor stolen, nor used by the point was used by other processes. The
+error of this time is about 0.01 s per core (docs/how-to/check.md has the measurement). Only Linux
+provides the counters; on other systems nothing is reported.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from paradnn.core.words import counted
 
 try:
     import resource
-except ModuleNotFoundError:  # Windows, where nothing is measured
+except ModuleNotFoundError:  # Windows, where the worker does not run
     resource = None  # type: ignore[assignment]
 
 #: Blocks are contended if others take more than this share of the capacity of the point's cores, or
@@ -32,37 +32,38 @@ except ModuleNotFoundError:  # Windows, where nothing is measured
 MAX_FOREIGN_SHARE = 0.05
 MAX_STEAL_SHARE = 0.05
 MAX_THROTTLED_SHARE = 0.01
-#: With many cores, one busy core is a small share, yet every step waits for the thread that shares
-#: it. So blocks are also contended if others take more than this number of cores while point and
-#: others together use more than this share of the capacity.
+#: With many cores, one busy core is a small share of the capacity. But if no core is idle, every
+#: step waits for the thread that shares that core. Blocks are therefore also contended if others
+#: take more than MAX_FOREIGN_CORES cores while the point and the others together use more than
+#: FULL_SHARE of the capacity.
 MAX_FOREIGN_CORES = 0.5
 FULL_SHARE = 0.9
-#: Core-seconds by which the counters may be wrong, which is a larger share of a short phase.
+#: Error of the counters in core-seconds. In a short phase it is a large share of the capacity.
 UNCERTAIN_CORE_SECONDS = 0.0125
-#: The idle, stolen and other time of the cores must add up to at least this share of the capacity.
-#: In a sandbox the counters may not advance.
+#: The time that the kernel accounts for must be at least this share of the capacity. Otherwise the
+#: counters are ignored: in a sandbox they may not advance.
 _MIN_ACCOUNTED_SHARE = 0.5
 
 _ROOT = Path("/")
-#: Cores of the point on which it has other processes, which this process may not use itself.
+#: Cores that other processes of the point on this host use.
 _watched_cores: set[int] = set()
-#: Fields of a line of /proc/stat: user nice system idle iowait irq softirq steal. Time of guests is
-#: part of user and nice.
+#: Number of fields of a line of /proc/stat: user nice system idle iowait irq softirq steal. The
+#: further fields, time of guests, are already part of user and nice.
 _STAT_FIELDS = 8
 
 
 @dataclass(frozen=True)
 class Counters:
-    """Counters at one moment. They only grow; None if the system does not provide them.
+    """Counters at one moment, or their growth. None if the system does not provide a counter.
 
     Attributes:
-        seconds: Seconds on a clock.
-        cores: Number of cores that this process may use.
-        own: Core-seconds of the point's processes.
+        seconds: Seconds of `time.perf_counter`.
+        cores: Number of cores that the point may use on this host.
+        own: Core-seconds of this process and its descendants.
         idle: Core-seconds in which these cores were idle.
         steal: Core-seconds that the hypervisor took.
-        accounted: All core-seconds that the kernel accounts for.
-        switches: Involuntary context switches.
+        accounted: Core-seconds that the kernel accounts for: idle, stolen and used.
+        switches: Involuntary context switches of this process.
         throttled: Seconds in which a quota stopped the point.
     """
 
@@ -80,7 +81,7 @@ class ContentionMonitor:
     """Observes a measurement: `start` before its first block, `stop` after its last.
 
     Attributes:
-        seen: What the last measurement observed.
+        seen: The contention of the last measurement; None before its end.
     """
 
     def __init__(self) -> None:
@@ -92,15 +93,15 @@ class ContentionMonitor:
     def start(self) -> None:
         """Begin a measurement."""
         self._stops = 0
-        # No counter shows the time in which a process is stopped (SIGSTOP), but a signal shows that
-        # it continues.
-        with contextlib.suppress(ValueError):  # not the main thread
+        # No counter shows the time in which a process is stopped (SIGSTOP). But the process gets
+        # SIGCONT when it continues.
+        with contextlib.suppress(ValueError):  # only the main thread can install a handler
             self._former_handler = signal.signal(signal.SIGCONT, self._count_stop)
             signal.siginterrupt(signal.SIGCONT, False)
         self._before = read_counters()
 
     def stop(self) -> Contention | None:
-        """End a measurement and return what disturbed it; None if it never began."""
+        """End a measurement and return its contention; None if it never began."""
         if self._before is None:
             return None
         contention = contention_between(self._before, read_counters())
@@ -122,7 +123,7 @@ class ContentionMonitor:
 class TurnsMonitor:
     """Observes the turns of a point that alternates with another one.
 
-    `start` and `stop` enclose each turn. What the other point takes in between does not count.
+    `start` and `stop` enclose each turn, so the work of the other point does not count.
     """
 
     def __init__(self) -> None:
@@ -142,14 +143,14 @@ class TurnsMonitor:
         self._turns += 1
 
     def contention(self) -> Contention | None:
-        """Return what disturbed all turns together; None without a turn."""
+        """Return the contention over all turns together; None if there was no turn."""
         if self._total is None:
             return None
         return judge_growth(self._total, self._turns)
 
 
 def watch_cores(cores: Iterable[int]) -> None:
-    """Count these cores, too: other processes of the point on this host use them."""
+    """Include these cores in the counters: other processes of the point on this host use them."""
     _watched_cores.update(cores)
 
 
@@ -157,7 +158,7 @@ def read_counters(root: Path = _ROOT) -> Counters:
     """Return the counters now.
 
     Args:
-        root: The folder in which proc and sys are mounted.
+        root: The folder with `proc` and `sys`.
     """
     cores: list[int] = []
     if hasattr(os, "sched_getaffinity"):
@@ -205,16 +206,16 @@ def sum_growths(first: Counters, second: Counters) -> Counters:
 
 
 def contention_between(before: Counters, after: Counters) -> Contention:
-    """Return what happened between two moments, with the verdict."""
+    """Return the contention between two readings of the counters, with the verdict."""
     return judge_growth(counter_growth(before, after))
 
 
 def judge_growth(growth: Counters, periods: int = 1) -> Contention:
-    """Return what happened while the counters grew, with the verdict.
+    """Return the contention for a growth of the counters, with the verdict in `reason`.
 
     Args:
-        growth: The growth of the counters, or the sum of several.
-        periods: The number of growths. Each adds an independent rounding error.
+        growth: The growth of the counters, or the sum of several growths.
+        periods: The number of growths in that sum. Each adds an independent rounding error.
     """
     capacity = growth.seconds * growth.cores
     own = _ratio(growth.own, capacity)
@@ -224,7 +225,8 @@ def judge_growth(growth: Counters, periods: int = 1) -> Contention:
     foreign = None
     is_plausible = accounted is not None and accounted > _MIN_ACCOUNTED_SHARE
     if own is not None and idle is not None and is_plausible:
-        # A core that wakes up may count as stolen and idle at once, so the rest may be negative.
+        # The time of a core that wakes up may count as both stolen and idle. The difference would
+        # then be negative.
         foreign = max(0.0, 1 - idle - (steal or 0.0) - own)
     else:
         steal = None
@@ -256,11 +258,11 @@ def _ratio(value: float | None, unit: float) -> float | None:
 
 
 def _reason(contention: Contention, uncertain_share: float) -> str | None:
-    """Return the reason for contention; None if nothing is too high.
+    """Return why a measurement counts as contended; None if no share is too high.
 
     Args:
         contention: The shares.
-        uncertain_share: The share by which the counters may be wrong.
+        uncertain_share: The error of the shares of other processes and of the hypervisor.
     """
     reasons = []
     cores = contention.cores
@@ -281,7 +283,7 @@ def _reason(contention: Contention, uncertain_share: float) -> str | None:
 
 
 def _core_seconds(root: Path, cores: list[int]) -> tuple[float | None, float | None, float | None]:
-    """Return the idle, stolen and total core-seconds of cores from /proc/stat; see proc(5)."""
+    """Return the idle, stolen and total core-seconds of these cores from /proc/stat (proc(5))."""
     names = {f"cpu{core}" for core in cores}
     ticks_per_second = os.sysconf("SC_CLK_TCK")
     counts: list[list[float]] = []
@@ -299,18 +301,18 @@ def _core_seconds(root: Path, cores: list[int]) -> tuple[float | None, float | N
 
 
 def _own_seconds(root: Path) -> float:
-    """Return the processor seconds of this process and its descendants, ended ones included."""
+    """Return the processor seconds of this process and its descendants, including ended ones."""
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     seconds = time.process_time() + ended.ru_utime + ended.ru_stime
     for pid in _descendants(root, os.getpid()):
-        with contextlib.suppress(OSError):  # it has ended in the meantime
-            # The clock of another process, as clock_getcpuclockid(3) computes it.
+        with contextlib.suppress(OSError):  # the process has ended in the meantime
+            # The id of another process's clock, as clock_getcpuclockid(3) computes it.
             seconds += time.clock_gettime((~pid << 3) | 2)
     return seconds
 
 
 def _descendants(root: Path, pid: int) -> Iterator[int]:
-    """Yield the processes below a process; none if the kernel does not list children."""
+    """Yield the ids of a process's descendants; none if the kernel does not list children."""
     for path in (root / f"proc/{pid}/task").glob("*/children"):
         children: list[str] = []
         with contextlib.suppress(OSError):

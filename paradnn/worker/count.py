@@ -1,8 +1,9 @@
 """`python -m paradnn.worker.count`: the products of a forward pass of a model with unknown layers.
 
-`paradnn ask` runs it. Standard input is JSON with framework, model and batch size. The answer is
-JSON with the category, the FLOPs and the operand sizes of each product, and the number of
-parameters; or a reason why nothing is known. The pass is traced on the CPU; PyTorch runs it there.
+`paradnn ask` runs this command. Standard input is JSON with framework, model and batch size. The
+answer is JSON with the category, the FLOPs and the operand sizes of each product, and the number of
+parameters. If they cannot be counted, the answer has the reason. PyTorch runs the pass on the CPU;
+other frameworks only trace it.
 """
 
 import json
@@ -19,13 +20,16 @@ _MAX_REASON_CHARS = 300
 
 
 def count_products(request: dict[str, Any]) -> dict[str, Any]:
-    """Return the products and the parameters of a model.
+    """Return the products and the number of parameters of a model.
+
+    Args:
+        request: The keys `framework`, `model` and `batch_size`.
 
     Raises:
         UnavailableError: If the products of the model cannot be counted. Building the model may
             raise other exceptions.
     """
-    backend = FRAMEWORKS[request["framework"]].backend  # it builds the models of an engine, too
+    backend = FRAMEWORKS[request["framework"]].backend  # an engine's models are built with it
     framework = load(backend)
     from paradnn.worker.step import prepare_step
 
@@ -54,7 +58,7 @@ def count_products(request: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     """Read the request from standard input, and write the answer to standard output."""
     output = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what frameworks and models print is not part of the answer
+    os.dup2(2, 1)  # redirect the output of frameworks and models to standard error
     try:
         answer = count_products(json.load(sys.stdin))
     except Exception as error:

@@ -1,14 +1,16 @@
 """Training over several processes, on one host or on many (`hosts`, docs/how-to/clusters.md).
 
-Every process holds the same model and its share of the batch, and the framework's own engine sums
-the gradients: MultiWorkerMirroredStrategy, DistributedDataParallel or `jax.distributed`. The
-point's own process is the first; it measures, and decides how many steps all processes run.
+Every process holds the same model and its share of the batch. The framework sums the gradients over
+the processes: MultiWorkerMirroredStrategy, DistributedDataParallel or `jax.distributed`. The
+point's own process has rank 0. It measures, and decides how many steps all processes run.
 
-A block begins with an untimed step, in which the processes meet. The others continue with the timed
-steps without a further message, so a block contains only messages of the framework.
+A block begins with an untimed step, whose gradient exchange synchronizes the processes. The other
+processes continue with the timed steps without a further message, so a block contains only the
+framework's own messages.
 
-Afterwards every process times a step on its share without communication, at the same time as the
-others. The common step is longer by the communication that computing does not hide.
+After the measurement, every process times steps on its share of the batch that exchange nothing.
+All processes do this at the same time. The difference between the common step and these steps is
+the communication that does not overlap with computation.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ from paradnn.worker.process_group import (
 from paradnn.worker.profile.shapes import Cost
 from paradnn.worker.step import prepare_step
 
-#: Seconds in which steps without the other processes are timed, at most.
+#: Longest measurement of the steps without the other processes, in seconds.
 _ALONE_SECONDS = 1.0
 #: Seconds in which a process on another host must import the framework.
 _IMPORT_SECONDS = 120.0
@@ -67,13 +69,15 @@ class _Order:
 
 @dataclass(frozen=True)
 class _Reply:
-    """Reply of a process to an order.
+    """Reply of a process to an order; fields that the order does not request are None.
 
     Attributes:
         rank: Number of the process.
-        loss: Loss of its share after the last step.
-        memory: Bytes of its peak, and of the growth in its steps; empty if they are unknown.
-        step_seconds: Median time of a step alone; None if it cannot be measured.
+        loss: Loss of the process's share after the last step.
+        memory: Peak memory of the process, and growth of its memory in the steps, in bytes; empty
+            if they are unknown.
+        step_seconds: Median time of a step without the other processes; None if it cannot be
+            measured.
     """
 
     rank: int
@@ -98,13 +102,13 @@ def _member(
     *,
     shares_host: bool,
 ) -> Member:
-    """Return the place of a process among those of a point.
+    """Return the description of a process of a point, with its devices and cores.
 
     Args:
         point: The request.
         framework: The imported framework.
-        rank: Number of the process.
-        addresses: Addresses of all processes.
+        rank: Number of the process, from 0.
+        addresses: Addresses of all processes, by rank.
         shares_host: Whether all processes of the point run on one host.
     """
     devices = int(point["devices"])
@@ -129,10 +133,10 @@ class _Process:
     Args:
         point: The request.
         framework: The imported framework.
-        member: The position of the process.
+        member: The description of the process.
 
     Attributes:
-        framework: The framework with its devices open.
+        framework: The framework of the group, with its devices open.
     """
 
     def __init__(self, point: Mapping[str, Any], framework: Framework, member: Member) -> None:
@@ -143,7 +147,7 @@ class _Process:
         self.framework.open_device(point["platform"])
 
     def prepare_alone(self) -> None:
-        """Build and compile the step on this process's share of the batch alone."""
+        """Build and compile a step on this process's share that needs no other process."""
         count = len(self._member.addresses)
         share = {
             **self._point,
@@ -154,18 +158,18 @@ class _Process:
         try:
             _, step = prepare_step(share, self.framework.alone())
             compile_steps(step)
-        except Exception:  # not part of the point: without it the communication is unknown
+        except Exception:  # the point itself is measured; only the communication stays unknown
             traceback.print_exc()
         else:
             self._alone = step
 
     def time_alone(self) -> float | None:
-        """Return the median seconds of a step alone; None if it cannot be made."""
+        """Return the median seconds of a step without the other processes; None if it failed."""
         if self._alone is None:
             return None
         protocol = Protocol.from_settings(self._point["measure"])
         seconds = min(_ALONE_SECONDS, protocol.max_seconds)
-        brief = replace(
+        short_protocol = replace(
             protocol,
             min_seconds=seconds,
             max_seconds=seconds,
@@ -173,7 +177,7 @@ class _Process:
             relative_interval=None,
             reference=False,
         )
-        timing = measure_steps(self._alone.run, brief, lambda _: contextlib.nullcontext())
+        timing = measure_steps(self._alone.run, short_protocol, lambda _: contextlib.nullcontext())
         return statistics.median(timing.step_times)
 
 
@@ -186,10 +190,18 @@ def _serve(
     *,
     shares_host: bool,
 ) -> None:
-    """Be a process other than the first: follow its orders until the channel closes.
+    """Run a process other than the first: carry out the orders of the first until `channel` closes.
+
+    Args:
+        point: The request.
+        framework: The imported framework.
+        rank: Number of this process, from 1.
+        addresses: Addresses of all processes, by rank.
+        channel: Connection to the first process.
+        shares_host: Whether all processes of the point run on one host.
 
     Raises:
-        RankFailed: If this process failed.
+        RankFailed: If this process fails.
     """
     try:
         meter = MemoryMeter()
@@ -234,17 +246,18 @@ def serve_elsewhere(
     own: socket,
     channel: Connection,
 ) -> None:
-    """Be a process of a point that another host measures.
+    """Run a process of a point that another host measures.
 
     Args:
         point: The request.
-        rank: Number of this process, from 0.
-        addresses: Addresses of all processes.
-        own: Socket that has shown that the port of this process is free.
+        rank: Number of this process.
+        addresses: Addresses of all processes, by rank.
+        own: Socket that reserved the port of this process; closed here, so that the framework can
+            listen on the port.
         channel: Connection to the measuring process.
 
     Raises:
-        RankFailed: If the process failed.
+        RankFailed: If this process fails.
     """
     own.close()
     name = point["framework"]["name"]
@@ -260,15 +273,12 @@ def serve_elsewhere(
 class DataParallelGroup(OtherProcesses, contextlib.AbstractContextManager["DataParallelGroup"]):
     """The processes of a point that train together; the calling process measures.
 
-    Entering starts the processes and opens their devices. They end with the context, at the latest
-    with the calling process.
+    Entering the context starts the processes and opens their devices. They end when the context
+    exits, or when the calling process ends. Entering raises UnavailableError if a server cannot be
+    reached or software is missing, and RankFailed if a process fails.
 
     Args:
-        run: The request, whose framework becomes that of the group.
-
-    Raises:
-        UnavailableError: If a process cannot be reached, or lacks software.
-        RankFailed: If a process failed.
+        run: The request. Its framework is replaced by the framework of the group.
     """
 
     def __init__(self, run: PointRun) -> None:
@@ -302,7 +312,8 @@ class DataParallelGroup(OtherProcesses, contextlib.AbstractContextManager["DataP
         def member(rank: int) -> Member:
             return _member(point, framework, rank, addresses, shares_host=not elsewhere)
 
-        # Every process would report that there are too few cores. Notice it before they start.
+        # This raises UnavailableError if there are too few cores. Do it before the processes start,
+        # since every one of them would report the same.
         own_member = member(0)
 
         def serve(rank: int, channel: Connection) -> None:
@@ -315,15 +326,15 @@ class DataParallelGroup(OtherProcesses, contextlib.AbstractContextManager["DataP
         self._run.framework = self._own.framework
 
     def common_step(self, own: Step) -> Step:
-        """Return the step of all processes; `own` is the part of this one."""
+        """Return the step that all processes run; `own` is the part of this process."""
         return _CommonStep(own, self._processes)
 
     def begin_steps(self) -> None:
-        """Start a new peak of memory in the other processes; see `MemoryMeter.begin_steps`."""
+        """Reset the memory peaks of the other processes; see `MemoryMeter.begin_steps`."""
         self._ask(_Order("begin_steps"))
 
     def memory(self) -> list[ProcessMemory]:
-        """Return the peaks of the other processes on this host, as far as they are known."""
+        """Return the memory of the other processes on this host, without unknown values."""
         replies = self._ask(_Order("memory"))
         return [
             ProcessMemory(*reply.memory)
@@ -332,10 +343,10 @@ class DataParallelGroup(OtherProcesses, contextlib.AbstractContextManager["DataP
         ]
 
     def time_alone(self) -> list[float]:
-        """Return the seconds of a step of each process on its share alone, by rank.
+        """Return, by rank, the seconds of a step that does not wait for the other processes.
 
-        All processes run it at the same time, so that those of a host compete for its memory as
-        they do in the common step. Empty if a process cannot make it.
+        All processes run these steps at the same time, so that processes of one host compete for
+        its memory bandwidth as in the common step. The result is empty if a process fails.
         """
         self._processes.send(_Order("prepare_alone"))
         self._own.prepare_alone()
@@ -366,15 +377,17 @@ def _require_equal_versions(
                 f"process {remote.rank + 1} at {remote.address}", _IMPORT_SECONDS
             )
     own = versions(framework.name)
-    # Channels of other hosts come first; the processes of this host are forks of this one.
-    for remote, found in zip(elsewhere, processes.receive(dict[str, str]), strict=False):
-        differing = sorted(name for name in {*own, *found} if own.get(name) != found.get(name))
+    # The first channels belong to processes on other hosts. The rest belong to forks of this
+    # process, which have the same versions.
+    for remote, theirs in zip(elsewhere, processes.receive(dict[str, str]), strict=False):
+        differing = sorted(name for name in {*own, *theirs} if own.get(name) != theirs.get(name))
         if differing:
             name = differing[0]
             raise RankFailed(
                 "unavailable",
-                f"the host at {remote.address} has {name} {found.get(name, 'not installed')}, this "
-                f"host {own.get(name, 'not installed')}: install the same versions on all hosts",
+                f"the host at {remote.address} has {name} {theirs.get(name, 'not installed')}, "
+                f"this host {own.get(name, 'not installed')}: "
+                "install the same versions on all hosts",
             )
 
 
@@ -388,7 +401,7 @@ class _CommonStep(Step):
 
     @property
     def block_run(self) -> SynchronizedRun:
-        """Runs timed blocks."""
+        """The runner of timed blocks, for `measure_steps`."""
         return _Blocks(self._own, self._processes)
 
     def run(self, steps: int) -> float | None:
@@ -412,7 +425,7 @@ class _CommonStep(Step):
 
 
 class _Blocks(SynchronizedRun):
-    """The timed blocks of a common step. Each follows an untimed step, in which all meet."""
+    """Runs timed blocks of a common step, each after an untimed step that synchronizes all."""
 
     def __init__(self, own: Step, processes: ProcessGroup) -> None:
         self._own = own
@@ -431,7 +444,7 @@ class _Blocks(SynchronizedRun):
 
 
 def _mean_loss(own: float | None, processes: ProcessGroup) -> float | None:
-    """Return the mean loss over the shares of all processes, which are equally large."""
+    """Receive the losses of the other processes, and return the mean over all equal shares."""
     losses = [own, *(reply.loss for reply in processes.receive(_Reply))]
     known = [loss for loss in losses if loss is not None]
     return statistics.fmean(known) if known else None

@@ -1,7 +1,7 @@
-"""The energy of a stretch of work, if the machine counts it.
+"""Energy of a measurement, from the counters of the machine.
 
-RAPL counts the packages of a CPU, and NVML an NVIDIA GPU. A counter belongs to the whole package or
-board, so on a shared machine it includes the work of others.
+RAPL counts the energy of CPU packages, NVML the energy of an NVIDIA GPU. A counter covers a whole
+package or board, so on a shared machine it includes the work of others.
 """
 
 import os
@@ -14,23 +14,24 @@ from paradnn.core.messages import IdlePower
 from paradnn.worker.contention import ContentionMonitor
 
 _POWERCAP = Path("/sys/class/powercap")
-#: Seconds without work before idle power is measured: threads stop spinning and clocks fall.
+#: Seconds without work before idle power is measured, so that threads stop spinning and clock
+#: rates fall.
 _SETTLE_SECONDS = 1.0
 #: Seconds over which idle power is measured. NVML updates its counter about every 0.1 s.
 _IDLE_SECONDS = 2.0
 
 
-#: The source of energy if the counter shows no work, as in virtual machines that fake RAPL.
+#: The energy source if the counter stays constant, as in virtual machines that emulate RAPL.
 STOPPED_COUNTER = "unavailable: the counter does not advance"
 
 
 @dataclass(frozen=True)
 class Reading:
-    """One counter at one moment.
+    """Reading of one energy counter.
 
     Attributes:
-        joules: Its value.
-        range_joules: The value at which it restarts from 0; 0 if it never does.
+        joules: The value of the counter.
+        range_joules: The value at which the counter wraps around to 0; 0 if it never does.
     """
 
     joules: float
@@ -61,7 +62,7 @@ class EnergyMeter:
     def joules(self) -> float | None:
         """Return the energy since `start`; None if it is unavailable.
 
-        A counter may have restarted once in the meantime.
+        The result is correct if each counter wrapped around at most once.
         """
         begin = self._begin
         end = self._readings()
@@ -75,12 +76,12 @@ class EnergyMeter:
         return total
 
     def _readings(self) -> list[Reading] | None:
-        """Read the counters; a counter that fails is unavailable from then on."""
+        """Read the counters. After a failed reading the energy stays unavailable."""
         if self._read is None:
             return None
         try:
             return self._read()
-        except Exception as error:  # a driver's own types; the measurement is worth more
+        except Exception as error:  # NVML has its own types; keep the point's measurement
             self._read = None
             self.source = f"unavailable: the counter failed: {error}"
             return None
@@ -108,7 +109,7 @@ def measure_idle_power(
 ) -> IdlePower:
     """Measure the power while the framework is loaded and has nothing to do.
 
-    Takes three seconds if the energy is counted, and no time otherwise.
+    It takes three seconds if the energy is counted, and no time otherwise.
 
     Args:
         meter: Counts the energy.
@@ -147,8 +148,9 @@ def _rapl_meter(root: Path) -> EnergyMeter:
         ]
 
     try:
-        # intel-rapl:0 is a package and intel-rapl:0:0 a part of it. Kernels on AMD use these names,
-        # too. A zone named psys counts the whole board, which includes the packages.
+        # The zone intel-rapl:0 is a package, and intel-rapl:0:0 a part of the package. Linux uses
+        # the same names on AMD processors. A zone with the name psys counts the whole board, which
+        # includes the packages.
         zones = sorted(path for path in root.glob("intel-rapl:*") if path.name.count(":") == 1)
         packages = [path for path in zones if (path / "name").read_text().strip() != "psys"]
         read()
@@ -179,7 +181,8 @@ def _nvml_meter(index: int) -> EnergyMeter:
         return EnergyMeter(f"unavailable: NVML: {error}")
 
     def read() -> list[Reading]:
-        # Millijoules since the driver was loaded, in 64 bits, which never restart.
+        # The counter holds millijoules since the driver was loaded. It has 64 bits, so it never
+        # wraps around.
         return [Reading(pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) * 1e-3, 0.0)]
 
     return EnergyMeter("nvml", read)
@@ -188,8 +191,8 @@ def _nvml_meter(index: int) -> EnergyMeter:
 def _board_name(visible: str | None, index: int) -> str:
     """Return the number or the UUID of a board in NVML.
 
-    NVML sees every board of the host. A framework sees those that CUDA_VISIBLE_DEVICES lists, in
-    that order.
+    NVML sees every board of the host. A framework sees the boards that CUDA_VISIBLE_DEVICES lists,
+    in the order of the list.
 
     Args:
         visible: The value of CUDA_VISIBLE_DEVICES; None if it is not set.

@@ -9,14 +9,13 @@ import numpy as np
 
 from paradnn.core.errors import UnavailableError
 
-#: The parts of a set by name, with their classes: training, training_classes, heldout,
-#: heldout_classes.
+#: A data set as arrays by name (`_NAMES`): examples and their classes, for training and held out.
 Arrays = Mapping[str, np.ndarray]
 _NAMES = ("training", "training_classes", "heldout", "heldout_classes")
 
 
 def read_arrays(path: str) -> dict[str, np.ndarray]:
-    """Return the set in a file.
+    """Return the data set in a NumPy archive (.npz).
 
     Raises:
         UnavailableError: If the file cannot be read.
@@ -29,14 +28,15 @@ def read_arrays(path: str) -> dict[str, np.ndarray]:
 
 
 def fit_examples(arrays: Arrays, shape: tuple[int, ...]) -> Arrays:
-    """Return a set as a model takes it.
+    """Return a data set in the input format of a model.
 
-    A model of vectors takes pictures flat; a model of images takes each pixel repeated. Values are
-    standardized by the training part, those of pictures per channel.
+    If the model takes vectors, pictures are flattened. If it takes images, each pixel is repeated
+    to fill the input. Values are standardized with the mean and standard deviation of the training
+    examples, pictures separately per channel.
 
     Args:
-        arrays: The set; pictures have (examples, pixels, pixels, channels).
-        shape: The model's input without the batch axis.
+        arrays: The data set; pictures have the shape (examples, pixels, pixels, channels).
+        shape: The shape of the model's input without the batch axis.
 
     Returns:
         Inputs (examples, *shape) as float32, classes (examples,) as int32.
@@ -72,17 +72,17 @@ def evaluate(
     """Return accuracy and mean cross entropy over the held-out examples.
 
     Args:
-        outputs: The forward pass: from a list of inputs to logits (batch, classes).
-        examples: The set, as `fit_examples` returns it.
-        batch_size: Examples of one forward pass.
-        likeliest: The right class must be among this number of likeliest classes.
+        outputs: The forward pass, which takes a list of inputs and returns logits (batch, classes).
+        examples: The data set, as `fit_examples` returns it.
+        batch_size: Examples per forward pass.
+        likeliest: An example is right if its class is among this number of likeliest classes.
     """
     heldout = examples["heldout"]
     classes = examples["heldout_classes"]
     is_right = []
     losses = []
     for start in range(0, len(heldout), batch_size):
-        # The last batch is filled up with other examples, so that all have the same shape.
+        # Fill the last batch with other examples, so that all batches have the same shape.
         indices = np.arange(start, start + batch_size) % len(heldout)
         logits = np.asarray(outputs([heldout[indices]]))[: len(heldout) - start]
         batch_right, batch_losses = score(logits, classes[start : start + batch_size], likeliest)
@@ -94,15 +94,15 @@ def evaluate(
 def score(
     logits: np.ndarray, classes: np.ndarray, likeliest: int = 1
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return for each example whether it is right, and its cross entropy.
+    """Return for each example whether it is classified correctly, and its cross entropy.
 
-    A class that is as likely as the right one counts as likelier: a model that says the same of all
-    classes knows nothing.
+    A class with the same logit as the right one counts as likelier. Otherwise a model that returns
+    equal logits for all classes would be right every time.
 
     Args:
         logits: Logits (examples, classes).
         classes: The right classes (examples,).
-        likeliest: The right class must be among this number of likeliest classes.
+        likeliest: An example is right if its class is among this number of likeliest classes.
     """
     logits = logits.astype("float64")
     right = logits[np.arange(len(classes)), classes]

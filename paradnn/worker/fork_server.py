@@ -1,8 +1,8 @@
 """The fork server: reads requests, forks a child for each, and reports how it exited.
 
-Its loop sleeps in `select` until the next line of the driver or the exit of the child, so it takes
-no time from the measurement. When the driver is gone and standard input ends, it kills the child,
-so that nothing is left behind.
+The server sleeps in `select` until the driver sends a line or the child exits, so it takes no time
+from the measurement. When standard input ends, because the driver is gone, the server kills the
+child.
 """
 
 import contextlib
@@ -31,10 +31,10 @@ from paradnn.core.messages import (
 )
 from paradnn.worker.memory import release_free_memory, remember_file_pages
 
-#: Reports to the driver that a phase begins, or a message of the kind of work. The second argument
-#: is the answer that counts if the process dies.
+#: Reports the begin of a phase, given its name, or a message of the kind of work to the driver. The
+#: second argument is the answer that counts if the process dies in that phase.
 Report = Callable[[str | WorkloadMessage, Answer | None], None]
-#: Measures what a request describes.
+#: Measures a point, given as plain values, and returns the answer.
 Handler = Callable[[Mapping[str, Any], Report], Answer]
 
 _PR_SET_PDEATHSIG = 1
@@ -43,13 +43,14 @@ _PR_SET_PDEATHSIG = 1
 def die_with_parent(parent: int | None = None, driver: int | None = None) -> None:
     """Ask the kernel to kill this process when its parent exits.
 
-    Only Linux supports this; elsewhere `serve` notices the exit. A process that exited before this
-    call is noticed only if the caller passes its id.
+    Only Linux supports this; elsewhere `serve` ends when standard input does. If a process with one
+    of the given ids has exited already, this process exits too.
 
     Args:
-        parent: Process id of the parent. A forked child passes the id that it read before the fork.
-        driver: Process id of the driver, which may have started this interpreter through a wrapper
-            and may have exited while it started.
+        parent: Process id of the parent, which a forked child read before the fork. By default the
+            current parent.
+        driver: Process id of the driver, which is not the parent if it started this interpreter
+            through a wrapper.
     """
     parent = os.getppid() if parent is None else parent
     if sys.platform == "linux":
@@ -58,7 +59,7 @@ def die_with_parent(parent: int | None = None, driver: int | None = None) -> Non
     if driver is not None and not is_gone:
         try:
             os.kill(driver, 0)
-        except PermissionError:  # it exists, and belongs to another user
+        except PermissionError:  # the driver exists, but belongs to another user
             pass
         except OSError:
             is_gone = True
@@ -71,9 +72,9 @@ def serve(channel: EventWriter, handler: Handler) -> None:
 
     Args:
         channel: Writes events to the driver.
-        handler: Runs in the child and returns its answer.
+        handler: Measures a point in the child and returns the answer.
     """
-    # The garbage collector must not touch, and so copy, the pages of imported modules in a child.
+    # A collection in a child would write to the pages of all imported objects, and so copy them.
     release_free_memory()
     gc.freeze()
     remember_file_pages()
@@ -100,10 +101,13 @@ def serve(channel: EventWriter, handler: Handler) -> None:
 
 
 class _LineReader:
-    """Reads lines of a descriptor without buffering that would hide them from `select`.
+    """Reads lines from a descriptor, with a buffer of its own.
+
+    A Python file object would read ahead, and `select` would not see the lines in its buffer.
 
     Attributes:
-        has_ended: Whether the end was read.
+        descriptor: The descriptor.
+        has_ended: Whether the end of the stream was reached.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -119,7 +123,7 @@ class _LineReader:
         return len(data)
 
     def next(self) -> bytes | None:
-        """Wait for the next line and return it; None at the end."""
+        """Wait for the next line and return it; None at the end of the stream."""
         while b"\n" not in self._buffer:
             if self.has_ended or self.fill() == 0:
                 return None
@@ -128,10 +132,10 @@ class _LineReader:
 
 
 class Phases:
-    """Reports the phase of a point, and counts the seconds of each.
+    """Reports each phase of a point as it begins, and counts its seconds.
 
     Attributes:
-        current: The name of the phase.
+        current: The name of the current phase.
         seconds: Seconds by phase.
         report: Called with the name of each phase as it begins.
     """
@@ -146,8 +150,9 @@ class Phases:
         """Enter a phase.
 
         Args:
-            name: The phase.
-            answer: The answer that counts if the process dies in the phase.
+            name: The name of the phase.
+            answer: The answer that counts if the process dies in the phase; None if it is not
+                complete.
         """
         if name != self.current:
             self.current = name
@@ -160,7 +165,7 @@ class Phases:
 
 
 def _wait(request_id: int, pid: int, wakeup: int, requests: _LineReader) -> Exited:
-    """Sleep until a child exits; kill it if the driver is gone."""
+    """Sleep until the child `pid` exits, and return how; kill it if standard input ends."""
     ended_pid, status, usage = os.wait4(pid, os.WNOHANG)
     while not ended_pid:
         watched = [wakeup]
@@ -174,12 +179,12 @@ def _wait(request_id: int, pid: int, wakeup: int, requests: _LineReader) -> Exit
             os.kill(pid, signal.SIGKILL)
         ended_pid, status, usage = os.wait4(pid, os.WNOHANG)
     code = os.waitstatus_to_exitcode(status)
-    unit = 1 if sys.platform == "darwin" else 1024  # bytes of a unit of ru_maxrss
+    rss_unit_bytes = 1 if sys.platform == "darwin" else 1024  # unit of ru_maxrss
     return Exited(
         id=request_id,
         exit_code=code if code >= 0 else None,
         signal=-code if code < 0 else None,
-        max_resident_bytes=usage.ru_maxrss * unit,
+        max_resident_bytes=usage.ru_maxrss * rss_unit_bytes,
     )
 
 
@@ -191,37 +196,38 @@ def _run_child(
     worker: int,
     closing: tuple[int, ...],
 ) -> NoReturn:
-    """Measure one point, then exit in any case, without the clean-up of the parent.
+    """Measure one point, then always exit, without the clean-up handlers of the parent.
 
     Args:
         request: The request.
         channel: Writes events to the driver.
         handler: Measures the point.
-        worker: The parent process.
-        closing: Descriptors of the parent to close.
+        worker: Process id of the parent.
+        closing: Inherited descriptors to close.
     """
     code = 1
     try:
         die_with_parent(worker)
-        # In its own process group, the driver can kill it together with whatever it starts.
+        # The child gets its own process group, so that the driver can kill it and all processes
+        # that it starts.
         os.setpgid(0, 0)
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for descriptor in (0, *closing):
             os.close(descriptor)
         if request.stderr:
-            # The output of the framework goes to the point's own file, to explain a crash.
+            # Write the output of the framework to a file per point, which explains a crash.
             descriptor = os.open(request.stderr, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             os.dup2(descriptor, 2)
             os.dup2(descriptor, 1)
             os.close(descriptor)
         channel.send(Started(request.id, os.getpid()))
 
-        def report(news: str | WorkloadMessage, answer: Answer | None) -> None:
-            if isinstance(news, WorkloadMessage):
-                channel.send(News(news))
+        def report(content: str | WorkloadMessage, answer: Answer | None) -> None:
+            if isinstance(content, WorkloadMessage):
+                channel.send(News(content))
             else:
-                channel.send(PhaseBegun(news, answer))
+                channel.send(PhaseBegun(content, answer))
 
         channel.send(PointAnswered(request.id, handler(request.point, report)))
         code = 0

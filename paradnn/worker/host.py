@@ -4,9 +4,9 @@
     node1$ PARADNN_HOSTS_KEY=... PARADNN_HOSTS=10.0.0.2:5000 \\
            python -m paradnn.train model=channel hosts=2
 
-See docs/how-to/clusters.md. This process imports no framework. Once a client has shown the key, it
-forks a process, which imports the framework that the point requires. It runs until it is stopped,
-with --with-stdin until standard input ends.
+See docs/how-to/clusters.md. The server imports no framework. For each client that proves the key,
+it forks a process, which imports the framework of the point. The server runs until it is stopped.
+With --with-stdin, it also ends when standard input ends.
 """
 
 import argparse
@@ -39,10 +39,11 @@ from paradnn.worker.workload import WorkerSide
 
 #: Seconds in which the process of a point must make its second connection.
 _SECOND_CONNECTION_SECONDS = 30.0
-#: Seconds in which a client must show the key.
+#: Seconds in which a client must prove the key.
 _KEY_SECONDS = 10.0
-#: Clients that have not shown the key yet; the oldest is dropped first.
+#: Most clients that have not proved the key yet. If another connects, the oldest is dropped.
 _MAX_PENDING = 64
+#: Most running processes. Further requests are rejected.
 _MAX_PROCESSES = 512
 
 
@@ -80,12 +81,12 @@ def main() -> int:
         print(f"error: --port: {error}", file=sys.stderr)
         return 2
     print(f"listening on {with_port(*listening.getsockname()[:2])}", flush=True)
-    os.dup2(2, 1)  # standard output has only the address
+    os.dup2(2, 1)  # print nothing but the address to standard output
     remove_leftovers()
     try:
         with Scratch() as folder:
-            # AutoGraph leaves a file per function if a process does not exit normally. These
-            # processes never do.
+            # AutoGraph leaves a temporary file per function if a process skips the clean-up at
+            # exit, as the forked processes do. Collect these files in this folder.
             tempfile.tempdir = str(folder)
             _serve(listening, key.encode(), with_stdin=arguments.with_stdin)
     except KeyboardInterrupt:
@@ -108,15 +109,21 @@ def _own_address(text: str) -> str:
         listen(0, text).close()
     except (UnavailableError, UnicodeError):
         reason = (
-            "no process of this host can listen there; "
-            "give one of its addresses, or 0.0.0.0 (:: of IPv6) for all"
+            "this host cannot listen on it; "
+            "give an address of this host, or 0.0.0.0 (IPv6: ::) for all of its addresses"
         )
         raise argparse.ArgumentTypeError(f"{text!r}: {reason}") from None
     return text
 
 
 def _serve(listening: socket.socket, key: bytes, *, with_stdin: bool) -> None:
-    """Fork a process for each client that has shown the key."""
+    """Fork a process for each client that proves the key.
+
+    Args:
+        listening: The socket on which clients connect.
+        key: The shared key.
+        with_stdin: Whether to return when standard input ends; otherwise this never returns.
+    """
     pending: dict[int, PendingConnection] = {}
     running: set[int] = set()
     listening.setblocking(False)
@@ -133,7 +140,7 @@ def _serve(listening: socket.socket, key: bytes, *, with_stdin: bool) -> None:
             is_gone = time.monotonic() - client.since > _KEY_SECONDS
             if number in ready:
                 try:
-                    has_key = client.is_known(key)
+                    has_key = client.is_authenticated(key)
                 except (AuthenticationError, OSError):
                     is_gone = True
             if has_key and len(running) < _MAX_PROCESSES:
@@ -159,7 +166,7 @@ def _fork(
     pending: Mapping[int, PendingConnection],
     listening: socket.socket,
 ) -> int:
-    """Fork the process that a client requests, and return its number."""
+    """Fork the process that a client requests, and return its process id."""
     server = os.getpid()
     pid = os.fork()
     if pid:
@@ -171,7 +178,7 @@ def _fork(
             if other is not client:
                 other.connected.close()
         request, channel, own, addresses = accept(client.connected, _SECOND_CONNECTION_SECONDS)
-    except (EOFError, OSError):  # the client has gone
+    except (EOFError, OSError):  # the client disconnected
         os._exit(1)
     except BaseException:
         traceback.print_exc()

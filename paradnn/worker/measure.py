@@ -1,10 +1,14 @@
-"""Times a step: calibration, warm-up, measured blocks, and a verdict on them.
+"""Time a step: calibration, warm-up, measured blocks, and the steadiness verdict.
 
 A block is a number of steps between two synchronizations. It is long enough that neither the clock
-nor the dispatch of the host dominates. If the measured blocks are not steady, they become warm-up,
-and twice the number is measured, at most twice. If something disturbed them, the same number is
-measured again, once, and the less disturbed attempt counts. Every block is kept; the driver
-computes the summaries.
+nor the dispatch of the host dominates. One series of measured blocks is an attempt.
+
+- If the blocks of an attempt are not steady, they become warm-up, and the next attempt measures
+  twice the number of blocks. This happens at most twice.
+- If something disturbed an attempt, it is repeated once with the same number of blocks, and the
+  less disturbed attempt counts.
+
+Every block is recorded; the driver computes the summaries.
 """
 
 import math
@@ -32,34 +36,35 @@ WINDOW = 4
 REPEATS = 2
 #: How often blocks that something disturbed are measured again.
 DISTURBED_REPEATS = 1
-#: `measure.relative_interval` does not stop before this many blocks. The interval of fewer blocks
-#: is too narrow if neighbors are correlated, and a stopping rule finds the moments at which it is
-#: (`python -m benchmarks.steadiness --stop 0.02`).
+#: `measure.relative_interval` stops no measurement before this many blocks. If neighbors are
+#: correlated, the interval of fewer blocks is sometimes too narrow, and a stopping rule would stop
+#: just then (`python -m benchmarks.steadiness --stop 0.02`).
 MIN_BLOCKS_TO_STOP = 40
-#: The interval is checked again after this growth of the number of blocks, as a check takes longer
-#: the more blocks there are.
+#: The interval is checked again once the number of blocks has grown by this factor. Checks take
+#: longer as blocks accumulate, so their number must grow slower than the number of blocks.
 _CHECK_GROWTH = 1.05
 #: A block has at most this many steps, however short a step is.
 MAX_STEPS = 1_000_000
-#: A calibration step aims this much beyond the shortest block, and grows at most tenfold.
+#: The calibration aims at this multiple of the shortest block. From one trial to the next the
+#: number of steps grows at most by the second factor.
 _CALIBRATION_MARGIN = 1.1
 _MAX_CALIBRATION_GROWTH = 10
-#: When two points take turns, blocks of more steps than this begin with an untimed step, because
-#: the caches hold the data of the other point.
+#: When two points take turns, the caches hold the data of the other point at the start of a block.
+#: Blocks of more steps than this therefore begin with an untimed step.
 _LEAD_THRESHOLD = 3
 #: The share of the time for reference kernels with measure.reference=true.
 REFERENCE_SHARE = 0.2
-#: Steps are untimed for this many seconds after reference kernels, because caches, sleeping threads
-#: and clocks do not recover at once.
+#: After reference kernels, steps run untimed for this many seconds, because caches, sleeping
+#: threads and clocks do not recover at once.
 SETTLE_SECONDS = 0.01
 #: `compile_steps` ends after this many steps, even if each of them compiles again.
 MAX_COMPILE_STEPS = 8
-#: Synchronized steps for the latency quantiles (p99 needs at least a hundred), and the limit of
-#: their total seconds.
+#: Number of synchronized steps for the latency quantiles (p99 needs at least a hundred), and the
+#: limit of their total time in seconds.
 LATENCY_STEPS = 200
 LATENCY_SECONDS = 10.0
 
-#: Runs every reference kernel, and returns the seconds of a call by kernel.
+#: Runs every reference kernel, and returns the seconds per call by kernel name.
 Reference = Callable[[], Mapping[str, float]]
 #: Runs a number of steps, waits for the device, and returns the last loss.
 Run = Callable[[int], "float | None"]
@@ -70,7 +75,8 @@ FillCaches = Callable[[], None]
 class SynchronizedRun(ABC):
     """Runs blocks of steps that several processes share.
 
-    `begin` and `end` are not timed, so that messages of this project are not part of a block.
+    `begin` and `end` are not timed, so that the messages by which ParaDnn coordinates the processes
+    are not part of a block.
     """
 
     @abstractmethod
@@ -79,7 +85,7 @@ class SynchronizedRun(ABC):
 
     @abstractmethod
     def run(self, steps: int) -> None:
-        """Run the block, and wait for the device of this process."""
+        """Run the steps of the block, and wait for the device of this process."""
 
     @abstractmethod
     def end(self) -> float | None:
@@ -87,7 +93,7 @@ class SynchronizedRun(ABC):
 
 
 class NotFinite(PointEnded):
-    """The loss is NaN or infinite, so the timed steps train nothing."""
+    """The loss is NaN or infinite, so the timed steps do not train the model."""
 
     outcome = "nan"
 
@@ -97,13 +103,15 @@ class Protocol:
     """The timing protocol; see `paradnn.config.point.Measure`.
 
     Attributes:
-        min_seconds: Shortest measurement.
-        min_blocks: Fewest blocks.
-        max_seconds: Longest measurement, all attempts included.
+        min_seconds: Shortest duration of an attempt.
+        min_blocks: Fewest blocks of an attempt.
+        max_seconds: Longest duration of all attempts together.
         block_seconds: Shortest block.
         warmup_seconds: Longest warm-up.
-        relative_interval: Stop once half the 95% interval is below this share of the median.
-        reference: Share of the time for reference kernels; True for `REFERENCE_SHARE`.
+        relative_interval: Stop once half the width of the 95% interval is at most this share of the
+            median; None to stop after `min_seconds` and `min_blocks`.
+        reference: Share of the time for reference kernels; True for `REFERENCE_SHARE`, False for
+            none.
         cache: "cold" if other data fills the caches before each step, else "warm".
     """
 
@@ -125,27 +133,27 @@ class Protocol:
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> Self:
-        """Return the protocol in the `measure` group of a request."""
-        known = {name: settings[name] for name in cls.__dataclass_fields__ if name in settings}
-        return cls(**known)
+        """Return the protocol in the `measure` group of a request; other settings are ignored."""
+        fields = {name: settings[name] for name in cls.__dataclass_fields__ if name in settings}
+        return cls(**fields)
 
 
 @dataclass(frozen=True)
 class _ObservedAttempt:
-    """Observations during one attempt at the measured blocks."""
+    """Observations during one attempt: contention, energy, and number of compiled programs."""
 
     contention: Contention | None
     joules: float | None
-    compiled: int
+    programs: int
 
 
 class AttemptRecorder:
-    """Observes each attempt at the measured blocks, from its first block to its last.
+    """Observes each attempt, from its first block to its last.
 
     It records the contention, the energy, and the number of programs that were compiled.
 
     Args:
-        meter: Counts the energy; by default it is unavailable.
+        meter: Counts the energy; by default the energy is unavailable.
         compilations: Returns how many programs the step has compiled so far.
 
     Attributes:
@@ -169,32 +177,35 @@ class AttemptRecorder:
         self._monitor.start()
 
     def stop(self) -> float:
-        """End the attempt; return the share of the cores that others took, 0 if it was undisturbed."""
+        """End the attempt, and return the share of the cores that others took during it.
+
+        The share is 0 unless it is large enough to count as a disturbance.
+        """
         contention = self._monitor.stop()
-        compiled = self._compilations() - self._compiled_before
-        self._attempts.append(_ObservedAttempt(contention, self._meter.joules(), compiled))
+        programs = self._compilations() - self._compiled_before
+        self._attempts.append(_ObservedAttempt(contention, self._meter.joules(), programs))
         if contention and contention.reason:
             return contention.taken
         return 0.0
 
     @property
     def contention(self) -> Contention | None:
-        """Contention during the blocks that count; None if the system does not report it."""
+        """Contention during the attempt that counts; None if the system does not report it."""
         return self._attempts[self.kept].contention
 
     @property
     def energy(self) -> tuple[float | None, str]:
-        """Joules of the blocks that count, None if unknown, and the source."""
+        """Joules of the attempt that counts, or None; and the counter, or why it is unavailable."""
         joules = self._attempts[self.kept].joules
         if joules == 0:
             return None, STOPPED_COUNTER
         return joules, self._meter.source
 
     def checked(self, timing: Timing) -> Timing:
-        """Return the timing; it is not steady if a program was compiled or the process stopped."""
+        """Return the timing, marked as not steady if steps compiled programs or were stopped."""
         attempt = self._attempts[self.kept]
-        if attempt.compiled:
-            problem = f"compiled {counted(attempt.compiled, 'program')}"
+        if attempt.programs:
+            problem = f"compiled {counted(attempt.programs, 'program')}"
         elif attempt.contention and attempt.contention.stops:
             problem = "were stopped (SIGSTOP)"
         else:
@@ -222,12 +233,15 @@ def measure_steps(  # noqa: PLR0913 - each parameter is one instrument of the me
         protocol: The timing protocol.
         phase: Enters a phase by its name.
         clock: Returns seconds.
-        recorder: Observes the attempts.
-        reference: Runs the reference kernels between blocks.
-        turn: Gives the machine to another point between the blocks. The number of blocks is then
-            that of the turns.
+        recorder: Observes the attempts; None to observe nothing.
+        reference: Runs the reference kernels between blocks; None to run none.
+        turn: Alternates with another point: each turn has one block of this point. None if the
+            point runs without interruption.
         turns_monitor: Observes the turns of this point.
-        fill_caches: Called before each step, which is then timed alone.
+        fill_caches: Called before each step, and not timed. None if caches stay warm.
+
+    Returns:
+        The timing of the attempt that counts.
 
     Raises:
         NotFinite: If the loss is NaN or infinite.
@@ -250,15 +264,15 @@ def measure_steps(  # noqa: PLR0913 - each parameter is one instrument of the me
     if recorder and not turn:
         recorder.kept = kept
     blocks = [timing.blocks for _, timing in attempts]
-    before = [*chain(*blocks[:kept])]
-    after = [*chain(*blocks[kept + 1 :])]
+    earlier_blocks = [*chain(*blocks[:kept])]
+    later_blocks = [*chain(*blocks[kept + 1 :])]
     return replace(
         attempts[kept][1],
         calibration=calibration,
-        warmup=[*warmup, *before],
+        warmup=[*warmup, *earlier_blocks],
         final_loss=timer.loss,
-        discarded=after,
-        repeated=sum([*before, *after]),
+        discarded=later_blocks,
+        repeated=sum([*earlier_blocks, *later_blocks]),
     )
 
 
@@ -266,8 +280,8 @@ class _BlockTimer:
     """Times blocks of steps.
 
     Attributes:
-        steps: Steps per block, once they are calibrated.
-        loss: The loss of the last step.
+        steps: Steps per block; 1 before the calibration.
+        loss: The loss of the last step; None in inference.
     """
 
     def __init__(
@@ -287,15 +301,18 @@ class _BlockTimer:
         self._fill_caches = fill_caches
         self.steps = 1
         self.loss: float | None = None
-        #: References since the warm-up began.
+        #: Runs of the reference kernels since the warm-up began.
         self._references: list[References] = []
-        #: Seconds of each reference of the current attempt, with the untimed steps after it.
+        #: Seconds of each such run in the current attempt, including the untimed steps after it.
         self._reference_seconds: list[float] = []
-        #: Number of the first block of the current attempt.
+        #: Number of blocks before the current attempt.
         self._first_block = 0
 
     def time_block(self, steps: int | None = None) -> float:
-        """Return the seconds of a block, by default of the calibrated number of steps.
+        """Run a block and return its seconds.
+
+        Args:
+            steps: Number of steps; by default the calibrated number.
 
         Raises:
             NotFinite: If the loss is NaN or infinite.
@@ -319,7 +336,7 @@ class _BlockTimer:
         return seconds
 
     def _time_cold_steps(self, run: Run, steps: int, fill_caches: FillCaches) -> float:
-        """Return the seconds of steps, without those in which the caches are filled."""
+        """Return the total seconds of the steps, excluding the time to fill the caches."""
         seconds = 0.0
         for _ in range(steps):
             fill_caches()
@@ -329,10 +346,11 @@ class _BlockTimer:
         return seconds
 
     def calibrate(self) -> list[Trial]:
-        """Find the number of steps of a block that lasts at least `block_seconds`.
+        """Set `steps` so that a block lasts at least `block_seconds`, and return all trials.
 
-        Two trials in a row must last that long, because the first steps are slow and mislead. The
-        time in which caches are filled counts, so that a block of short cold steps ends.
+        Two trials in a row must last that long, because the first steps are slower than the rest.
+        For cold steps the time to fill the caches is included. Otherwise blocks of short steps
+        would take far too long.
         """
         goal = self._protocol.block_seconds
         confirmations = 0
@@ -353,8 +371,11 @@ class _BlockTimer:
     def measure_attempts(self, warmup: Sequence[float]) -> list[tuple[float, Timing]]:
         """Measure until the blocks are steady and undisturbed, or no further attempt is allowed.
 
+        Args:
+            warmup: Seconds of the blocks of the warm-up.
+
         Returns:
-            For each attempt the share that others took, and its timing.
+            For each attempt, the share of the cores that others took, and the timing.
         """
         attempts: list[tuple[float, Timing]] = []
         begin = self._clock()
@@ -363,7 +384,7 @@ class _BlockTimer:
         while True:
             start = self._clock()
             was_disturbed = bool(attempts) and attempts[-1][0] > 0
-            # A disturbance before the attempt would make its blocks look like a jump.
+            # Disturbed blocks before this attempt would look like a jump at its beginning.
             before = [] if was_disturbed else known_blocks
             taken, timing = self._attempt(scale, begin, before, len(known_blocks))
             attempts.append((taken, timing))
@@ -380,7 +401,14 @@ class _BlockTimer:
     def _attempt(
         self, scale: int, begin: float, before: Sequence[float], first_block: int
     ) -> tuple[float, Timing]:
-        """Make one attempt, and return the share that others took, and the timing."""
+        """Make one attempt, and return the share that others took, and the timing.
+
+        Args:
+            scale: Factor of the least number of blocks and seconds.
+            begin: When the first attempt began.
+            before: Seconds of earlier blocks, for the steadiness verdict.
+            first_block: Number of blocks before this attempt.
+        """
         if self._recorder:
             self._recorder.start()
         self._first_block = first_block
@@ -392,7 +420,7 @@ class _BlockTimer:
 
     @staticmethod
     def _is_last(attempts: Sequence[tuple[float, Timing]], scale: int) -> bool:
-        """Return whether the last attempt is good enough, or the last of its kind."""
+        """Return whether the last attempt needs no repetition, or may not be repeated."""
         taken, timing = attempts[-1]
         if taken:
             disturbed = sum(share > 0 for share, _ in attempts)
@@ -402,7 +430,7 @@ class _BlockTimer:
     def measure_in_turns(
         self, warmup: Sequence[float], turn: Turn, monitor: TurnsMonitor | None
     ) -> Timing:
-        """Time a block whenever it is the turn of this point, which `monitor` observes."""
+        """Time one block in each turn of this point, while `monitor` observes the turn."""
         monitor = monitor or TurnsMonitor()
         blocks: list[float] = []
         turn.end()
@@ -419,8 +447,8 @@ class _BlockTimer:
         """Time the blocks of one attempt.
 
         Args:
-            scale: Factor of the least number of blocks and seconds.
-            begin: When the first attempt began; all attempts share `max_seconds`.
+            scale: Factor of `min_blocks` and `min_seconds`.
+            begin: When the first attempt began; all attempts together have `max_seconds`.
         """
         protocol = self._protocol
         blocks: list[float] = []
@@ -443,7 +471,7 @@ class _BlockTimer:
                 next_check = max(MIN_BLOCKS_TO_STOP, _CHECK_GROWTH * len(blocks))
 
     def _is_narrow(self, blocks: list[float], goal: float) -> bool:
-        """Return whether half the 95% interval is at most the share `goal` of the median."""
+        """Return whether half the width of the 95% interval is at most `goal` times the median."""
         [times] = adjusted_times([self._timing([], blocks)])
         interval = block_interval(times)
         if interval is None:
@@ -452,11 +480,11 @@ class _BlockTimer:
         return (high - low) / 2 / statistics.median(times) <= goal
 
     def _judge(self, before: Sequence[float], blocks: list[float]) -> Timing:
-        """Return the timing of an attempt with the verdict on its steadiness.
+        """Return the timing of an attempt, with the steadiness verdict.
 
-        The verdict includes two windows of blocks before the attempt, because ten blocks alone do
-        not show a drift. With reference kernels, a change of the machine's speed does not count as
-        a change of the step.
+        The verdict also uses the last two windows of the blocks `before` the attempt, because ten
+        blocks alone do not show a drift. If reference kernels ran, the times are adjusted first, so
+        that a change of the machine's speed is not taken for a change of the step.
         """
         [series] = adjusted_times([self._timing(before[-2 * WINDOW :], blocks)])
         if len(series) < MIN_VALUES:
@@ -474,7 +502,10 @@ class _BlockTimer:
         )
 
     def _timing(self, before: Sequence[float], blocks: list[float]) -> Timing:
-        """Return blocks of this attempt after those `before` it, with their references."""
+        """Return a timing of the blocks `before` this attempt followed by its own `blocks`.
+
+        The references are numbered from the first of these blocks; earlier ones are omitted.
+        """
         offset = len(before) - self._first_block
         references = [replace(each, blocks=each.blocks + offset) for each in self._references]
         return Timing(
@@ -489,11 +520,11 @@ class _BlockTimer:
         )
 
     def run_reference_if_due(self, blocks: int, start: float) -> None:
-        """Run the reference kernels, and untimed steps after them, if their share allows it.
+        """Run the reference kernels and then untimed steps, unless that exceeds their time share.
 
         Args:
-            blocks: Number of blocks so far.
-            start: When these blocks began.
+            blocks: Number of blocks of this attempt so far.
+            start: When the attempt began.
         """
         if self._reference is None:
             return
@@ -513,7 +544,7 @@ class _BlockTimer:
 
 
 def _has_settled(warmup: Sequence[float]) -> bool:
-    """Return whether the last three windows of the warm-up, or its only two, show no change."""
+    """Return whether the warm-up has at least two windows, and its last three show no change."""
     return len(warmup) >= 2 * WINDOW and not find_change(warmup[-3 * WINDOW :]).matters
 
 
@@ -522,12 +553,12 @@ def compile_steps(
 ) -> tuple[Compilation, float | None]:
     """Run a step until it compiles nothing, at most `MAX_COMPILE_STEPS` times.
 
-    The first step is not enough: PyTorch compiles again if a value that it took for a constant
-    changes, and JAX if the state that a step returns is placed differently from the state that it
-    received.
+    Later steps may compile too. PyTorch compiles again if a value that it treated as a constant
+    changes. JAX compiles again if the state that a step returns is placed differently from the
+    state that it received.
 
     Returns:
-        What that took, and the loss of the very first step.
+        The seconds and compiled programs of these steps, and the loss of the very first step.
     """
     seconds: list[float] = []
     programs: list[int] = []
@@ -560,16 +591,16 @@ def single_latencies(
     monitor: ContentionMonitor | None = None,
     fill_caches: FillCaches | None = None,
 ) -> tuple[list[float], Contention | None]:
-    """Return the seconds of single synchronized steps, and what disturbed them.
+    """Return the seconds of single synchronized steps, and the contention while they ran.
 
-    If something disturbed them, they are timed once more, and the less disturbed ones count.
+    If something disturbed them, they are timed once more, and the less disturbed of both counts.
 
     Args:
         run: Runs steps.
-        max_seconds: The longest measurement of the point, which limits each of the two tries.
+        max_seconds: Limit of each of the two tries, in addition to `LATENCY_SECONDS`.
         clock: Returns seconds.
         monitor: Observes the contention.
-        fill_caches: Called before each step.
+        fill_caches: Called before each step, and not timed; None if caches stay warm.
     """
     monitor = monitor or ContentionMonitor()
     limit = min(LATENCY_SECONDS, max_seconds)

@@ -1,9 +1,9 @@
-"""The memory of a point: its peak as a process on its own would have it, and that of its steps.
+"""Memory of a point: its peak, as without a fork server, and the growth during its steps.
 
-A fork begins with the anonymous pages of its parent, but without those of files, because Linux does
-not copy their page tables. File pages count for the child only once it uses them. So every file
-page that the fork server holds and the child does not is added to the peak, and growth is counted
-without files.
+A forked child begins with the anonymous pages of its parent, but without pages of files, because
+Linux does not copy their page tables. A file page counts for the child only once the child uses it.
+The file pages that only the fork server holds are therefore added to the peak. The growth excludes
+file pages.
 """
 
 import contextlib
@@ -13,24 +13,26 @@ import mmap
 import os
 import sys
 
-#: Parameters of mallopt from glibc's malloc.h: how much may stay free at the end of the heap, and
-#: from which size on a block is mapped on its own.
+#: Parameters of mallopt from glibc's malloc.h: the free memory that may remain at the end of the
+#: heap, and the size above which a block gets its own mapping.
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
 
 _PAGE_BYTES = mmap.PAGESIZE
-#: Entries of /proc/self/pagemap have eight bytes. The last one has a bit for a page in memory
-#: (0x80) and one for a page of a file (0x20). Maps this byte to whether both are set.
+#: Bytes of an entry of /proc/self/pagemap.
 _ENTRY_BYTES = 8
+#: Translates the last byte of such an entry to 1 if the page is in memory (bit 0x80) and belongs to
+#: a file (bit 0x20), else to 0.
 _IS_FILE_PAGE = bytes(flags & 0xA0 == 0xA0 for flags in range(256))
-#: The fork server's mappings of files: first byte and length.
+#: The fork server's mappings of files: address and length in bytes.
 _mappings: list[tuple[int, int]] = []
-#: The pages of each mapping that the fork server holds, one bit per page.
+#: For each mapping, the pages that the fork server holds, as an integer with one byte per page: 1 if
+#: the page is held, else 0.
 _server_pages: list[int] = []
 
 
 def release_free_memory() -> None:
-    """Return the free part of the heap to the system, so that later allocations show."""
+    """Return free heap memory to the system, so that later allocations increase the peak."""
     gc.collect()
     with contextlib.suppress(OSError, AttributeError):  # not glibc
         ctypes.CDLL(None).malloc_trim(0)
@@ -39,8 +41,8 @@ def release_free_memory() -> None:
 def keep_freed_memory() -> None:
     """Let malloc keep freed blocks of up to 32 MiB, 512 MiB in total.
 
-    Otherwise the behavior depends on earlier deallocations. After small blocks alone, calls of gRPC
-    with 1 MiB take 1.2 to 3 times as long.
+    By default, glibc adapts these limits to earlier deallocations. If only small blocks were freed
+    before, gRPC calls with 1 MiB take 1.2 to 3 times as long.
     """
     with contextlib.suppress(OSError, AttributeError):  # not glibc
         mallopt = ctypes.CDLL(None).mallopt
@@ -49,7 +51,7 @@ def keep_freed_memory() -> None:
 
 
 def remember_file_pages() -> None:
-    """Note which file pages this process holds, for the children that it forks; takes 25 ms."""
+    """Record which file pages this process, the fork server, holds. Takes about 25 ms."""
     with contextlib.suppress(OSError), open("/proc/self/maps") as mappings:
         for line in mappings:
             if "/" in line:
@@ -59,9 +61,9 @@ def remember_file_pages() -> None:
 
 
 def _held_file_pages() -> list[int]:
-    """Return which pages of the server's mappings this process holds, one bit per page.
+    """Return which pages of the server's mappings this process holds, as in `_server_pages`.
 
-    If the kernel does not provide it, returns those of the server, so that nothing is added.
+    If the kernel does not provide this, returns the pages of the server, so that no page is added.
     """
     with contextlib.suppress(OSError), open("/proc/self/pagemap", "rb", buffering=0) as table:
         pages = []
@@ -76,26 +78,27 @@ def _held_file_pages() -> list[int]:
 
 
 class MemoryMeter:
-    """Counts the memory of this process from its creation on.
+    """Counts the memory of this process, with growth relative to the creation of the meter.
 
     Attributes:
-        reference_bytes: Bytes of this process that do not belong to the point.
+        reference_bytes: Bytes of reference kernels and of the array that fills caches, which do not
+            belong to the point.
     """
 
     def __init__(self) -> None:
         self.reference_bytes = 0
-        self._compile_peak = 0
-        self._released = 0
-        self._baseline = _anonymous_bytes(_status(), "VmRSS")
+        self._compile_peak_bytes = 0
+        self._released_bytes = 0
+        self._baseline_bytes = _anonymous_bytes(_status(), "VmRSS")
 
     def begin_steps(self) -> None:
-        """Start a new peak for the steps, after what compiling has freed is released."""
+        """Release the memory that compilation has freed, and reset the peak before timed steps."""
         status = _status()
-        self._compile_peak = status.get("VmHWM", 0)
+        self._compile_peak_bytes = status.get("VmHWM", 0)
         release_free_memory()
-        self._released = max(0, status.get("VmRSS", 0) - _status().get("VmRSS", 0))
+        self._released_bytes = max(0, status.get("VmRSS", 0) - _status().get("VmRSS", 0))
         with contextlib.suppress(OSError), open("/proc/self/clear_refs", "w") as control:
-            control.write("5")  # resets the peak to the present value
+            control.write("5")  # resets the peak to the current value (proc(5))
 
     def peak_bytes(self) -> tuple[int | None, int | None]:
         """Return the peak so far, and the growth of anonymous memory in the steps, in bytes.
@@ -105,11 +108,11 @@ class MemoryMeter:
         status = _status()
         if "VmHWM" not in status:
             return None, None
-        # A process on its own releases nothing, so what compiling has freed is still in its peak.
-        peak = max(self._compile_peak, status["VmHWM"] + self._released)
+        # Without a fork server the process would not have released memory, so add it to the peak.
+        peak = max(self._compile_peak_bytes, status["VmHWM"] + self._released_bytes)
         for server, own in zip(_server_pages, _held_file_pages(), strict=True):
             peak += _PAGE_BYTES * (server & ~own).bit_count()
-        growth = _anonymous_bytes(status, "VmHWM") - self._baseline
+        growth = _anonymous_bytes(status, "VmHWM") - self._baseline_bytes
         return peak - self.reference_bytes, max(0, growth - self.reference_bytes)
 
 
@@ -123,8 +126,11 @@ def _status() -> dict[str, int]:
 
 
 def _anonymous_bytes(status: dict[str, int], total: str) -> int:
-    """Return the bytes that belong to no file, now (VmRSS) or at the peak (VmHWM).
+    """Return the bytes of memory that do not belong to files.
 
-    Pages of files are those of now in both cases, as they rarely go away.
+    Args:
+        status: Result of `_status`.
+        total: "VmRSS" for the current memory, "VmHWM" for the peak. The current file pages are
+            subtracted in both cases; they are rarely dropped.
     """
     return status.get(total, 0) - status.get("RssFile", 0)

@@ -9,16 +9,16 @@ from keras import ops
 
 
 class RateSchedule(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[misc]
-    """A learning rate over the steps of a training.
+    """Learning rate as a function of the step.
 
-    It rises linearly to `rate` during warm-up, then stays or falls to 0 (Loshchilov and Hutter
-    2017, without restarts).
+    The rate rises linearly to `rate` during warm-up. Then it stays constant or falls to 0
+    (Loshchilov and Hutter 2017, without restarts).
 
     Args:
         rate: The highest learning rate.
-        shape: "constant", "linear", or "cosine" for half a cosine.
-        rise: Steps of the warm-up; the first already has a rate above 0.
-        steps: The step at which the rate reaches 0.
+        shape: The shape after warm-up: "constant", "linear", or "cosine" for half a cosine.
+        rise: Number of warm-up steps; the first already has a rate above 0.
+        steps: The step at which the rate reaches 0, unless it stays constant.
     """
 
     def __init__(self, rate: float, shape: str, rise: int, steps: int) -> None:
@@ -47,11 +47,11 @@ class RateSchedule(keras.optimizers.schedules.LearningRateSchedule):  # type: ig
 def make_optimizer(point: Mapping[str, Any], variables: Any) -> keras.optimizers.Optimizer:
     """Return the optimizer of a point, built for its weights.
 
-    With float16, whose gradients underflow, it scales the loss dynamically.
+    With float16 the optimizer scales the loss dynamically, because gradients would underflow.
 
     Args:
-        point: The point as plain values. A `schedule` among the settings of its optimizer holds the
-            keyword arguments of `RateSchedule`.
+        point: The point as plain values. `schedule` in its `optimizer` group, if present, holds the
+            keyword arguments of `RateSchedule` other than `rate`.
         variables: The weights.
     """
     settings = point["optimizer"]

@@ -1,11 +1,11 @@
-"""The peak rates of this machine, in the framework and with the threads that the models use.
+"""Measure the peak rates of a machine, with the framework and the threads that models use.
 
-Its idle power is measured first, before the kernels heat it.
+The idle power is measured first, before the kernels heat the machine.
 
 There are two kernels. One multiplies square matrices, in each precision and compile mode, over a
-range of sizes. The other adds two arrays in place that exceed every cache. It is STREAM's add
-(McCalpin 1995) without the third array: exactly three arrays are read or written, whether or not
-the processor reads a line before it writes it.
+range of sizes. The other adds an array to another in place; both exceed every cache. It is the add
+kernel of STREAM (McCalpin 1995) with two arrays instead of three. The traffic is exactly two arrays
+read and one written, even if the processor reads a cache line before it writes to it.
 """
 
 import statistics
@@ -19,12 +19,12 @@ from paradnn.worker.energy import EnergyMeter, measure_idle_power
 from paradnn.worker.frameworks import Framework
 from paradnn.worker.measure import AttemptRecorder, Protocol, measure_steps
 
-#: Additions of the bandwidth kernel within one call, so that dispatch does not dominate.
+#: Number of additions in one call of the bandwidth kernel, so that dispatch does not dominate.
 REPEATS = 32
 
 _PRECISIONS = ("float32", "bfloat16", "float16")
 _MATMUL_SIZES = (256, 512, 1024, 2048, 4096, 8192)
-#: A product has at most four matrices of at most four bytes per element in memory.
+#: Upper bound of the memory of a product per element of a matrix: four matrices of four bytes.
 _MATMUL_BYTES_PER_ELEMENT = 4 * 4
 #: Bytes of each of the two arrays.
 ARRAY_BYTES = 2**28
@@ -33,14 +33,15 @@ _PROTOCOL = Protocol(
 )
 #: Sizes whose single product would take longer than this, in seconds, are skipped.
 _MAX_PRODUCT_SECONDS = 0.5
-#: The reference kernels run this often, each as long as next to the blocks of a standard point.
+#: Number of runs of the reference kernels, and the share of the time that determines how long each
+#: run takes, as at a point with the default protocol.
 _REFERENCES = 30
 _REFERENCE_SHARE = 0.35
 
 
 @dataclass(frozen=True)
 class _Rates:
-    """The rates of a kernel over blocks, in units of work per second."""
+    """Rates of a kernel: median and quartiles over blocks, in FLOP/s or bytes/s."""
 
     median: float
     low: float
@@ -59,11 +60,11 @@ def measure_peak_rates(
     """Measure the idle power, and the rates of matrix products and of memory traffic.
 
     Args:
-        request: Plain values: `platform`; `memory_bytes`, in which the arrays must fit; and `only`,
-            the rows of an earlier answer, if just these kernels are measured again.
-        framework: The imported framework.
+        request: A dictionary with `platform`, with `memory_bytes`, the memory in which the arrays
+            must fit, and optionally with `only`: the rows of an earlier answer to measure again.
+        framework: The imported framework, whose device is open.
         phase: Enters a phase by its name.
-        meter: Counts the energy of the device, which is open.
+        meter: Counts the energy of the device.
     """
     from paradnn.worker.reference import Reference
 
@@ -82,7 +83,7 @@ def measure_peak_rates(
     with phase("bandwidth"):
         measures_bandwidth = bool(only["bandwidth"]) if only else memory > 4 * ARRAY_BYTES
         bandwidth = [_measure_bandwidth(framework)] if measures_bandwidth else []
-    # The reference kernels of points are compared with these.
+    # The times of reference kernels during points are compared with these times.
     reference = Reference(request["platform"]["name"], _PROTOCOL.block_seconds, _REFERENCE_SHARE)
     samples = [*reference.before, *(reference() for _ in range(_REFERENCES))]
     references = {
@@ -92,7 +93,7 @@ def measure_peak_rates(
 
 
 def _measure_products(framework: Framework, memory: int) -> list[ProductRate]:
-    """Measure all precisions and compile modes."""
+    """Return the rates of matrix products for all precisions, compile modes and sizes."""
     rates = []
     for precision in _PRECISIONS:
         for compile in framework.compile_modes:
@@ -103,12 +104,12 @@ def _measure_products(framework: Framework, memory: int) -> list[ProductRate]:
 def _measure_sizes(
     framework: Framework, precision: str, compile: str, memory: int
 ) -> list[ProductRate]:
-    """Measure sizes in ascending order, as long as memory and time allow."""
+    """Return the rates of matrix products in ascending size, as far as memory and time allow."""
     rates: list[ProductRate] = []
     for size in _MATMUL_SIZES:
         if _MATMUL_BYTES_PER_ELEMENT * size**2 > memory:
             break
-        # A size has eight times the work of the one before, at about the same rate.
+        # Estimate the time of a product at the rate of the size before.
         if rates and _product_flops(size) / rates[-1].flops_per_second > _MAX_PRODUCT_SECONDS:
             break
         rates.append(_measure_product(framework, precision, size, compile))
@@ -152,11 +153,11 @@ def _measure_bandwidth(framework: Framework) -> ArrayRate:
 
 
 def _measure_rates(run: Callable[[int], None], work: float) -> _Rates:
-    """Return median and quartiles over blocks of the rate of a kernel.
+    """Return the rates of a kernel.
 
     Args:
-        run: Runs the kernel a number of times.
-        work: FLOP or bytes of one run.
+        run: Runs the kernel the given number of times.
+        work: FLOPs or bytes of one run.
     """
     recorder = AttemptRecorder()
     timing = measure_steps(run, _PROTOCOL, lambda _: nullcontext(), recorder=recorder)

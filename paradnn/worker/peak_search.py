@@ -11,9 +11,9 @@ from paradnn.worker.chance import beta_share, events_factor, passes
 
 #: A search begins at this fraction of the capacity.
 _FIRST_FRACTION = 0.5
-#: A search gives up below this fraction of the capacity.
+#: A search ends without result below this fraction of the capacity.
 _LOWEST_FRACTION = 1e-3
-#: Factor between rates while none has met the limit, and while none has failed.
+#: Factors between successive rates: down while no rate has passed, up while no rate has failed.
 _STEP_DOWN = 0.4
 _STEP_UP = 1.6
 #: Runs of full length that may fail.
@@ -29,11 +29,11 @@ class Probe:
     Attributes:
         rate: Queries per second.
         queries: Number of queries that were served.
-        late: Number of them that took longer than the limit.
-        seconds: Duration.
-        latency: Latency at the percentile of the limit, in s.
+        late: Number of queries that took longer than the limit.
+        seconds: Duration of the probe.
+        latency: Latency at the percentile of the limit, in seconds.
         held: Whether the limit was met; None if that is undecided.
-        reason: Why the load was not the requested one; None if it was.
+        reason: Why the load differed from the requested rate; None if it did not.
     """
 
     rate: float
@@ -46,24 +46,29 @@ class Probe:
 
 
 def percentile(values: Iterable[Number], share: float) -> Number:
-    """Return LoadGen's percentile: of n sorted values, the one at index n x share."""
+    """Return a percentile as LoadGen defines it: the value at index floor(n x share) of n.
+
+    Args:
+        values: The values, in any order.
+        share: The percentile in 0..1.
+    """
     ordered = sorted(values)
     return ordered[min(int(len(ordered) * share), len(ordered) - 1)]
 
 
 def verdict(cumulative: Sequence[int], share: float, error: float) -> bool | None:
-    """Decide whether `share` of the queries is in time.
+    """Decide whether at least `share` of the queries is in time.
 
-    Neighboring queries resemble each other, so all counts are divided by the factor by which they
-    scatter more than independent ones.
+    Neighboring queries are correlated. All counts are therefore divided by the factor by which
+    their variance exceeds the variance of independent queries (`events_factor`).
 
     Args:
-        cumulative: Number of late queries up to each query.
+        cumulative: Number of late queries up to and including each query.
         share: Required fraction of queries in time.
-        error: Probability of error of either verdict.
+        error: Probability that a verdict, True or False, is wrong.
 
     Returns:
-        Whether it is; None if that is undecided.
+        The verdict; None if it is undecided.
     """
     if not cumulative:
         return None
@@ -74,7 +79,8 @@ def verdict(cumulative: Sequence[int], share: float, error: float) -> bool | Non
         return True
     if late <= (1 - share) * count:
         return None
-    # The probability of this many late queries or more, if exactly as many as allowed were late.
+    # The probability of at least this number of late queries, if the true share of late queries
+    # were exactly the allowed one.
     probability = beta_share(1 - share, late / factor, (count - late) / factor + 1)
     return False if probability < error else None
 
@@ -84,11 +90,11 @@ class PeakSearch:
     """State and result of a search.
 
     Attributes:
-        rate: Rate of the last full-length run, in queries per second; None before the first.
-        run: That run.
-        held: Whether it met the limit.
-        lowest_failed: The lowest rate that failed.
-        passed: Rates whose probe met the limit, and 0.
+        rate: Rate of the last full-length run, in queries per second; None before the first run.
+        run: The result of that run.
+        held: Whether that run met the limit.
+        lowest_failed: The lowest rate that failed; infinite if none did.
+        passed: The rates whose probe met the limit, and 0.
     """
 
     rate: float | None = None
@@ -99,14 +105,14 @@ class PeakSearch:
 
     @property
     def highest_passed(self) -> float:
-        """The highest rate that met the limit below all failed rates; 0 if no rate did."""
+        """The highest rate that passed among those below all failed rates; 0 if none did."""
         return max(rate for rate in self.passed if rate < self.lowest_failed)
 
     def next_rate(self, capacity: float) -> float:
         """Return the rate to try next: between the highest that passed and the lowest that failed.
 
         Args:
-            capacity: Queries per second that can be served at most.
+            capacity: Largest number of queries per second that can be served.
         """
         passed = self.highest_passed
         has_failed = self.lowest_failed < math.inf
@@ -126,17 +132,19 @@ def find_peak(
     precision: float,
     has_time: Callable[[float], bool],
 ) -> PeakSearch:
-    """Search for the highest rate that meets a limit, by bisection in logarithms.
+    """Search for the highest rate that meets a limit, by bisection on a logarithmic scale.
 
-    Probes are short. A run of full length follows at the highest rate that passed. If the run
-    fails, the search goes on below it.
+    Probes are short. A run of full length follows at the highest rate that passed. If that run
+    fails, the search continues below its rate.
 
     Args:
-        probe: Whether a short run at a rate met the limit.
-        run: Whether a run of full length met it, with the run.
-        capacity: Queries per second that can be served at most. The search begins at half of it.
-        precision: Relative difference of the rates that passed and failed at which it ends.
-        has_time: Whether another probe at a rate leaves enough time for the run.
+        probe: Runs a short probe at a rate, and returns whether it met the limit.
+        run: Runs at full length at a rate, and returns whether it met the limit, and its result.
+        capacity: Largest number of queries per second that can be served. The search begins at half
+            of it.
+        precision: The bisection ends once the lowest failed rate exceeds the highest passed rate by
+            at most this fraction.
+        has_time: Returns whether a probe at a rate leaves enough time for the full-length run.
     """
     search = PeakSearch()
     for number in range(_MAX_RUNS):
@@ -150,7 +158,7 @@ def find_peak(
         search.held, search.run = run(passed)
         if search.held:
             return search
-        # A short probe nearby would pass again: go down, further each time.
+        # A short probe at a rate nearby would pass again, so lower the rate, more each time.
         search.lowest_failed = passed / (1 + precision) ** 2**number
     return search
 
@@ -165,7 +173,7 @@ def _bisect(
     """Probe rates until the precision is reached or the time is up.
 
     Returns:
-        Whether no rate is left that is worth a try.
+        Whether the rates have become too low, so that the search cannot succeed.
     """
     while True:
         passed = search.highest_passed

@@ -1,4 +1,4 @@
-"""The state of a request while a kind of work measures it, and what all kinds have in common."""
+"""The state of a request while it is measured, and the operations that all kinds of work share."""
 
 import contextlib
 import math
@@ -42,9 +42,9 @@ class TimedSteps:
 
     Attributes:
         timing: The blocks.
-        joules: Their energy; None if it is unknown.
-        energy_source: The counter, or why it is unavailable.
-        contention: What disturbed them; None if the system does not provide it.
+        joules: Energy of the blocks; None if it is unknown.
+        energy_source: The energy counter, or why it is unavailable.
+        contention: Contention during the blocks; None if the system does not report it.
     """
 
     timing: Timing
@@ -58,8 +58,8 @@ class ProcessMemory:
     """Memory of one process of a point, in bytes.
 
     Attributes:
-        peak: Its peak.
-        steps: Growth of its anonymous memory in the steps after compilation.
+        peak: Peak memory of the process.
+        steps: Growth of the process's anonymous memory in the steps after compilation.
     """
 
     peak: int
@@ -67,51 +67,54 @@ class ProcessMemory:
 
 
 class OtherProcesses(ABC):
-    """The processes that share each step of a point with the measuring one.
+    """The processes that share each step of a point with the measuring process.
 
     Attributes:
-        count: Number of processes, with the measuring one.
+        count: Number of processes, including the measuring process.
     """
 
     count: int
 
     @abstractmethod
     def common_step(self, own: Step) -> Step:
-        """Return the step of all processes; `own` is the part of this one."""
+        """Return the step that all processes run; `own` is the part of this process."""
 
     @abstractmethod
     def begin_steps(self) -> None:
-        """Reset the memory peak of the processes before the steps."""
+        """Reset the memory peaks of the other processes before the timed steps."""
 
     @abstractmethod
     def memory(self) -> Sequence[ProcessMemory]:
-        """Return the memory of those on this host."""
+        """Return the memory of the other processes on this host."""
 
     @abstractmethod
     def time_alone(self) -> Sequence[float]:
-        """Return the seconds of a step of each process alone, the measuring one first."""
+        """Return, for each process, the seconds of a step that does not wait for the others.
+
+        The measuring process comes first.
+        """
 
 
 class PointRun:
-    """A request while it is served.
+    """A request while it is measured.
 
-    Results are noted as soon as they are known, so that they survive whatever follows. The point's
-    kind of work decides the rest.
+    Results are noted in the answer as soon as they are known, so that they survive a later failure.
+    The point's kind of work calls these methods and decides what to measure.
 
     Args:
         request: The point as plain values.
         framework: The imported framework.
-        report: Called with the name of each phase as it begins. For the profile it also gets the
-            answer so far, so that a limit that the profile exceeds does not cost earlier results.
+        report: Called with the name of each phase as it begins. At the start of the profile it also
+            gets the answer so far, which the driver uses if the profile exceeds a limit.
 
     Attributes:
         phases: Enters phases and counts their seconds.
-        memory: Counts the memory of the point's processes.
+        memory: Counts the memory of this process.
         reference: Runs the reference kernels; None if none are requested.
-        fill_caches: Fills the caches before each step; None if steps find them warm.
+        fill_caches: Fills the caches before each step; None if caches stay warm.
         answered: The answer so far.
-        turn: Alternates with another point; None for a point on its own.
-        others: The other processes of the point; None if it has one.
+        turn: Alternates with another point; None if the point runs without interruption.
+        others: The other processes of the point; None if the point has only one process.
     """
 
     def __init__(self, request: Mapping[str, Any], framework: Framework, report: Report) -> None:
@@ -159,7 +162,7 @@ class PointRun:
 
     @property
     def devices(self) -> int:
-        """Number of devices that share each step."""
+        """Number of devices of this host that share each step."""
         return int(self.request.get("devices", 1))
 
     @property
@@ -168,7 +171,7 @@ class PointRun:
         return float(self.request["measure"]["timeout"] - sum(self.phases.seconds.values()))
 
     def begin_steps(self) -> None:
-        """Start a new peak of memory for the steps, after those that compiled."""
+        """Begin to measure the memory peak of the timed steps, which excludes the compilation."""
         if self.others:
             self.others.begin_steps()
         self.memory.begin_steps()
@@ -180,8 +183,8 @@ class PointRun:
 
         Args:
             run: Runs steps.
-            step: The compiled step.
-            phase: Enters the phases, by default those of the point.
+            step: The compiled step, whose compilations are counted.
+            phase: Enters a phase by its name; by default `phases`.
         """
         recorder = AttemptRecorder(self.energy_meter(), step.compilations)
         turns_monitor = TurnsMonitor()
@@ -224,8 +227,8 @@ class PointRun:
             timed: The timed blocks.
             workload: The built model; None if the steps have none.
             compilation: The first steps.
-            products: FLOPs of products by the type of their operands.
-            loss: The loss of the very first step.
+            products: FLOPs of products by the element type of their operands.
+            loss: The loss of the very first step; None in inference.
         """
         parameters = 0
         counted = None
@@ -277,7 +280,7 @@ class PointRun:
                 self.note(profile=profile)
 
     def note_contention(self, phase: str, contention: Contention | None) -> None:
-        """Note what disturbed a phase other than the measured blocks."""
+        """Note the contention during a phase other than the measured blocks."""
         if contention:
             self.note(contention={**self.answered.contention, phase: contention})
 
@@ -299,7 +302,7 @@ class PointRun:
         self.note(peak_memory_bytes=peak, step_memory_bytes=steps)
 
     def energy_meter(self) -> EnergyMeter:
-        """Return what counts the energy of the point's device."""
+        """Return the meter for the energy of the point's device."""
         platform = self.request["platform"]
         if self.devices > 1 and platform["name"] != "cpu":
             reason = "unavailable: the counter is that of one board, the point has several"
@@ -316,12 +319,13 @@ class PointRun:
 def counted_costs(workload: BuiltModel, point: Mapping[str, Any], flops: float) -> Costs | None:
     """Return the costs of a step of a model whose layers are unknown; None for other models.
 
-    Bytes are those of one layer with all parameters, so tensors between layers do not count.
+    The model counts as one layer with all parameters, so the bytes of tensors between layers are
+    not included.
 
     Args:
         workload: The built model.
         point: The point as plain values.
-        flops: The FLOPs of a step on one device, as the framework counts them.
+        flops: FLOPs of the products of a step on one device, as the framework counts them.
     """
     model = make_model(point["model"])
     if not model.is_counted:
@@ -337,8 +341,8 @@ def counted_costs(workload: BuiltModel, point: Mapping[str, Any], flops: float) 
     optimizer = point["optimizer"]
     replicas = point["devices"] * point.get("hosts", 1)
     if point.get("parallel") == "model":
-        replicas = 1  # together the devices hold one copy of the weights
-        flops = 0.0  # unknown: a device repeats the work of weights that are not divided
+        replicas = 1  # the devices together hold one copy of the weights
+        flops = 0.0  # unknown, since every device repeats the products with undivided weights
     costs = sum_costs(
         [whole_model],
         point["batch_size"] // replicas,
@@ -350,5 +354,5 @@ def counted_costs(workload: BuiltModel, point: Mapping[str, Any], flops: float) 
 
 
 def _count_elements(arrays: Sequence[Any]) -> int:
-    """Return the elements of arrays, or of the specifications of arrays."""
+    """Return the total number of elements of arrays, or of specifications of arrays."""
     return sum(math.prod(array.shape) for array in arrays)

@@ -1,11 +1,12 @@
 """The additional processes of a multi-process point: `model=channel`, or training.
 
-The point's own process forks them, or they run on other hosts (`python -m paradnn.worker.host`).
-They end when the point's own process ends.
+The point's own process is the one that the fork server forked; it has rank 0. It forks the other
+processes, or they run on other hosts (`python -m paradnn.worker.host`). They end when the point's
+own process ends.
 
-Each process runs the requested number of steps, which it receives over its own channel. If one
-exits unexpectedly, the kernel kills the point's own process (SIGIO), even while that process is
-blocked. The driver reports the failure.
+Each process receives the number of steps to run over its own channel. If a process exits
+unexpectedly, the kernel kills the point's own process with SIGIO, even while that process is
+blocked. The driver then reports the failure.
 """
 
 import contextlib
@@ -33,17 +34,18 @@ from paradnn.core.messages import PROTOCOL_VERSION
 from paradnn.worker.fork_server import die_with_parent
 from paradnn.worker.frameworks import Step
 
-#: Seconds without a reply after which a peer counts as gone (_LONGEST). Seconds that a failed
-#: process leaves the point's own process to report the failure (_GRACE). Seconds to wait for
-#: another process's report after this process has failed (_REPORT_SECONDS).
-_LONGEST = 30.0
-_GRACE = 10.0
+#: Longest time to wait for a reply, in seconds.
+_MAX_REPLY_SECONDS = 30.0
+#: Seconds for which a failed process stays alive after its report. Its exit would kill the point's
+#: own process before that has read the report.
+_GRACE_SECONDS = 10.0
+#: Seconds to wait for the reports of other processes after this process has failed.
 _REPORT_SECONDS = 2.0
 #: Largest message in bytes. The longest messages are points with their environment variables.
 _MAX_BYTES = 1 << 20
 
 LOOPBACK = "127.0.0.1"
-#: The request for the IPv4 address of an interface (netdevice(7)).
+#: The ioctl request for the IPv4 address of an interface (netdevice(7)).
 _SIOCGIFADDR = 0x8915
 
 
@@ -59,9 +61,13 @@ def with_port(host: str, port: int) -> str:
 
 
 def interface_of(host: str) -> str | None:
-    """Return the name of the network interface that has an address of this host, such as "eth0".
+    """Return the name of the network interface with a given address, such as "eth0".
 
-    None if the system does not report it.
+    Args:
+        host: An IP address of this host.
+
+    Returns:
+        The name; None if the system does not report it.
     """
     with contextlib.suppress(OSError):
         if ":" in host:
@@ -71,11 +77,11 @@ def interface_of(host: str) -> str | None:
                 if address == packed:
                     return name
             return None
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as query_socket:
             for _, name in socket.if_nameindex():
                 request = struct.pack("256s", name.encode())
                 with contextlib.suppress(OSError):  # an interface without an IPv4 address
-                    answer = fcntl.ioctl(asking.fileno(), _SIOCGIFADDR, request)
+                    answer = fcntl.ioctl(query_socket.fileno(), _SIOCGIFADDR, request)
                     if socket.inet_ntoa(answer[20:24]) == host:
                         return name
     return None
@@ -96,8 +102,7 @@ def listen(port: int, host: str = LOOPBACK, option: str = "model.port") -> socke
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family, backlog=128)
     except OSError as error:
-        taken = error.errno == errno.EADDRINUSE
-        if taken:
+        if error.errno == errno.EADDRINUSE:
             why = "is taken"
         else:
             why = f"cannot be listened on: {os.strerror(error.errno or 0)}"
@@ -107,12 +112,12 @@ def listen(port: int, host: str = LOOPBACK, option: str = "model.port") -> socke
 
 
 def free_addresses(count: int, host: str = LOOPBACK, first: int = 0) -> list[str]:
-    """Return the addresses of free ports, host:port, for programs that open them later.
+    """Return addresses (host:port) with free ports, for programs that open them later.
 
     Args:
-        count: The number of ports.
+        count: The number of addresses.
         host: The address of this host.
-        first: The first port; 0 for any free ones.
+        first: The first of `count` consecutive ports; 0 for any free ports.
 
     Raises:
         UnavailableError: If a port is taken.
@@ -126,7 +131,7 @@ def free_addresses(count: int, host: str = LOOPBACK, first: int = 0) -> list[str
 
 
 class RankFailed(PointEnded):
-    """Failure of another process of the group, with its own outcome."""
+    """A process of the group failed. The error carries the outcome of that process."""
 
     def __init__(self, outcome: str, reason: str) -> None:
         super().__init__(outcome, reason)
@@ -136,18 +141,18 @@ class RankFailed(PointEnded):
         return str(self.args[1])
 
     def message(self) -> bytes:
-        """Return the message from which `receive_message` raises this failure in another process."""
+        """Return the message that makes `receive_message` raise this failure in another process."""
         return encode({"outcome": self.outcome, "reason": str(self)})
 
 
 def receive_message(channel: Connection, kind: Any) -> Any:
-    """Return the next message of a channel, parsed as a `kind`.
+    """Return the next message of a channel.
 
     The message is JSON, read by `paradnn.core.channel`; nothing is unpickled.
 
     Args:
         channel: The channel to read.
-        kind: The expected type of the message.
+        kind: The type of the message.
 
     Raises:
         RankFailed: If the other side reports a failure.
@@ -162,11 +167,12 @@ def receive_message(channel: Connection, kind: Any) -> Any:
 
 
 def reply_timeout(point: Mapping[str, Any]) -> float:
-    """Return the seconds to wait for a reply.
+    """Return the seconds to wait for a reply of another process of a point.
 
-    They are fewer than the driver waits for the point, so that the reason names the peer.
+    The result is below the driver's time limit for the point, because the reason of a timeout here
+    names the process that did not reply.
     """
-    return float(min(_LONGEST, 0.5 * point["measure"]["timeout"]))
+    return float(min(_MAX_REPLY_SECONDS, 0.5 * point["measure"]["timeout"]))
 
 
 def reply_timeout_error(peer: str, seconds: float) -> RankFailed:
@@ -181,9 +187,10 @@ class RemoteProcess:
     Attributes:
         rank: The number of the process in its point.
         address: Free address (host:port) at which the process can listen.
-        local: The address of this host as the other host sees it.
-        channel: Sends the process the addresses at which all processes find each other.
-        life: Descriptor of a connection that closes when either side exits.
+        local: The address of this host in the connection to the other host.
+        channel: Connection to the process. Its first message must be the addresses of all
+            processes of the point, by rank.
+        life: Descriptor of a connection that closes when either side exits (see `die_with`).
     """
 
     rank: int
@@ -206,7 +213,7 @@ class ProcessGroup(contextlib.AbstractContextManager["ProcessGroup"]):
         count: The number of processes of the point.
         serve: Runs in each further process of this host as `serve(rank, channel)`. It returns when
             the channel closes.
-        elsewhere: The processes on other hosts, which have the highest ranks and exist already.
+        elsewhere: The processes on other hosts, which run already and have the highest ranks.
     """
 
     def __init__(
@@ -219,37 +226,38 @@ class ProcessGroup(contextlib.AbstractContextManager["ProcessGroup"]):
         self._lives: list[int] = [each.life for each in elsewhere]
         self._pids: list[int] = []
         for rank in range(1, count - len(elsewhere)):
-            ours, child = Pipe()
+            parent_end, child_end = Pipe()
+            # The child keeps `held` open, so `life` signals the exit of the child.
             life, held = os.pipe()
-            point = os.getpid()
+            parent = os.getpid()
             pid = os.fork()
             if pid == 0:
-                # Close the pipes of earlier ranks too. A copy that stays open in this process would
-                # still send the parent its signal after the parent has closed the pipe.
-                for each in (life, *self._lives):
-                    os.close(each)
-                run_rank(rank, point, child, [ours, *self.channels], serve)
-            child.close()
+                # Also close the inherited pipes of earlier ranks. A copy that stays open here would
+                # still send the parent a signal after the parent has closed the pipe.
+                for descriptor in (life, *self._lives):
+                    os.close(descriptor)
+                run_rank(rank, parent, child_end, [parent_end, *self.channels], serve)
+            child_end.close()
             os.close(held)
-            self.channels.append(ours)
+            self.channels.append(parent_end)
             self._lives.append(life)
             self._pids.append(pid)
         for life in self._lives:
             die_with(life)
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        # A process that fails takes the others with it. The first one says why, unless this process
-        # knows itself: its memory ended, or it lacks something.
-        first = None
-        knows_reason = isinstance(error, MemoryError | UnavailableError)
-        if isinstance(error, Exception) and not knows_reason:
-            first = self.failure()
+        # If one process fails, the steps of the others fail too. Prefer the reported failure of
+        # another process, unless the error of this process is itself the cause.
+        reported = None
+        is_cause = isinstance(error, MemoryError | UnavailableError)
+        if isinstance(error, Exception) and not is_cause:
+            reported = self.failure()
         self.close()
-        if first:
-            raise first from error
+        if reported:
+            raise reported from error
 
     def failure(self) -> RankFailed | None:
-        """Return the failure that another process reports within `_REPORT_SECONDS`."""
+        """Return a failure that another process reports within `_REPORT_SECONDS`, else None."""
         deadline = time.monotonic() + _REPORT_SECONDS
         for channel in self.channels:
             try:
@@ -286,7 +294,13 @@ class ProcessGroup(contextlib.AbstractContextManager["ProcessGroup"]):
             ) from error
 
     def receive(self, kind: Any) -> list[Any]:
-        """Return the next message of every other process, parsed as a `kind`, by rank.
+        """Return the next message of every other process.
+
+        Args:
+            kind: The type of the messages.
+
+        Returns:
+            One message per channel: processes on other hosts first, then those of this host.
 
         Raises:
             RankFailed: If a process reports a failure, or has exited.
@@ -298,9 +312,13 @@ class ProcessGroup(contextlib.AbstractContextManager["ProcessGroup"]):
 
 
 class GroupStep(Step):
-    """Step that all processes run at once, without a loss; `step` is this process's part.
+    """Step that all processes run at the same time. It has no loss.
 
-    `run` raises the RankFailed of another process.
+    `run` raises RankFailed if another process fails.
+
+    Args:
+        step: This process's part of the step.
+        group: The other processes.
     """
 
     def __init__(self, step: Step, group: ProcessGroup) -> None:
@@ -314,7 +332,7 @@ class GroupStep(Step):
 
 
 def serve_steps(channel: Connection, step: Step) -> None:
-    """Run the requested numbers of steps until the channel closes."""
+    """Run as many steps as each message of the channel requests, until the channel closes."""
     with contextlib.suppress(EOFError):
         while True:
             step.run(receive_message(channel, int))
@@ -322,10 +340,13 @@ def serve_steps(channel: Connection, step: Step) -> None:
 
 
 def die_with(life: int) -> None:
-    """Let the kernel kill this process by SIGIO when the other end of `life` closes.
+    """Let the kernel kill this process with SIGIO when the other end of `life` closes.
 
-    `life` is a pipe or a connection that carries no data. Python code could not react, because a
-    framework may wait for the missing process while it holds the interpreter's lock.
+    Python code could not react, because a framework may wait for the missing process while it holds
+    the interpreter's lock.
+
+    Args:
+        life: Descriptor of a pipe or a connection that carries no data.
     """
     signal.signal(signal.SIGIO, signal.SIG_DFL)
     fcntl.fcntl(life, fcntl.F_SETOWN, os.getpid())
@@ -334,23 +355,23 @@ def die_with(life: int) -> None:
 
 def run_rank(
     rank: int,
-    point: int,
+    parent: int,
     channel: Connection,
     others: list[Connection],
     serve: Callable[[int, Connection], None],
 ) -> NoReturn:
-    """Run a forked process, and exit without the clean-up of its parent.
+    """Run a forked process of a point, and exit without the clean-up handlers of the parent.
 
     Args:
         rank: The number of the process in its point.
-        point: The id of the parent process.
-        channel: The channel to the parent.
+        parent: The id of the parent process.
+        channel: The channel to the point's own process.
         others: Inherited channels, which this process closes.
-        serve: The work of the process.
+        serve: The work of the process, called as `serve(rank, channel)`.
     """
     code = 1
     try:
-        die_with_parent(point)
+        die_with_parent(parent)
         for other in others:
             other.close()
         serve(rank, channel)
@@ -358,7 +379,7 @@ def run_rank(
     except RankFailed as failure:
         with contextlib.suppress(OSError):
             channel.send_bytes(failure.message())
-        time.sleep(_GRACE)
+        time.sleep(_GRACE_SECONDS)
         print(failure, file=sys.stderr)
     except BaseException:
         traceback.print_exc()
@@ -367,21 +388,23 @@ def run_rank(
         os._exit(code)
 
 
-# Processes of a point on other hosts, where `python -m paradnn.worker.host` serves. The point's own
-# process opens one connection to a server for each process that it needs there. Both sides prove
-# that they have the same key before they read anything else, and before the server forks. The
-# server sends a random nonce. The client replies with its own nonce and a proof over both
-# (HMAC-SHA256), and the server replies with its own proof. Each side identifies the other by the
-# address of the connection; no host name is looked up. A second connection ends each process when
-# the other ends (`die_with`).
+# Processes of a point on other hosts. There `python -m paradnn.worker.host` runs as a server. The
+# point's own process, the client, opens one connection to a server for each process that it needs.
+# Both sides prove that they have the same key before they read anything else, and before the server
+# forks:
+# 1. The server sends a random nonce.
+# 2. The client replies with its own nonce and a proof (HMAC-SHA256) over both nonces.
+# 3. The server replies with its own proof.
+# Each side identifies the other by the IP address of the connection; no host name is looked up. The
+# client then opens a second connection, which ends each side when the other side ends (`die_with`).
 
 #: Environment variable with the key that a server and its clients share.
 KEY = "PARADNN_HOSTS_KEY"
-#: Bytes of a nonce, and of a proof.
-_NONCE = 32
+#: Length of a nonce, and of a proof, in bytes.
+_NONCE_BYTES = 32
 #: TCP keep-alive: seconds of silence before the first probe, seconds between probes, and the number
 #: of unanswered probes after which the connection counts as closed.
-_ALIVE = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
+_KEEP_ALIVE = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
 
 
 @dataclass(frozen=True)
@@ -389,9 +412,9 @@ class ProcessRequest:
     """Request for a process of a point, sent to a server.
 
     Attributes:
-        protocol: The version of the protocol.
+        protocol: The protocol version of the client (`PROTOCOL_VERSION`).
         rank: The number of the process in its point.
-        port: The port to listen on; 0 for any free one.
+        port: The port to listen on; 0 for any free port.
         environ: Environment variables of the process.
         point: The point as in a request to a worker.
     """
@@ -404,59 +427,64 @@ class ProcessRequest:
 
 
 def processes_elsewhere(point: Mapping[str, Any], count: int, port: int = 0) -> list[RemoteProcess]:
-    """Start the processes of a point that run on other hosts; they wait to begin.
+    """Start the processes of a point that run on other hosts.
 
-    Every host runs the same number of processes. This host runs the first of them.
+    Every host runs the same number of processes, and this host runs those with the lowest ranks.
+    The started processes wait for the addresses of all processes.
 
     Args:
         point: The point as in a request to a worker.
         count: The number of processes of the point on all hosts.
         port: The first port that the processes of each host listen on; 0 for free ports.
 
+    Returns:
+        The processes by rank; empty if all processes of the point run on this host.
+
     Raises:
         UnavailableError: If a server cannot be reached or has another key.
         RankFailed: If a server fails or does not reply.
-
-    Returns:
-        The processes by rank; empty if all processes of the point run on this host.
     """
     hosts = int(point.get("hosts", 1))
     others = point.get("other_hosts")
     if hosts == 1 or others is None:
         return []
-    each = count // hosts
-    found: list[RemoteProcess] = []
+    per_host = count // hosts
+    started: list[RemoteProcess] = []
     try:
-        for rank in range(each, count):
-            own_port = port and port + rank % each
+        for rank in range(per_host, count):
+            own_port = port and port + rank % per_host
             request = ProcessRequest(
                 PROTOCOL_VERSION, rank, own_port, others["environ"], {**point, "other_hosts": None}
             )
-            address = others["addresses"][rank // each - 1]
-            found.append(_ask(address, others["key"].encode(), request, reply_timeout(point)))
+            address = others["addresses"][rank // per_host - 1]
+            started.append(
+                _start_remote(address, others["key"].encode(), request, reply_timeout(point))
+            )
     except BaseException:
-        for one in found:
-            one.close()
+        for process in started:
+            process.close()
         raise
-    return found
+    return started
 
 
-def _ask(address: str, key: bytes, request: ProcessRequest, patience: float) -> RemoteProcess:
+def _start_remote(
+    address: str, key: bytes, request: ProcessRequest, timeout: float
+) -> RemoteProcess:
     """Connect to a server and have it start a process."""
-    connected = _connect(host_and_port(address), address, patience)
+    connected = _connect(host_and_port(address), address, timeout)
     local = connected.getsockname()[0]
-    there = connected.getpeername()[0]
+    server = connected.getpeername()[0]
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     try:
         try:
-            _prove(connected, key, address, patience)
+            _prove(connected, key, address, timeout)
             channel = Connection(connected.detach())
         finally:
             connected.close()  # a detached socket stays open
         channel.send_bytes(encode(request))
-        if not channel.poll(patience):
-            raise reply_timeout_error(f"the server at {address}", patience)
-        own_port, life_port = receive_message(channel, list[int])
+        if not channel.poll(timeout):
+            raise reply_timeout_error(f"the server at {address}", timeout)
+        process_port, life_port = receive_message(channel, list[int])
     except AuthenticationError:
         raise UnavailableError(
             f"the server at {address} has another key: set the same {KEY} on both hosts"
@@ -467,11 +495,17 @@ def _ask(address: str, key: bytes, request: ProcessRequest, patience: float) -> 
         raise RankFailed(
             "crash", f"the server at {address} answered something else: {error}"
         ) from None
-    life = _connect((there, life_port), address, patience)
-    return RemoteProcess(request.rank, with_port(there, own_port), local, channel, _keep(life))
+    life = _connect((server, life_port), address, timeout)
+    return RemoteProcess(
+        rank=request.rank,
+        address=with_port(server, process_port),
+        local=local,
+        channel=channel,
+        life=_detach_kept_alive(life),
+    )
 
 
-def _prove(connected: socket.socket, key: bytes, address: str, patience: float) -> None:
+def _prove(connected: socket.socket, key: bytes, address: str, timeout: float) -> None:
     """Prove that this side has the key, and verify the proof of the other side.
 
     Raises:
@@ -479,26 +513,27 @@ def _prove(connected: socket.socket, key: bytes, address: str, patience: float) 
         EOFError: If the other side closes the connection.
         RankFailed: If the other side does not reply in time.
     """
-    connected.settimeout(patience)
+    connected.settimeout(timeout)
     try:
         nonce = _receive(connected)
-        own = os.urandom(_NONCE)
-        if len(nonce) < _NONCE:
+        own_nonce = os.urandom(_NONCE_BYTES)
+        if len(nonce) < _NONCE_BYTES:
             raise EOFError
-        connected.sendall(own + _proof(key, b"point", nonce + own))
-        if not hmac.compare_digest(_receive(connected), _proof(key, b"server", own + nonce)):
+        connected.sendall(own_nonce + _proof(key, b"point", nonce + own_nonce))
+        expected = _proof(key, b"server", own_nonce + nonce)
+        if not hmac.compare_digest(_receive(connected), expected):
             raise AuthenticationError
     except ConnectionError:
         raise EOFError from None
     except TimeoutError:
-        raise reply_timeout_error(f"the server at {address}", patience) from None
+        raise reply_timeout_error(f"the server at {address}", timeout) from None
     connected.settimeout(None)
 
 
 def _receive(connected: socket.socket) -> bytes:
-    """Receive a proof; return fewer bytes if the connection closes early."""
+    """Receive a nonce or a proof; return fewer bytes if the connection closes early."""
     data = b""
-    while len(data) < _NONCE and (part := connected.recv(_NONCE - len(data))):
+    while len(data) < _NONCE_BYTES and (part := connected.recv(_NONCE_BYTES - len(data))):
         data += part
     return data
 
@@ -508,82 +543,91 @@ def _proof(key: bytes, side: bytes, nonces: bytes) -> bytes:
 
 
 class PendingConnection:
-    """Connection whose client has not shown the key to this server yet. No method waits.
+    """Connection to this server whose client has not proved the key yet. No method blocks.
 
     Attributes:
         connected: The socket of the connection.
-        since: The time at which the client connected.
+        since: The time at which the client connected, in seconds of `time.monotonic`.
     """
 
     def __init__(self, connected: socket.socket, since: float) -> None:
         self.connected = connected
         self.since = since
-        self._own = os.urandom(_NONCE)
+        self._own_nonce = os.urandom(_NONCE_BYTES)
         self._received = b""
         connected.setblocking(False)
-        connected.send(self._own)  # fits any buffer
+        connected.send(self._own_nonce)  # short enough for any send buffer
 
-    def is_known(self, key: bytes) -> bool:
+    def is_authenticated(self, key: bytes) -> bool:
         """Return whether the received bytes prove the key; False while they are incomplete.
 
         Raises:
             AuthenticationError: If the client has another key.
             OSError: If the client is gone.
         """
-        part = self.connected.recv(2 * _NONCE - len(self._received))
+        part = self.connected.recv(2 * _NONCE_BYTES - len(self._received))
         if not part:
             raise ConnectionError("it exited")
         self._received += part
-        if len(self._received) < 2 * _NONCE:
+        if len(self._received) < 2 * _NONCE_BYTES:
             return False
-        other = self._received[:_NONCE]
-        proof = self._received[_NONCE:]
-        if not hmac.compare_digest(proof, _proof(key, b"point", self._own + other)):
+        client_nonce = self._received[:_NONCE_BYTES]
+        proof = self._received[_NONCE_BYTES:]
+        if not hmac.compare_digest(proof, _proof(key, b"point", self._own_nonce + client_nonce)):
             raise AuthenticationError
         self.connected.setblocking(True)
-        self.connected.sendall(_proof(key, b"server", other + self._own))
+        self.connected.sendall(_proof(key, b"server", client_nonce + self._own_nonce))
         return True
 
 
 def accept(
-    connected: socket.socket, patience: float
+    connected: socket.socket, timeout: float
 ) -> tuple[ProcessRequest, Connection, socket.socket, list[str]]:
-    """Read the request of a client that has shown the key.
+    """Read the request of a client that has proved the key, and exchange addresses with it.
 
-    A client that makes no request within `patience` seconds ends this process (SIGALRM).
+    Args:
+        connected: The connection to the client.
+        timeout: Seconds to wait for the request. Without one SIGALRM ends this process.
 
     Returns:
         The request, the channel to the client, the socket on which this process listens, and the
-        addresses at which the processes find each other.
+        addresses of all processes of the point, by rank.
+
+    Raises:
+        MessageError: If the request is not valid.
+        UnavailableError: If the requested port is not free.
+        OSError: If the client does not open the second connection in time.
     """
     local = connected.getsockname()[0]
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     channel = Connection(connected.detach())
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.setitimer(signal.ITIMER_REAL, patience)
+    signal.setitimer(signal.ITIMER_REAL, timeout)
     try:
         request: ProcessRequest = receive_message(channel, ProcessRequest)
         listening = listen(request.port, local)
     except (MessageError, UnavailableError) as error:
-        another = f"the server at {local} runs another version of ParaDnn: restart it ({error})"
-        reason = another if isinstance(error, MessageError) else str(error)
+        reason = str(error)
+        if isinstance(error, MessageError):
+            reason = f"the server at {local} runs another version of ParaDnn: restart it ({error})"
         channel.send_bytes(RankFailed("unavailable", reason).message())
         raise
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-    with closing(listen(0, local)) as awaiting:
-        channel.send_bytes(encode([listening.getsockname()[1], awaiting.getsockname()[1]]))
-        awaiting.settimeout(patience)
-        life, _ = awaiting.accept()
-    die_with(_keep(life))
+    with closing(listen(0, local)) as life_listener:
+        channel.send_bytes(encode([listening.getsockname()[1], life_listener.getsockname()[1]]))
+        life_listener.settimeout(timeout)
+        life, _ = life_listener.accept()
+    die_with(_detach_kept_alive(life))
     return request, channel, listening, receive_message(channel, list[str])
 
 
-def _connect(to: tuple[str, int], address: str, patience: float) -> socket.socket:
+def _connect(target: tuple[str, int], address: str, timeout: float) -> socket.socket:
+    """Connect to `target`, a port of the server at `address`, which error messages name."""
     try:
-        connected = socket.create_connection(to, timeout=patience)
+        connected = socket.create_connection(target, timeout=timeout)
     except TimeoutError:
-        raise reply_timeout_error(f"the server at {address}", patience) from None
+        raise reply_timeout_error(f"the server at {address}", timeout) from None
     except OSError as error:
         raise UnavailableError(
             f"the server at {address} cannot be reached: {error.strerror or error}"
@@ -592,10 +636,10 @@ def _connect(to: tuple[str, int], address: str, patience: float) -> socket.socke
     return connected
 
 
-def _keep(life: socket.socket) -> int:
-    """Return the descriptor of a connection whose other end the kernel probes (TCP keep-alive)."""
+def _detach_kept_alive(life: socket.socket) -> int:
+    """Enable TCP keep-alive, so that a lost host closes the connection; return its descriptor."""
     life.settimeout(None)
     life.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in _ALIVE:
+    for name, value in _KEEP_ALIVE:
         life.setsockopt(socket.IPPROTO_TCP, name, value)
     return life.detach()

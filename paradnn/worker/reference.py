@@ -1,11 +1,11 @@
-"""Fixed kernels that track the speed of the machine next to the blocks of a point.
+"""Reference kernels: fixed kernels that track the speed of the machine during a measurement.
 
-They run between the blocks, in the same framework and on the same device. Three kernels take some
-milliseconds each: arithmetic (matrix products and tanh), memory traffic (the sum of an array that
-exceeds every cache), and dispatch (a chain of operations on one number). They are operations of
-Keras, not compiled, so that they are the same in every framework. Their sizes depend only on the
-platform, so that their times are comparable between runs. `paradnn.session.reference` evaluates
-them.
+They run between the blocks of a point, in the same framework and on the same device. Three kernels
+take some milliseconds each: arithmetic (matrix products and tanh), memory traffic (the sum of an
+array that exceeds every cache), and dispatch (a chain of operations on one number). They consist of
+uncompiled Keras operations, so that every framework runs the same ones. Their sizes depend only on
+the platform, so that their times are comparable between runs. `paradnn.session.reference` evaluates
+the times.
 """
 
 import math
@@ -20,13 +20,14 @@ from keras import ops
 #: Rows of the matrices and elements of the array, on a CPU and on other devices.
 _CPU_SIZES = (384, 2**23)
 _DEVICE_SIZES = (4096, 2**26)
-#: Seconds of a sample of each kernel, if the share of the time allows it.
+#: Longest sample of a kernel, in seconds. It is shorter if the reference kernels' share of the time
+#: requires it.
 _SECONDS = 0.005
-#: All kernels run for this many seconds before the first sample counts. The first calls are
-#: compiled or fetch memory. For half a second after one core has worked alone, the products are up
-#: to a third slower.
+#: All kernels run for this many seconds before the first sample. The first calls compile code and
+#: allocate memory. For half a second after only one core was busy, products are up to a third
+#: slower.
 _WARMUP_SECONDS = 0.5
-#: Samples before the model is built.
+#: Number of samples before the model is built.
 _SAMPLES_BEFORE = 12
 
 
@@ -44,7 +45,7 @@ class _Kernel:
         start = time.perf_counter()
         for _ in range(self.calls):
             state = self.function(state)
-        # Reading a number of the result waits for everything that the device has queued.
+        # Reading one number of the result waits for all work that the device has queued.
         ops.convert_to_numpy(state[0, 0] if len(state.shape) else state)
         return (time.perf_counter() - start) / self.calls
 
@@ -54,12 +55,12 @@ class Reference:
 
     Args:
         platform: The kind of device.
-        block_seconds: Seconds of a block of the point.
-        share: Share of the time for all three kernels.
+        block_seconds: Shortest block of the point.
+        share: Share of the time for all three kernels together.
 
     Attributes:
         nbytes: Bytes that the kernels hold.
-        before: Samples from before the model was built: seconds of a call by kernel.
+        before: Samples from before the model was built: seconds per call by kernel.
     """
 
     def __init__(self, platform: str, block_seconds: float, share: float) -> None:
@@ -82,7 +83,7 @@ class Reference:
         self.before = [self() for _ in range(_SAMPLES_BEFORE)]
 
     def __call__(self) -> dict[str, float]:
-        """Return the seconds that a call of each kernel takes now."""
+        """Run a sample of each kernel, and return the seconds per call by kernel."""
         return {name: kernel.seconds() for name, kernel in self._kernels.items()}
 
     def _warm_up(self) -> None:
@@ -91,7 +92,7 @@ class Reference:
             self()
 
     def _calibrate(self, sample_seconds: float) -> None:
-        """Set the calls of each kernel so that a sample takes about `sample_seconds`."""
+        """Set the calls per sample of each kernel so that a sample takes about `sample_seconds`."""
         for kernel in self._kernels.values():
             seconds = kernel.seconds()
             while seconds * kernel.calls < sample_seconds / 2:

@@ -1,7 +1,7 @@
-"""Serves one request in a forked child: measures a point, or the peak rates of the machine.
+"""Answer one request in a forked child: measure a point, or the peak rates of the machine.
 
-Every way in which Python code can fail becomes an outcome with a one-line reason. If the process
-itself dies, the driver, which watches from outside, classifies the outcome.
+Every Python exception becomes an outcome with a one-line reason. If the process itself dies, the
+driver determines the outcome from the exit status.
 """
 
 import re
@@ -23,10 +23,10 @@ _BOLD = re.compile(r"\x1b\[\d*m")
 
 
 def answer_request(request: Mapping[str, Any], framework: Framework, report: Report) -> Answer:
-    """Measure what the request asks for, and return how that ended.
+    """Measure a point or the peak rates, and return the outcome with all results.
 
     Args:
-        request: The point as plain values; task=ceilings asks for peak rates instead.
+        request: The point as plain values; with task=ceilings, a request for the peak rates.
         framework: The imported framework.
         report: Called with the name of each phase as it begins.
     """
@@ -61,7 +61,7 @@ def _measure(run: PointRun) -> None:
 def _classify(error: Exception, run: PointRun) -> tuple[str, str]:
     """Return the outcome and the one-line reason of an exception.
 
-    The reason names the line in the user's own file if the exception passed through it.
+    If the exception passed through a file of the user, the reason names the line in that file.
     """
     if isinstance(error, PointEnded):
         return error.outcome, str(error)
@@ -90,7 +90,7 @@ def _exit_reason(error: SystemExit, run: PointRun) -> str:
 def _first_line(error: Exception) -> str:
     """Return the first line of the message, which names the operation.
 
-    Keras precedes the message of the framework with another line, partly in bold.
+    Keras inserts a line, partly in bold, before the message of the framework. It is skipped.
     """
     lines = [line for line in _BOLD.sub("", str(error)).splitlines() if line.strip()]
     if len(lines) > 1 and lines[0].startswith("Exception encountered when calling"):
@@ -99,11 +99,11 @@ def _first_line(error: Exception) -> str:
 
 
 def _user_location(error: BaseException, build: str | None) -> str:
-    """Return " (FILE, line N)" of the innermost frame in the user's file `build`; "" without one.
+    """Return " (FILE, line N)" for the innermost frame in the user's file; "" if there is none.
 
     Args:
         error: The exception.
-        build: FILE:FUNCTION that builds the model; None for models of this project.
+        build: FILE:FUNCTION of the user that builds the model; None for models of ParaDnn.
     """
     if not build:
         return ""

@@ -1,11 +1,11 @@
 """Analysis of a series of block times in the order of measurement.
 
-The module decides whether a series is steady, gives the confidence interval of its median, and
-separates the variation of the machine's speed. The worker and the driver both use it.
+The module decides whether a series is steady, computes the confidence interval of its median, and
+removes the variation of the machine's speed. The worker and the driver both use it.
 
 Blocks of one process are not independent: on a shared machine, their lag-one correlation is 0.6 to
-0.8. The steadiness verdict and the interval both allow for it, under the model of a first-order
-autoregression, AR(1).
+0.8. The steadiness verdict and the interval both account for this correlation, with a first-order
+autoregression, AR(1), as the model.
 """
 
 import math
@@ -20,20 +20,21 @@ import numpy as np
 from paradnn.core.messages import Timing
 from paradnn.worker.chance import quantile_ranks
 
-#: A series with fewer values than MIN_VALUES has neither a verdict nor an interval. A series of up
-#: to _FEW_VALUES values has the interval of its extremes if widening would lead beyond them.
+#: A series with fewer values has neither a verdict nor an interval.
 MIN_VALUES = 6
+#: For series of up to this many values, the interval may be the range of the values (see
+#: `block_interval`).
 _FEW_VALUES = 16
-#: Numbers of values for which the estimate sometimes mistakes a coefficient of 0.9 for 0.6, which
-#: widens the interval too little.
+#: Series lengths at which the estimated AR(1) coefficient may be 0.6 although the true one is 0.9.
+#: The interval would then be widened too little.
 _UNSURE_LENGTHS = range(20, 80)
 #: Changes below this share of the median are ignored, however significant they are.
 SMALLEST_CHANGE = 0.02
 
-#: Share of the variance that the best line or jump explains by chance in one of ten steady series.
-#: Rows: the length of the series. Columns: the lag-one correlation of the residuals
-#: (`_CORRELATIONS`). Simulated by `python -m benchmarks.steadiness --table` from AR(1) series whose
-#: coefficient is 0, 0.5, 0.7 or 0.9, equally often.
+#: Share of the variance that the best line or jump explains by chance: one of ten steady series
+#: exceeds it. Rows: the length of the series. Columns: the lag-one correlation of the residuals
+#: (`_CORRELATIONS`). `python -m benchmarks.steadiness --table` simulated the values from AR(1)
+#: series with the coefficients 0, 0.5, 0.7 and 0.9, equally often.
 _CRITICAL_SHARES = {
     6: (0.87, 0.89, 0.89, 0.86, 0.86),
     8: (0.83, 0.84, 0.82, 0.82, 0.81),
@@ -52,15 +53,15 @@ _CORRELATIONS = (-0.2, 0.0, 0.2, 0.4, 0.6)
 
 @dataclass(frozen=True)
 class Change:
-    """Largest change over a series: a jump before value `at`, or a drift from end to end.
+    """Largest change in a series: a jump before value `at`, or a drift from start to end.
 
     Attributes:
         size: The change as a share of the series' median.
         at: The index of the first value after the jump; None for a drift.
         explained: The share of the variance that the change explains.
         correlation: The lag-one correlation of the residuals.
-        usual: The share of the variance that chance may explain.
-        relative_size: The change relative to the level before it. For a fall it is at least -1.
+        usual: The largest share of the variance that is likely to be explained by chance.
+        relative_size: The change relative to the level before it; -1 or more.
     """
 
     size: float
@@ -72,7 +73,7 @@ class Change:
 
     @property
     def matters(self) -> bool:
-        """Whether the series is not steady."""
+        """Whether the change is large and unlikely by chance, so that the series is not steady."""
         return abs(self.size) > SMALLEST_CHANGE and self.explained > self.usual
 
     def __str__(self) -> str:
@@ -80,16 +81,16 @@ class Change:
             kind = "drift"
         else:
             kind = f"jump before block {self.at + 1}"
-        seen = f"explains {self.explained:.0%} of the variance, chance up to {self.usual:.0%}"
-        return f"{kind} of {self.relative_size:+.1%} {seen}"
+        evidence = f"explains {self.explained:.0%} of the variance, chance up to {self.usual:.0%}"
+        return f"{kind} of {self.relative_size:+.1%} {evidence}"
 
 
 def find_change(values: Sequence[float]) -> Change:
-    """Return the line or the jump that explains most of a series.
+    """Return the linear drift or the jump that explains most of the variance of a series.
 
-    Both are fitted by least squares. A jump may come before each value that has at least two
-    values, and a tenth of the series, on either side. The residuals give the correlation of the
-    noise, and thus the share of the variance that chance would have explained.
+    Both are fitted by least squares. Each side of a jump has at least two values and a tenth of the
+    series. From the correlation of the residuals follows the share of the variance that a fit
+    explains by chance.
 
     Args:
         values: A series of at least `MIN_VALUES` values.
@@ -116,14 +117,14 @@ def find_change(values: Sequence[float]) -> Change:
     total = centered @ centered
     correlation = _lag_one(rest)
     explained = 1 - rest @ rest / total if total else 0.0
-    # The share explained by chance, interpolated in the logarithm of n and in the correlation.
+    # Interpolate the share explained by chance in the correlation and in the logarithm of n.
     by_length = [
         np.interp(correlation, _CORRELATIONS, shares) for shares in _CRITICAL_SHARES.values()
     ]
     chance = np.interp(math.log(n), np.log(list(_CRITICAL_SHARES)), by_length)
     if at is None:
         first, last = np.mean(values) - size / 2, np.mean(values) + size / 2
-        # A line through positive values may end below 0. If so, compare the means of the ends.
+        # A line through positive values may reach below 0. If so, compare the means of both ends.
         if min(first, last) <= 0:
             first, last = np.mean(values[:edge]), np.mean(values[-edge:])
     else:
@@ -141,8 +142,9 @@ def find_change(values: Sequence[float]) -> Change:
 def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
     """Return the 95% confidence interval of the median of independent values.
 
-    It is the interval of the sign test, from the k-th smallest to the k-th largest value (Conover,
-    Practical Nonparametric Statistics, section 3.2). It is None for fewer than six values.
+    The sign test gives the interval, which runs from the k-th smallest to the k-th largest value
+    (Conover, Practical Nonparametric Statistics, section 3.2). Returns None for fewer than six
+    values.
     """
     first, last = quantile_ranks(len(values), 0.5)
     if first is None or last is None:
@@ -154,14 +156,15 @@ def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
 def block_interval(values: Sequence[float]) -> tuple[float, float] | None:
     """Return the 95% confidence interval of the median of positive, autocorrelated values.
 
-    It is the `widened_interval`, clipped to the extremes of the values. It is None if both widened
-    ends lie beyond all values, which do not determine it then. There are two exceptions.
+    The interval is the `widened_interval`, clipped to the range of the values. If both widened ends
+    lie outside the range, the values do not determine an interval, and the result is None. There
+    are two exceptions:
 
-    - Up to `_FEW_VALUES` values show too little of their correlation to widen the interval by it.
-      The interval then consists of the extremes, whose coverage is known, if that is sufficient.
-    - A number of values in `_UNSURE_LENGTHS` shows the correlation of neighbors, but not over how
-      many values it extends. If their coefficient may well be 0.9, the interval consists of the
-      extremes.
+    - Up to `_FEW_VALUES` values do not show their correlation well enough. If both widened ends lie
+      outside the range, the interval is the whole range, provided that the range covers the median
+      with 95% probability.
+    - With a number of values in `_UNSURE_LENGTHS`, the AR(1) coefficient is uncertain. If it may
+      well be 0.9, the interval is the whole range.
 
     `python -m benchmarks.steadiness --coverage` measures how many intervals contain a known median;
     see docs/explanation/method.md.
@@ -173,9 +176,9 @@ def block_interval(values: Sequence[float]) -> tuple[float, float] | None:
     most = max(values)
     n = len(values)
     if ends[0] < least and ends[1] > most:
-        # Neighbors in an AR(1) with coefficient r are on the same side of the median with
-        # probability 1/2 + asin(r) / pi (Sheppard 1899). As a Markov chain, all n are on one side
-        # with the (n - 1)-th power of it: 3% if n is 6 and r is 0.
+        # In an AR(1) with coefficient r, two neighbors are on the same side of the median with
+        # probability p = 1/2 + asin(r) / pi (Sheppard 1899). If the sides form a Markov chain, all
+        # n values are on one side with probability p^(n - 1): 3% if n is 6 and r is 0.
         one_side = 0.5 + math.asin(min(max(_rank_correlation(values), 0.0), 1.0)) / math.pi
         if n > _FEW_VALUES or one_side ** (n - 1) > 0.05:
             return None
@@ -187,21 +190,28 @@ def block_interval(values: Sequence[float]) -> tuple[float, float] | None:
 def missing_interval_reason(values: Sequence[float]) -> str:
     """Return why `block_interval` is None and what to do, as one line."""
     if len(values) < MIN_VALUES:
-        return f"{len(values)} blocks, but an interval takes {MIN_VALUES}; raise measure.max_seconds or measure.min_blocks"
+        return (
+            f"{len(values)} blocks, but an interval takes {MIN_VALUES}; "
+            "raise measure.max_seconds or measure.min_blocks"
+        )
     remedy = "raise measure.min_seconds, or measure in several processes (measure.processes=5)"
-    return f"{len(values)} blocks resemble their neighbors too much: they count as fewer than {MIN_VALUES}; {remedy}"
+    return (
+        f"{len(values)} blocks resemble their neighbors too much: "
+        f"they count as fewer than {MIN_VALUES}; {remedy}"
+    )
 
 
 def widened_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """Return the 95% interval of the median of positive, autocorrelated values.
+    """Return the 95% interval of the median of positive, autocorrelated values, before clipping.
 
-    The `median_interval` is widened on both sides, in logarithms, by the factor
-    sqrt((1 + r) / (1 - r)), by which an AR(1) process widens the error of a mean.
+    On a logarithmic scale, the distances of both ends of the `median_interval` from the median are
+    multiplied by sqrt((1 + r) / (1 - r)). With correlation r, the standard error of the mean of an
+    AR(1) process grows by this factor.
 
     r is the lag-one correlation of the normal scores of the values. A short series underestimates
-    it, so r is replaced by (n r + 5) / (n - 6). This is more cautious than Kendall's
-    (n r + 1) / (n - 3), since r is itself uncertain. For n below 20 the two constants are n / 4 and
-    0.3 n, and r is at most 1 - 0.3 / n.
+    the correlation, so r is replaced by (n r + 5) / (n - 6). This is more cautious than Kendall's
+    correction (n r + 1) / (n - 3), since r is itself uncertain. For n below 20 the constants 5 and
+    6 are replaced by n / 4 and 0.3 n. The result is limited to 0..1 - 0.3 / n.
 
     Returns:
         The ends of the interval, which may lie outside the range of the values; None for fewer than
@@ -214,9 +224,9 @@ def widened_interval(values: Sequence[float]) -> tuple[float, float] | None:
     r = (n * _rank_correlation(values) + min(5.0, n / 4)) / (n - min(6.0, 0.3 * n))
     r = min(max(r, 0.0), 1 - 0.3 / n)
     middle = statistics.median(values)
-    wider = math.sqrt((1 + r) / (1 - r))
-    # In logarithms, limited to the range of a float.
-    low, high = (math.log(middle) + wider * math.log(end / middle) for end in interval)
+    factor = math.sqrt((1 + r) / (1 - r))
+    low, high = (math.log(middle) + factor * math.log(end / middle) for end in interval)
+    # The limits keep the ends within the range of a float.
     return math.exp(max(low, -700.0)), math.exp(min(high, 700.0))
 
 
@@ -230,10 +240,10 @@ def _rank_correlation(values: Sequence[float]) -> float:
 
 
 def _odds_of_long_memory(values: Sequence[float]) -> float:
-    """Return the log likelihood ratio of AR(1) coefficients 0.9 and 0.6.
+    """Return the log likelihood ratio of AR(1) coefficients 0.9 and 0.6; positive favors 0.9.
 
-    It is positive if 0.9 is more likely. The restricted likelihood leaves the mean and the variance
-    open (Harville, Biometrika 61, 1974).
+    The likelihood of the logarithms is the restricted one, in which mean and variance are nuisance
+    parameters (Harville, Biometrika 61, 1974).
     """
     logs = np.log(values)
 
@@ -252,24 +262,27 @@ def _lag_one(centered: np.ndarray) -> float:
     return float(centered[:-1] @ centered[1:] / power) if power else 0.0
 
 
-# The times of fixed reference kernels, run between the blocks, are a control variate (Lavenberg and
-# Welch, Management Science 27, 1981). Subtracting slope times log kernel time from the log step
-# time gives the step time at a constant speed of the machine. The slope is estimated from the
-# blocks of all processes together, and shrunk toward zero by its uncertainty. If step and kernel
-# times do not move together, the slope is zero and the measured times are unchanged.
+# The times of fixed reference kernels, which run between the blocks, are a control variate
+# (Lavenberg and Welch, Management Science 27, 1981). Subtracting slope x log kernel time from the
+# log step time estimates the step time at a constant speed of the machine. The slope is estimated
+# from the blocks of all processes together. The larger its standard error, the more it is shrunk
+# toward zero. If step and kernel times are not correlated, the slope is zero, and the measured
+# times stay unchanged.
 
+#: Names of the reference kernels (`paradnn.worker.reference`).
 KERNELS = ("arithmetic", "memory", "dispatch")
-_CAUTION = 2.0  # factor on the slope's standard error when the slope is shrunk
+#: The slope is shrunk to zero if it is below this multiple of its standard error.
+_CAUTION = 2.0
 
 
 class Slope(NamedTuple):
     """Regression slope of log step times on log kernel times.
 
     Attributes:
-        shrunk: The slope to apply: shrunk toward zero, from 0 to 1.
-        correlation: The correlation of step times and kernel times.
-        seen: The estimated slope, corrected for the noise of the kernel's own times.
-        error: The standard error of the estimate; NaN if it is not estimated.
+        shrunk: The slope to use for an adjustment: shrunk toward zero, from 0 to 1.
+        correlation: The correlation of log step times and log kernel times.
+        seen: The estimated slope without shrinkage, corrected for the noise of the kernel times.
+        error: The standard error of the slope; NaN if it is not estimated.
     """
 
     shrunk: float
@@ -279,9 +292,15 @@ class Slope(NamedTuple):
 
 
 def adjusted_times(timings: Sequence[Timing]) -> list[list[float]]:
-    """Return the seconds of a step per block and process at the mean speed of the machine.
+    """Return the step times, adjusted to the mean speed of the machine over all processes.
 
-    The mean is over all processes. The times are unchanged if no reference kernel moves with them.
+    The times are unchanged if no reference kernel ran or none is correlated with them.
+
+    Args:
+        timings: The timing of each process of a point.
+
+    Returns:
+        For each process, the seconds of a step in each block.
     """
     kernel = chosen_kernel(timings)
     if kernel is None:
@@ -293,9 +312,9 @@ def adjusted_times(timings: Sequence[Timing]) -> list[list[float]]:
 
 
 def chosen_kernel(timings: Sequence[Timing]) -> str | None:
-    """Return the kernel whose times correlate most with the step's, over all blocks.
+    """Return the kernel whose times correlate most with the step times over all blocks.
 
-    It is None if there are too few references.
+    Returns None if a process has fewer than two runs of the reference kernels.
     """
     if not timings or not all(
         sum(entry.blocks >= 0 for entry in timing.references) > 1 for timing in timings
@@ -306,14 +325,14 @@ def chosen_kernel(timings: Sequence[Timing]) -> str | None:
 
 
 def learn_slope(steps: np.ndarray, kernels: np.ndarray) -> Slope:
-    """Return the slope of log step times on log kernel times, shrunk and limited to 0..1.
+    """Return the slope of log step times on log kernel times.
 
-    If neighbors are correlated, the variance of the slope is multiplied by (1 + r s) / (1 - r s)
-    (Bartlett 1935). Here r is the lag-one correlation of the kernel times, and s that of the
-    residuals; r s is limited to 0..0.95.
+    Because neighboring blocks are correlated, the variance of the slope is multiplied by
+    (1 + r s) / (1 - r s) (Bartlett 1935). Here r is the lag-one correlation of the kernel times,
+    and s the lag-one correlation of the residuals; r s is limited to 0..0.95.
 
-    The noise of the kernel's own times biases the slope toward zero. The slope of each block on
-    the kernel two blocks away shows by how much.
+    Noise of the kernel times biases the slope toward zero. `Slope.seen` avoids this bias: it
+    relates step times to kernel times two blocks away, whose noise is independent.
 
     Args:
         steps: Log step times (blocks, processes); NaN where a process has fewer blocks.
@@ -330,32 +349,32 @@ def learn_slope(steps: np.ndarray, kernels: np.ndarray) -> Slope:
     slope = covariance / kernel_power
     residuals = y - slope * x
     residual_power = _mean_product(residuals, residuals)
-    correlations = 0.0  # r s
+    correlation_product = 0.0  # r s
     if residual_power:
         neighbors = _mean_product(x, x, 1) * _mean_product(residuals, residuals, 1)
-        correlations = min(0.95, max(0.0, neighbors / (kernel_power * residual_power)))
-    inflation = (1 + correlations) / (1 - correlations)
+        correlation_product = min(0.95, max(0.0, neighbors / (kernel_power * residual_power)))
+    inflation = (1 + correlation_product) / (1 - correlation_product)
     variance = residual_power / (count - 2) / kernel_power * inflation
     if slope > 0:
         kept_share = max(0.0, 1 - _CAUTION**2 * variance / slope**2)
     else:
         kept_share = 0.0
     shrunk = min(1.0, slope * kept_share)
-    shared = _mean_product(x, x, 2)
-    if shared > 0:
-        without_noise = min(1.2, _mean_product(x, y, 2) / shared)
+    kernel_power_without_noise = _mean_product(x, x, 2)
+    if kernel_power_without_noise > 0:
+        unbiased_slope = min(1.2, _mean_product(x, y, 2) / kernel_power_without_noise)
     else:
-        without_noise = slope
+        unbiased_slope = slope
     return Slope(
         shrunk=shrunk,
         correlation=covariance / math.sqrt(kernel_power * step_power),
-        seen=without_noise,
+        seen=unbiased_slope,
         error=math.sqrt(variance),
     )
 
 
 def _mean_product(one: np.ndarray, other: np.ndarray, lag: int = 0) -> float:
-    """Return the mean product of values that are `lag` blocks apart; 0 without such values."""
+    """Return the mean product of values of two arrays that are `lag` blocks apart, else 0."""
     end = max(0, len(one) - lag)
     products = one[lag:] * other[:end] + one[:end] * other[lag:]
     finite = products[np.isfinite(products)]
@@ -365,7 +384,11 @@ def _mean_product(one: np.ndarray, other: np.ndarray, lag: int = 0) -> float:
 
 
 def process_mean(each: np.ndarray) -> float:
-    """Return the mean over processes of the means of their blocks."""
+    """Return the mean over processes of the mean over their blocks; NaN values are ignored.
+
+    Args:
+        each: Values (blocks, processes).
+    """
     return float(np.nanmean(each, axis=0).mean())
 
 
@@ -374,20 +397,19 @@ def _columns(each: Iterable[Iterable[float]]) -> np.ndarray:
 
 
 def step_logs(timings: Sequence[Timing]) -> np.ndarray:
-    """Return log seconds of a step (blocks, processes); NaN where a process has fewer blocks."""
+    """Return log step times (blocks, processes); NaN where a process has fewer blocks."""
     return _columns(np.log(timing.blocks) - math.log(timing.steps_per_block) for timing in timings)
 
 
 def slowness(timings: Sequence[Timing], kernel: str) -> np.ndarray:
     """Return log seconds of a kernel call at the middle of each block (blocks, processes).
 
-    The values are interpolated linearly between the references around the block.
+    The values are interpolated linearly between the runs of the kernel before and after the block.
     """
-    found = []
+    kernel_times = []
     for timing in timings:
-        taken = [entry for entry in timing.references if entry.blocks >= 0]
-        times = [math.log(entry.seconds[kernel]) for entry in taken]
-        found.append(
-            np.interp(np.arange(len(timing.blocks)) + 0.5, [entry.blocks for entry in taken], times)
-        )
-    return _columns(found)
+        references = [entry for entry in timing.references if entry.blocks >= 0]
+        positions = [entry.blocks for entry in references]
+        times = [math.log(entry.seconds[kernel]) for entry in references]
+        kernel_times.append(np.interp(np.arange(len(timing.blocks)) + 0.5, positions, times))
+    return _columns(kernel_times)

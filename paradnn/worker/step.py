@@ -1,4 +1,4 @@
-"""The model of a point and its step, as every process of the point builds them."""
+"""Build the model of a point and its step. Every process of a point uses this module."""
 
 import traceback
 from collections.abc import Mapping
@@ -18,11 +18,15 @@ POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixe
 
 
 def prepare_step(point: Mapping[str, Any], framework: Framework) -> tuple[BuiltModel, Step]:
-    """Return the model, built from the point's seed, and the step with its batch in place.
+    """Return the model, initialized with the point's seed, and the step with its batch in place.
+
+    Args:
+        point: The point as plain values.
+        framework: The framework with its devices open.
 
     Raises:
-        UnavailableError: If this interpreter lacks the model family, or the model cannot make the
-            step.
+        UnavailableError: If this interpreter lacks the model family, or the model does not support
+            the step.
     """
     if "artefact" in point:
         from paradnn.worker.frameworks.engines import Engine
@@ -59,17 +63,17 @@ def _require_trainable(workload: BuiltModel) -> None:
 
 
 def choose_types(point: Mapping[str, Any], framework: Framework, *, mixed: bool = True) -> None:
-    """Set the random seed, and the types of weights and products, in Keras.
+    """Set Keras' random seed, and the element types of weights and products.
 
-    An engine converts a model that is built in float32.
+    For an engine, the types are float32; the engine converts the model later.
 
     Args:
         point: The point as plain values.
         framework: The framework.
-        mixed: Whether weights stay in float32; otherwise they have the type of the products.
+        mixed: Whether weights stay in float32; otherwise they have the point's precision.
 
     Raises:
-        UnavailableError: If Keras does not have the precision.
+        UnavailableError: If Keras does not support the precision.
     """
     import keras
 
@@ -84,9 +88,10 @@ def choose_types(point: Mapping[str, Any], framework: Framework, *, mixed: bool 
 def synthetic_batch(
     workload: BuiltModel, batch_size: int, seed: int
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Return inputs and targets of one step, drawn on the host.
+    """Return random inputs and targets of one step, drawn on the host.
 
-    Arrays have shape (batch_size, *spec.shape), except those of a kernel, which draws its own.
+    Arrays have the shape (batch_size, *spec.shape). If the workload has a `draw` function, that
+    function returns the inputs, and there are no targets.
     """
     generator = np.random.default_rng(seed)
     if workload.draw:
@@ -108,9 +113,10 @@ def _draw(spec: ArraySpec, batch_size: int, generator: np.random.Generator) -> n
 
 
 def product_flops(step: Step) -> dict[str, float]:
-    """Return the FLOPs of the step's products by the type of their operands.
+    """Return the FLOPs of the step's products by the element type of their operands.
 
-    Empty if they are unknown. An error is written to standard error and does not end the point.
+    The result is empty if they are unknown. An exception is printed to standard error and does not
+    end the point.
     """
     try:
         return sum_products(step.products())

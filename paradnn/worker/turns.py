@@ -1,8 +1,8 @@
-"""A point, or a Python function, that takes turns with another one.
+"""Turns of a point, or of a Python function, that alternates with another one.
 
-A point computes only while its driver allows it (`paradnn.session.turns`): first while it is built
-and warmed up, then for one block per turn. `serve` does the same for a Python function, which is
-one side of `paradnn compare bench.py:old bench.py:new`.
+A point computes only during its turns, which its driver assigns (`paradnn.session.turns`). In the
+first turn it is built and warmed up. Every further turn has one block. `serve` does the same for a
+Python function in `paradnn compare bench.py:old bench.py:new`.
 """
 
 import importlib
@@ -17,16 +17,17 @@ from typing import Any
 
 from paradnn.worker.fork_server import die_with_parent
 
+#: Shortest block of calls of a Python function.
 BLOCK_SECONDS = 0.05
-#: The exit code if the function does not exist.
+#: The exit code if the function cannot be imported.
 MISSING = 66
 
 
 class Turn:
-    """The turns of one side.
+    """The turns of this process.
 
     Args:
-        path: The socket of the driver.
+        path: Path of the driver's socket.
     """
 
     def __init__(self, path: str) -> None:
@@ -36,14 +37,14 @@ class Turn:
         self.end(os.getpgrp())
 
     def wait(self) -> bool:
-        """Sleep until it is the turn of this side; return False if there are no more turns."""
+        """Sleep until the next turn of this process; return False if there are no more turns."""
         if self._lines.readline():
             return True
         self.close()
         return False
 
     def end(self, seconds: float = 0.0) -> None:
-        """End the turn, and report the seconds of a step of its block."""
+        """End the turn, and report the mean seconds of a step in its block."""
         self._lines.write(f"{seconds!r}\n")
         self._lines.flush()
 
@@ -57,7 +58,7 @@ def load(name: str) -> Callable[[], Any]:
     """Import a function.
 
     Args:
-        name: Its address, `file.py:function` or `package.module:function`.
+        name: The function as `file.py:function` or `package.module:function`.
     """
     location, _, function_name = name.rpartition(":")
     path = Path(location).expanduser()
@@ -77,12 +78,12 @@ def load(name: str) -> Callable[[], Any]:
 
 
 def serve(name: str, path: str, driver: str) -> None:
-    """Run one side in this process: a block of calls per turn, after a calibration.
+    """Calibrate a function in the first turn, and run a block of calls in each further turn.
 
     Args:
         name: The function, as for `load`.
-        path: The socket of the driver.
-        driver: The process that must stay alive.
+        path: Path of the driver's socket.
+        driver: Process id of the driver. This process ends when the driver does.
     """
     die_with_parent(driver=int(driver))
     try:
@@ -106,7 +107,7 @@ def _block_seconds(call: Callable[[], Any], calls: int) -> float:
 
 
 def _calibrate(call: Callable[[], Any]) -> int:
-    """Return how many calls make a block; doubling them until one is long enough also warms up."""
+    """Return the number of calls of a block of `BLOCK_SECONDS`. The trials also warm up."""
     calls = 1
     seconds = _block_seconds(call, calls)
     while seconds < BLOCK_SECONDS:

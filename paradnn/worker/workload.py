@@ -13,7 +13,7 @@ class WorkerSide:
     """The role of a kind of work that measures points in the worker (`Workload.role`)."""
 
     def open_devices(self, run: PointRun) -> None:
-        """Open the devices of the point, in every process that holds some."""
+        """Open the devices of the point. Every process of the point that has devices calls this."""
         run.open_devices()
 
     def measure(self, run: PointRun) -> None:
@@ -24,8 +24,8 @@ class WorkerSide:
         raise NotImplementedError
 
     def remote_process_server(self) -> Callable[..., None] | None:
-        """Return the function that serves a process of the point on another host.
+        """Return the function that runs a process of the point on another host.
 
-        None if all processes share one host. `paradnn.worker.host` calls the function.
+        `paradnn.worker.host` calls it. Returns None if all processes must run on one host.
         """
         return None

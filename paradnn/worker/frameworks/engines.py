@@ -472,7 +472,7 @@ def onnx_model(source: Source) -> Any:
 
     handlers: dict[str, Any] = {"Erfc": (replace_erfc, [])}
     # tf2onnx would turn the captured weights of a function into inputs, so they are frozen here.
-    # It converts While operations, but not the primitive operations to which TensorFlow lowers them.
+    # It converts While operations, but not the primitives to which TensorFlow lowers them.
     frozen = source.frozen(lower_control_flow=False, aggressive_inlining=True)
     model, _ = tf2onnx.convert.from_graph_def(
         frozen.graph.as_graph_def(add_shapes=True),

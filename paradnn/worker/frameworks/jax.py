@@ -55,7 +55,8 @@ class Jax(Framework):
             raise UnavailableError(f"JAX {jax.__version__} has no {kind} device: {line}") from error
         if index >= len(devices):
             raise UnavailableError(
-                f"JAX {jax.__version__} sees {counted(len(devices), f'{kind} device')}, so there is no platform.index={index}"
+                f"JAX {jax.__version__} sees {counted(len(devices), f'{kind} device')}, "
+                f"so there is no platform.index={index}"
             )
         self._device = devices[index]
         self._devices = [self._device]

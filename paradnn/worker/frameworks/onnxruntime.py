@@ -147,12 +147,12 @@ def operation_details(artifact: bytes) -> dict[str, OperationDetails]:
 def _blocked_convolutions(
     nodes: Sequence[Any], shapes: Mapping[str, tuple[int, ...]]
 ) -> dict[str, OperationDetails]:
-    """Return the details of convolutions in ONNX Runtime's blocked layout by their names in a trace.
+    """Return the details of convolutions in ONNX Runtime's blocked layout, by name in a trace.
 
     The layout pads channels to a multiple of 8 or 16. In a trace such a convolution has the name of
     its output with the suffix "_nchwc". If other operations are fused with it, that is the output
-    of the last of them. Which ones are fused is not known, so all possible names are returned,
-    without names that two convolutions with different weights may have.
+    of the last of them. The model does not show the fusions, so all possible names are returned,
+    except names that two convolutions with different weights may have.
     """
     consumers: dict[str, list[Any]] = {}
     for node in nodes:

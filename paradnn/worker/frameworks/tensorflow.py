@@ -377,10 +377,10 @@ def inference_step(workload: BuiltModel, *, number: bool) -> Any:
 FRAMEWORK = TensorFlow
 
 
-# With several devices in one process, tf.distribute's MirroredStrategy runs one compiled step with a
-# replica on each device. Each replica has its shard of the batch in place, and computes batch
-# statistics over that shard, as usual in tf.distribute. The loss of a replica is divided by the
-# number of replicas, and Keras' optimizers sum the gradients over the replicas. All replicas
+# With several devices in one process, a MirroredStrategy of tf.distribute runs one compiled step,
+# with a replica on each device. Each replica has its shard of the batch in place, and computes
+# batch statistics over that shard, as usual in tf.distribute. The loss of a replica is divided by
+# the number of replicas, and Keras' optimizers sum the gradients over the replicas. All replicas
 # therefore have the same weights after every update.
 
 

@@ -15,7 +15,8 @@ def connect(rank: int, addresses: Sequence[str], implementation: str = "AUTO") -
     Args:
         rank: Number of this process.
         addresses: Address (host:port) of every process, by rank.
-        implementation: AUTO, RING or NCCL (`tf.distribute.experimental.CommunicationImplementation`).
+        implementation: A `tf.distribute.experimental.CommunicationImplementation`: AUTO, RING or
+            NCCL.
     """
     # Connect to these hosts directly, even if the environment sets a proxy.
     hosts = dict.fromkeys(host_and_port(address)[0] for address in addresses)

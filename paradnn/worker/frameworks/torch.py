@@ -77,7 +77,8 @@ class Torch(Framework):
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if index >= count:
             raise UnavailableError(
-                f"PyTorch {torch.__version__} sees {counted(count, 'gpu device')}, so there is no platform.index={index}"
+                f"PyTorch {torch.__version__} sees {counted(count, 'gpu device')}, "
+                f"so there is no platform.index={index}"
             )
         # Keras places its variables on "cuda", which is the current device.
         torch.cuda.set_device(index)

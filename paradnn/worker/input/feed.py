@@ -1,7 +1,7 @@
-"""The pipeline of a point as the step sees it: one batch per step, and the time it waited for it.
+"""Feeds batches of an input pipeline to a step, and measures how long the step waits for them.
 
-The pipeline works in its own `data.threads` threads while the step runs. Its buffers are full when
-a Feed was made.
+The pipeline works in its own `data.threads` threads while the step runs. A new `Feed` waits until
+the buffers of the pipeline are full.
 """
 
 import math
@@ -21,20 +21,26 @@ from paradnn.worker.frameworks import Step
 from paradnn.worker.input.pipelines import ImagePipeline
 from paradnn.worker.step import synthetic_batch
 
-#: The buffers of a pipeline are full if its process used less than this fraction of a core for
-#: this time.
+#: The buffers of a pipeline are full once this process uses less than this fraction of a core for
+#: this number of seconds.
 _IDLE_FRACTION = 0.2
 _IDLE_SECONDS = 0.03
 #: Maximum time to wait for full buffers.
 _FILL_SECONDS = 5.0
-#: Parts of tf.data's error messages that describe its graph.
+#: Parts of tf.data's error messages that describe TensorFlow's graph, not the input.
 _GRAPH_PLACES = re.compile(
     r"\{\{.*?\}\} |Error in user-defined function .*? iterator: \S+ |\s+\[.*", re.DOTALL
 )
 
 
 def _with_threads(dataset: tf.data.Dataset, threads: int, *, is_tuned: bool) -> tf.data.Dataset:
-    """Return `dataset` with a private pool of threads, in its own order whatever they do."""
+    """Return `dataset` with a private pool of `threads` threads, which keep the order of elements.
+
+    Args:
+        dataset: The dataset.
+        threads: Number of threads.
+        is_tuned: Whether tf.data may tune the parallelism.
+    """
     options = tf.data.Options()
     options.deterministic = True
     options.autotune.enabled = is_tuned
@@ -50,20 +56,20 @@ def _available_cores() -> int:
 
 
 class Feed:
-    """Batches for the step of a point.
+    """Source of the batches for the step of a point.
 
     Args:
         point: The request.
         workload: The model of the step.
-        delay: Called for each batch, within the waiting time. Tests put a known delay here.
+        delay: Called for each batch; its time counts as waiting. Tests insert a known delay.
 
     Attributes:
-        batch_size: Examples of a batch.
+        batch_size: Examples per batch.
         threads: Threads of the pipeline.
-        waited: Seconds that `take` waited since it was last set to 0.
+        waited: Total seconds that `take` waited. The caller resets it to 0.
 
     Raises:
-        UnavailableError: If the input has no batch.
+        UnavailableError: If the input is damaged or does not fill one batch.
     """
 
     def __init__(
@@ -83,8 +89,8 @@ class Feed:
         self.waited = 0.0
         self.threads = data["threads"] or _available_cores()
         seed = point["seed"]
-        # If a target is not a label (boxes on anchors), all targets are synthetic and stay the
-        # same.
+        # The pipeline provides labels only. For other targets, such as boxes on anchors, one
+        # synthetic batch of targets is used in every step.
         target_types = [(spec.dtype, spec.shape) for spec in workload.targets]
         is_labeled = target_types == [("int32", ())]
         fixed_targets = []
@@ -107,31 +113,31 @@ class Feed:
         self.wait_until_full()
 
     def _prefetched(self, data: Mapping[str, Any], platform: str) -> tf.data.Dataset:
-        """Return the batches of the pipeline, made ahead on the host and on the device."""
-        ahead = data["prefetch"]
+        """Return the batches of the pipeline, prefetched on the host and on an accelerator."""
+        prefetch = data["prefetch"]
         batches = self.pipeline.batches(data["threads"] or tf.data.AUTOTUNE)
-        if ahead:
-            batches = batches.prefetch(ahead)
+        if prefetch:
+            batches = batches.prefetch(prefetch)
         dataset = _with_threads(batches, self.threads, is_tuned=data["threads"] is None)
         buffers = 1
         if platform != "cpu":
             buffers = 2
-            dataset = dataset.apply(tf.data.experimental.prefetch_to_device("GPU:0", ahead))
-        # Batches that may exist before they are taken.
-        self._buffered = ahead * buffers + 2
+            dataset = dataset.apply(tf.data.experimental.prefetch_to_device("GPU:0", prefetch))
+        # Largest number of batches that the pipeline has finished before they are taken.
+        self._buffered = prefetch * buffers + 2
         return dataset
 
     def take(self) -> tuple[Any, ...]:
         """Return the arguments of the next step.
 
         Raises:
-            UnavailableError: If the input is damaged, or has no batch.
+            UnavailableError: If the input is damaged or does not fill one batch.
         """
         start = time.perf_counter()
         try:
             batch = next(self._iterator, None)
             if batch is None:
-                # Begin another pass.
+                # Begin another pass over the input.
                 self._iterator = iter(self._dataset)
                 batch = next(self._iterator)
         except StopIteration:
@@ -161,39 +167,43 @@ class Feed:
                 return
 
     def drain(self, batches: int = 0) -> None:
-        """Take a number of batches.
+        """Take batches without using them.
 
-        0: take all that were made ahead, so that the following ones are made while someone waits.
+        Args:
+            batches: Number of batches; 0 to empty the buffers, so that the next batches have to be
+                waited for.
         """
         for _ in range(batches or self._buffered):
             self.take()
 
 
-# Two measurements complete the timed blocks, in which every step has a batch from the pipeline:
-# - rounds: the step on a batch that stays while the pipeline rests, and on fed batches, in turn;
-#   the ratio of neighbors is free of drift;
-# - alone: the pipeline without the step, for its rate and its processor time.
+# In the timed blocks every step takes a batch from the pipeline. Two measurements follow:
+# - Rounds: one segment of steps on a batch that stays on the device while the pipeline is idle,
+#   then one segment of steps on fed batches. The ratio of both segments is free of drift.
+# - Alone: the pipeline without the step, for its rate and its processor time.
 
-#: Pairs of segments. Six pairs are the fewest for a 95% interval of a median.
+#: Number of rounds. Six are the fewest for a 95% interval of a median.
 _ROUNDS = 6
+#: Duration of a segment.
 _SEGMENT_SECONDS = 0.15
 #: No further round starts after this time.
 _ROUNDS_SECONDS = 30.0
-#: The pipeline alone: number of parts, and minimum and maximum duration of all together.
+#: The pipeline alone: number of parts, and minimum and maximum duration of all parts together.
 _ALONE_PARTS = 6
 _ALONE_MIN_SECONDS = 1.0
 _ALONE_MAX_SECONDS = 15.0
-#: If a step waits for a smaller fraction of its time, the buffers are full in the long run too.
+#: Steps that wait for a larger fraction of their time outrun the pipeline, so that its buffers are
+#: empty in the long run.
 _WAITING_FRACTION = 0.01
 
 
 class FedStep:
-    """A step that takes a batch from a feed each time.
+    """A step that takes each batch from a feed.
 
     Attributes:
         step: The step.
         source: The feed.
-        waits: Seconds that the step waited in each run.
+        waits: Seconds that each call of `run` waited for batches.
     """
 
     def __init__(self, step: Step, feed: Feed) -> None:
@@ -202,14 +212,22 @@ class FedStep:
         self.waits: list[float] = []
 
     def run(self, steps: int) -> float | None:
-        """Run steps, as `Step.run` does; raises UnavailableError if the input is damaged."""
+        """Run steps and return the last loss, like `Step.run`.
+
+        Raises:
+            UnavailableError: If the input is damaged.
+        """
         self.source.waited = 0.0
         loss = self.step.feed(steps, self.source.take)
         self.waits.append(self.source.waited)
         return loss
 
     def measure(self, timing: Timing) -> InputMeasurement:
-        """Return what the input of timed blocks cost."""
+        """Measure the cost of the input pipeline.
+
+        Args:
+            timing: The timed blocks of this step, whose waiting times are part of the result.
+        """
         first_block = len(timing.calibration) + len(timing.warmup) - 1
         waits = self.waits[first_block : first_block + len(timing.blocks)]
         is_waiting = sum(waits) > _WAITING_FRACTION * sum(timing.blocks)
@@ -237,14 +255,14 @@ def _segment_steps(step_seconds: float) -> int:
 
 
 def _step_seconds(run: Callable[[int], float | None], steps: int) -> float:
-    """Return the mean duration of steps."""
+    """Run steps, and return the mean seconds of a step."""
     start = time.perf_counter()
     run(steps)
     return (time.perf_counter() - start) / steps
 
 
 def _measure_pipeline(feed: Feed) -> list[PipelinePart]:
-    """Return the rate and processor time of the pipeline without the step, in parts."""
+    """Run the pipeline without the step, and return its times in several parts."""
     feed.drain()
 
     def drain_one(_: int) -> None:
@@ -258,9 +276,9 @@ def _measure_pipeline(feed: Feed) -> list[PipelinePart]:
         if parts and time.perf_counter() - begin >= _ALONE_MAX_SECONDS:
             break
         start = time.perf_counter()
-        processor_start = time.process_time()
+        cpu_start = time.process_time()
         feed.drain(batches)
         seconds = time.perf_counter() - start
-        processor_seconds = time.process_time() - processor_start
-        parts.append(PipelinePart(batches * feed.batch_size, seconds, processor_seconds))
+        cpu_seconds = time.process_time() - cpu_start
+        parts.append(PipelinePart(batches * feed.batch_size, seconds, cpu_seconds))
     return parts

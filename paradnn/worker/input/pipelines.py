@@ -1,9 +1,9 @@
 """Pipelines of pictures in tf.data: read, decode, crop, resize, flip, normalize and batch.
 
-Also the sets that are generated if the user names none.
+This module also generates a set of pictures if the user provides none.
 
-Each picture has a number, its position in the order of reading. Random decisions depend on the seed
-and this number, so batches are the same for any number of threads.
+Each picture has a number: its position in the order of reading. Random decisions depend on the seed
+and this number, so batches do not depend on the number of threads.
 """
 
 import math
@@ -24,17 +24,22 @@ MEAN = (123.675, 116.28, 103.53)
 STANDARD_DEVIATION = (58.395, 57.12, 57.375)
 _PICTURE_SUFFIXES = (".jpg", ".jpeg", ".png")
 _OTHER_SUFFIXES = (".json", ".txt")
-#: Height and width of a central crop, as a fraction of the picture's.
+#: Height and width of a central crop, as a fraction of the picture's height and width.
 _CENTER_FRACTION = 0.875
 
 
 def _image_files(data: Mapping[str, Any]) -> tuple[list[str], list[int] | None]:
-    """Return the input files, and the label of each picture; None for TFRecord files.
+    """Return the input files, and the label of each file.
 
-    The label of a picture is the number of the folder below the root that holds it.
+    Files are pictures or TFRecord files. The label of a picture is the index of its class folder,
+    the folder directly below the root, in alphabetical order. The labels are None for TFRecord
+    files, which contain the labels of their pictures.
+
+    Args:
+        data: The options of the input.
 
     Raises:
-        UnavailableError: If no pictures and no TFRecord files exist.
+        UnavailableError: If there are neither pictures nor TFRecord files.
     """
     if data["path"] is None:
         return [str(path) for path in generated_images(data)], None
@@ -63,7 +68,7 @@ def _image_files(data: Mapping[str, Any]) -> tuple[list[str], list[int] | None]:
 
 
 def _class_folder(path: Path, root: Path) -> str:
-    """Return the folder below `root` that holds a picture, "" if it is in `root` itself."""
+    """Return the folder directly below `root` that contains a picture; "" if it is in `root`."""
     if path.parent in (root, root.parent):
         return ""
     return path.relative_to(root).parts[0]
@@ -75,8 +80,8 @@ class ImagePipeline:
     Args:
         data: The options of the input.
         shape: Shape of a picture: (height, width, 3).
-        classes: Labels are taken modulo this number; None: as they are.
-        batch_size: Pictures of a batch.
+        classes: Labels are taken modulo this number; None to leave them as they are.
+        batch_size: Pictures per batch.
         seed: Seed of all random decisions.
     """
 
@@ -103,23 +108,24 @@ class ImagePipeline:
             self._cached = records.cache()
 
     def batches(self, threads: int) -> tf.data.Dataset:
-        """Return pictures (batch, *shape) as float32 with labels (batch,).
+        """Return a dataset of pictures (batch, *shape) as float32, with labels (batch,) as int32.
 
         Args:
-            threads: Number of parallel calls, or AUTOTUNE.
+            threads: Number of pictures that are processed in parallel, or AUTOTUNE.
         """
         data = self._data
         records = self._cached or self._records(data["readers"])
         if data["shuffle"] > 1:
             records = records.shuffle(data["shuffle"], self._seed)
-        # One stage does all: a second one took a sixth of the time of a decoded picture.
+        # One `map` does all the work: a second one added a sixth of the time of a decoded picture.
         numbered = records.repeat().enumerate()
         return numbered.map(self._finished, threads).batch(self._batch_size, drop_remainder=True)
 
     def _records(self, readers: int) -> tf.data.Dataset:
-        """Return each record once, with files in a random order.
+        """Return a dataset of one pass over all records, with the files in a random order.
 
-        Picture files give (encoded picture, label), TFRecord files give serialized Examples.
+        A record is (encoded picture, label) for picture files, a serialized Example for TFRecord
+        files.
         """
         parallel = readers if readers > 1 else None
         if self._labels is not None:
@@ -133,7 +139,7 @@ class ImagePipeline:
         )
 
     def _parsed(self, record: tf.Tensor, *label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the encoded picture and its label, from a serialized Example if it is one."""
+        """Return the encoded picture and the label of a record of either form."""
         if label:
             return record, label[0]
         features = {
@@ -148,12 +154,12 @@ class ImagePipeline:
         return _decode(encoded), label
 
     def _cropped(self, image: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
-        """Return a window of a decoded picture."""
+        """Return the window of a decoded picture."""
         begin, size = self._window(tf.shape(image), number)
         return tf.slice(image, begin, size)
 
     def _decoded_window(self, encoded: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
-        """Return a window of an encoded picture; of a JPEG, only the window is decoded."""
+        """Return the window of an encoded picture. For a JPEG, only the window is decoded."""
 
         def jpeg() -> tf.Tensor:
             begin, size = self._window(tf.io.extract_jpeg_shape(encoded), number)
@@ -166,10 +172,10 @@ class ImagePipeline:
         return tf.cond(tf.io.is_jpeg(encoded), jpeg, other)
 
     def _window(self, shape: tf.Tensor, number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return begin and size of a window, both as (y, x, channel).
+        """Return begin and size of the window to crop from a picture, both as (y, x, channel).
 
-        It is the center of the picture, or random as for Inception (Szegedy et al., CVPR 2015,
-        section 6).
+        Without augmentation, it is the center of the picture. With augmentation, it is random as in
+        Inception's training (Szegedy et al., CVPR 2015, section 6).
         """
         if not self._data["augment"]:
             fractions = (_CENTER_FRACTION, _CENTER_FRACTION, 1.0)
@@ -187,7 +193,7 @@ class ImagePipeline:
         return begin, size
 
     def _finished(self, number: tf.Tensor, record: Any) -> tuple[tf.Tensor, ...]:
-        """Return a picture as the model takes it, and its label."""
+        """Return a cropped, resized and normalized picture, and its label."""
         if self._data["cache"] == "decoded":
             image = self._cropped(record[0], number)
             label = record[1]
@@ -203,8 +209,8 @@ class ImagePipeline:
         return tf.ensure_shape(normalized, self._shape), tf.cast(label, tf.int32)
 
     def _flipped_at_random(self, image: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
-        """Return a picture, mirrored in half of the cases."""
-        # The number is that of `tf.random.stateless_uniform`, which takes four operations for it.
+        """Return a picture, mirrored horizontally with probability 1/2."""
+        # This draws the same number as `tf.random.stateless_uniform`, which needs four operations.
         drawn = tf.raw_ops.StatelessRandomUniform(
             shape=tf.constant([], tf.int32), seed=tf.stack([self._seed, -1 - number])
         )
@@ -217,35 +223,36 @@ def _decode(encoded: tf.Tensor) -> tf.Tensor:
     return image
 
 
-# Sets of pictures, generated once per machine. They are noise whose amplitude falls with spatial
-# frequency, as in natural scenes (Field, J. Opt. Soc. Am. A 4, 1987), with grain on top. Size and
-# decoding time of the JPEG files are then those of photographs.
+# Sets of pictures, generated once per machine. The pictures are noise whose amplitude falls with
+# the spatial frequency, as in natural scenes (Field, J. Opt. Soc. Am. A 4, 1987), plus white noise
+# (grain). Size and decoding time of the JPEG files therefore resemble those of photographs.
 
 #: Part of the name of every set. Raise it when the content changes.
 _VERSION = 2
-#: Files of a set, so that several can be read at once.
+#: Number of files of a set. Several files can be read in parallel.
 _FILES = 8
 #: Labels of generated pictures are below this number.
 CLASSES = 1000
 _JPEG_QUALITY = 90
-#: Standard deviations of light, color and grain, of 255.
+#: Standard deviations of light, color and grain, for channels from 0 to 255.
 _LIGHT = 52.0
 _COLOR = 10.0
 _GRAIN = 3.0
 #: Mean light.
 _GRAY = 120
-#: Fields of noise that pictures are mixed from.
+#: Number of noise fields from which the pictures are mixed.
 _FIELDS = 8
-#: Relative range of sizes, smallest side in pixels, and fraction of pictures in portrait format.
+#: Range of picture sizes relative to the mean, smallest side in pixels, and fraction of pictures in
+#: portrait format.
 _SCALES = (0.8, 1.2)
 _MIN_SIDE = 16
 _PORTRAIT_FRACTION = 0.25
 
 
 def generated_images(options: Mapping[str, Any]) -> list[Path]:
-    """Return TFRecord files with generated pictures.
+    """Return the TFRecord files of a set of generated pictures, and generate the set if needed.
 
-    One process generates them; others wait.
+    One process generates the set; other processes wait for it.
 
     Args:
         options: `examples`, the number of pictures, and `width` and `height`, their mean size.
@@ -269,7 +276,7 @@ def generated_images(options: Mapping[str, Any]) -> list[Path]:
 
 
 def _cache_folder() -> Path:
-    """Return the user's cache folder; a relative XDG_CACHE_HOME is invalid and ignored."""
+    """Return the user's cache folder: XDG_CACHE_HOME if it is an absolute path, else ~/.cache."""
     configured = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     return configured if configured.is_absolute() else Path.home() / ".cache"
 
@@ -289,7 +296,7 @@ def _picture(
 ) -> np.ndarray:
     """Return a random picture (height, width, 3) as uint8.
 
-    Light, red and blue are randomly shifted fields of noise.
+    Light, red and blue are fields of noise, each with a random shift.
     """
 
     def shifted_field() -> np.ndarray:
@@ -308,7 +315,11 @@ def _picture(
 
 
 def _write_images(folder: Path, examples: int, width: int, height: int) -> None:
-    """Write a set; sizes vary by a fifth, and a quarter of the pictures is in portrait format."""
+    """Write a set of pictures to a folder.
+
+    Sizes vary by up to a fifth around `width` x `height`. A quarter of the pictures is in portrait
+    format.
+    """
     generator = np.random.default_rng(_VERSION)
     files = min(_FILES, examples)
     largest = math.ceil(_SCALES[1] * max(width, height))
@@ -327,7 +338,7 @@ def _write_images(folder: Path, examples: int, width: int, height: int) -> None:
 
 
 def _example(picture: np.ndarray, label: int) -> Any:
-    """Return a picture with its label as ImageNet's TFRecord files store it."""
+    """Return a picture and its label in the format of ImageNet's TFRecord files."""
     encoded = tf.io.encode_jpeg(picture, quality=_JPEG_QUALITY).numpy()
     features = {
         "image/encoded": tf.train.Feature(bytes_list=tf.train.BytesList(value=[encoded])),

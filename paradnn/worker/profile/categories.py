@@ -69,7 +69,7 @@ _PATTERNS: dict[str, tuple[tuple[str, str], ...]] = {
         # Nodes of the autograd graph, which call other operations.
         ("control", r"^(?!aten::|c10d::|inductor::)"),
         ("communication", r"^c10d::"),
-        # These return another view of a buffer, or do their work in other operations that they call.
+        # These return another view of a buffer, or leave their work to operations that they call.
         (
             "control",
             r"^aten::(_?reshape\w*|view\w*|_unsafe_view|t|transpose|permute|expand\w*|slice|select"

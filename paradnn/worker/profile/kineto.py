@@ -378,8 +378,9 @@ def _convolution_flops(
     """Return the FLOPs of a convolution or of the gradients that its backward pass computes.
 
     The arguments of aten::convolution are (input, weight, bias, stride, padding, dilation,
-    transposed, output_padding, groups). Those of aten::convolution_backward are (grad_output, input,
-    weight, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, output_mask).
+    transposed, output_padding, groups). The arguments of aten::convolution_backward are
+    (grad_output, input, weight, bias_sizes, stride, padding, dilation, transposed, output_padding,
+    groups, output_mask).
     A weight has the dimensions (output channels, input channels of a group, *kernel), or (input
     channels, output channels of a group, *kernel) if transposed.
     """

@@ -318,7 +318,7 @@ class _Instruction:
 def _read_host(plane: Any, trace: Trace, origin: int) -> None:
     """Add to a trace the kernels and the instructions of compiled programs on the host."""
     names = {key: entry.name for key, entry in plane.stat_metadata.items()}
-    # Most of the hundreds of thousands of events are the runtime's own. Skip them by their metadata.
+    # Most of the many events are the runtime's own. Skip them by their metadata, which is fast.
     kernels = {key: _kernel(entry.name) for key, entry in plane.event_metadata.items()}
     endings = {key for key, entry in plane.event_metadata.items() if entry.name.startswith("end: ")}
     wanted = {key for key, name in names.items() if name in _HLO_STATS}
