@@ -26,8 +26,8 @@ _ENTRY_BYTES = 8
 _IS_FILE_PAGE = bytes(flags & 0xA0 == 0xA0 for flags in range(256))
 #: The fork server's mappings of files: address and length in bytes.
 _mappings: list[tuple[int, int]] = []
-#: For each mapping, the pages that the fork server holds, as an integer with one byte per page: 1 if
-#: the page is held, else 0.
+#: For each mapping, the pages that the fork server has in memory, as an integer with one byte per
+#: page: 1 if the page is in memory, else 0.
 _server_pages: list[int] = []
 
 

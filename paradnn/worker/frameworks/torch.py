@@ -69,7 +69,8 @@ class Torch(Framework):
         if kind == "cpu":
             if index:
                 raise UnavailableError(
-                    f"PyTorch {torch.__version__} sees 1 cpu device, so there is no platform.index={index}"
+                    f"PyTorch {torch.__version__} sees 1 cpu device, "
+                    f"so there is no platform.index={index}"
                 )
             return
         if kind != "gpu":
