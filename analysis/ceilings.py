@@ -128,7 +128,7 @@ def with_best_ceilings(frame: pd.DataFrame, store: Sequence[str]) -> pd.DataFram
         for column, source, index in scaled:
             if column in frame and source in replicates:
                 best = _best_value(replicates[source], is_sound)
-                # Runs hold the ceilings of all their devices, the store those of one device.
+                # A run records the total of all its devices, the store the ceilings of one device.
                 improved.loc[index, column] *= best / float(own[source].iloc[0])
         if is_sound.any() and _CONTENDED in frame:
             improved.loc[runs.index, _CONTENDED] = None

@@ -185,7 +185,7 @@ def analyze_groups(
 def hyperparameters(frame: pd.DataFrame) -> list[str]:
     """Return the hyperparameter columns in which any run has a value.
 
-    These are `model.*`, except for the name, and those of the run, such as `batch_size`.
+    They are the columns `model.*`, except for the name, and columns such as `batch_size`.
     """
     model = [
         name for name in frame.columns if str(name).startswith("model.") and name != "model.name"
@@ -285,7 +285,7 @@ def find_metric(frame: pd.DataFrame, name: str) -> str:
         return name
     known = [column for column in METRICS if column in ok_runs and ok_runs[column].notna().any()]
     if name in METRICS:
-        problem = "none of these runs has a value for it"
+        problem = "no chosen run has a value for it"
         remedy = ""
     else:
         problem = "is not a metric of these runs"
@@ -396,10 +396,15 @@ def join_columns(a: pd.DataFrame, b: pd.DataFrame) -> tuple[list[str], dict[str,
 def named_join_columns(
     on: Sequence[str], a: pd.DataFrame, b: pd.DataFrame
 ) -> tuple[list[str], dict[str, tuple[str, str]]]:
-    """Like `join_columns`, but the given columns identify a point.
+    """Return the result of `join_columns`, with given columns that identify a point.
+
+    Args:
+        on: The columns. `family` is always added.
+        a: Runs of A.
+        b: Runs of B.
 
     Raises:
-        ConfigError: If one side has no such column.
+        ConfigError: If a side lacks one of the columns.
     """
     for name in on:
         for side, frame in (("A", a), ("B", b)):

@@ -205,7 +205,7 @@ def _has_content(rows: pd.DataFrame, metric: str) -> bool:
 
 
 def _describe_cells(points: pd.DataFrame, axes: Collection[str]) -> str:
-    """State what a cell is the median over, and what varies among its points."""
+    """Return the number of points per cell, and the settings that vary among them, as text."""
     counts = points[points["ok"]].groupby(["j", "i"]).size()
     if not len(counts):
         return "no point ran"

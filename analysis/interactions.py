@@ -73,7 +73,7 @@ def fit_interactions(
         is_log: Whether to explain the logarithm of the metric.
         levels: Levels that the points share; None for independent points.
         when: When the points were measured.
-        priors: Priors of the scatter; None for those of shared machines.
+        priors: Priors of the scatter; None for the priors of shared machines.
 
     Raises:
         InsufficientData: If fewer than two hyperparameters vary, or there are too few points.

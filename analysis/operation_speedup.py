@@ -76,7 +76,7 @@ class OperationSpeedup(NamedTuple):
 
 
 def operations_over(sides: Sides, on: Sequence[str] | None, store: Sequence[str]) -> Result:
-    """Compare the operations of A's profiled runs with those of B's.
+    """Compare the operations of profiled runs of A and of B.
 
     Limits follow from the ridge points (FLOP/B) of both sides' roofs. If one of them is unknown,
     none is used: an operation that is memory-bound on one side only could otherwise be classified

@@ -186,9 +186,7 @@ def _read_types(frame: pd.DataFrame, store: Sequence[str]) -> tuple[pd.DataFrame
     types = load_types(runs, store)
     profiled = runs[runs["run_id"].isin(types["run_id"])]
     if profiled.empty:
-        raise StoreError(
-            "none of the chosen runs was profiled; measure them with measure.profile=true"
-        )
+        raise StoreError("no chosen run was profiled; measure the runs with measure.profile=true")
     if "point_id" not in profiled:
         return profiled, types
     # Points of different environments are different points.
@@ -290,7 +288,7 @@ def make_result(
         operations: The operations of `place_operations`.
         models: The time of each run, of `place_operations`.
         levels: Levels, such as a batch size, that several models share.
-        single_run: Name of the run, if the operations are those of a single one.
+        single_run: Name of the run, if the operations are from a single run.
         **attributes: Further attributes of the result.
     """
     findings: list[Paragraph | str]

@@ -26,8 +26,8 @@ value of `interval_source` states where the scatter of processes comes from:
 
 - "replicates": both sides have at least two;
 - "processes": a side has one run of several processes, and the spread between these is used;
-- "prior": a side has a single process, so the scatter is estimated from the other points, or is
-  that of the prior (`paradnn.statistics.priors`).
+- "prior": a side has a single process, so the scatter is estimated from the other points, or taken
+  from the prior (`paradnn.statistics.priors`).
 
 The result has these attrs:
 
@@ -119,7 +119,7 @@ LEVELED = {
     "examples_per_second": "examples_per_second_at_reference",
     "step_time_ms": "step_time_at_reference_ms",
 }
-#: Plausible ranges of what a run recorded about the machine's speed. No machine is a thousand times
+#: Plausible ranges of recorded values about the machine's speed. No machine is a thousand times
 #: as fast or slow as its reference.
 _PLAUSIBLE_RANGES = {
     "reference_slope": (0, 1),
@@ -152,7 +152,7 @@ def pair(
         a: Runs of A. `a.attrs["priors"]`, if set, overrides the priors of the scatter.
         b: Runs of B.
         metric: A registered metric that has a better direction.
-        on: Join columns; None for those of `join_columns`.
+        on: Join columns; None to choose them by `join_columns`.
         carry: Numeric columns whose medians are added to the result.
 
     Raises:
@@ -426,7 +426,7 @@ _Mixed = tuple[int, str, "np.ndarray[Any, Any]"]
 
 
 def _match(a: pd.DataFrame, b: pd.DataFrame, on: Sequence[str] | None = None) -> _Match:
-    """Match the runs of A with those of B by `join_columns`, or by the columns of `on`.
+    """Match runs of A with runs of B by `join_columns`, or by the columns of `on`.
 
     If runs of a point differ in a further column on one side, that column becomes a key too,
     provided that the other side has one of their values or that both sides have runs without a
@@ -521,8 +521,8 @@ def _separating_columns(
 ) -> Iterator[str]:
     """Yield the columns that separate the runs of mixed points.
 
-    In such a column, the other side has a value that runs of these points have, or both sides have
-    runs without a value.
+    A column separates them if both sides have runs of these points with the same value, or runs
+    without a value.
 
     Args:
         matched: The matched runs.

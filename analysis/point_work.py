@@ -346,7 +346,7 @@ def _whole_step(position: int, row: Mapping[Any, Any]) -> tuple[list[_TimedPart]
 def _layer_operations(row: Mapping[Any, Any]) -> Iterator[tuple[float, float, float]]:
     """Yield FLOPs, bytes and calls of the operations of a point's layers; nothing if unknown.
 
-    Traffic beyond that of the products counts as one elementwise operation per product.
+    The remaining traffic of the step counts as one elementwise operation per product.
     """
     from analysis.atlas.points import get_text, model_from_row
 

@@ -40,7 +40,7 @@ class SectionSpec:
     Attributes:
         options: Options of the analysis; None for its defaults.
         title: Heading; empty for the title of the analysis.
-        reading: One or two sentences on how to read the section; empty for those of the analysis.
+        reading: One or two sentences on how to read the section; empty for `Analysis.reading`.
         families: Families that the section is about; empty for all.
         key: Anchor of the section; empty for the name of the analysis.
     """
@@ -75,7 +75,7 @@ class Analysis(Generic[OptionsT, ResultT]):
             analysis that would reject heterogeneous runs group by group.
         accepts_no_runs: Whether an empty frame is a valid input.
         load_frame: Reads the frame from another source if the options name one, else returns None.
-        name: Name of the command; by default that of the function, with dashes.
+        name: Name of the command; by default the name of the function, with dashes.
     """
 
     options: type[OptionsT]

@@ -71,7 +71,7 @@ class Roof:
         bandwidth_source: Source of the bandwidth, with the same values.
         ridge_low: Lowest ridge point of all measured pairs of ceilings, in FLOP/B; the ridge itself
             if there is one pair.
-        ridge_high: Highest of these ridge points.
+        ridge_high: Highest ridge point of all measured pairs of ceilings, in FLOP/B.
         peak_is_low: Whether the peak is a lower bound, see `analysis.ceilings`.
         bandwidth_is_low: Whether the bandwidth is a lower bound.
         remedy: Command that measures the ceilings again, if one of them is a lower bound.

@@ -130,7 +130,7 @@ class Sides:
 
     @property
     def display_names(self) -> tuple[str, str]:
-        """The names that sentences use: those of the sides if both are short, else A and B."""
+        """The names for sentences: the names of the sides if both are short, else A and B."""
         names = (self.name_a, self.name_b)
         if max(map(len, names)) > _LONGEST_NAME:
             return ("A", "B")
@@ -402,7 +402,7 @@ def _name_points(pairs: pd.DataFrame, keep: Sequence[str]) -> pd.DataFrame:
 
 
 def tidy(pairs: pd.DataFrame, keep: Sequence[str] = ()) -> pd.DataFrame:
-    """Drop the columns that are constant or empty, except those of `keep`."""
+    """Drop columns that are constant or empty, except the columns of `keep`."""
     if not len(pairs):
         return pairs
     varying = {

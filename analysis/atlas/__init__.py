@@ -71,7 +71,7 @@ class TimingGroup:
         dispatch_seconds: Seconds to dispatch a step that runs as one call; 0 if unknown.
         fit: The predictor, if one is already fitted.
         speed_ratios: Peak arithmetic and memory bandwidth of a device that lacks timings, relative
-            to those of `device`, whose timings replace its own.
+            to `device`, whose timings are used instead.
     """
 
     number: int = 0

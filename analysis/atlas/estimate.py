@@ -163,7 +163,7 @@ class _Phase:
 
     Attributes:
         products: Products and convolutions.
-        other_bytes: Bytes that the phase moves in addition to those of the products.
+        other_bytes: Bytes that the phase moves in addition to the traffic of its products.
         costs: Analytic costs of the phase.
         messages: Sums over all devices.
         tokens: Tokens that a mixture of experts routes; 0 without one.
@@ -277,8 +277,8 @@ class _Question:
     def find_group(self, kind: str) -> TimingGroup | None:
         """Return the timings of a kind of kernel for this precision; None if there are none.
 
-        With weights narrower than 16 bits, attention still runs in 16 bits, so its timings may be
-        those of bfloat16. Models with weights of 4 bits are published with a cache of 8 bits. The
+        With weights narrower than 16 bits, attention still runs in 16 bits, so timings in bfloat16
+        may be used. Models with weights of 4 bits are published with a cache of 8 bits. The
         requested version applies only to products.
         """
         precisions = [self.precision]
@@ -637,7 +637,7 @@ def _phases(question: _Question) -> Iterator[_Phase]:
     elif model.is_counted:
         framework = get_text(row, "framework.name", "tensorflow")
         phases = [traced_layers(framework, model, batch)]
-        # The traced layers are already those of the whole batch.
+        # The traced layers already process the whole batch.
         batch = 1
     else:
         phases = [model.layer_list()]
@@ -773,7 +773,7 @@ class _StepDraws:
         eager: The larger of `kernels` and the launches of the operations.
         part_seconds: Median seconds of each part, by name.
         operations: Number of operations.
-        includes_launches: Whether the timings include what a framework needs to start a step.
+        includes_launches: Whether the timings include the time to start a step.
         adds_launches: Whether the framework launches each operation, and the timings exclude that.
     """
 

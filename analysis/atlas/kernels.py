@@ -24,8 +24,8 @@ COLUMNS = ("m", "n", "k", "flops", "bytes", "batch", "calls", "images", "window"
 _LOAD_DRAWS = 16
 
 #: Bytes that each of n devices sends in a collective, per byte of the message, without the factor
-#: (n - 1) / n. The values are those of ring algorithms (Thakur, Rabenseifner and Gropp 2005,
-#: Optimization of collective communication operations in MPICH).
+#: (n - 1) / n. Source: ring algorithms (Thakur, Rabenseifner and Gropp 2005, Optimization of
+#: collective communication operations in MPICH).
 _WIRE_BYTES_PER_BYTE = {
     "all_reduce": 2.0,
     "all_gather": 1.0,

@@ -13,7 +13,7 @@ _FULL_BYTES = 4.0
 
 
 def memory_bytes(phases: Iterable[Costs], precision: str, compute: str, mode: str) -> float:
-    """Return the lower bound of the memory of a step: that of the phase that needs the most.
+    """Return the lower bound of the memory of a step: the largest need of any phase.
 
     Training keeps weights, optimizer variables and activations as docs/reference/metrics.md lists
     them. Otherwise the weights are kept in the precision of the point.

@@ -116,7 +116,7 @@ def own_atlas(
 def _comparable_kernels(runs: pd.DataFrame, device: str, row: Mapping[Any, Any]) -> pd.DataFrame:
     """Return the kernels of a device under the point's settings.
 
-    Only those of the last environment and protocol count.
+    Kernels of earlier environments or protocols are excluded.
     Raises:
         InsufficientData: If there are none.
     """

@@ -55,7 +55,7 @@ def step_parts(
         find_group: Looks up the groups of the device. It must have one for "gemm".
         model: The model.
         operations: Products and convolutions of the step.
-        other_bytes: Bytes that the step moves in addition to those of the operations.
+        other_bytes: Bytes that the step moves in addition to the traffic of the operations.
         batch: Batch size.
         head_shares: Number of devices among which the heads of each attention are divided.
 
@@ -105,9 +105,9 @@ def _traffic_parts(
     count: int,
     is_kernel: bool,
 ) -> Iterator[StepPart]:
-    """Yield the part for bytes that the step moves in addition to those of its products.
+    """Yield the part for traffic in addition to that of the products, in bytes.
 
-    They are divided among `count` equal operations.
+    The traffic is divided among `count` equal operations.
     """
     name = "other traffic"
     if elementwise is not None and (other_bytes or not is_kernel):
@@ -116,7 +116,7 @@ def _traffic_parts(
         substitution = "is the minimum of any step, as elementwise operations"
         yield StepPart(name, elementwise, [RepeatedOperation("", operation, count)], substitution)
     elif elementwise is None and other_bytes:
-        # The time of a 16-bit product with a single row is that of reading its matrix.
+        # A 16-bit product with a single row mostly reads its matrix.
         side = max(1.0, math.sqrt(other_bytes / count / 2))
         operation = make_operation("gemm", product(1, side, side, 2))
         substitution = "is moved as fast as a product's operands"

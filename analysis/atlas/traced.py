@@ -20,7 +20,7 @@ def traced_layers(framework: str, model: Model, batch: int) -> list[Layer]:
     Args:
         framework: Framework that builds the model.
         model: The model.
-        batch: Examples of the batch; the layers are those of the whole batch.
+        batch: Examples of the batch. The layers process the whole batch.
 
     Returns:
         One layer per matrix product, then a layer with all weights. The trace has no operations

@@ -4,8 +4,8 @@
     python -m analysis time-to-accuracy --experiment dawnbench
 
 DIR is a clone of github.com/stanford-futuredata/dawn-bench-entries. Each series (a .tsv file with a
-.json file of the same name) becomes one run. The time to the threshold is that of the first entry
-that reaches it, as DAWNBench's README defines it.
+.json file of the same name) becomes one run. The time to the threshold is the time of the first row
+that reaches it, as in DAWNBench's README.
 """
 
 import csv

@@ -107,8 +107,8 @@ class Publication(NamedTuple):
     Attributes:
         name: Name of their parent run.
         about: Description of the parent run.
-        published_ms: Time of publication in Unix milliseconds, which stands for the unknown time of
-            the measurements.
+        published_ms: Time of publication in Unix milliseconds. It is used as the time of the
+            measurements, which is unknown.
         runs: The runs.
     """
 

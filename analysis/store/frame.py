@@ -122,7 +122,7 @@ def _run_columns(records: stored.Records) -> dict[str, object]:
     fields = {name: pd.Series(records.texts(name), dtype="str") for name in _RUN_FIELDS}
     kinds = records.tags["kind"]
     outcomes = records.tags["outcome"]
-    # In earlier versions, runs of other kinds have outcomes as well; only those of points count.
+    # In earlier versions, runs of other kinds have outcomes as well, which are ignored.
     is_point = (kinds.codes < 0) | kinds.are("point")
     point_outcomes = stored.Texts(np.where(is_point, outcomes.codes, -1), outcomes.places)
     return {
@@ -261,7 +261,9 @@ def _describe_difference(frame: pd.DataFrame, key: str) -> str:
 
 
 def _explanations(frame: pd.DataFrame, key: str, values: pd.Series) -> Iterator[str]:
-    """Yield the columns that have one value for each of `values`, but not the same for all.
+    """Yield the columns that may explain why a column of the identity differs between runs.
+
+    Such a column has a single value for each value of the identity column, and several in total.
 
     Args:
         frame: The runs.

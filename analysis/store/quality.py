@@ -294,7 +294,7 @@ def _near_rows(timings: np.ndarray) -> list[list[int]]:
 
 
 def _have_equal_timings(timings: list[np.ndarray], first: int, second: int) -> bool:
-    """Return whether two rows of the timings are equal up to rounding, as those of copies are."""
+    """Return whether the timings of two rows are equal up to rounding, as for a copy."""
     digits = [
         [_common_digits(one, other) for one, other in zip(rows[first], rows[second], strict=True)]
         for rows in timings

@@ -397,7 +397,7 @@ def _roofline(points: SweepPoints) -> Iterator[Figure]:
         traces = [*_roof_traces(roof, rows), *_placed_traces(rows, names)]
         caption = (
             f"Memory traffic limits left of the ridge, arithmetic right of it. Bars are 95% "
-            f"intervals. The roof is from: {roof.source}."
+            f"intervals. Source of the roof: {roof.source}."
         )
         layout = _layout(
             x=label_with_unit("arithmetic_intensity"),

@@ -131,7 +131,7 @@ def test_a_predicted_map_counts_measured_points() -> None:
     [
         pytest.param(
             "--metric peak_memory_bytes",
-            "--metric=peak_memory_bytes: none of these runs has a value of it",
+            "--metric=peak_memory_bytes: no chosen run has a value for it",
             id="--metric peak_memory_bytes",
         ),
     ],

@@ -271,7 +271,7 @@ def test_a_frame_of_a_hundred_columns_is_no_cause_for_a_warning() -> None:
             id="--operations abc --color nodes",
         ),
         pytest.param(
-            "--operations all", "none of the chosen runs was profiled", id="--operations all"
+            "--operations all", "no chosen run was profiled", id="--operations all"
         ),
     ],
 )

@@ -279,7 +279,7 @@ def with_exclusive_columns() -> pd.DataFrame:
         ),
         pytest.param(
             "--metric step_time_ms",
-            "none of these runs has a value of it; they have flops_utilization",
+            "no chosen run has a value for it; they have flops_utilization",
             id="--metric step_time_ms",
         ),
         pytest.param(
