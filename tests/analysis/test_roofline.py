@@ -270,9 +270,7 @@ def test_a_frame_of_a_hundred_columns_is_no_cause_for_a_warning() -> None:
             "--color=nodes: applies to models",
             id="--operations abc --color nodes",
         ),
-        pytest.param(
-            "--operations all", "no chosen run was profiled", id="--operations all"
-        ),
+        pytest.param("--operations all", "no chosen run was profiled", id="--operations all"),
     ],
 )
 def test_invalid_options_give_one_line(options: str, message: str) -> None:
