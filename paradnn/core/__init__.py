@@ -1,3 +1,4 @@
-"""Foundation of driver, worker and analyses with the standard library alone: options, errors,
-registries, messages.
+"""Base of driver, worker and analyses: options, errors, registries, analytic costs, messages.
+
+It uses only the standard library.
 """

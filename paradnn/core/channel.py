@@ -1,6 +1,6 @@
-"""Messages as JSON lines: written whole, and checked against their dataclasses when they are read.
+"""Messages as JSON lines: encoding, and validation against their dataclasses.
 
-Both sides of the pipe use this module. It needs nothing but the standard library.
+Driver and worker both use this module. It uses only the standard library.
 """
 
 import base64
@@ -40,7 +40,7 @@ class MessageError(ValueError):
 
 
 class BrokenLine(MessageError):
-    """A line is not JSON; its child may have been killed while it wrote the line."""
+    """A line is not JSON, for example because a child was killed while it wrote the line."""
 
 
 class EventWriter:
@@ -50,7 +50,7 @@ class EventWriter:
         self._descriptor = descriptor
 
     def send(self, event: Event) -> None:
-        """Write one event on a new line, in case a killed child left an incomplete one."""
+        """Write one event. A line break before it ends a possible incomplete line of a child."""
         message = {"event": _EVENT_NAMES[type(event)], **plain(event)}
         data = memoryview(b"\n" + encode(message))
         while data:
@@ -59,12 +59,12 @@ class EventWriter:
 
 
 def encode(message: Any) -> bytes:
-    """Return a message as a line, including its end."""
+    """Return a message as a line of JSON, including the line break."""
     return json.dumps(plain(message)).encode() + b"\n"
 
 
 def plain(value: Any) -> Any:
-    """Return a message as JSON values; NaN and infinities become strings, as JSON has none."""
+    """Return a message as JSON values. NaN and infinities, which JSON lacks, become strings."""
     if isinstance(value, WorkloadMessage):
         return {"of": value.wire_name, **plain_fields(value)}
     if is_dataclass(value):
@@ -125,7 +125,13 @@ def read_message(kind: type[Message], content: Any, path: str) -> Message:
 
 
 def _read(kind: Any, value: Any, path: str) -> Any:
-    """Return a value as a dataclass, a scalar, a list, a mapping, or a union of them."""
+    """Return a JSON value as an instance of a type.
+
+    Args:
+        kind: A dataclass, a scalar type, a list, a mapping, or a union of these.
+        value: The JSON value.
+        path: The dotted path of the value, for errors.
+    """
     if kind is Any:
         return value
     if isinstance(kind, type) and issubclass(kind, WorkloadMessage) and isinstance(value, dict):
@@ -148,7 +154,7 @@ def _read(kind: Any, value: Any, path: str) -> Any:
 
 
 def _read_workload_message(kind: Any, value: dict[str, Any], path: str) -> Any:
-    """Return a message that only one kind of work sends; `kind` may be the common base."""
+    """Return a message of a kind of work; `kind` is its class, or the base of all such messages."""
     content = dict(value)
     name = content.pop("of", None)
     if kind is WorkloadMessage:
@@ -172,7 +178,7 @@ def _read_number(value: Any, path: str) -> float:
 
 
 def _read_union(kind: Any, value: Any, path: str) -> Any:
-    """Return None, the dataclass in the union that has these fields, or its first type."""
+    """Return None, an instance of the dataclass that has the same fields, or of the first type."""
     members = [member for member in typing.get_args(kind) if member is not types.NoneType]
     if value is None and len(members) < len(typing.get_args(kind)):
         return None
@@ -186,7 +192,7 @@ def _read_union(kind: Any, value: Any, path: str) -> Any:
 def _read_fields(kind: Any, value: dict[str, Any], path: str) -> Any:
     """Return a mapping as a dataclass."""
     expected = _field_types(kind)
-    # The version comes first, because another version may have other fields.
+    # Check the version first, because another version may have other fields.
     if "protocol" in expected and value.get("protocol") != PROTOCOL_VERSION:
         found = _short(value.get("protocol"))
         raise MessageError(f"{path}.protocol={found}: this side speaks {PROTOCOL_VERSION}")
@@ -224,12 +230,16 @@ def _short(value: Any) -> str:
 
 
 def pack_bytes(content: bytes) -> str:
-    """Return bytes as text that a message can hold, compressed."""
+    """Return bytes compressed and encoded as text, so that a message can contain them."""
     return base64.b64encode(zlib.compress(content, 1)).decode()
 
 
 def unpack_bytes(text: str) -> bytes:
-    """Return the bytes that `pack_bytes` packed; raises ValueError for other text."""
+    """Return the bytes that `pack_bytes` has encoded.
+
+    Raises:
+        ValueError: If the text is not a result of `pack_bytes`.
+    """
     try:
         return zlib.decompress(base64.b64decode(text, validate=True))
     except zlib.error as error:

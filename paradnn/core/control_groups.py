@@ -1,11 +1,11 @@
 """Limits that the Linux control groups of this process impose on memory and processor time.
 
-A limit applies to a group and to all groups below it, so each function looks at every group from
-the one that holds this process up to the root of the hierarchy. Slurm, systemd, Kubernetes and
-Docker set limits at different levels. Both versions of control groups are supported, and also the
-hybrid layout, in which some controllers are managed by version 1 and the others by version 2.
+A limit applies to a group and to all groups below it. Slurm, systemd, Kubernetes and Docker set
+limits at different levels. Each function therefore reads every group from the group of this process
+up to the root of the hierarchy. Both versions of control groups are supported, and the hybrid
+layout, in which version 1 manages some controllers and version 2 the others.
 
-Functions take the root of the file system as an argument, so that tests can provide other hosts.
+Functions take the root of the file system as an argument, so that tests can imitate other hosts.
 """
 
 import re
@@ -20,11 +20,11 @@ _UNLIMITED_BYTES = 2**62
 
 @dataclass(frozen=True)
 class _Hierarchy:
-    """The groups of one controller that hold this process.
+    """The groups of one controller to which this process belongs.
 
     Attributes:
         version: 1 or 2.
-        folders: Folders of the groups, the innermost first.
+        folders: Folders of the groups, from the innermost to the root.
     """
 
     version: int
@@ -40,8 +40,8 @@ def memory_limit_bytes(root: Path = _ROOT) -> int | None:
 def memory_headroom_bytes(root: Path = _ROOT) -> int | None:
     """Return how much memory this process can still take before a group reaches its limit.
 
-    File pages that were not used recently count as free, as they do in the working set of
-    Kubernetes, because the kernel drops them before it enforces a limit.
+    File pages that were not used recently count as free, because the kernel drops them before it
+    enforces a limit. Kubernetes defines its working set in the same way.
 
     Returns:
         The smallest headroom on the path to the root group; None without a limit.
@@ -53,7 +53,8 @@ def memory_headroom_bytes(root: Path = _ROOT) -> int | None:
 def oom_kill_count(root: Path = _ROOT) -> int | None:
     """Return how many processes of this group the kernel has killed for lack of memory.
 
-    The count includes kills by the limit of an outer group. None if the kernel does not count them.
+    The count includes kills that the limit of an outer group caused. Returns None if the kernel
+    does not count kills.
     """
     hierarchy = _hierarchy("memory", root)
     counter_file = "memory.events" if hierarchy.version == 2 else "memory.oom_control"
@@ -80,9 +81,9 @@ def cpu_quota_cores(root: Path = _ROOT) -> float | None:
 
 
 def throttled_seconds(root: Path = _ROOT) -> float | None:
-    """Return for how long processor quotas have stopped the groups of this process, summed.
+    """Return the total time for which processor quotas have stopped the groups of this process.
 
-    None if no group on the path to the root group counts it.
+    Returns None if no group on the path to the root group counts this time.
     """
     total = None
     for folder in _hierarchy("cpu", root).folders:
@@ -94,20 +95,20 @@ def throttled_seconds(root: Path = _ROOT) -> float | None:
 
 
 def _memory_budgets(root: Path) -> Iterator[tuple[int, int]]:
-    """Yield every limit on the path to the root group with the working set that counts against it.
+    """Yield (limit, working set), in bytes, for every memory limit on the path to the root group.
 
-    Both are in bytes.
+    The working set is the memory that counts against the limit, without reclaimable file pages.
     """
     hierarchy = _hierarchy("memory", root)
     for folder in hierarchy.folders:
         counters = _read_counters(folder / "memory.stat")
         if hierarchy.version == 2:
             reclaimable = counters.get("inactive_file", 0)
-            # Above memory.high the kernel reclaims from the group and slows it down.
+            # Above memory.high the kernel reclaims memory from the group and slows it down.
             files = (("memory.max", "memory.current"), ("memory.high", "memory.current"))
         else:
             reclaimable = counters.get("total_inactive_file", 0)
-            # memsw: memory and swap together.
+            # memsw is memory plus swap.
             files = (
                 ("memory.limit_in_bytes", "memory.usage_in_bytes"),
                 ("memory.memsw.limit_in_bytes", "memory.memsw.usage_in_bytes"),
@@ -117,20 +118,20 @@ def _memory_budgets(root: Path) -> Iterator[tuple[int, int]]:
             used = int(usage) if usage.isdigit() else 0
             limits = [_read(folder / limit_file)]
             if hierarchy.version == 1 and limit_file == "memory.limit_in_bytes":
-                # Also limits of outer groups that the mount of a container does not show.
+                # This counter includes limits of outer groups that a container cannot see.
                 limits.append(str(counters.get("hierarchical_memory_limit", "")))
             for limit in limits:
                 if limit.isdigit() and int(limit) < _UNLIMITED_BYTES:
                     yield int(limit), max(0, used - reclaimable)
         if _read(folder.parent / "memory.use_hierarchy") == "0":
-            return  # the limits of the groups above do not apply to this one
+            return  # in version 1 without a hierarchy, limits of outer groups do not apply
 
 
 def _hierarchy(controller: str, root: Path) -> _Hierarchy:
-    """Return the groups of a controller that hold this process.
+    """Return the groups of a controller to which this process belongs.
 
-    A controller that version 1 manages is listed by name in /proc/self/cgroup. All others belong to
-    version 2, which is listed with an empty name.
+    /proc/self/cgroup lists the controllers of version 1 by name. All others belong to version 2,
+    whose line has no names.
     """
     version = 2
     names = ""
@@ -151,7 +152,7 @@ def _hierarchy(controller: str, root: Path) -> _Hierarchy:
     if mount is None:
         mount = _default_mount(version, names, root)
     inner = PurePosixPath(path)
-    # In a container the mount may show only a part of the hierarchy, and the path may lead outside.
+    # The mount in a container may show only a part of the hierarchy, which may not include `path`.
     if ".." not in inner.parts and inner.is_relative_to(mount_root):
         folder = mount / inner.relative_to(mount_root)
     else:
@@ -163,9 +164,10 @@ def _hierarchy(controller: str, root: Path) -> _Hierarchy:
 def _mount(
     version: int, controller: str, path: str, root: Path
 ) -> tuple[Path | None, PurePosixPath]:
-    """Return where a hierarchy is mounted, and which of its groups is the root of the mount.
+    """Return the mount point of a hierarchy, and the group that appears at the mount point.
 
-    Of several mounts the first that shows `path` counts. The mount is None if no mount does.
+    If there are several mounts, return the first that contains the group `path`, else the first. If
+    there is no mount, return None and the root group.
     """
     found: list[tuple[Path, PurePosixPath]] = []
     for line in _read(root / "proc/self/mountinfo").splitlines():
@@ -197,7 +199,7 @@ def _default_mount(version: int, names: str, root: Path) -> Path:
 
 
 def _unescape(field: str) -> str:
-    r"""Return a field of mountinfo, in which a space is \040."""
+    r"""Return a field of mountinfo with escaped characters decoded, such as \040 for a space."""
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), field)
 
 

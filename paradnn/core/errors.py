@@ -1,8 +1,8 @@
-"""Exceptions of this project.
+"""Exceptions of ParaDnn.
 
-A `ParadnnError` is something the user can fix. The command line prints its one-line message and
-exits with `exit_code`, without a traceback. A `PointEnded` ends the measurement of a point with an
-outcome. Any other exception that reaches the top level is a bug.
+A `ParadnnError` reports a problem that the user can fix. The command line prints its one-line
+message and exits with `exit_code`, without a traceback. A `PointEnded` ends the measurement of a
+point with an outcome. Any other exception that reaches the top level is a bug.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,14 +10,14 @@ from contextlib import contextmanager
 
 from paradnn.core.words import without_logins
 
-#: A message lists at most this many groups.
-_MAX_LISTED_GROUPS = 6
-#: Groups that are named if several lack the same.
+#: Largest number of problems that a message lists.
+_MAX_LISTED_PROBLEMS = 6
+#: Largest number of groups that a message names for each problem.
 _MAX_NAMED_GROUPS = 3
 
 
 class ParadnnError(Exception):
-    """Something that the user can fix; the message is one line."""
+    """A problem that the user can fix; the message is one line."""
 
     exit_code = 2
 
@@ -59,15 +59,15 @@ class StoreRefusalError(StoreError):
 
 
 class NoStoreError(StoreError):
-    """The address has no tracking store: no file, or a database without the tables of MLflow."""
+    """There is no tracking store at the address: no file, or a database without MLflow's tables."""
 
 
 class WorkerError(ParadnnError):
-    """The interpreter under test does not start or does not answer."""
+    """The interpreter under test does not start or does not reply."""
 
 
 class SchemaError(ParadnnError):
-    """Stored runs must not be read together; the message names the key and both values."""
+    """Stored runs cannot be analyzed together; the message names the key and both values."""
 
 
 class HeterogeneousError(SchemaError):
@@ -81,13 +81,14 @@ class DataError(ParadnnError):
 class InsufficientData(ParadnnError):
     """The data are insufficient for an answer.
 
-    An analysis raises it. An analysis of several groups collects one per group that it omits.
+    An analysis raises this error. An analysis of several groups creates one per group that it must
+    omit. If it must omit all groups, it raises an error with all of these as `groups`.
 
     Args:
         problem: What is missing.
-        group: Name of the group of runs without an answer, such as a family on a device.
-        groups: What is missing in each group, if no group has an answer.
-        remedy: What to do.
+        group: Name of the group of runs that lacks data, such as a family on a device.
+        groups: The errors of all groups, if no group has an answer.
+        remedy: What to do; may be empty.
 
     Attributes:
         problem: What is missing, without group names and remedy.
@@ -128,10 +129,14 @@ class UnavailableError(PointEnded):
 
 @contextmanager
 def reraise_as_unavailable(what: str, *errors: type[Exception], remedy: str = "") -> Iterator[None]:
-    """Context manager that turns exceptions of the given types into UnavailableError.
+    """Turn exceptions of the given types inside the context into UnavailableError.
 
-    The new message is `what`, the first line of the original message, and `remedy`. An outcome that
-    was raised on purpose passes unchanged.
+    A PointEnded, which already has an outcome, passes unchanged.
+
+    Args:
+        what: Begin of the message. The first line of the original message follows.
+        *errors: The types of exceptions.
+        remedy: End of the message.
     """
     try:
         yield
@@ -150,10 +155,10 @@ def require_value(
 
     Args:
         key: The dotted key.
-        value: Its value in the point.
-        required: The only value that is allowed.
-        reason: Why no other value is allowed.
-        remedy: What to do instead, by default to set the key to the required value.
+        value: The value of the key in the point.
+        required: The only valid value.
+        reason: Why no other value is valid.
+        remedy: What to do instead. By default the message proposes the required value.
     """
     if value != required:
         default_remedy = f"set {key}={str(required).lower()}"
@@ -161,14 +166,17 @@ def require_value(
 
 
 def _list_groups(groups: Sequence[InsufficientData]) -> str:
-    """Return what the groups lack as text: what several lack once, and how many are not listed."""
+    """Return the problems of all groups as text, each with the names of its groups.
+
+    Problems and names beyond the limits are only counted.
+    """
     if not groups:
         return "there are no runs"
     by_problem: dict[str, list[InsufficientData]] = {}
     for group in groups:
         by_problem.setdefault(group.problem, []).append(group)
     parts = []
-    for problem, lacking in list(by_problem.items())[:_MAX_LISTED_GROUPS]:
+    for problem, lacking in list(by_problem.items())[:_MAX_LISTED_PROBLEMS]:
         if len(lacking) == 1 or lacking[0].group is None:
             parts.append(str(lacking[0]))
             continue
@@ -177,13 +185,13 @@ def _list_groups(groups: Sequence[InsufficientData]) -> str:
             names += f" and {len(lacking) - _MAX_NAMED_GROUPS} more"
         parts.append(f"{problem} ({names})")
     text = "; ".join(parts)
-    if len(by_problem) > _MAX_LISTED_GROUPS:
-        text += f" and {len(by_problem) - _MAX_LISTED_GROUPS} more"
+    if len(by_problem) > _MAX_LISTED_PROBLEMS:
+        text += f" and {len(by_problem) - _MAX_LISTED_PROBLEMS} more"
     return text
 
 
 def _short(value: object, limit: int = 120) -> str:
-    """Return a value on one line as a user would type it, without passwords, and truncated."""
+    """Return a value on one line as a user would type it, with passwords masked, truncated."""
     if value is None:
         return "null"
     if isinstance(value, bool):

@@ -1,12 +1,12 @@
-"""A model as a list of layers, and the costs of a step over them."""
+"""A model as a list of layers, and the analytic costs of a step."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Self
 
-#: Bytes of an element of a batch and of the logits, and of weights and optimizer variables in every
-#: precision.
+#: Bytes of an element in full precision. In every precision these are the inputs and targets of a
+#: batch, the logits, the weights and the optimizer variables.
 _FULL_BYTES = 4
 #: Bytes of an element of an activation by precision.
 COMPUTE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1, "int8_dynamic": 4}
@@ -23,9 +23,9 @@ class Multiply:
         inputs: Columns of the left matrix.
         outputs: Columns of the right matrix.
         times: Number of products, one after another.
-        constant: How many of them have inputs that need no gradient.
-        own: Number of matrix pairs that belong to one example, such as those of attention heads; 0
-            if all examples share the right matrix.
+        constant: Number of these products whose inputs need no gradient.
+        own: Number of pairs of matrices per example, such as the attention heads; 0 if all examples
+            share the right matrix.
     """
 
     rows: int
@@ -75,15 +75,15 @@ class Convolve:
         return self.filters * self.channels * self.kernel[0] * self.kernel[1]
 
     def macs(self, batch_size: int) -> int:
-        """Return the multiply-accumulates of the forward pass, or of either gradient."""
+        """Return the multiply-accumulates of the forward pass, which equal those of a gradient."""
         height, width = self.output
         return batch_size * height * width * self.weights
 
     def elements(self, batch_size: int) -> int:
-        """Return the elements of input, filters and output.
+        """Return the total number of elements of input, filters and output.
 
-        The forward pass and each gradient read two of them, or their gradients, and write the
-        third.
+        The forward pass and each gradient read two of these tensors, or their gradients, and write
+        the third.
         """
         height, width = self.output
         image_elements = self.channels * self.height * self.width + self.filters * height * width
@@ -92,32 +92,32 @@ class Convolve:
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer with its bias, rectifier and residual addition.
+    """One layer with its bias, activation function and residual addition.
 
-    Counts are elements per example, except parameters, which are totals.
+    Operation and element counts are per example. Parameter counts are totals.
 
     Attributes:
-        name: A name for tables.
+        name: The name in tables.
         macs: Multiply-accumulates of the forward pass.
-        input_macs: Multiply-accumulates of the gradient of the inputs; None: the same number.
+        input_macs: Multiply-accumulates of the gradient of the inputs; None if they equal `macs`.
         parameters: Trained parameters.
         fixed_parameters: Parameters that are not trained, such as moving statistics.
-        weights: Parameters from which the gradient of the inputs is computed.
-        rows: Parameters that the lookup of one example reads; None: all.
-        borrowed: Parameters of another layer that this layer reads, too.
-        added: Elements of the gradient of a shared table to which a lookup adds.
-        read: Inputs.
-        written: Outputs.
+        weights: Parameters that the gradient of the inputs reads.
+        rows: Parameters that the lookup of one example reads; None if the layer reads all.
+        borrowed: Parameters of another layer that this layer also reads.
+        added: Elements that the gradient of a lookup adds to the gradient of a shared table.
+        read: Input elements.
+        written: Output elements.
         inner: Elements that the forward pass writes only for the backward pass, such as gates.
-        reread: Outputs that the backward pass of this layer reads.
-        again: Inputs that the backward pass reads again; None: all.
-        kept: Elements that must exist when the forward pass ends.
-        held: Elements that stay from one step to the next, such as a cache.
-        is_first: Whether it reads the batch, whose gradient is not needed.
-        is_last: Whether it writes the logits.
-        targets: Numbers of the batch with which the loss compares the outputs.
-        products: The operations that perform the multiply-accumulates. Depthwise convolutions are
-            not among them, because they are not matrix products.
+        reread: Output elements that the backward pass of this layer reads.
+        again: Input elements that the backward pass reads again; None if it reads all.
+        kept: Elements that must exist at the end of the forward pass.
+        held: Elements that remain from one step to the next, such as a cache.
+        is_first: Whether the layer reads the batch, whose gradient is not needed.
+        is_last: Whether the layer writes the logits.
+        targets: Number of target values with which the loss compares the outputs.
+        products: The operations that perform the multiply-accumulates, without depthwise
+            convolutions, which are not matrix products.
     """
 
     name: str
@@ -155,7 +155,16 @@ def dense(
 ) -> Layer:
     """Return a dense layer over `tokens` positions.
 
-    Its outputs are kept for the gradient of the next layer.
+    The outputs are kept, because the gradient of the next layer reads them.
+
+    Args:
+        name: The name of the layer.
+        inputs: Width of the input.
+        outputs: Width of the output.
+        tokens: Positions per example.
+        bias: Whether the layer has a bias.
+        is_first: Whether the layer reads the batch.
+        is_last: Whether the layer writes the logits.
     """
     weights = inputs * outputs
     parameters = weights
@@ -199,14 +208,14 @@ class Costs:
     """The costs of one step.
 
     Attributes:
-        parameters: Trained parameters of one model.
-        non_trainable_parameters: Other parameters of one model.
-        forward_flops: FLOP of the forward pass.
-        backward_flops: FLOP of the backward pass; 0 in inference.
-        flops_per_step: FLOP of both.
-        bytes_per_step: Compulsory memory traffic.
-        memory_lower_bound_bytes: Lower bound of the memory.
-        cache_bytes: The part of the memory that stays from one step of a generation to the next.
+        parameters: Trained parameters of one copy of the model.
+        non_trainable_parameters: Other parameters of one copy of the model.
+        forward_flops: FLOPs of the forward pass.
+        backward_flops: FLOPs of the backward pass; 0 in inference.
+        flops_per_step: FLOPs of both passes.
+        bytes_per_step: Compulsory memory traffic in bytes (see `sum_costs`).
+        memory_lower_bound_bytes: Lower bound of the required memory.
+        cache_bytes: The part of this memory that remains from one step of a generation to the next.
     """
 
     parameters: int
@@ -219,9 +228,9 @@ class Costs:
     cache_bytes: int = 0
 
     def times(self, devices: int) -> Self:
-        """Return the costs of `devices` devices that each perform a step like this one.
+        """Return the total costs of `devices` devices that each perform this step.
 
-        The parameters remain those of one model.
+        Parameters are not multiplied: they count one copy of the model.
         """
         return replace(
             self,
@@ -250,19 +259,20 @@ def sum_costs(
 ) -> Costs:
     """Return the costs of one step over all layers.
 
-    `bytes_per_step` is compulsory traffic: a tensor crosses the memory bus once per use. Its uses
-    are the forward pass of a layer, its backward pass, the loss and the update.
+    `bytes_per_step` is compulsory traffic: a tensor crosses the memory bus once per use. A use is
+    the forward pass of a layer, the backward pass of a layer, the loss, or the update.
 
-    `memory_lower_bound_bytes` is what must exist at one moment. In training that is the end of the
-    forward pass. In inference it is the product with the largest inputs and outputs, with weights
-    and batch. docs/reference/metrics.md lists the tensors and their widths.
+    `memory_lower_bound_bytes` is the total size of the tensors that must exist at the same time. In
+    training these are the tensors at the end of the forward pass. In inference they are weights,
+    batch, and the inputs and outputs of the layer for which these are largest.
+    docs/reference/metrics.md lists the tensors and their widths.
 
     Args:
         layers: The layers in the order of the forward pass.
         batch_size: Examples per step.
         precision: The type of the activations, a key of `COMPUTE_BYTES`.
         mode: `train`, `inference` or `generate`.
-        slots: Optimizer variables of the size of each weight.
+        slots: Number of optimizer variables per weight.
     """
     width = COMPUTE_BYTES[precision]
     is_training = mode == "train"
@@ -306,9 +316,9 @@ def _input_macs(layer: Layer) -> int:
 
 
 def _forward_bytes(layer: Layer, batch_size: int, width: int) -> int:
-    """Return the bytes of the forward pass: weights and inputs read, outputs written.
+    """Return the bytes of the forward pass: weights and inputs are read, outputs are written.
 
-    An embedding reads the rows of the batch, but at most its table.
+    An embedding reads one row per token of the batch, but at most the whole table.
     """
     weights = layer.parameters + layer.borrowed
     if layer.rows is not None:
@@ -322,9 +332,9 @@ def _forward_bytes(layer: Layer, batch_size: int, width: int) -> int:
 def _training_bytes(layer: Layer, batch_size: int, width: int, slots: int) -> int:
     """Return the bytes that training adds to the forward pass of a layer.
 
-    One layer writes the gradient between two layers and the other reads it. Both uses are charged
-    to the layer that reads the activation. The gradient of the logits is charged to the last layer,
-    with the loss that reads them.
+    Of two neighboring layers, one writes the gradient of the activation between them and the other
+    reads it. Both bytes count for the layer that reads the activation. The gradient of the logits,
+    and the loss, which reads the logits, count for the last layer.
     """
     inputs_again = layer.read if layer.again is None else layer.again
     if layer.is_first:
@@ -345,9 +355,9 @@ def _training_bytes(layer: Layer, batch_size: int, width: int, slots: int) -> in
 
 
 def _live_bytes(layer: Layer, width: int) -> int:
-    """Return the bytes per example that exist next to the batch while a layer runs.
+    """Return the bytes per example that must exist while a layer runs, in addition to the batch.
 
-    A product does not overwrite its inputs.
+    These are the outputs, and for a matrix product also the inputs, which it cannot overwrite.
     """
     inputs = 0
     if layer.macs and not layer.is_first:

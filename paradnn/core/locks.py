@@ -1,6 +1,7 @@
-"""Locks on files and folders, which the system releases when their holder ends.
+"""Locks on files and folders.
 
-A lock belongs to an open file: closing the descriptor releases it, however the process ends.
+A lock belongs to an open file. The system releases it when the descriptor is closed, also if the
+process is killed.
 """
 
 from typing import IO
@@ -20,21 +21,21 @@ def lock(file: int | IO[str] | IO[bytes]) -> None:
         file: The file, or its descriptor.
 
     Raises:
-        ParadnnError: If the system has no such locks.
+        ParadnnError: If the system has no file locks.
     """
     _require_locks()
     fcntl.flock(file, fcntl.LOCK_EX)
 
 
 def try_lock(file: int | IO[str] | IO[bytes], *, is_shared: bool = False) -> bool:
-    """Lock an open file or folder if no other process prevents it; return whether it is locked.
+    """Lock an open file or folder without waiting, and return whether that succeeded.
 
     Args:
-        file: The file, or its descriptor. A lock that it holds already is replaced.
-        is_shared: Whether others may hold a shared lock at the same time.
+        file: The file, or its descriptor. An existing lock of this descriptor is replaced.
+        is_shared: Whether other processes may hold a shared lock at the same time.
 
     Raises:
-        ParadnnError: If the system has no such locks.
+        ParadnnError: If the system has no file locks.
     """
     _require_locks()
     kind = fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX

@@ -10,8 +10,8 @@ the framework cannot be imported. Then it writes for each request either `refuse
 
     started, any number of phase and news, result, exited
 
-Every message has all of its fields as keys. NaN and infinities are strings. Standard error is not
-part of the protocol.
+Every message contains all of its fields. NaN and infinities are encoded as strings. Standard error
+is not part of the protocol.
 """
 
 from collections.abc import Iterable
@@ -20,24 +20,25 @@ from typing import Any, ClassVar, TypeVar
 
 from paradnn.core.layers import Costs
 
-#: Driver and worker reject each other if it differs. Raise it with every change of a message.
+#: Driver and worker reject each other if their versions differ. Raise the version with every change
+#: of a message.
 PROTOCOL_VERSION = 17
 
 AnyMessage = TypeVar("AnyMessage", bound="WorkloadMessage")
 
-# Durations beyond these bounds, in seconds, are errors of measurement.
+# Plausible durations in seconds: values outside of these bounds are measurement errors.
 _MIN_KERNEL_SECONDS = 1e-12
 _MIN_BLOCK_SECONDS = 1e-9
 _MAX_SECONDS = 1e9
-# Powers beyond this bound, in watts, are errors of measurement.
+# Largest plausible power in watts.
 _MAX_WATTS = 1e6
 
 
 class WorkloadMessage:
-    """Base of the messages that only one kind of work sends from worker to driver.
+    """Base class of the messages that only one kind of work sends from worker to driver.
 
-    A subclass is a frozen dataclass. It is sent in the `work` field of an `Answer`, or as `News`
-    while the point is still being measured.
+    A subclass is a frozen dataclass. A message is sent in the `work` field of an `Answer`, or in
+    `News` while the point is still being measured.
 
     Attributes:
         wire_name: The name of the message type in the JSON, under the key `of`.
@@ -48,12 +49,12 @@ class WorkloadMessage:
 
 @dataclass(frozen=True)
 class PipelinePart:
-    """A part of the work of an input pipeline that ran without the step.
+    """Measurement of an input pipeline for a number of examples, without the step.
 
     Attributes:
         examples: Number of examples.
-        seconds: Elapsed seconds.
-        cpu_seconds: Processor seconds.
+        seconds: Elapsed time.
+        cpu_seconds: Processor time of the process.
     """
 
     examples: int
@@ -66,14 +67,14 @@ class InputMeasurement:
     """The cost of the input pipeline (docs/how-to/input.md).
 
     Attributes:
-        waits: Seconds that each block waited for input.
-        free_step_seconds: Step times per round with a batch that stays on the device.
-        fed_step_seconds: Step times per round with the pipeline.
-        alone: Parts of the pipeline's work without the step.
+        waits: Seconds that each timed block waited for input.
+        free_step_seconds: Step time of each round with a batch that stays on the device.
+        fed_step_seconds: Step time of each round with batches from the pipeline.
+        alone: Measurements of the pipeline without the step.
         threads: Threads of the pipeline.
 
     Raises:
-        ValueError: If step times are not paired, or a part took no time.
+        ValueError: If step times are not paired or not positive, or a part took no time.
     """
 
     waits: list[float]
@@ -104,8 +105,8 @@ class References:
     """One run of each reference kernel (`paradnn.worker.reference`).
 
     Attributes:
-        blocks: Number of blocks that had ended; -1 before the model was built.
-        seconds: Seconds of a call by kernel.
+        blocks: Number of blocks that had ended before this run; -1 before the model was built.
+        seconds: Seconds per call by kernel.
 
     Raises:
         ValueError: If a kernel took no time.
@@ -130,12 +131,12 @@ class Timing:
         warmup: Seconds of each block of the warm-up.
         blocks: Seconds of each measured block.
         steady: Whether the measured blocks show no change that matters.
-        steady_reason: What the verdict is based on.
+        steady_reason: The reason for the verdict `steady`.
         final_loss: The loss after the last block; None in inference.
-        discarded: Blocks of attempts after `blocks`, which were disturbed more.
-        repeated: Seconds of all attempts except the one that counts.
-        references: Reference kernels that ran between the blocks.
-        reference_seconds: Seconds of `references`, with the untimed steps that follow each.
+        discarded: Seconds of each block of later attempts, which were disturbed more.
+        repeated: Total seconds of the blocks of all attempts except the one that counts.
+        references: Runs of the reference kernels between the blocks.
+        reference_seconds: Total seconds of these runs and of the untimed steps after each.
 
     Raises:
         ValueError: If there is no block that took time.
@@ -160,7 +161,7 @@ class Timing:
 
     @property
     def step_times(self) -> list[float]:
-        """Seconds of a step in each measured block."""
+        """Mean step time of each measured block, in seconds."""
         return [seconds / self.steps_per_block for seconds in self.blocks]
 
 
@@ -178,8 +179,8 @@ class Contention:
         steal_fraction: Share that the hypervisor took.
         involuntary_switches_per_second: How often a thread of the point lost its core.
         throttled_fraction: Share of the time in which a quota stopped the point.
-        reason: Which of these is too high; None if none is.
-        stops: How often the process was stopped and continued.
+        reason: Which of these values are too high; None if the blocks count as undisturbed.
+        stops: How often the process was stopped (SIGSTOP) and continued.
     """
 
     cores: int
@@ -195,7 +196,7 @@ class Contention:
     def taken(self) -> float:
         """The total share that others took, for comparison with another attempt.
 
-        A stop counts as one, which is all of the capacity.
+        If the process was stopped, 1 is added, which corresponds to the whole capacity.
         """
         shares = (self.foreign_cpu_fraction, self.steal_fraction, self.throttled_fraction)
         total = sum(share for share in shares if share is not None)
@@ -206,13 +207,13 @@ class Contention:
 
 @dataclass(frozen=True)
 class Conversion:
-    """The artifact of an engine; the fields have the names of their metrics.
+    """Facts about the artifact of an engine. The fields are also the names of their metrics.
 
     Attributes:
-        conversion_seconds: Seconds to convert and load it.
-        artefact_bytes: Its size.
-        conversion_error: Largest difference of its outputs from those of the model, relative to the
-            largest output of the model.
+        conversion_seconds: Seconds to convert the model and load the artifact.
+        artefact_bytes: Size of the artifact.
+        conversion_error: Largest difference between outputs of the artifact and of the model,
+            relative to the largest output of the model.
     """
 
     conversion_seconds: float
@@ -222,14 +223,14 @@ class Conversion:
 
 @dataclass(frozen=True)
 class Compilation:
-    """The first steps, up to one that compiled nothing.
+    """The first steps of a point: those that compile, and one that compiles nothing.
 
     Attributes:
         seconds: Seconds of each step.
-        programs: Programs that each step compiled.
-        note: A remark of the framework; None without one.
-        contention: What disturbed the steps.
-        conversion: The conversion for an engine, which is part of the first step.
+        programs: Number of programs that each step compiled.
+        note: How the framework interpreted `compile`, and other remarks; None if there are none.
+        contention: Contention during these steps; None if the system does not report it.
+        conversion: The conversion of the model for an engine, which is part of the first step.
 
     Raises:
         ValueError: If the lists are empty or differ in length.
@@ -253,14 +254,14 @@ class Measurement:
     Attributes:
         parameters: Trainable parameters of the model that was built.
         compilation: The first steps.
-        product_types: Shares of the FLOPs of products, by type of their operands, in the program
-            that runs.
+        product_types: For each element type, the share of the FLOPs of products with operands of
+            this type, in the compiled program.
         first_loss: The loss of the first step; None in inference.
         timing: The timed blocks.
         energy_joules: Energy of the blocks; None if it is unknown.
-        energy_source: The counter, or why it is unavailable.
-        contention: What disturbed the blocks.
-        counted: Costs that only the worker can count.
+        energy_source: The energy counter, or why it is unavailable.
+        contention: Contention during the blocks; None if the system does not report it.
+        counted: Costs of a model whose layers are unknown; None for other models.
     """
 
     parameters: int
@@ -279,7 +280,7 @@ class OperationTable:
     """A table of operations: rows of values under named columns.
 
     Raises:
-        ValueError: If a row has another number of values.
+        ValueError: If a row does not have one value per column.
     """
 
     columns: list[str]
@@ -290,7 +291,7 @@ class OperationTable:
             raise ValueError(f"a row does not have the {len(self.columns)} columns")
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return each row as a mapping by column."""
+        """Return each row as a mapping from column to value."""
         return [dict(zip(self.columns, row, strict=True)) for row in self.data]
 
 
@@ -302,14 +303,14 @@ class Profile:
         operations: One row per operation.
         operation_types: One row per type of operation.
         step_seconds: Step time under the profiler.
-        unexplained_share: Share of the step in which no known operation ran.
+        unexplained_share: Share of the step time in which no known operation ran.
         product_flops: FLOPs of matrix products and convolutions.
-        product_types: Shares of these FLOPs by type of the operands.
+        product_types: Shares of these FLOPs by element type of the operands.
         steps: Number of profiled steps.
         slowdown: Step time under the profiler relative to the measured step time.
-        trace: Files of the trace in base64, by the path where TensorBoard looks for them.
-        command_buffers: Parts of the program that a GPU runs as one graph, whose operations the
-            trace does not distinguish.
+        trace: Files of the trace in base64, by the relative path where TensorBoard expects them.
+        command_buffers: Number of program parts that a GPU runs as one graph. The trace does not
+            distinguish the operations of such a part.
     """
 
     operations: OperationTable
@@ -326,11 +327,11 @@ class Profile:
 
 @dataclass(frozen=True)
 class NoProfile:
-    """A measured point has no profile.
+    """Replaces the profile of a measured point that has none.
 
     Attributes:
         unavailable: The reason.
-        limited: Whether another limit of time or memory could allow a profile.
+        limited: Whether a higher limit of time or memory could allow a profile.
     """
 
     unavailable: str
@@ -339,10 +340,10 @@ class NoProfile:
 
 @dataclass(frozen=True)
 class ProductRate:
-    """FLOP/s of products of square matrices.
+    """Rate of products of square matrices, in FLOP/s.
 
     Attributes:
-        precision: Type of the operands.
+        precision: Element type of the operands.
         size: Rows and columns of the matrices.
         compile: The compile mode.
         flops_per_second: Median over blocks.
@@ -350,7 +351,7 @@ class ProductRate:
         high: Upper quartile over blocks.
         blocks: Number of blocks.
         steady: Whether the blocks show no change that matters.
-        disturbed: What disturbed the blocks; None if nothing did.
+        disturbed: What disturbed the blocks; None if they were undisturbed.
     """
 
     precision: str
@@ -366,7 +367,10 @@ class ProductRate:
 
 @dataclass(frozen=True)
 class ArrayRate:
-    """B/s of the in-place sum of two arrays of `array_bytes` each; otherwise like ProductRate."""
+    """Rate of the in-place sum of two arrays, in bytes/s.
+
+    `array_bytes` is the size of each array. The other fields are like those of ProductRate.
+    """
 
     array_bytes: int
     bytes_per_second: float
@@ -383,11 +387,11 @@ class IdlePower:
 
     Attributes:
         watts: The power; None if it is unknown.
-        source: The counter, or why it is unavailable.
-        disturbed: What else ran at the time; None if nothing did.
+        source: The energy counter, or why it is unavailable.
+        disturbed: What else ran at the time; None if the measurement was undisturbed.
 
     Raises:
-        ValueError: If the power is not a positive number.
+        ValueError: If the power is not plausible.
     """
 
     watts: float | None
@@ -406,8 +410,8 @@ class PeakRates:
     Attributes:
         matmul: Rates of matrix products.
         bandwidth: Rates of array sums.
-        references: Seconds of a call of each reference kernel.
-        idle: Power while nothing runs.
+        references: Seconds per call of each reference kernel.
+        idle: Idle power; None if it was not measured.
     """
 
     matmul: list[ProductRate]
@@ -418,21 +422,23 @@ class PeakRates:
 
 @dataclass(frozen=True)
 class Answer:
-    """Outcome of a request in the child, with the measurements until then.
+    """Outcome of a request, with all measurements up to that point.
+
+    Measurements are None, or empty, if they were not made.
 
     Attributes:
         outcome: One of `paradnn.config.outcome.OUTCOMES`.
-        reason: One line; None if the outcome needs none.
+        reason: The reason for the outcome, one line; None if the outcome needs no reason.
         phases: Seconds by phase.
         peak_memory_bytes: Peak memory of the point's processes.
         step_memory_bytes: Growth of anonymous memory during the steps after compilation.
         peak_device_memory_bytes: Peak device memory, as the framework reports it.
-        measurement: What the timed steps gave.
-        latencies: Seconds of single steps.
-        work: What only the point's kind of work measures.
-        contention: What disturbed phases other than the measured blocks, by phase.
+        measurement: Results of the timed steps.
+        latencies: Seconds of single synchronized steps.
+        work: Results that only the point's kind of work measures.
+        contention: Contention during phases other than the measured blocks, by phase.
         input: The cost of the input pipeline.
-        profile: Where the time of a step goes.
+        profile: The time of a step by operation.
         peak_rates: The peak rates of the machine, for task=ceilings.
 
     Raises:
@@ -470,8 +476,8 @@ class Request:
     Attributes:
         protocol: The protocol version of the driver.
         id: Number of the request.
-        point: The point as plain values; its key `task` may ask for peak rates instead.
-        stderr: File for the standard error of the child; None for that of the worker.
+        point: The point as plain values. With task=ceilings, a request for the peak rates instead.
+        stderr: File for the output of the child; None if the child uses the worker's output.
     """
 
     protocol: int
@@ -482,7 +488,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Ready:
-    """The framework is imported."""
+    """The worker has imported the framework, and accepts requests."""
 
     protocol: int
 
@@ -511,8 +517,8 @@ class PhaseBegun:
 
     Attributes:
         phase: The name of the phase.
-        answer: The complete answer so far, which counts if the child dies in this phase; None if it
-            is not complete.
+        answer: The answer that counts if the child dies in this phase; None if the answer is not
+            complete before the phase.
     """
 
     phase: str
@@ -529,7 +535,10 @@ class PointAnswered:
 
 @dataclass(frozen=True)
 class Exited:
-    """The child of request `id` has exited, with a code or by a signal."""
+    """The child of request `id` has exited, with an exit code or by a signal.
+
+    `max_resident_bytes` is the largest resident memory of the child.
+    """
 
     id: int
     exit_code: int | None
@@ -539,7 +548,7 @@ class Exited:
 
 @dataclass(frozen=True)
 class News:
-    """A message of the point's kind of work that precedes the child's answer."""
+    """A message of the point's kind of work, sent before the child's answer."""
 
     part: WorkloadMessage
 

@@ -1,4 +1,4 @@
-"""The meaning of recorded numbers.
+"""Declarations of metrics: name, unit, meaning.
 
 A metric is declared next to the code that computes it. `paradnn.store.metrics` collects the
 declarations.
@@ -12,10 +12,10 @@ from dataclasses import KW_ONLY, dataclass, replace
 #: Units at the end of the name of a metric.
 _UNIT_SUFFIXES = ("_us", "_ms", "_seconds", "_joules", "_watts")
 
-#: Sections of a run's page in MLflow -> their contents. MLflow groups metrics by the part of the
-#: name before a slash. Only stores hold names with a section, such as memory/step_memory_bytes;
-#: everything else uses the bare name. Headline metrics have no section. Sections are never
-#: removed, so that every version reads the stores of earlier versions.
+#: Sections of a run's page in MLflow, with their contents. MLflow groups metrics by the part of the
+#: name before a slash. Names with a section, such as memory/step_memory_bytes, occur only in
+#: stores; all other code uses the bare name. Headline metrics have no section. Never remove a
+#: section, so that every version can read the stores of earlier versions.
 SECTIONS: Mapping[str, str] = {
     "blocks": "series over blocks or time: whether the run was steady",
     "step": "blocks behind the step time, and their spread",
@@ -45,9 +45,9 @@ class Metric:
     Attributes:
         name: The name under which it is recorded.
         unit: The unit; 1 for counts and ratios.
-        better: "higher", "lower", or None if neither is better in itself.
-        description: Meaning, or formula.
-        has_interval: Whether the ends of its 95% interval are recorded as metrics, too.
+        better: "higher" or "lower" if such values are better; None if neither is.
+        description: The meaning, or the formula.
+        has_interval: Whether the ends of the 95% interval are recorded as separate metrics.
         section: One of `SECTIONS`; empty for a headline metric.
     """
 
@@ -78,15 +78,15 @@ class Metric:
 
 
 def in_section(section: str, *metrics: Metric) -> tuple[Metric, ...]:
-    """Return metrics as parts of a section of a run's page.
+    """Return copies of metrics with a section of a run's page.
 
     Args:
         section: One of `SECTIONS`.
         metrics: The metrics.
 
     Raises:
-        KeyError: If the section is unknown; stores with it could not be read without this kind of
-            work.
+        KeyError: If the section is unknown. `SECTIONS` must list all sections, because stores are
+            also read where the kind of work that records the metric is not installed.
     """
     if section not in SECTIONS:
         raise KeyError(f"section {section!r} is unknown; choose one of {', '.join(SECTIONS)}")
@@ -94,7 +94,7 @@ def in_section(section: str, *metrics: Metric) -> tuple[Metric, ...]:
 
 
 def bare_name(stored: str) -> str:
-    """Return the name of a metric without the section under which a store holds it."""
+    """Return the name of a metric in a store without its section."""
     section, slash, name = stored.partition("/")
     if slash and section in SECTIONS:
         return name
@@ -102,7 +102,7 @@ def bare_name(stored: str) -> str:
 
 
 def stored_names(names: Collection[str]) -> list[str]:
-    """Return all names under which a store of any version may hold the given metrics."""
+    """Return all names, with and without sections, that the given metrics may have in a store."""
     sectioned = [f"{section}/{name}" for section in SECTIONS for name in names]
     return sorted({*names, *sectioned})
 
@@ -123,9 +123,9 @@ class MetricSnapshot:
 
 
 def interval_names(name: str) -> tuple[str, str]:
-    """Return the metrics that hold the lower and the upper end of the 95% interval of a metric.
+    """Return the names of the metrics for both ends of the 95% interval of a metric.
 
-    The unit stays at the end: step_time_ms has step_time_low_ms and step_time_high_ms.
+    The unit stays at the end: the ends of step_time_ms are step_time_low_ms and step_time_high_ms.
     """
     suffix = ""
     for unit in _UNIT_SUFFIXES:
@@ -137,7 +137,7 @@ def interval_names(name: str) -> tuple[str, str]:
 
 
 def interval_metrics(name: str, interval: tuple[float, float] | None) -> dict[str, float]:
-    """Return the ends of the 95% interval of a metric; empty if there is no interval."""
+    """Return the ends of the 95% interval as metrics by name; empty if there is no interval."""
     if interval is None:
         return {}
     low, high = interval_names(name)

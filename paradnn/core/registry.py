@@ -1,9 +1,9 @@
-"""Objects of one class by name, from a package of this project and from other packages.
+"""Objects of one class by name, from packages of ParaDnn and from plug-ins.
 
-`Registry(Family, "paradnn.families")` holds every `Family` at the top level of a module of
-`paradnn/families`, alone or in a tuple. It also holds those of other distributions, which name a
-module or an object in the entry-point group `paradnn.families`: mine = "my_package.my_family".
-Nothing is imported before the registry is used.
+`Registry(Family, "paradnn.families")` holds every `Family` that is at the top level of a module of
+`paradnn/families`, either itself or in a tuple. Other distributions add items by entry points: an
+entry in the group `paradnn.families`, such as mine = "my_package.my_family", names a module or an
+object. Nothing is imported before the registry is used.
 """
 
 import importlib
@@ -14,21 +14,21 @@ from functools import cached_property
 from importlib.metadata import entry_points
 from typing import Any, Generic, TypeVar
 
-#: An item has a `name`, and an `order` in lists and figures; items of the same order are sorted by
-#: name.
+#: Type of the items. An item has a `name`, and an `order` for lists and figures. Items with equal
+#: `order` are sorted by name.
 T = TypeVar("T", bound=Any)
 
 
 class Registry(Mapping[str, T], Generic[T]):
-    """All objects of a class by name, in their order.
+    """All objects of a class by name, in ascending `order`.
 
-    An item of another package is skipped, with a line on standard error, if it cannot be imported,
-    is of another class, or has a name that is taken.
+    A plug-in is skipped, with a line on standard error, if it cannot be imported, has no object of
+    the class, or has an object whose name is taken.
 
     Args:
         kind: The class of the items.
         packages: Packages whose modules hold items.
-        group: The entry-point group, by default the first package.
+        group: The name of the entry-point group, by default the name of the first package.
     """
 
     def __init__(self, kind: type[T], *packages: str, group: str = "") -> None:
@@ -61,7 +61,7 @@ class Registry(Mapping[str, T], Generic[T]):
                 yield from self._items_in(importlib.import_module(f"{package}.{entry.name}"))
 
     def _plugin_items(self, own: Mapping[str, T]) -> list[T]:
-        """Return the items behind entry points whose names are not taken."""
+        """Return the items of plug-ins whose names are not taken."""
         items: dict[str, T] = {}
         for entry in sorted(entry_points(group=self._group), key=lambda entry: entry.name):
             new_items: list[T] = []
@@ -91,7 +91,7 @@ class Registry(Mapping[str, T], Generic[T]):
         return list({id(item): item for item in items}.values())
 
     def _items_of(self, value: Any) -> list[T]:
-        """Return the items that a value is, or holds as a tuple."""
+        """Return the value if it is an item, or the items in it if it is a tuple."""
         values = value if isinstance(value, tuple) else (value,)
         return [item for item in values if isinstance(item, self._kind)]
 

@@ -14,10 +14,10 @@ class ResultText:
     """A result as text.
 
     Attributes:
-        heading: One word.
+        heading: One word that names the result.
         clauses: Clauses that describe the result, the most important first.
-        replaces_steps: Whether the timed steps are not mentioned next to this text.
-        verdict: Text for the headline of a progress line; empty if the numbers suffice.
+        replaces_steps: Whether this text replaces the description of the timed steps.
+        verdict: Text that replaces the numbers in a progress line; empty if the numbers suffice.
     """
 
     heading: str
@@ -31,11 +31,12 @@ class ResultDescription:
 
     Attributes:
         declared_metrics: The metrics that only this kind records.
-        headlines: Metrics that summarize a run in one number, with the unit, by descending
-            priority.
-        rates: Throughputs of timed steps, with the unit, by descending priority.
-        objectives: The metrics that platforms are compared by: the cost, the metric that replaces
-            it if no price is known, and the benefit.
+        headlines: Metrics that summarize a run in one number, with their units. The first that a
+            run has is used.
+        rates: Throughputs of timed steps, with their units. The first that a run has is used.
+        objectives: Metrics by which platforms are compared. The first is the cost. The next are
+            throughputs, in order of preference, which also replace the cost if no price is known.
+            The last is the default quantity to compare with it, such as a latency.
         phases: The phases that only this kind has, each with the phase that precedes it.
         contention_prefixes: The phases whose contention is recorded, each with the text that
             precedes the reason.

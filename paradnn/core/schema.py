@@ -1,6 +1,6 @@
-"""Reads plain mappings into frozen dataclasses, with one clear error for the first wrong value.
+"""Read plain mappings into frozen dataclasses, and report the first wrong value.
 
-`option` declares a field with its help text and bounds, and `read` applies them. Supported types:
+`option` declares a field with its help text and bounds; `read` checks them. Supported types:
 
 - int, float, bool, str, and unions of them;
 - a tuple of int (with `length`, one number applies to all of them) or of str;
@@ -21,11 +21,12 @@ from paradnn.core.errors import ConfigError
 from paradnn.core.words import did_you_mean
 
 T = TypeVar("T")
-#: Dataclasses that were read before: the points of a sweep differ in few of their groups.
-_read_before: dict[Any, Any] = {}
+#: Cache of instances. The points of a sweep differ in few of their groups, so most are the same.
+_instances: dict[Any, Any] = {}
 _MAX_CACHED = 2**16
 #: Larger numbers fit neither the shapes of frameworks nor the columns of stores.
 _INTEGER_LIMIT = 2**63
+#: Bytes of the units of memory sizes.
 _UNITS = {
     "": 1,
     "b": 1,
@@ -46,11 +47,16 @@ def option(default: Any = dataclasses.MISSING, text: str = "", **bounds: Any) ->
     Args:
         default: The default; without it the field is required.
         text: The help text.
-        **bounds: Conditions on a value. `low` and `high` are inclusive bounds, `above` and `below`
-            exclusive ones. `choices` are the valid values, and `shown` is the list of them in help
-            and errors. A tuple has `length` or `or_length` elements. Names in a mapping begin with
-            one of `prefixes`. A text has at most `longest` characters. `pattern` is a pair of the
-            regular expression that a text must match and the remedy in its error.
+        **bounds: Conditions on a value:
+            - `low`, `high`: inclusive bounds of a number;
+            - `above`, `below`: exclusive bounds of a number;
+            - `choices`: the valid values;
+            - `shown`: the values that help and errors list, by default `choices`;
+            - `length`, `or_length`: the two valid numbers of elements of a tuple;
+            - `prefixes`: valid beginnings of the names in a mapping;
+            - `longest`: the largest number of characters of a text;
+            - `pattern`: the regular expression that a text must match, and the remedy if it does
+              not.
     """
     metadata = {"help": text, **bounds}
     if isinstance(default, (dict, list)):
@@ -65,9 +71,9 @@ def read(
 
     Args:
         cls: The dataclass.
-        data: Its fields as plain values.
-        prefix: What precedes the fields in dotted keys.
-        given: Further fields, which are used as they are.
+        data: The fields as plain values.
+        prefix: Prefix of the fields in dotted keys.
+        given: Further fields, which are passed on without a check.
 
     Raises:
         ConfigError: If a key is unknown or a value is wrong.
@@ -77,11 +83,11 @@ def read(
     if given:
         return cls(**given, **_read_fields(cls, data, prefix))
     key = (cls, prefix, repr(data))
-    if key not in _read_before:
-        if len(_read_before) >= _MAX_CACHED:
-            _read_before.clear()
-        _read_before[key] = cls(**_read_fields(cls, data, prefix))
-    instance: T = _read_before[key]
+    if key not in _instances:
+        if len(_instances) >= _MAX_CACHED:
+            _instances.clear()
+        _instances[key] = cls(**_read_fields(cls, data, prefix))
+    instance: T = _instances[key]
     return instance
 
 
@@ -89,7 +95,7 @@ def memory_bytes(value: str | int, key: str) -> int | None:
     """Return a memory size such as 8GiB, 500MB or 1000000 in bytes; None for "auto".
 
     Raises:
-        ConfigError: If the value is not a memory size; names `key`.
+        ConfigError: If the value is not a memory size. The message contains `key`.
     """
     text = str(value).strip().lower()
     if text == "auto":
@@ -107,7 +113,11 @@ def memory_bytes(value: str | int, key: str) -> int | None:
 
 
 def as_bounded(value: Any, bounds: Mapping[str, Any], key: str) -> Any:
-    """Return a number that is within its bounds; raises ConfigError, which names `key`."""
+    """Return a number if it is within its bounds.
+
+    Raises:
+        ConfigError: If it is not. The message contains `key`.
+    """
     above = bounds.get("above", -math.inf)
     below = bounds.get("below", math.inf)
     if not above < value < below:
@@ -127,10 +137,15 @@ def as_bounded(value: Any, bounds: Mapping[str, Any], key: str) -> Any:
 
 
 def as_text(value: Any, bounds: Mapping[str, Any], key: str) -> str:
-    """Return a line of text that is one of the choices, if there are any.
+    """Return a value if it is a line of text within its bounds.
+
+    Args:
+        value: The value.
+        bounds: The bounds of the field: `choices`, `shown`, `longest` and `pattern`.
+        key: The dotted key.
 
     Raises:
-        ConfigError: If the value is not such a text; names `key`.
+        ConfigError: If the value is not such a text. The message contains `key`.
     """
     choices = bounds.get("choices")
     if choices is not None and value not in choices:
@@ -173,7 +188,7 @@ def _fields(cls: Any) -> dict[str, tuple[Any, Mapping[str, Any]]]:
 
 
 def _read_value(value: Any, kind: Any, bounds: Mapping[str, Any], key: str) -> Any:
-    """Return a value as a type, within its bounds."""
+    """Return a value converted to a type and checked against its bounds."""
     origin = get_origin(kind)
     if kind is int:
         return _read_integer(value, bounds, key)
@@ -220,12 +235,13 @@ def _read_union(value: Any, members: tuple[Any, ...], bounds: Mapping[str, Any],
 
 
 def _best_member(value: Any, kinds: list[Any]) -> Any:
-    """Return the type of a union by which a value is read, and so which error it may cause."""
+    """Return the type of a union as which to read a value. It also determines the error message."""
     comparable = tuple(value) if isinstance(value, list) else value
     for kind in kinds:
         if isinstance(comparable, get_origin(kind) or kind):
             return kind
-    # A whole number is a float, too. For other values the error of a text lists the choices.
+    # A whole number may be read as a float. Other values are read as text, whose error lists the
+    # choices.
     if str in kinds and not isinstance(value, (int, float)):
         return str
     return kinds[0]
@@ -263,7 +279,7 @@ def _read_integers(value: Any, bounds: Mapping[str, Any], key: str) -> tuple[int
 
 
 def _read_groups(value: Any, key: str) -> tuple[tuple[str, ...], ...]:
-    """Return groups of words: [a,b] is one group, [[a,b],[c,d]] are two."""
+    """Return groups of words: [a,b] is one group, [[a,b],[c,d]] are two groups."""
     groups: list[Any] = list(value) if isinstance(value, (list, tuple)) else [None]
     if groups and all(isinstance(entry, str) for entry in groups):
         groups = [groups]

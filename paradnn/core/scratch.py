@@ -1,7 +1,7 @@
-"""Temporary folders, and the removal of those that a killed process left behind.
+"""Temporary folders, and the removal of folders that killed processes left behind.
 
-A process holds a lock on its folders as long as it is alive. Process numbers would not identify the
-owner: drivers in containers may share one /tmp, and each sees only its own process numbers.
+A process holds a lock on its folders as long as it is alive. A process id would not identify the
+owner: containers may share one /tmp, and each sees only its own process ids.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ class Scratch:
 
     def remove(self) -> None:
         """Remove the folder and its contents."""
-        with contextlib.suppress(OSError):  # the disk is gone; the next process removes it
+        with contextlib.suppress(OSError):  # such as an unmounted disk; a later process removes it
             self._folder.cleanup()
         os.close(self._descriptor)
 
@@ -50,7 +50,7 @@ class Scratch:
 def remove_leftovers() -> None:
     """Remove the folders of drivers that were killed."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        # OSError: it was removed in the meantime, or belongs to another user.
+        # OSError: the folder was removed in the meantime, or belongs to another user.
         with contextlib.suppress(OSError):
             # O_DIRECTORY rejects a pipe of this name, which would block.
             descriptor = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY)

@@ -1,16 +1,16 @@
 """Memory and processors that Slurm has allocated to the current job on this node.
 
-Clusters that do not constrain jobs by control groups end a job that exceeds its memory, and let it
-run on the processors of other jobs. There the variables of the job are the only source.
-https://slurm.schedmd.com/sbatch.html lists them.
+On clusters without control groups, Slurm ends a job that exceeds its memory, but does not keep it
+off the processors of other jobs. The only source of the allocation are environment variables
+(https://slurm.schedmd.com/sbatch.html).
 """
 
 import os
 import re
 from collections.abc import Mapping
 
-#: Slurm counts memory in units of 2**20 bytes.
-_UNIT = 2**20
+#: Bytes of Slurm's unit of memory.
+_UNIT_BYTES = 2**20
 
 
 def allocated_memory_bytes(environ: Mapping[str, str] = os.environ) -> int | None:
@@ -24,23 +24,24 @@ def allocated_memory_bytes(environ: Mapping[str, str] = os.environ) -> int | Non
     per_node = _count(environ, "SLURM_MEM_PER_NODE")
     if per_node is not None:
         # Zero requests the whole memory of the node.
-        return _UNIT * per_node or None
-    for each, number in (
+        return _UNIT_BYTES * per_node or None
+    for unit_memory, unit_count in (
         (_count(environ, "SLURM_MEM_PER_CPU"), _count(environ, "SLURM_CPUS_ON_NODE")),
         (_count(environ, "SLURM_MEM_PER_GPU"), _count(environ, "SLURM_GPUS_ON_NODE")),
     ):
-        if each and number:
-            return _UNIT * each * number
+        if unit_memory and unit_count:
+            return _UNIT_BYTES * unit_memory * unit_count
     return None
 
 
 def allocated_cores(environ: Mapping[str, str] = os.environ) -> int | None:
-    """Return the logical processors that this process may use; None outside of a job.
+    """Return the number of logical processors that this process may use; None outside of a job.
 
-    These are the processors of the job or step on this node. A task of a step shares them with the
-    other tasks of the step. A batch script is no task of a step, so it has all of them.
+    A batch script has all processors of the job on this node. A task that srun has started has its
+    own processors; the rest belong to the other tasks of its job step.
 
-    SLURM_JOB_CPUS_PER_NODE is never smaller than SLURM_CPUS_ON_NODE, which Slurm always sets.
+    SLURM_JOB_CPUS_PER_NODE is not needed: it is never smaller than SLURM_CPUS_ON_NODE, which Slurm
+    always sets.
 
     Args:
         environ: Environment variables.
@@ -55,10 +56,11 @@ def allocated_cores(environ: Mapping[str, str] = os.environ) -> int | None:
 
 
 def _is_on_node_of_job(environ: Mapping[str, str]) -> bool:
-    # A shell of salloc has the variables of the job, but may run on the login node.
+    # A shell of salloc has SLURM_JOB_ID, but may run on the login node.
     return "SLURM_JOB_ID" in environ and "SLURMD_NODENAME" in environ
 
 
 def _count(environ: Mapping[str, str], name: str) -> int | None:
+    """Return a variable as an integer; None if it is not set or not a whole number."""
     text = environ.get(name, "")
     return int(text) if re.fullmatch(r"[0-9]{1,15}", text) else None

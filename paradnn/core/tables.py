@@ -1,4 +1,4 @@
-"""Tables that come with the package, next to the modules that read them."""
+"""CSV tables of the package, which are next to the modules that read them."""
 
 import csv
 from pathlib import Path
@@ -9,7 +9,7 @@ def rows(module_file: str, name: str = "") -> list[dict[str, str]]:
 
     Args:
         module_file: `__file__` of the module.
-        name: The name of the CSV file, by default that of the module.
+        name: The name of the CSV file, by default the module's name with the suffix .csv.
     """
     module_path = Path(module_file)
     path = module_path.with_name(name) if name else module_path.with_suffix(".csv")

@@ -1,7 +1,7 @@
-"""Facts about frameworks that are needed before any is imported, and versions of software.
+"""Facts about frameworks that are needed before a framework is imported, and software versions.
 
-The driver runs the text of this module in an interpreter that has only the standard library, so
-this module must import nothing else.
+The driver also runs the source of this module in the interpreter under test, which may lack
+ParaDnn. The module must therefore import only the standard library.
 """
 
 import importlib.metadata
@@ -16,10 +16,11 @@ class Runtime:
     Attributes:
         package: The distribution that must be installed.
         distributions: The distributions whose versions make up the software under test.
-        backend: The Keras backend. For an engine it builds the model that is converted.
-        extra: The extra of this project that installs it; empty for a dependency.
-        parallel: Whether it has a module for steps over several devices.
-        is_engine: Whether it runs converted models.
+        backend: The Keras backend. For an engine, the backend that builds the model to convert.
+        extra: The extra of ParaDnn that installs it; empty if it is a dependency of ParaDnn.
+        parallel: Whether one process can run a step over several devices, each with a share of the
+            batch.
+        is_engine: Whether it is an inference engine, which runs converted models.
     """
 
     package: str
@@ -61,6 +62,7 @@ FRAMEWORKS = {
     ),
 }
 
+#: Distributions that every framework uses.
 _COMMON = ("keras", "numpy", "ml-dtypes", "h5py")
 
 
@@ -80,6 +82,6 @@ def versions(name: str) -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             continue
         if distribution.startswith(("tensorflow-", "tf-")):
-            # One name for all builds of TensorFlow; the name of the build is kept, too.
+            # Record every build of TensorFlow under "tensorflow" too, besides its own name.
             versions_by_name.setdefault("tensorflow", versions_by_name[distribution])
     return versions_by_name

@@ -1,4 +1,4 @@
-"""Text for people: numbers, suggestions for misspelled words, lists of cores, masked logins."""
+"""Formatting of text: numbers, suggestions for misspelled words, lists of cores, masked logins."""
 
 import difflib
 import math
@@ -9,11 +9,11 @@ from itertools import groupby
 #: The largest number of hosts that a forecast accepts.
 MAX_HOSTS = 100_000
 
-#: Only this many characters of a misspelled word are compared.
+#: Only this number of characters of a misspelled word are compared.
 _MAX_COMPARED_CHARS = 100
-#: From this similarity on, a known word may be the misspelled one.
+#: A known word is suggested only if its similarity (0 to 1) is at least this value.
 _MIN_SIMILARITY = 0.6
-#: Further suggestions may be less similar than the best one by this much.
+#: Suggestions other than the best may be less similar by at most this value.
 _SIMILARITY_MARGIN = 0.05
 _MAX_SUGGESTIONS = 3
 
@@ -47,8 +47,12 @@ def in_seconds(value: float) -> str:
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return `did you mean fc? ` with up to three similar known words; empty if none is similar.
 
-    Case and the dashes of options do not matter. Words with the same letters in another order take
-    precedence.
+    Case and the dashes of options are ignored. If known words have the same letters in another
+    order, only these are suggested.
+
+    Args:
+        word: The misspelled word.
+        known: The known words.
     """
     names = [name for name in dict.fromkeys(known) if name != word]
     typed = _comparable(word)
@@ -72,9 +76,9 @@ def _comparable(word: str) -> str:
 
 
 def core_list(text: str) -> list[int]:
-    """Return the sorted cores in a list as the kernel writes it, such as 0-3,6.
+    """Return the sorted cores in a list in the kernel's format, such as 0-3,6.
 
-    Empty if a part is neither a number nor an ascending range.
+    The result is empty if a part is neither a number nor an ascending range.
     """
     cores: set[int] = set()
     for part in text.strip().split(","):
@@ -87,7 +91,7 @@ def core_list(text: str) -> list[int]:
 
 
 def core_text(cores: Iterable[int]) -> str:
-    """Return a list of cores as the kernel writes it: the inverse of `core_list`."""
+    """Return cores as a list in the kernel's format, the inverse of `core_list`."""
     texts = []
     # The difference between a core and its position is constant within a range.
     for _, group in groupby(enumerate(sorted(cores)), lambda pair: pair[1] - pair[0]):
@@ -99,8 +103,8 @@ def core_text(cores: Iterable[int]) -> str:
     return ",".join(texts)
 
 
-#: User and password of an address as SQLAlchemy splits it. A password may contain slashes and
-#: blanks, but no other address.
+#: User and password in an address, split as SQLAlchemy does. A password may contain slashes and
+#: blanks, but not another address.
 _LOGIN = re.compile(r"(?<=://)(?:[^/\s]*@|[^:/@\s]*:(?:(?!\w+://)[^@\n])*@)")
 
 
@@ -115,5 +119,5 @@ def without_logins(text: str) -> str:
 
 
 def without_credentials(uri: str) -> str:
-    """Return an address without user and password, which the environment may provide instead."""
+    """Return an address without user and password."""
     return _LOGIN.sub("", uri)

@@ -1,8 +1,8 @@
 """Kinds of work that a point does with its model, such as a training step or an MLPerf scenario.
 
-Each kind is one file or folder in `paradnn/workloads`, or a module behind an entry point of the
-group `paradnn.workloads`. The module holds one object of a frozen dataclass, whose fields are the
-options of the kind:
+Each kind is one file or folder in `paradnn/workloads`, or a module of another package that the
+entry-point group `paradnn.workloads` names. The module defines one instance of a frozen dataclass,
+whose fields are the options of the kind:
 
     @dataclass(frozen=True)
     class Idle(Workload, WorkerSide):
@@ -13,8 +13,8 @@ options of the kind:
 
     IDLE = Idle()
 
-`Workload` identifies a kind and holds its options. Everything else is a role, which a kind inherits
-only if it needs more than the defaults of the role:
+`Workload` identifies a kind and holds its options. Everything else is a role: a base class whose
+methods have defaults. A kind inherits a role only if it overrides a method of the role:
 
 - `paradnn.config.rules.PointRules`: which points are valid, and their canonical form.
 - `paradnn.worker.workload.WorkerSide`: what the worker measures.
@@ -51,16 +51,16 @@ class Workload:
 
     Attributes:
         name: The value of `key` that selects this kind.
-        order: Position in lists, ascending.
+        order: Sort key in lists.
         key: The key that selects this kind: mode, task, scenario or model.
         group: Prefix of the option keys of this kind; empty if it has no options.
-        conflict_reason: Why a point is rejected if another key selects other work, such as "is for
-            inference" in "scenario=server is for inference".
+        conflict_reason: End of an error message if another key selects a different kind, such as
+            "is for inference" in "scenario=server is for inference".
         message_types: The messages that only this kind sends from worker to driver.
-        added_defaults: Dotted keys that later versions added, with the value that earlier versions
-            implied.
+        added_defaults: Dotted keys that were added after the first version, with the value that
+            runs without the key used.
         quick_defaults: Values of the options with measure=quick.
-        step_ignores_keys: Whether a timed step is the same for all values of the options.
+        step_ignores_keys: Whether the timed steps do not depend on the options.
     """
 
     name: ClassVar[str]
@@ -75,12 +75,12 @@ class Workload:
 
     @property
     def mode(self) -> str:
-        """Use of the model: train, inference, or a custom word."""
+        """How the model is used: train, inference, or another word that the kind defines."""
         return "inference"
 
     @property
     def unit(self) -> str:
-        """Content of one timed step, such as "forward pass"."""
+        """Name of the work of one timed step, such as "forward pass"."""
         return "forward pass"
 
     @property
@@ -89,7 +89,7 @@ class Workload:
         return (self.name,)
 
     def stored_keys(self) -> dict[str, Any]:
-        """Return the keys of a stored point that identify this kind and its options."""
+        """Return the keys, with their values, that identify this kind and its options in a run."""
         keys: dict[str, Any] = {**DEFAULT_KEYS, "mode": self.mode}
         if self.key in ("task", "scenario"):
             keys[self.key] = self.name
@@ -108,7 +108,12 @@ class Workload:
         return self
 
     def for_process(self, replicate: int, process: int) -> Self:
-        """Return this kind with the options of one process of a replicate; both count from 0."""
+        """Return this kind with the options for one process of one replicate.
+
+        Args:
+            replicate: Number of the replicate, from 0.
+            process: Number of the process in the replicate, from 0.
+        """
         return self
 
     def cost_options(self) -> dict[str, int]:
@@ -116,14 +121,17 @@ class Workload:
         return {}
 
     def role(self, kind: type[Role]) -> Role:
-        """Return this kind of work in a role, or the defaults of the role if it does not have it.
+        """Return this kind itself if it inherits from a role, else an instance of the role.
+
+        Args:
+            kind: The class of the role.
 
         Raises:
             TypeError: If the class overrides a method of the role without inheriting from the role.
         """
         if isinstance(self, kind):
             return self
-        # The cache requires hashable arguments, and mypy takes no class of a dataclass for one.
+        # mypy does not accept a dataclass type as a hashable argument of the cached function.
         work_type: Any = type(self)
         role_type: Any = kind
         default: Role = _default_role(work_type, role_type)
@@ -146,16 +154,16 @@ WORKLOADS: Registry[Workload] = Registry(Workload, "paradnn.workloads")
 
 
 def default_workload() -> Workload:
-    """Return the kind for timed steps. All other kinds record its metrics as well as their own."""
+    """Return the kind for timed steps. Other kinds record its metrics in addition to their own."""
     return WORKLOADS[DEFAULT_KEYS["task"]]
 
 
 def requested_workload(config: Mapping[str, Any]) -> Workload:
-    """Return the kind of work that a configuration selects, with the defaults of its options.
+    """Return the kind of work that a configuration selects, with default options.
 
     Args:
-        config: A composed configuration, a request, or the params of a run. Its `model` is a
-            mapping with a name, or the name.
+        config: A composed configuration, a request, or the params of a run. `model` is the name of
+            the model, or a mapping with the key `name`.
     """
     model = config.get("model")
     model_name = model.get("name") if isinstance(model, Mapping) else model
@@ -168,7 +176,7 @@ def requested_workload(config: Mapping[str, Any]) -> Workload:
 
 
 def check_selectors(work: Workload, config: Mapping[str, Any]) -> None:
-    """Raise ConfigError if another key selects other work, as in task=learn mode=inference."""
+    """Raise ConfigError if another key contradicts the kind, as in task=learn mode=inference."""
     for key, value in work.stored_keys().items():
         if key not in DEFAULT_KEYS:
             continue
@@ -205,7 +213,7 @@ def selector_choices(key: str) -> tuple[str, ...]:
 
 @cache
 def workloads_by_group() -> Mapping[str, Workload]:
-    """Return the kinds of work that have options, by the prefix of their keys."""
+    """Return the kinds of work that have options, by the prefix of their option keys."""
     return {work.group: work for work in WORKLOADS.values() if work.group}
 
 
