@@ -198,7 +198,7 @@ def test_operation_times_add_up_per_verdict_with_the_possible_savings() -> None:
     assert "2% with FLOPs but without a rate, 4.5% in no row of the table." in text
     # The three types save 0.5 (1 - 6/8) + 0.2 (1 - 1/2) + 0.155 (1 - 0.8) of the time.
     largest = "MatMul.1 (compute-bound, at 75% of its roof) 12.5%"
-    assert f"25.6% of the time would be saved, most of it by {largest}." in text
+    assert f"25.6% of the time would be saved, most of it by {largest}" in text
 
 
 def said(frame: pd.DataFrame, **options: Any) -> Result:
