@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class _CallableModule(ModuleType):
-    """A module that compares when it is called."""
+    """A module that can be called to compare two functions or commands."""
 
     def __call__(
         self,
@@ -37,11 +37,11 @@ class _CallableModule(ModuleType):
 
         Args:
             first: A function without arguments at the top level of a file, or a command line.
-            second: The other one, of the same kind.
-            minutes: No round begins that would end later.
-            within: Half the width of the 95% interval of the ratio at which the comparison stops,
-                as a share.
-            equivalence: The share below which a difference does not matter.
+            second: Another function if `first` is one, else another command line.
+            minutes: Time limit. No round starts that would end later.
+            within: Half width of the 95% interval of the ratio at which the comparison stops, as a
+                share.
+            equivalence: Largest difference that does not matter, as a share.
             timeout: Seconds after which a run has failed.
 
         Returns:

@@ -1,4 +1,4 @@
-"""`python -m paradnn.compare SIDE SIDE`: which of two sides is faster on this machine."""
+"""`python -m paradnn.compare SIDE SIDE`: find which of two sides is faster on this machine."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def main() -> int:
     """Compare two sides.
 
     Returns:
-        The exit code: 0 if every point has a verdict, 1 if one has none, 2 for wrong input, 130
-        after an interruption.
+        The exit code: 0 if every point has a verdict, 1 if a point is undecided, 2 for wrong input,
+        130 after an interruption.
     """
     options = read_arguments(sys.argv[1:])
     if options.sides is None:
@@ -48,7 +48,7 @@ def main() -> int:
         return 0
 
     for _, overrides in options.sides:
-        # Each side is composed and checked as a whole, like a multirun.
+        # Hydra composes and checks each side like a multirun.
         sys.argv[1:] = ["-m", *overrides, *options.common, "hydra/sweeper=plan"]
         code = run_command(keep)
         if code:
@@ -61,7 +61,7 @@ def main() -> int:
 def _compare_settings(
     options: argparse.Namespace, first: ComposedSide, second: ComposedSide
 ) -> int:
-    """Measure the points of two configurations, record and report them, and return the exit code."""
+    """Measure, record and report the points of two settings, and return the exit code."""
     from paradnn.compare.comparison import Comparison, pairs_of
     from paradnn.compare.report import closing_lines
     from paradnn.session.session import follow_design
@@ -72,7 +72,7 @@ def _compare_settings(
     labels = (options.sides[0][0], options.sides[1][0])
     info = replace(info, name=f"{labels[0]} or {labels[1]}, {counted(len(pairs), 'point')}")
     comparison = Comparison(info.sweep_id, pairs, labels, options.rule, options.minutes)
-    # Peak performance takes a minute to measure and says nothing about a ratio.
+    # The measurement of peak performance takes a minute, and a ratio does not need it.
     settings = replace(settings, ceilings=False)
     with contextlib.ExitStack() as stack:
         if not options.detail:
@@ -123,9 +123,9 @@ def _report(
     closing: Sequence[str],
     document: dict[str, Any],
 ) -> int:
-    """Write the requested files, then print, and return the exit code.
+    """Write the requested files, print the result, and return the exit code.
 
-    Files come first, since the reader of a pipe may have gone.
+    Files come first, since printing fails if the reader of a pipe has ended.
     """
     from paradnn.compare.report import print_results, write_files
 
@@ -133,7 +133,7 @@ def _report(
     print_results(results, sentences, closing, options.detail)
     if document["interrupted"]:
         if options.sides:
-            text = "interrupted; completed rounds are recorded, the same command starts over"
+            text = "interrupted; completed rounds are recorded; to start over, repeat the command"
         else:
             text = "interrupted"
         print(text, file=sys.stderr)

@@ -1,4 +1,4 @@
-"""`python -m paradnn.compare`: which of two settings, software stacks, frameworks, commands,
+"""`python -m paradnn.compare`: find which of two settings, software stacks, frameworks, commands,
 functions or commits is faster on this machine.
 
   paradnn compare 'python old.py' 'python new.py'
@@ -11,14 +11,14 @@ functions or commits is faster on this machine.
   python -m paradnn.compare framework=jax 'framework=tensorflow compile=xla' model=lstm batch_size=16,64
 
 The first two words are the sides. A side is one override of python -m paradnn.train (its --help
-lists them), or several in one quoted word. All words that follow are common to both sides. They may
-be axes of several values, and every point of the axes is compared. A side that is not an override
-is a function if it reads file.py:name, else a command.
+lists them), or several in one quoted word. All further words apply to both sides. They may be axes
+of several values; every point of the axes is compared. A side that is not an override is a function
+if it has the form file.py:name, else a command.
 
-Both sides are measured in turn, in a fresh process each time, until the 95% interval of their ratio
+Measurements of both sides alternate, each in a fresh process, until the 95% interval of the ratio
 is narrow enough.
 
-Exit code: 0 every point has a verdict; 1 a point has none (undecided, or a side cannot be
+Exit code: 0 every point has a verdict; 1 a point has no verdict (undecided, or a side cannot be
 measured); 2 wrong input; 130 interrupted.
 """
 
@@ -37,7 +37,7 @@ from paradnn.config.settings import SETTINGS_KEYS
 from paradnn.core.errors import ConfigError, ParadnnError
 from paradnn.statistics.paired_rounds import COMMAND_ROUNDS, MIN_ROUNDS, Rule
 
-#: Keys that a comparison sets itself -> the reason.
+#: Keys that a user cannot set in a comparison -> the reason.
 _RESERVED_KEYS = {
     **dict.fromkeys(
         ("replicate", "measure.processes", "resume", "retry", "hydra/sweeper"),
@@ -50,12 +50,12 @@ _RESERVED_KEYS = {
 }
 #: Default of --minutes for two commands.
 COMMAND_MINUTES = 10.0
-#: Options that settings of this suite do not have.
+#: Options that apply only to commands, not to settings of this suite.
 _COMMAND_OPTIONS = ("metric", "higher", "prepare", "setup", "timeout", "warmup", "exit_codes")
 _SETTING = re.compile(r"[+~]{0,2}[A-Za-z_][\w./@-]*=")
 _REMEDY_SAME_SIDES = "give two that differ, or add --null"
 
-#: The name of a side, as the user typed it, and its overrides.
+#: A side of two settings: its name, as the user typed it, and its overrides.
 Side = tuple[str, list[str]]
 
 
@@ -63,8 +63,8 @@ def read_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     """Parse and check a command line.
 
     Returns:
-        The options, with `rule`. For settings also `sides` (two, each with its overrides) and
-        `common` (the overrides of both). `sides` is None for commands.
+        The options, with `rule`. Settings also have `sides` (two values of type `Side`) and
+        `common` (overrides of both sides). For commands `sides` is None.
 
     Raises:
         ParadnnError: If the command line is wrong.
@@ -89,8 +89,8 @@ def read_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
     """Parse options and words.
 
-    With --commits, --base or --null, everything after `--` is one command, and no word of it is
-    an option of this program. After --null it may still be two settings.
+    With --commits, --base or --null, everything after `--` is one command, whose words are not
+    options of this program. With --null, two settings may follow `--` instead.
     """
     before = list(arguments)
     after: list[str] = []
@@ -125,7 +125,7 @@ def _compares_commands(options: argparse.Namespace) -> bool:
 
 
 def _is_setting(word: str) -> bool:
-    """Whether a side consists of overrides: key=value, or several in one quoted word."""
+    """Whether a word is a setting: key=value, or several overrides in one quoted word."""
     try:
         parts = shlex.split(word)
     except ValueError:
@@ -147,7 +147,7 @@ def _reject_command_options(options: argparse.Namespace) -> None:
 
 
 def _check_commands(options: argparse.Namespace) -> None:
-    """Check that there are two commands, or one that --commits or --null turn into two sides."""
+    """Check that there are two commands, or one command for --commits or --null."""
     words = options.words
     if options.commits and options.null:
         raise ConfigError(
@@ -181,7 +181,7 @@ def _check_commands(options: argparse.Namespace) -> None:
 
 
 def _sides(options: argparse.Namespace) -> tuple[list[Side], list[str]]:
-    """Two configurations of this suite, and the overrides of both."""
+    """Return the two sides of a comparison of settings, and the overrides that both share."""
     if len(options.words) < 2:
         raise ParadnnError(
             "two sides are needed, such as compile=graph compile=xla; "
@@ -212,7 +212,7 @@ def _sides(options: argparse.Namespace) -> tuple[list[Side], list[str]]:
 
 
 def _side(word: str) -> dict[str, str]:
-    """Key -> override of one side, whose keys have one value each."""
+    """Return key -> override of one side; raise ConfigError if it is not a single setting."""
     overrides = split_quoted("side", word)
     if not overrides:
         raise ConfigError("side", word, "is empty", "name a setting, such as compile=xla")
@@ -233,7 +233,8 @@ def _side(word: str) -> dict[str, str]:
 def _key(override: str) -> str:
     """Return the key of an override.
 
-    Raises ConfigError if the text is not an override, or the comparison sets the key.
+    Raises:
+        ConfigError: If the text is not an override, or the comparison sets the key itself.
     """
     word, equals, value = override.partition("=")
     key = word.lstrip("+~")
@@ -250,10 +251,14 @@ def _key(override: str) -> str:
 
 
 def protocol_of(options: argparse.Namespace, *, base_first: bool = False) -> CommandProtocol:
-    """Return the protocol that the options give for commands.
+    """Return the protocol of a comparison of commands.
+
+    Args:
+        options: Parsed options.
+        base_first: Whether the second side, the base, runs first in the warm-up.
 
     Raises:
-        ConfigError: If the metric is wrong, or its direction is not known.
+        ConfigError: If the metric is invalid, or its direction is unknown.
     """
     return CommandProtocol(
         minutes=options.minutes,
@@ -267,7 +272,7 @@ def protocol_of(options: argparse.Namespace, *, base_first: bool = False) -> Com
 
 
 def _metric_of(options: argparse.Namespace) -> OutputMetric:
-    """The metric with its direction, inferred from its name unless an option states it."""
+    """Return the metric; its direction is inferred from its name unless an option gives it."""
     metric = OutputMetric(options.metric, bool(options.higher))
     if options.higher is not None or not metric.is_printed:
         return metric
@@ -307,8 +312,8 @@ def make_parser() -> Parser:
         type=share("--within"),
         default=Rule.within,
         metavar="SHARE",
-        help="stop once half the 95%% interval of the ratio is below this share, or below a tenth "
-        "of a large difference (default: %(default)s)",
+        help="stop once the half width of the 95%% interval of the ratio is at most this share, or "
+        "at most a tenth of a large difference (default: %(default)s)",
     )
     parser.add_argument(
         "--equivalence",
@@ -327,7 +332,7 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--null",
         action="store_true",
-        help="compare one side with itself, to see which difference chance alone makes",
+        help="compare one side with itself, to see which difference arises by chance",
     )
     add_options(parser)
     parser.add_argument(
@@ -351,14 +356,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--minutes",
         type=number("--minutes"),
         metavar="M",
-        help="begin no round that would end later "
+        help="time limit: start no round that would end later than M minutes from now "
         f"(default: no limit, for commands {COMMAND_MINUTES:g})",
     )
     parser.add_argument(
         "--json", type=Path, metavar="FILE", help="write the answer and every run to FILE"
     )
     parser.add_argument(
-        "--csv", type=Path, metavar="FILE", help="write what each round measured to FILE"
+        "--csv", type=Path, metavar="FILE", help="write the measurements of each round to FILE"
     )
     verbosity = parser.add_mutually_exclusive_group()
     verbosity.add_argument(
@@ -389,7 +394,7 @@ def _add_command_options(parser: argparse.ArgumentParser) -> None:
         "--higher",
         action="store_const",
         const=True,
-        help="a larger metric is faster (default: what the name of the metric says)",
+        help="a larger metric is faster (default: inferred from the name of the metric)",
     )
     direction.add_argument(
         "--lower",
@@ -416,7 +421,7 @@ def _add_command_options(parser: argparse.ArgumentParser) -> None:
         type=number("--warmup", int, 1),
         default=1,
         metavar="N",
-        help="run each side N times before the rounds that count (default: %(default)s)",
+        help="run each side N times before the measured rounds (default: %(default)s)",
     )
     commands.add_argument(
         "--exit-codes",

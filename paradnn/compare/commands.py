@@ -1,8 +1,8 @@
 """Compare two commands, or one command at two commits, in interleaved runs.
 
-Each round runs both commands, one right after the other, each in a fresh process. Which goes first
-is random in one round and reversed in the next. A round's value is the logarithm of the ratio of
-speeds, so whatever affects both sides (a session, a drift, a busy neighbor) cancels in it
+Each round runs both commands, one right after the other, each in a fresh process. The order is
+random in one round and reversed in the next. The value of a round is the logarithm of the ratio of
+speeds, so influences on both sides (a session, a drift, a busy neighbor) cancel in it
 (`paradnn.statistics.paired_rounds`).
 """
 
@@ -30,15 +30,16 @@ from paradnn.core.words import counted, in_seconds
 from paradnn.platform.process_guard import ProcessGuard
 from paradnn.statistics.paired_rounds import Rule, orders
 
-#: Runs of a short command are repeated until a visit lasts this many seconds, so that neither the
-#: resolution of the clock nor start-up luck decides it.
+#: Minimum length of a visit in seconds. Runs of a short command are repeated, so that neither the
+#: resolution of the clock nor a single slow start decides its value.
 VISIT_SECONDS = 0.1
+#: Maximum number of runs of a visit.
 MAX_RUNS = 50
 #: A comparison is undecided if a side fails in more than this share of its visits and at least
 #: `MIN_FAILURES` times, or `MIN_FAILURES` times in the warm-up.
 MAX_FAILURE_SHARE = 0.2
 MIN_FAILURES = 3
-#: The command of `--null` without a command: a few tenths of a second of matrix products in NumPy.
+#: Default command of `--null`: a few tenths of a second of matrix products in NumPy.
 _PRODUCTS = "import numpy as n; a = n.ones((384, 384), 'f'); [a @ a for _ in range(100)]"
 NULL_COMMAND = shlex.join([sys.executable, "-c", _PRODUCTS])
 #: Remedy if a side loads code of another commit.
@@ -47,7 +48,7 @@ _SEPARATE_ENVIRONMENTS = (
     "--setup 'python -m venv .venv-gate && .venv-gate/bin/pip install .' "
     "-- .venv-gate/bin/python ..."
 )
-#: Remedy if PYTHONPATH may be why it does.
+#: Remedy if PYTHONPATH may be the cause.
 _RELATIVE_PATHS = "write the folders of PYTHONPATH relative to the current folder"
 
 #: One side's part of a round: consecutive runs; only the last may have failed.
@@ -55,11 +56,11 @@ Visit = list[CommandRun]
 
 
 class CommandComparison(PairedResult):
-    """Two commands, run in turn until the rule is satisfied or the time is over.
+    """Comparison of two commands, run in turn until the rule is satisfied or time is used up.
 
     Attributes:
-        visits: Every visit of each side, failed ones included.
-        failed_side: Which side (0 or 1) is the reason for `problem`.
+        visits: All visits of each side, including failed ones.
+        failed_side: The side (0 or 1) that caused `problem`.
         loaded: The files that each side loads, if both sides are commits.
     """
 
@@ -134,11 +135,11 @@ class CommandComparison(PairedResult):
             if failures and not self.problem:
                 lines.append(
                     f"{label} failed in {len(failures)} of {len(self.visits[side])} rounds "
-                    f"({failures[-1]}); the verdict is about rounds in which both succeeded."
+                    f"({failures[-1]}); the verdict is from the rounds in which both succeeded."
                 )
         problems = [loaded.problem for loaded in self.loaded if loaded.problem]
         if problems:
-            lines.append(f"It is not known which code each side loaded: {problems[0]}.")
+            lines.append(f"The code that each side loaded is unknown: {problems[0]}.")
         elif self.runs_same_code:
             files = counted(len(self.loaded[0].files), "file")
             lines.append(
@@ -154,13 +155,12 @@ class CommandComparison(PairedResult):
         skips_same_code: bool = False,
         is_timed: bool = True,
     ) -> bool:
-        """Run round after round until the rule is satisfied or the time is over.
+        """Run round after round until the rule is satisfied or time is used up.
 
         Args:
             shows_progress: Whether a terminal shows the state after each round.
-            skips_same_code: Whether sides that load the same code are not measured.
-            is_timed: Whether rounds are run at all; else only the warm-up and the check of the code
-                that each side loads.
+            skips_same_code: Whether to run no rounds if both sides load the same code.
+            is_timed: Whether to run rounds after the warm-up and the check of the loaded code.
 
         Returns:
             Whether the comparison was interrupted.
@@ -208,7 +208,7 @@ class CommandComparison(PairedResult):
         return self.last
 
     def _progress(self, elapsed: float, limit: float) -> str:
-        """The state in one line: `12 rounds, ratio 1.051 (1.020 .. 1.083), at most 40 s left`."""
+        """Return the state as `12 rounds, ratio 1.051 (1.020 .. 1.083), at most 40 s left`."""
         share = max(self.rounds / self.rule.most, 1e-3)
         remaining = max(0.0, min(limit - elapsed, elapsed * (1 - share) / share))
         parts = [counted(self.rounds, "round")]
@@ -219,7 +219,7 @@ class CommandComparison(PairedResult):
         return ", ".join(parts)
 
     def _warm_up(self) -> None:
-        """Run rounds that do not count, and choose how many runs a visit has."""
+        """Run and discard warm-up rounds, and choose the number of runs per visit."""
         order = (1, 0) if self.protocol.base_first else (0, 1)
         successes = 0
         failed_attempts = 0
@@ -243,7 +243,11 @@ class CommandComparison(PairedResult):
             self._runs_per_visit = min(MAX_RUNS, max(1, runs))
 
     def _end_warm_up(self, failures: Sequence[Sequence[str]]) -> None:
-        """Note which side always fails. A base that never ran is wrong input."""
+        """Set the problem after failed warm-up rounds.
+
+        Raises:
+            ConfigError: If the base of a gate failed, since nothing can be compared with it.
+        """
         if self.protocol.base_first and failures[1]:
             base = self.sides[1]
             raise ConfigError(
@@ -257,7 +261,7 @@ class CommandComparison(PairedResult):
         self._set_problem(side, f"failed: {failures[side][-1]}")
 
     def _check_code(self) -> None:
-        """List the files that each commit loads; raise ConfigError if another commit owns them."""
+        """List the files that each commit loads; raise ConfigError if they are not its own."""
         checkouts = [side.checkout for side in self.sides if side.checkout]
         if len(checkouts) < 2:
             return
@@ -271,12 +275,12 @@ class CommandComparison(PairedResult):
             text = self.sides[0].text
             remedy = _SEPARATE_ENVIRONMENTS
             if os.environ.get("PYTHONPATH") or "PYTHONPATH=" in text:
-                # It has precedence over what an environment installs.
+                # PYTHONPATH has precedence over the packages of an environment.
                 remedy = f"{_RELATIVE_PATHS}, or unset it and {remedy}"
             raise ConfigError("command", text, reason, remedy)
 
     def _trace_words(self, side: Command) -> list[str]:
-        """The command that loads the code of a side once."""
+        """Return the words of a command that loads the code of a side once."""
         return command_line(side.text, side.folder)
 
     def _round(self, order: tuple[int, int]) -> None:
@@ -292,7 +296,7 @@ class CommandComparison(PairedResult):
         self.add(len(self.visits[0]), log_ratio, measured)
 
     def _visit(self, side: int) -> Visit:
-        """Consecutive runs of one side, until one fails."""
+        """Run one side the chosen number of times, or until a run fails."""
         command = self.sides[side]
         reason = prepare_run(command, self.protocol, self._guard)
         if reason:
@@ -305,7 +309,7 @@ class CommandComparison(PairedResult):
         return runs
 
     def _give_up_on_failures(self) -> None:
-        """Set the problem if a side fails too often for a verdict."""
+        """Set the problem, which ends the comparison, if a side fails too often."""
         for side, visits in enumerate(self.visits):
             failures = self.failures(side)
             if len(failures) >= MIN_FAILURES and len(failures) > MAX_FAILURE_SHARE * len(visits):

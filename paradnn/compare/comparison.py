@@ -18,13 +18,14 @@ from paradnn.session.record import run_name
 from paradnn.session.turns import BlockTurns, takes_turns
 from paradnn.statistics.paired_rounds import Rule, orders, trimmed
 
-#: Minimum number of pairs of blocks in a round. To build and warm up both sides takes about as long
-#: as twenty of them.
+#: Minimum number of pairs of blocks in a round. Twenty pairs take about as long as the build and
+#: the warm-up of both sides.
 MIN_PAIRS = 20
-#: A side that fails this often ends its point; in its first round one failure does.
+#: Number of failures of a side after which its point is no longer measured. Before the point has a
+#: complete round, one failure is enough.
 _MAX_FAILURES = 2
 
-#: One point on both sides, and the part of its name that both share.
+#: The part of a point's name that both sides share, and the point on both sides.
 Pair = tuple[str, tuple[Point, Point]]
 
 
@@ -32,15 +33,17 @@ Pair = tuple[str, tuple[Point, Point]]
 class ComparedPoint(PairedResult):
     """One point on both sides; with an empty `name` the mean over all points.
 
-    `measured` is in examples/s, or in 1/s of median latency for a served model. `logs` come from
-    interleaved blocks if there are some, so they are more precise than the ratio of `measured`.
+    `measured` is in examples/s; for a served model it is the inverse of the median latency, in 1/s.
+    `logs` come from interleaved blocks if there are any, so they are more precise than the ratio of
+    `measured`.
 
     Attributes:
         points: The point on both sides.
-        order: Which side goes first in each round of whole measurements.
-        turns: The interleaved blocks of the current round; None for whole measurements.
-        failures: The number of failures of each side.
-        needs_whole_machine: Whether the sides cannot be in memory together.
+        order: The order of the sides in each round, if their blocks are not interleaved.
+        turns: The interleaved blocks of the current round; None if each side is measured as a
+            whole.
+        failures: Side (0 or 1) -> number of its failures.
+        needs_whole_machine: Whether both sides do not fit into memory together.
     """
 
     points: tuple[Point, ...] = ()
@@ -60,15 +63,16 @@ class ComparedPoint(PairedResult):
 
 
 def pairs_of(first: Sequence[Point], second: Sequence[Point], *, null: bool) -> list[Pair]:
-    """Pair the points of two sides, which come in the same order.
+    """Pair the points of two sides.
 
     Args:
         first: The points of one side.
-        second: The points of the other side.
+        second: The points of the other side, in the same order.
         null: Whether a point may be compared with itself.
 
     Raises:
-        ConfigError: If the points do not pair.
+        ConfigError: If the numbers of points differ, or the points of a pair are equal or differ in
+            an axis of the sweep.
     """
     if len(first) != len(second):
         problem = f"the sides have {len(first)} and {len(second)} points"
@@ -83,7 +87,7 @@ def pairs_of(first: Sequence[Point], second: Sequence[Point], *, null: bool) -> 
                 "sides", run_name(points[0]), "is the same point on both", "give two that differ"
             )
         _check_axes(axes, first_params[index], second_params[index])
-        # An axis may name a value twice.
+        # An axis may contain a value twice.
         if all(points != known for _, known in pairs):
             pairs.append((_shared_name(points), points))
     return pairs
@@ -108,7 +112,7 @@ def _check_axes(axes: Sequence[str], first: Mapping[str, str], second: Mapping[s
 
 
 def _shared_name(points: tuple[Point, Point]) -> str:
-    """The words that both points' names share."""
+    """The words that the names of both points share."""
     words = run_name(points[1]).split()
     return " ".join(word for word in run_name(points[0]).split() if word in words)
 
@@ -116,8 +120,8 @@ def _shared_name(points: tuple[Point, Point]) -> str:
 class Comparison(SweepDesign):
     """Chooses the measurements of each round, and collects their results.
 
-    A side that fails in the first round, or twice, ends its point: out of memory and a missing
-    device are permanent. One crash in many rounds costs a round.
+    A point is no longer measured if a side fails twice, or once before the first complete round:
+    out of memory or a missing device are permanent. A single later crash costs one round.
     """
 
     resumes = False  # every round is measured
@@ -148,7 +152,7 @@ class Comparison(SweepDesign):
 
     @property
     def left(self) -> int:
-        """The largest number of measurements that may follow, the current round included."""
+        """Maximum number of measurements that are left, including the current round."""
         return 2 * len(self.results) * (self.rule.most - max(0, self._round - 1))
 
     @property
@@ -168,9 +172,12 @@ class Comparison(SweepDesign):
         return f"round {self._round}"
 
     def batch(self, rows: Sequence[RecordedPoint]) -> list[DesignPoint]:
-        """The next round in random order, with the sides of each point next to each other.
+        """Return the measurements of the next round; an empty list if the comparison is over.
 
-        Empty if the comparison is over.
+        The points are in random order, and the sides of each point follow each other.
+
+        Args:
+            rows: The results of the previous round, in the order of its measurements.
         """
         if self._begin is None:
             self._begin = self._clock()
@@ -188,10 +195,9 @@ class Comparison(SweepDesign):
         return [self._visit(result, side) for result, side in self._requested]
 
     def overall(self) -> ComparedPoint:
-        """The only point, or the geometric mean over the points that both sides measured.
+        """Return the only point, or the geometric mean over the points that have not failed.
 
-        Its interval says how well the mean over exactly these points is known. It says nothing
-        about other points.
+        The interval of the mean holds for exactly these points, not for other points.
         """
         active = self._active()
         if len(active) < 2:
@@ -217,7 +223,7 @@ class Comparison(SweepDesign):
         return whole
 
     def sentences(self) -> list[str]:
-        """One sentence per point, and one about all of them together."""
+        """Return one sentence per point, and one about their geometric mean."""
         if len(self.results) == 1:
             return [str(self.results[0])]
         lines = [f"{result.name}: {result}" for result in self.results]
@@ -262,7 +268,7 @@ class Comparison(SweepDesign):
         return 0.0 if self._begin is None else self._clock() - self._begin
 
     def _turns_of(self, result: ComparedPoint) -> BlockTurns | None:
-        """The interleaved blocks of a round; None if each side needs the machine to itself."""
+        """Return the interleaved blocks of a round; None if the sides cannot run concurrently."""
         if result.needs_whole_machine or not all(takes_turns(point) for point in result.points):
             return None
         protocols = [point.measure for point in result.points]
@@ -274,14 +280,14 @@ class Comparison(SweepDesign):
         )
 
     def _visit(self, result: ComparedPoint, side: int) -> DesignPoint:
-        # Each round is a new process, and a profile would not be read.
+        # Each round is one new process per side, and nothing would read a profile.
         measure = replace(result.points[side].measure, processes=1, profile=False)
         point = replace(result.points[side], replicate=self._round, measure=measure)
         tags = {"comparison": self._name, "side": self.labels[side]}
         return DesignPoint(point, tags, turns=result.turns)
 
     def _collect(self, rows: Sequence[RecordedPoint]) -> None:
-        """Add the measurements of the last round. The two sides of a point are next to each other."""
+        """Add the measurements of the last round, in which the sides of a point are adjacent."""
         measured = list(zip(self._requested, rows, strict=True))
         for pair in zip(measured[::2], measured[1::2], strict=True):
             result = pair[0][0][0]
@@ -293,7 +299,7 @@ class Comparison(SweepDesign):
             if row.outcome == "ok":
                 speeds[side] = _speed(row)
             elif result.turns and row.outcome.startswith(("oom", "timeout")):
-                # The other side was in memory too. Measure each alone from now on.
+                # Both sides were in memory. From now on, measure one after the other.
                 result.needs_whole_machine = True
             else:
                 result.add_failure(side, row)
@@ -321,17 +327,17 @@ class Comparison(SweepDesign):
 
 
 def _speed(row: RecordedPoint) -> float:
-    """Examples per second; of a served model the inverse of its median latency."""
+    """Return the speed in examples/s; for a served model the inverse of its median latency."""
     return row.metrics.get("examples_per_second") or 1e3 / row.metrics["latency_p50_ms"]
 
 
 def _machine_correction(first: RecordedPoint, second: RecordedPoint) -> float:
-    """Correction of the log ratio of two speeds for the machine's speed during each run.
+    """Return the correction of a log ratio of speeds for the machine's speed during each run.
 
-    The machine's reference kernel ran next to each run. The correction is the difference of its log
-    times, without the effect of each run on the kernel, times the slope with which steps follow
-    the kernel (`paradnn.session.reference`). It is 0 on two devices, whose kernels differ, and
-    without references.
+    A reference kernel ran before and after each run. Its log time, without the run's own effect on
+    it, measures the speed of the machine. The correction is the difference of these log times times
+    the slope of log step time on log kernel time (`paradnn.session.reference`). It is 0 if the
+    devices or their kernels differ, or if there is no reference.
     """
     kernel = first.tags.get("reference_kernel")
     if kernel is None or kernel != second.tags.get("reference_kernel"):

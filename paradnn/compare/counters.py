@@ -1,15 +1,16 @@
 """Count instructions, cache misses or allocations, which other processes do not disturb.
 
-Instructions come from the processor's counters (`perf stat`) if the kernel gives them, else from
-valgrind's cachegrind. Simulated cache misses and heap use always come from valgrind. Children and
-threads count too. Hash seeds are fixed, and so is the layout of the address space.
+Instructions come from the processor's counters (`perf stat`) if the kernel allows their use, else
+from valgrind's cachegrind. Simulated cache misses and heap use always come from valgrind. Child
+processes and threads are included. Hash seeds and the layout of the address space are fixed.
 
-Under cachegrind a forked child starts with the counts of its parent, so what came before the fork
-would count twice. Commands that fork without starting another program are therefore counted by
-callgrind, which takes twice as long: it writes and clears its counts before each fork.
+Under cachegrind a forked child starts with the counts of its parent, so the work before the fork
+would count twice. Callgrind writes and clears its counts before each fork, but takes twice as long.
+It counts the commands that fork without starting another program.
 
-What is not counted: work of a GPU, waiting, and the kernel's own instructions. A program that runs
-for a fixed time, or that compiles code in background threads, has no repeatable count.
+The counts exclude work of a GPU, waiting, and instructions of the operating system's kernel. A
+program that runs for a fixed time, or that compiles code in background threads, has no repeatable
+count.
 """
 
 import functools
@@ -52,9 +53,9 @@ class Count:
     """Counts of one run of a command.
 
     Attributes:
-        value: The number of the quantity.
+        value: The count, in the unit of the quantity.
         allocations: Number of heap allocations, if memory was counted.
-        counts_twice: Whether the value includes a parent's work again for each forked child.
+        counts_twice: Whether the value repeats the parent's work for each forked child.
         failure: Why the run failed; None if it succeeded.
     """
 
@@ -65,15 +66,15 @@ class Count:
 
 
 class Counter:
-    """Counts one quantity of a command's runs.
+    """Counts one quantity in runs of a command.
 
     Args:
         quantity: A key of `QUANTITIES`.
-        program: Name of the counting program: `perf`, `cachegrind`, `callgrind` or `dhat`. If None,
-            the one on this machine that can count the quantity.
+        program: Name of the counting program: `perf`, `cachegrind`, `callgrind` or `dhat`. By
+            default, one that is installed and can count the quantity.
 
     Raises:
-        ConfigError: If nothing on this machine can count the quantity.
+        ConfigError: If no program on this machine can count the quantity.
     """
 
     def __init__(self, quantity: str, program: str | None = None) -> None:
@@ -87,7 +88,7 @@ class Counter:
         guard: ProcessGuard,
         profile: Path | None = None,
     ) -> Count:
-        """Run a command once and count.
+        """Run a command once and count the quantity.
 
         Args:
             command: The command.
@@ -169,7 +170,7 @@ class Counter:
             peaks = _numbers(_PEAK, logs)
             if not peaks:
                 return Count(failure="valgrind wrote no summary of the heap")
-            # Processes may reach their peaks at different times: the largest one counts.
+            # Processes may reach their peaks at different times, so peaks are not summed.
             return Count(float(max(peaks)), allocations=sum(_numbers(_ALLOCATIONS, logs)))
         totals = [_totals(path) for path in sorted(folder.glob("counts.*"))]
         if not totals:
@@ -212,8 +213,8 @@ def _perf_words(output: str) -> list[str]:
 def _perf_value(text: str) -> float | None:
     """Return the number of instructions in the output of `perf stat`; None if it has none.
 
-    A counter that shared the processor's registers for part of the time is an estimate, so it does
-    not count. The share of the time is the fifth field.
+    If the counter had a register of the processor for only part of the time, perf extrapolates. The
+    result is then None. The fifth field of a line is that share of the time in percent.
     """
     for line in text.splitlines():
         fields = line.split(",")
@@ -223,7 +224,7 @@ def _perf_value(text: str) -> float | None:
 
 
 def _has_fork(logs: Sequence[str]) -> bool:
-    """Return whether a process runs the same command as its parent, which a fork leaves it."""
+    """Return whether a process has the same command as its parent, as it has after a fork."""
     processes = {}
     for log in logs:
         match = _PROCESS.search(log)
@@ -239,7 +240,7 @@ def _numbers(pattern: "re.Pattern[str]", texts: Sequence[str]) -> list[int]:
 
 
 def _totals(path: Path) -> dict[str, int]:
-    """Return event -> total of a file of cachegrind or callgrind."""
+    """Return event -> total count, from an output file of cachegrind or callgrind."""
     events: list[str] = []
     totals: list[int] = []
     with path.open(errors="replace") as lines:

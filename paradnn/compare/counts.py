@@ -19,14 +19,14 @@ from paradnn.statistics.paired_rounds import SpeedEstimate
 from paradnn.statistics.welch import welch_difference
 from paradnn.store.files import whole_file
 
-#: Runs of each side.
+#: Maximum number of runs of each side.
 RUNS = 5
-#: Runs after which the comparison ends if the runs of each side differ by less than
-#: `_REPEATABLE_WITHIN`.
+#: Number of runs of each side that is enough if their counts are repeatable.
 _RUNS_IF_REPEATABLE = 3
+#: Largest relative difference of the counts of a side that are repeatable.
 _REPEATABLE_WITHIN = 1e-4
-#: Relative difference that is never taken for one of the code. Paths of different length, the size
-#: of the environment and the dates of files change the number of instructions by less.
+#: Smallest relative difference of counts that is attributed to the code. Paths of different length,
+#: the size of the environment and the dates of files cause smaller differences.
 RESOLUTION = 0.001
 
 
@@ -35,12 +35,12 @@ class CountComparison:
     """Counts of both sides; the first is the head, the second the base.
 
     Attributes:
-        quantity: What was counted.
-        program: What counted it: perf, cachegrind, callgrind or dhat.
+        quantity: Name of the counted quantity, a key of `QUANTITIES`.
+        program: The program that counted: perf, cachegrind, callgrind or dhat.
         labels: Names of the sides.
         counts: Successful counts of each side.
-        problem: Why a side has no count.
-        failed_side: The side (0 or 1) that failed.
+        problem: Why a side has no count; None if both have counts.
+        failed_side: The side (0 or 1) that failed; None if neither did.
     """
 
     quantity: str
@@ -51,14 +51,14 @@ class CountComparison:
     failed_side: int | None = None
 
     def values(self, side: int) -> list[float]:
-        """Return what the runs of a side counted."""
+        """Return the count of each run of a side."""
         return [count.value for count in self.counts[side]]
 
     @property
     def increase(self) -> Estimate:
-        """The relative increase of the head's mean count over the base's; 0.01 is 1% more.
+        """The relative increase of the count from the base to the head; 0.01 is 1% more.
 
-        The 95% interval is Welch's, on logarithms, and at least `RESOLUTION` wide to either side.
+        The 95% interval is Welch's, on logarithms. Its half width is at least `RESOLUTION`.
         """
         logs = [[math.log(value) for value in self.values(side)] for side in (0, 1)]
         found = welch_difference(*logs)
@@ -81,7 +81,7 @@ class CountComparison:
         return increase.low > 0 or increase.high < 0
 
     def basis(self) -> str:
-        """Return what the comparison rests on: the increase, its interval, runs and program."""
+        """Return increase, 95% interval, number of runs and counting program as text."""
         increase = self.increase
         percents = [f"{100 * value:+.3g}%" for value in increase]
         return (
@@ -133,12 +133,12 @@ class CountComparison:
 
 @dataclass
 class CountReport:
-    """Counts of both sides.
+    """Comparisons of all counted quantities, and the functions that changed.
 
     Attributes:
-        comparisons: One for each quantity.
-        functions: Functions whose own work changed most.
-        unit: The unit of their work, such as "lines of Python".
+        comparisons: One comparison per quantity.
+        functions: The functions whose work, without their callees, changed most.
+        unit: The unit of that work, such as "lines of Python".
         notes: Further sentences.
     """
 
@@ -148,10 +148,10 @@ class CountReport:
     notes: list[str] = field(default_factory=list)
 
     def sentences(self, speed: SpeedEstimate | None) -> list[str]:
-        """Return the counts as sentences, next to what the times say.
+        """Return the counts as sentences, with a remark if counts and times disagree.
 
         Args:
-            speed: The head's speed over the base's; None if it was not measured.
+            speed: The head's speed over the base's speed; None if it was not measured.
         """
         lines = [each.sentence() for each in self.comparisons]
         instructions = next(
@@ -194,10 +194,10 @@ def count_sides(
         sides: The head and the base.
         quantities: Keys of `paradnn.compare.counters.QUANTITIES`.
         protocol: Time limit and exit codes.
-        flame_graph: File for a flame graph of the head against the base; None for none.
+        flame_graph: File for a flame graph of the head against the base; None to draw none.
 
     Raises:
-        ConfigError: If nothing can count a quantity here.
+        ConfigError: If no program on this machine can count a quantity.
     """
     report = CountReport([compare_counts(sides, name, protocol) for name in quantities])
     instructions = [each for each in report.comparisons if each.quantity == "instructions"]
@@ -234,7 +234,7 @@ def compare_counts(
         protocol: Time limit and exit codes.
 
     Raises:
-        ConfigError: If nothing can count the quantity here.
+        ConfigError: If no program on this machine can count the quantity.
     """
     counter = Counter(quantity)
     comparison = _count_runs(sides, counter, protocol)
@@ -246,7 +246,7 @@ def compare_counts(
 def _count_runs(
     sides: Sequence[Command], counter: Counter, protocol: CommandProtocol
 ) -> CountComparison:
-    """Count runs of both sides until they are enough, one fails, or one counts work twice."""
+    """Count runs of both sides, until counts are repeatable, a run fails or counts work twice."""
     quantity = counter.quantity
     comparison = CountComparison(quantity, counter.program, (sides[0].label, sides[1].label))
     with ProcessGuard() as guard:
@@ -254,7 +254,7 @@ def _count_runs(
             if prepare_run(sides[side], protocol, guard) is None:
                 counter.warm_up(sides[side], protocol, guard)
         for run in range(RUNS):
-            # The base first: if it fails, there is nothing to compare with.
+            # The base runs first: if it fails, nothing can be compared with it.
             for side in (1, 0):
                 reason = prepare_run(sides[side], protocol, guard)
                 if reason:

@@ -1,7 +1,7 @@
 """A differential flame graph: the work of one side by call stack, colored by its change.
 
-The width of a frame is the first side's share of the work. Its color is the change against the
-second side (B. Gregg, "Differential Flame Graphs", 2014): red for more, blue for less.
+The width of a frame is its share of the first side's work. Its color is the change from the second
+side to the first (B. Gregg, "Differential Flame Graphs", 2014): red for more, blue for less.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _FULL_COLOR = 0.01
 
 
 class FunctionChange(NamedTuple):
-    """A function whose own instructions changed.
+    """A function whose work changed, without the work of its callees.
 
     Attributes:
-        name: The function.
-        base: Its own instructions at the base.
-        head: Its own instructions at the head.
+        name: Name of the function.
+        base: Its work at the base, in the unit of the profile.
+        head: Its work at the head.
     """
 
     name: str
@@ -40,12 +40,12 @@ class FunctionChange(NamedTuple):
 
     @property
     def change(self) -> int:
-        """Additional instructions of the head; negative if it has fewer."""
+        """Additional work at the head; negative if it is less."""
         return self.head - self.base
 
 
 def changed_functions(head: WorkProfile, base: WorkProfile, most: int = 5) -> list[FunctionChange]:
-    """Return the functions whose own work changed most, the largest change first."""
+    """Return the `most` functions whose work without callees changed most, largest first."""
     names = {*head.own, *base.own}
     changes = [FunctionChange(name, base.own.get(name, 0), head.own.get(name, 0)) for name in names]
     changes = [change for change in changes if change.change]
@@ -54,7 +54,7 @@ def changed_functions(head: WorkProfile, base: WorkProfile, most: int = 5) -> li
 
 @dataclass
 class _Frame:
-    """A function in a stack, with the work of itself and of its callees."""
+    """A function at one position of a stack; `weight` is its work, including its callees."""
 
     name: str
     weight: float = 0.0
@@ -74,7 +74,7 @@ def _tree(profile: WorkProfile) -> _Frame:
 
 
 def draw_flame_graph(head: WorkProfile, base: WorkProfile, labels: Sequence[str]) -> str:
-    """Return a self-contained SVG.
+    """Return a differential flame graph as a self-contained SVG.
 
     Args:
         head: Profile of the first side.
@@ -111,7 +111,16 @@ viewBox="0 0 {_WIDTH} {height}" font-family="monospace" font-size="11">
 def _boxes(
     frame: _Frame, base: _Frame | None, x: float, row: int, width: float, total: float
 ) -> Iterator[tuple[int, str]]:
-    """Yield row and SVG of a frame and of those above it in the stack."""
+    """Yield row and SVG of a frame, then of its callees in the rows below.
+
+    Args:
+        frame: The frame of the first side.
+        base: The frame of the second side; None if the second side has no such stack.
+        x: Left edge in pixels.
+        row: Number of the row, from 0 at the top.
+        width: Width in pixels.
+        total: All work of the first side.
+    """
     base_weight = base.weight if base else 0.0
     change = frame.weight - base_weight
     label = frame.name

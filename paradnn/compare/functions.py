@@ -1,8 +1,8 @@
 """Compare two Python functions in interleaved blocks (duet benchmarking).
 
-Each function has its own process, and blocks of about 50 ms of the one alternate with blocks of
-the other (`paradnn.session.turns`). The process stays the unit of replication: each round is a new
-pair of processes, and its value is the trimmed mean over its pairs of blocks
+Each function runs in a separate process. Blocks of about 50 ms of one function alternate with
+blocks of the other (`paradnn.session.turns`). The unit of replication is still the process: each
+round starts a new pair of processes, and its value is the trimmed mean over its pairs of blocks
 (`paradnn.statistics.paired_rounds.trimmed`).
 """
 
@@ -27,9 +27,9 @@ from paradnn.statistics.paired_rounds import Rule, orders, trimmed
 
 #: Pairs of blocks in a round.
 BLOCKS = 10
-#: The exit code of a process that does not find its function (`paradnn.worker.turns`).
+#: Exit code of a process that does not find its function (`paradnn.worker.turns`).
 _MISSING = 66
-#: Seconds in which a process that has taken its last turn must exit.
+#: Maximum time in seconds from the last turn of a process to its exit.
 _EXIT_SECONDS = 30.0
 #: A side that names a function: file.py:name or package.module:name.
 _FUNCTION = re.compile(r"[\w./~-]+:[A-Za-z_]\w*")
@@ -38,7 +38,10 @@ _CALL_ONCE = "import sys; from paradnn.worker.turns import load; load(sys.argv[1
 
 
 def command_of(function: Callable[[], Any] | str) -> Command:
-    """The side of a comparison that is a command line, or a function without arguments.
+    """Return the side of a comparison for a function or a command line.
+
+    Args:
+        function: A function without arguments, or a command line.
 
     Raises:
         ConfigError: If another process cannot import the function.
@@ -65,10 +68,15 @@ def is_function(text: str) -> bool:
 def comparison_of(
     sides: Sequence[Command], rule: Rule, protocol: CommandProtocol
 ) -> CommandComparison:
-    """Two functions in interleaved blocks, or two commands in interleaved runs.
+    """Return the comparison of two functions in interleaved blocks, or of two commands in runs.
+
+    Args:
+        sides: The two sides; both must name a function to be compared as functions.
+        rule: Stopping rule.
+        protocol: How the sides are run.
 
     Raises:
-        ConfigError: If the protocol has an option that only commands have.
+        ConfigError: If the sides are functions, and the protocol has an option for commands only.
     """
     if not all(is_function(side.text) for side in sides):
         return CommandComparison(sides, rule, protocol)
@@ -84,11 +92,11 @@ def comparison_of(
 
 
 class InterleavedFunctions(CommandComparison):
-    """Two functions. All but the rounds is as for commands."""
+    """Comparison of two functions. Only the rounds differ from those of commands."""
 
     def _round(self, order: tuple[int, int]) -> None:
-        # The order within a pair of blocks is random in one pair and reversed in the next, like
-        # that of rounds. So `order` is not needed.
+        # `order` is not needed: the order within a pair of blocks is random in one pair and
+        # reversed in the next.
         turns = BlockTurns(orders(time.time_ns()), 0.0, BLOCKS, self.protocol.timeout)
         with turns, ExitStack() as stack:
             started = [
@@ -117,13 +125,13 @@ class InterleavedFunctions(CommandComparison):
     def _failure(
         self, number: int, process: "subprocess.Popen[bytes]", errors: IO[bytes]
     ) -> str | None:
-        """Return why the process of a side did not finish; None if it did.
+        """Return why the process of a side failed; None if it succeeded.
 
         Raises:
             ConfigError: If it did not find its function.
         """
         try:
-            # A process that has closed its socket may still be on its way to the exit.
+            # A process may close its socket some time before it exits.
             code = process.wait(_EXIT_SECONDS)
         except subprocess.TimeoutExpired:
             return f"took longer than {self.protocol.timeout:g} s"
@@ -141,7 +149,7 @@ class InterleavedFunctions(CommandComparison):
     def _started(
         self, side: Command, path: str
     ) -> "Iterator[tuple[subprocess.Popen[bytes], IO[bytes]]]":
-        """The process of a side and its standard error; the process is killed in the end."""
+        """Yield the process of a side and its standard error; kill the process at the end."""
         with tempfile.TemporaryFile() as errors:
             process = self._guard.start(
                 [sys.executable, "-c", _SERVE, side.text, path, str(os.getpid())],

@@ -1,18 +1,18 @@
 """`paradnn gate --base REF --slower 5% -- COMMAND`: is this checkout slower than a commit? For
 continuous integration.
 
-Both sides run in turn on the same machine, so whatever the machine does to one it does to the
-other. The gate fails only if the whole interval of the slowdown lies beyond the threshold. It
-passes if the whole interval lies below the threshold. It is undecided if the time ends before
-either is certain. A slowdown of exactly the threshold fails in at most half of --false-alarms, an
-equal commit far more seldom.
+Runs of both sides alternate on one machine, so a disturbance of the machine affects both. The gate
+fails if the whole 95% interval of the slowdown lies above the threshold. It passes if the whole
+interval lies below the threshold. It is undecided if the time ends before either is certain. If the
+true slowdown equals the threshold, the gate fails with a probability of at most half of
+--false-alarms. If both commits are equally fast, it fails far less often.
 
-Each side must run the code of its commit. If it loads files of the other side, or an installed
+Each side must run the code of its commit. If a side loads files of the other side, or an installed
 copy of the project, the gate stops with exit code 2.
 
---count adds what other processes cannot disturb: instructions, simulated cache misses, or heap use.
-Instructions say whether the code does more work, time says whether users notice. --fail-on chooses
-which of them decides.
+--count also counts quantities that other processes do not disturb: instructions, simulated cache
+misses, or heap use. Instructions show whether the code does more work; time shows whether users
+notice. --fail-on chooses which of them decides.
 
 Exit code: 0 passed; 1 regressed; 2 wrong use, or the base fails; 3 undecided; 130 interrupted.
 """
@@ -67,16 +67,16 @@ class Gate(Enum):
 
 @dataclass(frozen=True)
 class Limit(Rule):
-    """Stops once it is certain whether the head is slower than a threshold.
+    """Stopping rule: it is certain whether the head is slower than the base by a threshold.
 
     Attributes:
-        slower: The slowdown that is a regression (0.05: a time 1.05 times as long).
+        slower: Smallest slowdown that is a regression (0.05: the head takes 1.05 times as long).
     """
 
     slower: float = 0.05
 
     def judge(self, found: SpeedEstimate | None) -> Gate:
-        """The outcome that an estimate of the head's speed over the base's allows."""
+        """Return the outcome from an estimate of the head's speed over the base's speed."""
         threshold = 1 / (1 + self.slower)
         if found is None or found.low <= threshold <= found.high:
             return Gate.UNDECIDED
@@ -85,7 +85,7 @@ class Limit(Rule):
         return Gate.PASSED
 
     def is_enough(self, found: SpeedEstimate) -> bool:
-        """Whether a look may end the comparison: the outcome is certain."""
+        """Return whether an estimate makes the outcome certain, which ends the comparison."""
         return self.judge(found) is not Gate.UNDECIDED
 
 
@@ -99,7 +99,7 @@ class FailOn(StrEnum):
 
 @dataclass(frozen=True)
 class _Verdict:
-    """The outcome of a gate with its sentence."""
+    """The outcome of a gate, and the sentence that states and explains it."""
 
     outcome: Gate
     sentence: str
@@ -107,7 +107,7 @@ class _Verdict:
 
 @program
 def main() -> int:
-    """Compare, print and write files, and return the exit code."""
+    """Compare both sides, write the requested files, print the result, and return the exit code."""
     options = parse(make_parser(), sys.argv[1:])
     if len(options.words) != 1:
         raise ConfigError(
@@ -133,7 +133,7 @@ def main() -> int:
         if options.count and not (interrupted or comparison.problem or has_nothing_to_count):
             try:
                 counts = count_sides(commands, options.count, protocol, options.flame_graph)
-            except KeyboardInterrupt:  # the times are known
+            except KeyboardInterrupt:  # still report the measured times
                 interrupted = True
     verdict = _overall_verdict(options, comparison, rule, counts)
     document = comparison.document(interrupted=interrupted) | {
@@ -151,9 +151,9 @@ def main() -> int:
 
 
 def _check_count_options(options: argparse.Namespace) -> None:
-    """Reject options that need --count without it, and quantities that cannot be counted here.
+    """Reject quantities that cannot be counted here, and options that need a missing --count.
 
-    This comes before the times are measured, which may take minutes.
+    This check precedes the measurement of times, which may take minutes.
     """
     if options.count and is_function(options.words[0]):
         raise ConfigError(
@@ -181,9 +181,9 @@ def _check_count_options(options: argparse.Namespace) -> None:
 def _overall_verdict(
     options: argparse.Namespace, comparison: CommandComparison, rule: Limit, counts: CountReport
 ) -> _Verdict:
-    """The worst outcome among those that decide; the first of equally bad ones."""
-    is_time_needed = comparison.problem or comparison.runs_same_code
-    if options.fail_on == FailOn.COUNT and not counts.comparisons and not is_time_needed:
+    """Return the worst verdict among the criteria that decide; the first of equally bad ones."""
+    explains_missing_counts = comparison.problem or comparison.runs_same_code
+    if options.fail_on == FailOn.COUNT and not counts.comparisons and not explains_missing_counts:
         return _Verdict(Gate.UNDECIDED, "undecided: interrupted before both sides were counted")
     verdicts = []
     if options.fail_on != FailOn.COUNT or comparison.problem or not counts.comparisons:
@@ -198,7 +198,7 @@ def _judge_count(count: CountComparison, most: float) -> _Verdict:
     """The outcome of one count: regressed if its whole interval is above the allowed increase."""
     limit = f"{100 * most:.3g}%"
     if count.problem:
-        # A head that fails where the base runs is broken. A failing base says nothing.
+        # A head that fails although the base runs is broken. If the base fails, nothing is known.
         if count.failed_side == 0:
             return _Verdict(Gate.REGRESSED, f"FAILED: {count.problem}")
         return _Verdict(Gate.UNDECIDED, f"undecided: {count.problem}")
@@ -211,17 +211,17 @@ def _judge_count(count: CountComparison, most: float) -> _Verdict:
         return _Verdict(Gate.PASSED, f"passed: not {limit} more {count.quantity} ({count.basis()})")
     return _Verdict(
         Gate.UNDECIDED,
-        f"undecided: whether it takes {limit} more {count.quantity} is within the scatter of the "
-        f"counts ({count.basis()}); if idle threads cause it, put env OMP_NUM_THREADS=1 before the "
-        "command",
+        f"undecided: the counts scatter too much to decide whether it takes {limit} more "
+        f"{count.quantity} ({count.basis()}); if idle threads cause it, put env OMP_NUM_THREADS=1 "
+        "before the command",
     )
 
 
 def _judge(comparison: CommandComparison, rule: Limit) -> _Verdict:
-    """The outcome of the comparison of times, and its reason."""
+    """The verdict from the times."""
     limit = f"{100 * rule.slower:.3g}%"
     if comparison.problem:
-        # A head that fails where the base runs is broken. A base that fails later says nothing.
+        # A head that fails although the base runs is broken. If the base fails, nothing is known.
         if comparison.failed_side == 0:
             return _Verdict(Gate.REGRESSED, f"FAILED: {comparison.problem}")
         return _Verdict(Gate.UNDECIDED, f"undecided: {comparison.problem}")
@@ -244,13 +244,13 @@ def _judge(comparison: CommandComparison, rule: Limit) -> _Verdict:
         return _Verdict(outcome, f"REGRESSED: slower by more than {limit} ({basis})")
     return _Verdict(
         outcome,
-        f"undecided: to decide whether it is slower by {limit} takes more time or a quieter "
-        f"machine ({basis})",
+        f"undecided: more time or a quieter machine is needed to decide whether it is slower by "
+        f"{limit} ({basis})",
     )
 
 
 def _slowdowns(found: SpeedEstimate) -> str:
-    """The 95% interval of the additional time of the head: `+2.1% to +3.4%`."""
+    """The 95% interval of the head's additional time, such as `+2.1% to +3.4%`."""
     return " to ".join(
         f"{100 * math.expm1(-math.log(speed)):+.2g}%" for speed in (found.high, found.low)
     )
@@ -318,7 +318,7 @@ def _junit(
 
 
 def _xml_text(text: str) -> str:
-    """A text in which characters that XML cannot hold are written as escapes, such as \\x1b."""
+    """Escape the characters that XML cannot hold, such as \\x1b."""
     return _NOT_XML.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
@@ -354,7 +354,7 @@ def _markdown_row(cells: Sequence[str]) -> str:
 
 
 def _markdown_text(text: str) -> str:
-    """A text on one line whose characters Markdown does not interpret."""
+    """Put a text on one line, and escape the characters that Markdown would interpret."""
     line = " ".join(_xml_text(text).split())
     return re.sub(r"([\\`*_{}\[\]<>|~#])", r"\\\1", line)
 
@@ -390,7 +390,8 @@ def make_parser() -> Parser:
         type=share("--false-alarms"),
         default="5%",
         metavar="SHARE",
-        help="how often at most a slowdown of exactly that size is decided (default: 5%%)",
+        help="largest probability of a decision, failed or passed, if the true slowdown equals "
+        "--slower (default: 5%%)",
     )
     parser.add_argument(
         "--count",
@@ -406,7 +407,8 @@ def make_parser() -> Parser:
         choices=list(FailOn),
         default=FailOn.TIME,
         metavar="WHAT",
-        help="what decides: time, count (time is then not measured), or either (default: time)",
+        help="criterion of a failure: time, count (does not measure time), or either (default: "
+        "time)",
     )
     parser.add_argument(
         "--more",
@@ -432,8 +434,8 @@ def make_parser() -> Parser:
         "--history",
         type=Path,
         metavar="FILE",
-        help="append commit, date, ratio, interval, metric and machine to FILE as a line of JSON, "
-        "for python -m analysis changes",
+        help="append one line of JSON with commit, date, ratio, interval, metric and machine to "
+        "FILE, which python -m analysis changes reads",
     )
     parser.add_argument("--junit", type=Path, metavar="FILE", help="write a test report to FILE")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write a comment to FILE")

@@ -1,9 +1,8 @@
-"""The code that each side of a comparison of commits loads, and whether it is that commit's own.
+"""Check that each side of a comparison of commits loads the code of its commit.
 
-A package that is installed with `pip install -e .` is imported from the working tree, no matter
-which commit is measured. Both sides then run the same files, and a gate would pass any regression.
-So one run of each side, which is not timed, lists the files that it opens
-(`paradnn.compare.trace_opens`).
+A package that is installed with `pip install -e .` is imported from the working tree, whichever
+commit is measured. Both sides would then run the same files, and a gate would pass any regression.
+So one untimed run of each side lists the files that it opens (`paradnn.compare.trace_opens`).
 """
 
 import hashlib
@@ -22,7 +21,7 @@ from paradnn.core.scratch import Scratch
 from paradnn.platform.commits import Checkout
 from paradnn.platform.process_guard import ProcessGuard
 
-#: Endings of compiled code, which git seldom tracks.
+#: File name extensions of compiled code, which git seldom tracks.
 _COMPILED = (".so", ".pyd", ".dll", ".dylib", ".a", ".o", ".node", ".wasm", ".jar", ".class")
 #: Folders of installed packages.
 _INSTALLED = re.compile(r"/(?:site-packages|dist-packages|node_modules)/(?P<inner>.+)$")
@@ -39,10 +38,11 @@ class LoadedFiles:
     """Files that one run of a side opened for reading or executed.
 
     Attributes:
-        files: Resolved path -> whether it was executed. Byte code counts as its source.
-        digest: Hash of names and contents. Two sides with the same digest ran the same code. The
-            position of a side's checkout does not count. None if the files are not known.
-        problem: Why they are not known.
+        files: Resolved path -> whether the file was executed. Byte code is replaced by its source.
+        digest: Hash of the names and contents of the files, independent of the folder of the
+            checkout. Two sides with the same digest ran the same code. None if the files are
+            unknown.
+        problem: Why the files are unknown; None if they are known.
     """
 
     files: dict[Path, bool]
@@ -53,7 +53,14 @@ class LoadedFiles:
 def load_trace(
     words: Sequence[str], checkout: Checkout, guard: ProcessGuard, timeout: float
 ) -> LoadedFiles:
-    """Run a command of one side once, untimed, and list the files that it loads."""
+    """Run a command of one side once, untimed, and list the files that it loads.
+
+    Args:
+        words: The words of the command.
+        checkout: Checkout in whose folder it runs.
+        guard: Starts the process.
+        timeout: Seconds after which the run is killed.
+    """
     with Scratch() as folder:
         out = folder / "opened.json"
         # -I and -S: the helper itself must not load files of the checkout.
@@ -76,7 +83,7 @@ def load_trace(
 
 
 def _source(path: Path) -> Path:
-    """The source of byte code in `__pycache__`, if there is one; any other path as it is."""
+    """Return the source of byte code in `__pycache__` if it exists; any other path unchanged."""
     if path.suffix == ".pyc":
         try:
             source = Path(importlib.util.source_from_cache(str(path)))
@@ -88,7 +95,7 @@ def _source(path: Path) -> Path:
 
 
 def _digest(files: Collection[Path], checkout: Checkout) -> str:
-    """Hash of the names and contents of files, with the checkout's own folder omitted from both."""
+    """Hash names and contents of files, after replacing the checkout's folder in both."""
     tree = str(checkout.tree).encode()
     whole = hashlib.sha256()
     for path in sorted(files):
@@ -110,8 +117,8 @@ def foreign_code(
     Args:
         loaded: Files that each side opened.
         checkouts: Checkout of each side.
-        command: Command of both sides. Files that it names are shared on purpose.
-        begun: Start of the comparison in Unix seconds. If both sides execute a file that was
+        command: Command of both sides. Files that it names by absolute path may be shared.
+        begun: Start of the comparison in Unix seconds. If both sides load compiled code that was
             written later, --setup built it.
     """
     named = _named_files(command)
@@ -120,13 +127,13 @@ def foreign_code(
         if checkout.tree == other.tree:
             return None
         files = [path for path in own.files if path not in named]
-        strangers = [
+        foreign_files = [
             path
             for path in files
             if _is_code_of(path, other, checkout, is_executed=own.files[path])
         ]
-        if strangers:
-            return f"{checkout.label} loads files of {other.label}: {_listed(strangers)}"
+        if foreign_files:
+            return f"{checkout.label} loads files of {other.label}: {_listed(foreign_files)}"
         copies = [path for path in files if _is_installed_copy(path, checkout)]
         if copies:
             return f"{checkout.label} loads an installed copy of this project: {_listed(copies)}"
@@ -150,7 +157,7 @@ def _named_files(command: str) -> set[Path]:
 
 
 def _is_code_of(path: Path, other: Checkout, own: Checkout, *, is_executed: bool) -> bool:
-    """Whether a file is code of the `other` checkout, and no package that is installed there."""
+    """Return whether a file is code of the `other` checkout, except packages installed there."""
     if not path.is_relative_to(other.tree) or path.is_relative_to(own.tree):
         return False
     inner = path.relative_to(other.tree)
@@ -169,7 +176,7 @@ def _is_in_environment(path: Path, top: Path) -> bool:
 
 
 def _is_installed_copy(path: Path, checkout: Checkout) -> bool:
-    """Whether a file outside of the checkout is an installed copy of one that git tracks in it."""
+    """Return whether a file is an installed copy of a file that git tracks in the checkout."""
     match = _INSTALLED.search(str(path))
     if match is None or path.is_relative_to(checkout.tree):
         return False
@@ -178,7 +185,7 @@ def _is_installed_copy(path: Path, checkout: Checkout) -> bool:
 
 
 def _package_roots(files: Collection[str]) -> Iterator[str]:
-    """Folders of a project whose files an installation copies, each with its final slash."""
+    """Yield the folders of a project whose files are installed, each with a final slash."""
     projects = {str(Path(name).parent) for name in files if Path(name).name in _PROJECT_FILES}
     for project in {".", *projects}:
         for folder in _SOURCE_FOLDERS:
@@ -198,7 +205,7 @@ def _changed_after(path: Path, moment: float) -> bool:
 
 
 def _listed(paths: Sequence[Path]) -> str:
-    """The first few of some paths."""
+    """Format the first few paths and the number of the others."""
     shown = ", ".join(map(str, sorted(paths)[:_MAX_NAMED]))
     if len(paths) > _MAX_NAMED:
         return f"{shown} and {len(paths) - _MAX_NAMED} more"

@@ -8,10 +8,10 @@ from typing import Any
 
 from paradnn.core.errors import ConfigError
 
-#: The metric of the processor time that a run and its children take together, in seconds.
+#: Name of the metric "processor time of a run and its children, in seconds".
 CPU = "cpu"
 _JSON_PREFIX = "json:"
-#: Words in the name of a metric that say in which direction it improves.
+#: Words in the name of a metric from which its direction is inferred.
 _LARGER_IS_FASTER = {
     "rate",
     "rates",
@@ -85,9 +85,9 @@ class OutputMetric:
     """Quantity of a comparison: wall time, processor time, or a number that the command prints.
 
     Attributes:
-        pattern: A regular expression whose only group is the number; its last match
-            counts; `json:a.b` for a field of the JSON object that is printed last; `CPU`; or None
-            for the wall time.
+        pattern: None for the wall time; `CPU` for the processor time; `json:a.b` for field `a.b` of
+            the JSON object that the command prints last; else a regular expression, whose only
+            group in its last match is the number.
         higher: Whether a larger value is faster.
     """
 
@@ -120,7 +120,7 @@ class OutputMetric:
         return self.pattern not in (None, CPU)
 
     def value(self, text: str) -> float | None:
-        """The number in the output of a command; None if no match is above zero."""
+        """Return the number in the output of a command; None if it has no positive number."""
         pattern = self.pattern or "()"
         try:
             if pattern.startswith(_JSON_PREFIX):
@@ -134,7 +134,7 @@ class OutputMetric:
 
 
 def _json_field(text: str, path: str) -> Any:
-    """The field `path` (`rows.0.speed`) of the JSON object that a command prints last."""
+    """Return the field `path`, such as `rows.0.speed`, of the last JSON object in an output."""
     last_object = text.rfind("\n{") + 1
     if not last_object and not text.startswith("{"):
         last_object = text.find("{")
@@ -145,9 +145,9 @@ def _json_field(text: str, path: str) -> Any:
 
 
 def is_higher_faster(pattern: str | None) -> bool | None:
-    """Whether the name of a metric says that larger values are faster; None if it does not say.
+    """Infer from the name of a metric whether larger values are faster; None if it is unclear.
 
-    The wall time and the processor time are faster when smaller.
+    The result is False for the wall time and the processor time.
     """
     if pattern in (None, CPU):
         return False
@@ -156,7 +156,7 @@ def is_higher_faster(pattern: str | None) -> bool | None:
     name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name)  # examplesPerSecond
     if _PER_TIME.search(name) and not _TIME_IN_UNIT.search(name):
         return True
-    # Of a path such as rates.seconds the last part counts most.
+    # The last word has precedence: rates.seconds is a time.
     words = [word.lower() for word in re.findall(r"[A-Za-z]+", name)]
     for word in reversed(words):
         if word in _LARGER_IS_FASTER:

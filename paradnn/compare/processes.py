@@ -1,4 +1,4 @@
-"""Start one run of a command, wait for its end, and account for its time."""
+"""Run a command once and measure its wall time, its processor time or a printed metric."""
 
 import functools
 import os
@@ -21,14 +21,14 @@ from paradnn.core.errors import ConfigError
 from paradnn.platform.commits import Checkout
 from paradnn.platform.process_guard import ProcessGuard
 
-#: Longest time in seconds that a run is awaited.
+#: Upper bound in seconds of a timeout, which `poll` can represent.
 _MAX_TIMEOUT = 1e6
-#: Bytes of output in which a metric is looked up.
+#: Number of bytes of output that are read, to find a metric or an error.
 _MAX_OUTPUT = 10_000_000
-#: Characters that only a shell understands. A command without them is started directly, so that the
-#: time of a shell is not measured.
+#: Characters that need a shell. A command without them is started directly, so that the time of a
+#: shell is not measured.
 _SHELL_CHARACTERS = set("|&;<>()$`*?[]#~!{}\n")
-#: Exit code of a process that wrote to a pipe whose reader, such as head, had ended.
+#: Exit code of a process that wrote to a pipe after its reader, such as head, had ended.
 _SIGPIPE_CODE = 128 + signal.SIGPIPE
 
 
@@ -53,12 +53,12 @@ class Command(NamedTuple):
 
 @dataclass(frozen=True)
 class CommandProtocol:
-    """Protocol by which two commands are run.
+    """How two commands are run.
 
     Attributes:
-        minutes: No round begins that would end later.
-        metric: What a run is compared by.
-        warmup: Runs of each side that do not count.
+        minutes: Time limit of the comparison. No round starts that would end later.
+        metric: The quantity that is compared.
+        warmup: Number of warm-up runs of each side.
         prepare: A shell command that is run, untimed, before each visit.
         timeout: Seconds after which a run has failed.
         exit_codes: Exit codes that count as success.
@@ -77,7 +77,7 @@ class CommandProtocol:
 
 @dataclass(frozen=True)
 class CommandRun:
-    """One process.
+    """The result of one run of a command.
 
     Attributes:
         measured: Wall time in seconds, or the metric.
@@ -91,11 +91,12 @@ class CommandRun:
 
 
 def command_line(text: str, folder: Path | None = None) -> list[str]:
-    """The words to start for a command: its own, or those of a shell if it needs one.
+    """Return the words of the process to start: the command, or a shell that runs it if needed.
 
     Args:
         text: The command as a user types it.
-        folder: Where it runs; programs with a relative path are looked up there.
+        folder: The folder in which it runs, where programs with a relative path are looked up; None
+            for the current folder.
 
     Raises:
         ConfigError: If the text is empty or has an open quotation, or the program does not exist.
@@ -103,7 +104,7 @@ def command_line(text: str, folder: Path | None = None) -> list[str]:
     words = split_quoted("command", text)
     if not words:
         raise ConfigError("command", text, "is empty", "name a program")
-    # Quoted characters are the program's own.
+    # A shell does not interpret quoted characters.
     unquoted = re.sub(r"'[^']*'|\"[^\"$`]*\"", "", text)
     if _SHELL_CHARACTERS & set(unquoted) or "=" in unquoted.partition(" ")[0]:
         if _has_pipe(unquoted):
@@ -131,26 +132,26 @@ def _is_builtin(name: str) -> bool:
         text=True,
         check=False,
     )
-    # Of a file the shell prints the path.
+    # For a file, the shell prints its path instead of its name.
     return "/" not in name and done.stdout.strip() == name
 
 
 def _has_pipe(text: str) -> bool:
-    """Whether a command without its quoted parts has a pipe, which is neither || nor >|."""
+    """Return whether a command, given without its quoted parts, has a pipe (not || or >|)."""
     return re.search(r"(?<![|>])\|(?!\|)", text) is not None
 
 
 @functools.cache
 def _pipeline_shell() -> tuple[str, ...]:
-    """Return a shell with its option -c in which a pipeline fails if any of its commands fails.
+    """Return the words of a shell, up to -c, whose pipelines fail if any of their commands fails.
 
-    The shell is /bin/sh if it has `pipefail`, else bash in POSIX mode. If neither is installed, a
-    warning says that only the last command of a pipeline counts.
+    The shell is /bin/sh if it has `pipefail`, else bash in POSIX mode. If neither has it, this
+    prints a warning that only the last command of a pipeline can fail, and returns /bin/sh.
     """
     candidates: list[tuple[str, ...]] = [("/bin/sh", "-o", "pipefail", "-c")]
     bash = shutil.which("bash")
     if bash:
-        # xpg_echo: echo treats backslashes as the shells that are /bin/sh elsewhere do.
+        # xpg_echo: echo interprets backslashes, as it does in dash.
         candidates.append((bash, "--posix", "-O", "xpg_echo", "-o", "pipefail", "-c"))
     for shell in candidates:
         done = subprocess.run(
@@ -170,7 +171,12 @@ def _pipeline_shell() -> tuple[str, ...]:
 
 
 def run_once(command: Command, protocol: CommandProtocol, guard: ProcessGuard) -> CommandRun:
-    """Run a command once. After `timeout` it is killed with all that it started.
+    """Run a command once. After `timeout`, kill it with all processes that it started.
+
+    Args:
+        command: The command.
+        protocol: Metric, timeout and exit codes that count as success.
+        guard: Starts and kills the process.
 
     Raises:
         ConfigError: If the command cannot be started.
@@ -216,7 +222,7 @@ def run_once(command: Command, protocol: CommandProtocol, guard: ProcessGuard) -
             code = process.returncode
             is_pipeline = words[-1] == command.text and "pipefail" in words
             if is_pipeline and code == _SIGPIPE_CODE:
-                # A later command of the pipeline has read enough. That is not a failure.
+                # A later command of the pipeline, such as head, stopped reading: no failure.
                 code = protocol.exit_codes[0]
             failure = failure_reason(code, protocol.exit_codes, err)
         else:
@@ -227,7 +233,7 @@ def run_once(command: Command, protocol: CommandProtocol, guard: ProcessGuard) -
 
 
 def prepare_run(command: Command, protocol: CommandProtocol, guard: ProcessGuard) -> str | None:
-    """Run the command of --prepare; return why it failed, None if it succeeded."""
+    """Run the command of --prepare; return why it failed, or None if it succeeded."""
     if not protocol.prepare:
         return None
     done = guard.run(["/bin/sh", "-c", protocol.prepare], cwd=command.folder)
@@ -237,7 +243,7 @@ def prepare_run(command: Command, protocol: CommandProtocol, guard: ProcessGuard
 
 
 def _wait(process: "subprocess.Popen[bytes]", timeout: float) -> bool:
-    """Whether a process ends within some seconds; it is not yet reaped then."""
+    """Wait for a process without reaping it; return whether it ended within `timeout` seconds."""
     with open(os.pidfd_open(process.pid), "rb", buffering=0) as handle:
         poll = select.poll()
         poll.register(handle, select.POLLIN)

@@ -15,8 +15,9 @@ from paradnn.platform.process_guard import ProcessGuard
 
 #: Folder whose sitecustomize.py counts the lines of a Python program.
 _INJECTED = Path(__file__).with_name("injected")
-#: Share of all instructions below which a reconstructed stack is not followed further.
+#: A reconstructed stack with less than this share of all instructions is not extended.
 _MIN_SHARE = 0.001
+#: Maximum number of functions in a reconstructed stack.
 _MAX_DEPTH = 60
 
 #: Names of functions, the outermost first.
@@ -28,9 +29,9 @@ class WorkProfile:
     """The work of one run.
 
     Attributes:
-        unit: What is counted, such as "instructions".
-        own: Function -> work that it does itself, without that of the functions that it calls.
-        stacks: Call stack -> work of its innermost function there.
+        unit: Unit of the work, such as "instructions".
+        own: Function -> its work, without the work of the functions that it calls.
+        stacks: Call stack -> work of the innermost function in that stack.
         is_reconstructed: Whether the stacks are an estimate from a call graph.
     """
 
@@ -50,16 +51,22 @@ class CallGraph:
     """Instructions by function, from callgrind's output of all processes of a run.
 
     Attributes:
-        own: Function -> instructions without those of the functions that it calls.
-        calls: Caller -> callee -> instructions of the callee and all that it calls, on behalf of
-            this caller.
+        own: Function -> its instructions, without those of the functions that it calls.
+        calls: Caller -> callee -> instructions of the callee, and of all functions that it calls,
+            on behalf of this caller.
     """
 
     own: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     calls: dict[str, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))
 
     def add_file(self, lines: Iterator[str]) -> None:
-        """Add a file of callgrind (Valgrind's documentation, "Callgrind Format Specification")."""
+        """Add an output file of callgrind.
+
+        The format is in Valgrind's documentation, "Callgrind Format Specification".
+
+        Args:
+            lines: The lines of the file.
+        """
         names: dict[str, str] = {}
         objects: dict[str, str] = {}
         own_object = ""
@@ -89,9 +96,9 @@ class CallGraph:
     def stacks(self) -> dict[Stack, float]:
         """Reconstruct the call stacks.
 
-        Callgrind counts calls between pairs of functions, not whole stacks. So a function is taken
-        to spend its instructions in the same proportions whoever called it, and a recursive call is
-        counted where its function was entered first.
+        Callgrind counts calls between pairs of functions, not whole stacks. The reconstruction
+        assumes that a function divides its instructions among its callees in the same proportions
+        for every caller. Instructions of a recursive call belong to the first call of the function.
         """
         called = {callee for caller in self.calls for callee in self.calls[caller]}
         # A function without callers is where a process or a thread began.
@@ -110,7 +117,14 @@ class CallGraph:
     def _add_stacks(
         self, stacks: dict[Stack, float], stack: Stack, weight: float, total: int
     ) -> None:
-        """Distribute instructions among a function and those that it calls."""
+        """Distribute the instructions of a stack among its innermost function and the callees.
+
+        Args:
+            stacks: Stack -> instructions, which this function extends.
+            stack: The stack.
+            weight: Instructions of its innermost function, including callees.
+            total: All instructions of the run.
+        """
         name = stack[-1]
         calls = {
             callee: cost for callee, cost in self.calls.get(name, {}).items() if callee not in stack
@@ -126,7 +140,7 @@ class CallGraph:
 
 
 def _full_name(text: str, names: dict[str, str]) -> str:
-    """Return the name in `(12) name`, or the name of `(12)` after its first use."""
+    """Return the name in `(12) name`, and remember it; for a later `(12)`, return that name."""
     number, _, name = text.strip().partition(" ")
     if name:
         names[number] = name
@@ -134,7 +148,7 @@ def _full_name(text: str, names: dict[str, str]) -> str:
 
 
 def _function_name(text: str, names: dict[str, str], file: str) -> str:
-    """Return the name of a function. An address gets the name of its library or program."""
+    """Return the name of a function; to a bare address, add its library or program."""
     name = _full_name(text, names)
     if name.startswith("0x"):
         return f"{name} in {Path(file).name}"
@@ -146,8 +160,8 @@ def profile_command(
 ) -> WorkProfile | None:
     """Profile one run of a command.
 
-    Of a Python program this is the number of executed lines, whose stacks are exact. Of another
-    program it is the number of instructions, whose stacks are reconstructed.
+    The profile of a Python program counts executed lines, with exact stacks. The profile of another
+    program counts instructions, with reconstructed stacks.
 
     Args:
         command: The command.

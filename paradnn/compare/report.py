@@ -1,4 +1,4 @@
-"""Print the result of a comparison, and write it to the files that a command line names."""
+"""Print the result of a comparison, and write it to the files that options name."""
 
 import csv
 import math
@@ -16,9 +16,9 @@ from paradnn.platform.findings import host_findings
 from paradnn.statistics.paired_rounds import MIN_ROUNDS, false_alarms
 from paradnn.store.files import whole_file, write_json
 
-#: Repetitions of a null comparison with exchanged sides.
+#: Number of replays of a null comparison with randomly swapped sides.
 _PERMUTATIONS = 400
-#: Durations in minutes for which a null comparison reports the smallest difference it would find.
+#: Durations in minutes for which a null comparison reports the smallest detectable difference.
 _MINUTES = (1, 5, 20)
 _UNIT_NAMES = {"seconds": "time", "examples_per_second": "examples/s"}
 _TEXT_COLUMNS = ("point", "side")
@@ -42,13 +42,14 @@ def print_results(
     closing: Sequence[str],
     detail: int = 1,
 ) -> None:
-    """Print sentences, a table of what each side measured, and closing lines.
+    """Print verdicts, a table of the measurements of each side, and closing lines.
 
     Args:
-        results: What the tables show.
-        sentences: The verdicts.
+        results: The results for the tables.
+        sentences: The verdicts as sentences.
         closing: Lines below the tables.
-        detail: 0 for only the sentences; 2 for a table of all rounds as well.
+        detail: 0 prints only the sentences, 1 also the table and the closing lines, and 2 also a
+            table of all rounds.
     """
     _print_lines(sentences)
     if not detail:
@@ -107,10 +108,10 @@ def side_cells(result: PairedResult, side: int) -> list[str]:
 
 
 def closing_lines(result: PairedResult, *, is_null: bool = False) -> list[str]:
-    """Return the duration of the comparison and the difference that it would have found.
+    """Return lines with the duration of a comparison and the difference that it could detect.
 
-    A null comparison (one side against itself) adds what this machine can resolve in a few minutes,
-    its rate of false alarms, and its most harmful setting.
+    A null comparison (one side against itself) also reports the differences that comparisons of
+    some minutes can detect, the rate of false alarms, and the host's most harmful setting.
     """
     duration = f"{counted(result.rounds, 'round')} in {in_seconds(result.seconds)}"
     found = result.estimate
@@ -147,16 +148,21 @@ def _null_lines(result: PairedResult, visible: float) -> list[str]:
 
 
 def _visible_after(result: PairedResult, visible: float, minutes: float) -> float:
-    """The difference that a comparison of a few minutes would find.
+    """Return the difference that a comparison of some minutes can detect, as a share.
 
-    The interval narrows with the square root of the number of rounds, which grows with time.
+    The width of the interval falls with the square root of the number of rounds.
+
+    Args:
+        result: A comparison of the same sides.
+        visible: The difference that `result` can detect.
+        minutes: Duration of the other comparison.
     """
     rounds = max(MIN_ROUNDS, result.rounds * 60 * minutes / result.seconds)
     return math.expm1(math.log1p(visible) * math.sqrt(result.rounds / rounds))
 
 
 def _print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table without its empty columns; nothing without rows."""
+    """Print a table without its empty columns; print nothing if it has no rows."""
     if not rows:
         return
     filled = [index for index in range(len(headings)) if any(row[index] for row in rows)]
@@ -182,7 +188,7 @@ def _format_number(value: float) -> str:
 
 
 def _faster(share: float) -> str:
-    """A gain in speed: "2.5% faster", or "4.2 times as fast" from twice on."""
+    """Format a gain in speed: "2.5% faster", or "4.2 times as fast" for 100% and more."""
     if share < 1:
         return f"{_percent(share)} faster"
     return f"{1 + share:.2g} times as fast"

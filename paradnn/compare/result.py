@@ -10,30 +10,31 @@ from paradnn.core.words import counted
 from paradnn.statistics.paired_rounds import MIN_ROUNDS, Rule, SpeedEstimate, estimate
 from paradnn.statistics.verdict import Verdict
 
-#: A comparison that needs more rounds than this is not advised to run longer.
+#: Largest number of rounds that a sentence advises.
 _MAX_ADVISED_ROUNDS = 1000
-#: Digits of a ratio behind the point.
+#: Maximum number of decimal places of a ratio.
 _MAX_DIGITS = 6
-#: Digits of a ratio whose interval has no width.
+#: Decimal places of a ratio whose interval has no width.
 _EXACT_DIGITS = 4
 
 
 @dataclass
 class PairedResult:
-    """Two sides and what the rounds so far say about them. As a string it is one sentence.
+    """The rounds of two sides so far, with the estimate and the verdict. Its `str` is one sentence.
 
     Attributes:
         labels: The names of the sides.
-        rule: When the comparison stops, and which differences matter.
-        name: The point that is compared; empty if there is only one.
-        unit: `seconds`, `metric` or `examples_per_second`, of `measured`.
+        rule: Stopping rule of the comparison, with the difference that does not matter.
+        name: Name of the compared point; empty if there is only one.
+        unit: Unit of `measured`: `seconds`, `metric` or `examples_per_second`.
         logs: Logarithm of the first side's speed over the second's, one per round in which both
             sides were measured.
-        numbers: The numbers of these rounds.
-        measured: What both sides measured in these rounds, in `unit`.
-        problem: Why the comparison is undecided, whatever the rounds show.
-        seconds: How long the comparison took.
-        last: Whether it ended because time or rounds were over.
+        numbers: The number of each of these rounds, counted over all rounds.
+        measured: The measurements of both sides in each of these rounds, in `unit`.
+        problem: Reason for an undecided comparison, independent of the rounds; None if there is no
+            problem.
+        seconds: Duration of the comparison.
+        last: Whether it ended because time or rounds were used up.
     """
 
     labels: tuple[str, str]
@@ -62,12 +63,12 @@ class PairedResult:
 
     @property
     def rounds(self) -> int:
-        """The number of rounds that count."""
+        """The number of rounds in which both sides were measured."""
         return len(self.logs)
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict on the first side; undecided if there is a problem."""
+        """The verdict on the first side; undecided if there is a problem or no estimate."""
         found = self.estimate
         if found is None or self.problem:
             return Verdict.UNDECIDED
@@ -136,7 +137,7 @@ class PairedResult:
         else:
             measured = ""
         if self.last:
-            # Two rounds' time for the warm-up.
+            # Two further rounds pay for the warm-up.
             minutes = math.ceil((MIN_ROUNDS + 2) * self.seconds / 60 / max(self.rounds, 1))
             remedy = f"; try --minutes {minutes}"
         else:
@@ -148,7 +149,7 @@ class PairedResult:
 
 
 def round_table(results: Sequence[PairedResult]) -> dict[str, Any]:
-    """One row per point and round: what both sides measured, and the ratio of their speeds."""
+    """Return a table with one row per point and round: both measurements and their ratio."""
     first, second = results[0].labels
     unit = results[0].unit
     columns = ["point", "round", f"{first} {unit}", f"{second} {unit}", "ratio"]
@@ -163,12 +164,12 @@ def round_table(results: Sequence[PairedResult]) -> dict[str, Any]:
 
 
 def sentence(found: SpeedEstimate, labels: tuple[str, str], margin: float) -> str:
-    """An estimate as a sentence that names the faster side first.
+    """Format an estimate as a sentence, which names the faster side first.
 
     Args:
-        found: The first side's speed over the second's.
+        found: The estimated speed of the first side over the second.
         labels: The names of both sides.
-        margin: The share below which a difference does not matter.
+        margin: Largest difference that does not matter, as a share.
     """
     first, second = labels
     verdict = found.verdict(margin)
@@ -199,9 +200,13 @@ def format_interval(found: SpeedEstimate) -> str:
 
 
 def _format_ratio(value: float, found: SpeedEstimate) -> str:
-    """A ratio with the digits that its interval justifies, and at least two significant ones.
+    """Format a ratio with as many digits as its interval justifies, at least two significant ones.
 
-    An end of the interval next to 1 is not rounded to 1.
+    Digits are added until neither end of the interval is rounded to 1, unless it is exactly 1.
+
+    Args:
+        value: The ratio, or an end of its interval.
+        found: The estimate that determines the number of digits.
     """
     half_width = found.ratio * found.half
     if half_width:

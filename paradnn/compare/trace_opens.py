@@ -3,7 +3,8 @@
     python trace_opens.py OUT COMMAND [ARGUMENT ...]
 
 OUT becomes {"files": {path: whether it was executed}, "exit_code": code}, or {"error": reason} if
-the kernel does not allow a trace. It needs only the standard library, since it runs as a separate program.
+the kernel does not allow a trace. It needs only the standard library, since it runs as a separate
+program.
 
 The command runs under ptrace. A seccomp filter stops it only at system calls that open or execute a
 file, so all others run at full speed. Linux 4.8 or newer on x86-64 or AArch64; sources: ptrace(2),
@@ -56,14 +57,14 @@ class _TraceError(OSError):
 
 
 def _ptrace(request: int, pid: int, address: int = 0, data: object = 0) -> None:
-    """A ptrace request. ProcessLookupError if the process is gone."""
+    """Make a ptrace request; raise ProcessLookupError if the process is gone."""
     if _libc.ptrace(request, pid, address, data) == -1:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
 
 
 def _filter() -> bytes:
-    """A BPF program that traces the calls of `_MACHINES` and allows all others."""
+    """Return a BPF program that stops at the system calls of `_MACHINES` and allows all others."""
     architecture, numbers = _MACHINES[platform.machine()]
     load_word, jump_equal, give_back = 0x20, 0x15, 0x06
     program = [
@@ -83,7 +84,7 @@ class _FilterProgram(ctypes.Structure):
 
 
 def _start(words: list[str]) -> NoReturn:
-    """In the child: wait until it is traced, install the filter, become the command."""
+    """In the child: wait for the tracer, install the filter, and execute the command."""
     status = 126
     try:
         _ptrace(_TRACEME, 0)
@@ -104,7 +105,7 @@ def _start(words: list[str]) -> NoReturn:
 
 
 def _opened_file(pid: int) -> str | None:
-    """The file that the system call which just returned has opened for reading."""
+    """Return the file that the system call that just returned opened for reading, or None."""
     info = ctypes.create_string_buffer(88)
     _ptrace(_GET_SYSCALL_INFO, pid, len(info), ctypes.addressof(info))
     descriptor, is_error = struct.unpack_from("<qB", info.raw, 24)
@@ -118,11 +119,14 @@ def _opened_file(pid: int) -> str | None:
 
 
 def trace(words: list[str]) -> tuple[dict[str, bool], int]:
-    """Run a command to its end.
+    """Run a command to its end under ptrace.
 
     Returns:
-        The files that its processes opened for reading (False) or executed (True), and its exit
-        code, negative for a signal.
+        Path -> whether a process of the command executed the file (True) or only opened it for
+        reading (False); and the exit code of the command, negative for a signal.
+
+    Raises:
+        OSError: If the kernel does not allow a trace.
     """
     files: dict[str, bool] = {}
     root = os.fork()
@@ -161,9 +165,9 @@ def _record_stop(pid: int, status: int, files: dict[str, bool], *, is_new: bool)
 
     Args:
         pid: The process or thread.
-        status: Its status from `waitpid`.
+        status: The status that `waitpid` returned for it.
         files: The files so far, which this function extends.
-        is_new: Whether this is its first stop.
+        is_new: Whether this is the first stop of the process or thread.
 
     Returns:
         The request that continues the process, and the signal to deliver; 0 for none.
@@ -187,7 +191,7 @@ def _record_stop(pid: int, status: int, files: dict[str, bool], *, is_new: bool)
 
 
 def main(arguments: list[str]) -> int:
-    """Trace a command, write the files that it loaded, and return its exit code as a shell would."""
+    """Trace a command, write the list of its files, and return its exit code as a shell would."""
     out, *words = arguments
     content: dict[str, object]
     try:

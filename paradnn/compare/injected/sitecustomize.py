@@ -2,7 +2,8 @@
 
 `paradnn gate --count` puts this folder on PYTHONPATH, so that Python imports the file at start-up.
 It needs only the standard library. At the end of the process it writes a list of
-`[[outermost function, ..., innermost function], lines]` to the folder PARADNN_LINE_COUNTS.
+`[[outermost function, ..., innermost function], lines]` to a JSON file in the folder that the
+variable PARADNN_LINE_COUNTS names.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from typing import Any
 _MAX_DEPTH = 100
 #: (number of the caller's stack, code) -> number of the stack
 _numbers: dict[tuple[int, CodeType], int] = {}
-#: for each stack: the number of its caller's, its function, and the lines that it executed
+#: By the number of a stack: the number of its caller's stack, its innermost function, the number of
+#: lines that this function executed, and its trace function. Stack 0 is empty.
 _callers = [0]
 _functions: list[CodeType | None] = [None]
 _lines = [0]
@@ -50,7 +52,7 @@ def _make_tracer(number: int) -> Any:
 
 
 def _trace_call(frame: FrameType, event: str, argument: object) -> Any:
-    """Enter a function; the result traces its lines."""
+    """Push a called function on the stack of its thread; return the function that counts lines."""
     stack = getattr(_thread, "stack", None)
     if stack is None:
         stack = _thread.stack = [0]
@@ -90,7 +92,7 @@ def _write(folder: str) -> None:
 
 
 def _import_hidden() -> None:
-    """Import the sitecustomize module that this one hides, if there is one."""
+    """Import the environment's sitecustomize module, which this file hides, if it exists."""
     own_folder = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [path for path in sys.path if os.path.abspath(path or ".") != own_folder]
     this = sys.modules.pop("sitecustomize")
