@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from paradnn.config.tasks import SweepInfo
     from paradnn.session.design import Summary
 
-#: The first round measures every candidate, which takes seconds each.
+#: Maximum number of candidates. The first round measures all of them, at seconds per candidate.
 _MAX_CANDIDATES = 500
 _TIME = re.compile(r"(\d+(?:\.\d+)?) *(us|ms|s)?")
 _MS_PER_UNIT = {"us": 1e-3, "ms": 1.0, "s": 1e3}
@@ -40,7 +40,7 @@ def main() -> int:
     """Race the candidates of the command line.
 
     Returns:
-        The exit code: 0 if the race is decided, 1 if not, 2 for wrong input, 130 after an
+        The exit code: 0 if the race is decided, 1 if it is not, 2 for wrong input, 130 after an
         interruption.
     """
     options = read_arguments(sys.argv[1:])
@@ -52,7 +52,7 @@ def main() -> int:
         assert info is not None, "a multirun has a sweep"
         return _race(options, settings, points, info)
 
-    # The candidates are composed and checked as a whole, like a multirun.
+    # Hydra composes and checks all candidates at once, like a multirun.
     sys.argv[1:] = ["-m", *options.overrides, "hydra/sweeper=race"]
     return run_command(task)
 
@@ -60,7 +60,7 @@ def main() -> int:
 def _race(
     options: argparse.Namespace, settings: Settings, points: Sequence[Point], info: SweepInfo
 ) -> int:
-    """Measure, record and report, and return the exit code."""
+    """Measure and record the candidates, report the answer, and return the exit code."""
     from paradnn.best.objective import objective_of
     from paradnn.best.race import Race
     from paradnn.best.report import RaceAnswer, epoch_examples
@@ -88,7 +88,7 @@ def _race(
     race.conclude = answer.conclusion
     families = "+".join(dict.fromkeys(point.model.name for point in points))
     info = replace(info, name=f"best of {counted(len(candidates), 'candidate')}, {families}")
-    # Peak performance takes a minute to measure and says nothing about which candidate is best.
+    # The measurement of peak performance takes a minute, and the answer does not need it.
     settings = replace(settings, ceilings=False)
     with contextlib.ExitStack() as stack:
         if options.quiet:
@@ -109,7 +109,7 @@ def _report(answer: RaceAnswer, summary: Summary, options: argparse.Namespace) -
     }
     if options.json:
         write_json(options.json, document)
-    # The answer names the candidates that were not measured.
+    # The answer already names the candidates that were not measured, so the counts omit them.
     counts = replace(summary, total=summary.measured).counts()
     closing = [
         f"{counted(len(answer.race.candidates), 'candidate')}, "
@@ -132,8 +132,8 @@ def _candidates(
     """Return the distinct candidates, invalid ones included.
 
     Raises:
-        ConfigError: If there is only one, there are too many, or a value is invalid in every
-            combination.
+        ConfigError: If there is only one candidate, there are too many, or a value is invalid in
+            every combination.
     """
     from paradnn.best.race import (
         Candidate,
@@ -143,7 +143,7 @@ def _candidates(
     )
     from paradnn.config.identity import digest, point_request
 
-    # An axis may name a value twice, or values that mean the same.
+    # An axis may contain a value twice, or two values with the same meaning.
     distinct = list({digest(point_request(point)): point for point in points}.values())
     configs = [point_request(point) for point in distinct]
     configs += [dict(each.config) for each in info.invalid_points]
@@ -179,7 +179,7 @@ def _limits(options: argparse.Namespace, points: Sequence[Point]) -> WinnerLimit
     """Read --memory and --p99.
 
     Raises:
-        ConfigError: If a limit is wrong, or the candidates do not measure it.
+        ConfigError: If a limit is invalid, or the candidates do not measure the limited metric.
     """
     from paradnn.best.objective import WinnerLimits
     from paradnn.config.identity import point_request
@@ -207,7 +207,7 @@ def _limits(options: argparse.Namespace, points: Sequence[Point]) -> WinnerLimit
 
 
 def _with_memory_limit(point: Point, limit: int) -> Point:
-    """Return a point of a CPU that ends out of memory at a limit, at the latest."""
+    """Return a point whose memory limit is at most `limit` bytes; only CPUs have such a limit."""
     from paradnn.core.schema import memory_bytes
 
     if point.platform.name != "cpu":
@@ -222,7 +222,7 @@ def _with_price(
     """Apply --price, and check that --for cost has a price.
 
     Raises:
-        ConfigError: If the price is wrong or missing.
+        ConfigError: If the price is invalid, or `--for cost` has no price.
     """
     from paradnn.config.price import load_prices, positive_price
 

@@ -6,15 +6,15 @@
   paradnn best model=resnet50 compile=graph,xla --for cost --price 1.5
 
 Every word is an override of python -m paradnn.train (its --help lists them). Keys with several
-values are the axes, and every combination is a candidate. Combinations that are invalid are
+values are the axes, and every combination of their values is a candidate. Invalid combinations are
 reported and dropped.
 
-Candidates are measured by turns, in a fresh process each time. Those that cannot be best any more
-are dropped, and the race ends once no other candidate is better by more than the margin. All
-measurements are runs of one sweep.
+Candidates are measured in turn, each time in a fresh process. A candidate that can no longer be the
+best is dropped. The race ends once it is 95% certain that no other candidate is better than the
+leader by more than the margin. All measurements are runs of one sweep.
 
-Exit code: 0 the race is decided; 1 it is not, or no candidate could be measured; 2 wrong input;
-130 interrupted.
+Exit code: 0 the race is decided; 1 the race is undecided, or no candidate could be measured;
+2 wrong input; 130 interrupted.
 """
 
 import argparse
@@ -30,13 +30,16 @@ MINUTES = 10.0
 #: Default of --margin.
 MARGIN = 0.05
 _GOALS = ("throughput", "latency", "memory", "cost")
-#: Keys that a race sets itself -> the reason.
+#: Keys that a user cannot set in a race -> the reason.
 _RESERVED_KEYS = {
     **dict.fromkeys(
         ("replicate", "measure.processes", "measure.relative_interval", "resume", "retry"),
         "each round measures the remaining candidates again, in fresh processes",
     ),
-    **dict.fromkeys(("sweep.design", "sweep.points", "sweep.error"), "a race is a design itself"),
+    **dict.fromkeys(
+        ("sweep.design", "sweep.points", "sweep.error"),
+        "a race chooses the measurements and decides when to stop",
+    ),
     "sweep.minutes": "use --minutes",
     "hydra/sweeper": "a race plans its candidates itself",
 }
@@ -46,8 +49,8 @@ def read_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     """Parse and check a command line.
 
     Returns:
-        The options; `overrides` has one override per entry, a default protocol included, and `axes`
-        has the keys with several values.
+        The options. `overrides` is a list of single overrides, including the default protocol;
+        `axes` is a list of the keys with several values.
 
     Raises:
         ParadnnError: If the command line is wrong.
@@ -92,21 +95,21 @@ def make_parser() -> Parser:
         dest="goal",
         choices=_GOALS,
         default="throughput",
-        help="what to optimize; latency is that of one step or request (default: %(default)s)",
+        help="what to optimize; latency is the time of one step or request (default: %(default)s)",
     )
     parser.add_argument(
         "--minutes",
         type=number("--minutes"),
         default=MINUTES,
         metavar="M",
-        help="begin no measurement that would end later (default: %(default)g)",
+        help="time limit: start no measurement that would end later (default: %(default)g)",
     )
     parser.add_argument(
         "--margin",
         type=share("--margin"),
         default=MARGIN,
         metavar="SHARE",
-        help="advantages below this share do not matter (default: 5%%)",
+        help="largest advantage that does not matter (default: 5%%)",
     )
     parser.add_argument(
         "--memory",

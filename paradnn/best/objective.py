@@ -18,11 +18,11 @@ from paradnn.store.metrics import METRICS, metric
 
 
 class _Goal(NamedTuple):
-    """Words of an answer.
+    """Text fragments of an answer.
 
     Attributes:
-        predicate: What the winner is or has.
-        rival: What follows the winner's score about its closest rival.
+        predicate: Predicate of the winner.
+        rival: Text after the winner's score, with `{ratio}` and the closest `{rival}`.
     """
 
     predicate: str
@@ -46,7 +46,7 @@ COST_UNITS = {
     "cost_per_million_queries": "per million queries",
     "cost_of_learning": "per training",
 }
-#: Units as they follow a number.
+#: Metric -> its unit, as it follows a number.
 _UNITS = {
     "examples_per_second": " examples/s",
     "tokens_per_second": " tokens/s",
@@ -68,10 +68,10 @@ class WinnerLimits:
     p99_ms: float | None = None
 
     def violation(self, rows: Sequence[RecordedPoint]) -> str | None:
-        """Return which limit a candidate exceeds, with both values; None if it keeps all.
+        """Return which limit a candidate exceeds, with value and limit; None if it exceeds none.
 
-        One process may exceed a time limit by chance, so the lower end of its interval counts. Of
-        several processes the geometric mean counts.
+        A single process may exceed the limit of the latency by chance, so the lower end of its
+        interval is compared. For several processes the geometric mean is compared.
 
         Args:
             rows: The successful measurements of the candidate.
@@ -95,7 +95,10 @@ class WinnerLimits:
         return f"has p99 {rounded(typical)} ms, the limit is {rounded(self.p99_ms)} ms"
 
     def _unknown_p99(self, rows: Sequence[RecordedPoint]) -> str:
-        """Return why a candidate without a 99th percentile is excluded; a lower one may suffice."""
+        """Return why a candidate without a 99th percentile is excluded.
+
+        A 50th or 90th percentile above the limit proves that the 99th percentile exceeds it.
+        """
         assert self.p99_ms is not None
         for share in (50, 90):
             values = [row.metrics.get(f"latency_p{share}_ms", 0.0) for row in rows]
@@ -114,7 +117,7 @@ class Objective:
 
     Attributes:
         goal: A key of `GOALS`.
-        names: Metrics that measure it; the first one that a run has counts.
+        names: Metrics that measure the goal; the first one that a run has is used.
     """
 
     goal: str
@@ -130,16 +133,16 @@ class Objective:
 
         Args:
             rival: The settings of the rival.
-            ratio: The lead of the winner.
+            ratio: The lead of the winner as text.
         """
         return GOALS[self.goal].rival.format(rival=rival, ratio=ratio)
 
     def metric_name(self, row: RecordedPoint) -> str | None:
-        """Return the first metric of the objective that a run has; None without any."""
+        """Return the first metric of the objective that a run has; None if it has none."""
         return next((name for name in self.names if row.metrics.get(name, 0.0) > 0.0), None)
 
     def log_score(self, row: RecordedPoint) -> float | None:
-        """Return the logarithm of a run's score; larger is better. None without a score."""
+        """Return the logarithm of a run's score, of which larger is better; None if it has none."""
         name = self.metric_name(row)
         if name is None:
             return None
@@ -221,7 +224,10 @@ def mean_metrics(rows: Sequence[RecordedPoint]) -> Mapping[str, float]:
 
 
 def is_larger_better(name: str) -> bool:
-    """Return whether a larger value of a metric is better. A scheduled rate states no direction."""
+    """Return whether a larger value of a metric is better.
+
+    `METRICS` has no direction for a scheduled rate, which is better if it is larger.
+    """
     return name in _UNITS or METRICS[name].better == "higher"
 
 

@@ -1,4 +1,4 @@
-"""A race of candidates: which one is measured next, and what the measurements say."""
+"""A race of candidates: the choice of the next measurement, and the current result."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Candidate:
     """One combination of settings.
 
     Attributes:
-        label: Its settings, as a user types them.
-        point: What is measured; None if the combination is invalid.
-        outcome: "ok", or the outcome that excludes it.
-        problem: Why it is excluded; empty if it may win.
-        rows: Its successful measurements.
-        seconds: How long each of its measurements took.
+        label: The settings, as a user types them.
+        point: The point to measure; None if the combination is invalid.
+        outcome: "ok", or the outcome that excludes the candidate.
+        problem: Why the candidate is excluded; empty if it may win.
+        rows: Successful measurements of the candidate.
+        seconds: Duration of each measurement, failed ones included.
     """
 
     label: str
@@ -46,16 +46,16 @@ class Candidate:
 class Race(SweepDesign):
     """Measures all candidates once, then the contenders of each round, until one has won.
 
-    Every batch is one measurement, so an interruption or the time limit loses no other.
+    Every batch is a single measurement, so an interruption loses at most that measurement.
 
     Args:
         name: Identifier of the sweep, which also seeds the random order of each round.
-        candidates: The valid candidates.
-        objective: What is compared.
-        limits: What the winner must keep.
-        rule: When the race ends.
+        candidates: The candidates; those with a `problem` are not measured.
+        objective: The quantity that is compared.
+        limits: Limits that the winner must keep.
+        rule: Stopping rule.
         seconds: Time limit in seconds.
-        clock: Returns the time in seconds.
+        clock: Function that returns the time in seconds.
     """
 
     resumes = False  # every round is measured
@@ -84,7 +84,7 @@ class Race(SweepDesign):
         self._clock = clock
         self._random = random.Random(name)
         self._observations: list[Observation] = []
-        #: The input of the latest state, and that state.
+        #: Cache of `state`: the key of its inputs, and the state.
         self._known_state: tuple[object, RaceState] | None = None
         self._begin: float | None = None
         self._visit_begin = 0.0
@@ -94,7 +94,7 @@ class Race(SweepDesign):
 
     @property
     def left(self) -> int:
-        """Number of measurements left in this round, the current one included."""
+        """Number of measurements left in this round, including the current one."""
         return len(self._queue) + 1
 
     @property
@@ -140,7 +140,7 @@ class Race(SweepDesign):
         return [self._visit(self._current)]
 
     def state(self) -> RaceState | None:
-        """Return what the measurements say; None if no candidate with a value may win."""
+        """Return the estimates so far; None if no measured candidate may win."""
         eligible = frozenset(
             index for index, each in enumerate(self.candidates) if not each.problem and each.rows
         )
@@ -153,17 +153,17 @@ class Race(SweepDesign):
         return self._known_state[1]
 
     def is_decided(self) -> bool:
-        """Return whether a candidate has won: all are measured, and none is better."""
+        """Return whether all candidates are measured and one has won."""
         if any(not each.problem and not each.rows for each in self.candidates):
             return False
         state = self.state()
         return state is not None and state.is_decided()
 
     def seconds_needed(self) -> float | None:
-        """Return about how many more seconds would decide the race; None if it is decided.
+        """Return the estimated further seconds until the race is decided; None if it is decided.
 
-        Every contender is measured equally often, and the standard error of a difference falls with
-        the square root of the number of rounds.
+        The estimate assumes that every further round measures all current contenders
+        (`RaceState.rounds_needed`).
         """
         state = self.state()
         if state is None or self.is_decided():
@@ -175,7 +175,7 @@ class Race(SweepDesign):
         return rounds * round_seconds + unmeasured * self._typical_seconds()
 
     def minutes_needed(self) -> float | None:
-        """Return about how long a race would take that decides; None if this one is decided."""
+        """Return the estimated minutes of a race that is decided; None if this one is decided."""
         seconds = self.seconds_needed()
         if seconds is None:
             return None
@@ -222,7 +222,7 @@ class Race(SweepDesign):
     def _visit(self, index: int) -> DesignPoint:
         candidate = self.candidates[index]
         assert candidate.point is not None
-        # Each round is a new process, and a profile would not be read.
+        # Each round is one new process per candidate, and nothing would read a profile.
         measure = replace(candidate.point.measure, processes=1, profile=False)
         point = replace(candidate.point, replicate=self._round, measure=measure)
         return DesignPoint(point, {"race": self._name, "candidate": candidate.label})
@@ -250,7 +250,7 @@ class Race(SweepDesign):
 def axis_values(
     configs: Sequence[Mapping[str, Any]], typed_keys: Sequence[str]
 ) -> list[dict[str, str]]:
-    """Return the values of the typed axes that differ between candidates, per candidate.
+    """Return, per candidate, the values of the typed axes that differ between candidates.
 
     Args:
         configs: The settings of each candidate as nested mappings of plain values.
@@ -267,7 +267,7 @@ def label_candidates(
 ) -> list[str]:
     """Return distinct names of candidates: their settings, as a user types them.
 
-    A preset varies keys that nobody typed. Its candidates have the names of their runs.
+    A preset varies keys that the user did not type. Its candidates get the names of their runs.
 
     Args:
         axes: The result of `axis_values`.
@@ -285,9 +285,10 @@ def label_candidates(
 
 
 def is_combination_invalid(index: int, axes: Sequence[Mapping[str, str]], valid: int) -> bool:
-    """Return whether an invalid candidate consists of values that are valid elsewhere.
+    """Return whether only the combination of an invalid candidate's values is invalid.
 
-    Otherwise one of its values is wrong, for example misspelled.
+    In this case each value occurs in a valid candidate. Otherwise a value itself is wrong, for
+    example misspelled.
 
     Args:
         index: Index of the invalid candidate.
@@ -298,9 +299,9 @@ def is_combination_invalid(index: int, axes: Sequence[Mapping[str, str]], valid:
 
 
 def _value(params: Mapping[str, str], key: str) -> str:
-    """The value of a typed key; that of a group is the name of the chosen option.
+    """Return the value of a typed key as text; for a group, the name of the chosen option.
 
-    An integer has the same text, whether it was read as an integer or as a float.
+    An integer that was read as a float has the text of an integer.
     """
     text = params.get(f"{key}.name", params.get(key, ""))
     return text.removesuffix(".0")

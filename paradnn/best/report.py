@@ -25,9 +25,9 @@ from paradnn.session.design import DesignResult
 from paradnn.statistics.elimination import MIN_PROCESSES, Interval, RaceState
 from paradnn.store.metrics import COSTS
 
-#: Candidates of the table, and excluded ones that are listed.
+#: Maximum number of candidates in the table, and of listed exclusions.
 _ROWS = 20
-#: Rivals that a sentence names.
+#: Maximum number of rivals that a sentence names.
 _NAMED = 3
 #: Columns that a narrow terminal omits, in this order.
 _DROPPED_COLUMNS = ("processes", "p99", "epoch", "step time", "memory")
@@ -60,7 +60,7 @@ class RaceAnswer:
         return sum(bool(each.rows) and not each.problem for each in self.race.candidates)
 
     def sentences(self) -> list[str]:
-        """The answer, then the rivals that may be as good."""
+        """Return the answer as sentences: winner or leader, close rivals, and confidence."""
         state = self.race.state()
         if state is None:
             return [self._nothing_measured()]
@@ -97,7 +97,7 @@ class RaceAnswer:
         return lines
 
     def table(self) -> tuple[list[str], list[list[str]]]:
-        """Headings and rows of the measured candidates, the best first."""
+        """Return headings and rows of the table of measured candidates, the best first."""
         state = self.race.state()
         if state is None:
             return [], []
@@ -128,7 +128,7 @@ class RaceAnswer:
         return headings, rows
 
     def exclusions(self) -> list[str]:
-        """One line per candidate that is excluded or was not measured."""
+        """Return one line per candidate that is excluded or was not measured."""
         lines = [
             f"{each.label}: {each.outcome}: {each.problem}"
             for each in self.race.candidates
@@ -140,7 +140,7 @@ class RaceAnswer:
         return lines
 
     def document(self) -> dict[str, Any]:
-        """The content of `--json`, and of the artifact of the parent run."""
+        """Return the content of `--json`, which is also an artifact of the parent run."""
         state = self.race.state()
         document: dict[str, Any] = {
             "answer": " ".join(self.sentences()),
@@ -205,7 +205,7 @@ class RaceAnswer:
         return [state.leader, *rivals]
 
     def _value_interval(self, score: Interval) -> Interval:
-        """The interval of a metric, from that of its score."""
+        """Return the interval of a metric from the interval of its score."""
         ends = [as_value(self.race.metric, each) for each in score]
         return Interval(ends[0], min(ends[1:]), max(ends[1:]))
 
@@ -256,7 +256,7 @@ class RaceAnswer:
         return text
 
     def _extra_columns(self) -> list[str]:
-        """Columns of costs that some candidate has, except the compared metric."""
+        """Return headings of further metrics that any candidate has, except the compared metric."""
         known = {
             name for each in self.race.candidates if each.rows for name in mean_metrics(each.rows)
         }
@@ -325,7 +325,7 @@ _HEADINGS = {
     "latency_p99_ms": "latency p99, ms",
     "peak_memory_bytes": "memory, GiB",
 }
-#: Heading -> metrics of a column; the first known one counts.
+#: Heading of a column -> its metrics; a cell shows the first one that the candidate has.
 _COLUMNS: Mapping[str, tuple[str, ...]] = {
     "step time": ("step_time_ms",),
     "speed": ("examples_per_second", "tokens_per_second", "queries_per_second"),
@@ -374,7 +374,12 @@ def _percent(share: float) -> str:
 def epoch_examples(points: Sequence[Point], given: int | None) -> int | None:
     """Return the examples per epoch: the given number, or the size of the training set.
 
-    None if the input has no known size, or the candidates have inputs of different sizes.
+    Args:
+        points: The candidates.
+        given: The number from `--epoch`; None to use the training set.
+
+    Returns:
+        The number; None if the size of the training set is unknown or differs between candidates.
     """
     if given:
         return given

@@ -1,9 +1,8 @@
 """Adaptive sweeps: measure the most informative points and predict the others.
 
-Before every batch the store is read, the model of step time is fitted, and the next points are
-chosen. All state comes from the store (`DesignKnowledge`), so the same command continues an
-interrupted sweep, and several drivers can share one. `AdaptiveSweep` decides for the session that
-measures.
+Before every batch, `AdaptiveSweep` reads the store, fits the model of step time, and chooses the
+next points. A session measures them. All state comes from the store (`DesignKnowledge`), so the
+same command continues an interrupted sweep, and several drivers can share a sweep.
 """
 
 import contextlib
@@ -46,29 +45,35 @@ from paradnn.store.runs import Finished, ResumePolicy
 _DEFAULT_ERROR = 0.05
 #: Points per batch.
 _BATCH_SIZE = 8
-#: Simulation draws of the seconds that a point takes.
+#: Number of draws from which the duration of a point is estimated.
 _TIME_DRAWS = 20
-#: Groups of keys, and keys, that change neither a step nor its memory.
+#: Keys and groups of keys that change neither a step nor its memory.
 _IRRELEVANT_KEYS = ("measure", "replicate", "seed")
-#: Session of every candidate: a design is one session, however many sessions measured it.
+#: Session of every candidate. The model of step time treats a design as one session.
 _SESSION = "design"
+#: Number of runs that no store exceeds.
 _ALL_RUNS = 10**9
 
 
 def start_size(axes: int) -> int:
-    """Return the number of points that are spread over a space before any is chosen."""
+    """Return the number of initial points, which are spread evenly before a model chooses others.
+
+    Args:
+        axes: Number of keys that vary.
+    """
     return 6 + 2 * axes
 
 
 class DesignKnowledge:
-    """The n distinct points of a sweep (candidates), and knowledge about them from the store.
+    """The n distinct points of a sweep (candidates), and their state in the store.
 
     Attributes:
-        points: (n,) candidates, with their `table` of model inputs.
+        points: The n candidates.
+        table: Model inputs of the candidates.
         bounds: (n,) analytic lower bound of memory in bytes.
         limits: (n,) available memory in bytes; infinite if unknown.
-        ended: How candidates ended, by index.
-        past: Measured runs, by index.
+        ended: Index of a candidate -> its run with an outcome.
+        past: Index of a candidate -> its measured run.
         claimed: Indices of candidates that other drivers measure now.
     """
 
@@ -92,7 +97,7 @@ class DesignKnowledge:
         """Compute costs and model inputs of the points with the ceilings that the store has now.
 
         Raises:
-            ParadnnError: As a session before its first point.
+            ParadnnError: If a session would raise it before its first point.
         """
         status = sweep_status(self._all_points, self._settings, self._history)
         first_index: dict[Identity, int] = {}
@@ -121,8 +126,8 @@ class DesignKnowledge:
     def axes(self) -> dict[str, NDArray[Any]]:
         """The values (n,) of each key in which candidates differ.
 
-        Numbers if all values are numeric, otherwise texts, with "" for a candidate that lacks the
-        key. A list of numbers, such as model.blocks, counts with its sum.
+        The values are numbers if all of them are numeric, else texts. A candidate that lacks the
+        key has the text "". A list of numbers, such as model.blocks, is replaced by its sum.
         """
         axes: dict[str, NDArray[Any]] = {}
         rows = self.table.rows
@@ -142,7 +147,7 @@ class DesignKnowledge:
 
     @cached_property
     def coordinates(self) -> Array:
-        """(n, k) positions of the candidates in their space; texts are ordered alphabetically."""
+        """(n, k) rank of each candidate's value on each axis; texts are ordered alphabetically."""
         columns = [np.unique(axis, return_inverse=True)[1] for axis in self.axes.values()]
         if columns:
             return np.stack(columns, axis=1).astype(float)
@@ -150,10 +155,10 @@ class DesignKnowledge:
 
     @cached_property
     def _sizes_and_kinds(self) -> tuple[Array, list[Hashable]]:
-        """(n, k) quantities that memory grows with, and (n,) kinds for `excluded`.
+        """Sizes (n, k) and kinds (n,) for `paradnn.designs.frontier.excluded`.
 
-        Sizes are those of model and batch, and the analytic memory bound in bytes. A kind combines
-        the environment and all axes that are not sizes.
+        Sizes are the numeric axes of model and batch, and the analytic memory bound in bytes. A
+        kind consists of the environment and the values of all other axes.
         """
         sizes = []
         others = []
@@ -173,7 +178,8 @@ class DesignKnowledge:
             read_runs: Whether to read measurements, not only which points ended or are claimed.
         """
         with contextlib.suppress(StoreError):
-            # A point that ends between the two queries is in both answers and counts once.
+            # A point that ends between the two queries is in both results; it is removed from
+            # `claimed` below.
             claimed = {self._indices.get(identity) for identity in self._history.claimed()}
             environments = self._environments if self._policy.queries_store else ()
             finished = self._history.finished(environments, self._sweep_id)
@@ -235,9 +241,9 @@ class DesignKnowledge:
         return replace(runs, table=replace(runs.table, sessions=[_SESSION] * len(runs)))
 
     def too_large(self) -> dict[int, str]:
-        """Return why candidates without an outcome run out of memory, by index.
+        """Return index -> reason, for candidates without an outcome that run out of memory.
 
-        The reason is arithmetic, or the run that proves it.
+        The reason is a run that proves it, or the analytic memory bound.
         """
         outcomes = {index: ended.tags["outcome"] for index, ended in self.ended.items()}
         tried = [
@@ -272,7 +278,7 @@ class DesignKnowledge:
         return reasons
 
     def unavailable(self) -> set[int]:
-        """Return candidates whose device or software an earlier point did not find."""
+        """Return the indices of candidates whose device or software is known to be missing."""
         missing = {
             self._workers[index]
             for index, ended in self.ended.items()
@@ -300,7 +306,8 @@ class DesignState(NamedTuple):
     Attributes:
         measured: Number of measured points.
         minutes: Minutes since the command began.
-        error: Expected median relative error of the others; None before the first prediction.
+        error: Expected median relative error of the predictions of all other points; None before
+            the first prediction.
     """
 
     measured: int
@@ -313,9 +320,9 @@ class AdaptiveSweep(SweepDesign):
 
     Attributes:
         begin: Start of the command on the monotonic clock, in seconds.
-        looks: State before every batch.
-        reason: Why the sweep is over; empty before.
-        excluded: Why points are out of memory without being tried, by index.
+        looks: The state before each batch.
+        reason: Why the sweep is over; empty as long as it is not.
+        excluded: Index of a candidate that was not tried -> why it would run out of memory.
     """
 
     def __init__(self, points: Sequence[Point], settings: Settings, sweep: SweepInfo) -> None:
@@ -335,7 +342,10 @@ class AdaptiveSweep(SweepDesign):
 
     @cached_property
     def knowledge(self) -> DesignKnowledge:
-        """Knowledge about the candidates; created once stacks and store exist, before any read."""
+        """State of the candidates in the store.
+
+        It is created on first use, when the session has installed stacks and created the store.
+        """
         history = open_history(self._settings.tracking)
         return DesignKnowledge(self.points, self._settings, history, self._sweep.sweep_id)
 
@@ -358,7 +368,10 @@ class AdaptiveSweep(SweepDesign):
 
     @property
     def remaining_budget(self) -> float:
-        """Points that may still start within `sweep.points`, after those that others measure."""
+        """Number of points that may still start within `sweep.points`; infinite without a limit.
+
+        Points that other drivers measure now count as measured.
+        """
         if self.rule.points is None:
             return math.inf
         return max(0, self.rule.points - self.knowledge.tried - len(self.knowledge.claimed))
@@ -374,7 +387,11 @@ class AdaptiveSweep(SweepDesign):
         return f"expected error {error:.1%}"
 
     def batch(self, rows: Sequence[RecordedPoint]) -> list[DesignPoint]:
-        """Return the next points; once at the end, the points that memory excludes."""
+        """Return the next points. The last batch has the points that would run out of memory.
+
+        Args:
+            rows: The results of the previous batch.
+        """
         if self._has_ended:
             return []
         knowledge = self.knowledge
@@ -391,9 +408,13 @@ class AdaptiveSweep(SweepDesign):
     def wants(self, visit: DesignPoint, claimed: bool) -> bool:  # noqa: FBT001 - a callback
         """Return whether a point should still be measured, within time and `sweep.points`.
 
-        This is asked again after the point is claimed. If several drivers claim at the same time,
-        the last one sees all others, so `sweep.points` is never exceeded. Perhaps fewer points are
-        kept, and the missing ones are chosen again.
+        The session calls this before and after it claims the point. If several drivers claim at the
+        same time, the last driver sees all claims, so `sweep.points` is never exceeded. More points
+        than necessary may be dropped; a later batch replaces them.
+
+        Args:
+            visit: The point.
+            claimed: Whether this driver has claimed the point.
         """
         if visit.excluded:
             return True
@@ -405,10 +426,10 @@ class AdaptiveSweep(SweepDesign):
         return self.knowledge.tried + len(self.knowledge.claimed) <= self.rule.points
 
     def next(self) -> list[int]:
-        """Return the candidates to measure next; none once `reason` says why.
+        """Return the candidates to measure next; an empty list if the sweep is over.
 
-        While other drivers measure all remaining points, this waits for them: if one is killed, its
-        points are free again.
+        `reason` then states why. While other drivers measure all remaining points, this waits for
+        them: if a driver is killed, its points become free again.
         """
         while True:
             self.knowledge.look()
@@ -419,7 +440,10 @@ class AdaptiveSweep(SweepDesign):
 
     @one_thread()
     def _choose(self) -> list[int]:
-        """Return candidates to measure next; none if the sweep is over or others measure the rest."""
+        """Return candidates to measure next.
+
+        The list is empty if the sweep is over or other drivers measure all remaining points.
+        """
         knowledge = self.knowledge
         size = len(knowledge.points)
         self.excluded = knowledge.too_large()

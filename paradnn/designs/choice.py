@@ -1,4 +1,4 @@
-"""Choice of informative points, and when an adaptive sweep stops: functions of predictions."""
+"""The choice of informative points from predictions, and the stopping rule of adaptive sweeps."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,19 +22,20 @@ def choose(
 ) -> list[int]:
     """Choose the candidates that reduce the variance of all predictions most per second.
 
-    The choice is greedy: each chosen candidate counts as measured for the next one. Variances count
-    relative to a candidate's own spread, so that inherently uncertain steps do not attract all
-    measurements.
+    The choice is greedy: a chosen candidate counts as measured when the next one is chosen. The
+    variance of a candidate is divided by the square of its spread, so that inherently uncertain
+    steps do not attract all measurements.
 
     Args:
-        posterior: Prediction of n candidates; covariance is root @ root.T plus the diagonal `own`.
-        seconds: (n,) expected duration of measuring a candidate.
+        posterior: Prediction of n candidates. Its covariance is root @ root.T, plus `own` between
+            the candidates of one group.
+        seconds: (n,) expected duration of the measurement of a candidate.
         count: Maximum number of candidates to choose.
-        weights: (n,) importance of a candidate, by default 1; 0 for points that need no prediction,
-            such as those out of memory.
-        allowed: (n,) which candidates may be chosen, by default all. Measured ones still count in
-            the variance.
-        claimed: Indices of candidates that others measure now; they count as chosen before.
+        weights: (n,) importance of a prediction, by default 1; 0 for points that need no
+            prediction, such as those out of memory.
+        allowed: (n,) whether a candidate may be chosen, by default all. The variances of other
+            candidates are reduced as well.
+        claimed: Indices of candidates that other drivers measure now. They count as measured.
 
     Returns:
         Indices of at most `count` candidates, the most useful first.
@@ -54,7 +55,7 @@ def choose(
     group_weight = np.bincount(posterior.group, weight, minlength=size)[posterior.group]
     chosen: list[int] = []
     while len(chosen) < len(claimed) or (len(chosen) < count + len(claimed) and is_open.any()):
-        # Variance that a candidate shares with its own replicates alone is a second term.
+        # The second term is the variance that a candidate shares only with its replicates.
         own_reduction = own * group_weight * (2 * variance + own)
         worth = (reduction + own_reduction) / (variance + own + posterior.noise**2) / seconds
         if len(chosen) < len(claimed):
@@ -83,8 +84,8 @@ def choose(
 def first_points(coordinates: Array, count: int, seed: int) -> list[int]:
     """Choose candidates that fill their space evenly.
 
-    A scrambled Sobol sequence (Owen, 1998) over the ranks of each coordinate's values; each of its
-    points takes the nearest free candidate.
+    The candidates are those nearest to a scrambled Sobol sequence (Owen, 1998) over the ranks of
+    each coordinate's values.
 
     Args:
         coordinates: (n, k) positions of the candidates.
@@ -116,7 +117,8 @@ def first_points(coordinates: Array, count: int, seed: int) -> list[int]:
 def median_error(spreads: Array) -> float:
     """Return the expected median of |predicted / true - 1|.
 
-    Solves mean(P(|exp(s z) - 1| <= m)) = 1/2 for m, with z standard normal.
+    It is the m that solves mean(P(|exp(s z) - 1| <= m)) = 1/2, for the spreads s and a standard
+    normal z.
 
     Args:
         spreads: (n,) standard deviations of the logarithms.
@@ -136,12 +138,12 @@ def median_error(spreads: Array) -> float:
 
 
 def calibration_ratio(errors: LeaveOneOutErrors) -> float:
-    """Return how many times larger leave-one-out errors are than their stated spreads.
+    """Return the ratio of leave-one-out errors to their predicted spreads.
 
-    Compares medians of absolute values; errors are Student's t.
+    It is the median of |error| / spread, relative to its expectation for Student's t.
 
     Returns:
-        At least 1; exactly 1 for fewer than eight errors.
+        The ratio, at least 1; exactly 1 for fewer than eight errors.
     """
     if len(errors.error) < 8:
         return 1.0
@@ -151,11 +153,11 @@ def calibration_ratio(errors: LeaveOneOutErrors) -> float:
 
 @dataclass(frozen=True)
 class StoppingRule:
-    """Criteria that end an adaptive sweep; the first one that is met counts, None never is.
+    """Criteria of which the first one that is met ends an adaptive sweep; None is never met.
 
     Attributes:
-        points: Measured points, by all drivers and sessions.
-        minutes: Minutes of this command.
+        points: Number of measured points, of all drivers and sessions.
+        minutes: Duration of this command in minutes.
         error: Expected median relative error of the predicted step times.
     """
 

@@ -1,8 +1,8 @@
-"""Inference about memory from the points that were tried.
+"""Which points fit in memory, as proven by points that were tried.
 
-Memory grows with every size. A point that ran out of memory therefore proves that every point runs
-out that is at least as large in all sizes, and a point that fitted proves that every point fits
-that is at most as large in all sizes. Points of different kinds (family, precision, compile mode,
+Memory grows with every size. So a point that ran out of memory proves that every point which is at
+least as large in all sizes runs out too. A point that fitted proves that every point which is at
+most as large in all sizes fits too. Points of different kinds (family, precision, compile mode,
 host) prove nothing about each other.
 """
 
@@ -26,19 +26,20 @@ def excluded(
 ) -> list[str | None]:
     """Find the run that proves that a candidate runs out of memory.
 
-    A failure is ignored if a point fitted that is at least as large in every size: something else
-    took its memory.
+    A failure is ignored if a point that is at least as large in every size fitted: other processes
+    must have used the memory.
 
     Args:
-        candidates: (n, k) sizes; larger numbers are larger sizes.
-        kinds: (n,) what must be equal for one point to prove anything about another.
-        tried: (m, k) sizes of points that were tried.
-        tried_kinds: (m,) their kinds.
-        failed: (m,) whether they ran out of memory.
-        run_ids: (m,) their run ids.
+        candidates: (n, k) sizes of the candidates.
+        kinds: (n,) kinds of the candidates. A point proves something only about points of its kind.
+        tried: (m, k) sizes of the points that were tried.
+        tried_kinds: (m,) kinds of these points.
+        failed: (m,) whether these points ran out of memory.
+        run_ids: (m,) ids of their runs.
 
     Returns:
-        (n,) the id of the smallest proving run, ordered by the first size, or None without a proof.
+        (n,) the id of the proving run, or None without a proof. Of several proving runs, it is the
+        smallest by the first size, then by the next ones.
     """
     candidate_codes, tried_codes = _codes(kinds, tried_kinds)
     failures = sorted(
@@ -72,7 +73,7 @@ def fitting(
 
 
 def _codes(kinds: Sequence[Hashable], others: Sequence[Hashable]) -> tuple[Array, Array]:
-    """Return the same number for equal kinds in both sequences."""
+    """Return a number for each kind of both sequences; equal kinds have equal numbers."""
     numbers = {kind: number for number, kind in enumerate({*kinds, *others})}
     codes = np.array([numbers[kind] for kind in kinds], float)
     other_codes = np.array([numbers[kind] for kind in others], float)
@@ -82,8 +83,13 @@ def _codes(kinds: Sequence[Hashable], others: Sequence[Hashable]) -> tuple[Array
 def _at_least_as_large(
     one: Array, other: Array, kinds: Array | float = 0.0, other_kinds: Array | float = 0.0
 ) -> _Bools:
-    """Return (n, m) whether row i of (n, k) `one` is of the kind of row j of (m, k) `other` and at
-    least as large in all k sizes.
+    """Return (n, m) whether row i of `one` has the kind of row j of `other` and is not smaller.
+
+    Args:
+        one: (n, k) sizes.
+        other: (m, k) sizes, each of which is compared.
+        kinds: (n,) numbers of the kinds of `one`, or one number.
+        other_kinds: (m,) numbers of the kinds of `other`, or one number.
     """
     rows = np.zeros((len(one), len(other))) + np.reshape(kinds, (-1, 1))
     is_larger = rows == np.reshape(other_kinds, (1, -1))
@@ -93,7 +99,7 @@ def _at_least_as_large(
 
 
 def sides(points: ArrayLike, failed: ArrayLike) -> tuple[NDArray[np.str_], _Bools]:
-    """Compare each point of one kind with the others.
+    """Return what the other points of one kind prove about each point, and which are at the edge.
 
     Args:
         points: (n, k) sizes.

@@ -37,15 +37,15 @@ _TOO_LARGE = ("oom_host", "oom_device", "oom_predicted", "timeout", _INVALID)
 
 @dataclass
 class Search:
-    """Bracketing search of the largest size of one point.
+    """Bracketing search of the largest size of one point that fits.
 
     Attributes:
-        unit: Sizes are multiples of it.
+        unit: All sizes are multiples of this number.
         begin: The first size to try.
-        within: Relative gap between `fits` and `fails` at which the search ends.
-        fits: The largest size known to fit; 0 for none.
-        fails: The smallest size known to fail; None for none.
-        problem: Why the search cannot succeed; empty otherwise.
+        within: Gap between `fits` and `fails`, relative to `fits`, at which the search ends.
+        fits: The largest size that is known to fit; 0 if there is none.
+        fails: The smallest size that is known to fail; None if there is none.
+        problem: Why the search cannot succeed; empty if it can.
     """
 
     unit: int
@@ -95,7 +95,10 @@ class _SizeResult(NamedTuple):
 
 
 class LargestBatch(SweepDesign):
-    """Searches the largest batch, or model, of each point, starting with the point's own size."""
+    """Searches the largest batch, or the largest model, of each point.
+
+    All tried sizes are multiples of the size that the point specifies.
+    """
 
     def __init__(self, points: Sequence[Point], settings: Settings) -> None:
         self.points = points
@@ -105,7 +108,7 @@ class LargestBatch(SweepDesign):
         self._is_batch = self._key == "batch_size"
         self._searches = [self._new_search(point) for point in points]
         self._policy = ResumePolicy(settings.resume, settings.retry)
-        #: Attempts by the index of a point and its size.
+        #: (Index of a point, size) -> result of the attempt.
         self._attempts: dict[tuple[int, int], _SizeResult] = {}
         self._current: tuple[int, int] | None = None
         self._requirement = self._describe_requirement()
@@ -134,7 +137,7 @@ class LargestBatch(SweepDesign):
 
     @cached_property
     def _environment_ids(self) -> Mapping[WorkerKey, str]:
-        """Environments by worker; a stack that cannot be installed has none."""
+        """Worker -> id of its environment; a stack that cannot be installed has none."""
         return {
             key: environment.environment_id
             for key, environment in current_environments(self.points).items()
@@ -156,13 +159,17 @@ class LargestBatch(SweepDesign):
         return bracket
 
     def batch(self, rows: Sequence[RecordedPoint]) -> list[DesignPoint]:
-        """Return the next attempt."""
+        """Return the next attempt; an empty list if all searches have ended.
+
+        Args:
+            rows: The result of the previous attempt; empty if another driver measures that point.
+        """
         for row in rows:
             assert self._current
             attempt = _SizeResult(row.outcome, row.reason or "", row.metrics)
             self._take(*self._current, attempt)
         if self._current and not rows:
-            time.sleep(1.0)  # another driver measures it
+            time.sleep(1.0)  # another driver measures the requested point
         while self._take_stored():
             pass
         self._current = next(iter(self._next_sizes()), None)
@@ -176,7 +183,10 @@ class LargestBatch(SweepDesign):
         return DesignResult("\n".join(answers))
 
     def _next_sizes(self) -> list[tuple[int, int]]:
-        """Return the next size of each point; an invalid size of its model counts as too large."""
+        """Return (index of a point, next size) of each unfinished search.
+
+        A size that the model cannot have counts as too large.
+        """
         sizes = []
         for index, search in enumerate(self._searches):
             while size := search.next():
@@ -190,7 +200,7 @@ class LargestBatch(SweepDesign):
         return sizes
 
     def _point(self, index: int, size: int) -> Point:
-        """Return the point with another size.
+        """Return a point with another size.
 
         Raises:
             ConfigError: If the model cannot have this size.
@@ -233,7 +243,7 @@ class LargestBatch(SweepDesign):
         return has_stored
 
     def _answer(self, index: int) -> str:
-        """Return the answer for one point in a line."""
+        """Return the answer for one point as one line of text."""
         search = self._searches[index]
         point = self._point(index, search.fits) if search.fits else self.points[index]
         size_name = self._key
@@ -253,7 +263,7 @@ class LargestBatch(SweepDesign):
         return f"{name}: largest {size_name} {bound}{search.fits:,}: {result}{failure}"
 
     def _describe(self, index: int, size: int) -> str:
-        """Describe the result of an attempt."""
+        """Return the result of an attempt as text."""
         outcome, reason, metrics = self._attempts[index, size]
         if outcome == _INVALID:
             return reason
@@ -272,7 +282,7 @@ class LargestBatch(SweepDesign):
 
 
 def _first_batch(point: Point) -> int:
-    """Return the first batch size to try: a power of two times the point's own."""
+    """Return the first batch size to try: the point's batch size times a power of two."""
     size = point.batch_size
     if point.platform.name != "cpu" or not step_costs(point).memory_lower_bound_bytes:
         return size * max(1, _INITIAL_BATCH_SIZE // size)

@@ -38,7 +38,8 @@ _LIKELY = 0.5
 #: Seconds from the start of a command to its first point (interpreter, configuration, store, import
 #: of the framework): a typical value, and the standard deviation of its logarithm.
 _START = (6.5, 0.3)
-#: The same for the measurement of the ceilings, once per environment.
+#: Seconds of the measurement of the ceilings, once per environment: a typical value, and the
+#: standard deviation of its logarithm.
 _CEILINGS = (35.0, 0.25)
 #: Quantiles of the draws: the ends of a 95% interval, and the median.
 _ENDS = {"low": 0.025, "expected": 0.5, "high": 0.975}
@@ -65,11 +66,11 @@ class Forecast:
         weight: The number of points that each predicted point represents.
         seconds: Seconds (m, draws) of each predicted point.
         late: The number of points that are likely to time out.
-        phases: Seconds (draws,) by phase, of all points to run together.
+        phases: Seconds (draws,) by phase, summed over all points to run.
         start: Seconds (draws,) before the first point.
         ceilings: Seconds (draws,) of the measurement of the ceilings.
         runs: The number of past runs by family. Runs in other environments are under "".
-        times_of: Predicts the points with some indices.
+        times_of: Function that predicts the times of the points with the given indices.
     """
 
     status: SweepStatus

@@ -1,14 +1,15 @@
-"""The gains that pairs of devices showed, as the prior of an upgrade that nobody has measured.
+"""The measured gains between pairs of devices, as the prior of an upgrade that nobody has measured.
 
-`generations.csv` has a row per table of operations that two devices both ran: the ratios of their
-specifications, and the gains in arithmetic, memory and overhead that the measured speedups show
-(`paradnn.forecast.upgrades.fit_gains`). `python -m benchmarks.whatif --write` makes it.
+`generations.csv` has one row per table of operations that both devices of a pair ran. A row holds
+the ratios of their specifications, and the gains in arithmetic, memory and overhead that were
+fitted to the measured speedups (`paradnn.forecast.upgrades.fit_gains`).
+`python -m benchmarks.whatif --write` writes the file.
 
-The logarithm of a gain is linear in that of the specified ratio. Overhead is expected to scale with
-the clock. The deviations of the pairs from this line grow with the distance between two devices,
-the norm of the logarithms of the three ratios; their variance is that of a new pair. Every pair of
-devices counts once, however many tables it has, and a table counts for a gain as far as that gain
-determines its times.
+The logarithm of a gain is modeled as linear in the logarithm of the specified ratio. Overhead is
+expected to scale with the clock. The distance between two devices is the norm of the logarithms of
+their three ratios. The deviations of the pairs from the line grow with this distance, and their
+variance is the variance of a new pair. Every pair of devices has a total weight of 1, however many
+tables it has. A table's weight for a gain is the share of its times that the gain affects.
 """
 
 from __future__ import annotations
@@ -26,14 +27,15 @@ from paradnn.forecast.upgrades import Upgrade
 from paradnn.platform.specifications import find_hardware
 from paradnn.statistics.robust_regression import Array
 
-#: Prior of the line: offset and slope, with their standard deviations.
+#: Prior means of the offset and the slope of the line.
 _EXPECTED_LINE = np.array([0.0, 1.0])
+#: Prior standard deviations of the offset and the slope.
 _LINE_SPREADS = np.array([0.1, 0.25])
-#: Standard deviation of a pair's gain around the line that the fit of the line assumes.
+#: Assumed standard deviation of a pair's log gain around the line, for the fit of the line.
 _ASSUMED_SPREAD = 0.2
-#: Standard deviation of gains and speedups between two devices of equal specifications.
+#: Standard deviation of log gains and log speedups between devices of equal specifications.
 _MIN_SPREAD = 0.07
-#: Parameters that the pairs determine per gain.
+#: Number of parameters per gain that the pairs determine: offset, slope and spread.
 _PARAMETERS = 3
 
 
@@ -45,8 +47,9 @@ class DevicePair:
         older: Device of the first times.
         newer: Device of the second times.
         ratios: Logarithms (3,) of the specified ratios of arithmetic rate, bandwidth and clock.
-        gains: Logarithms (3,) of the gains that the times show.
-        shares: Mean shares (3,) of the three terms in the times of the older device.
+        gains: Logarithms (3,) of the gains that were fitted to the times.
+        shares: Mean shares (3,) of arithmetic, memory and overhead in the times of the older
+            device.
         scatter: Standard deviation of the logarithms of the speedups around the gains.
     """
 
@@ -96,7 +99,7 @@ def pairs_without(device: str, pairs: Sequence[DevicePair]) -> list[DevicePair]:
 
 @functools.cache
 def _is_same_device(name: str, other: str) -> bool:
-    """Return whether two names are equal or mean the same part."""
+    """Return whether two names are equal or names of the same hardware."""
     if name == other:
         return True
     parts = [find_hardware(text) or find_hardware(f"NVIDIA {text}") for text in (name, other)]
@@ -104,11 +107,11 @@ def _is_same_device(name: str, other: str) -> bool:
 
 
 def upgrade_between(ratios: Array, pairs: Sequence[DevicePair]) -> Upgrade:
-    """Return the gains that another device is expected to show.
+    """Return the expected gains of another device.
 
     Args:
         ratios: Logarithms (3,) of the specified ratios of arithmetic rate, bandwidth and clock.
-        pairs: The pairs that the expectation is learned from.
+        pairs: The measured pairs from which the expectation is learned.
     """
     counts = Counter((pair.older, pair.newer) for pair in pairs)
     weights = np.array([1 / counts[pair.older, pair.newer] for pair in pairs])
@@ -143,16 +146,16 @@ def changed_hardware(
 ) -> Upgrade:
     """Return the gains if only the given factors of a device change.
 
-    What does not change keeps its rate exactly. What changes reaches between nothing and its whole
-    factor, with the uncertainty that the gains of the pairs have. Each time also deviates as between
-    two devices of equal specifications, but by no more than the change: operations in caches differ
-    from others, and two timings of one operation differ.
+    An unchanged rate has a gain of exactly 1. The gain of a changed rate lies between 1 and its
+    factor, with the uncertainty of the gains of the pairs. Each time also has an independent error,
+    as between two devices of equal specifications, but not larger than the change: operations in
+    caches differ from others, and repeated timings of an operation differ.
 
     Args:
-        peak: Factor on the arithmetic rate.
-        bandwidth: Factor on the memory bandwidth.
-        overhead: Factor on the overhead of an operation.
-        pairs: The pairs that the expectation is learned from.
+        peak: Factor of the arithmetic rate.
+        bandwidth: Factor of the memory bandwidth.
+        overhead: Factor of the overhead of an operation.
+        pairs: The measured pairs from which the expectation is learned.
     """
     ratios = np.log([peak, bandwidth, 1 / overhead])
     found = upgrade_between(ratios, pairs)
@@ -171,15 +174,14 @@ def compared_with(
 ) -> Upgrade:
     """Return the second of two upgrades of a device, with its correlations with the first.
 
-    What two newer devices have in common is uncertain for both. The difference of their gains is as
-    uncertain as the gains of an upgrade from one of them to the other.
+    The gains of two newer devices share part of their errors. The difference of these gains is as
+    uncertain as the gains of an upgrade from one newer device to the other.
 
     Args:
         first: The first upgrade.
         second: The second upgrade.
-        difference: Logarithms (3,) of the second upgrade's specified ratios relative to the
-            first's.
-        pairs: The pairs that the expectation is learned from.
+        difference: Logarithms (3,) of the specified ratios of the second device to the first.
+        pairs: The measured pairs from which the expectation is learned.
     """
     between = upgrade_between(difference, pairs)
     correlations = [
@@ -194,12 +196,12 @@ def compared_with(
 
 
 def _correlation(first: float, second: float, difference: float) -> float:
-    """Return the correlation of two errors, from 0 to 1, given that of their difference.
+    """Return the correlation of two errors, from 0 to 1, from three standard deviations.
 
     Args:
         first: Standard deviation of the first error.
         second: Standard deviation of the second error.
-        difference: Standard deviation of their difference.
+        difference: Standard deviation of the difference of the errors.
     """
     if not (first and second):
         return 0.0
@@ -208,7 +210,13 @@ def _correlation(first: float, second: float, difference: float) -> float:
 
 
 def _fit_line(specified: Array, shown: Array, weights: Array) -> Array:
-    """Return offset and slope of the gains over the specified ratios, with a prior on both."""
+    """Fit offset and slope of the log gains over the log ratios, with a prior on both.
+
+    Args:
+        specified: Logarithms (n,) of the specified ratios.
+        shown: Logarithms (n,) of the gains.
+        weights: Weights (n,) of the pairs.
+    """
     design = np.stack([np.ones_like(specified), specified], axis=1)
     weighted = design * (weights / _ASSUMED_SPREAD**2)[:, None]
     prior = np.diag(_LINE_SPREADS**-2.0)
@@ -216,9 +224,15 @@ def _fit_line(specified: Array, shown: Array, weights: Array) -> Array:
 
 
 def _spread_at(distance: float, deviations: Array, distances: Array, weights: Array) -> float:
-    """Return the standard deviation of a deviation at a distance.
+    """Return the standard deviation of deviations between devices at a distance.
 
     The variance is that of equal devices plus a term in proportion to the distance.
+
+    Args:
+        distance: The distance between two devices, as in `DevicePair.distance`.
+        deviations: Deviations (n,) of the measured pairs.
+        distances: Distances (n,) of the measured pairs.
+        weights: Weights (n,) of the measured pairs.
     """
     excess = np.maximum(deviations**2 - _MIN_SPREAD**2, 0.0)
     slope = float((weights * excess).sum() / max((weights * distances).sum(), 1e-9))

@@ -43,10 +43,10 @@ class CompletedRun:
 
     Attributes:
         run_id: The id of the run.
-        start: Its start in Unix seconds.
-        params: Its params as they are stored.
-        metrics: Some of its metrics.
-        tags: Some of its tags.
+        start: Start of the run in Unix seconds.
+        params: Params of the run, as they are stored.
+        metrics: Metrics of the run that predictions use.
+        tags: Tags of the run that predictions use.
     """
 
     run_id: str
@@ -64,8 +64,9 @@ class History:
 
     Attributes:
         where: The address of the store without credentials.
-        index: The index of its runs; None if the store does not exist.
-        points: Reads the newest measured points on some devices, up to a number.
+        index: The index of the store's runs; None if the store does not exist.
+        points: Function that reads the newest measured points. Its arguments are the names of
+            devices and the largest number of points.
     """
 
     where: str
@@ -75,7 +76,12 @@ class History:
     def finished(
         self, environment_ids: Collection[str], sweep_id: str | None = None
     ) -> dict[Identity, list[Finished]]:
-        """Return the runs with an outcome in these environments, or of a sweep in any of them."""
+        """Return the runs that have an outcome.
+
+        Args:
+            environment_ids: Environments whose runs are returned.
+            sweep_id: Sweep whose runs are returned from any environment; None for no sweep.
+        """
         if self.index:
             return self.index.finished(environment_ids, sweep_id)
         return {}

@@ -1,6 +1,6 @@
 """A model of the time of operations on a platform, fitted to kernels that were timed there.
 
-It is the process of whole steps (`paradnn.forecast.process`) with a roofline for operations:
+It is the Gaussian process of `paradnn.forecast.process` with a roofline for operations:
 
     t = dispatch + calls x step + ((arithmetic)^p + (traffic)^p)^(1/p)
 
@@ -57,7 +57,7 @@ _QUERY_TILES = (64, 128, 256)
 _TOKEN_TILES = (16, 32, 64, 128)
 #: A number of rows that is a multiple of this is aligned for all memory loads.
 _ALIGNED = 16
-#: The start and the end of a tile take as long as this number of terms of its sums.
+#: Time of the start and the end of a tile, in terms of its sums (values of the inner index k).
 _TILE_OVERHEAD = 24
 #: Seconds of dispatch of a call.
 _DISPATCH = 1e-5
@@ -86,8 +86,8 @@ _TILE_PRIOR = 0.35
 _VARIANT_PRIOR = 0.25
 #: Length scale of the smooth part, in decades of a size. Two variants are at distance 1.
 _LENGTH_SCALE = 0.7
-#: The expected coefficient of a similar device's deviations from its roofline is 1 minus this. Its
-#: prior standard deviation is this.
+#: Prior standard deviation of the coefficient of a similar device's deviations from its roofline.
+#: The expected coefficient is 1 minus this value.
 _SIMILARITY_SPREAD = 0.5
 _SIZES = ("m", "n", "k", "batch", "calls", "images", "window", "stride", "bytes")
 #: Smallest duration of arithmetic and of traffic, in seconds. It keeps logarithms finite.
@@ -102,9 +102,10 @@ class OperationTimes:
         kind: The kind of the operations.
         peak: Highest FLOP/s, to which the coefficients are relative.
         bandwidth: Highest B/s, to which the coefficients are relative.
-        line: Coefficients of the roofline. With `like`, they are differences from that device's.
+        line: Coefficients of the roofline. With `like`, they are differences from the coefficients
+            of the similar device.
         process: The Gaussian process of the deviations from the roofline.
-        like: The fit of a similar device. Its deviations from its roofline are expected here too.
+        like: The fit of a similar device, whose deviations from its roofline are expected here too.
     """
 
     kind: str
@@ -170,11 +171,11 @@ class OperationTimes:
         return self.process.predict(self._inputs(operations))
 
     def predict_without_dispatch(self, operations: Sequence[Operation]) -> Prediction:
-        """Return what `predict` returns, minus the time of the call.
+        """Return the prediction of `predict` without the time of dispatch.
 
-        The result is the prediction times the share that the roofline assigns to everything except
-        dispatch. A subtraction would keep the noise of dispatch, which is longer than a small
-        operation.
+        The result is the prediction times the share of the roofline that is not dispatch. A
+        subtraction of the dispatch time would keep its noise, and dispatch takes longer than a
+        small operation.
         """
         inputs = self._inputs(operations)
         prediction = self.process.predict(inputs)
@@ -186,7 +187,7 @@ class OperationTimes:
         return _linearize(operations, self.peak, self.bandwidth, self.like)(self.line)
 
     def line_at(self, operations: Sequence[Operation]) -> Array:
-        """Return the logarithms (n,) of the seconds that the roofline alone predicts."""
+        """Return the logarithms (n,) of the seconds that the roofline predicts by itself."""
         inputs = self._inputs(operations)
         return inputs.base + sum(
             column * self.line.get(name, 0.0) for name, (column, _) in inputs.columns.items()
@@ -259,9 +260,9 @@ def _padding(operations: Sequence[Operation]) -> Array:
 def _coordinates(operations: Sequence[Operation]) -> Coordinates:
     """Return the coordinates of the smooth part.
 
-    A product has two more coordinates. Libraries choose a kernel by the power of two that holds its
-    rows ("bucket"). If the rows are not aligned, a kernel that pads them may come first
-    ("aligned").
+    A product has two more coordinates. "bucket" is the next power of two of its rows, by which
+    libraries choose a kernel. "aligned" is 1 if the number of rows is a multiple of `_ALIGNED` and
+    smaller otherwise; then a library may pad the rows in a separate kernel first.
     """
     logs: dict[Hashable, Array] = {}
     for name in _SIZES:

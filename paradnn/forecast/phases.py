@@ -56,13 +56,13 @@ _ARITHMETIC = (
 
 
 class _TypicalSeconds(NamedTuple):
-    """Seconds of a phase without data; for compile and profile, without their steps.
+    """Expected seconds of a phase without data; for compile and profile, without their steps.
 
     Attributes:
-        least: Of every point.
-        per_layer: For each layer.
-        per_parameter: For each parameter.
-        profiled: Of a profiled point, to draw its figure.
+        least: Seconds of a point without layers and parameters.
+        per_layer: Additional seconds per layer.
+        per_parameter: Additional seconds per parameter.
+        profiled: Additional seconds of a profiled point, whose figure is drawn.
     """
 
     least: float
@@ -85,9 +85,9 @@ _OTHER_PHASE = _TypicalSeconds(0.05)
 _COMPILE_FACTOR = {"eager": 0.15, "graph": 1.0, "xla": 2.5}
 #: Factor of the compile time of torch.compile, which compiles every kernel with a C++ compiler.
 _TORCH_COMPILE = 30.0
-#: Prior of the steady state: the number of "steady" verdicts, and the number of blocks until them.
-#: Past runs add at most the third number of blocks, since the load of the machine may change
-#: between sessions.
+#: Prior of the steady state: number of "steady" verdicts, and number of blocks until these
+#: verdicts. The third number is the largest weight of past runs in blocks, since the load of the
+#: machine may change between sessions.
 _STEADY = (1.8, 12.0, 60.0)
 
 
@@ -163,9 +163,16 @@ def _has_phase(name: str, runs: RunHistory, points: Table) -> bool:
 def _overhead(
     name: str, runs: RunHistory, points: Table, known: Columns, planned: Columns
 ) -> Prediction:
-    """Predict the logarithm of the seconds of a phase apart from its steps.
+    """Predict the logarithm of the seconds of a phase, without its steps.
 
-    The seconds are relative to the typical ones (`_typical`).
+    The seconds are relative to the typical seconds (`_typical`).
+
+    Args:
+        name: Name of the phase.
+        runs: Past runs.
+        points: The planned points.
+        known: `overhead_columns` of the past runs.
+        planned: `overhead_columns` of the planned points.
     """
     seconds, weight = _observed(name, runs)
     typical = _typical(name, runs.table)
@@ -177,15 +184,15 @@ def _overhead(
 
 
 def _observed(name: str, runs: RunHistory) -> tuple[Array, Array]:
-    """Return the observed durations of a phase apart from its steps.
+    """Return the observed durations of a phase, without its steps.
 
     Returns:
-        Seconds (runs,), NaN where unknown, and the weights (runs,) of the observations in 0..1.
+        Seconds (runs,), NaN where unknown, and weights (runs,) of the observations from 0 to 1.
     """
     full = np.ones(len(runs))
     if name == _BETWEEN:
-        # A gap contains the schedule phase of the next point instead of this one's. Over many
-        # points, the two are equal.
+        # A gap contains the schedule phase of the next point instead of this point's own. Over many
+        # points, their means are equal.
         seconds = runs.gaps - np.sum(
             [np.nan_to_num(values) for values in runs.phases.values()], axis=0
         )
@@ -287,10 +294,11 @@ class Blocks:
 
 
 def calibrate(step: Array, settings: _Settings) -> Blocks:
-    """Return the block of steps that last `step` seconds each.
+    """Return the calibrated block of steps that last `step` seconds each.
 
-    Each trial has ten times the steps of the previous one, until the number for 1.1 times the
-    block's seconds is known. That number is tried twice.
+    A block lasts 1.1 times `block_seconds`, or one step if a step lasts at least `block_seconds`.
+    Each trial has ten times the steps of the previous trial, until the number of steps of a block
+    is known. Two further trials have that number.
     """
     block = settings["block_seconds"]
     steps = np.where(step >= block, 1.0, np.minimum(MAX_STEPS, np.ceil(1.1 * block / step)))

@@ -55,8 +55,8 @@ _SPREADS = {
 }
 #: Prior standard deviations of the logarithms of the roofline's factors, in the order of `_parts`.
 _PART_SPREADS = (0.4, 0.4, 1.0, 1.0, 1.0, 1.0, 1.0)
-#: Exponent of the power mean of the parts: 1 if they follow each other, large if the longest part
-#: hides the others.
+#: Expected exponent of the power mean of the parts. An exponent of 1 means that the parts follow
+#: each other; with a large one the longest part hides the others.
 _POWER = 2.0
 #: Prior standard deviation of the logarithm of that exponent.
 _POWER_SPREAD = 0.5
@@ -68,7 +68,7 @@ _FEED = 3e9
 _NUMBER_BYTES = 4
 #: Bytes moved per weight by an update, including the optimizer's variables.
 _UPDATE_BYTES = 24
-#: Length scale of the smooth part: one decade of a size, or one different text.
+#: Length scale of the smooth part, in decades of a size. Two different texts have distance 1.
 _LENGTH_SCALE = 1.0
 #: Keys whose texts are coordinates of the smooth part.
 _TEXT_KEYS = (
@@ -84,7 +84,7 @@ _TEXT_KEYS = (
 )
 #: Only the most common levels of a group, up to this number, have a column.
 _MAX_LEVELS = 24
-#: A sweep that is alone on its host shows a load of its cores and a little more: this factor.
+#: Load of a host, in runnable threads per core, if a sweep is its only work.
 _LOAD_OF_SWEEP = 1.25
 #: Decimal logarithms of a typical model's FLOPs, bytes, parameters, layers and batch size.
 _TYPICAL_SIZES = (9, 8, 6, 1, 2)
@@ -93,8 +93,8 @@ _TYPICAL_SIZES = (9, 8, 6, 1, 2)
 def step_inputs(table: Table) -> Callable[[Line], Inputs]:
     """Return a function from coefficients to the inputs of the process.
 
-    The process predicts the logarithm of the seconds of a step. The roofline is linearized at the
-    coefficients, as `roofline` describes.
+    The inputs are those of a Gaussian process that predicts the logarithm of the seconds of a step.
+    The roofline is linearized at the coefficients, as `roofline` describes.
     """
     parts = _parts(table)
     groups = _groups(table)
@@ -252,12 +252,11 @@ def _levels(levels: Sequence[Hashable]) -> Iterator[tuple[Hashable, Array]]:
         yield level, (column == codes[level]).astype(float)
 
 
-#: Prior standard deviation (log) between processes that measure the same step.
+#: Prior standard deviation of log step times between processes that measure the same step.
 _NOISE = 0.02
-#: The number of observations that this prior counts as.
+#: Number of observations that this prior counts as.
 _NOISE_WORTH = 8.0
-#: The number of observations that a run's own interval counts as. It is the spread of a few
-#: processes.
+#: Number of observations that a run's own interval counts as: it is from a few processes.
 _STATED_WORTH = 4.0
 #: Iterations that find the coefficients of the roofline.
 _ROUNDS = 10

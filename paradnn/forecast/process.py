@@ -29,12 +29,14 @@ from scipy.special import stdtrit
 
 from paradnn.statistics.robust_regression import Array, Columns, Prediction, matrix, one_thread
 
-#: Prior standard deviations of the smooth part and of the nugget (of a logarithm).
+#: Expected standard deviations of the smooth part and of the nugget, in logarithms.
 _SMOOTH = 0.2
 _NUGGET = 0.05
-#: Prior standard deviation of the logarithms of these two and of the length scales.
+#: Prior standard deviation of the logarithms of all scales: both standard deviations and the length
+#: scales.
 _SCALE_SPREAD = 1.0
-#: The search rejects scales that are more than this many prior standard deviations off.
+#: The search rejects scales that deviate from the prior by more than this many prior standard
+#: deviations.
 _MAX_SCALE_DEVIATION = 30.0
 #: Value of the objective for scales that the search must avoid.
 _REJECTED = 1e12
@@ -119,7 +121,7 @@ class Inputs:
 
 
 def _align(a: Coordinates, b: Coordinates) -> tuple[Coordinates, Coordinates]:
-    """Return both with the names of both."""
+    """Add to each group the coordinates that only the other has, with zeros or empty texts."""
     examples = {**b, **a}
 
     def complete(group: Coordinates) -> Coordinates:
@@ -148,8 +150,8 @@ def _pool_replicates(
 ) -> tuple[Inputs, Array, Array]:
     """Combine the replicates of each step into one observation.
 
-    Values and columns are averaged with weights of 1 / `variances` (n,). The averages lose only
-    one thing: what replicates in different sessions say about the sessions.
+    Values and columns are averaged with weights of 1 / `variances` (n,). The averages lose only the
+    information about sessions that replicates in different sessions contain.
 
     Returns:
         For the g steps: the inputs, the mean values (g,), and the variances of the means (g,).
@@ -296,7 +298,7 @@ def _maximize_posterior(
     def objective(logs: Array) -> tuple[float, Array]:
         """Return the negative log posterior and its gradient at the logarithms of the scales."""
         deviations = (logs - prior) / _SCALE_SPREAD
-        if np.abs(deviations).max() > _MAX_SCALE_DEVIATION:  # the first step may be that long
+        if np.abs(deviations).max() > _MAX_SCALE_DEVIATION:  # a first step may be too long
             return _REJECTED, np.zeros_like(logs)
         smooth, nugget, *_ = np.exp(2 * logs)
         inverse_lengths = np.exp(-2 * logs[2:])
@@ -309,7 +311,7 @@ def _maximize_posterior(
         except LinAlgError:
             return _REJECTED, np.zeros_like(logs)
         solved = inverse @ values
-        # Twice the derivative of the log likelihood by each entry of the covariance.
+        # Twice the derivative of the log likelihood with respect to each entry of the covariance.
         sensitivity = np.outer(solved, solved) - inverse
         by_smooth = smooth * (sensitivity * (1 + root) * decay).sum()
         by_nugget = nugget * (np.diag(sensitivity) @ weight)
@@ -351,9 +353,9 @@ def _learn_nugget_variance(scales: Scales, inputs: Inputs, squares: Array, share
     Args:
         scales: The scales so far.
         inputs: The n steps.
-        squares: Squared errors (n,) in units of their variance.
-        share: The share (n,) of the nugget in that variance. If it is small, the error contains
-            little information on the nugget.
+        squares: Squared errors (n,), divided by their variances.
+        share: The share (n,) of the nugget in the variance of each error. If it is small, the error
+            contains little information on the nugget.
     """
     offsets = [inputs.coordinates[name] - center for name, (center, _) in scales.slopes.items()]
     design = np.stack([np.ones(len(squares)), *offsets], axis=1)
@@ -386,7 +388,7 @@ class LeaveOneOutErrors:
 
     Attributes:
         error: Observed minus predicted values (g,).
-        spread: Standard deviations (g,) that the predictions stated.
+        spread: Standard deviations (g,) of the predictions.
         freedom: Degrees of freedom of the distribution of the errors.
     """
 
@@ -400,23 +402,23 @@ class LeaveOneOutErrors:
 
     @property
     def median_error(self) -> float:
-        """Median relative error of the exponentials of the values; NaN for less than two steps."""
+        """Median relative error of predicted seconds (values are logs); NaN below two steps."""
         if len(self.error) < 2:
             return float("nan")
         return float(np.median(np.abs(np.expm1(-self.error))))
 
     @property
     def score(self) -> float:
-        """Mean logarithm of the normal density that the predictions stated, without a constant.
+        """Mean log density of the errors under the normal predictions, without a constant.
 
-        An error counts as at most three standard deviations. The score compares fits of the same
-        steps.
+        An error counts as at most three standard deviations. Scores are comparable only between
+        fits of the same steps.
         """
         squares = np.minimum((self.error / self.spread) ** 2, _MAX_SQUARED_ERROR)
         return float(-np.mean(np.log(self.spread) + 0.5 * squares))
 
     def coverage(self, level: float = 0.95) -> float:
-        """Return the share of steps inside their intervals; NaN for less than two steps."""
+        """Return the share of steps inside their prediction intervals; NaN below two steps."""
         if len(self.error) < 2:
             return float("nan")
         half_widths = stdtrit(self.freedom, 0.5 + level / 2) * self.spread
@@ -424,11 +426,11 @@ class LeaveOneOutErrors:
 
 
 class _InducingPoints(NamedTuple):
-    """The k points whose smooth parts represent the smooth part everywhere.
+    """The k points whose values of the smooth part determine it everywhere else.
 
     Attributes:
-        coordinates: Their coordinates.
-        lower: The Cholesky factor (k, k) of the covariance of their smooth parts.
+        coordinates: The coordinates of the points.
+        lower: The Cholesky factor (k, k) of the covariance of the smooth part at the points.
     """
 
     coordinates: Coordinates
@@ -440,9 +442,9 @@ class _Posterior(NamedTuple):
 
     Attributes:
         weights: The means (k,) of the weights.
-        root: A square root (k, k) of their covariance, which is root @ root.T.
+        root: A square root (k, k) of the covariance of the weights, which is root @ root.T.
         features: The features (g, k) of the observed steps.
-        own: The variances (g,) of their nuggets before the observation.
+        own: The prior variances (g,) of the nuggets of these steps.
         inducing: The inducing points of the features.
     """
 
@@ -460,7 +462,7 @@ class Process:
     Attributes:
         inputs: The inputs of the steps.
         values: Values (g,) minus the base.
-        noise: Variances (g,) of the mean of a step over its runs.
+        noise: Variances (g,) of the noise of each value, which is a mean over runs.
         disturbed: Factors (g,) by which disturbances raised the variances of the nuggets.
         scales: The learned scales.
         run: Standard deviation of the noise of a single run.
@@ -504,7 +506,7 @@ class Process:
     def allowance(self) -> float:
         """Factor that raises all variances.
 
-        It allows for length scales that were chosen to make the observed steps probable.
+        It allows for the uncertainty of the length scales, which were fitted to the observed steps.
         """
         return 1 + len(self.scales.lengths) / max(len(self.values), 1)
 
@@ -565,7 +567,7 @@ class Process:
 
     @cached_property
     def _data_posterior(self) -> _Posterior:
-        """The posterior with observed steps alone as inducing points."""
+        """The posterior with only observed steps as inducing points."""
         return self._condition(self._choose_inducing(None))
 
     def _features(

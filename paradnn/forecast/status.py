@@ -28,8 +28,7 @@ from paradnn.session.workers import WorkerKey
 from paradnn.statistics.robust_regression import Array
 from paradnn.store.runs import Finished, ResumePolicy, outcome_of
 
-#: FLOP/s and B/s of a device without specification or measurement: of one core of a CPU, or of
-#: another device.
+#: Typical FLOP/s and B/s of a device without specification or measurement; for a CPU, per core.
 _TYPICAL_PEAKS = {"cpu": (5e10, 1e10), "gpu": (1e13, 5e11), "tpu": (5e13, 6e11)}
 
 
@@ -165,7 +164,7 @@ def _limits(points: Sequence[Point]) -> Array:
 
     `paradnn.platform.environment.exceeds_memory` applies the same limits.
     """
-    # All points with the same setting get the same reading of the free memory.
+    # Read the free memory once per setting, since it changes between two readings.
     free = {
         limit: memory_limit(point)
         for limit, point in {point.measure.memory_limit: point for point in points}.items()
@@ -206,9 +205,9 @@ def _ceilings(runs: Sequence[Finished], history: History) -> Ceilings | None:
 
 
 def rates_of(status: SweepStatus) -> Rates:
-    """Return a function that states the highest rates of devices, including those of past runs.
+    """Return a function that returns the highest rates of a device, as `Rates` describes.
 
-    It prefers measured ceilings to the specification, and the specification to a guess.
+    It prefers measured peak rates to the specification, and the specification to a typical value.
     """
     kinds: dict[str, tuple[str, int]] = {}
     measured: dict[tuple[str, str], Ceilings] = {}

@@ -146,7 +146,7 @@ class Table:
 
     @cached_property
     def settings(self) -> list[frozenset[tuple[str, str]]]:
-        """The settings of each row that may change a step's time, without those at their default.
+        """The settings of each row that may change a step's time, without default values.
 
         A setting is a pair of key and value.
         """
@@ -164,7 +164,7 @@ class Table:
 
     @cached_property
     def steps(self) -> list[str]:
-        """A text for each row that is the same for rows with the same step."""
+        """Texts that identify the step of each row: rows with the same step have equal texts."""
         ignored = {*_IGNORED_GROUPS}
         ignored |= {work.group for work in WORKLOADS.values() if work.step_ignores_keys}
         steps = []
@@ -392,11 +392,12 @@ def _gaps(runs: Sequence[CompletedRun]) -> dict[str, float]:
 
 
 def stated_noise(low: Array, high: Array, processes: Array, blocks: Array, error: Array) -> Array:
-    """Return the standard deviations (n,) of the logarithms of step times, as the runs state them.
+    """Return the standard deviations (n,) of log step times that the runs recorded.
 
-    A run of several processes states its standard error. For a single process, the standard error
-    gives an interval. That interval is read as one of Student's t with `stated_freedom` degrees of
-    freedom. If a run has no standard error, its 95% interval is read in the same way.
+    For a run of several processes, it is the recorded standard error. For a single process, it is
+    the half width of the 95% interval divided by the quantile of Student's t with `stated_freedom`
+    degrees of freedom. The half width is 1.96 recorded standard errors. Runs without a recorded
+    standard error use the recorded interval in the same way.
 
     Args:
         low: Lower ends (n,) of the 95% intervals.

@@ -4,16 +4,16 @@ An operation of F floating-point operations and B bytes takes
 
     t = ((F / f)^p + (B / b)^p + o^p)^(1/p)
 
-with the reached arithmetic rate f, the reached memory bandwidth b, the overhead o and the exponent
-p of a smooth maximum. With p = 1 the three follow each other; a large p hides the shorter ones
-behind the longest. A measured time is the sum over the operations of a step, or one operation.
-The four quantities are fitted per device and group of work, with priors: f and b are expected at a
-share of the peaks.
+with the achieved arithmetic rate f, the achieved memory bandwidth b, the overhead o and the
+exponent p of a smooth maximum. With p = 1 the three terms follow each other; with a large p the
+longest term hides the others. A measured time is the sum over the operations of a step, or the time
+of one operation. f, b, o and p are fitted per device and group of work, with priors: f and b are
+expected at a share of the peaks.
 
-An upgrade multiplies f and b, and divides o. Three uncertainties enter a predicted speedup: that of
-the fit; the residual of each measured time, which may be due to any of the three terms; and the
-difference between the specified and the reached gain, which all operations share. The model does
-not know overlap between operations, caches, or clocks that depend on the load.
+An upgrade multiplies f and b, and divides o. A predicted speedup has three uncertainties: the error
+of the fit; the residual of each measured time, which may come from any of the three terms; and the
+difference between the specified and the achieved gain, which all operations share. The model
+ignores overlap between operations, caches, and clocks that depend on the load.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ from paradnn.statistics.robust_regression import Array, one_thread
 #: What limits an operation, in the order of all arrays with an axis of three.
 LIMITS = ("compute", "memory", "overhead")
 
-#: Expected shares of the peaks that operations reach.
+#: Expected shares of the peak rate and of the bandwidth that operations achieve.
 _PEAK_SHARE = 0.7
 _BANDWIDTH_SHARE = 0.8
-#: Highest shares of the peaks: clocks may exceed the specified one, and caches save traffic.
+#: Highest possible shares. They exceed 1 because clocks may exceed the specified clock, and caches
+#: save traffic.
 _MAX_PEAK_SHARE = 1.1
 _MAX_BANDWIDTH_SHARE = 2.0
 #: Expected seconds of overhead of an operation, and the expected p - 1.
@@ -41,16 +42,17 @@ _OVERHEAD = 5e-6
 _EXPONENT = 1.0
 #: Prior standard deviations of the logarithms of f, b, o and p - 1.
 _PRIOR_SPREADS = np.array([0.5, 0.5, 1.5, 0.7])
-#: Scale of the residuals above which the fit treats them as outliers.
+#: Size of residuals, in logarithms, above which the fit treats them as outliers.
 _OUTLIER_SCALE = 0.1
-#: Prior of the residual standard deviation, and the number of times that it counts for.
+#: Prior of the residual standard deviation, in logarithms.
 _PRIOR_RESIDUAL = 0.15
+#: Number of measured times that this prior counts for.
 _PRIOR_COUNT = 4.0
-#: Smallest work, which keeps logarithms finite.
+#: Smallest number of operations or bytes, which keeps logarithms finite.
 _MIN_WORK = 1e-9
-#: Largest factor by which a draw of the gains is scaled.
+#: Largest factor by which the heavy tails of Student's t scale a draw of the gains.
 _LARGEST_SCALE = 3.0
-#: Draws of a predicted speedup.
+#: Default number of draws of a predicted speedup.
 DRAWS = 200
 
 
@@ -74,7 +76,13 @@ class TimedWork:
 
     @classmethod
     def single(cls, flops: Array, moved_bytes: Array, seconds: Array) -> TimedWork:
-        """Work whose operations were each timed alone, in one call."""
+        """Return work whose operations were each timed separately, in one call.
+
+        Args:
+            flops: Floating-point operations (n,).
+            moved_bytes: Bytes (n,) that are moved to and from memory.
+            seconds: The measured times (n,).
+        """
         return cls(
             flops=flops,
             bytes=moved_bytes,
@@ -122,7 +130,7 @@ class OperationLimits:
 
     Attributes:
         logs: Logarithms (4,) of f in FLOP/s, b in B/s, o in seconds, and p - 1.
-        covariance: Covariance (4, 4) of these.
+        covariance: Covariance (4, 4) of `logs`.
         spread: Standard deviation of the logarithms of measured times around the fit.
     """
 
@@ -138,8 +146,10 @@ class OperationLimits:
 
         Args:
             work: The operations with their times.
-            peak: Peak arithmetic rate in FLOP/s; None expects the highest rate of the times.
-            bandwidth: Memory bandwidth in B/s; None expects the highest rate of the times.
+            peak: Peak arithmetic rate in FLOP/s. If None, f is expected at the highest measured
+                rate.
+            bandwidth: Peak memory bandwidth in B/s. If None, b is expected at the highest measured
+                rate.
         """
         measured = np.log(work.seconds)
         expected = np.log(
@@ -158,7 +168,7 @@ class OperationLimits:
             )
 
         bounds = (np.full(4, -np.inf), _highest_logs(peak, bandwidth))
-        # A second start finds an overhead far above the expected one, which small operations show.
+        # A second start value finds an overhead far above its prior, if small operations show it.
         shortest_call = expected.copy()
         shortest_call[2] = np.log(
             np.min(work.seconds / work.sum_by_owner(np.ones(len(work.flops))))
@@ -182,7 +192,7 @@ class OperationLimits:
         return _log_seconds(work, self.logs)
 
     def draws(self, count: int, random: np.random.Generator) -> Array:
-        """Return draws (4, count) of the logarithms."""
+        """Return draws (4, count) of `logs`."""
         return random.multivariate_normal(self.logs, self.covariance, count, method="eigh").T
 
 
@@ -213,7 +223,7 @@ def _log_seconds(work: TimedWork, logs: Array) -> Array:
 
 
 def _robust_spread(errors: Array) -> float:
-    """Return the standard deviation of errors by their median deviation, with a prior."""
+    """Return the standard deviation of errors, from their median absolute deviation and a prior."""
     deviation = 1.4826 * float(np.median(np.abs(errors)))
     count = len(errors)
     squares = count * deviation**2 + _PRIOR_COUNT * _PRIOR_RESIDUAL**2
@@ -222,18 +232,19 @@ def _robust_spread(errors: Array) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Upgrade:
-    """Gains of another device, or of a changed one, with their uncertainty.
+    """Gains of another device, or of a changed device, with their uncertainty.
 
     Attributes:
         gains: Expected logarithms (3,) of the factors by which arithmetic, memory and overhead
             become faster.
-        spreads: Standard deviations (3,) of these, which all operations share.
-        scatter: Standard deviation of the logarithm of a speedup that each time has to itself.
+        spreads: Standard deviations (3,) of the errors of `gains`, which all operations share.
+        scatter: Standard deviation of the independent error of each log speedup.
         freedom: Number of observations behind the spreads, for tails of Student's t.
-        most: Bounds (3,) of the logarithms of the gains, whose other ends are 0; None for no bound.
-        correlations: Correlations (3,) of the errors of the gains with those of a first upgrade
-            that this one is compared with; None for the first one itself.
-        scatter_correlation: Correlation of the errors that each time has to itself.
+        most: Bounds (3,) of the log gains, each of which lies between 0 and its bound; None for no
+            bounds.
+        correlations: If this upgrade is compared with a first one: correlations (3,) between the
+            errors of both upgrades' gains. None for the first one.
+        scatter_correlation: Correlation between the independent errors of both upgrades.
     """
 
     gains: Array
@@ -245,9 +256,9 @@ class Upgrade:
     scatter_correlation: float = 1.0
 
     def draws(self, count: int) -> Array:
-        """Return draws (count, 3) of the gains, the same at every call.
+        """Return draws (count, 3) of the gains, which are equal at every call.
 
-        Draws of two upgrades have the stated correlations.
+        The draws of two upgrades have the correlations in `correlations`.
         """
         random = np.random.default_rng(0)
         normal = random.standard_normal((count, 3))
@@ -263,11 +274,11 @@ class Upgrade:
 
 
 def correlated(normal: Array, correlations: Array | float, random: np.random.Generator) -> Array:
-    """Return normal deviates that have given correlations with others.
+    """Return standard normal deviates that correlate with other deviates.
 
     Args:
-        normal: Standard normal deviates.
-        correlations: Correlations, which broadcast with the deviates.
+        normal: The other standard normal deviates.
+        correlations: Correlations with `normal`, which broadcast with it.
         random: Source of the independent part.
     """
     independent = random.standard_normal(normal.shape)
@@ -298,9 +309,10 @@ def predict_speedups(
     """Predict the speedups of measured times.
 
     The residual of a time is split among its three terms in proportion to their elasticities, plus
-    a random part, so that all draws reproduce the measured time. Predictions with equal draws of
-    the gains can be added up, which those of one upgrade have. Those of two upgrades with one seed
-    can be subtracted: the fit and the residuals are the same, and gains have their correlations.
+    a random part, such that every draw reproduces the measured time. Draws for different work can
+    be added if they have one upgrade, since their gains are equal draw by draw. Draws of two
+    upgrades can be subtracted if they have one seed: fit and residuals are then equal, and the
+    gains are correlated as `Upgrade.correlations` states.
 
     Args:
         work: The operations with their measured times.
@@ -335,7 +347,7 @@ def predict_speedups(
 
 
 def expected_speedups(work: TimedWork, fit: OperationLimits, gains: Array) -> Array:
-    """Return the speedups (m,) without any uncertainty, for maps over many upgrades.
+    """Return the expected speedups (m,), without uncertainty, for maps over many upgrades.
 
     Args:
         work: The operations with their measured times.
@@ -371,9 +383,12 @@ class _Residual:
         )
 
     def split(self, deviations: Array) -> Array:
-        """Return deviations (3, m) of the terms, changed so that they explain the residuals.
+        """Return deviations (3, m) of the three terms, adjusted to explain the residuals.
 
-        For normal deviations of equal variance this conditions them on the residuals.
+        For normal deviations of equal variance, this conditions them on the residuals.
+
+        Args:
+            deviations: Deviations (3, m) of the terms before the adjustment.
         """
         unexplained = self.logs - (self.weights * deviations).sum(axis=0)
         return np.asarray(deviations + self.weights * unexplained / self.squares)
@@ -399,7 +414,12 @@ def _upgraded(work: TimedWork, logs: Array, own: Array, gains: Array) -> tuple[A
 
 
 def limit_shares(work: TimedWork, logs: Array) -> Array:
-    """Return the shares (3, m) of the limits in the fitted times."""
+    """Return the shares (3, m) of the three limits in the fitted times.
+
+    Args:
+        work: The operations.
+        logs: Logarithms (4,) of the quantities of the model.
+    """
     each, shares = smooth_maximum(work.log_terms(logs), _exponent(logs))
     seconds = np.exp(each)
     total = work.sum_by_owner(seconds)
@@ -409,18 +429,18 @@ def limit_shares(work: TimedWork, logs: Array) -> Array:
 def fit_gains(
     work: TimedWork, fit: OperationLimits, new_seconds: Array, expected: Array, spreads: Array
 ) -> tuple[Array, float]:
-    """Fit the gains that two devices' measured times show.
+    """Fit the gains between two devices that measured the same work.
 
     Args:
         work: The operations with the times of the older device.
         fit: The fit of the older device.
         new_seconds: The times (m,) of the newer device.
         expected: Expected logarithms (3,) of the gains.
-        spreads: Prior standard deviations (3,) of these.
+        spreads: Prior standard deviations (3,) of the logarithms of the gains.
 
     Returns:
-        The logarithms (3,) of the gains, and the standard deviation of the logarithms of the
-        speedups around them.
+        The logarithms (3,) of the gains, and the standard deviation of the log speedups around the
+        fit.
     """
     measured = np.log(work.seconds / new_seconds)
     before = fit.log_seconds(work)
