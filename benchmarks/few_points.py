@@ -26,7 +26,7 @@ from analysis.published.source import load_shipped
 from analysis.store.step_inputs import device_rates, make_step_table
 from benchmarks.common import RESULTS, save
 from paradnn.designs.choice import choose, first_points
-from paradnn.designs.frontier import excluded, fitting
+from paradnn.designs.frontier import find_failure_proofs, proven_to_fit
 from paradnn.forecast.predict import Line, fit_line, roofline, step_inputs
 from paradnn.forecast.process import Inputs, LeaveOneOutErrors, Process
 from paradnn.statistics.robust_regression import Array, Prediction
@@ -354,11 +354,11 @@ def frontier(known: Sizes, share: float, seeds: int) -> None:
         tried = np.array(first_points(np.log(known.sizes), count, seed))
         failed = known.failed[tried]
         some = [0] * count
-        proofs = excluded(
+        proofs = find_failure_proofs(
             known.sizes, kinds, known.sizes[tried], some, failed, [str(index) for index in tried]
         )
         fails = np.array([proof is not None for proof in proofs])
-        fits = fitting(known.sizes, kinds, known.sizes[tried], some, failed)
+        fits = proven_to_fit(known.sizes, kinds, known.sizes[tried], some, failed)
         others = np.setdiff1d(np.arange(len(known.failed)), tried)
         wrong.append((fails != known.failed)[others].mean())
         unproven.append(1 - (fails | fits)[others].mean())

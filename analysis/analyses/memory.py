@@ -132,7 +132,7 @@ def find_frontiers(
 
 
 def _find_frontier(group: FamilyGroup, *, pool: bool) -> MemoryFrontier:
-    from paradnn.designs.frontier import sides
+    from paradnn.designs.frontier import cross_check_points
 
     points = aggregate_replicates(require_homogeneous(group.rows, pool=pool))
     is_informative = is_ok(points) | points["outcome"].isin(OUT_OF_MEMORY)
@@ -152,7 +152,7 @@ def _find_frontier(group: FamilyGroup, *, pool: bool) -> MemoryFrontier:
     increasing = (sizes * signs).to_numpy()
     settings = [name for name in varying if name not in sizes]
     for rows in _comparable_rows(points, settings):
-        side[rows], edge[rows] = sides(increasing[rows], failed[rows])
+        side[rows], edge[rows] = cross_check_points(increasing[rows], failed[rows])
     order = np.argsort(np.log(np.maximum(sizes, 1e-300)).sum(axis=1), kind="stable")
     table = points[varying].assign(failed=failed, side=side, edge=edge).iloc[order]
     return MemoryFrontier(group, table, points, excluded)

@@ -327,7 +327,7 @@ def _chances(others: pd.DataFrame, points: pd.DataFrame, keys: Sequence[str]) ->
         return np.zeros(len(others))
     from sklearn.linear_model import LogisticRegression  # importing it takes seconds
 
-    from paradnn.designs.frontier import excluded, fitting
+    from paradnn.designs.frontier import find_failure_proofs, proven_to_fit
 
     both = pd.concat([tried, others], ignore_index=True)
     count = len(tried)
@@ -335,7 +335,7 @@ def _chances(others: pd.DataFrame, points: pd.DataFrame, keys: Sequence[str]) ->
     sizes = np.column_stack([column for column in columns.values() if column is not None])
     kinds = list(_codes(both, [name for name in keys if columns.get(name) is None]))
     known = (sizes[count:], kinds[count:], sizes[:count], kinds[:count], failed)
-    fails = [proof is not None for proof in excluded(*known, list(tried["run_id"]))]
+    fails = [proof is not None for proof in find_failure_proofs(*known, list(tried["run_id"]))]
     bounds = step_inputs.analytic_costs(both)["memory_lower_bound_bytes"].to_numpy()
     if np.isfinite(np.log(bounds)).all():
         logs = np.log(bounds)[:, None]
@@ -343,7 +343,7 @@ def _chances(others: pd.DataFrame, points: pd.DataFrame, keys: Sequence[str]) ->
         logs = np.log2(sizes)
     regression = LogisticRegression(C=_RIDGE).fit(logs[:count] - logs.mean(axis=0), failed)
     likely = regression.predict_proba(logs[count:] - logs.mean(axis=0))[:, 1]
-    return np.asarray(np.select([fitting(*known), fails], [0.0, 1.0], likely))
+    return np.asarray(np.select([proven_to_fit(*known), fails], [0.0, 1.0], likely))
 
 
 @dataclass(frozen=True)

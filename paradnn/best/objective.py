@@ -142,7 +142,7 @@ class Objective:
         return next((name for name in self.names if row.metrics.get(name, 0.0) > 0.0), None)
 
     def log_score(self, row: RecordedPoint) -> float | None:
-        """Return the logarithm of a run's score, of which larger is better; None if it has none."""
+        """Return the logarithm of a run's score (larger is better); None if it has no score."""
         name = self.metric_name(row)
         if name is None:
             return None

@@ -30,7 +30,7 @@ from paradnn.designs.choice import (
     first_points,
     median_error,
 )
-from paradnn.designs.frontier import excluded
+from paradnn.designs.frontier import find_failure_proofs
 from paradnn.forecast.history import CompletedRun, History, open_history
 from paradnn.forecast.phases import point_times
 from paradnn.forecast.predict import StepTimeModel
@@ -155,7 +155,7 @@ class DesignKnowledge:
 
     @cached_property
     def _sizes_and_kinds(self) -> tuple[Array, list[Hashable]]:
-        """Sizes (n, k) and kinds (n,) for `paradnn.designs.frontier.excluded`.
+        """Sizes (n, k) and kinds (n,) for `paradnn.designs.frontier.find_failure_proofs`.
 
         Sizes are the numeric axes of model and batch, and the analytic memory bound in bytes. A
         kind consists of the environment and the values of all other axes.
@@ -253,7 +253,7 @@ class DesignKnowledge:
         ]
         failed = np.array([outcomes[index] != "ok" for index in tried], dtype=bool)
         sizes, kinds = self._sizes_and_kinds
-        proofs = excluded(
+        proofs = find_failure_proofs(
             candidates=sizes,
             kinds=kinds,
             tried=sizes[tried],

@@ -153,7 +153,7 @@ def calibration_ratio(errors: LeaveOneOutErrors) -> float:
 
 @dataclass(frozen=True)
 class StoppingRule:
-    """Criteria of which the first one that is met ends an adaptive sweep; None is never met.
+    """Criteria that end an adaptive sweep: the first one that is met ends it; None is never met.
 
     Attributes:
         points: Number of measured points, of all drivers and sessions.

@@ -16,7 +16,7 @@ from paradnn.statistics.robust_regression import Array
 _Bools = NDArray[np.bool_]
 
 
-def excluded(
+def find_failure_proofs(
     candidates: Array,
     kinds: Sequence[Hashable],
     tried: Array,
@@ -56,7 +56,7 @@ def excluded(
     return [run_ids[failures[int(row.argmax())]] if row.any() else None for row in is_proof]
 
 
-def fitting(
+def proven_to_fit(
     candidates: Array,
     kinds: Sequence[Hashable],
     tried: Array,
@@ -65,7 +65,7 @@ def fitting(
 ) -> _Bools:
     """Return (n,) whether a success proves that a candidate fits in memory.
 
-    Arguments are those of `excluded`.
+    Arguments are those of `find_failure_proofs`.
     """
     candidate_codes, tried_codes = _codes(kinds, tried_kinds)
     covers = _at_least_as_large(tried[~failed], candidates, tried_codes[~failed], candidate_codes)
@@ -87,7 +87,7 @@ def _at_least_as_large(
 
     Args:
         one: (n, k) sizes.
-        other: (m, k) sizes, each of which is compared.
+        other: (m, k) sizes; row i must be at least as large in all k sizes.
         kinds: (n,) numbers of the kinds of `one`, or one number.
         other_kinds: (m,) numbers of the kinds of `other`, or one number.
     """
@@ -98,7 +98,7 @@ def _at_least_as_large(
     return np.asarray(is_larger)
 
 
-def sides(points: ArrayLike, failed: ArrayLike) -> tuple[NDArray[np.str_], _Bools]:
+def cross_check_points(points: ArrayLike, failed: ArrayLike) -> tuple[NDArray[np.str_], _Bools]:
     """Return what the other points of one kind prove about each point, and which are at the edge.
 
     Args:

@@ -240,8 +240,7 @@ class Upgrade:
         spreads: Standard deviations (3,) of the errors of `gains`, which all operations share.
         scatter: Standard deviation of the independent error of each log speedup.
         freedom: Number of observations behind the spreads, for tails of Student's t.
-        most: Bounds (3,) of the log gains, each of which lies between 0 and its bound; None for no
-            bounds.
+        most: Bounds (3,) of the log gains. Each lies between 0 and its bound; None for no bounds.
         correlations: If this upgrade is compared with a first one: correlations (3,) between the
             errors of both upgrades' gains. None for the first one.
         scatter_correlation: Correlation between the independent errors of both upgrades.

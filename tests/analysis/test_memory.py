@@ -5,7 +5,7 @@ import pandas as pd
 
 from analysis.analyses.memory import find_frontiers
 from analysis.analyses.memory import memory as analyse
-from paradnn.designs.frontier import sides
+from paradnn.designs.frontier import cross_check_points
 from tests.analysis.planted import grid, runs
 from tests.analysis.rejected import assert_rejected
 
@@ -26,7 +26,7 @@ def planted(limit: float = 2.0e8, **columns: object) -> pd.DataFrame:
 def test_conclusions_follow_from_monotonicity_alone() -> None:
     points = np.random.default_rng(0).integers(0, 6, (60, 3))
     failed = points @ [1, 2, 1] > 10
-    side, edge = sides(points, failed)
+    side, edge = cross_check_points(points, failed)
     for number, point in enumerate(points):
         kept = np.arange(60) != number
         fits = any((point <= one).all() for one in points[kept & ~failed])
@@ -37,12 +37,12 @@ def test_conclusions_follow_from_monotonicity_alone() -> None:
             one for one in alike if ((one <= point) if failed[number] else (one >= point)).all()
         ]
         assert edge[number] == all((one == point).all() for one in beyond)
-    assert sides([[1, 1], [3, 3], [2, 2]], [True, False, True])[0].tolist() == [
+    assert cross_check_points([[1, 1], [3, 3], [2, 2]], [True, False, True])[0].tolist() == [
         "fits",
         "fails",
         "contradicted",
     ]
-    assert sides([[1, 1]], [True])[0].tolist() == ["open"]
+    assert cross_check_points([[1, 1]], [True])[0].tolist() == ["open"]
 
 
 def test_contradicting_points_are_named_and_irrelevant_ones_omitted() -> None:

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from paradnn.designs.choice import calibration_ratio, choose, first_points, median_error
-from paradnn.designs.frontier import excluded, fitting
+from paradnn.designs.frontier import find_failure_proofs, proven_to_fit
 from paradnn.forecast.process import LeaveOneOutErrors
 from paradnn.statistics.robust_regression import Array, Prediction
 
@@ -111,8 +111,8 @@ def test_proofs_are_those_of_every_pair(seed: int) -> None:
     failed = sizes[tried].prod(axis=1) > random.integers(2, 11)
     names = [f"run {index}" for index in tried]
     tried_kinds = [kinds[index] for index in tried]
-    found = excluded(sizes, kinds, sizes[tried], tried_kinds, failed, names)
-    fits = fitting(sizes, kinds, sizes[tried], tried_kinds, failed)
+    found = find_failure_proofs(sizes, kinds, sizes[tried], tried_kinds, failed, names)
+    fits = proven_to_fit(sizes, kinds, sizes[tried], tried_kinds, failed)
     for place, size in enumerate(sizes):
         like = [index for index, kind in enumerate(tried_kinds) if kind == kinds[place]]
         proofs = {
@@ -128,6 +128,7 @@ def test_a_failure_that_a_larger_success_contradicts_proves_nothing() -> None:
     sizes = np.array([[2.0, 2.0], [4.0, 4.0], [8.0, 8.0]])
     failed = np.array([True, False])
     assert (
-        excluded(sizes, [0] * 3, sizes[:2], [0] * 2, failed, ["disturbed", "larger"]) == [None] * 3
+        find_failure_proofs(sizes, [0] * 3, sizes[:2], [0] * 2, failed, ["disturbed", "larger"])
+        == [None] * 3
     )
-    assert fitting(sizes, [0] * 3, sizes[:2], [0] * 2, failed).tolist() == [True, True, False]
+    assert proven_to_fit(sizes, [0] * 3, sizes[:2], [0] * 2, failed).tolist() == [True, True, False]
