@@ -1,5 +1,5 @@
-"""Kinds of work, a file or a folder each: a step, generation, training, serving, messages.
+"""Kinds of work, one file or folder each: a step, generation, training, serving, messages.
 
-Each holds its options, its measurement in the worker, its metrics and its texts
+A kind of work holds its options, its measurement in the worker, its metrics and its texts
 (`paradnn.core.workload`).
 """

@@ -1,6 +1,6 @@
-"""The accuracy of a trained model next to the time of its forward pass (`task=judge`).
+"""The accuracy of a trained model, in addition to the time of its forward pass (`task=judge`).
 
-See docs/how-to/engines.md. An engine calibrates `precision=int8` on examples of the training part.
+See docs/how-to/engines.md. For `precision=int8`, an engine is calibrated on training examples.
 """
 
 from __future__ import annotations
@@ -30,7 +30,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EvaluationResult(WorkloadMessage):
-    """The accuracy over a number of held-out examples."""
+    """The accuracy of a model over held-out examples.
+
+    Attributes:
+        accuracy: Fraction of the examples whose class is the likeliest.
+        examples: Number of held-out examples.
+    """
 
     wire_name: ClassVar[str] = "judged"
 
@@ -59,7 +64,7 @@ METRICS = (
 
 @dataclass(frozen=True)
 class Evaluate(Workload, PointRules, WorkerSide, RunRecords, ResultDescription):
-    """A forward pass of a trained model is timed, and its accuracy evaluated."""
+    """Time the forward pass of a trained model, then evaluate its accuracy."""
 
     name = "judge"
     key = "task"
@@ -78,7 +83,7 @@ class Evaluate(Workload, PointRules, WorkerSide, RunRecords, ResultDescription):
 
     def check(self, point: Point) -> None:
         if not isinstance(point.data, Pictures):
-            reason = "has no held-out examples to judge by"
+            reason = "has no held-out examples, which task=judge needs"
             raise ConfigError("data", point.data.name, reason, f"choose one of {', '.join(SETS)}")
         require_value("devices", point.devices, required=1, reason="task=judge is for one device")
 
@@ -94,9 +99,9 @@ class Evaluate(Workload, PointRules, WorkerSide, RunRecords, ResultDescription):
         batch_size = run.request["batch_size"]
 
         def prepare(workload: Any, step: Any) -> None:
-            """Fit the examples to the model, and calibrate an engine with them."""
+            """Convert the examples to the input of the model; calibrate an engine with them."""
             shape = tuple(workload.inputs[0].shape)
-            # Pictures whose pixels cannot be repeated to fill the input raise ValueError.
+            # fit_examples raises ValueError for pictures that cannot be repeated to fill the input.
             with contextlib.suppress(ValueError):
                 examples.update(fit_examples(read_arrays(run.request["learning_set"]), shape))
             is_fitting = bool(examples) and examples["heldout"].shape[1:] == shape
@@ -132,7 +137,7 @@ class Evaluate(Workload, PointRules, WorkerSide, RunRecords, ResultDescription):
 
 
 def _check_classes(data: str, step: Any, examples: Mapping[str, Any], batch_size: int) -> None:
-    """Raise UnavailableError if the model's output is not (examples, classes) of the set."""
+    """Raise UnavailableError unless the model's output has a score for each class of the set."""
     import numpy as np
 
     training = examples["training"]

@@ -1,6 +1,6 @@
-"""A timed step: training on a batch, or a forward pass of one (docs/explanation/method.md).
+"""A timed step: one training step or one forward pass on a batch (docs/explanation/method.md).
 
-This module also declares and computes the metrics that every kind of work has in common with it.
+This module also declares and computes the metrics that all kinds of work share.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ if TYPE_CHECKING:
     from paradnn.session.overview.drawing import BarChart, Chart
     from paradnn.worker.point import PointRun
 
-#: Called with the built model and its step to compile what else is needed. Returns a function that
-#: measures it, which is called with the run of the step after that was timed.
+#: A hook that measures something in addition to the step. It is called with the built model and its
+#: step, and compiles any further programs. It returns a function that measures them. That function
+#: is called after the step was timed, with the function that runs a number of steps.
 AfterCompiling = Callable[[Any, Any], Callable[[Any], None]]
 
-#: The metrics of every point, whatever its outcome, and of its timed steps.
+#: Metrics of every point, whatever its outcome, and metrics of its timed steps.
 METRICS = (
     Metric(
         "examples_per_second", "1/s", "higher", "batch_size / median step time", has_interval=True
@@ -138,13 +139,13 @@ METRICS = (
     ),
     *in_section(
         "machine",
-        # Corrected to the machine's speed during its ceilings (measure.reference,
-        # `paradnn.session.reference`).
+        # These metrics correct a point to the machine's speed while its ceilings (peak rates) were
+        # measured (measure.reference, `paradnn.session.reference`).
         Metric(
             "examples_per_second_at_reference",
             "1/s",
             "higher",
-            "at the machine's speed for its ceilings",
+            "examples_per_second at the speed that the machine had when its ceilings were measured",
             has_interval=True,
         ),
         Metric(
@@ -158,19 +159,19 @@ METRICS = (
             "reference_speed",
             "1",
             "higher",
-            "speed of reference_kernel between the blocks / for the ceilings",
+            "speed of the reference kernel between the blocks / when the ceilings were measured",
         ),
         Metric(
             "reference_own",
             "1",
             None,
-            "slowdown of the kernel by the point itself: between its blocks / before",
+            "slowdown of the reference kernel that the point itself causes",
         ),
         Metric(
             "reference_slope",
             "1",
             None,
-            "change of log step time with the kernel's, shrunk; 0: none is seen",
+            "change of log step time per change of log kernel time, after shrinkage; 0: no effect",
         ),
         Metric(
             "reference_slope_seen",
@@ -180,47 +181,59 @@ METRICS = (
         ),
         Metric("reference_slope_error", "1", None, "standard error of reference_slope_seen"),
         Metric(
-            "reference_correlation", "1", None, "of log step time and the kernel's, over the blocks"
+            "reference_correlation",
+            "1",
+            None,
+            "correlation of log step time and log kernel time over the blocks",
         ),
         *(
             Metric(
                 f"{best}reference_{kernel}_ms",
                 "ms",
                 "lower",
-                f"a call of the {kernel} kernel {when}",
+                f"time of one call of the {kernel} reference kernel {when}",
             )
             for kernel in ("arithmetic", "memory", "dispatch")
-            for best, when in (("", "between the blocks"), ("best_", "for the ceilings"))
+            for best, when in (
+                ("", "between the blocks"),
+                ("best_", "when the ceilings were measured"),
+            )
         ),
         Metric(
             "load_average", "1", None, "the host's one-minute load average when the point started"
         ),
         Metric(
-            "foreign_cpu_fraction", "1", "lower", "cores' time that others took during the blocks"
+            "foreign_cpu_fraction",
+            "1",
+            "lower",
+            "share of the cores' time that other processes used during the blocks",
         ),
         Metric(
             "own_cpu_fraction",
             "1",
             None,
-            "cores' time that the point itself took during the blocks",
+            "share of the cores' time that the point itself used during the blocks",
         ),
         Metric(
-            "steal_fraction", "1", "lower", "cores' time that the hypervisor took during the blocks"
+            "steal_fraction",
+            "1",
+            "lower",
+            "share of the cores' time that the hypervisor took during the blocks",
         ),
         Metric(
             "throttled_fraction",
             "1",
             "lower",
-            "time in which a CPU quota stopped the measured blocks",
+            "share of the blocks' time in which a CPU quota stopped the point",
         ),
         Metric(
             "involuntary_switches_per_second",
             "1/s",
             "lower",
-            "times a thread of the point lost its core",
+            "preemptions of the point's threads per second",
         ),
         Metric(
-            "processor_time_ms", "ms", "lower", "cores' time that the point itself took for a step"
+            "processor_time_ms", "ms", "lower", "processor time of the point per step, all cores"
         ),
     ),
     *in_section(
@@ -289,7 +302,7 @@ METRICS = (
             "precision_share",
             "1",
             None,
-            "share of the program's product FLOPs in the requested type",
+            "share of the program's matmul and convolution FLOPs in the requested type",
         ),
         Metric("profile_steps", "1", None, "steps under the profiler"),
         Metric("profile_step_time_ms", "ms", None, "step time under the profiler"),
@@ -298,13 +311,13 @@ METRICS = (
             "profile_flops_ratio",
             "1",
             None,
-            "matmul and convolution FLOPs of the table / flops_per_step",
+            "matmul and convolution FLOPs of the profile / flops_per_step",
         ),
         Metric(
             "profile_precision_share",
             "1",
             None,
-            "share of those FLOPs in operands of the requested type",
+            "share of the profile's FLOPs whose operands have the requested type",
         ),
         Metric(
             "profile_unexplained_share",
@@ -317,7 +330,7 @@ METRICS = (
     ),
     *in_section(
         "memory",
-        Metric("memory_limit_bytes", "B", None, "limit of a point that ran out of memory"),
+        Metric("memory_limit_bytes", "B", None, "memory limit of a point that ran out of memory"),
         Metric(
             "memory_lower_bound_bytes", "B", None, "analytic lower bound of memory for one step"
         ),
@@ -325,7 +338,7 @@ METRICS = (
             "step_memory_bytes",
             "B",
             "lower",
-            "peak growth of anonymous memory in the steps after compiling",
+            "peak growth of anonymous memory during the steps, after compilation",
         ),
         Metric(
             "peak_device_memory_bytes",
@@ -336,45 +349,45 @@ METRICS = (
     ),
     *in_section(
         "messages",
-        Metric("gradient_bytes", "B", None, "gradients that each step sums over the processes"),
+        Metric(
+            "gradient_bytes", "B", None, "size of the gradients that a step sums over the processes"
+        ),
         Metric(
             "alone_step_time_ms",
             "ms",
             "lower",
-            "a step of the slowest process on its share, without the others",
+            "step time of the slowest process on its share of the batch, without gradient exchange",
         ),
         Metric(
             "fastest_alone_step_time_ms",
             "ms",
             "lower",
-            "the same for the fastest process; the slowest one is the straggler",
+            "step time of the fastest process on its share of the batch, without gradient exchange",
         ),
         Metric(
             "communication_ms",
             "ms",
             "lower",
-            "step_time_ms - alone_step_time_ms: exchange that computing does not hide",
+            "step_time_ms - alone_step_time_ms: gradient exchange that computation does not hide",
         ),
         Metric("communication_share", "1", "lower", "communication_ms / step_time_ms"),
     ),
     *in_section(
         "energy",
-        Metric(
-            "energy_per_step_joules", "J", "lower", "energy of the package or board for one step"
-        ),
+        Metric("energy_per_step_joules", "J", "lower", "energy of the package or board per step"),
         Metric("energy_per_example_joules", "J", "lower", "energy_per_step_joules / batch_size"),
         Metric(
             "energy_per_example_above_idle_joules",
             "J",
             "lower",
-            "energy_per_example_joules less power_idle_watts during the example's share of a step",
+            "energy_per_example_joules - power_idle_watts x step time / batch_size",
         ),
         Metric("power_watts", "W", None, "mean power of the package or board during the blocks"),
         Metric(
             "power_idle_watts",
             "W",
             "lower",
-            "power with the framework loaded and nothing to do, measured with the ceilings",
+            "power while a process with the framework loaded is idle, measured with the ceilings",
             has_interval=True,
         ),
     ),
@@ -384,27 +397,32 @@ METRICS = (
             "compile_seconds",
             "s",
             "lower",
-            "steps up to the last that compiled, less ordinary ones",
+            "time of the first compile_steps steps - time of as many ordinary steps",
         ),
         Metric(
             "compile_steps",
             "1",
             "lower",
-            "steps up to the last that compiled something, at least one",
+            "steps up to and including the last one that compiled something; at least 1",
         ),
-        Metric("compilations", "1", "lower", "programs (PyTorch: frames) compiled by those steps"),
+        Metric(
+            "compilations",
+            "1",
+            "lower",
+            "programs (PyTorch: frames) that the first compile_steps steps compiled",
+        ),
         Metric(
             "conversion_seconds",
             "s",
             "lower",
-            "until an engine's artifact was made and loaded, in compile_seconds",
+            "time to make and load an engine's artifact; part of compile_seconds",
         ),
         Metric("artefact_bytes", "B", "lower", "size of the artifact that an engine loads"),
         Metric(
             "conversion_error",
             "1",
             "lower",
-            "largest difference of its outputs from the model's / the largest",
+            "largest difference between the engine's and the model's output / largest output",
         ),
     ),
     *in_section(
@@ -414,28 +432,28 @@ METRICS = (
             "infeed_gain",
             "1",
             "lower",
-            "fed step time / step time with input free of charge, less 1",
+            "step time with the input pipeline / step time without it - 1",
             has_interval=True,
         ),
         Metric(
             "input_free_examples_per_second",
             "1/s",
             "higher",
-            "the step on a batch that stays on the device, with the pipeline idle",
+            "rate of the step on a batch that stays on the device, with the pipeline idle",
             has_interval=True,
         ),
         Metric(
             "input_examples_per_second",
             "1/s",
             "higher",
-            "the pipeline alone, without the step",
+            "rate of the pipeline alone, without the step",
             has_interval=True,
         ),
         Metric(
             "input_cpu_ms_per_example",
             "ms",
             "lower",
-            "processor time of the pipeline alone for an example",
+            "processor time of the pipeline alone per example",
             has_interval=True,
         ),
         Metric("input_threads", "1", None, "threads of the pipeline's pool"),
@@ -445,12 +463,12 @@ METRICS = (
 
 @dataclass(frozen=True)
 class ProcessTimes(WorkloadMessage):
-    """The processes that share each step, and their times.
+    """The number of processes that share each step, and the step time of each one alone.
 
     Attributes:
         count: Number of processes.
-        alone: Seconds of a step of each process on its share alone, the measuring one first. Empty
-            if they are unknown.
+        alone: Seconds per step of each process on its share of the batch, without gradient
+            exchange. The process that measures comes first. Empty if unknown.
     """
 
     wire_name: ClassVar[str] = "process_times"
@@ -532,7 +550,7 @@ class SingleStep(Workload, PointRules, WorkerSide, RunRecords, ResultDescription
             measure_step(run, lambda workload, step: run.note_latencies)
 
     def metrics(self, measured: Measured, known: Mapping[str, float]) -> dict[str, float]:
-        """Return the metrics of every point, and those of its timed steps if they are valid."""
+        """Return the metrics of every point, and the metrics of its timed steps if valid."""
         metrics = point_metrics(measured)
         if has_valid_steps(measured):
             metrics |= step_metrics(measured)
@@ -563,9 +581,9 @@ def measure_step(
     """Build, compile, warm up and measure a step of the point's model.
 
     Args:
-        run: The request, and its answer as far as it is known.
+        run: The run of the point; it collects the answer.
         after_compiling: Compiles and measures something in addition to the step.
-        prepare: Called with the model and its step before compiling.
+        prepare: Called with the model and its step before compilation.
     """
     from paradnn.worker.measure import compile_steps
     from paradnn.worker.step import prepare_step, product_flops
@@ -602,9 +620,10 @@ def measure_step(
 
 
 def _fed_step(run: PointRun, workload: Any, step: Any) -> Any:
-    """Return the step with batches from the point's input; None if its input is synthetic.
+    """Return the step that reads batches from the point's input.
 
-    The set of an evaluation is not an input of the timed step.
+    None if the timed step reads a synthetic batch: the input is synthetic, or its examples are only
+    for an evaluation.
 
     Raises:
         UnavailableError: If the framework of the point cannot read the input.
@@ -626,10 +645,11 @@ def _fed_step(run: PointRun, workload: Any, step: Any) -> Any:
 
 
 def point_metrics(measured: Measured) -> dict[str, float]:
-    """Return the metrics of every point: analytic costs, phases and memory, over all processes.
+    """Return the metrics of every point: analytic costs, phase times and memory.
 
-    Memory is the largest that any process took: its own peak before the profiler, or the peak that
-    was seen from outside if the process did not live to report it.
+    Phase times are sums over the processes. Memory is the maximum over the processes. Each process
+    reports its own peak before the profiler runs. If it ended before it could report, the peak that
+    the driver observed replaces it.
     """
     from paradnn.store.metrics import PHASES
 
@@ -658,7 +678,7 @@ def point_metrics(measured: Measured) -> dict[str, float]:
 
 
 def _memory(result: PointResult) -> dict[str, float | None]:
-    """Return the peak memory of a process, in bytes."""
+    """Return the peaks of memory of a process by metric, in bytes; None if unknown."""
     names = ("peak_memory_bytes", "step_memory_bytes", "peak_device_memory_bytes")
     peaks = {name: getattr(result.answer, name, None) for name in names}
     if result.outcome != "ok" or not peaks["peak_memory_bytes"]:
@@ -668,7 +688,7 @@ def _memory(result: PointResult) -> dict[str, float | None]:
 
 
 def step_metrics(measured: Measured) -> dict[str, float]:
-    """Return the metrics of the timed steps; input and profile are those of the first process."""
+    """Return the metrics of the timed steps; only the first process measures input and profile."""
     from paradnn.session.reference import reference_metrics
 
     point = measured.point
@@ -691,7 +711,7 @@ def step_metrics(measured: Measured) -> dict[str, float]:
         blocks = timed[0].timing.blocks
         metrics |= balance_metrics(first.input, blocks, point.batch_size, point.platform.name)
     if isinstance(first.profile, Profile):
-        # A profile shows one process, which has an equal share of the step.
+        # The profile shows one process, which does an equal share of the step's FLOPs.
         count = first.work.count if isinstance(first.work, ProcessTimes) else 1
         metrics |= profile_metrics(first.profile, costs.flops_per_step / count, point.precision)
     timings = [entry.timing for entry in timed]
@@ -699,7 +719,7 @@ def step_metrics(measured: Measured) -> dict[str, float]:
 
 
 def _speed_metrics(measured: Measured) -> dict[str, float]:
-    """Return step times, and the rates that follow from them."""
+    """Return step times, their spread, the rates that follow from them, and counts of blocks."""
     times = measured.step
     batch = measured.point.batch_size
     timings = [entry.timing for entry in measured.timed]
@@ -732,26 +752,27 @@ def _speed_metrics(measured: Measured) -> dict[str, float]:
     return known_values(metrics)
 
 
-#: Minimum of single steps in each process for a latency percentile.
+#: Percentile of the latency: minimum number of single steps per process to report it.
 _MIN_LATENCIES = {50: 10, 90: 10, 99: 100}
 
 
 def _latency_metrics(measured: Measured) -> dict[str, float]:
-    """Return percentiles of single steps."""
+    """Return latency percentiles of single steps."""
     from paradnn.session.measured import quantile, quantile_metrics
 
     processes = [answer.latencies for answer in measured.answers if answer.latencies]
     if not processes:
         return {}
     metrics = {"latency_steps": float(sum(map(len, processes)))}
-    for share, minimum in _MIN_LATENCIES.items():
+    for percent, minimum in _MIN_LATENCIES.items():
         if min(map(len, processes)) >= minimum:
-            metrics |= quantile_metrics(f"latency_p{share}", share / 100, processes, quantile, 1e3)
+            name = f"latency_p{percent}"
+            metrics |= quantile_metrics(name, percent / 100, processes, quantile, 1e3)
     return metrics
 
 
 def _compile_metrics(measured: Measured) -> dict[str, float]:
-    """Return medians over the processes of `compiling_metrics`."""
+    """Return the median over the processes of each of the `compiling_metrics`."""
     processes = [
         compiling_metrics(answer.measurement, answer.input)
         for answer in measured.answers
@@ -763,11 +784,14 @@ def _compile_metrics(measured: Measured) -> dict[str, float]:
 
 
 def compiling_metrics(measurement: Measurement, fed: InputMeasurement | None) -> dict[str, float]:
-    """Return the extra time of the steps up to the last compilation, compared with ordinary steps.
+    """Return the number of first steps up to the last compilation, and their extra time.
+
+    The extra time is relative to ordinary steps without waits for input, because the first steps do
+    not wait for input either.
 
     Args:
         measurement: The timed steps of a process.
-        fed: Its input, if it is real. These first steps do not wait for input.
+        fed: The measurement of its input; None for synthetic input.
     """
     compilation = measurement.compilation
     ordinary = statistics.median(fed.free_step_seconds if fed else measurement.timing.step_times)
@@ -782,14 +806,14 @@ def compiling_metrics(measurement: Measurement, fed: InputMeasurement | None) ->
     return metrics
 
 
-#: Bytes of the gradient of a parameter, which is float32 in every precision.
+#: Bytes of one parameter's gradient. Gradients are float32 whatever the precision of the point.
 _GRADIENT_BYTES = 4
 
 
 def process_metrics(answers: Sequence[Answer]) -> dict[str, float]:
     """Return the time that processes take to exchange gradients; empty for one process.
 
-    Values are medians over the answers, which are those of repeated measurements.
+    Each answer holds one repetition of the measurement. Values are medians over the answers.
     """
     shares = []
     slowest = []
@@ -820,7 +844,7 @@ def process_metrics(answers: Sequence[Answer]) -> dict[str, float]:
 def _energy_metrics(
     timed: Sequence[Measurement], batch_size: int, *, idle_watts: float | None
 ) -> dict[str, float]:
-    """Return power and energy of a step, if the energy was counted in all processes."""
+    """Return power, and energy per step and example; empty unless all processes counted energy."""
     joules = [entry.energy_joules for entry in timed if entry.energy_joules is not None]
     if len(joules) != len(timed):
         return {}
@@ -842,9 +866,13 @@ def _energy_metrics(
 
 
 def _roofline_metrics(measured: Measured, rate: float) -> dict[str, float]:
-    """Return peaks, and the rate in FLOP/s as a fraction of each.
+    """Return the peaks, and the rate as a fraction of each peak and of the roofline.
 
-    The attainable performance is that of the roofline model (Williams et al., CACM 2009).
+    The roofline limits the rate to min(peak, intensity x bandwidth) (Williams et al., CACM 2009).
+
+    Args:
+        measured: The point.
+        rate: FLOP/s of its steps.
     """
     costs = measured.costs
     peaks = measured.peaks
@@ -863,7 +891,7 @@ def _roofline_metrics(measured: Measured, rate: float) -> dict[str, float]:
 
 
 def _contention_metrics(timed: Sequence[Measurement]) -> dict[str, float]:
-    """Return means over the processes, and the processor time of the point for a step."""
+    """Return the contention as means over the processes, and the processor time per step."""
     values: defaultdict[str, list[float]] = defaultdict(list)
     processor_ms = []
     for entry in timed:
@@ -882,8 +910,8 @@ def _contention_metrics(timed: Sequence[Measurement]) -> dict[str, float]:
     return metrics
 
 
-#: Number of operation types that have their own metric.
-_LEADING_TYPES = 10
+#: Number of operation types, by time, that have an own metric.
+_MAX_TYPES = 10
 #: Characters that MLflow allows in the name of a metric, in addition to letters and digits.
 _NAME_CHARS = "_-. /:"
 
@@ -909,12 +937,13 @@ def profile_metrics(profile: Profile, flops_per_step: float, precision: str) -> 
     # The last row is the time in which no operation ran.
     for position, row in enumerate(profile.operation_types.rows()[:-1]):
         shares[f"category_share.{row['category']}"] += row["share"]
-        if position < _LEADING_TYPES:
+        if position < _MAX_TYPES:
             shares[f"op_share.{_metric_name(row['type'])}"] = row["share"]
     return metrics | shares
 
 
 def _metric_name(operation_type: str) -> str:
+    """Return the type with every character that MLflow rejects replaced by an underscore."""
     return "".join(
         letter if letter.isalnum() or letter in _NAME_CHARS else "_" for letter in operation_type
     )
@@ -923,16 +952,17 @@ def _metric_name(operation_type: str) -> str:
 def balance_metrics(
     measured: InputMeasurement, blocks: Sequence[float], batch_size: int, platform: str
 ) -> dict[str, float]:
-    """Return the metrics of real input (the paper, section 4.4; docs/how-to/input.md).
+    """Return the metrics of an input pipeline (the paper, section 4.4; docs/how-to/input.md).
 
-    A host runs ahead of any device but a CPU. There, the share of waiting follows from the times of
-    the step with and without real input.
+    On a CPU, `infeed_fraction` is the measured time that steps waited for input. On other devices
+    the host runs ahead of the device, so its waiting time says nothing. There, the fraction follows
+    from the step times with and without the pipeline.
 
     Args:
-        measured: Waiting times, and the rates of step and pipeline alone.
-        blocks: Seconds of the timed blocks.
-        batch_size: Examples of a step.
-        platform: Kind of device.
+        measured: Waiting times, and times of the step alone and of the pipeline alone.
+        blocks: Seconds of each timed block.
+        batch_size: Examples per step.
+        platform: Kind of device, such as "cpu".
     """
     from paradnn.worker.series import median_interval
 

@@ -218,7 +218,7 @@ REJECTED = {
                 "model=onnx model.path=/bin/sh framework=onnxruntime batch_size=4 "
                 "mode=inference task=judge"
             ),
-            "data=synthetic: has no held-out examples to judge by",
+            "data=synthetic: has no held-out examples, which task=judge needs",
         ),
     ],
     "model=endpoint batch_size=1 mode=inference": [
@@ -393,7 +393,7 @@ REJECTED = {
         ),
         (
             "data=synthetic",
-            "data=synthetic: has no held-out examples to learn for; choose one of digits",
+            "data=synthetic: has no held-out examples, which task=learn needs; choose one of",
         ),
         (
             "model.input_size=100",
@@ -454,8 +454,11 @@ REJECTED = {
                 "rate, or raise"
             ),
         ),
-        ("model=gemm", "scenario=server: model=gemm is one operation, which is not queried"),
-        ("model=residual data=images", "data=images: scenario=server takes queries"),
+        (
+            "model=gemm",
+            "scenario=server: model=gemm is a single operation, which cannot serve queries",
+        ),
+        ("model=residual data=images", "data=images: scenario=server serves queries"),
     ],
 }
 

@@ -281,7 +281,7 @@ def test_an_unwritable_folder_is_found_before_training(tmp_path: Path) -> None:
 def test_weights_of_another_model_are_rejected(tmp_path: Path) -> None:
     save_weights(tmp_path / "weights.npz", ["kernel"], [np.zeros((4, 4))])
 
-    with pytest.raises(UnavailableError, match="has no variable with the name and shape"):
+    with pytest.raises(UnavailableError, match="no variable matches this model by name and shape"):
         start_from(tmp_path / "weights.npz", ["kernel", "bias"], [np.zeros(4), np.zeros((4, 4))])
 
 

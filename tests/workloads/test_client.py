@@ -202,7 +202,7 @@ def test_a_strict_server_is_satisfied_by_following_its_remedies(server: OpenAISe
         pytest.param("hangup", "closed the connection without a response", id="hangup"),
         pytest.param("late", "silent for endpoint.patience=2 s", id="late"),
         pytest.param("broken", "the answer broke off after 1 token", id="broken"),
-        pytest.param("endless", "the answer goes on after 20 tokens", id="endless"),
+        pytest.param("endless", "the answer does not end after 20 tokens", id="endless"),
         pytest.param("harmony", "set endpoint.ignore_eos=false", id="past-the-end"),
         pytest.param("gzip", "compresses its answers (Content-Encoding: gzip)", id="compressed"),
         pytest.param("login", "text/html, not with a stream: Please log in", id="html-page"),
@@ -297,7 +297,7 @@ def test_the_deadline_of_the_point_ends_an_answer(server: OpenAIServer) -> None:
 
     [request] = client.run_requests(concurrency=1, seconds=0, queries=50)
 
-    assert request.problem == "the answer did not end before the time of the point did"
+    assert request.problem == "the answer did not end before the time of the point was up"
     assert not client.is_gone, "the deadline says nothing about the server"
 
 

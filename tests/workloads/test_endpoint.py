@@ -62,13 +62,13 @@ def test_limits_decide_which_requests_are_in_time(
 ) -> None:
     request = EndpointRequest(due=0, sent=MS, first=20 * MS, last=60 * MS, prompt=3, tokens=5)
 
-    assert Endpoint(**limits).in_time(request) is is_in_time
+    assert Endpoint(**limits).is_in_time(request) is is_in_time
 
 
 def test_a_failed_request_is_never_in_time() -> None:
     request = EndpointRequest(due=0, sent=0, first=1, last=1, problem="gone")
 
-    assert not Endpoint().in_time(request)
+    assert not Endpoint().is_in_time(request)
 
 
 def test_the_window_of_a_rate_includes_failed_requests() -> None:

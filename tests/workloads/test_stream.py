@@ -185,7 +185,7 @@ def test_bytes_that_are_not_utf_8_are_replaced() -> None:
             "the answer has 64 tokens but no text (finish_reason=length)",
             id="hidden-reasoning",
         ),
-        pytest.param(events(*[TOKEN] * 101), "goes on after 100 tokens", id="endless"),
+        pytest.param(events(*[TOKEN] * 101), "does not end after 100 tokens", id="endless"),
         pytest.param("data: " + "x" * MAX_LINE_BYTES, "exceeds 1,048,576 bytes", id="long-line"),
     ],
 )

@@ -39,8 +39,8 @@ _PATTERNS = {
 }
 #: The framework of each transport that belongs to one.
 _FRAMEWORKS = {"gloo": "torch", "nccl": "torch", "tensorflow": "tensorflow"}
-#: The patterns that use a key. With any other pattern, the key is at its default.
-_USED_BY = {
+#: Key -> the patterns that use it. With any other pattern, the key is set to its default.
+_PATTERNS_BY_KEY = {
     "window": ("bandwidth",),
     "processes": COLLECTIVES,
     "servers": (PARAMETER_SERVER,),
@@ -50,38 +50,45 @@ _USED_BY = {
 
 @dataclass(frozen=True)
 class Communication(Messages):
-    """Messages between processes of one host or of several."""
+    """Options of the messages between processes, on one host or on several."""
 
     instead_of_batch: ClassVar[str] = "model.bytes"
 
     name: str = option("channel", "the kind of workload", choices=("channel",))
     transport: str = option(
-        "tcp", "how messages are sent; gloo and nccl are PyTorch's", choices=tuple(_PATTERNS)
+        "tcp",
+        "how messages are sent; gloo and nccl are the backends of torch.distributed",
+        choices=tuple(_PATTERNS),
     )
     pattern: str = option(
         "latency",
         "latency: a message and its echo; bandwidth: a window of messages one way; "
-        "parameter_server: an echo from every server to every worker; or a collective",
+        "parameter_server: every worker sends a message to every server, which echoes it; "
+        "all_reduce, broadcast: a collective of all processes",
         choices=(*_POINT_TO_POINT, *COLLECTIVES, PARAMETER_SERVER),
     )
     bytes: int = option(
         1024,
-        "bytes of a message; a multiple of 4 for a framework, which sends float32",
+        "bytes of a message; a multiple of 4 for gloo, nccl and tensorflow, which send float32",
         low=1,
         high=2**40,
     )
     window: int = option(
-        64, "messages that are answered together (pattern=bandwidth)", low=1, high=65536
+        64,
+        "messages sent before the sender waits for the receiver (pattern=bandwidth)",
+        low=1,
+        high=65536,
     )
     processes: int = option(2, "processes that take part in a collective", low=2, high=4096)
     servers: int = option(1, "parameter servers (pattern=parameter_server)", low=1, high=2048)
     workers: int = option(
-        1, "workers, which call every server (pattern=parameter_server)", low=1, high=2048
+        1, "workers; each calls every server (pattern=parameter_server)", low=1, high=2048
     )
     payload: str = option(
         "single",
-        "buffers of a message (transport=grpc): one, or 10 B, 10 KiB and 1 MiB in equal numbers "
-        "(uniform), at random, or mostly the largest (skew); sets model.bytes",
+        "buffers of a message (transport=grpc). single: one buffer. Otherwise buffers of 10 B, "
+        "10 KiB and 1 MiB in equal numbers (uniform), at random (random) or mostly 1 MiB (skew), "
+        "which set model.bytes",
         choices=("single", *PAYLOADS),
     )
     buffers: int = option(
@@ -99,27 +106,27 @@ class Communication(Messages):
             remedy = f"choose one of {', '.join(patterns)}"
             raise ConfigError("model.pattern", self.pattern, reason, remedy)
         if self.transport in _FRAMEWORKS and self.bytes % 4:
-            reason = f"model.transport={self.transport} sends one tensor of float32"
+            reason = f"model.transport={self.transport} sends one float32 tensor"
             raise ConfigError("model.bytes", self.bytes, reason, "choose a multiple of 4")
         for key in ("payload", "serialized"):
             value = getattr(self, key)
             if value != self._default(key) and self.transport != "grpc":
-                reason = f"model.transport={self.transport} sends one buffer as it is"
+                reason = f"model.transport={self.transport} sends a single buffer without protobuf"
                 raise ConfigError(f"model.{key}", value, reason, "set model.transport=grpc")
-        for key, used_by in _USED_BY.items():
-            if self.pattern not in used_by:
+        for key, using_patterns in _PATTERNS_BY_KEY.items():
+            if self.pattern not in using_patterns:
                 object.__setattr__(self, key, self._default(key))
         if self.payload == "single":
             object.__setattr__(self, "buffers", self._default("buffers"))
         else:
             total = sum(buffer_sizes(self.payload, self.buffers))
             object.__setattr__(self, "bytes", total)
-        # The processes of some patterns all listen; others meet at one port.
+        # All processes listen, or they meet at one port, depending on transport and pattern.
         ports = 1
         if self.transport == "tensorflow" or self.pattern == PARAMETER_SERVER:
             ports = self.process_count
         if self.port + ports - 1 > 65535:
-            reason = f"leaves fewer than {ports} ports"
+            reason = f"leaves fewer than the required {ports} ports up to 65535"
             raise ConfigError("model.port", self.port, reason, "choose a lower one")
 
     @classmethod
@@ -127,7 +134,7 @@ class Communication(Messages):
         return cls.__dataclass_fields__[key].default
 
     def work(self, batch_size: int, width: int) -> tuple[int, int]:
-        """A message moves its bytes once; further copies are part of the transport."""
+        """Return 0 FLOPs and the bytes of a message; further copies are part of the transport."""
         return 0, self.bytes
 
     def canonical_point(self, point: Any) -> Any:
@@ -187,7 +194,7 @@ def bus_factor(pattern: str, processes: int) -> float:
 
 @dataclass(frozen=True)
 class Channel(Workload, PointRules, WorkerSide, RunRecords, ResultDescription):
-    """Steps that exchange messages, as the options of the model say."""
+    """Time steps that exchange messages; `Communication` holds their options."""
 
     name = "channel"
     key = "model"
@@ -212,9 +219,9 @@ class Channel(Workload, PointRules, WorkerSide, RunRecords, ResultDescription):
         from paradnn.workloads.channel.processes import Processes
 
         model = run.request["model"]
-        with contextlib.ExitStack() as ending:
+        with contextlib.ExitStack() as open_processes:
             with run.phases("build"):
-                step = ending.enter_context(Processes(run.request)).step()
+                step = open_processes.enter_context(Processes(run.request)).step()
             with run.phases("compile"):
                 compilation, _ = compile_steps(step)
             run.memory.begin_steps()
@@ -264,18 +271,18 @@ def transfer_metrics(model: Communication, known: Mapping[str, float]) -> dict[s
     """Return times and rates of messages, with their intervals.
 
     Args:
-        model: The messages.
-        known: Metrics that include `step_time_ms` and its interval.
+        model: The options of the messages.
+        known: Metrics of the steps: `step_time_ms` and, if known, its interval.
     """
     metrics: dict[str, float] = {}
-    # Messages of a step, one after the other. A collective counts as one.
+    # Number of messages per step. A collective counts as one.
     messages_by_pattern = {
         "latency": 2,
         "bandwidth": model.window,
         PARAMETER_SERVER: 2 * model.workers * model.servers,
     }
     messages = messages_by_pattern.get(model.pattern, 1)
-    # A rate is low if the time is high.
+    # The lower end of a rate follows from the upper end of the time.
     for end, opposite in (("", ""), ("_low", "_high"), ("_high", "_low")):
         step_ms = known.get(f"step_time{end}_ms")
         opposite_ms = known.get(f"step_time{opposite}_ms")

@@ -14,14 +14,15 @@ METRICS = (
         "round_trip_us",
         "us",
         "lower",
-        "a message there and back (pattern=latency), or a step of all workers (parameter_server)",
+        "time of a message and its echo (pattern=latency), or of a step of all workers "
+        "(pattern=parameter_server)",
         has_interval=True,
     ),
     Metric(
         "sent_bytes_per_second",
         "B/s",
         "higher",
-        "bytes of messages, or a collective / time",
+        "bytes of the messages, or of a collective / time",
         has_interval=True,
     ),
     *in_section(
@@ -30,7 +31,7 @@ METRICS = (
             "bus_bytes_per_second",
             "B/s",
             "higher",
-            "of a collective, on each process's link",
+            "bytes of a collective that each process's link carries / time",
             has_interval=True,
         ),
         Metric(

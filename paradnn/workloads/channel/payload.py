@@ -1,4 +1,4 @@
-"""The buffers of a message, as TensorFlow sends tensors of many sizes in one call of gRPC.
+"""The buffers of a message: TensorFlow sends tensors of many sizes in one call of gRPC.
 
 The sizes and mixtures are modeled on TF-gRPC-Bench (Biswas, Lu and Panda 2018): small buffers of
 bytes, medium ones of KiB and large ones of MiB.
@@ -23,8 +23,8 @@ def buffer_sizes(payload: str, count: int) -> list[int]:
 
     Args:
         payload: Distribution of the sizes. `uniform`: equal numbers of each size. `random`: each
-            size with equal probability, the same sizes for every message. `skew`: of 10 buffers, 6
-            are large, 3 medium and 1 small.
+            size is drawn with equal probability; every message has the same sizes. `skew`: of 10
+            buffers, 6 are large, 3 medium and 1 small.
         count: Number of buffers.
     """
     if payload == "random":

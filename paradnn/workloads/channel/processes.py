@@ -1,9 +1,9 @@
-"""The processes of a point whose step is messages, on this host and on others.
+"""The processes of `model=channel`, on this host and on others.
 
-Over tcp, grpc and shared memory, one process decides when a step begins, and the other only
-answers. With parameter servers, all workers begin at the same time, and the servers answer. With a
-framework's transport, all processes make the same step at the same time, and the step ends when all
-have. Before anything is timed, the result of an all-reduce or a broadcast is checked.
+Over tcp, grpc and shared memory, the measured process begins each step, and the other process only
+answers. With parameter servers, all workers begin a step at the same time, and the servers answer.
+With a transport of a framework, all processes run the same step at the same time, which ends when
+all have finished. The result of an all-reduce or a broadcast is checked before steps are timed.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ from paradnn.workloads.channel.transports import (
     serve_connections,
 )
 
-#: Length of the random bytes that a message repeats.
+#: A message is random up to this length, and repeats the same bytes from there.
 _NOISE_BYTES = 2**20
 _FLOAT_BYTES = 4
 #: Transports in which one process answers another.
@@ -51,16 +51,16 @@ _SERVED = ("tcp", "grpc", "shared_memory")
 
 
 class _Idle(Step):
-    """The step of a process that serves in threads."""
+    """The empty step of a server process, which answers messages in other threads."""
 
     def run(self, steps: int) -> None:
         return None
 
 
 class Processes(contextlib.AbstractContextManager["Processes"]):
-    """The processes of a point, on its cores: this one, which is measured, and the others.
+    """Starts the processes of a point on its cores; this process is the measured one.
 
-    The others end with the context, at the latest with this process.
+    The other processes end with the context, or at the latest with this process.
 
     Raises:
         UnavailableError: If a process cannot be reached, or lacks software.
@@ -81,7 +81,7 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
         self.group.__exit__(kind, error, trace)
 
     def step(self) -> Any:
-        """Return the step of this process, or of all that make the same step."""
+        """Return the step of this process, or the common step if all processes run it."""
         own = self._participant.step(0)
         if self._participant.is_served:
             return own
@@ -95,13 +95,13 @@ def serve_elsewhere(
     own: socket,
     channel: Connection,
 ) -> None:
-    """Be a process of a point that another host measures.
+    """Serve as a process of a point whose measured process is on another host.
 
     Args:
         point: The request.
-        rank: Number of this process, from 0.
-        addresses: Addresses of all processes.
-        own: Socket to listen on.
+        rank: Rank of this process, from 0; the measured process has rank 0.
+        addresses: Addresses of all processes, by rank.
+        own: Socket on which this process listens.
         channel: Connection to the measured process.
 
     Raises:
@@ -115,7 +115,7 @@ def serve_elsewhere(
 
 
 def _process_count(point: Mapping[str, Any]) -> int:
-    """Return the number of processes: two, unless all take part in a collective."""
+    """Return the number of processes: two, unless the pattern sets another number."""
     model = point["model"]
     if model["pattern"] == "parameter_server":
         return int(model["workers"]) + int(model["servers"])
@@ -125,14 +125,14 @@ def _process_count(point: Mapping[str, Any]) -> int:
 
 
 class _Participant:
-    """One process of a point: it finds the others and makes its steps.
+    """One process of a point: it connects to the others and runs its step.
 
     The measured process calls `publish_addresses` before it forks the processes of its host. Each
     process on another host calls `join`.
 
     Attributes:
-        is_served: Process 1 answers, and this one sends to it. Otherwise all processes do the same,
-            or all workers, which have the lowest ranks.
+        is_served: Whether process 0 sends and process 1 only answers. If false, all processes (or,
+            with parameter servers, all workers) run the same step. Workers have the lowest ranks.
     """
 
     def __init__(self, point: Mapping[str, Any]) -> None:
@@ -153,7 +153,7 @@ class _Participant:
             return
         port = self._point["model"]["port"]
         host = elsewhere[0].local if elsewhere else LOOPBACK
-        # Keep each socket open until the last is chosen, so that no port is chosen twice.
+        # Keep each socket open until the last port is chosen, so that no port is chosen twice.
         with contextlib.ExitStack() as sockets:
             free = [
                 sockets.enter_context(listen(port and port + number, host))
@@ -176,9 +176,10 @@ class _Participant:
         return 1
 
     def join(self, addresses: Sequence[str], own: socket) -> None:
-        """Listen on `own`.
+        """Take the addresses of all processes, and listen on `own`.
 
-        Frameworks and gRPC open the port themselves: `own` has shown that it is free.
+        Frameworks and gRPC open the port of `own` themselves, so it is closed again: it only
+        reserved a free port.
         """
         self._socket = own
         if self.is_served:
@@ -189,12 +190,12 @@ class _Participant:
             self.close_socket()
 
     def close_socket(self) -> None:
-        """Close the socket that only other processes need, once they are started."""
+        """Close the listening socket of this process; forked processes keep their copy."""
         if self._socket:
             self._socket.close()
 
     def serve(self, rank: int, channel: Connection) -> None:
-        """Be process `rank`, which is not the measured one; raises RankFailed."""
+        """Serve as process `rank`, which is not the measured one. Raises RankFailed."""
         try:
             self._serve(rank, channel)
         except RankFailed:
@@ -222,7 +223,7 @@ class _Participant:
             server.stop(None)
 
     def step(self, rank: int) -> Any:
-        """Return the step of process `rank`; the result of a collective has been checked."""
+        """Return the step of process `rank`, after a check of the result of a collective."""
         point = self._point
         model = point["model"]
         if self._transport in _SERVED:
@@ -251,8 +252,8 @@ def _start_thread(target: Callable[..., None], *arguments: Any) -> None:
 def _check_collective(step: Any, pattern: str, processes: int) -> None:
     """Raise RankFailed if a collective gives a wrong result.
 
-    Every process contributes its rank + 1. The result is their sum, or the contribution of the
-    first one.
+    Every process contributes its rank + 1. An all-reduce must return the sum of all contributions,
+    a broadcast the contribution of process 0.
     """
     if pattern == "all_reduce":
         expected = processes * (processes + 1) / 2
@@ -268,14 +269,14 @@ def _check_collective(step: Any, pattern: str, processes: int) -> None:
 
 
 def make_message(size: int, seed: int) -> bytes:
-    """Return a message of `size` random bytes, which repeat after 1 MiB."""
+    """Return a message of `size` bytes: random bytes that repeat after 1 MiB."""
     noise = random.Random(seed).randbytes(min(_NOISE_BYTES, size))
     repeats = -(-size // len(noise))
     return (noise * repeats)[:size]
 
 
 class _TorchStep(Step):
-    """All-reduce or broadcast of a tensor, or messages between two processes, in place."""
+    """PyTorch: an all-reduce or broadcast of a tensor in place, or messages of two processes."""
 
     def __init__(self, point: Mapping[str, Any], rank: int, processes: int, address: str) -> None:
         import torch
@@ -312,7 +313,7 @@ class _TorchStep(Step):
             self._answer = torch.zeros(1, device=self._device)
 
     def trial_result(self) -> Any:
-        """Return the result of a collective over the ranks + 1."""
+        """Return the result of a collective in which each process contributes its rank + 1."""
         self._values.fill_(self._rank + 1.0)
         self.run(1)
         result = self._values.cpu().numpy().copy()
@@ -347,7 +348,10 @@ class _TorchStep(Step):
 
 
 class _TensorFlowStep(Step):
-    """All-reduce as a MultiWorkerMirroredStrategy does of gradients: ring collectives over gRPC."""
+    """TensorFlow: the all-reduce with which MultiWorkerMirroredStrategy sums gradients.
+
+    It uses ring collectives over gRPC.
+    """
 
     def __init__(self, point: Mapping[str, Any], rank: int, addresses: Sequence[str]) -> None:
         import tensorflow as tf
@@ -367,8 +371,8 @@ class _TensorFlowStep(Step):
         self._values = self._replicated(0.0)
 
         def reduce(values: Any) -> Any:
-            # An argument has no device, which an all-reduce needs. A value that is made in the
-            # replica has one.
+            # all_reduce needs a value with a device. The argument has none, but a copy that is made
+            # in the replica has one.
             return tf.distribute.get_replica_context().all_reduce(
                 tf.distribute.ReduceOp.SUM, tf.identity(values)
             )
@@ -376,7 +380,7 @@ class _TensorFlowStep(Step):
         self._step = tf.function(lambda values: strategy.run(reduce, args=(values,)))
 
     def _set_threads(self, point: Mapping[str, Any], rank: int, processes: int) -> None:
-        """Give each process its own cores, as if it were a host with that many."""
+        """Pin this process to its share of the host's cores, with one thread per core."""
         local_processes = processes // int(point.get("hosts", 1))
         layout = device_layout(local_processes, point["platform"])
         first = rank % local_processes * layout.threads
@@ -395,14 +399,14 @@ class _TensorFlowStep(Step):
         return self._strategy.experimental_distribute_values_from_function(replica_value)
 
     def trial_result(self) -> Any:
-        """Return the result of a collective over the ranks + 1."""
+        """Return the result of a collective in which each process contributes its rank + 1."""
         return self._reduced(self._replicated(1.0)).numpy()
 
     def _reduced(self, values: Any) -> Any:
-        """Return the sum of all processes' values."""
+        """Return the sum of the values over all processes."""
         return self._strategy.experimental_local_results(self._step(values))[0]
 
     def run(self, steps: int) -> None:
         for _ in range(steps):
-            # One number that depends on the result: a copy of all would be timed too.
+            # Wait for the result by copying one number of it: a copy of all would take time.
             self._reduced(self._values)[0].numpy()

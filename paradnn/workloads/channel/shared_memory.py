@@ -1,8 +1,8 @@
-"""Messages through memory that two processes of one host share: the lower bound within a host.
+"""Messages through memory that two processes share: the lower bound of transports within a host.
 
-The sender copies a message into a slot, and the receiver copies it out. Two event counters of the
-kernel say how many slots are full and how many are free, so a waiting process uses no core. With
-two slots, both processes copy at the same time.
+The sender copies a message into a slot, and the receiver copies it out. Two kernel event counters
+(eventfd) hold the number of full and of free slots, so a waiting process uses no core. With two
+slots, both processes can copy at the same time.
 """
 
 import mmap
@@ -20,13 +20,13 @@ _SLOTS = 2
 
 
 class SharedLane:
-    """Messages from one process to another, which share its memory through a fork.
+    """Carries messages from one process to another; both share its memory through a fork.
 
     Args:
         size: Bytes of a message.
 
     Raises:
-        UnavailableError: If the system has no event counters (Linux has).
+        UnavailableError: If the system has no eventfd, which only Linux has.
     """
 
     def __init__(self, size: int) -> None:
@@ -37,7 +37,7 @@ class SharedLane:
         self._slots = [whole[slot * size : (slot + 1) * size] for slot in range(_SLOTS)]
         self._full = os.eventfd(0, os.EFD_SEMAPHORE)
         self._free = os.eventfd(_SLOTS, os.EFD_SEMAPHORE)
-        # Slots of the next message that this process sends or receives.
+        # Indices of the slots for the next message that this process sends or receives.
         self._next_sent = 0
         self._next_received = 0
         #: Seconds after which a wait fails; None: never.
@@ -70,12 +70,12 @@ class SharedLane:
 
 
 class SharedMemoryStep(Step):
-    """A step over two lanes: a message and its echo, or a window of messages and one byte.
+    """A step over two lanes: send a message and receive its echo, or a window and one byte.
 
     Args:
         point: The request.
         there: Carries messages to the other process.
-        back: Carries its answers.
+        back: Carries the answers of the other process.
         message: The message.
         patience: Seconds to wait for the other process.
     """
@@ -105,7 +105,7 @@ class SharedMemoryStep(Step):
 
 
 def serve_lanes(point: Mapping[str, Any], there: SharedLane, back: SharedLane) -> None:
-    """Answer messages until this process ends."""
+    """Receive messages from `there` and answer them on `back`, until this process ends."""
     window = message_window(point)
     message = memoryview(bytearray(point["model"]["bytes"]))
     answer = message[: answer_bytes(point)]

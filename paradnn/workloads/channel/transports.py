@@ -1,10 +1,12 @@
-"""Messages over TCP, the lower bound of every networked transport, and over gRPC's Python library.
+"""Messages over TCP and over the Python library of gRPC.
 
-`paradnn.workloads.channel.shared_memory` has the lower bound within one host.
+TCP is the lower bound of all transports over a network. The lower bound within one host is in
+`paradnn.workloads.channel.shared_memory`.
 
-Both sides know the length of every message. The server echoes each message (latency) or answers a
-window of them. Over TCP, it answers a window with one byte; over gRPC, it answers every call with
-nothing. Unary gRPC calls of bytes need no generated code.
+Both sides know the length of every message. With pattern=latency, the server echoes each message.
+With pattern=bandwidth, it receives a window of messages. Over TCP, it then answers with one byte;
+over gRPC, it answers every call with an empty message. Unary gRPC calls of bytes need no generated
+code.
 """
 
 import contextlib
@@ -43,7 +45,7 @@ class Connection:
         self.close = connected.close
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if patience is not None:
-            # The kernel keeps the time. Python would ask before every read.
+            # Let the kernel enforce the timeout: Python would poll the socket before every read.
             connected.settimeout(None)
             limit = _TIME.pack(int(patience), int(patience % 1 * 1e6))
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
@@ -89,7 +91,7 @@ def answer_bytes(point: Mapping[str, Any]) -> int:
 
 
 class TcpStep(Step):
-    """A step over a connection to a server: a message and its echo, or a window and its answer.
+    """A step over TCP: send a message and receive its echo, or send a window and receive a byte.
 
     Args:
         point: The request.
@@ -128,7 +130,7 @@ class TcpStep(Step):
 
 
 def serve_connections(listening: socket.socket, point: Mapping[str, Any]) -> None:
-    """Serve every connection in its own thread, until the socket closes.
+    """Serve every connection in an own thread, until the socket is closed.
 
     A failure ends only its connection.
     """
@@ -166,8 +168,8 @@ _OPTIONS = (
     # Otherwise two servers may share a port, and messages go to either.
     ("grpc.so_reuseport", 0),
 )
-#: A window of calls is more than a server queues for its threads by default: it cancels some beyond
-#: 1,000, all beyond 3,000, and any after 30 s.
+#: A server must queue a whole window of calls for its threads. By default it cancels some calls
+#: beyond 1,000 in the queue, all beyond 3,000, and each one that waits for more than 30 s.
 _SERVER_OPTIONS = (
     *_OPTIONS,
     ("grpc.server.max_pending_requests", 2**24),
@@ -178,7 +180,7 @@ _SERVER_THREADS = 8
 
 
 def require_grpc() -> Any:
-    """Return the library; raises UnavailableError if the interpreter under test lacks it."""
+    """Return the module `grpc`; raises UnavailableError if the interpreter under test lacks it."""
     try:
         import grpc
     except ImportError as error:
@@ -189,17 +191,19 @@ def require_grpc() -> Any:
 
 
 class GrpcStep(Step):
-    """A step of calls: one that is echoed by every server, or a window of concurrent calls.
+    """A step over gRPC: one call to every server, which echoes the message, or a window of calls.
+
+    All calls of a step are concurrent.
 
     Args:
         point: The request.
         addresses: Addresses of the servers.
         message: The message.
-        patience: Seconds to wait for the server.
+        patience: Seconds to wait until a server is ready.
 
     Raises:
         RankFailed: If the server does not answer.
-        UnavailableError: If the interpreter under test lacks the library.
+        UnavailableError: If the interpreter under test lacks grpcio or protobuf.
     """
 
     def __init__(
@@ -278,7 +282,8 @@ def serve_calls(address: str, *, serialized: bool = False) -> Any:
         serialized: Whether protobuf decodes every message and encodes every echo.
 
     Raises:
-        UnavailableError: If the address is taken, or the interpreter under test lacks the library.
+        UnavailableError: If the address is taken, or the interpreter under test lacks grpcio or
+            protobuf.
     """
     grpc = require_grpc()
     encode = None

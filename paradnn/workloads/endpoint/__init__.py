@@ -1,9 +1,7 @@
-"""Requests to a served model (`model=endpoint`) by the OpenAI protocol.
+"""Requests to a served model (`model=endpoint`) through the OpenAI API.
 
-vLLM, SGLang, llama.cpp and others serve it.
-
-Each process of a point sends its own requests and measures the streamed answers
-(docs/how-to/serving.md).
+vLLM, SGLang, llama.cpp and other servers provide this API. Each process of a point sends its own
+requests and measures the streamed answers (docs/how-to/serving.md).
 """
 
 from __future__ import annotations
@@ -41,10 +39,10 @@ if TYPE_CHECKING:
     from paradnn.session.overview.drawing import BarChart, Chart
     from paradnn.worker.point import PointRun
 
-#: Reported percentiles of each time.
+#: Reported percentiles of latency, time to first token and time per output token.
 _PERCENTILES = (50, 90, 99)
-#: A search for the highest rate tries each rate for this time, and stops when the rates that passed
-#: and failed differ by less than this fraction.
+#: A search for the highest rate tries each rate for this time. It stops when the passing and the
+#: failing rate differ by less than the fraction `_PRECISION`.
 _PROBE_SECONDS = 10.0
 _PRECISION = 0.05
 METRICS = (
@@ -82,17 +80,20 @@ METRICS = (
     *in_section(
         "load",
         Metric(
-            "failed_queries", "1", "lower", "requests that were rejected, broke off or timed out"
+            "failed_queries",
+            "1",
+            "lower",
+            "requests that were rejected, timed out, or got an incomplete answer",
         ),
     ),
     *in_section(
         "generation",
-        Metric("prompt_tokens", "1", None, "mean tokens of a prompt, as the server counts them"),
+        Metric("prompt_tokens", "1", None, "mean tokens per prompt, as counted by the server"),
         Metric(
             "output_tokens",
             "1",
             None,
-            "mean tokens of an answer, as the server counts them; chunks with text if it does not",
+            "mean tokens per answer, as counted by the server; chunks with text if it counts none",
         ),
     ),
 )
@@ -114,7 +115,7 @@ class ServedModel(Model):
         return 1
 
     def canonical_point(self, point: Any) -> Any:
-        """Return `point` with the settings that say nothing about a server at their defaults.
+        """Return `point` with settings that do not affect a server at their defaults.
 
         Raises:
             ConfigError: If the point sets a key that only the server can decide.
@@ -142,14 +143,14 @@ class ServedModel(Model):
 
 
 class _Overload(PointEnded):
-    """No rate holds the limits, or requests could not be sent when they were due."""
+    """No rate meets the limits, or requests could not be sent when they were due."""
 
     outcome = "overload"
 
 
 @dataclass(frozen=True)
 class Endpoint(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, PhaseForecast):
-    """The load on an endpoint, and the time limits of its answers."""
+    """Send requests to an endpoint, and measure its answers against time limits."""
 
     name = "endpoint"
     group = "endpoint"
@@ -182,12 +183,12 @@ class Endpoint(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
         choices=("chat", "completions"),
     )
     input_tokens: int = option(
-        128, "words of a prompt, drawn anew for each request", low=1, high=1_000_000
+        128, "words of a prompt, drawn at random for each request", low=1, high=1_000_000
     )
     output_tokens: int = option(64, "maximum tokens of an answer", low=1, high=1_000_000)
     token_limit: str = option(
         "max_tokens",
-        "parameter that carries endpoint.output_tokens",
+        "request parameter that holds the value of endpoint.output_tokens",
         choices=("max_tokens", "max_completion_tokens"),
     )
     ignore_eos: bool = option(
@@ -200,12 +201,12 @@ class Endpoint(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
         0.0, "sampling temperature; null: omit the parameter", low=0.0, high=2.0
     )
     concurrency: int = option(
-        1, "requests in flight at any time, without a rate", low=1, high=MAX_IN_FLIGHT
+        1, "requests in flight at any time, if endpoint.rate=null", low=1, high=MAX_IN_FLIGHT
     )
     rate: float | str | None = option(
         None,
-        "requests per second at random times, whether or not earlier ones were answered; "
-        "peak: search for the highest rate that meets the limits",
+        "mean requests per second, sent at random times, whether or not earlier requests have been "
+        "answered; peak: search for the highest rate that meets the limits",
         low=1e-3,
         high=1e5,
         choices=("peak",),
@@ -321,7 +322,7 @@ class Endpoint(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
             _check_punctual(rate, requests)
 
     def _check_answered(self, client: Client, requests: Sequence[EndpointRequest]) -> None:
-        """Raise UnavailableError if the server answered no request, or none any more."""
+        """Raise UnavailableError if the server answered no request, or has stopped answering."""
         answered = sum(not request.problem for request in requests)
         problems = [request.problem for request in requests if request.problem]
         if not answered:
@@ -339,12 +340,12 @@ class Endpoint(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
 
         Args:
             client: Sends the requests.
-            run: Knows the time that is left.
-            probes: Every rate that is tried is appended here.
+            run: Provides the remaining time of the point.
+            probes: The result of every tried rate is appended to this list.
 
         Raises:
-            _Overload: No rate was shown to meet the limits in the time.
-            UnavailableError: If the server stopped answering.
+            _Overload: If no rate was shown to meet the limits before the time was up.
+            UnavailableError: If the server has stopped answering.
         """
         share = self.percentile / 100
         seconds = min(_PROBE_SECONDS, self.min_seconds)
@@ -356,13 +357,13 @@ class Endpoint(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
                 concurrency=1, seconds=seconds, queries=queries, rate=rate
             )
             self._check_answered(client, requests)
-            late = list(accumulate(not self.in_time(request) for request in requests))
-            is_met = verdict(late, share, 1 - self.confidence)
+            cumulative_late = list(accumulate(not self.is_in_time(request) for request in requests))
+            is_met = verdict(cumulative_late, share, 1 - self.confidence)
             latency = percentile((request.latency for request in requests), share) / 1e9
             probe = Probe(
                 rate=rate,
                 queries=len(requests),
-                late=late[-1],
+                late=cumulative_late[-1],
                 seconds=window_seconds(requests),
                 latency=latency,
                 held=is_met,
@@ -371,17 +372,18 @@ class Endpoint(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
             probes.append(probe)
             return is_met is True
 
-        # This number of requests must all be in time for the limits to be met at the confidence.
-        fewest = math.ceil(math.log(1 - self.confidence) / math.log(share)) + 1
+        # Minimum number of requests that shows, with the confidence, that the limits are met if all
+        # requests are in time.
+        required_requests = math.ceil(math.log(1 - self.confidence) / math.log(share)) + 1
 
         def has_time(rate: float) -> bool:
-            probe_seconds = _PROBE_SECONDS + fewest / rate
+            probe_seconds = _PROBE_SECONDS + required_requests / rate
             return run.seconds_left > 2 * (self.min_seconds + probe_seconds)
 
         search = find_peak(
-            probe=lambda rate: meets_limits(rate, seconds, fewest),
+            probe=lambda rate: meets_limits(rate, seconds, required_requests),
             run=lambda rate: (
-                meets_limits(rate, self.min_seconds, max(fewest, self.min_queries)),
+                meets_limits(rate, self.min_seconds, max(required_requests, self.min_queries)),
                 None,
             ),
             capacity=2 * len(sample) / window_seconds(sample),
@@ -390,13 +392,13 @@ class Endpoint(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
         )
         if not search.held or search.rate is None:
             raise _Overload(
-                "endpoint.rate=peak: no rate was shown to meet the limits in the time; "
+                "endpoint.rate=peak: no rate was shown to meet the limits before the time was up; "
                 "raise measure.timeout"
             )
         return search.rate
 
-    def in_time(self, request: EndpointRequest) -> bool:
-        """Whether a request was answered within all limits."""
+    def is_in_time(self, request: EndpointRequest) -> bool:
+        """Whether a request was answered within all time limits."""
         if request.problem:
             return False
         checks = (
@@ -441,7 +443,7 @@ class Endpoint(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
         return metrics
 
     def _rate_metrics(self, processes: Sequence[Sequence[EndpointRequest]]) -> dict[str, float]:
-        """Return rates per second over the whole window, in which failed requests count as time."""
+        """Return rates per second over the whole window, which includes failed requests."""
         from paradnn.session.measured import mean_interval
 
         metrics: dict[str, float] = {}
@@ -455,7 +457,7 @@ class Endpoint(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
             ],
         }
         if self.is_limited:
-            in_time = [sum(map(self.in_time, process)) for process in processes]
+            in_time = [sum(map(self.is_in_time, process)) for process in processes]
             counts["goodput_per_second"] = in_time
             metrics["in_time_fraction"] = sum(in_time) / sum(map(len, processes))
         for name, values in counts.items():
@@ -488,12 +490,15 @@ class Endpoint(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
         if at_once:
             tags["tokens_at_once"] = (
                 f"{at_once:,} of {counted(len(answered), 'answer')}: the server or a proxy sends "
-                "tokens together, so the time of the first token and between tokens is not known"
+                "tokens together, so the times to the first token and between tokens are unknown"
             )
         return tags
 
     def _length_tags(self, answered: Sequence[EndpointRequest]) -> dict[str, str]:
-        """Return whether answers have another length than requested, as the server counts it."""
+        """Return a tag with the number of answers that are shorter or longer than requested.
+
+        Only answers whose tokens the server counted are compared.
+        """
         lengths = [request.tokens for request in answered if request.has_usage]
         longer = sum(length > self.output_tokens for length in lengths)
         # Without ignore_eos the model chooses when to end.
@@ -590,16 +595,16 @@ class Endpoint(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
 
 
 def _answered(measured: Measured) -> list[list[EndpointRequest]]:
-    """Return the answered requests of each process that has any."""
+    """Return the answered requests of each process; omit processes without any."""
     processes = [message.requests() for message in messages_of_kind(measured.answers, Requests)]
     answered = [[request for request in process if not request.problem] for process in processes]
     return [process for process in answered if process]
 
 
 def _check_punctual(rate: float, requests: Sequence[EndpointRequest]) -> None:
-    """Raise _Overload if requests were sent late.
+    """Raise _Overload if requests were sent too late.
 
-    The median request may be late by 5 ms or by a twentieth of the median latency.
+    The median delay may be 5 ms or 5% of the median latency, whichever is larger.
     """
     late = statistics.median(request.sent - request.due for request in requests)
     latency = statistics.median(request.latency for request in requests)
@@ -614,7 +619,7 @@ def _check_punctual(rate: float, requests: Sequence[EndpointRequest]) -> None:
 def _time_metrics(processes: Sequence[Sequence[EndpointRequest]]) -> dict[str, float]:
     """Return percentiles of the times of answered requests, with intervals, in ms.
 
-    A percentile needs enough requests in each process that one is expected beyond it.
+    A percentile is reported only if at least one request per process is expected beyond it.
     """
     from paradnn.session.measured import quantile, quantile_metrics
 
@@ -622,18 +627,20 @@ def _time_metrics(processes: Sequence[Sequence[EndpointRequest]]) -> dict[str, f
     for name in ("latency", "time_to_first_token", "time_per_output_token"):
         times = [[getattr(request, name) for request in process] for process in processes]
         values = [[time / 1e6 for time in process if time is not None] for process in times]
-        for share in _PERCENTILES:
-            has_enough = all(len(process) * (100 - share) >= 100 for process in values)
+        for percent in _PERCENTILES:
+            has_enough = all(len(process) * (100 - percent) >= 100 for process in values)
             if not has_enough:
                 continue
-            is_unnamed_median = share == 50 and name != "latency"
-            metric = name if is_unnamed_median else f"{name}_p{share}"
-            metrics |= quantile_metrics(metric, share / 100, values, quantile)
+            metric = f"{name}_p{percent}"
+            if percent == 50 and name != "latency":
+                # The headline metrics time_to_first_token_ms and time_per_output_token_ms.
+                metric = name
+            metrics |= quantile_metrics(metric, percent / 100, values, quantile)
     return metrics
 
 
 def _steady_tags(processes: Sequence[Sequence[EndpointRequest]]) -> dict[str, str]:
-    """Return whether the latencies changed during the run, and why."""
+    """Return the tags `steady` and `steady_reason`: whether latencies changed during the run."""
     from paradnn.worker.series import MIN_VALUES, find_change
 
     changes = [
@@ -657,6 +664,6 @@ FAMILY = Family(
     (),
     "endpoint.concurrency=1,4,16 endpoint.input_tokens=128,1024",
     order=60,
-    summary="A served model, by the OpenAI protocol: time to the first token, tokens, goodput.",
+    summary="A served model behind the OpenAI API: time to first token, token rates, goodput.",
     defaults={"step": {"mode": "inference", "batch_size": 1, "endpoint": asdict(ENDPOINT)}},
 )

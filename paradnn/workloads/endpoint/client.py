@@ -1,7 +1,7 @@
-"""A client of the OpenAI protocol that measures streamed answers, with only the standard library.
+"""A client of the OpenAI API that measures streamed answers; needs only the standard library.
 
-Each thread holds one connection, so the thread that waits for a token also takes its time. The
-worker runs in the interpreter under test, which need not have an HTTP library.
+The worker runs in the interpreter under test, which may lack an HTTP library. Each thread has one
+connection, so the thread that receives a token also records its arrival.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ from paradnn.workloads.endpoint.failures import (
 from paradnn.workloads.endpoint.records import EndpointRequest
 from paradnn.workloads.endpoint.stream import MAX_LINE_BYTES, printable, read_answer
 
-#: Requests that an open loop may have in flight.
+#: Maximum number of requests in flight.
 MAX_IN_FLIGHT = 512
-#: Give up on an answer of more than this multiple of the requested tokens.
+#: A request fails if its answer has more than this multiple of the requested tokens.
 _MAX_EXCESS = 4
-#: Back-off after a failed request, in seconds: doubles from the first to the last value.
+#: Pauses after failed requests, in seconds: they double from the first to the last value.
 _FIRST_PAUSE = 0.1
 _LAST_PAUSE = 2.0
-#: The server is gone after this number of consecutive failures. In a closed loop it is a number for
-#: each request in flight, in an open loop the requests of some seconds. Minimum and maximum apply
-#: to both.
+#: A server counts as gone after a number of consecutive failures. In a closed loop this number is
+#: _FAILURES_IN_FLIGHT per request in flight. In an open loop it is the number of requests that are
+#: sent in _FAILURE_SECONDS. It is at least _MIN_FAILURES and at most _MAX_FAILURES.
 _MIN_FAILURES = 10
 _FAILURES_IN_FLIGHT = 5
 _FAILURE_SECONDS = 3.0
 _MAX_FAILURES = 1000
-#: Default wait for a server that answers that it is not ready, in seconds.
+#: Default time to wait for a server whose answer says that it is not ready, in seconds.
 _LOADING_SECONDS = 30.0
 #: Time to read the rest of a response after its last token, in seconds.
 _DRAIN_SECONDS = 1.0
-#: Statuses after which the response to the request follows.
+#: Statuses of interim responses, which the final response follows.
 _INTERIM_STATUSES = (102, 103, 104)
 #: Time from the start of a loop to its first request, in ns.
 _LEAD_NS = 2_000_000
@@ -99,12 +99,13 @@ class _FailureMonitor:
     """Counts consecutive failures over all threads of a loop.
 
     Args:
-        limit: The server is gone after this number of consecutive failures.
-        patience: It is also gone after two failures if no request succeeded for this time, in s.
+        limit: The server counts as gone after this number of consecutive failures.
+        patience: The server also counts as gone after two or more consecutive failures if no
+            request has succeeded for this time, in s.
 
     Attributes:
         failures: Consecutive failures so far.
-        gone: Set once the server is gone.
+        gone: An event that is set once the server counts as gone.
     """
 
     def __init__(self, limit: int, patience: float) -> None:
@@ -130,9 +131,9 @@ class _FailureMonitor:
 
 
 class _FinalResponse(http.client.HTTPResponse):
-    """A response after interim ones such as 103 Early Hints (RFC 9110, section 15.2).
+    """A response that skips interim responses such as 103 Early Hints (RFC 9110, section 15.2).
 
-    `http.client` skips 100 Continue only.
+    `http.client` skips only 100 Continue.
     """
 
     def begin(self) -> None:
@@ -143,7 +144,14 @@ class _FinalResponse(http.client.HTTPResponse):
 
 
 class Client:
-    """Sends requests until `time.monotonic()` passes `deadline`, in seconds.
+    """Sends requests to a server.
+
+    Args:
+        options: The options of `model=endpoint`.
+        deadline: No request is sent after this time of `time.monotonic()`, in seconds.
+
+    Attributes:
+        model: Name of the requested model.
 
     Raises:
         UnavailableError: If the server cannot be reached, or names no model.
@@ -163,7 +171,7 @@ class Client:
 
     @property
     def is_gone(self) -> bool:
-        """Whether the last loop ended because all requests failed."""
+        """Whether the server counted as gone in the last loop; see `_FailureMonitor`."""
         return self._monitor.gone.is_set()
 
     def wait_until_ready(self) -> None:
@@ -180,14 +188,17 @@ class Client:
         self._when_ready(send_request)
 
     def check_alive(self) -> None:
-        """If a loop ended with failures, ask until one request succeeds or the server is gone."""
+        """If the last loop ended with failures, repeat a request until the server's state is clear.
+
+        That is, until a request succeeds, the server counts as gone, or the deadline passes.
+        """
         monitor = self._monitor
         pauses = _pauses()
         with closing(self._connection()) as connection:
             while monitor.failures and not monitor.gone.is_set():
                 if time.monotonic() > self._deadline:
                     return
-                _, error = self._recorded(connection, number=0, due=time.monotonic_ns())
+                _, error = self._send_and_record(connection, number=0, due=time.monotonic_ns())
                 if error:
                     monitor.gone.wait(self._pause(error, next(pauses)))
 
@@ -203,12 +214,12 @@ class Client:
         Ends early if the server is gone or the deadline has passed, but sends at least one request.
 
         Args:
-            concurrency: Requests in flight of a closed loop, in which each thread sends its next
-                request when the last one ended, and backs off after a failure.
+            concurrency: Requests in flight in a closed loop. Each thread sends its next request
+                when its previous one has ended, and pauses after a failure.
             seconds: Minimum duration.
             queries: Minimum number of requests.
-            rate: Mean requests per second of an open loop, at random times, whether or not earlier
-                requests were answered. None: a closed loop.
+            rate: Mean requests per second in an open loop. Requests are sent at random times,
+                whether or not earlier ones have been answered. None for a closed loop.
 
         Returns:
             All requests, failed ones included, in the order in which they were due.
@@ -246,7 +257,7 @@ class Client:
                     if due is None or is_late:
                         return
                     time.sleep(max(0.0, (due - time.monotonic_ns()) / 1e9))
-                    request, error = self._recorded(connection, number, due)
+                    request, error = self._send_and_record(connection, number, due)
                     requests.append(request)
                     if error is None:
                         pauses = _pauses()
@@ -265,7 +276,8 @@ class Client:
         """Return the header with the API key.
 
         Raises:
-            UnavailableError: If no header can hold the key. The text does not repeat it.
+            UnavailableError: If the key has characters that no header may hold. The message does
+                not contain the key.
         """
         variable = self._options.key_variable
         key = os.environ.get(variable, "").strip()
@@ -317,14 +329,15 @@ class Client:
                     if error.retry_after is not None:
                         seconds = math.ceil(error.retry_after) + 1
                         remedy = (
-                            f"set endpoint.startup_seconds={seconds} to wait as long as it asks"
+                            f"set endpoint.startup_seconds={seconds} to wait as long as the server "
+                            "requests"
                         )
                     text = f"endpoint.url={self._options.url}: {error.problem}"
                     raise UnavailableError(f"{text}; {remedy}" if remedy else text) from None
                 time.sleep(pause)
 
     def _startup_seconds(self, error: RequestError) -> float:
-        """Return how long to wait for a server whose first request failed with `error`."""
+        """Return how long to wait for the server after a first request that failed with `error`."""
         seconds = self._options.startup_seconds
         if error.is_not_ready:
             return _LOADING_SECONDS if seconds is None else seconds
@@ -333,10 +346,14 @@ class Client:
         return 0.0
 
     def _pause(self, error: RequestError, pause: float) -> float:
-        """Return the seconds to wait after a failure: at least `pause`, more if the server asks.
+        """Return the seconds to wait after a failure.
 
-        A server that asks for more than endpoint.patience is asked again after that time, so that a
-        run does not wait for it until its timeout.
+        They are at least `pause`, and more if the server requests more (Retry-After). They are at
+        most endpoint.patience, so that a long Retry-After does not use up the time of the run.
+
+        Args:
+            error: The failure.
+            pause: Seconds of the exponential back-off.
         """
         if error.retry_after is not None:
             pause = max(pause, min(error.retry_after, self._options.patience))
@@ -352,7 +369,7 @@ class Client:
         return connection
 
     def _connect(self, connection: http.client.HTTPConnection) -> None:
-        """Open the connection if it is not open, or if the server closed it while it was idle."""
+        """Open the connection unless it is open already; reopen it if the server has closed it."""
         timeout = max(0.1, min(self._options.patience, self._deadline - time.monotonic()))
         connection.timeout = timeout
         if connection.sock is not None and _is_readable(connection.sock):
@@ -376,10 +393,14 @@ class Client:
                 error, self._options, is_past_deadline=is_past_deadline
             ) from None
 
-    def _recorded(
+    def _send_and_record(
         self, connection: http.client.HTTPConnection, number: int, due: int
     ) -> tuple[EndpointRequest, RequestError | None]:
-        """Send one request and count its outcome; return it, and its error if it failed."""
+        """Send one request, and report its success or failure to the failure monitor.
+
+        Returns:
+            The request, and its error; None if it succeeded.
+        """
         begun = time.monotonic_ns()
         try:
             request = self._answer(connection, number, due)
@@ -397,8 +418,13 @@ class Client:
     ) -> EndpointRequest:
         """Send one request and read its answer to the end.
 
+        Args:
+            connection: The connection; it is closed if the request fails.
+            number: Number of the request in the current loop, which determines its prompt.
+            due: When the request was due, in ns of `time.monotonic_ns()`.
+
         Raises:
-            RequestError: If the request failed. The connection is closed.
+            RequestError: If the request failed.
         """
         body = json.dumps(self._body(number)).encode()
         with self._request_errors(connection):
@@ -408,7 +434,7 @@ class Client:
             try:
                 response = self._response(connection, body)
             except (ConnectionResetError, BrokenPipeError):
-                # The server closed the idle connection just when it was used again.
+                # The server closed the idle connection at the moment at which it was used again.
                 if not is_reused:
                     raise
                 connection.close()
@@ -441,7 +467,7 @@ class Client:
         return f"{self._path}/completions"
 
     def _body(self, number: int) -> dict[str, Any]:
-        """Return the content of a request; its prompt is new, so that no prefix cache holds it."""
+        """Return the content of a request; its prompt is random, so that no prefix cache has it."""
         options = self._options
         generator = random.Random(f"{options.seed} {self._loops} {number}")
         text = " ".join(generator.choices(_WORDS, k=options.input_tokens))
@@ -464,7 +490,10 @@ class Client:
 
 
 def _closed_loop(begin: int, end: int, queries: int) -> Iterator[int]:
-    """Yield when each request is due (ns): at once, until `queries` were sent and `end` passed."""
+    """Yield the due time of each request in ns: the current time, but not before `begin`.
+
+    Ends when at least `queries` requests are due and `end` has passed.
+    """
     for number in itertools.count():
         now = time.monotonic_ns()
         if number >= queries and now >= end:
@@ -481,9 +510,9 @@ def _pauses() -> Iterator[float]:
 
 
 def _drain(connection: http.client.HTTPConnection, response: http.client.HTTPResponse) -> None:
-    """Read the end of a complete answer, so that the connection can be used again.
+    """Read the rest of the response after a complete answer, to reuse the connection.
 
-    If the server does not end its response in time, this costs the connection, not the request.
+    If the server does not end its response in time, the connection is closed; the request succeeds.
     """
     if response.isclosed():
         return
@@ -497,7 +526,7 @@ def _drain(connection: http.client.HTTPConnection, response: http.client.HTTPRes
 
 
 def _is_readable(idle: socket.socket) -> bool:
-    """Whether an idle connection has something to read, which is its end."""
+    """Whether an idle connection can be read, which means that the server has closed it."""
     poll = select.poll()
     poll.register(idle, select.POLLIN)
     return bool(poll.poll(0))

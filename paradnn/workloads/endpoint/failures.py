@@ -24,7 +24,7 @@ from paradnn.workloads.endpoint.stream import (
     printable,
 )
 
-#: Characters of a problem that are kept, and bytes of an error response that are read.
+#: Maximum length of a problem, and maximum number of bytes that are read of an error response.
 _MAX_PROBLEM_CHARS = 300
 _MAX_ERROR_BYTES = 1 << 14
 #: Statuses of a server, or of a proxy before it, that is starting or busy.
@@ -33,11 +33,11 @@ _OTHER_TOKEN_LIMIT = {
     "max_tokens": "max_completion_tokens",
     "max_completion_tokens": "max_tokens",
 }
-#: Errors of sending a request and reading its response.
+#: Exceptions from sending a request and reading its response.
 REQUEST_ERRORS = (OSError, http.client.HTTPException, AnswerError, ValueError, OverflowError)
 
 
-#: How servers say that prompt and answer exceed the context of the model.
+#: Phrases with which servers report that prompt and answer exceed the context of the model.
 _CONTEXT_LENGTH = re.compile(r"context[ _](length|size|window)", re.IGNORECASE)
 _TOO_LONG = re.compile(
     r"too (long|large)|exceed|must be (<|less)|at most \d|maximum (input|context|sequence|length)"
@@ -45,10 +45,10 @@ _TOO_LONG = re.compile(
     re.IGNORECASE,
 )
 _SHORTER_REMEDY = "lower endpoint.input_tokens or endpoint.output_tokens"
-#: How servers say that they expect TLS.
+#: Phrase with which servers report that they expect TLS.
 _NEEDS_TLS = re.compile(r"HTTP request .*HTTPS (port|server)", re.IGNORECASE)
 _MARKUP = re.compile(r"<!--.*?-->|<(script|style)\b.*?</\1>|<[^<>]*>", re.DOTALL | re.IGNORECASE)
-#: The part of an address after the base URL of the API.
+#: The part of a URL after the base URL of the API.
 _API_PATH = re.compile(r"/+(chat/completions|completions|models)/*$")
 
 
@@ -76,11 +76,11 @@ class RequestError(Exception):
 
     Attributes:
         problem: What went wrong, on one line.
-        remedy: What to do about it; "" if unknown.
-        retry_after: Seconds after which the server asks to try again; None if it does not say.
-        is_not_ready: The server answered that it is starting or busy.
-        is_unreachable: The server refused or dropped the connection.
-        is_deadline: The time of the point ended, which says nothing about the server.
+        remedy: What to do about the problem; "" if unknown.
+        retry_after: Seconds after which the server asks the client to try again; None if unknown.
+        is_not_ready: Whether the server answered that it is starting or busy.
+        is_unreachable: Whether the server refused or dropped the connection.
+        is_deadline: Whether the time of the point was up, which says nothing about the server.
     """
 
     def __init__(
@@ -103,7 +103,13 @@ class RequestError(Exception):
 
 
 def check_status(response: http.client.HTTPResponse, path: str, options: ParameterOptions) -> None:
-    """Raise RequestError unless the status of the response from `path` is 200."""
+    """Raise RequestError unless the status of a response is 200.
+
+    Args:
+        response: The response.
+        path: Path of the request, from which a redirect is resolved.
+        options: The options of the request, for the remedy.
+    """
     if response.status == 200:
         return
     problem = f"status {response.status} {response.reason}".rstrip()
@@ -120,10 +126,10 @@ def check_status(response: http.client.HTTPResponse, path: str, options: Paramet
 
 
 def _body_text(response: http.client.HTTPResponse) -> str:
-    """The text of an error response, without the markup of an HTML page."""
+    """Return the text of an error response, without the markup of an HTML page."""
     content = response.read(_MAX_ERROR_BYTES)
     if _compression(response):
-        # The decoder for gzip and zlib, which also accepts the cut-off end of a long response.
+        # This decoder reads gzip and zlib, and accepts a long response that was cut off.
         with contextlib.suppress(zlib.error):
             content = zlib.decompressobj(wbits=47).decompress(content, _MAX_ERROR_BYTES)
     text = content.decode("utf-8", errors="replace")
@@ -133,7 +139,7 @@ def _body_text(response: http.client.HTTPResponse) -> str:
 
 
 def _compression(response: http.client.HTTPResponse) -> str:
-    """How a body is compressed; "" if it is not."""
+    """Return the compression of a response, such as "gzip"; "" if it is not compressed."""
     encoding = (response.getheader("Content-Encoding") or "").strip().lower()
     return "" if encoding == "identity" else encoding
 
@@ -165,7 +171,7 @@ def check_is_stream(response: http.client.HTTPResponse) -> None:
 def _status_remedy(
     response: http.client.HTTPResponse, content: str, path: str, options: ParameterOptions
 ) -> str:
-    """Return what to do about a status, "" if unknown."""
+    """Return what to do about a status other than 200; "" if unknown."""
     status = response.status
     if 300 <= status < 400:
         return _redirect_remedy(response, path, options)
@@ -185,7 +191,7 @@ def _status_remedy(
 def _redirect_remedy(
     response: http.client.HTTPResponse, path: str, options: ParameterOptions
 ) -> str:
-    """Return the value of endpoint.url with which the server does not redirect, if it is known."""
+    """Return a remedy with the value of endpoint.url to which the server redirects, if known."""
     location = printable((response.getheader("Location") or "").partition("?")[0])[:200]
     if not location:
         return "check endpoint.url"
@@ -199,11 +205,11 @@ def _redirect_remedy(
 
 
 def _parameter_remedy(content: str, options: ParameterOptions) -> str:
-    """Return which key omits or replaces the parameter that the server rejects.
+    """Return how to omit or replace the request parameter that the server rejects; "" if unknown.
 
     Args:
         content: The body of the response, which names the parameter.
-        options: What was sent.
+        options: The options of the request.
     """
     if _CONTEXT_LENGTH.search(content):
         return _SHORTER_REMEDY
@@ -256,11 +262,11 @@ def as_request_error(
 
 
 def _answer_remedy(error: AnswerError, options: ParameterOptions) -> str:
-    """Return what to do about an incomplete answer, "" if unknown."""
+    """Return what to do about an incomplete answer; "" if unknown."""
     if error.is_without_text:
         return "the model may reason without showing it: raise endpoint.output_tokens"
     if options.ignore_eos and error.is_reported_by_server:
-        return "if the model cannot go on past its end, set endpoint.ignore_eos=false"
+        return "if the model cannot generate past its end token, set endpoint.ignore_eos=false"
     return ""
 
 
@@ -277,10 +283,10 @@ def _tls_error(error: ssl.SSLError) -> RequestError:
 
 
 def retry_seconds(value: str | None) -> float | None:
-    """Return the seconds that a Retry-After header asks to wait; None if it is absent or invalid.
+    """Return the seconds to wait that a Retry-After header requests; None if absent or invalid.
 
-    The header holds seconds or a date (RFC 9110, section 10.2.3). A date without a time zone, such
-    as those of `asctime`, is in UTC.
+    The header holds seconds or a date (RFC 9110, section 10.2.3). A date without a time zone, as
+    `asctime` formats it, is in UTC.
     """
     if not value:
         return None
@@ -297,7 +303,7 @@ def retry_seconds(value: str | None) -> float | None:
 
 
 def body_error(content: str) -> str:
-    """Return the message of an error response, "" if it is not JSON or holds no message."""
+    """Return the message of an error response; "" if it is not JSON or holds no message."""
     try:
         document: Any = json.loads(content)
     except (ValueError, RecursionError):

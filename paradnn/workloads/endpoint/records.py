@@ -1,4 +1,4 @@
-"""Requests to an endpoint as the worker sends them to the driver."""
+"""Requests to an endpoint and their outcomes, as the worker sends them to the driver."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from paradnn.core.channel import pack_bytes, unpack_bytes
 from paradnn.core.messages import WorkloadMessage
 from paradnn.worker.peak_search import Probe
 
-#: Shortest plausible time per token, in ns. Tokens that follow each other faster were collected by
-#: the server or a proxy: 10,000 tokens/s per request is several times what any model generates.
-_MIN_TOKEN_TIME = 100_000
+#: Shortest plausible time per token, in ns. If tokens follow each other faster, the server or a
+#: proxy buffered them: 10,000 tokens/s per request is several times the rate of any model.
+_MIN_TOKEN_NS = 100_000
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class EndpointRequest:
         sent: When it was sent.
         first: When the first token arrived.
         last: When the last token arrived, or when the request failed.
-        prompt: Tokens of the prompt, as the server counts them.
+        prompt: Tokens of the prompt, as counted by the server; 0 if unknown.
         tokens: Tokens of the answer.
         problem: Why the request failed; "" if it succeeded.
         has_usage: Whether the server counted the tokens. If it did not, `tokens` is the number of
@@ -56,7 +56,7 @@ class EndpointRequest:
     @property
     def is_at_once(self) -> bool:
         """Whether several tokens arrived together, so that their times are unknown."""
-        return self.tokens > 1 and self.last - self.first < _MIN_TOKEN_TIME * (self.tokens - 1)
+        return self.tokens > 1 and self.last - self.first < _MIN_TOKEN_NS * (self.tokens - 1)
 
     @property
     def time_per_output_token(self) -> float | None:
@@ -75,7 +75,7 @@ class Requests(WorkloadMessage):
 
     Attributes:
         rows: The requests, packed by `Requests.packed`.
-        model: Name of the model at the server.
+        model: Name of the served model.
         rate: Scheduled requests per second of an open loop; None for a closed loop.
         probes: Rates that a search for the highest rate tried.
     """
@@ -112,10 +112,10 @@ class Requests(WorkloadMessage):
 
 
 def window_seconds(requests: Sequence[EndpointRequest]) -> float:
-    """Return the time from the first due request until every request ended or failed, in s.
+    """Return the time from the first due request until the last one ended or failed, in s.
 
-    Failed requests count: a server that answers for half of the time does not get its rate
-    from that half alone.
+    Failed requests are included: if a server answers only for half of the time, its rate is that
+    over the whole time.
     """
     begin = min(request.due for request in requests)
     end = max(request.last for request in requests)

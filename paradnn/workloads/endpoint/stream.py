@@ -24,8 +24,8 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 #: Values of `finish_reason` of answers that the server did not complete.
 _FAILED_REASONS = ("abort", "error", "content_filter", "insufficient_system_resource")
-#: Fields of a chunk that hold generated tokens. Reasoning models use two of them, refused prompts
-#: `refusal`.
+#: Fields of a chunk that hold generated tokens. Reasoning models use `reasoning_content` or
+#: `reasoning`; an answer that declines a prompt uses `refusal`.
 _TOKEN_FIELDS = (
     "content",
     "text",
@@ -35,7 +35,7 @@ _TOKEN_FIELDS = (
     "tool_calls",
     "function_call",
 )
-#: Counts of tokens beyond this are errors of the server.
+#: Larger token counts are errors of the server, and are ignored.
 _MAX_COUNT = 10**9
 _EXCERPT_CHARS = 80
 
@@ -47,10 +47,11 @@ class ByteReader(Protocol):
 
 
 class AnswerError(Exception):
-    """The server did not send a complete answer; the text says why.
+    """The server did not send a complete answer; the message says why.
 
-    is_reported_by_server: the server sent the error within the stream.
-    is_without_text: the server generated tokens, but sent no text.
+    Attributes:
+        is_reported_by_server: Whether the server sent the error within the stream.
+        is_without_text: Whether the server generated tokens, but sent no text.
     """
 
     def __init__(
@@ -66,19 +67,23 @@ class AnswerError(Exception):
 
 
 class DeadlineError(AnswerError):
-    """The time of the point ended before the answer did."""
+    """The time of the point was up before the answer ended."""
 
     def __init__(self) -> None:
-        super().__init__("the answer did not end before the time of the point did")
+        super().__init__("the answer did not end before the time of the point was up")
 
 
 @dataclass(frozen=True)
 class StreamedAnswer:
     """Times and token counts of one complete answer.
 
-    first, last: arrival of the first and the last token, in ns of `time.monotonic_ns()`.
-    prompt_tokens: 0 if the server does not report it. tokens: number of output tokens as the
-    server reports it, otherwise the number of chunks with text. has_usage: the server reports it.
+    Attributes:
+        first: Arrival of the first token, in ns of `time.monotonic_ns()`.
+        last: Arrival of the last token, in ns of `time.monotonic_ns()`.
+        prompt_tokens: Tokens of the prompt; 0 if the server does not report them.
+        tokens: Output tokens that the server reports. If it reports none, the number of chunks with
+            text.
+        has_usage: Whether the server reports the output tokens.
     """
 
     first: int
@@ -90,7 +95,12 @@ class StreamedAnswer:
 
 @dataclass(frozen=True)
 class _Event:
-    """One event: when its last line arrived (ns), and its content; None for `[DONE]`."""
+    """One event of a stream.
+
+    Attributes:
+        time: Arrival of its last line, in ns of `time.monotonic_ns()`.
+        content: Its JSON value; None for `[DONE]`.
+    """
 
     time: int
     content: Any
@@ -104,8 +114,8 @@ def read_answer(stream: ByteReader, deadline: float, max_tokens: int) -> Streame
 
     Args:
         stream: The body of the response.
-        deadline: Give up when `time.monotonic()` passes this value, in seconds.
-        max_tokens: Give up on an answer of more chunks with text than this.
+        deadline: Raise DeadlineError when `time.monotonic()` passes this value, in seconds.
+        max_tokens: Raise AnswerError if the answer has more chunks with text than this.
 
     Raises:
         AnswerError: If the answer is incomplete, malformed, or reports an error.
@@ -135,7 +145,7 @@ def read_answer(stream: ByteReader, deadline: float, max_tokens: int) -> Streame
                 raise AnswerError(f"the server ended the answer with finish_reason={reason}")
             is_complete = is_complete or bool(reason)
         if chunks > max_tokens:
-            raise AnswerError(f"the answer goes on after {max_tokens} tokens")
+            raise AnswerError(f"the answer does not end after {max_tokens} tokens")
     tokens = _count(usage, "completion_tokens")
     if not chunks:
         raise _missing_text(tokens, reason, lines)
@@ -154,8 +164,8 @@ def _missing_text(tokens: int, reason: Any, lines: _Lines) -> AnswerError:
     """Return the error for an answer without text.
 
     Args:
-        tokens: Output tokens as the server reports them, 0 if it does not.
-        reason: The `finish_reason`, or None if the server sent no reason.
+        tokens: Output tokens that the server reports; 0 if it reports none.
+        reason: The `finish_reason`; None if the server sent none.
         lines: The lines of the answer, which were read to the end.
     """
     if tokens > 1:
@@ -174,7 +184,7 @@ def _missing_text(tokens: int, reason: Any, lines: _Lines) -> AnswerError:
 def _events(lines: _Lines) -> Iterator[_Event]:
     """Yield the events of a stream as they arrive.
 
-    An event ends as soon as its `data:` lines form a JSON value: some servers leave out the
+    An event ends as soon as its `data:` lines form a JSON value, because some servers omit the
     blank line that should follow.
     """
     pending: list[bytes] = []
@@ -207,14 +217,15 @@ def _events(lines: _Lines) -> Iterator[_Event]:
 
 
 class _Lines:
-    """The lines of a stream with their arrival (ns), without the byte order mark of the first one.
+    """Iterates over the lines of a stream: (arrival in ns, line).
 
     A line ends with a line feed, a carriage return, or both. A line counts as complete at a
-    carriage return, so that its arrival does not depend on the next byte.
+    carriage return, so that its arrival does not depend on the next byte. A byte order mark at the
+    beginning of the stream is removed.
 
     Attributes:
         beginning: The first bytes of the stream.
-        is_cut: The response ended within a chunk or before its announced length.
+        is_cut: Whether the response ended within a chunk or before its announced length.
     """
 
     def __init__(self, stream: ByteReader, deadline: float) -> None:
@@ -249,7 +260,7 @@ class _Lines:
             yield now, rest
 
     def _read(self) -> bytes:
-        """Return the bytes that arrived, b"" at the end. A cut response ends the stream."""
+        """Return the bytes that have arrived; b"" at the end, or if the response is cut off."""
         try:
             return self._stream.read1(MAX_LINE_BYTES)
         except http.client.IncompleteRead:
@@ -259,6 +270,10 @@ class _Lines:
 
 def _checked_chunk(content: Any, chunks: int) -> Mapping[str, Any]:
     """Return the content of an event as a mapping.
+
+    Args:
+        content: The JSON value of the event.
+        chunks: Number of chunks with text so far, for the message.
 
     Raises:
         AnswerError: If the content is not a mapping, or reports an error.
@@ -285,7 +300,7 @@ def _choices(chunk: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _has_token(choice: Mapping[str, Any]) -> bool:
-    """Whether a choice carries tokens of the answer."""
+    """Whether a choice contains tokens of the answer."""
     delta = choice.get("delta") or choice
     if not isinstance(delta, Mapping):
         raise AnswerError(f"'delta' is not an object: {str(delta)[:_EXCERPT_CHARS]}")
@@ -293,7 +308,7 @@ def _has_token(choice: Mapping[str, Any]) -> bool:
 
 
 def _count(usage: Mapping[str, Any], name: str) -> int:
-    """Return a count that the server reports, 0 if it reports none."""
+    """Return a token count that the server reports; 0 if it reports no valid one."""
     value = usage.get(name)
     if isinstance(value, (int, float)) and 0 < value <= _MAX_COUNT:
         return int(value)
@@ -301,10 +316,10 @@ def _count(usage: Mapping[str, Any], name: str) -> int:
 
 
 def error_text(content: Any) -> str:
-    """Return the message of an error as a server formats it, "" if `content` holds none.
+    """Return the error message in the content of a response; "" if it has none.
 
-    The forms are {"error": {"message": ...}} of the OpenAI API, {"error": "..."},
-    {"message": ...}, and {"detail": ...} of FastAPI.
+    Servers use the forms {"error": {"message": ...}} (OpenAI API), {"error": "..."},
+    {"message": ...}, and {"detail": ...} (FastAPI).
     """
     if isinstance(content, str):
         return content
@@ -319,9 +334,9 @@ def error_text(content: Any) -> str:
 
 
 def _parsed_json(data: bytes) -> Any:
-    """Return the JSON value in `data`, None if it holds no complete value.
+    """Return the JSON value in `data`; None if it is not one complete value.
 
-    A chunk may end within a character: bytes that are not UTF-8 are replaced.
+    Bytes that are not UTF-8 are replaced, since a chunk may end within a character.
     """
     try:
         return json.loads(_decoded(data))

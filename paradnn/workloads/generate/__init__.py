@@ -1,7 +1,8 @@
 """Generation of tokens (`mode=generate`, docs/how-to/generation.md).
 
-A prompt is read at once (prefill), then one token follows the other (decode). A timed step is one
-decode step: a token of each example. The prefill is timed separately.
+The model reads a whole prompt at once (prefill), then generates one token after another (decode). A
+timed step is one decode step: one token for each example of the batch. The prefill is timed
+separately.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Generation(WorkloadMessage):
     """The prefill of one process; the timed steps are the decode steps.
 
     Attributes:
-        prefill: Times of reading the prompts, to the first token.
+        prefill: Times of the prefill, which generates the first token.
         compilation: Compilation of the prefill.
         cache_bytes: Size of the key-value cache.
     """
@@ -50,7 +51,7 @@ class Generation(WorkloadMessage):
 
 @dataclass(frozen=True)
 class Generate(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, PhaseForecast):
-    """The length of a prompt and of its answer, the same for all examples of a batch."""
+    """Generate tokens; all examples of a batch have prompts and answers of the same length."""
 
     name = "generate"
     group = "generate"
@@ -65,20 +66,18 @@ class Generate(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
     phases: ClassVar[Mapping[str, str]] = {"prefill": "compile"}
     contention_prefixes: ClassVar[Mapping[str, str]] = {"prefill": "while prompts were read: "}
     objectives = ("cost_per_million_tokens", "tokens_per_second", "time_per_output_token_ms")
-    # The products of one token are small, and compilers fuse many of them.
+    # A profile misses matrix products: those of one token are small, and compilers fuse many.
     is_profile_complete = False
 
-    prompt: int = option(
-        64, "mode=generate: tokens of each prompt, read at once", low=1, high=1_000_000
-    )
+    prompt: int = option(64, "mode=generate: tokens of each prompt", low=1, high=1_000_000)
     tokens: int = option(
         64, "mode=generate: tokens to generate, one after another", low=1, high=1_000_000
     )
 
     def reject_unused_keys(self, config: Mapping[str, Any]) -> None:
-        """Raise ConfigError if the keys are set without mode=generate.
+        """Raise ConfigError if a key of `generate` is set without mode=generate.
 
-        They are in every configuration, so that `mode` need not be a group.
+        These keys are in every configuration, because `mode` is not a group that could add them.
         """
         if config.get("mode") == "generate":
             return
@@ -100,13 +99,13 @@ class Generate(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
             "data",
             point.data.name,
             required="synthetic",
-            reason="mode=generate draws its own prompts",
+            reason="mode=generate draws random prompts",
         )
         positions = int(asdict(point.model)["sequence_length"])
         length = self.prompt + self.tokens
         if length > positions:
             reason = f"with generate.prompt={self.prompt} exceeds the model's {positions} positions"
-            remedy = f"raise model.sequence_length to {length}, or generate fewer"
+            remedy = f"raise model.sequence_length to {length}, or generate fewer tokens"
             raise ConfigError("generate.tokens", self.tokens, reason, remedy)
 
     def cost_options(self) -> dict[str, int]:
@@ -126,7 +125,7 @@ class Generate(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
             return framework.make_step(workload, batch, point)
 
         with run.phases("build"):
-            # A model that only generates keeps its weights in the type of the products.
+            # A model that is not trained keeps its weights in the type of its matrix products.
             choose_types(point, framework, mixed=False)
             with framework.scope():
                 decoder = Decoder(
@@ -154,16 +153,16 @@ class Generate(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
         return ["generate", f"{self.prompt}+{self.tokens}"]
 
     def metrics(self, measured: Measured, known: Mapping[str, float]) -> dict[str, float]:
-        """Return the decode step as time and rate of a token, and the metrics of the prefill.
+        """Return the time and rate of tokens from the decode step, and the prefill metrics.
 
-        Values have an interval if the step has one.
+        Values have an interval if the step time has one.
         """
         generations = messages_of_kind(measured.answers, Generation)
         step_ms = known.get("step_time_ms")
         if not generations or step_ms is None:
             return {}
         metrics = self._prefill_metrics(measured.point, generations, known)
-        # A rate is low if the time is high.
+        # The lower end of a rate follows from the upper end of the time.
         for end, opposite in (("", ""), ("_low", "_high"), ("_high", "_low")):
             milliseconds = known.get(f"step_time{end}_ms")
             if milliseconds:
@@ -253,8 +252,8 @@ class Generate(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
     def forecast_phases(self, points: Any, step: Any, known: Mapping[str, Any]) -> dict[str, Any]:
         """Return the seconds of the prefill phase.
 
-        The prefill is warmed up and timed for as long as decode steps. The forecast is too low if
-        one prefill takes longer than that.
+        The prefill is warmed up and timed for the same seconds as the decode steps. The forecast is
+        too low if a single prefill takes longer than that.
         """
         is_own = (points.text("mode") == "generate")[:, None]
         if not is_own.any():

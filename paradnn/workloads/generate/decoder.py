@@ -2,7 +2,8 @@
 
 All shapes are fixed: each decode step reads the whole cache and masks the positions that are not
 written yet. The cache, the token and its position are variables, so one program serves all steps
-and no step waits for the host. After the last position, decoding starts again after the prompt.
+and no step waits for the host. After the last position, decoding continues at the first position
+after the prompt.
 """
 
 import math
@@ -24,16 +25,16 @@ class Decoder:
     """The two phases of a decoder-only model for a batch of prompts.
 
     Args:
-        model: The options of the model.
+        model: The options of the model by name.
         batch_size: Number of prompts.
         prompt: Tokens of each prompt.
         tokens: Tokens to generate.
         compile: How the steps are compiled, such as "xla".
 
     Attributes:
-        model: The same model over whole sequences.
+        model: The Keras model over whole sequences, with the same weights.
         prefill: Takes prompts (batch, prompt), returns logits (batch, vocab_size).
-        decode: Takes nothing, returns logits (batch, vocab_size).
+        decode: Takes no input, returns logits (batch, vocab_size).
         cache_bytes: Size of the keys and values of all layers.
     """
 
@@ -58,7 +59,7 @@ class Decoder:
         self.cache_bytes = math.prod(shape) * len(caches) * element_bytes
         weights = self.model.trainable_variables
         state = [*caches, self._position, self._token]
-        # Both phases share the values that one step hands to the next.
+        # Both phases share the values that one step passes to the next.
         carried: list[Any] = []
 
         def phase(compute: Callable[..., Any], *inputs: ArraySpec) -> BuiltModel:
@@ -74,7 +75,7 @@ class Decoder:
 
     def _decode_token(self) -> Any:
         """Return the logits (batch, vocab_size) after the last token."""
-        # The sum is the present value; the variable itself changes below.
+        # Copy the value: the variable changes below.
         position = self._position + 0
         x = self._blocks(self._token.value, position)
         following = position + 1
@@ -86,7 +87,7 @@ class Decoder:
 
         Args:
             tokens: Tokens (batch, n).
-            position: Position of the first token; None: the beginning.
+            position: Position of the first token; None for prompts, which begin at position 0.
         """
         first = 0 if position is None else position
         x = self._network.embed(tokens, first=first)
@@ -104,9 +105,15 @@ class Decoder:
         return logits
 
     def _attend(self, attention: Attention, number: int, x: Any, position: Any) -> Any:
-        """Return the attention of x (batch, n, width), and cache its keys and values.
+        """Return the attention output (batch, n, width), and write keys and values to the cache.
 
-        A prompt attends to itself, a token to the cache up to its position.
+        A prompt attends to itself; a token attends to the cache up to its position.
+
+        Args:
+            attention: The attention layer.
+            number: Number of the block.
+            x: Normalized input (batch, n, width).
+            position: Position of the token; None for prompts.
         """
         first = 0 if position is None else position
         query, key, value = attention.project(x, first=first)
@@ -121,16 +128,16 @@ class Decoder:
     def _attend_to_cache(
         self, query: Any, keys: keras.Variable, values: keras.Variable, position: Any
     ) -> Any:
-        """Return the attention (batch, 1, width) of a token to the cache, with float32 softmax.
+        """Return the attention (batch, 1, heads x head) of a token to the cache; float32 softmax.
 
-        Heads that share their keys are the rows of one product. Keys and values are stored as the
-        product takes them, so no step moves the cache.
+        Query heads that share their keys are the rows of one matrix product. The cache has the
+        layout of the product's operands, so no step transposes it.
 
         Args:
             query: Query (batch, 1, heads, head).
-            keys: Cached keys.
-            values: Cached values.
-            position: The last position that is written.
+            keys: Cached keys (batch, key heads, length, head).
+            values: Cached values of the same shape.
+            position: The last position that has been written.
         """
         batch, _, heads, head = query.shape
         key_heads = keys.shape[1]
@@ -146,9 +153,9 @@ class Decoder:
     def _write(self, cache: keras.Variable, rows: Any, first: Any) -> None:
         """Write rows (batch, heads, n, head) into the cache in place, from position `first` on.
 
-        Keras' `slice_update` copies the cache, unless XLA sees that nothing else reads it. Even so,
-        TensorFlow without XLA copies a partly written variable when it is read; it has no other
-        way.
+        Keras' `slice_update` copies the cache, unless XLA sees that nothing else reads the old
+        value. So PyTorch, and TensorFlow without XLA, write into it with own operations.
+        TensorFlow without XLA still copies a variable when it is read after a partial write.
         """
         count = rows.shape[2]
         backend = keras.backend.backend()
@@ -164,7 +171,7 @@ class Decoder:
 def _variable(shape: tuple[int, ...], dtype: str, name: str) -> keras.Variable:
     """Return a variable of zeros that can be written in place.
 
-    Without autocast, the value of a variable is the framework's own.
+    Autocast is off, so that `value` is the variable's own tensor and not a converted copy.
     """
     return keras.Variable(
         keras.initializers.Zeros(),

@@ -7,11 +7,15 @@ METRICS = (
         "time_to_first_token_ms",
         "ms",
         "lower",
-        "reading the prompts, median block",
+        "time of the prefill of a batch of prompts, which generates the first token",
         has_interval=True,
     ),
     Metric(
-        "time_per_output_token_ms", "ms", "lower", "step_time_ms of a generation", has_interval=True
+        "time_per_output_token_ms",
+        "ms",
+        "lower",
+        "step_time_ms of a decode step",
+        has_interval=True,
     ),
     Metric(
         "tokens_per_second", "1/s", "higher", "batch_size / decode step time", has_interval=True
@@ -21,7 +25,12 @@ METRICS = (
         Metric(
             "tokens_per_second_per_user", "1/s", "higher", "1 / decode step time", has_interval=True
         ),
-        Metric("generation_ms", "ms", "lower", "first token + (generate.tokens - 1) decode steps"),
+        Metric(
+            "generation_ms",
+            "ms",
+            "lower",
+            "time to first token + (generate.tokens - 1) x decode step time",
+        ),
         Metric(
             "prompt_tokens_per_second",
             "1/s",
@@ -32,13 +41,18 @@ METRICS = (
             "decode_bandwidth_fraction",
             "1",
             "higher",
-            "decode_bytes / time / peak_bytes_per_second",
+            "decode_bytes / decode step time / peak_bytes_per_second",
         ),
         Metric("prefill_intensity", "FLOP/B", None, "prefill_flops / prefill_bytes"),
         Metric(
             "prefill_flops_per_second", "FLOP/s", "higher", "prefill_flops / time to first token"
         ),
-        Metric("prefill_flops_utilization", "1", "higher", "prefill_flops_per_second / its peak"),
+        Metric(
+            "prefill_flops_utilization",
+            "1",
+            "higher",
+            "prefill_flops_per_second / peak_flops_per_second",
+        ),
     ),
     *in_section(
         "work",
@@ -46,15 +60,19 @@ METRICS = (
             "cache_bytes", "B", None, "analytic bytes of keys and values of all layers and examples"
         ),
         Metric(
-            "decode_flops", "FLOP", None, "flops_per_step of a generation: a token of each example"
+            "decode_flops",
+            "FLOP",
+            None,
+            "flops_per_step of a decode step, which generates a token for each example",
         ),
         Metric(
-            "decode_bytes", "B", None, "bytes_per_step of a generation: weights once, the cache"
+            "decode_bytes",
+            "B",
+            None,
+            "bytes_per_step of a decode step, which reads the weights and the cache once",
         ),
-        Metric("prefill_flops", "FLOP", None, "analytic matmul work of reading the prompts"),
-        Metric(
-            "prefill_bytes", "B", None, "analytic compulsory memory traffic of reading the prompts"
-        ),
+        Metric("prefill_flops", "FLOP", None, "analytic matmul work of the prefill"),
+        Metric("prefill_bytes", "B", None, "analytic compulsory memory traffic of the prefill"),
     ),
     *in_section(
         "compile",
@@ -62,7 +80,7 @@ METRICS = (
             "prefill_compile_seconds",
             "s",
             "lower",
-            "first runs of the prompts, until none compiled",
+            "time of the first prefills, up to one that compiled nothing",
         ),
     ),
 )

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Learn(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, PhaseForecast):
-    """The target accuracy, which is checked after every epoch, and how to train to it."""
+    """Train until a target accuracy is reached; the accuracy is evaluated after every epoch."""
 
     name = "learn"
     group = "learn"
@@ -64,17 +64,21 @@ class Learn(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, Pha
 
     metric: str = option(
         "accuracy",
-        "share of held-out examples whose class is the likeliest, or among the five likeliest",
+        "share of held-out examples whose class is the likeliest (accuracy), or one of the five "
+        "likeliest (top5)",
         choices=("accuracy", "top5"),
     )
     target: float = option(
         0.97,
-        "value of the metric to reach; the first epoch that reaches it counts",
+        "value of learn.metric to reach; the first epoch that reaches it counts",
         low=1e-3,
         high=1.0,
     )
     epochs: int = option(
-        100, "maximum number of epochs to the target; then: outcome timeout", low=1, high=1_000_000
+        100,
+        "maximum number of epochs; outcome timeout if none reaches the target",
+        low=1,
+        high=1_000_000,
     )
     epochs_after: int = option(0, "further epochs after the target", low=0, high=1_000_000)
     evaluate_inside: bool = option(
@@ -82,18 +86,19 @@ class Learn(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, Pha
     )
     schedule: str = option(
         "constant",
-        "learning rate over learn.epochs: optimizer.learning_rate, or a fall to 0 (cosine, linear)",
+        "course of the learning rate over learn.epochs: constant at optimizer.learning_rate, or "
+        "decay from it to 0 (cosine, linear)",
         choices=("constant", "cosine", "linear"),
     )
     warmup_epochs: int = option(
-        0, "epochs in which the learning rate rises to optimizer.learning_rate", low=0
+        0, "initial epochs in which the learning rate rises to optimizer.learning_rate", low=0
     )
     start: str | None = option(
         None,
-        "file of weights that learn.save wrote, to start from: variables of equal name and shape",
+        "file of initial weights that learn.save wrote; sets variables of equal name and shape",
     )
     save: str | None = option(
-        None, "folder for the weights at the end, a file MODEL-IDENTIFIER.npz per point"
+        None, "folder for the trained weights; each point writes a file MODEL-IDENTIFIER.npz"
     )
 
     def check_model(self, model: Model) -> None:
@@ -107,7 +112,7 @@ class Learn(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, Pha
     def check(self, point: Point) -> None:
         data = point.data
         if not isinstance(data, Pictures):
-            reason = "has no held-out examples to learn for"
+            reason = "has no held-out examples, which task=learn needs"
             raise ConfigError("data", data.name, reason, f"choose one of {', '.join(SETS)}")
         require_value("devices", point.devices, required=1, reason="task=learn is for one device")
         require_value(
@@ -115,7 +120,7 @@ class Learn(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, Pha
             point.measure.processes,
             required=1,
             reason="task=learn trains once",
-            remedy="set measure.processes=1; sweep seed for more",
+            remedy="set measure.processes=1; to repeat the training, sweep seed",
         )
         require_value(
             "measure.keep_trace",
@@ -134,7 +139,7 @@ class Learn(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, Pha
             raise ConfigError("learn.warmup_epochs", self.warmup_epochs, reason, "choose fewer")
         if point.batch_size > data.sizes.training:
             reason = f"exceeds the {data.sizes.training:,} training examples of data={data.name}"
-            raise ConfigError("batch_size", point.batch_size, reason, "choose a smaller one")
+            raise ConfigError("batch_size", point.batch_size, reason, "choose a smaller batch size")
 
     def measure(self, run: PointRun) -> None:
         from paradnn.workloads.learn.training import measure_training
@@ -174,7 +179,7 @@ class Learn(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, Pha
         return snapshots
 
     def is_finished(self, result: PointResult) -> bool:
-        """A training that was interrupted, or that never began, may be resumed."""
+        """Return False for a training that was interrupted or never began: it may be resumed."""
         if result.outcome in ("ok", "nan"):
             return True
         epochs = _epochs(result)
@@ -218,13 +223,13 @@ class Learn(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, Pha
             "epochs_below_target": float(below),
         }
         joules = [epoch.joules for epoch in counted_epochs if epoch.joules is not None]
-        # A sum of 0 is a counter that does not advance.
+        # A sum of 0 means that the counter does not advance.
         if len(joules) == len(counted_epochs) and sum(joules) > 0:
             metrics["energy_to_target_joules"] = sum(joules)
         return metrics
 
     def _counted_seconds(self, epoch: Epoch) -> float:
-        """Return the seconds of an epoch that count."""
+        """Return the seconds of an epoch that count towards the time to the target."""
         if self.evaluate_inside:
             return epoch.train_seconds + epoch.evaluation_seconds
         return epoch.train_seconds
@@ -312,8 +317,8 @@ class Learn(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, Pha
 def _target_clause(metrics: Mapping[str, float]) -> str:
     """Return when the target was reached, as text.
 
-    The accuracy is evaluated after whole epochs. If the first one reached the target, its time is
-    an upper bound and there is no lower one.
+    The accuracy is evaluated only at the end of an epoch. If the first epoch reached the target,
+    its duration is only an upper bound of the time.
     """
     seconds = metrics["seconds_to_target"]
     steps = counted(round(metrics["steps_to_target"]), "step")

@@ -21,17 +21,26 @@ import numpy as np
 from paradnn.core.channel import MessageError, plain, read_message
 from paradnn.workloads.learn.messages import Epoch
 
-#: Fraction of the time that may be spent on writing. If an epoch is shorter than 49 writes, the
-#: next epochs are not written.
+#: Maximum fraction of the time that is spent on writing checkpoints. After each write, epochs are
+#: not saved until 49 times the duration of that write have passed.
 _WRITE_FRACTION = 0.02
-_DAMAGED = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error, MessageError)
+#: Errors from reading a damaged checkpoint.
+_READ_ERRORS = (
+    OSError,
+    ValueError,
+    KeyError,
+    EOFError,
+    zipfile.BadZipFile,
+    zlib.error,
+    MessageError,
+)
 
 
 class Checkpoint:
-    """The checkpoint in one file.
+    """The checkpoint of one training, in one file.
 
     Args:
-        path: The file; None keeps no checkpoint.
+        path: The file; if None, no checkpoint is kept.
         clock: Returns the time in seconds.
     """
 
@@ -41,25 +50,26 @@ class Checkpoint:
         self._last_write_ended = -math.inf
         self._last_write_seconds = 0.0
 
-    def load(self, like: Sequence[np.ndarray]) -> tuple[list[Epoch], list[np.ndarray]] | None:
-        """Return the epochs of an earlier process, and the variables after them.
+    def load(self, initial: Sequence[np.ndarray]) -> tuple[list[Epoch], list[np.ndarray]] | None:
+        """Return the epochs of an earlier process, and the values of the variables after them.
 
         Args:
-            like: Variables of the shapes and types that the checkpoint must have.
+            initial: The initial values of the variables; the checkpoint must have their shapes and
+                types.
 
         Returns:
-            None if no checkpoint exists, it is damaged, or it is of other variables.
+            None if no checkpoint exists, if it is damaged, or if its variables differ.
         """
         if self._path is None or not self._path.is_file():
             return None
         try:
             epochs, values = _read(self._path)
-        except _DAMAGED as error:
+        except _READ_ERRORS as error:
             problem = f"no checkpoint, or a damaged one ({error}); starting from the beginning"
             print(f"{self._path}: {problem}", file=sys.stderr)
             return None
         stored = [(value.shape, value.dtype) for value in values]
-        expected = [(value.shape, value.dtype) for value in like]
+        expected = [(value.shape, value.dtype) for value in initial]
         if stored != expected or not epochs:
             return None
         return epochs, values
@@ -67,11 +77,11 @@ class Checkpoint:
     def save(self, epochs: Sequence[Epoch], values: Callable[[], Sequence[np.ndarray]]) -> None:
         """Write a checkpoint, unless the last write was too recent.
 
-        After a failed write, as on a full disk, nothing is written any more.
+        After a failed write, such as on a full disk, no further checkpoint is written.
 
         Args:
             epochs: The epochs so far.
-            values: Returns the variables.
+            values: Returns the values of the variables.
         """
         begin = self._clock()
         min_pause = self._last_write_seconds * (1 - _WRITE_FRACTION) / _WRITE_FRACTION
@@ -92,7 +102,7 @@ class Checkpoint:
 
 
 def _read(path: Path) -> tuple[list[Epoch], list[np.ndarray]]:
-    # NumPy leaves a file open that it cannot read, so it is opened here.
+    # Open the file here: NumPy would leave it open if it cannot read it.
     with path.open("rb") as opened, np.load(opened) as file:
         values = [file[name] for name in file.files if name != "epochs"]
         content = json.loads(file["epochs"].tobytes())
@@ -103,7 +113,7 @@ def _read(path: Path) -> tuple[list[Epoch], list[np.ndarray]]:
 
 
 def _write(path: Path, epochs: Sequence[Epoch], values: Sequence[np.ndarray]) -> None:
-    """Write a file completely or not at all, even if the machine goes down."""
+    """Write a checkpoint completely or not at all, even if the machine crashes."""
     arrays: Any = {f"value_{position}": value for position, value in enumerate(values)}
     text = json.dumps(plain(list(epochs))).encode()
     partial = partial_file(path)
@@ -116,5 +126,5 @@ def _write(path: Path, epochs: Sequence[Epoch], values: Sequence[np.ndarray]) ->
 
 
 def partial_file(path: Path) -> Path:
-    """Return the file into which a checkpoint is written; a killed writer leaves it behind."""
+    """Return the temporary file into which `path` is written; a killed writer leaves it behind."""
     return path.with_suffix(".part")

@@ -1,4 +1,4 @@
-"""Messages of a training from worker to driver: one per epoch, at its end."""
+"""The message that the worker sends to the driver at the end of each epoch of a training."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,17 +12,18 @@ class Epoch(WorkloadMessage):
     """One epoch of a training.
 
     Attributes:
-        number: Its number, from 1.
-        steps: Number of steps.
-        ended: When it ended, in Unix seconds.
+        number: Number of the epoch, from 1.
+        steps: Number of training steps.
+        ended: When the epoch ended, in Unix seconds.
         train_seconds: Duration of the steps.
-        evaluation_seconds: Duration of the evaluation after them.
+        evaluation_seconds: Duration of the evaluation after the steps.
         train_loss: Loss of the last batch.
         heldout_loss: Mean loss over all held-out examples.
         accuracy: Accuracy over all held-out examples.
-        joules: Energy of what counts; None if nothing counts it.
+        joules: Energy of the steps, and of the evaluation if learn.evaluate_inside=true; None if
+            nothing measures it.
         resumed: Whether it is the first epoch after an interruption.
-        start: The weights with which the training began; empty if they were random.
+        start: Source of the initial weights, as text; empty if they were random.
     """
 
     wire_name: ClassVar[str] = "epoch"
@@ -41,13 +42,13 @@ class Epoch(WorkloadMessage):
 
 
 def last_epoch(epochs: Sequence[Epoch], target: float, max_epochs: int, epochs_after: int) -> int:
-    """Return the number of the epoch with which a training ends.
+    """Return the number of the epoch after which a training ends.
 
     Args:
         epochs: The epochs so far.
         target: Accuracy to reach.
         max_epochs: The last epoch if no epoch has reached the target.
-        epochs_after: Epochs after the first that reached it.
+        epochs_after: Further epochs after the first that reached the target.
     """
     for epoch in epochs:
         if epoch.accuracy >= target:

@@ -1,7 +1,8 @@
 """Train until a target is reached: epochs of real batches, each followed by an evaluation.
 
-The clock runs during steps. Before it starts, everything is compiled on a synthetic batch through
-the same path as real ones, and the variables of the model are reset.
+Only the steps are timed (with learn.evaluate_inside=true, the evaluations too). Before the first
+epoch, all programs are compiled with a synthetic batch that takes the same path as real batches.
+Then the variables of the model are reset.
 """
 
 import math
@@ -24,34 +25,35 @@ from paradnn.workloads.learn.checkpoint import Checkpoint
 from paradnn.workloads.learn.messages import Epoch, last_epoch
 from paradnn.workloads.learn.weights import require_writable, save_weights, start_from
 
-#: Inputs and targets.
+#: Inputs and targets of a step.
 Batch = tuple[list[np.ndarray], list[np.ndarray]]
-#: Examples of one forward pass of an evaluation.
+#: Maximum number of examples in one forward pass of an evaluation.
 _EVALUATION_BATCH = 512
-#: Number of likeliest classes that may include the right one, by `learn.metric`.
+#: By `learn.metric`: an answer is correct if the right class is among this number of likeliest
+#: classes.
 _LIKELIEST = {"accuracy": 1, "top5": 5}
 
 
 class NotReached(PointEnded):
-    """All epochs have passed, and none has reached the target."""
+    """The maximum number of epochs has passed, and none reached the target."""
 
     outcome = "timeout"
 
 
 class Learner:
-    """A step with a set to learn from.
+    """Trains a model with a step, and evaluates it on held-out examples.
 
-    Attributes of the step are attributes of the learner too.
+    Attributes of the step are attributes of the learner, too.
 
     Args:
-        step: The step.
-        examples: The set, as `fit_examples` returns it.
+        step: A training step of the model.
+        examples: Training and held-out examples, as `fit_examples` returns them.
         point: The request.
-        synthetic: A batch with meaningless values, for compiling.
+        synthetic: A batch of arbitrary values, for compilation.
         names: The names of the model's variables, in the order of `Step.values`.
 
     Attributes:
-        steps: Number of steps of an epoch.
+        steps: Number of steps per epoch.
     """
 
     def __init__(
@@ -81,7 +83,7 @@ class Learner:
     def run(self, steps: int) -> float | None:
         """Run steps on the synthetic batch, as `Step.run` does.
 
-        The batch is placed on the device for each step, as in an epoch.
+        Each step places the batch on the device again, as the steps of an epoch do.
         """
         return self._step.feed(steps, lambda: self._synthetic)
 
@@ -89,7 +91,7 @@ class Learner:
         return getattr(self._step, name)
 
     def restart(self) -> None:
-        """Compile the forward pass too, then reset the variables of the model."""
+        """Compile the forward pass of the evaluation, then reset the variables of the model."""
         self.evaluate()
         self._step.assign(self._initial_values)
 
@@ -103,11 +105,11 @@ class Learner:
         )
 
     def learn(self, meter: EnergyMeter, report: Callable[[Epoch], None]) -> None:
-        """Train to the target, and the requested epochs after it, from the checkpoint on.
+        """Train to the target, then for learn.epochs_after epochs; resume from a checkpoint.
 
         Args:
-            meter: Counts the energy.
-            report: Called with each epoch when it ends, and with those of the checkpoint first.
+            meter: Measures the energy.
+            report: Called with the epochs of the checkpoint, then with each epoch when it ends.
 
         Raises:
             NotFinite: If the loss is infinite or NaN.
@@ -117,7 +119,8 @@ class Learner:
         epochs, values = self._checkpoint.load(self._initial_values) or ([], self._initial_values)
         self._step.assign(values)
         for epoch in epochs:
-            # Advance the generator, so that the order of examples continues.
+            # Advance the generator, so that the next epochs have the order of an uninterrupted
+            # training.
             generator.permutation(len(self._examples["training"]))
             report(epoch)
         restored = len(epochs)
@@ -143,6 +146,7 @@ class Learner:
         )
 
     def _check_reached(self, epochs: Sequence[Epoch]) -> None:
+        """Raise NotReached if no epoch reached the target."""
         settings = self._settings
         best = max(epoch.accuracy for epoch in epochs)
         if best < settings["target"]:
@@ -156,7 +160,8 @@ class Learner:
     ) -> Epoch:
         """Train one epoch and evaluate the model.
 
-        An epoch has all training examples in a new order, but for those that fill no batch.
+        An epoch uses the training examples in a new random order. The last ones are omitted if they
+        do not fill a batch.
         """
         meter.start()
         start = time.perf_counter()
@@ -188,9 +193,9 @@ class Learner:
 
 
 def measure_training(run: PointRun) -> None:
-    """Build, compile, then train to the target.
+    """Build and compile the model, then train it to the target.
 
-    Every epoch is a block of steps, and is reported when it ends.
+    Every epoch counts as a block of steps, and is reported when it ends.
     """
     phases = run.phases
     if run.request.get("saved_weights"):
@@ -232,7 +237,7 @@ def measure_training(run: PointRun) -> None:
 
 
 def _with_schedule(request: Mapping[str, Any], examples: int) -> dict[str, Any]:
-    """Return a request with the schedule of the learning rate in steps."""
+    """Return the request with the schedule of the learning rate in units of steps."""
     learn = request["learn"]
     steps = examples // request["batch_size"]
     schedule = {
@@ -246,7 +251,7 @@ def _with_schedule(request: Mapping[str, Any], examples: int) -> dict[str, Any]:
 def _timing(epochs: Sequence[Epoch]) -> Timing:
     """Return the epochs as timed blocks.
 
-    A training is timed as a whole, so it counts as steady whatever its epochs took.
+    A training is timed as a whole, so it counts as steady even if the times of its epochs differ.
     """
     blocks = [epoch.train_seconds for epoch in epochs]
     first = Trial(epochs[0].steps, blocks[0])

@@ -13,7 +13,7 @@ from paradnn.workloads.learn.checkpoint import partial_file
 
 
 def require_writable(path: Path) -> None:
-    """Raise UnavailableError if `save_weights` could not write a file; call it before training."""
+    """Raise UnavailableError if `save_weights` cannot write to a path; call it before training."""
     partial = partial_file(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -29,8 +29,8 @@ def save_weights(path: Path, names: Sequence[str], values: Sequence[np.ndarray])
     Args:
         path: The file; its folder is created.
         names: The names of the model's variables.
-        values: Their values, in the same order. What follows them, such as the state of the
-            optimizer, is not written.
+        values: The values of these variables, in the same order. Further values, such as the state
+            of the optimizer, are not written.
 
     Raises:
         UnavailableError: If the file cannot be written.
@@ -55,15 +55,16 @@ def _unwritable(path: Path, error: OSError) -> UnavailableError:
 def start_from(
     path: Path, names: Sequence[str], values: Sequence[np.ndarray]
 ) -> tuple[list[np.ndarray], int]:
-    """Replace initial values by those in a file of `save_weights`.
+    """Replace the initial values of variables by the values in a file of `save_weights`.
 
     A variable takes the stored value of the same name if the shapes are equal. So a model with
-    another number of classes takes all layers but the last.
+    another number of classes takes all layers except the last.
 
     Args:
         path: The file.
         names: The names of the model's variables.
-        values: Their initial values, then those of other variables, which stay.
+        values: The initial values of these variables, in the same order. Further values, such as
+            the state of the optimizer, are returned unchanged.
 
     Returns:
         The new values, and the number of variables that were replaced.
@@ -81,18 +82,19 @@ def start_from(
         ) from None
     except (ValueError, EOFError, zipfile.BadZipFile) as error:
         raise UnavailableError(
-            f"{path}: is no file of weights ({error}); set learn.start to one that learn.save wrote"
+            f"{path}: is no file of weights ({error}); set learn.start to a file that learn.save "
+            "wrote"
         ) from None
     replaced = list(values)
     count = 0
-    for place, name in enumerate(names):
+    for index, name in enumerate(names):
         value = stored.get(name)
-        if value is not None and value.shape == values[place].shape:
-            replaced[place] = value.astype(values[place].dtype)
+        if value is not None and value.shape == values[index].shape:
+            replaced[index] = value.astype(values[index].dtype)
             count += 1
     if count == 0:
         raise UnavailableError(
-            f"{path}: has no variable with the name and shape of one of this model; set "
-            "learn.start to the weights of a similar model"
+            f"{path}: no variable matches this model by name and shape; set learn.start to the "
+            "weights of a similar model"
         )
     return replaced, count

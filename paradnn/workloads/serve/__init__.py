@@ -1,6 +1,6 @@
 """Inference under load (`scenario=...`): the scenarios of MLPerf Inference.
 
-See docs/how-to/serving.md. Definitions and defaults are those of mlperf.conf and test_settings.h of
+See docs/how-to/serving.md. Definitions and defaults come from mlperf.conf and test_settings.h of
 LoadGen 6.0.
 """
 
@@ -48,14 +48,17 @@ if TYPE_CHECKING:
 _PERCENTILE = "percentile of the latency that the scenario reports"
 _SECONDS = "minimum duration, in seconds"
 _QUERIES = "minimum number of queries"
-_SEED = "seed of the first process's arrivals (default: LoadGen's); other seeds follow from it"
+_SEED = (
+    "seed of the arrival times in the first process (default: LoadGen's seed); the seeds of other "
+    "processes follow from it"
+)
 _PERCENTILES = (50, 90, 95, 99, 99.9)
-#: Confidence of LoadGen's early stopping in streams.
+#: Confidence of LoadGen's early stopping in single_stream and multi_stream.
 _STREAM_CONFIDENCE = 0.99
 
 
 class Scenario(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, PhaseForecast):
-    """The common part of all scenarios."""
+    """Base class of all scenarios."""
 
     key = "scenario"
     conflict_reason = "is for inference"
@@ -83,7 +86,7 @@ class Scenario(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
 
     def check_model(self, model: Model) -> None:
         if model.is_kernel or model.is_communication:
-            reason = f"model={model.name} is one operation, which is not queried"
+            reason = f"model={model.name} is a single operation, which cannot serve queries"
             raise ConfigError("scenario", self.name, reason, "choose another model")
 
     def canonical(self, point: Point) -> Point:
@@ -93,7 +96,7 @@ class Scenario(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
             "data",
             point.data.name,
             required="synthetic",
-            reason=f"{scenario} takes queries whose input is on the device",
+            reason=f"{scenario} serves queries whose input is already on the device",
         )
         require_time(self.name, self.min_seconds, point)
         return point
@@ -102,19 +105,22 @@ class Scenario(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
         measure_served(run, self)
 
     def batches(self, largest: int) -> dict[int, int]:
-        """Return the batches to compile: for the number of queries, the number of examples.
+        """Return the batches to compile: number of queries -> number of examples.
 
-        A query of a stream is a whole batch.
+        By default (streams), one query is a whole batch.
+
+        Args:
+            largest: Examples of the largest batch, which is batch_size.
         """
         return {1: largest}
 
     def run_load(self, service: Service, until: int, meter: EnergyMeter) -> Load:
-        """Put the load on a service; by default one query after the other.
+        """Put the load on a service; by default, issue one query after another.
 
         Args:
             service: The model.
-            until: Start no query when the clock shows this time, in ns.
-            meter: Counts the energy.
+            until: Start no query after this time of `time.monotonic_ns()`.
+            meter: Measures the energy.
 
         Raises:
             NotServed: If the load was not served.
@@ -142,14 +148,14 @@ class Scenario(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
             batch=batch,
             until=until,
         )
-        served = served.explained(f"scenario={self.name}", meter.joules())
+        served = served.with_result(f"scenario={self.name}", meter.joules())
         return service.load(None, served, [])
 
     def name_parts(self, point: Point) -> list[str]:
         return [self.mode, self.name]
 
     def are_steps_valid(self, outcome: str, last_answer: Answer | None) -> bool:
-        """A load that is too high or cut short does not invalidate the steps before it."""
+        """Accept steps that were timed before a load that was too high or cut short."""
         if outcome in ("ok", "overload"):
             return True
         was_under_load = last_answer is not None and isinstance(last_answer.work, Load)
@@ -170,12 +176,12 @@ class Scenario(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
         }
         seconds = sum(log.seconds() for log in logs)
         metrics |= _energy_metrics(loads, seconds, metrics["queries"], measured.idle_watts)
-        return metrics | self._own_metrics(measured, loads, logs)
+        return metrics | self._scenario_metrics(measured, loads, logs)
 
-    def _own_metrics(
+    def _scenario_metrics(
         self, measured: Measured, loads: Sequence[Load], logs: Sequence[QueryLog]
     ) -> dict[str, float]:
-        """Return the metrics of one scenario alone."""
+        """Return the metrics that only this scenario has."""
         return {}
 
     def series(self, measured: Measured) -> list[MetricSnapshot]:
@@ -227,7 +233,10 @@ class Scenario(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
         return ResultText("load", [limit, *clauses], verdict=verdict_text)
 
     def forecast_phases(self, points: Any, step: Any, known: Mapping[str, Any]) -> dict[str, Any]:
-        """A load takes at least its minimum seconds and queries, and replaces the single steps."""
+        """Return the seconds of the load, which replaces the measurement of single steps.
+
+        A load lasts until both its minimum seconds and its minimum queries are reached.
+        """
         import numpy as np
 
         is_own = (points.text("scenario") == self.name)[:, None]
@@ -248,7 +257,7 @@ class Scenario(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
 
 @dataclass(frozen=True)
 class SingleStream(Scenario):
-    """Each query of batch_size examples is issued when the one before it was answered."""
+    """Issue each query, of batch_size examples, when the previous one has been answered."""
 
     name = "single_stream"
     group = "single_stream"
@@ -258,7 +267,7 @@ class SingleStream(Scenario):
     min_seconds: float = option(600.0, _SECONDS, low=0.0, high=86_400.0)
     min_queries: int = option(100, _QUERIES, low=1, high=10_000_000)
 
-    def _own_metrics(
+    def _scenario_metrics(
         self, measured: Measured, loads: Sequence[Load], logs: Sequence[QueryLog]
     ) -> dict[str, float]:
         estimate = _early_stopping(self.percentile / 100, logs[0].parts()["latency"])
@@ -267,7 +276,7 @@ class SingleStream(Scenario):
 
 @dataclass(frozen=True)
 class MultiStream(SingleStream):
-    """The same with eight examples per query, for the 99th percentile."""
+    """Issue queries like single_stream, with eight examples each; report the 99th percentile."""
 
     name = "multi_stream"
     group = "multi_stream"
@@ -279,7 +288,7 @@ class MultiStream(SingleStream):
 
 @dataclass(frozen=True)
 class Offline(Scenario):
-    """All examples are issued at once, and served in batches of batch_size."""
+    """Issue all examples at once; the model serves them in batches of batch_size."""
 
     name = "offline"
     group = "offline"
@@ -291,7 +300,7 @@ class Offline(Scenario):
     min_queries: int = option(24_576, "minimum number of examples", low=1, high=10_000_000)
 
     def batches(self, largest: int) -> dict[int, int]:
-        """Only the largest batch is compiled; the last one is padded."""
+        """Return only the largest batch; the last batch of the load is padded to it."""
         return {largest: largest}
 
     def run_load(self, service: Service, until: int, meter: EnergyMeter) -> Load:
@@ -308,7 +317,7 @@ class Offline(Scenario):
 
 @dataclass(frozen=True)
 class Server(Scenario):
-    """Queries of one example arrive at random, whether or not earlier ones were answered."""
+    """Issue queries of one example at random times, whether or not earlier ones are answered."""
 
     name = "server"
     group = "server"
@@ -330,7 +339,7 @@ class Server(Scenario):
     min_seconds: float = option(600.0, _SECONDS, low=0.0, high=86_400.0)
     min_queries: int = option(100, _QUERIES, low=1, high=10_000_000)
     batch: int | None = option(
-        None, "maximum queries served at once; always batch_size", low=1, high=2**20
+        None, "maximum queries served at once; always equals batch_size", low=1, high=2**20
     )
     delay_ms: float = option(
         0.0,
@@ -340,7 +349,7 @@ class Server(Scenario):
     )
     precision: float = option(
         0.05,
-        "rate=peak: relative difference of the rates that passed and failed at which to stop",
+        "rate=peak: stop when the passing and the failing rate differ by this fraction",
         low=1e-3,
         high=1.0,
     )
@@ -362,7 +371,7 @@ class Server(Scenario):
         return replace(point, workload=replace(self, batch=batch))
 
     def batches(self, largest: int) -> dict[int, int]:
-        """All powers of two up to the largest batch are compiled."""
+        """Return the largest batch and all smaller powers of two."""
         powers = {2**power for power in range(largest.bit_length())}
         return {size: size for size in sorted({largest, *powers})}
 
@@ -370,7 +379,7 @@ class Server(Scenario):
         return ScheduledRuns(vars(self), service, until, meter).load()
 
     def for_process(self, replicate: int, process: int) -> Server:
-        """Give each process its own arrivals: equal ones would bias all processes in the same way."""
+        """Give each process own arrival times: equal ones would bias all processes the same way."""
         return replace(self, seed=process_seed(self.seed, replicate, process))
 
     def name_parts(self, point: Point) -> list[str]:
@@ -380,16 +389,19 @@ class Server(Scenario):
             name += f" delay {self.delay_ms:g} ms"
         return [self.mode, name]
 
-    def _own_metrics(
+    def _scenario_metrics(
         self, measured: Measured, loads: Sequence[Load], logs: Sequence[QueryLog]
     ) -> dict[str, float]:
         """Return the metrics of scheduled queries.
 
-        A search that did not end well found no peak.
+        They include a peak only if all processes ended with outcome ok and met the limit.
         """
         from paradnn.session.peak_metrics import peak_metrics
 
-        in_time = [len(log) - self._late([load])[-1] for load, log in zip(loads, logs, strict=True)]
+        in_time = [
+            len(log) - self._cumulative_late([load])[-1]
+            for load, log in zip(loads, logs, strict=True)
+        ]
         goodputs = [count / log.seconds() for count, log in zip(in_time, logs, strict=True)]
         delays = [delay / 1e6 for log in logs for delay in log.delays()]
         rates = [load.rate for load in loads if load.rate is not None]
@@ -408,14 +420,15 @@ class Server(Scenario):
         return metrics
 
     def tags(self, measured: Measured) -> dict[str, str]:
-        """Return whether the limit was met, over all processes in their order, and why.
+        """Return the tags `valid`, `limit` and `limit_reason` of all queries of all processes.
 
-        valid: as MLPerf defines it; a run is invalid unless its queries show that the limit is met.
+        `limit` is "held", "missed", or "not shown" if the queries decide neither. As in MLPerf, a
+        run is valid only if its queries show that the limit is met.
         """
         loads = _served_loads(measured)
         if not loads:
             return {}
-        late = self._late(loads)
+        late = self._cumulative_late(loads)
         is_met = self._verdict(loads)
         reason = f"{late[-1]:,} of {len(late):,} queries took longer than {self.latency_ms:g} ms"
         allowed = f"{100 - self.percentile:.3g}% may, confidence {100 * self.confidence:g}%"
@@ -427,10 +440,11 @@ class Server(Scenario):
         }
 
     def _verdict(self, loads: Sequence[Load]) -> bool | None:
-        return verdict(self._late(loads), self.percentile / 100, 1 - self.confidence)
+        """Return whether the queries show that the limit is met; None if they decide neither."""
+        return verdict(self._cumulative_late(loads), self.percentile / 100, 1 - self.confidence)
 
-    def _late(self, loads: Sequence[Load]) -> list[int]:
-        """Return the number of late queries up to each query."""
+    def _cumulative_late(self, loads: Sequence[Load]) -> list[int]:
+        """Return the number of late queries up to and including each query."""
         limit = int(self.latency_ms * 1e6)
         latencies = (latency for load in loads for latency in load.log().latencies())
         return list(accumulate(latency > limit for latency in latencies))
@@ -448,7 +462,7 @@ def _served_loads(measured: Measured) -> list[Load]:
 
 
 def _latency_metrics(logs: Sequence[QueryLog]) -> dict[str, float]:
-    """Return means and percentiles of the latency and of its parts, in ms."""
+    """Return means and percentiles of the latency, the queue time and the service time, in ms."""
     from paradnn.session.measured import quantile_metrics
 
     parts = [log.parts() for log in logs]
@@ -476,17 +490,17 @@ def _latency_metrics(logs: Sequence[QueryLog]) -> dict[str, float]:
 def _energy_metrics(
     loads: Sequence[Load], seconds: float, queries: float, idle_watts: float | None
 ) -> dict[str, float]:
-    """Return the energy of a query; empty unless it was counted in all processes.
+    """Return the energy per query; empty unless all processes counted their energy.
 
     Args:
         loads: The load of each process.
-        seconds: Duration of all loads.
+        seconds: Sum of the durations of all loads.
         queries: Number of queries of all loads.
         idle_watts: Power while nothing runs; None if unknown.
     """
     counted_joules = [load.joules for load in loads if load.joules is not None]
     joules = sum(counted_joules)
-    # A sum of 0 is a counter that does not advance.
+    # A sum of 0 means that the counter does not advance.
     if len(counted_joules) < len(loads) or joules == 0:
         return {}
     metrics = {"energy_per_query_joules": joules / queries}
@@ -513,10 +527,14 @@ def _throughput_clause(metrics: Mapping[str, float]) -> str:
 
 
 def _early_stopping(share: float, latencies: Sequence[float]) -> float | None:
-    """Return LoadGen's estimate of a percentile in streams; None for too few queries.
+    """Return LoadGen's upper bound of a percentile in streams; None for too few queries.
 
-    The percentile is no higher with 99% confidence. The estimate discards the highest latencies
-    that are certainly above the percentile.
+    With 99% confidence, the percentile is no higher than the result. The result is the highest
+    latency that remains after as many of the highest ones are discarded as the confidence allows.
+
+    Args:
+        share: The percentile as a fraction.
+        latencies: The latencies; the result has their unit.
     """
     count = len(latencies)
     discarded = 0

@@ -36,18 +36,18 @@ def issue(
     clock: Callable[[], int] = time.monotonic_ns,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Issue a query at each of `times`.
+    """Issue a query at each of `times`, by writing a `RECORD`.
 
     Args:
         times: When the queries are due, in ns after `begin`.
-        write: Writes bytes and returns how many it wrote. Later queries write the rest.
-        begin: Begin of the schedule, in ns of `clock`.
+        write: Writes bytes and returns how many it wrote. The rest is written with the next query.
+        begin: Start of the schedule, in ns of `clock`.
         clock: Returns the time in ns.
         sleep: Sleeps for a number of seconds.
     """
     pending = bytearray()
-    for after in times:
-        due = begin + after
+    for offset in times:
+        due = begin + offset
         while (early := due - clock()) > 0:
             sleep(early / 1e9)
         pending += RECORD.pack(due, clock())
@@ -65,10 +65,10 @@ def _write(data: bytearray) -> int:
 
 
 def main() -> None:
-    """Make the schedule, report it, wait for the start byte, and issue the queries.
+    """Compute the schedule, write a newline, wait for the start byte, and issue the queries.
 
-    Queries come from elsewhere, so they must not wait for the processes of this machine: timers
-    have no slack, and the priority is real-time if that is permitted.
+    In production, queries come from other machines. So the generator must not wait for the
+    processes of this one: its timers have no slack, and it has real-time priority if permitted.
     """
     rate, seed, seconds, queries = sys.argv[1:]
     die_with_parent()
@@ -96,7 +96,7 @@ class QueryGenerator(contextlib.AbstractContextManager["QueryGenerator"]):
         queries: Minimum number of queries.
 
     Attributes:
-        ended: Whether no further query comes.
+        ended: Whether the last query has been taken.
     """
 
     def __init__(self, rate: float, seed: int, seconds: float, queries: int) -> None:
@@ -111,10 +111,9 @@ class QueryGenerator(contextlib.AbstractContextManager["QueryGenerator"]):
         assert self._process.stdout is not None
         self._input = self._process.stdin.fileno()
         self._output = self._process.stdout.fileno()
-        self._rest = b""
+        self._partial_record = b""
         self.ended = False
-        # Put the process on the cores that the point was bound away from, if there are any: those
-        # of the process that forked the point.
+        # Use the cores on which the point may not run but its parent process may, if any.
         with contextlib.suppress(AttributeError, OSError):
             free_cores = os.sched_getaffinity(os.getppid()) - os.sched_getaffinity(0)
             os.sched_setaffinity(self._process.pid, free_cores)
@@ -124,25 +123,25 @@ class QueryGenerator(contextlib.AbstractContextManager["QueryGenerator"]):
         self._process.communicate()
 
     def begin(self) -> None:
-        """Wait until the schedule is made, and start it; the first query comes 2 ms later."""
+        """Wait until the schedule is computed, and start it; it begins 2 ms later."""
         if not os.read(self._output, 1):
             raise RuntimeError(f"the load generator exited with code {self._process.wait()}")
         os.set_blocking(self._output, False)
         os.write(self._input, b"\n")
 
     def take(self) -> list[tuple[int, int]]:
-        """Return when each query since the last call was due and was issued, in ns."""
-        data = self._rest
+        """Return (due, issued) of each query since the last call, in ns of the monotonic clock."""
+        data = self._partial_record
         with contextlib.suppress(BlockingIOError):
             while new := os.read(self._output, _READ_BYTES):
                 data += new
             self.ended = True
         whole = len(data) - len(data) % RECORD.size
-        self._rest = data[whole:]
+        self._partial_record = data[whole:]
         return list(RECORD.iter_unpack(data[:whole]))
 
     def wait(self, until: int | None) -> None:
-        """Sleep until a query arrives, the last has arrived, or the clock shows `until` (ns)."""
+        """Sleep until a query arrives, the generator ends, or the clock shows `until` (ns)."""
         seconds = None
         if until is not None:
             seconds = max(0.0, (until - time.monotonic_ns()) / 1e9)

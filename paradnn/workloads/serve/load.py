@@ -1,7 +1,8 @@
 """Put the load of a scenario on a model, and measure how it is served.
 
-A server compiles batches of all powers of two up to its largest batch before the first query. A
-batch between two of them is padded: a program with open shapes would not be the one that is timed.
+Before the first query of scenario=server, the worker compiles a program for each power of two up to
+the largest batch. A batch of another size is padded to the next compiled size. A program for any
+batch size would be a different program than the one of the timed step.
 """
 
 from __future__ import annotations
@@ -28,29 +29,30 @@ if TYPE_CHECKING:
     from paradnn.worker.frameworks import Step
     from paradnn.worker.point import PointRun
 
-#: At the percentile of the limit, a generator may be late by this fraction of the latency, or by
-#: this time in ns.
+#: How late the generator may issue queries, at the percentile of the limit: this fraction of the
+#: latency or this time in ns, whichever is larger.
 _MAX_DELAY_FRACTION = 0.1
-_MAX_DELAY = 1_000_000
-#: A query that waits for this multiple of the limit, and for this time, ends a run.
+_MAX_DELAY_NS = 1_000_000
+#: A run ends as an overload if a query waits longer than this multiple of the limit and longer than
+#: this time.
 _PATIENCE_LIMITS = 20
 _PATIENCE_SECONDS = 10.0
-#: LoadGen's offline scenario issues this multiple of the queries that the model is expected to
-#: serve in the time.
+#: LoadGen's offline scenario issues the number of queries that the model is expected to serve in
+#: min_seconds, times this factor.
 OFFLINE_SLACK = 1.1
-#: Maximum duration of a probe, unless its verdict needs more queries; and the time to start and
-#: end a run.
+#: Maximum duration of a probe, unless its verdict needs more queries.
 _PROBE_SECONDS = 60.0
+#: Time to start and end a run.
 _OVERHEAD_SECONDS = 5.0
-#: Time that is left when a load is ended, so that its queries reach the driver.
+#: A load ends this long before the time of the point is up, so that its queries reach the driver.
 _RESERVE_SECONDS = 1.0
-#: Single queries that determine the time of one query alone, and the time limit for them.
+#: Number of queries that determine the time of a single query, and the time limit for all of them.
 _SINGLE_RUNS = 30
 _SINGLE_SECONDS = 2.0
 
 
 class Arrivals(Protocol):
-    """A source of queries, such as `QueryGenerator`."""
+    """A source of queries; `QueryGenerator` documents the methods."""
 
     @property
     def ended(self) -> bool: ...
@@ -66,11 +68,11 @@ class ServedQueries:
 
     Attributes:
         log: The served queries, in the order of the schedule.
-        waiting: Number of queries that waited at the end.
-        outcome: "ok"; "overload" if a query waited for too long; "timeout" if queries were left
-            when the time was up.
-        problem: Why the load was not the requested one; None if it was.
-        joules: Energy during the run; None if nothing counts it.
+        waiting: Number of queries that still waited at the end.
+        outcome: "ok"; "overload" if a query waited for too long; "timeout" if the time was up
+            before all queries were served.
+        problem: Why the requested load was not served as scheduled; None if it was.
+        joules: Energy during the run; None if nothing measures it.
     """
 
     log: QueryLog
@@ -79,8 +81,13 @@ class ServedQueries:
     problem: str | None = None
     joules: float | None = None
 
-    def explained(self, load: str, joules: float | None) -> ServedQueries:
-        """Return the run with its energy, and with the reason if `load` ended early."""
+    def with_result(self, load: str, joules: float | None) -> ServedQueries:
+        """Return the run with its energy, and with its problem if it ended early.
+
+        Args:
+            load: The load as text, with which the problem begins, such as "server.rate=100".
+            joules: Energy during the run; None if nothing measures it.
+        """
         queries = len(self.log)
         seconds = self.log.seconds()
         problem = None
@@ -109,20 +116,20 @@ def serve(
     until: int | None = None,
     is_enough: Callable[[list[int], int], bool] | None = None,
 ) -> ServedQueries:
-    """Serve queries as they arrive.
+    """Serve queries in batches as they arrive, until the source has ended.
 
-    A free server takes all waiting queries, up to a batch. It ends when no further query comes.
+    Each batch takes all waiting queries, up to its maximum size.
 
     Args:
         arrivals: The source of queries.
         run: Serves a number of queries at once, and returns when they are done.
         clock: Returns the time in ns.
-        batch: Maximum number of queries at once.
-        delay: Maximum time to wait for more queries than the oldest, in ns.
-        patience: End when a query has waited for this time, in ns.
-        until: Start no batch when the clock shows this time, in ns.
-        is_enough: Called after each batch with the scheduled times of its queries and its end, in
-            ns; the run ends if it returns True.
+        batch: Maximum number of queries per batch.
+        delay: Maximum time that the oldest query waits for others to fill the batch, in ns.
+        patience: End the run if a query has waited longer than this, in ns.
+        until: Start no batch after this time of the clock, in ns.
+        is_enough: Called after each batch with the scheduled times of its queries and the end of
+            the batch, in ns; the run ends if it returns True.
     """
     log = QueryLog()
     queue: deque[tuple[int, int]] = deque()
@@ -167,9 +174,9 @@ def serve_closed(
         clock: Returns the time in ns.
         queries: Minimum number of queries.
         seconds: Minimum duration.
-        batch: 0: each query arrives when the one before it was answered. Otherwise all queries
-            arrive at the beginning, and this number is served at once.
-        until: Start no batch when the clock shows this time, in ns.
+        batch: If 0, each query arrives when the previous one has been answered. Otherwise all
+            queries arrive at the beginning, and are served in batches of this size.
+        until: Start no batch after this time of the clock, in ns.
     """
     log = QueryLog()
     begin = clock()
@@ -185,7 +192,7 @@ def serve_closed(
 
 
 class NotServed(PointEnded):
-    """The requested load did not arrive or was not served; `load` is the measured part."""
+    """The requested load was not issued or not served; `load` holds the part that was measured."""
 
     def __init__(self, reason: str, load: Load, outcome: str) -> None:
         super().__init__(reason)
@@ -201,7 +208,7 @@ class Service:
         run: Serves a number of queries at once, up to `batch`.
         batch: Maximum number of queries at once.
         capacity: Maximum queries per second.
-        single_seconds: Time that one query takes alone.
+        single_seconds: Service time of a single query without other load.
     """
 
     run: Callable[[int], object]
@@ -210,7 +217,16 @@ class Service:
     single_seconds: float
 
     def load(self, rate: float | None, served: ServedQueries, probes: list[Probe]) -> Load:
-        """Return the result as a message; raises NotServed, which holds it, if it has a problem."""
+        """Return the result as a message.
+
+        Args:
+            rate: Scheduled queries per second; None without a schedule.
+            served: The queries.
+            probes: The rates that a search has tried.
+
+        Raises:
+            NotServed: If `served` has a problem; the exception holds the message.
+        """
         load = Load(
             rate=rate,
             single_seconds=self.single_seconds,
@@ -225,32 +241,32 @@ class Service:
 
 
 class QueryScenario(Protocol):
-    """The part of a scenario that decides how queries become batches, and when they are issued."""
+    """The methods of a scenario that decide the batch sizes, and when queries are issued."""
 
     def batches(self, largest: int) -> dict[int, int]:
-        """Return the batches to compile: for the number of queries, the number of examples."""
+        """Return the batches to compile: number of queries -> number of examples."""
 
     def run_load(self, service: Service, until: int, meter: EnergyMeter) -> Load:
-        """Issue queries until the monotonic clock shows `until` (ns) at most; raises NotServed."""
+        """Serve queries, none after `until` (ns of the monotonic clock). Raises NotServed."""
 
 
 def measure_load(
     scenario: QueryScenario, service: Service, seconds_left: float, meter: EnergyMeter
 ) -> Load:
-    """Put the load of a scenario on a service, for `seconds_left` at most; raises NotServed."""
-    # A batch that has started is served to its end.
+    """Put the load of a scenario on a service, for `seconds_left` at most. Raises NotServed."""
+    # Leave time for the last batch: once started, it is served to its end.
     usable = seconds_left - _RESERVE_SECONDS - service.batch / service.capacity
     return scenario.run_load(service, time.monotonic_ns() + int(usable * 1e9), meter)
 
 
 class ScheduledRuns:
-    """Runs of `scenario=server`, each with its own generator.
+    """The runs of `scenario=server`, each with an own generator of queries.
 
     Args:
         settings: The options of the scenario.
         service: The model.
-        until: Start no batch when the clock shows this time, in ns.
-        meter: Counts the energy.
+        until: Start no batch after this time of `time.monotonic_ns()`.
+        meter: Measures the energy.
     """
 
     def __init__(
@@ -262,10 +278,10 @@ class ScheduledRuns:
         self._meter = meter
         self._limit = int(settings["latency_ms"] * 1e6)
         self._share = settings["percentile"] / 100
-        # Minimum seconds and queries of a run of full length and of a probe.
-        self._full = (float(settings["min_seconds"]), int(settings["min_queries"]))
+        # Minimum seconds and queries of a run of full length, and of a probe.
+        self._full_length = (float(settings["min_seconds"]), int(settings["min_queries"]))
         min_queries = 2 * self._monitor().min_queries
-        self._short = (min(self._full[0], _PROBE_SECONDS), min_queries)
+        self._probe_length = (min(self._full_length[0], _PROBE_SECONDS), min_queries)
         self._probes: list[Probe] = []
 
     def load(self) -> Load:
@@ -276,10 +292,11 @@ class ScheduledRuns:
         """
         rate = self._settings["rate"]
         if rate != "peak":
-            return self._service.load(float(rate), self._run(float(rate), self._full), [])
+            return self._service.load(float(rate), self._run(float(rate), self._full_length), [])
         return self._peak_load()
 
     def _peak_load(self) -> Load:
+        """Search for the highest rate that meets the limit, and return its load."""
         service = self._service
         settings = self._settings
         alone = service.single_seconds
@@ -318,10 +335,10 @@ class ScheduledRuns:
         return reason
 
     def _has_time(self, rate: float) -> bool:
-        """Whether another probe at this rate and the run of full length fit into the time."""
+        """Whether another probe and the run of full length, at this rate, fit into the time."""
         needed = sum(
             max(seconds, queries / rate) + _OVERHEAD_SECONDS
-            for seconds, queries in (self._short, self._full)
+            for seconds, queries in (self._probe_length, self._full_length)
         )
         return time.monotonic() + needed < self._until / 1e9
 
@@ -329,31 +346,32 @@ class ScheduledRuns:
         return LimitMonitor(self._limit, self._share, self._settings["confidence"])
 
     def _probe(self, rate: float) -> bool:
-        """Return whether a rate met the limit in a short run, which ends once this is certain."""
+        """Return whether a rate meets the limit in a short run, which ends once this is certain."""
         monitor = self._monitor()
-        served = self._run(rate, self._short, monitor)
+        served = self._run(rate, self._probe_length, monitor)
         is_met = None if served.problem else monitor.look()
         self._add_probe(rate, served, is_met=is_met)
         return self._probes[-1].held is True
 
     def _full_run(self, rate: float) -> tuple[bool, ServedQueries]:
-        """Return whether a rate met the limit in a run of full length, and the run."""
-        served = self._run(rate, self._full)
+        """Return whether a rate meets the limit in a run of full length, and the run."""
+        served = self._run(rate, self._full_length)
         error = 1 - self._settings["confidence"]
-        self._add_probe(rate, served, is_met=verdict(self._late(served.log), self._share, error))
+        is_met = verdict(self._cumulative_late(served.log), self._share, error)
+        self._add_probe(rate, served, is_met=is_met)
         return self._probes[-1].held is True, served
 
-    def _late(self, log: QueryLog) -> list[int]:
-        """Return the number of late queries up to each query."""
+    def _cumulative_late(self, log: QueryLog) -> list[int]:
+        """Return the number of late queries up to and including each query."""
         return list(accumulate(latency > self._limit for latency in log.latencies()))
 
     def _add_probe(self, rate: float, served: ServedQueries, *, is_met: bool | None) -> None:
-        """Add a probe; a run with a problem did not meet the limit."""
+        """Record a run as a probe; a run with a problem fails the limit whatever `is_met` says."""
         latencies = served.log.latencies()
         probe = Probe(
             rate=rate,
             queries=len(latencies),
-            late=self._late(served.log)[-1] if latencies else 0,
+            late=self._cumulative_late(served.log)[-1] if latencies else 0,
             seconds=served.log.seconds(),
             latency=percentile(latencies, self._share) / 1e9 if latencies else 0.0,
             held=False if served.problem else is_met,
@@ -385,18 +403,18 @@ class ScheduledRuns:
                 until=self._until,
                 is_enough=monitor,
             )
-            served = served.explained(f"server.rate={rate:g}", self._meter.joules())
+            served = served.with_result(f"server.rate={rate:g}", self._meter.joules())
         if served.problem:
             return served
         return replace(served, problem=self._delay_reason(served.log, rate))
 
     def _delay_reason(self, log: QueryLog, rate: float) -> str | None:
-        """Return why queries did not come on schedule; None if they did."""
+        """Return why queries were issued too late; None if they were on schedule."""
         if not log:
             return None
         delay = percentile(log.delays(), self._share)
         latency = percentile(log.latencies(), self._share)
-        if delay <= max(_MAX_DELAY, _MAX_DELAY_FRACTION * latency):
+        if delay <= max(_MAX_DELAY_NS, _MAX_DELAY_FRACTION * latency):
             return None
         return (
             f"server.rate={rate:g}: the load generator could not keep up: {delay / 1e6:.3g} ms "
@@ -405,29 +423,32 @@ class ScheduledRuns:
         )
 
 
-#: Maximum number of looks at a probe, and the factor by which its queries grow between two looks.
+#: Maximum number of interim looks at a probe, and the factor by which the number of its queries
+#: grows from one look to the next.
 LOOKS = 10
 _GROWTH = 1.5
-#: Minimum duration of a probe: this multiple of the limit, and this time in ns.
+#: Minimum duration of a probe: the larger of this multiple of the limit, and this time in ns.
 _MIN_LIMITS = 20
-_MIN_DURATION = 2_000_000_000
+_MIN_DURATION_NS = 2_000_000_000
 
 
 class LimitMonitor:
-    """Ends a probe once it is certain whether a share of all queries meets a limit.
+    """Ends a probe once it is certain whether a share of all queries meets a latency limit.
 
-    Every look has its part of the probability of a false verdict. The first look comes when a
-    growing queue would show. If queries arrive at twice the rate at which they are served, the wait
-    exceeds the limit after twice the limit; with 5% more, after 20 times the limit.
+    The probability of a false verdict is divided equally among `LOOKS` interim looks. The first
+    look comes late enough for a growing queue to show. If queries arrive at twice the rate at which
+    they are served, the wait exceeds the limit after twice the limit. If they arrive at a rate that
+    is 5% too high, it does so after 20 times the limit.
 
     Args:
         latency: The limit, in ns.
-        share: Fraction of the queries that must meet it.
+        share: Fraction of the queries that must meet the limit.
         confidence: Confidence of the verdict.
 
     Attributes:
-        min_queries: Queries after which a probe can meet the limit, if none is late.
-        is_met: The verdict; None if it is not certain.
+        min_queries: Minimum number of queries for the verdict that the limit is met, if none of
+            them is late.
+        is_met: The verdict; None while it is uncertain.
     """
 
     def __init__(self, latency: int, share: float, confidence: float) -> None:
@@ -437,7 +458,7 @@ class LimitMonitor:
         self.min_queries = required_in_time_queries(0, share, 1 - self._error)
         self._next_look = float(self.min_queries)
         self._looks = 0
-        self._late: list[int] = []
+        self._cumulative_late: list[int] = []
         self._begin: int | None = None
         self.is_met: bool | None = None
 
@@ -448,31 +469,36 @@ class LimitMonitor:
             scheduled: When the queries of the batch were due, in ns.
             ended: When the batch ended, in ns.
         """
-        late = self._late[-1] if self._late else 0
+        late = self._cumulative_late[-1] if self._cumulative_late else 0
         for due in scheduled:
             if ended - due > self._latency:
                 late += 1
-            self._late.append(late)
+            self._cumulative_late.append(late)
         if self._begin is None:
             self._begin = scheduled[0]
-        is_short = scheduled[-1] - self._begin < max(_MIN_DURATION, _MIN_LIMITS * self._latency)
-        if is_short or len(self._late) < self._next_look:
+        min_duration = max(_MIN_DURATION_NS, _MIN_LIMITS * self._latency)
+        is_short = scheduled[-1] - self._begin < min_duration
+        if is_short or len(self._cumulative_late) < self._next_look:
             return False
-        self._next_look = _GROWTH * len(self._late)
+        self._next_look = _GROWTH * len(self._cumulative_late)
         return self.look() is not None
 
     def look(self) -> bool | None:
-        """Return the verdict; None if it is not certain, or after too many looks."""
+        """Evaluate the queries so far, unless all looks are used; return the verdict.
+
+        Returns:
+            Whether the limit is met; None if that is uncertain.
+        """
         if self.is_met is None and self._looks < LOOKS:
             self._looks += 1
-            self.is_met = verdict(self._late, self._share, self._error)
+            self.is_met = verdict(self._cumulative_late, self._share, self._error)
         return self.is_met
 
 
 def measure_served(run: PointRun, scenario: QueryScenario) -> None:
-    """Measure a step like any other, then put the load of the scenario on it.
+    """Time the steps of a point, then put the load of its scenario on the model.
 
-    The answer holds the load however it ends.
+    The answer of the run holds the load even if it was not served to its end.
     """
     from paradnn.worker.measure import compile_steps
     from paradnn.worker.step import synthetic_batch
@@ -484,7 +510,7 @@ def measure_served(run: PointRun, scenario: QueryScenario) -> None:
     steps: list[Any] = []
 
     def run_queries(count: int) -> None:
-        """Run the smallest compiled batch for this number of queries."""
+        """Run the smallest compiled batch that holds this number of queries."""
         steps[bisect.bisect_left(query_counts, count)].run(1)
 
     def compile_batches(workload: Any, step: Step) -> Callable[[Any], None]:
@@ -502,6 +528,7 @@ def measure_served(run: PointRun, scenario: QueryScenario) -> None:
 def _measure_under_load(
     run: PointRun, scenario: QueryScenario, run_queries: Callable[[int], object], batch: int
 ) -> None:
+    """Measure single queries, then the load, and note the load with its contention."""
     monitor = ContentionMonitor()
     with run.phases("load"):
         singles = serve_closed(
@@ -521,8 +548,8 @@ def _measure_under_load(
         monitor.start()
         try:
             run.note(work=measure_load(scenario, service, run.seconds_left, run.energy_meter()))
-        except NotServed as unserved:
-            run.note(work=unserved.load)
+        except NotServed as error:
+            run.note(work=error.load)
             raise
         finally:
             monitor.stop()

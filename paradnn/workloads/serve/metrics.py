@@ -7,7 +7,7 @@ METRICS = (
         "queries_per_second",
         "1/s",
         "higher",
-        "queries served / time from the first scheduled query to the last end",
+        "queries served / time from the first scheduled query to the end of the last",
     ),
     Metric(
         "peak_queries_per_second",
@@ -20,13 +20,13 @@ METRICS = (
         "goodput_per_second",
         "1/s",
         "higher",
-        "queries within server.latency_ms / the same time",
+        "queries answered within server.latency_ms / the time of queries_per_second",
     ),
     Metric(
         "latency_early_stopping_ms",
         "ms",
         "lower",
-        "LoadGen's estimate of a stream's percentile",
+        "upper bound of the stream's latency percentile by LoadGen's early stopping",
     ),
     *in_section(
         "latency",
@@ -45,20 +45,28 @@ METRICS = (
             has_interval=True,
         ),
         Metric(
-            "queue_mean_ms", "ms", "lower", "mean of a query's time from its schedule to its batch"
+            "queue_mean_ms",
+            "ms",
+            "lower",
+            "mean time from a query's scheduled time to the start of its batch",
         ),
         Metric(
-            "queue_p50_ms", "ms", "lower", "median of a query's time from its schedule to its batch"
+            "queue_p50_ms",
+            "ms",
+            "lower",
+            "median time from a query's scheduled time to the start of its batch",
         ),
         Metric(
             "queue_p99_ms",
             "ms",
             "lower",
-            "99th percentile of a query's time from its schedule to its batch",
+            "99th percentile of the time from a query's scheduled time to the start of its batch",
         ),
-        Metric("service_mean_ms", "ms", "lower", "mean of its batch's time"),
-        Metric("service_p50_ms", "ms", "lower", "median of its batch's time"),
-        Metric("service_p99_ms", "ms", "lower", "99th percentile of its batch's time"),
+        Metric("service_mean_ms", "ms", "lower", "mean duration of a query's batch"),
+        Metric("service_p50_ms", "ms", "lower", "median duration of a query's batch"),
+        Metric(
+            "service_p99_ms", "ms", "lower", "99th percentile of the duration of a query's batch"
+        ),
         Metric(
             "latency_mean_ms", "ms", "lower", "mean latency of a query, from its scheduled time"
         ),
@@ -80,19 +88,19 @@ METRICS = (
             "failed_queries_per_second",
             "1/s",
             None,
-            "lowest rate above it that failed, if one did in each process",
+            "lowest rate above peak_queries_per_second that failed, if one failed in each process",
         ),
         Metric(
             "generator_late_p99_ms",
             "ms",
             "lower",
-            "99th percentile of how late queries were issued",
+            "99th percentile of the delay between a query's scheduled and actual issue",
         ),
         Metric(
             "generator_late_max_ms",
             "ms",
             "lower",
-            "latest that a query was issued after its scheduled time",
+            "longest delay between a query's scheduled and actual issue",
         ),
     ),
     *in_section(
@@ -107,7 +115,7 @@ METRICS = (
             "energy_per_query_above_idle_joules",
             "J",
             "lower",
-            "energy_per_query_joules less power_idle_watts for the duration of the load / queries",
+            "energy_per_query_joules - power_idle_watts x duration of the load / queries",
         ),
     ),
 )

@@ -13,9 +13,9 @@ from paradnn.core.channel import pack_bytes, plain, unpack_bytes
 from paradnn.core.messages import Answer, WorkloadMessage, messages_of_kind
 from paradnn.worker.peak_search import Probe
 
-#: Times of a query, in ns of one clock, and the number of queries in its batch.
+#: The times of a query, in ns of one clock; `together` is the number of queries in its batch.
 COLUMNS = ("scheduled", "issued", "started", "ended", "together")
-#: The histogram counts microseconds, up to an hour, to three digits.
+#: Range and significant digits of the latency histogram: 1 us to one hour, three digits.
 _MAX_MICROSECONDS = 3_600_000_000
 _DIGITS = 3
 
@@ -24,7 +24,7 @@ class QueryLog:
     """All served queries, in order; each of `COLUMNS` is an attribute.
 
     Args:
-        content: The content of another log, as `packed` packs it.
+        content: The queries as rows of 64-bit integers, one per column.
 
     Raises:
         ValueError: If the content is not a whole number of queries.
@@ -49,19 +49,22 @@ class QueryLog:
         Args:
             batch: When each query was scheduled and issued, in ns.
             started: When the batch started, in ns.
-            ended: When it ended, in ns.
+            ended: When the batch ended, in ns.
         """
         for scheduled, issued in batch:
             self._values.extend((scheduled, issued, started, ended, len(batch)))
 
     def latencies(self) -> list[int]:
-        """Return the time of each query from its schedule to its end, in ns."""
+        """Return the time from each query's scheduled time to its end, in ns."""
         return [
             ended - scheduled for scheduled, ended in zip(self.scheduled, self.ended, strict=True)
         ]
 
     def parts(self) -> dict[str, list[float]]:
-        """Return for each query its latency, and the parts in the queue and in service, in ms."""
+        """Return the latency, the queue time and the service time of each query, in ms.
+
+        The keys are "latency", "queue" and "service". Latency is the sum of the other two.
+        """
         spans = {
             "latency": (self.scheduled, self.ended),
             "queue": (self.scheduled, self.started),
@@ -73,17 +76,17 @@ class QueryLog:
         }
 
     def delays(self) -> list[int]:
-        """Return how late each query was issued, relative to its schedule, in ns."""
+        """Return the time from each query's scheduled time to its issue, in ns."""
         return [issued - due for due, issued in zip(self.scheduled, self.issued, strict=True)]
 
     def seconds(self) -> float:
-        """Return the time from the first scheduled query to the last end, in s."""
+        """Return the time from the first scheduled query to the end of the last, in s."""
         if not self:
             return 0.0
         return (max(self.ended) - min(self.scheduled)) / 1e9
 
     def packed(self) -> str:
-        """Return the log as text."""
+        """Return the log as text, for a message."""
         return pack_bytes(self._values.tobytes())
 
 
@@ -92,11 +95,11 @@ class Load(WorkloadMessage):
     """The result of a scenario in one process.
 
     Attributes:
-        rate: Scheduled queries per second; None if no schedule issues them.
-        single_seconds: Time that one query takes alone.
+        rate: Scheduled queries per second; None without a schedule.
+        single_seconds: Service time of a single query without other load.
         queries: The queries, as `QueryLog.packed` packs them.
-        probes: The tried rates of a search.
-        joules: Energy during the load; None if nothing counts it.
+        probes: The rates that a search for the peak has tried.
+        joules: Energy during the load; None if nothing measures it.
     """
 
     wire_name: ClassVar[str] = "load"
@@ -117,9 +120,10 @@ class Load(WorkloadMessage):
 
 
 def load_artifacts(answers: Sequence[Answer]) -> dict[str, Any]:
-    """Return the files of a load: all queries as a table, the latency histogram, the probes.
+    """Return the files of a load by name: all queries, the latency histogram, and the probes.
 
-    The histogram counts microseconds. It is written as text and in HdrHistogram's encoded form.
+    The queries are a Parquet table. The histogram counts microseconds. It is written as text and in
+    HdrHistogram's encoded form.
     """
     loads = messages_of_kind(answers, Load)
     artifacts: dict[str, Any] = {}
@@ -134,7 +138,7 @@ def load_artifacts(answers: Sequence[Answer]) -> dict[str, Any]:
 
 
 def _parquet(logs: Sequence[QueryLog]) -> bytes:
-    """Return the queries of several processes as a Parquet table; `process` counts from 1."""
+    """Return the queries of all processes as a Parquet table; column `process` counts from 1."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
