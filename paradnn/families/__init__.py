@@ -45,9 +45,9 @@ _SLOTS = {"rmsprop": 2, "momentum": 1, "sgd": 0, "adam": 2}
 def _affine_costs(
     model: Model, precision: str, mode: str, slots: int
 ) -> list[tuple[int, int]] | None:
-    """Each field of `Costs` as a constant and an increment per example.
+    """Return the value of each field of `Costs` at batch size 0, and its increment per example.
 
-    None if the costs are not affine in the batch size: lookups read no more than their table.
+    None if the costs are not affine in the batch size: embeddings never read more than their table.
     """
     layers = model.layer_list()
     if any(layer.rows is not None or layer.added for layer in layers):
@@ -59,19 +59,22 @@ def _affine_costs(
 
 @dataclass(frozen=True)
 class Model:
-    """The options of a family, and what follows from them.
+    """Base class for the options of a family; its methods derive costs and the Keras model.
 
     A subclass checks constraints between its options in `__post_init__`.
 
     Attributes:
-        is_kernel: A step is a single operation.
-        is_communication: A step is messages between processes, without arithmetic.
-        generates: The model generates tokens one by one.
-        predicts_tokens: The outputs predict a token at each position of the input.
-        is_counted: The costs have no formula, so the worker counts them.
-        convolves, is_depthwise, is_sparse: Operations that profilers may count differently.
-        size_template: Distinguishes the models of the family in a list, with options in braces:
-            "{layers}x{width}".
+        is_kernel: Whether a step is a single operation.
+        is_communication: Whether a step consists of messages between processes, without arithmetic.
+        generates: Whether the model can generate tokens one by one.
+        predicts_tokens: Whether the outputs predict a token at each position of the input.
+        is_counted: Whether the worker counts the costs, because they have no formula.
+        convolves: Whether the model has convolutions. Profilers may count the FLOPs of
+            convolutions, depthwise convolutions and sparse products differently.
+        is_depthwise: Whether the model has depthwise convolutions.
+        is_sparse: Whether the model has sparse products.
+        size_template: Text that distinguishes the models of the family in a list, with options in
+            braces: "{layers}x{width}".
     """
 
     is_kernel: ClassVar[bool] = False
@@ -93,7 +96,10 @@ class Model:
 
     @classmethod
     def stored_options(cls, keys: Mapping[str, Any]) -> type[Model]:
-        """The options class for keys of a stored run, which may have further keys."""
+        """Return the options class for the keys of a stored run.
+
+        Families that accept keys beyond their options return a class with these keys added.
+        """
         return cls
 
     @property
@@ -113,15 +119,15 @@ class Model:
         raise NotImplementedError
 
     def built_model(self) -> BuiltModel:
-        """Call `build`, which some families shadow with an option of that name."""
+        """Return `build()`; families with an option named `build` override this method instead."""
         return self.build()
 
     def canonical_point(self, point: Any) -> Any:
-        """The `Point` of this model in canonical form. Raises ConfigError if it is invalid."""
+        """Return the `Point` of this model in canonical form; raises ConfigError if invalid."""
         return point
 
     def check_measurable(self, point: Any) -> None:
-        """Raise ConfigError if ParaDnn cannot measure a point of this model, only predict it."""
+        """Raise ConfigError if ParaDnn can predict a point of this model but not measure it."""
 
     def costs(
         self,
@@ -139,14 +145,15 @@ class Model:
 
         Args:
             batch_size: Examples over all devices.
-            precision: Type of products and activations.
-            mode: `train`, `inference` or `generate`. A step of `generate` makes one token per
+            precision: Type of matrix products and activations.
+            mode: `train`, `inference` or `generate`. A step of `generate` generates one token per
                 example.
             optimizer: Name of the optimizer, whose variables count as memory and traffic.
-            momentum: That of the optimizer.
-            devices: Each has a copy of the weights and of the optimizer's variables.
-            prompt: Tokens of a prompt. In mode generate the memory bound includes reading it.
-            tokens: Tokens generated after the prompt.
+            momentum: Momentum of the optimizer; with 0, it has one variable per weight less.
+            devices: Number of devices. Each has a copy of the weights and of the optimizer's
+                variables.
+            prompt: Tokens per prompt. In mode generate, the memory bound includes the prefill.
+            tokens: Tokens that are generated after the prompt.
 
         Raises:
             ValueError: If the mode is generate and the family generates no tokens.
@@ -167,7 +174,7 @@ class Model:
         return costs
 
     def _generation_costs(self, batch_size: int, precision: str, prompt: int, tokens: int) -> Costs:
-        """Costs of the last decoding step, with the larger memory bound of it and the prefill."""
+        """Costs of the last decode step; the memory bound is the maximum of it and the prefill."""
         layers = self.decode_layers(prompt + tokens)
         step = sum_costs(layers, batch_size, precision, "generate", slots=0)
         prefill = self.prefill_costs(
@@ -177,9 +184,9 @@ class Model:
         return replace(step, memory_lower_bound_bytes=memory)
 
     def prefill_costs(self, *, batch_size: int, precision: str, prompt: int, tokens: int) -> Costs:
-        """Costs of reading a batch of prompts and of generating the first token after each.
+        """Costs of reading a batch of prompts and generating the first token after each prompt.
 
-        The cache has room for the prompt and `tokens` more.
+        The cache has `prompt` + `tokens` positions.
         """
         layers = self.prefill_layers(prompt, prompt + tokens)
         return sum_costs(layers, batch_size, precision, "generate", slots=0)
@@ -210,15 +217,15 @@ class Model:
         return product_operations(self.layer_list(), batch_size, precision, mode)
 
     def as_operation(self, batch_size: int, precision: str) -> Operation:
-        """A kernel as an operation of a step. Raises ValueError for other models."""
+        """Return this kernel as an `Operation`. Raises ValueError for models with layers."""
         raise ValueError(f"{self.name} is not an operation of a step")
 
     def layer_count(self) -> int:
-        """The number of layers, with which build and compile times grow."""
+        """Return the number of layers, on which build and compile times depend."""
         return len(self.layer_list())
 
     def example_sizes(self) -> tuple[int, int]:
-        """Numbers of an example's inputs, and of its target in one-hot form."""
+        """Return how many numbers an example has as input, and as one-hot target."""
         layers = self.layer_list()
         inputs = sum(layer.read for layer in layers if layer.is_first)
         classes = sum(layer.written // max(layer.targets, 1) for layer in layers if layer.is_last)
@@ -239,17 +246,18 @@ class Family:
 
     Attributes:
         name: The value of `model`.
-        options: Dataclass of its hyperparameters.
+        options: Dataclass of the options of its models.
         data: Content of a batch: vectors, images, tokens, or any.
         swept: Options in which its models differ, the most informative first.
-        sweep: Overrides that sweep these options.
+        sweep: Overrides of an example sweep.
         is_real: Whether it is a published architecture.
         is_open: Whether it accepts keys beyond its options.
-        order: Position in figures and tables. New families go to the end.
+        order: Position in figures and tables. By default, a family goes to the end.
         summary: Its text in `paradnn list models`; by default the docstring of `options`.
-        defaults: Defaults of other groups that it replaces: keys of the point (`step`) and of the
-            optimizer (`learning`).
-        files: Ending of a file -> overrides that measure such a file, with its path as `{path}`.
+        defaults: Defaults of other groups that the family replaces: keys of the point (`step`) and
+            of the optimizer (`learning`).
+        files: File extension -> overrides that measure a file of this type, with its path as
+            `{path}`.
     """
 
     name: str
@@ -279,7 +287,7 @@ class Family:
     def has_layers(self) -> bool:
         """Whether the layers are known before the model is built.
 
-        They are not for a kernel, for messages, for a served model and for a user's model.
+        False for kernels, messages, served models and models of the user.
         """
         model = self.options
         return not (model.is_kernel or model.is_counted or model.is_communication)
@@ -300,7 +308,7 @@ def make_model(options: Mapping[str, Any]) -> Model:
     Only the constraints between options are checked. Keys that other versions stored are ignored.
 
     Raises:
-        ValueError: If there is no such family. The message lists the families.
+        ValueError: If no family has this name. The message lists the families.
     """
     name = options["name"]
     if name not in FAMILIES:

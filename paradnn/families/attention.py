@@ -1,8 +1,8 @@
 """Transformers and their analytic costs. Their Keras layers are in `parts.attention`.
 
 - `transformer` (Vaswani et al. 2017) as published: post-norm with dropout, attention projections
-  without bias, sinusoidal positions, one table for source, target and output, label smoothing. The
-  second input holds the tokens before each target.
+  without bias, sinusoidal positions, one embedding table for source, target and output, label
+  smoothing. The second input is the target sequence, shifted by one token.
 - `gpt` (GPT-2, Radford et al. 2019): pre-norm, causal, GELU in its tanh form, learned positions,
   output tied to the embedding, no dropout. 12 layers of width 768 with 12 heads, 1024 positions and
   50,257 tokens are GPT-2 small.
@@ -12,15 +12,16 @@
   128,256 tokens are Llama 3 8B: 8,030,261,248 parameters. With `experts` each token passes through
   some of several feed-forward layers (Mixtral, Jiang et al. 2024: 2 of 8). Routing follows GShard
   (Lepikhin et al. 2020): an expert takes up to `capacity` times its share of an example's tokens,
-  and further tokens bypass it. Heads of a separate width with normalized queries and keys are those
-  of Qwen3 (Yang et al. 2025); Llama 3.2's small models tie the output to the embedding.
+  and further tokens bypass it. Qwen3 (Yang et al. 2025) has a separate head width, and normalizes
+  queries and keys; the small models of Llama 3.2 tie the output to the embedding.
 - `vit` (Dosovitskiy et al. 2021): one token per patch after a learned class token, learned
   positions, pre-norm blocks. 12 layers of width 768 with 12 heads and patches of 16 on 224 pixels
   are ViT-B/16.
 
-Attention of T queries to S keys takes 2 T S width multiply-accumulates over all heads: scores and
-weighted sum of values. A normalization includes the addition before it. Softmax, masks, dropout and
-activations count as part of the layer that they follow.
+Attention of T queries to S keys takes 2 T S width multiply-accumulates over all heads: T S width
+for the scores, and T S width for the weighted sum of values. The cost of a normalization includes
+the addition before it. Softmax, masks, dropout and activations add no cost to the layer that they
+follow.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ def transformer_blocks(
         heads: Attention heads.
         count: Number of blocks.
         mixing: Layers that mix the tokens; by default attention of all tokens to each other.
-        last_tokens: Tokens of the normalization after the last block; by default all.
+        last_tokens: Number of tokens in the normalization after the last block; by default all.
     """
     attention = attention_layers(tokens, width, heads, mixing=mixing)
     feed_forward = feed_forward_layers(tokens, width, 4 * width)
@@ -104,14 +105,14 @@ def pre_norm_stack(
 ) -> list[Layer]:
     """Pre-norm blocks and the normalization after the last one.
 
-    Every normalization but the first includes the addition of the sublayer before it.
+    Every normalization except the first includes the residual addition before it.
 
     Args:
         tokens: Tokens of an example.
         width: Width of the model.
         count: Number of blocks.
-        sublayers: Layers of each sublayer of a block.
-        last_tokens: Tokens of the last normalization; by default all.
+        sublayers: The layers of each sublayer of a block, such as attention.
+        last_tokens: Number of tokens in the last normalization; by default all.
         offset: Whether normalizations have offsets in addition to scales.
     """
     normalize = functools.partial(normalization, width=width, offset=offset)
@@ -130,7 +131,7 @@ def attention_layers(
     bias: bool = True,
     mixing: list[Layer] | None = None,
 ) -> list[Layer]:
-    """Self-attention with a joint product for query, key and value.
+    """Self-attention with one matrix product for query, key and value.
 
     For `mixing` see `transformer_blocks`.
     """
@@ -142,16 +143,17 @@ def attention_layers(
 
 
 def fused_attention(tokens: int, width: int, heads: int, key_width: int | None = None) -> Layer:
-    """Scores, softmax and weighted sum of all tokens with each other, in one kernel.
+    """Attention of all tokens of an example to each other, in one fused kernel.
 
     The kernel stores no scores. It saves the logarithm of the softmax's sum per query and head, and
     its backward pass reads its output again (Dao et al. 2022, FlashAttention, algorithms 1 and 4).
 
     Args:
-        tokens: Queries of an example, and keys.
+        tokens: Tokens of an example.
         width: Width of all queries of a token.
-        heads: Heads of the queries.
-        key_width: Width of all keys of a token; smaller if heads share them.
+        heads: Number of query heads.
+        key_width: Width of all keys of a token, which is smaller if query heads share keys; by
+            default `width`.
     """
     output = tokens * width
     attention = _attention(tokens, tokens, width, heads, key_width or width)
@@ -161,9 +163,17 @@ def fused_attention(tokens: int, width: int, heads: int, key_width: int | None =
 def cached_attention(
     *, tokens: int, keys: int, length: int, width: int, heads: int, key_width: int
 ) -> list[Layer]:
-    """Attention of new tokens to `keys` tokens in a cache of `length` positions.
+    """Attention of new tokens to the keys and values in a cache.
 
     The first layer writes the new keys and values into the cache.
+
+    Args:
+        tokens: Number of new tokens of an example.
+        keys: Number of cached tokens that they attend to.
+        length: Positions of the cache.
+        width: Width of all queries of a token.
+        heads: Number of query heads.
+        key_width: Width of all keys of a token.
     """
     written = 2 * tokens * key_width
     attention = _attention(tokens, keys, width, heads, key_width)
@@ -203,22 +213,22 @@ def normalization(
     writes_sum: bool = False,
     offset: bool = True,
 ) -> Layer:
-    """Layer normalization of a sum or of a single tensor.
+    """Layer normalization of a tensor, or of the sum of two.
 
     The backward pass recomputes input and output from the added tensors, so neither is kept.
 
     Args:
         tokens: Tokens of an example.
         width: Width of the model.
-        adds: Whether the layer adds two tensors first.
-        writes_sum: Whether it also writes the sum, for the next addition.
-        offset: Whether it has offsets in addition to scales.
+        adds: Whether the layer first adds two tensors.
+        writes_sum: Whether the layer also writes the sum, for the next residual addition.
+        offset: Whether the layer has offsets in addition to scales.
     """
     elements = tokens * width
     return Layer(
         "normalization",
         parameters=2 * width if offset else width,
-        weights=width,  # scales; the offsets are added
+        weights=width,  # only the scales: the gradient of the input does not depend on the offsets
         read=2 * elements if adds else elements,
         written=2 * elements if writes_sum else elements,
         again=elements if writes_sum else None,
@@ -226,10 +236,16 @@ def normalization(
 
 
 def lookup(tokens: int, width: int, vocabulary: int, *, is_owner: bool = True) -> Layer:
-    """A lookup in a table that the tied output shares.
+    """An embedding whose table is also the weights of the output layer (tied embedding).
 
-    The output writes the gradient of the table, and the lookup adds to it. A second lookup
-    (`is_owner` false) borrows the parameters.
+    The output layer writes the gradient of the table, and the lookup adds to it.
+
+    Args:
+        tokens: Tokens of an example.
+        width: Width of the vectors.
+        vocabulary: Number of vectors.
+        is_owner: Whether this layer counts the parameters of the table. False for a second lookup
+            in the same table.
     """
     layer = replace(embedding(tokens, width, vocabulary), added=tokens * width)
     if is_owner:
@@ -238,7 +254,7 @@ def lookup(tokens: int, width: int, vocabulary: int, *, is_owner: bool = True) -
 
 
 def tied_logits(tokens: int, width: int, vocabulary: int) -> Layer:
-    """Logits as a product with the table of the embedding, without bias."""
+    """The output layer as a product with the table of the embedding, without bias."""
     logits = dense("logits", width, vocabulary, tokens=tokens, bias=False, is_last=True)
     return replace(logits, parameters=0, borrowed=logits.parameters)
 
@@ -302,9 +318,9 @@ class Transformer(DividedHeads):
         ]
 
     def build(self) -> BuiltModel:
-        """Inputs are source and shifted target, each (batch, sequence_length) tokens.
+        """Inputs are source and shifted target, each (batch, sequence_length) int32 tokens.
 
-        Targets have the same shape.
+        Targets are tokens of the same shape.
         """
         import keras
         from keras import layers
@@ -369,10 +385,7 @@ def smoothed_cross_entropy(targets: Sequence[Any], logits: Any, smoothing: float
 
 
 class _DecoderOnly(DividedHeads):
-    """A causal language model, which therefore generates tokens.
-
-    Its heads must divide its width.
-    """
+    """A causal language model, which can generate tokens. Its heads must divide its width."""
 
     generates: ClassVar[bool] = True
     predicts_tokens: ClassVar[bool] = True
@@ -381,7 +394,7 @@ class _DecoderOnly(DividedHeads):
 
     @property
     def key_value_heads(self) -> int:
-        """Number of key and value heads. Each serves the same number of query heads."""
+        """Number of key heads and of value heads; equal groups of query heads share them."""
         return self.heads
 
     @property
@@ -404,10 +417,12 @@ class _DecoderOnly(DividedHeads):
         raise NotImplementedError
 
     def _stack(self, tokens: int, mixing: list[Layer] | None = None) -> list[Layer]:
-        """All layers over `tokens` tokens.
+        """All layers over `tokens` tokens of an example.
 
-        `mixing` are the layers of attention in a generation, in which only the last token has
-        logits. By default all tokens attend to each other and have logits.
+        Args:
+            tokens: Number of tokens.
+            mixing: Layers of attention to a cache, in prefill and decode; only the last token then
+                has logits. By default all tokens attend to each other, and all have logits.
         """
         raise NotImplementedError
 
@@ -424,10 +439,10 @@ class _DecoderOnly(DividedHeads):
     def decode_layers(self, length: int) -> list[Layer]:
         """Layers for one token that attends to a cache of `length` positions.
 
-        With N weights in products a token takes 2 N FLOPs, and 4 length width more in each layer
-        (Kaplan et al. 2020, table 1). A step reads every weight once, and for each example a cache
-        of 2 length key_width in each layer (Pope et al. 2022, section 2). Positions that are not
-        written yet are read like the others. The choice of the token is not counted.
+        With N weights in matrix products, a token takes 2 N FLOPs, plus 4 x length x width in each
+        layer (Kaplan et al. 2020, table 1). A step reads every weight once. For each example and
+        layer, it also reads a cache of 2 x length x key_width elements (Pope et al. 2022, section
+        2), including positions that are not written yet. The choice of the token is not counted.
         """
         return self._stack(1, self._cached(1, length, length))
 
@@ -468,7 +483,7 @@ class LanguageModel(_DecoderOnly):
     vocab_size: int = option(8192, "distinct tokens (GPT-2: 50257)", low=2)
 
     def _stack(self, tokens: int, mixing: list[Layer] | None = None) -> list[Layer]:
-        # Only the positions of these tokens are read, where the lookup adds them.
+        # A step reads only the position vectors of these tokens; the lookup adds them.
         positions = [Layer("positions", parameters=tokens * self.width)]
         logit_tokens = tokens
         if mixing:
@@ -524,8 +539,8 @@ class LanguageModel(_DecoderOnly):
 
 @dataclass(frozen=True)
 class Llama(_DecoderOnly):
-    """A decoder-only language model as Llama's, with grouped queries, rotary positions, SwiGLU and
-    RMSNorm; with experts as Mixtral's. heads must divide width unless head_width is given, and
+    """A decoder-only language model like Llama, with grouped queries, rotary positions, SwiGLU and
+    RMSNorm, or with experts like Mixtral. heads must divide width unless head_width is given, and
     key_heads must divide heads.
     """
 
@@ -546,13 +561,16 @@ class Llama(_DecoderOnly):
     sequence_length: int = option(128, "tokens of an example", low=1, high=1_000_000)
     vocab_size: int = option(8192, "distinct tokens (Llama 3: 128256)", low=2)
     experts: int = option(
-        1, "feed-forward layers of a block that tokens are routed to (Mixtral: 8)", low=1
+        1, "feed-forward networks per block, to which tokens are routed (Mixtral: 8)", low=1
     )
     active_experts: int = option(
         2, "experts that a token passes through, if experts > 1 (Mixtral: 2)", low=1
     )
     capacity: float = option(
-        1.25, "tokens that an expert takes, as a multiple of its share", low=0.1, high=100
+        1.25,
+        "maximum tokens of an expert, as a multiple of its even share of the tokens",
+        low=0.1,
+        high=100,
     )
     head_width: int | None = option(
         None, "width of a head, an even number (Qwen3: 128); null: width / heads", low=2
@@ -565,11 +583,12 @@ class Llama(_DecoderOnly):
     def __post_init__(self) -> None:
         if self.head_width is None:
             super().__post_init__()
-        elif self.head_width * self.heads == self.width:  # canonical form
+        elif self.head_width * self.heads == self.width:
+            # Canonical form: null is the default width.
             object.__setattr__(self, "head_width", None)
         if self.heads % self.key_heads:
             reason = f"does not divide model.heads={self.heads}"
-            remedy = "choose a divisor of it"
+            remedy = f"choose a divisor of {self.heads}"
             raise ConfigError("model.key_heads", self.key_heads, reason, remedy)
         if self.head_size % 2 and self.head_width is not None:
             reason = "is odd, but rotary positions need an even width"
@@ -582,13 +601,17 @@ class Llama(_DecoderOnly):
             raise ConfigError(
                 "model.width", self.width, reason, f"choose a multiple of {2 * self.heads}"
             )
-        if self.experts == 1:  # canonical form: neither changes the network
+        if self.experts == 1:
+            # Canonical form: with one expert, neither option changes the network.
             object.__setattr__(self, "active_experts", 2)
             object.__setattr__(self, "capacity", 1.25)
         elif self.experts < self.active_experts:
             reason = f"is more than model.experts={self.experts}"
             raise ConfigError(
-                "model.active_experts", self.active_experts, reason, "choose at most that"
+                "model.active_experts",
+                self.active_experts,
+                reason,
+                f"choose at most {self.experts}",
             )
 
     @property
@@ -622,13 +645,15 @@ class Llama(_DecoderOnly):
 
     def check_measurable(self, point: Any) -> None:
         if self.experts > 1 and point.workload.mode == "generate":
-            reason = "routes the tokens of whole examples, and generation has one token of each"
+            reason = (
+                "cannot be measured in mode=generate, in which a step has one token per example"
+            )
             raise ConfigError(
                 "model.experts", self.experts, reason, "set model.experts=1, or mode=inference"
             )
 
     def _stack(self, tokens: int, mixing: list[Layer] | None = None) -> list[Layer]:
-        # Rotation, gates and the repetition of keys count as part of the neighboring layers.
+        # Rotary positions, gates and the repetition of keys add no cost to the neighboring layers.
         width = self.width
         logit_tokens = 1 if mixing else tokens
         linear = functools.partial(dense, tokens=tokens, bias=False)
@@ -639,9 +664,9 @@ class Llama(_DecoderOnly):
             linear("attended", self.query_width, width),
         ]
         if self.experts > 1 and mixing:
-            feed_forward = self._chosen_layers(tokens)
+            feed_forward = self._decode_expert_layers(tokens)
         elif self.experts > 1:
-            feed_forward = self._routed_layers()
+            feed_forward = self._expert_layers()
         else:
             feed_forward = _gated_layers(width, self.feed_forward, tokens)
         blocks = pre_norm_stack(
@@ -662,9 +687,9 @@ class Llama(_DecoderOnly):
         return [embedding(tokens, width, self.vocab_size), *blocks, logits]
 
     def _head_normalization(self, tokens: int) -> list[Layer]:
-        """Normalization of queries and keys, each with the scales of one head.
+        """Normalization of queries and of keys; all heads share the scales.
 
-        The backward pass recomputes the outputs.
+        The backward pass recomputes the outputs, so they are not kept.
         """
         if not self.query_key_norm:
             return []
@@ -679,26 +704,28 @@ class Llama(_DecoderOnly):
         )
         return [layer]
 
-    def _chosen_layers(self, tokens: int) -> list[Layer]:
-        """Router and the experts that each token of a generation chooses, without a capacity.
+    def _decode_expert_layers(self, tokens: int) -> list[Layer]:
+        """Router and chosen experts in prefill and decode, without a limit on tokens per expert.
 
-        A step reads the weights of the chosen experts: at most one choice per token, and at most
-        all experts.
+        A step reads the weights of the experts that its tokens choose. They are counted as
+        `active_experts` per token, but at most all experts.
         """
         router = dense("router", self.width, self.experts, tokens=tokens, bias=False)
-        chosen = []
+        chosen_experts = []
         for layer in _gated_layers(self.width, self.feed_forward, tokens):
             active = _repeated(layer, self.active_experts)
             parameters = self.experts * layer.parameters
             rows = tokens * active.parameters
-            chosen.append(replace(active, parameters=parameters, weights=parameters, rows=rows))
-        return [router, *chosen]
+            chosen_experts.append(
+                replace(active, parameters=parameters, weights=parameters, rows=rows)
+            )
+        return [router, *chosen_experts]
 
-    def _routed_layers(self) -> list[Layer]:
-        """Router, experts over the rows sent to them, and the weighted sum of their outputs.
+    def _expert_layers(self) -> list[Layer]:
+        """Router, the tokens' way to the experts, the experts, and the sum of their outputs.
 
-        The weights of an expert are shared by all examples. The rows that an example sends to all
-        experts are read and written as one tensor.
+        Each expert processes `expert_rows` tokens of every example. The rows of an example for all
+        experts are one tensor.
         """
         width = self.width
         count = self.experts
@@ -782,7 +809,7 @@ class Llama(_DecoderOnly):
 
 
 def _gated_layers(width: int, hidden: int, tokens: int) -> list[Layer]:
-    """SwiGLU: one product makes gates and hidden units. The second layer reads their product."""
+    """SwiGLU: the first layer computes gates and hidden units; the second reads their product."""
     first_name, second_name = GATED_LAYERS
     first = dense(first_name, width, 2 * hidden, tokens=tokens, bias=False)
     second = dense(second_name, hidden, width, tokens=tokens, bias=False)
@@ -790,7 +817,7 @@ def _gated_layers(width: int, hidden: int, tokens: int) -> list[Layer]:
 
 
 def _repeated(layer: Layer, count: int) -> Layer:
-    """`count` layers of the same shape, as one layer."""
+    """Return the costs of `count` equal layers as one layer."""
     products = tuple(
         replace(product, times=count) for product in layer.products if isinstance(product, Multiply)
     )

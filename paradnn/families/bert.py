@@ -2,11 +2,11 @@
 
 Embeddings of tokens, positions and segments are added and normalized. Blocks are post-norm with
 biases, and their feed-forward layers use the exact GELU. The head is a dense layer with
-normalization and a product with the table of tokens, plus a bias. The next-sentence head, which the
-authors trained in addition, is omitted.
+normalization, followed by a product with the token embedding and a bias. The next-sentence head,
+which the authors trained in addition, is omitted.
 
-12 layers of width 768 with 12 heads, 512 positions and 30,522 tokens are BERT-base: 109,514,298
-parameters. All positions have logits; the training of the authors masks 15% of them.
+BERT-base has 12 layers of width 768 with 12 heads, 512 positions, 30,522 tokens, and 109,514,298
+parameters. Here all positions have logits; the authors predict the 15% of tokens that they mask.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Bert(DividedHeads):
         logits = tied_logits(length, width, self.vocab_size)
         return [
             lookup(length, width, self.vocab_size),
-            # Vectors of positions and segments are read where they are added.
+            # The lookup of tokens adds the vectors of positions and segments in the same pass.
             Layer("positions", parameters=length * width),
             replace(segments, name="segments", written=0, kept=0),
             normalization(length, width, adds=False),

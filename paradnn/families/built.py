@@ -1,6 +1,6 @@
-"""The parts of a family that a measurement needs: a model, the arrays of its batches, its loss.
+"""The result of building a model: the Keras model, the arrays of its batches, and its loss.
 
-Keras is imported only within functions, since drivers import this file too.
+Keras is imported only within functions, because drivers import this file, too.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class ArraySpec:
     Attributes:
         shape: Shape without the batch axis.
         dtype: `float32` or `int32`.
-        high: Integers are in [0, high).
-        zeros: Share of an int32 array's values that are 0. The others are in [1, high).
+        high: Integers are drawn from [0, high).
+        zeros: Fraction of an int32 array's values that are 0; the others are drawn from [1, high).
     """
 
     shape: tuple[int, ...]
@@ -35,9 +35,9 @@ class ArraySpec:
 
 @dataclass(frozen=True)
 class FunctionModel:
-    """A function with the interface that steps need of a Keras model, without Keras' dispatch.
+    """A function with the part of a Keras model's interface that steps use.
 
-    The function may change `non_trainable_variables`.
+    A call avoids the overhead of Keras' layers. The function may change `non_trainable_variables`.
     """
 
     compute: Callable[..., Any]
@@ -56,10 +56,16 @@ class FunctionModel:
     def stateless_call(
         self, weights: Any, others: Any, operands: Any, training: bool = False
     ) -> Any:
-        """Call the function with these values of its variables.
+        """Call the function with given values of its variables.
+
+        Args:
+            weights: Values of the trainable variables.
+            others: Values of the non-trainable variables.
+            operands: Argument of the function, or a list of its arguments.
+            training: Ignored; part of the interface.
 
         Returns:
-            The results, and the values of the non-trainable variables afterwards.
+            The results, and the values of the non-trainable variables after the call.
         """
         if not self.variables:
             return self(operands), others
@@ -75,25 +81,27 @@ class FunctionModel:
 
 
 def no_loss(targets: Sequence[Any], outputs: Any) -> Any:
-    """The loss of a workload that trains nothing. Raises TypeError."""
+    """Raise TypeError; the default loss, for models that cannot be trained."""
     raise TypeError("a workload without training has no loss")
 
 
 @dataclass(frozen=True)
 class BuiltModel:
-    """A model and what a step needs with it.
+    """A model, the arrays of its batches, and its loss.
 
     Attributes:
         model: The Keras model, or the function of a kernel.
-        inputs: Arrays of the model's inputs.
-        targets: Arrays that the loss compares the outputs with.
-        loss: Function of targets and outputs. Returns the mean over examples, a float32 scalar.
-        draw: Function of a random generator and the batch size. Returns the operands of a kernel,
-            in place of `inputs`.
-        prepare: Converts inputs once they are on the device, before the first step.
-        carried: A list if each step hands variables, such as a cache, to the next one. Workloads
-            that share variables share the list, in which JAX keeps their values.
-        batch_size: The only batch size that the model takes; None: any.
+        inputs: The arrays of the model's inputs.
+        targets: The arrays with which the loss compares the outputs.
+        loss: Function of targets and outputs that returns the mean loss over the examples, a
+            float32 scalar.
+        draw: For kernels, in place of `inputs`: a function of a random generator and the batch
+            size that returns the operands.
+        prepare: Converts the inputs on the device, once before the first step.
+        carried: A list if each step passes variables, such as a cache, to the next step; else None.
+            JAX keeps the values of the variables in it. Models with common variables share one
+            list.
+        batch_size: The only batch size that the model accepts; None: any.
         no_loss_reason: Why a model without targets cannot be trained.
     """
 
@@ -123,7 +131,7 @@ def final_logits(x: Any) -> Any:
 
 
 def classifier(inputs: Any, outputs: Any, classes: int) -> BuiltModel:
-    """A classifier of whole examples. Outputs are logits (batch, classes)."""
+    """Make a classifier of examples. Outputs are logits (batch, classes)."""
     import keras
 
     spec = ArraySpec(tuple(inputs.shape[1:]), "float32")
@@ -132,7 +140,7 @@ def classifier(inputs: Any, outputs: Any, classes: int) -> BuiltModel:
 
 
 def token_predictor(inputs: Any, outputs: Any, vocabulary: int) -> BuiltModel:
-    """A model that predicts the token after each input token.
+    """Make a model that predicts the token after each input token.
 
     Outputs are logits (batch, length, vocabulary).
     """

@@ -1,7 +1,7 @@
-"""Convolutional networks before residual ones: AlexNet, VGG and GoogLeNet.
+"""Convolutional networks that precede residual networks: AlexNet, VGG and GoogLeNet.
 
 - `alexnet` (Krizhevsky et al. 2012) in Caffe's form: convolutions 2, 4 and 5 have two groups,
-  response normalization comes before pooling, and images have 227 pixels. It has 60,965,224
+  response normalization comes before pooling, and images have 227 x 227 pixels. It has 60,965,224
   parameters. Each group is a separate convolution, as on the two GPUs of the paper, because not
   every engine supports grouped convolutions.
 - `vgg16` and `vgg19` (Simonyan and Zisserman 2014, configurations D and E) have 138,357,544 and
@@ -23,9 +23,15 @@ from paradnn.families.images import Classifier, ImageModel, ImageNetwork
 
 @dataclass(frozen=True)
 class _Inception:
-    """Filters of the convolutions of an inception module, by branch.
+    """Filters of the convolutions of an inception module.
 
-    Reductions are 1x1 convolutions before the 3x3 or 5x5 convolution of their branch.
+    Attributes:
+        ones: Filters of the 1x1 convolution.
+        reduce_threes: Filters of the 1x1 convolution before the 3x3 convolution.
+        threes: Filters of the 3x3 convolution.
+        reduce_fives: Filters of the 1x1 convolution before the 5x5 convolution.
+        fives: Filters of the 5x5 convolution.
+        after_pooling: Filters of the 1x1 convolution after the max pooling.
     """
 
     ones: int
@@ -36,7 +42,7 @@ class _Inception:
     after_pooling: int
 
 
-#: Inception modules between poolings that halve the image.
+#: Groups of inception modules. Between two groups, a pooling halves the image.
 _INCEPTION_GROUPS = (
     (
         _Inception(64, 96, 128, 16, 32, 32),
@@ -66,15 +72,23 @@ class ClassicNetwork(ImageNetwork):
     def convolution(
         self, filters: int, kernel: int, stride: int = 1, padding: str = "same", groups: int = 1
     ) -> None:
-        """Add a convolution. Each of its groups reads its part of the channels."""
-        undivided = self.x
+        """Add a convolution with a rectifier; each of its groups reads its part of the channels.
+
+        Args:
+            filters: Output channels of all groups.
+            kernel: Height and width of the window.
+            stride: Distance between windows.
+            padding: One of the paddings of `conv_output_length`.
+            groups: Number of groups.
+        """
+        whole_input = self.x
         channels = self.channels
         is_first = not self.layers
 
         def add_group(number: int) -> None:
             self.channels = channels // groups
-            if undivided is not None and groups > 1:
-                self.x = undivided[..., number * self.channels : (number + 1) * self.channels]
+            if whole_input is not None and groups > 1:
+                self.x = whole_input[..., number * self.channels : (number + 1) * self.channels]
             self.convolve(
                 filters // groups,
                 kernel,
@@ -109,7 +123,7 @@ class ClassicNetwork(ImageNetwork):
             self.x = self.x / ops.power(scale, _RESPONSE_BETA)
 
     def add_dense(self) -> None:
-        """Add a dense layer of 4096 units over all pixels, with rectifier and dropout of 0.5."""
+        """Add a dense layer of 4096 units over the flattened image, a rectifier and dropout 0.5."""
         self.layers.append(dense(f"dense_{len(self.layers)}", self.elements, 4096))
         self.shape = (1, 1, 4096)
         self.add_layer("Flatten")
@@ -124,7 +138,7 @@ class ClassicNetwork(ImageNetwork):
 
 @dataclass(frozen=True)
 class ClassicClassifier(Classifier):
-    """A published network over square images. One dense layer or three follow its convolutions."""
+    """A published network over square images: convolutions, then one or three dense layers."""
 
     name: str = "vgg16"
 
@@ -168,7 +182,7 @@ def _vgg(network: ClassicNetwork, convolutions: Sequence[int]) -> None:
     """Add groups of 3x3 convolutions and two dense layers.
 
     Args:
-        network: The network that they extend.
+        network: The network to which the layers are added.
         convolutions: Number of convolutions in each group.
     """
     for count, filters in zip(convolutions, (64, 128, 256, 512, 512), strict=True):
@@ -197,6 +211,8 @@ def _googlenet(network: ClassicNetwork) -> None:
 
 
 def _add_inception(network: ClassicNetwork, module: _Inception) -> None:
+    """Add the four branches of an inception module."""
+
     def threes() -> None:
         network.convolution(module.reduce_threes, 1)
         network.convolution(module.threes, 3)
@@ -212,14 +228,15 @@ def _add_inception(network: ClassicNetwork, module: _Inception) -> None:
     network.add_branches(partial(network.convolution, module.ones, 1), threes, fives, pooled)
 
 
-#: Function that adds all layers before the logits, by name of the model.
+#: Name of a model -> function that adds all layers before the logits.
 _BODIES: dict[str, Callable[[ClassicNetwork], None]] = {
     "alexnet": _alexnet,
     "vgg16": partial(_vgg, convolutions=(2, 2, 3, 3, 3)),
     "vgg19": partial(_vgg, convolutions=(2, 2, 4, 4, 4)),
     "googlenet": _googlenet,
 }
-#: Without batch normalization these networks diverge at the paper's rate of 0.1.
+#: These networks have no batch normalization, so they diverge at the learning rate of the ParaDnn
+#: paper, 0.1.
 _SLOW_LEARNING = {"learning": {"learning_rate": 0.001}}
 FAMILY = (
     Family(

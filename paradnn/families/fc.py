@@ -1,4 +1,4 @@
-"""Fully connected networks: input, hidden layers with rectifiers, output.
+"""Fully connected networks: input, hidden layers with rectifiers (ReLU), output.
 
 See the ParaDnn paper, section 2.1.
 """
@@ -39,7 +39,7 @@ class FullyConnected(Model):
             raise ConfigError(
                 "model.layers", self.layers, reason, f"set model.layers={len(self.nodes)}"
             )
-        # Canonical form: equal widths are one number, and without layers it is the default.
+        # Canonical form: equal widths become one number; without layers, nodes has its default.
         if self.layers == 0:
             object.__setattr__(self, "nodes", FullyConnected.nodes)
         elif isinstance(self.nodes, tuple) and len(set(self.nodes)) == 1:
@@ -72,7 +72,7 @@ class FullyConnected(Model):
     def build(self) -> BuiltModel:
         """Inputs are (batch, input_size) float32.
 
-        Targets are (batch,) int32 classes, or float32 if there is one output.
+        Targets are (batch,) int32 classes, or float32 numbers if output_size is 1.
         """
         import keras
         from keras import layers

@@ -1,19 +1,20 @@
 """Convolutional networks over square images.
 
-`residual` and `bottleneck` follow the ParaDnn paper, section 2.1, and He et al. (2016): a stem (7x7
-convolution of stride 2, 3x3 max pooling of stride 2), four groups of blocks whose filters double,
-global average pooling, and a dense classifier. The stride of a bottleneck block is on its 3x3
-convolution, and a projection replaces the shortcut where the shape changes, as in the common
-ResNet-50 ("v1.5"). Blocks 3,4,6,3 with 64 filters and 1000 classes have its 25,557,032 parameters.
+`residual` and `bottleneck` follow the ParaDnn paper, section 2.1, and He et al. (2016). They have a
+stem (7x7 convolution of stride 2, 3x3 max pooling of stride 2), four groups of blocks whose filters
+double from group to group, global average pooling, and a dense classifier. As in the common
+ResNet-50 ("v1.5"), the 3x3 convolution of a bottleneck block has the stride, and a projection
+replaces the shortcut where the shape changes. With blocks 3,4,6,3, 64 filters and 1000 classes,
+`bottleneck` is this ResNet-50, with 25,557,032 parameters.
 
-Three groups select the form for small images (He et al., section 4.2). The stem is a 3x3
+Three groups of blocks select the form for small images (He et al., section 4.2). The stem is a 3x3
 convolution without pooling. Shortcuts have no parameters: they take every second pixel and fill new
-channels with zeros. Blocks 9,9,9 with 16 filters are ResNet-56.
+channels with zeros. With blocks 9,9,9 and 16 filters, `residual` is ResNet-56.
 
 ResNet-50 and ResNet-152 (with the stride on a block's first convolution, and biases), DenseNet-121
-and MobileNet are those of `keras.applications` with random weights. SqueezeNet 1.0 (Iandola et al.
-2016) is as published, with one exception: the last convolution, whose mean is the logits, has no
-rectifier. With the rectifier its outputs become zero within a few steps, and training stops.
+and MobileNet are the networks of `keras.applications` with random weights. SqueezeNet 1.0 (Iandola
+et al. 2016) is as published, with one exception: the last convolution, whose mean is the logits,
+has no rectifier. With a rectifier, its outputs become zero within a few steps, and training stops.
 """
 
 import math
@@ -27,13 +28,13 @@ from paradnn.core.schema import option
 from paradnn.families import Family, Model
 from paradnn.families.built import BuiltModel, classifier, image_input
 
-#: Batch normalization where a published network does not fix its settings.
+#: Settings of batch normalization in networks whose publication does not state them.
 _BATCH_NORMALIZATION = {"momentum": 0.9, "epsilon": 1e-5}
 #: Filters of the squeezing convolution of SqueezeNet's fire modules.
 _SQUEEZE_FILTERS = (16, 16, 32, 32, 48, 48, 64, 64)
 #: Blocks of each group of the ResNets of `keras.applications`.
 _RESNET_BLOCKS = {"resnet50": (3, 4, 6, 3), "resnet152": (3, 8, 36, 3)}
-#: Networks whose Keras model is the function of `keras.applications`.
+#: Network -> function of `keras.applications` that builds it.
 _APPLICATIONS = {
     "resnet50": "ResNet50",
     "resnet152": "ResNet152",
@@ -50,9 +51,9 @@ def conv_output_length(size: int, kernel: int, stride: int, padding: str) -> int
         size: Length of the input.
         kernel: Length of the window.
         stride: Distance between windows.
-        padding: "same" pads with zeros to an output of ceil(size / stride), "valid" adds none,
-            "end" adds one zero at the end (as Keras' MobileNet), and "whole" adds zeros until the
-            last window is full (as Caffe).
+        padding: Number of zeros that are added. "same": as many as an output of ceil(size / stride)
+            needs. "valid": none. "end": one at the end, as in Keras' MobileNet. "whole": as many as
+            fill the last window, as in Caffe.
     """
     if padding == "same":
         return math.ceil(size / stride)
@@ -64,13 +65,21 @@ class ImageNetwork:
     """Builds a network over images and its analytic costs from one description.
 
     Padding, concatenation, dropout and the repetition of pixels count as no traffic: the layer that
-    makes or reads a tensor can do them on the way.
+    writes or reads a tensor can do them in the same pass.
+
+    Args:
+        height: Height of the input.
+        width: Width of the input; by default `height`.
+        channels: Channels of the input.
+        builds: Whether to build the Keras model, too. Its images are square.
 
     Attributes:
         layers: The layers so far, with their costs.
-        height, width, channels: Shape of the last output.
-        inputs: Keras' input of square images, or None if only costs are computed.
-        x: Keras' last output, or None.
+        height: Height of the last output.
+        width: Width of the last output.
+        channels: Channels of the last output.
+        inputs: Input of the Keras model; None if only costs are computed.
+        x: Last output of the Keras model; None if only costs are computed.
     """
 
     def __init__(
@@ -103,7 +112,7 @@ class ImageNetwork:
         Args:
             layer: Name of the class.
             arguments: Positional arguments of the class.
-            merged: Another output, which the layer takes together with the last one.
+            merged: Another output, which the layer merges with the last output.
             options: Keyword arguments of the class.
         """
         if self.x is None:
@@ -132,14 +141,15 @@ class ImageNetwork:
         """Add a convolution, with its bias and rectifier if it has them.
 
         Args:
-            filters: Output channels. None: one per input channel, a depthwise convolution.
+            filters: Output channels. None for a depthwise convolution: one per input channel.
             kernel: Height and width of the window: two numbers, or one for both.
             stride: Distance between windows.
-            padding: As of `conv_output_length`.
-            bias: Whether it has a bias.
+            padding: One of the paddings of `conv_output_length`.
+            bias: Whether the convolution has a bias.
             added: Elements per example of a tensor that is added to the input.
-            is_kept: False if the backward pass does not need the output, as before an average.
-            is_first: Whether it reads the batch, whose gradient is not needed.
+            is_kept: Whether the backward pass needs the output. An average, for example, does not
+                need its input.
+            is_first: Whether the convolution reads the batch, whose gradient is not needed.
             options: Keyword arguments of Keras' layer.
         """
         read = self.elements + added
@@ -149,8 +159,8 @@ class ImageNetwork:
         width = conv_output_length(input_width, columns, stride, padding)
         is_depthwise = filters is None
         outputs = channels if filters is None else filters
-        # The same number of zeros on both sides. With a stride the framework's own may be shifted
-        # by one, which gives the same output size.
+        # Costs assume the same number of zeros on both sides. With a stride, a framework may add
+        # one more on one side, but the output size is equal.
         zeros = (0, 0)
         if padding == "same":
             zeros = ((rows - 1) // 2, (columns - 1) // 2)
@@ -191,15 +201,16 @@ class ImageNetwork:
         *,
         scales: bool = True,
     ) -> None:
-        """Add batch normalization with a rectifier.
+        """Add batch normalization, the addition of a shortcut if there is one, and a rectifier.
 
         The output is not kept for the backward pass: a compiler may compute it again.
 
         Args:
-            shortcut: At the end of a block, elements per example of the shortcut that is added.
-            normalizations: 2 if the projection of the shortcut is normalized too.
-            merged: Keras' output of the shortcut.
-            scales: Whether channels have a trained scale in addition to the offset.
+            shortcut: Elements per example of the shortcut that is added at the end of a block; 0
+                without a shortcut.
+            normalizations: 2 if the shortcut has a projection, which is normalized, too.
+            merged: The shortcut in the Keras model.
+            scales: Whether each channel has a trained scale in addition to the offset.
         """
         channels = normalizations * self.channels
         trained_scales = channels if scales else 0
@@ -208,7 +219,8 @@ class ImageNetwork:
                 f"normalisation_{len(self.layers)}",
                 parameters=channels + trained_scales,
                 fixed_parameters=2 * channels,
-                weights=trained_scales,  # the offsets are added
+                # The gradient of the input does not depend on the offsets.
+                weights=trained_scales,
                 read=self.elements + shortcut,
                 written=self.elements,
             )
@@ -221,7 +233,14 @@ class ImageNetwork:
     def pool(
         self, kernel: int = 0, stride: int = 1, padding: str = "same", is_last: bool = False
     ) -> None:
-        """Add max pooling, or without a kernel the mean of every channel."""
+        """Add max pooling, or global average pooling.
+
+        Args:
+            kernel: Height and width of the window of max pooling; 0 for global average pooling.
+            stride: Distance between windows.
+            padding: One of the paddings of `conv_output_length`.
+            is_last: Whether the output is the logits.
+        """
         name = f"pool_{len(self.layers)}"
         read = self.elements
         sizes = (self.height, self.width)
@@ -245,7 +264,8 @@ class ImageNetwork:
         if not kernel:
             self.add_layer("GlobalAveragePooling2D")
             return
-        # Zeros fill a last window that is not full. No output of a rectifier is below zero.
+        # Fill the last window with zeros, which do not change the maximum: outputs of a rectifier
+        # are not negative.
         missing = [-(size - kernel) % stride for size in sizes]
         if padding == "whole" and any(missing):
             self.add_layer("ZeroPadding2D", tuple((0, zeros) for zeros in missing))
@@ -253,7 +273,11 @@ class ImageNetwork:
         self.add_layer("MaxPooling2D", kernel, stride, padding=keras_padding)
 
     def add_branches(self, *branches: Callable[[], None]) -> None:
-        """Add branches that read the same input, and join their outputs along the channels."""
+        """Add branches that read the same input, and concatenate their outputs by channel.
+
+        Args:
+            branches: Functions that add the layers of one branch.
+        """
         shape = self.shape
         x = self.x
         outputs = []
@@ -273,7 +297,7 @@ class ImageNetwork:
     def stem(
         self, filters: int, kernel: int, stride: int, *, bias: bool = False, pools: bool = True
     ) -> None:
-        """Add the first convolution with its normalization, and a pooling that halves the image."""
+        """Add the first convolution with its normalization, and pooling that halves the image."""
         self.convolve(filters, kernel, stride, bias=bias, is_first=True)
         self.normalize()
         if pools:
@@ -297,20 +321,21 @@ def residual_block(
 
     Args:
         network: The network that the block extends.
-        convolutions: Filters, kernel and stride of each convolution. Each is normalized.
+        convolutions: Filters, kernel and stride of each convolution. A normalization follows each.
         bias: Whether the convolutions have biases.
-        projects: Whether a projection replaces the shortcut where the shape changes. If false, the
-            block's input is added at the positions of its output, with zeros for new channels.
+        projects: Whether a projection (1x1 convolution) replaces the shortcut where the shape
+            changes. If false, the shortcut takes every `stride`-th pixel of the block's input, and
+            new channels are zeros.
     """
     x = network.x
     shape = network.shape
     output = convolutions[-1][0]
     stride = max(stride for _, _, stride in convolutions)
     is_projected = projects and (network.channels != output or stride != 1)
-    for index, (filters, kernel, step) in enumerate(convolutions):
+    for index, (filters, kernel, own_stride) in enumerate(convolutions):
         if index:
             network.normalize()
-        network.convolve(filters, kernel, step, bias=bias)
+        network.convolve(filters, kernel, own_stride, bias=bias)
     if is_projected:
         added = network.elements
         last = network.x
@@ -333,11 +358,12 @@ def residual_block(
 
 
 def block_widths(blocks: Sequence[int], filters: int) -> Iterator[tuple[int, int]]:
-    """Filters and stride of each block.
+    """Yield filters and stride of each block.
 
     Args:
         blocks: Number of blocks in each group.
-        filters: Filters of the first group. They double, and the image halves, in each next one.
+        filters: Filters of the first group. From group to group, the filters double and the height
+            and width of the image halve.
     """
     for group, count in enumerate(blocks):
         for index in range(count):
@@ -352,14 +378,14 @@ class ImageModel(Model):
     output_size: int
 
     def network(self, builds: bool = False) -> ImageNetwork:
-        """Describe all layers. With `builds`, build the Keras model too."""
+        """Return the network with all layers; with `builds`, also with its Keras model."""
         raise NotImplementedError
 
     def layer_list(self) -> list[Layer]:
         return self.network().layers
 
     def build(self) -> BuiltModel:
-        """Inputs (batch, image_size, image_size, 3) float32, targets (batch,) classes."""
+        """Inputs are (batch, image_size, image_size, 3) float32, targets (batch,) int32 classes."""
         network = self.network(builds=True)
         return classifier(network.inputs, network.x, self.output_size)
 
@@ -381,7 +407,7 @@ class Convolutional(ImageModel):
         or_length=3,
     )
     filters: int = option(
-        16, "filters of the first group; doubled in each that follows (paper: 16..64)", low=1
+        16, "filters of the first group; they double in each next group (paper: 16..64)", low=1
     )
     image_size: int = option(
         200, "height and width of the image (paper: 200..300)", low=8, high=100_000
@@ -409,7 +435,7 @@ class Convolutional(ImageModel):
         return self.filters, 7, 2
 
     def convolutions(self) -> Iterator[list[tuple[int, int, int]]]:
-        """Filters, kernel and stride of each convolution of each block."""
+        """Yield, for each block, the filters, kernel and stride of each convolution."""
         for width, stride in block_widths(self.blocks, self.filters):
             if self.name == "residual":
                 yield [(width, 3, stride), (width, 3, 1)]
@@ -427,7 +453,7 @@ class Convolutional(ImageModel):
 
 @dataclass(frozen=True)
 class Classifier(ImageModel):
-    """A published network over square images; depth and width are those of its paper."""
+    """A published network over square images, with the depth and width of its paper."""
 
     size_template: ClassVar[str] = "{image_size}px"
 
@@ -457,7 +483,7 @@ class Classifier(ImageModel):
 
 @dataclass(frozen=True)
 class MobileNet(ImageModel):
-    """Depthwise separable convolutions, `alpha` times as wide as published (Howard et al. 2017)."""
+    """MobileNet (Howard et al. 2017): depthwise separable convolutions; alpha scales the width."""
 
     is_depthwise: ClassVar[bool] = True
     size_template: ClassVar[str] = "{alpha:g}x {image_size}px"
@@ -495,25 +521,27 @@ def resnet(
     """Add the stem and the groups of blocks of a ResNet of `keras.applications`.
 
     Args:
-        network: The network that they extend.
+        network: The network to which the layers are added.
         blocks: Number of blocks in each group.
 
     Returns:
-        The output shape of each group.
+        The output shape (height, width, channels) of each group.
     """
     network.stem(64, 7, 2, bias=True)
     outputs = []
     for width, stride in block_widths(blocks, 64):
-        if stride == 2:  # a new group begins
+        if stride == 2:
+            # A new group begins.
             outputs.append(network.shape)
         residual_block(network, [(width, 1, stride), (width, 3, 1), (4 * width, 1, 1)], bias=True)
     return [*outputs, network.shape]
 
 
 def _densenet121(network: ImageNetwork) -> None:
-    """Add four dense blocks. Each layer reads all features before it and adds 32.
+    """Add the stem and four dense blocks.
 
-    Between two blocks, features, height and width are halved.
+    Each layer of a block reads the features (channels) of all layers before it and adds 32. Between
+    two blocks, the number of features, the height and the width are halved.
     """
     network.stem(64, 7, 2)
     for block, count in enumerate((6, 12, 24, 16)):
@@ -531,7 +559,11 @@ def _densenet121(network: ImageNetwork) -> None:
 
 
 def _squeezenet(network: ImageNetwork, classes: int) -> None:
-    """Add eight fire modules: a squeezing 1x1 convolution, then expanding 1x1 and 3x3 ones."""
+    """Add all layers of SqueezeNet.
+
+    Each of its eight fire modules has a squeezing 1x1 convolution, which expanding 1x1 and 3x3
+    convolutions read in parallel.
+    """
     convolve = partial(
         network.convolve, bias=True, activation="relu", kernel_initializer="he_normal"
     )
@@ -542,13 +574,14 @@ def _squeezenet(network: ImageNetwork, classes: int) -> None:
         shape = network.shape
         x = network.x
         convolve(4 * squeezed, 1)
-        narrow = network.x
+        expanded_1x1 = network.x
         network.shape = shape
         network.x = x
         convolve(4 * squeezed, 3)
-        network.add_layer("Concatenate", merged=narrow)
+        network.add_layer("Concatenate", merged=expanded_1x1)
         network.channels = 8 * squeezed
-        if index in (2, 6):  # after fire modules 4 and 8 of the paper
+        if index in (2, 6):
+            # After fire4 and fire8 of the paper, whose numbers begin with fire2.
             network.pool(3, 2, "whole")
     network.add_layer("Dropout", 0.5)
     normal = {"class_name": "RandomNormal", "config": {"stddev": 0.01}}
@@ -574,7 +607,7 @@ def keras_application(name: str, model: Any, **options: Any) -> BuiltModel:
 
 _SWEPT = ("filters", "blocks", "image_size")
 _SWEEP = "model.filters=16,32,64 batch_size=16,32,64"
-#: SqueezeNet diverges at the paper's rate of 0.1.
+#: SqueezeNet diverges at the learning rate of the ParaDnn paper, 0.1.
 _SLOW_LEARNING = {"learning": {"learning_rate": 0.001}}
 FAMILY = (
     Family("residual", Convolutional, "images", _SWEPT, _SWEEP, order=1),

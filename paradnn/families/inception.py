@@ -1,9 +1,9 @@
 """Inception-v3 and Xception of `keras.applications`, with random weights.
 
-- `inception_v3` (Szegedy et al. 2016): convolutions of 1x7, 7x1, 1x3 and 3x1 pixels in parallel
-  branches; normalizations have no scale. 23,817,352 trained parameters.
-- `xception` (Chollet 2017): residual blocks of depthwise separable convolutions. 22,855,952 trained
-  parameters.
+- `inception_v3` (Szegedy et al. 2016) has convolutions of 1x7, 7x1, 1x3 and 3x1 pixels in parallel
+  branches, normalizations without scales, and 23,817,352 trained parameters.
+- `xception` (Chollet 2017) has residual blocks of depthwise separable convolutions, and 22,855,952
+  trained parameters.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from paradnn.families import Family
 from paradnn.families.built import BuiltModel
 from paradnn.families.images import ImageModel, ImageNetwork, keras_application
 
-#: Output channels, height and width of a convolution's window.
+#: A convolution: output channels, height of the window, width of the window.
 _Convolution = tuple[int, int, int]
 
 
@@ -67,12 +67,18 @@ class InceptionV3(ImageModel):
 
 
 class InceptionNetwork(ImageNetwork):
-    """A network of normalized convolutions in branches. Only its costs are computed."""
+    """Analytic costs of a network of normalized convolutions in branches."""
 
     def add_convolutions(
         self, *convolutions: _Convolution, last_stride: int = 1, last_padding: str = "same"
     ) -> None:
-        """Add a sequence of convolutions, each with normalization and rectifier."""
+        """Add a sequence of convolutions, each with normalization and rectifier.
+
+        Args:
+            convolutions: The convolutions.
+            last_stride: Stride of the last convolution; the others have stride 1.
+            last_padding: Padding of the last convolution; the others have "same".
+        """
         for index, (filters, rows, columns) in enumerate(convolutions):
             is_last = index == len(convolutions) - 1
             self.convolve(
@@ -85,7 +91,7 @@ class InceptionNetwork(ImageNetwork):
             self.normalize(scales=False)
 
     def add_stem(self) -> None:
-        """Add the convolutions and poolings before the first module."""
+        """Add the convolutions and poolings before the first inception module."""
         add = partial(self.add_convolutions, last_padding="valid")
         add((32, 3, 3), last_stride=2)
         add((32, 3, 3))
@@ -96,11 +102,11 @@ class InceptionNetwork(ImageNetwork):
         self.pool(3, 2, "valid")
 
     def add_module(self, *branches: list[_Convolution], pooled: int) -> None:
-        """Add a module that keeps height and width.
+        """Add an inception module that keeps height and width.
 
         Args:
             branches: The convolutions of each branch.
-            pooled: Filters of the 1x1 convolution in the branch that pools.
+            pooled: Filters of the 1x1 convolution in a further branch, which pools.
         """
         functions = [partial(self.add_convolutions, *branch) for branch in branches]
         self.add_branches(*functions, partial(self.add_pooled, pooled))
@@ -111,11 +117,11 @@ class InceptionNetwork(ImageNetwork):
         self.add_convolutions((filters, 1, 1))
 
     def add_reduction(self, *branches: list[_Convolution]) -> None:
-        """Add a module that halves height and width.
+        """Add an inception module that halves height and width.
 
         Args:
-            branches: The convolutions of each branch. The last has a stride of 2. A further branch
-                pools the input.
+            branches: The convolutions of each branch; the last convolution of a branch has stride
+                2. A further branch pools the input.
         """
         functions: list[Callable[[], None]] = [
             partial(self.add_convolutions, *branch, last_stride=2, last_padding="valid")
@@ -181,15 +187,19 @@ class Xception(ImageModel):
 
 
 class XceptionNetwork(ImageNetwork):
-    """A network of depthwise separable convolutions. Only its costs are computed."""
+    """Analytic costs of a network of depthwise separable convolutions."""
 
     def rectify(self) -> None:
-        """Add a rectifier whose input is stored too, because the shortcut reads it."""
+        """Add a rectifier as a separate layer: its input is also stored, for the shortcut."""
         size = self.elements
         self.layers.append(Layer(f"rectifier_{len(self.layers)}", read=size, written=size))
 
     def add_separable(self, *filters: int) -> None:
-        """Add separable convolutions of 3x3 pixels, with a normalized rectifier between them."""
+        """Add separable 3x3 convolutions, with normalization and rectifier between them.
+
+        Args:
+            filters: Output channels of each convolution.
+        """
         for index, outputs in enumerate(filters):
             if index:
                 self.normalize()
@@ -197,9 +207,13 @@ class XceptionNetwork(ImageNetwork):
             self.convolve(outputs, 1)
 
     def add_halving_block(self, *filters: int) -> None:
-        """Add separable convolutions and pooling, with a projection of the block's input.
+        """Add a residual block that halves height and width.
 
-        The pooling normalizes its input as it reads it. The sum with the projection is stored.
+        It has separable convolutions, pooling, and a projection of the block's input. The pooling
+        includes the normalization of its input. The sum with the projection is stored.
+
+        Args:
+            filters: Output channels of each separable convolution.
         """
         shape = self.shape
         self.add_separable(*filters)

@@ -1,9 +1,9 @@
-"""Kernels: a step that is a single operation, as in DeepBench.
+"""Kernels: models whose step is a single operation, as in DeepBench.
 
 See github.com/baidu-research/DeepBench. A kernel is not trained. It is an operation of the
-framework, without Keras' layers around it. Operands are drawn in float32, placed on the device, and
-converted there to the types and layouts of the operation. Every step takes them as arguments and
-returns its whole result, so that no compiler can compute either once for all steps.
+framework, without a Keras layer. Operands are drawn in float32, placed on the device, and converted
+there to the types and layouts of the operation. Every step takes the operands as arguments and
+returns its whole result, so that no compiler can compute the result only once for all steps.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ from paradnn.families.operations import Operation, convolution
 if TYPE_CHECKING:
     import numpy as np
 
-#: The largest size that every library accepts: BLAS counts in 32 bits.
+#: The largest size that every library accepts: BLAS has 32-bit sizes.
 LARGEST = 2**31 - 1
-#: Defaults of the point for kernels without a batch, and for those with one.
+#: Defaults of the point for kernels without a batch, and for kernels with a batch.
 UNBATCHED_DEFAULTS = {"step": {"mode": "inference", "batch_size": 1}}
 BATCHED_DEFAULTS = {"step": {"mode": "inference", "batch_size": 16}}
 #: Help text and values of an option `direction`.
 DIRECTION = "the result: the output, or the gradient of the input or of the weights"
 DIRECTIONS = ("forward", "backward_input", "backward_weights")
-#: Bytes of an index of a sparse matrix in the most compact format of the frameworks: compressed
-#: rows, 32 bits.
+#: Bytes of an index of a sparse matrix. The most compact format of the frameworks is compressed
+#: rows with 32-bit indices.
 _INDEX_BYTES = 4
-#: Gates of a cell: products of a state's width in each step.
+#: Gates of a cell. Its weights have `hidden` columns for each gate.
 _GATES = {"vanilla": 1, "lstm": 4, "gru": 3}
-#: States that a step hands to the next one.
+#: Number of states that a time step passes to the next.
 _STATES = {"vanilla": 1, "lstm": 2, "gru": 1}
-#: Series that `backward_input` takes in addition to gradients and gates.
+#: Series of width `hidden` that `backward_input` takes in addition to gradients and gates.
 _SAVED_SERIES = {"vanilla": 1, "lstm": 1, "gru": 2}
 
 
 @dataclass(frozen=True)
 class Kernel(Model):
-    """Options that all kernels share.
+    """Base class for the options of kernels.
 
     Attributes:
-        has_batch: Whether `batch_size` is one of its sizes.
-        instead_of_batch: If not, the key of the size that takes the place of a batch.
+        has_batch: Whether `batch_size` is one of the sizes of the kernel.
+        instead_of_batch: For kernels without a batch: the key to set instead of batch_size.
     """
 
     is_kernel: ClassVar[bool] = True
@@ -57,13 +57,13 @@ class Kernel(Model):
     instead_of_batch: ClassVar[str] = "model.n"
 
     def work(self, batch_size: int, width: int) -> tuple[int, int]:
-        """FLOPs and bytes of one step.
+        """Return the FLOPs and the bytes of one step.
 
-        FLOPs are two per multiply-accumulate. Bytes are those of operands and result, each once,
-        with the indices of sparse operands.
+        A multiply-accumulate counts as two FLOPs. Bytes count every operand and result once,
+        including the indices of sparse operands.
 
         Args:
-            batch_size: Examples, if the kernel has a batch.
+            batch_size: Number of examples; ignored if the kernel has no batch.
             width: Bytes of an element.
         """
         raise NotImplementedError
@@ -92,7 +92,7 @@ class Kernel(Model):
         k: int,
         calls: int = 1,
     ) -> Operation:
-        """This kernel as an `Operation` of the given shape."""
+        """Return this kernel as an `Operation`, which documents the arguments."""
         flops, moved_bytes = self.work(batch_size, COMPUTE_BYTES[precision])
         return Operation(
             self.name,
@@ -109,8 +109,8 @@ class Kernel(Model):
         return 1
 
     def canonical_point(self, point: Any) -> Any:
-        """The canonical form has the default optimizer, which does not affect a kernel."""
-        what = f"model={self.name}"
+        """Return `point` with the default optimizer, which does not affect a kernel."""
+        kernel = f"model={self.name}"
         remedy = f"omit it, and set {self.instead_of_batch}"
         batch = 1 if self.has_batch else point.batch_size
         mode = point.workload.mode
@@ -119,35 +119,40 @@ class Kernel(Model):
             "mode",
             mode,
             required="inference",
-            reason=f"{what} {limit}",
+            reason=f"{kernel} {limit}",
         )
-        require_value("batch_size", batch, required=1, reason=f"{what} has no batch", remedy=remedy)
-        require_value("devices", point.devices, required=1, reason=f"{what} is for one device")
+        require_value(
+            "batch_size", batch, required=1, reason=f"{kernel} has no batch", remedy=remedy
+        )
+        require_value("devices", point.devices, required=1, reason=f"{kernel} is for one device")
         return replace(point, optimizer=type(point.optimizer)())
 
 
 @dataclass(frozen=True)
 class Messages(Kernel):
-    """A step of messages to other processes. Nothing of it is compiled or profiled."""
+    """A step that sends messages to other processes. It is neither compiled nor profiled."""
 
     is_communication: ClassVar[bool] = True
 
     def canonical_point(self, point: Any) -> Any:
-        """The canonical form has the default `compile`, which does not affect messages.
+        """Return `point` with the default `compile`, which does not affect messages.
 
-        Presets such as measure=quick enable a profile, but messages have no operations.
+        It also disables the profile that presets such as measure=quick enable, because messages
+        have no operations.
         """
         point = super().canonical_point(point)
         reason = f"model={self.name} has no operations to profile"
         require_value("measure.keep_trace", point.measure.keep_trace, required=False, reason=reason)
-        compiled = type(point).__dataclass_fields__["compile"].default
-        return replace(point, measure=replace(point.measure, profile=False), compile=compiled)
+        default_compile = type(point).__dataclass_fields__["compile"].default
+        return replace(
+            point, measure=replace(point.measure, profile=False), compile=default_compile
+        )
 
 
 @dataclass(frozen=True)
 class Gemm(Kernel):
     """A kernel: C = op(A) op(B), the product of an m x k and a k x n matrix. A and B are stored by
-    rows, transposed on request.
+    rows; transpose_a and transpose_b store their transposes.
     """
 
     name: str = "gemm"
@@ -173,7 +178,7 @@ class Gemm(Kernel):
 
     @property
     def _letters(self) -> str:
-        """BLAS's letters of both matrices: n, or t if transposed."""
+        """Letter of each matrix, as in BLAS: n, or t if it is transposed."""
         first = "t" if self.transpose_a else "n"
         second = "t" if self.transpose_b else "n"
         return first + second
@@ -188,7 +193,7 @@ class Gemm(Kernel):
         )
 
     def build(self) -> BuiltModel:
-        """Operands are A (m, k) and B (k, n), or their transposes. The result is (m, n)."""
+        """Operands are A (m, k) and B (k, n), or their transposes; the result is (m, n)."""
         operations, _ = framework_operations()
         left = (self.k, self.m) if self.transpose_a else (self.m, self.k)
         right = (self.n, self.k) if self.transpose_b else (self.k, self.n)
@@ -204,8 +209,8 @@ class Gemm(Kernel):
 
 @dataclass(frozen=True)
 class SparseGemm(Kernel):
-    """A kernel: C = A B with a sparse m x k and a dense k x n matrix. A has the CSR format in
-    PyTorch, else the coordinate format, unless `storage` selects another one.
+    """A kernel: C = A B with a sparse m x k matrix A and a dense k x n matrix B. By default, A has
+    the CSR format in PyTorch, and the coordinate format in other frameworks.
     """
 
     is_sparse: ClassVar[bool] = True
@@ -219,8 +224,8 @@ class SparseGemm(Kernel):
     )
     storage: str = option(
         "sparse",
-        "format of A: sparse (the framework's own: CSR in PyTorch, else coordinates), "
-        "csr (compressed rows), or dense (with its zeros)",
+        "format of A: sparse (CSR in PyTorch, coordinates in other frameworks), "
+        "csr (compressed rows), or dense (with all zeros)",
         choices=("sparse", "csr", "dense"),
     )
 
@@ -241,10 +246,11 @@ class SparseGemm(Kernel):
         return round(self.density * self.m * self.k)
 
     def work(self, batch_size: int, width: int) -> tuple[int, int]:
-        """FLOPs and bytes of one step.
+        """Return the FLOPs and the bytes of one step.
 
-        Each nonzero element reads one row of the dense matrix, so at most that many rows are read.
-        With dense storage, zeros are read and multiplied too.
+        Each nonzero element of A multiplies one row of the dense matrix. So the number of rows that
+        are read is at most the number of nonzero elements. With dense storage, zeros are read and
+        multiplied, too.
         """
         if self.storage == "dense":
             elements = self.m * self.k + self.k * self.n + self.m * self.n
@@ -255,7 +261,10 @@ class SparseGemm(Kernel):
         return 2 * stored * self.n, width * elements + index_bytes
 
     def as_operation(self, batch_size: int, precision: str) -> Operation:
-        """A product whose inner size is the mean number of elements in a row."""
+        """Return a product whose inner size is the mean number of nonzero elements in a row of A.
+
+        With dense storage, the inner size is k.
+        """
         inner = max(1, self.stored_elements // self.m)
         if self.storage == "dense":
             inner = self.k
@@ -379,13 +388,19 @@ class Conv2d(Kernel):
 
     @property
     def filter_shape(self) -> tuple[int, ...]:
-        """Height, width, input channels, output channels."""
+        """Shape of the filters: height, width, input channels, output channels."""
         return (*self.kernel, self.channels, self.filters)
 
     def images(
         self, count: int, size: tuple[int, int] | None = None, channels: int | None = None
     ) -> tuple[int, ...]:
-        """The shape of `count` images in the layout. Size and channels default to the input's."""
+        """Return the shape of an array of images in the layout.
+
+        Args:
+            count: Number of images.
+            size: Height and width; by default those of the input.
+            channels: Number of channels; by default that of the input.
+        """
         height, width = size or (self.height, self.width)
         channels = channels or self.channels
         if self.layout == "NHWC":
@@ -406,10 +421,11 @@ class Conv2d(Kernel):
         return convolution(self.product, self.direction, batch_size, COMPUTE_BYTES[precision])
 
     def build(self) -> BuiltModel:
-        """Build the convolution in this direction.
+        """Build the convolution in its direction.
 
-        Operands are two of images, filters (height, width, channels, filters) and outputs or their
-        gradient. The result is the third.
+        Operands and result are three arrays: images, filters (height, width, channels, filters),
+        and the outputs. In the backward directions, the gradient of the outputs is an operand, and
+        the result is the gradient of the images or of the filters.
         """
         operations, dtype = framework_operations()
         direction = self.direction
@@ -439,8 +455,8 @@ class Conv2d(Kernel):
 
 @dataclass(frozen=True)
 class Elementwise(Kernel):
-    """A kernel: a b b ... b, elementwise products of tensors one after the other. Any operation
-    without a matrix product that moves the same number of bytes takes about as long.
+    """A kernel: a b b ... b, elementwise products of tensors, one after another. Its time is about
+    that of any operation without a matrix product that moves the same number of bytes.
     """
 
     instead_of_batch: ClassVar[str] = "model.elements"
@@ -451,7 +467,7 @@ class Elementwise(Kernel):
     operations: int = option(1, "products, one after another", low=1, high=256)
 
     def work(self, batch_size: int, width: int) -> tuple[int, int]:
-        """FLOPs and bytes. Each product reads two tensors and writes one, as if none were fused."""
+        """Return FLOPs and bytes of unfused products: each reads two tensors and writes one."""
         products = self.operations * self.elements
         return products, 3 * width * products
 
@@ -467,7 +483,7 @@ class Elementwise(Kernel):
         )
 
     def build(self) -> BuiltModel:
-        """Operands are near 1, so that no product leaves the range of a 16-bit type."""
+        """Operands have values near 1, so that no product exceeds the range of a 16-bit type."""
         import numpy as np
 
         def compute(a: Any, b: Any) -> Any:
@@ -488,16 +504,16 @@ class RecurrentKernel(Kernel):
     """A kernel: one recurrent layer without its input product, or the gradient of its input or of
     its weights.
 
-    Inputs are as wide as the state and are added to every gate, as DeepBench runs them (cuDNN's
-    CUDNN_SKIP_INPUT). With states h and one column u of the weights per gate:
+    Inputs have the width of the state and are added to every gate, as in DeepBench (cuDNN's
+    CUDNN_SKIP_INPUT). With states h and a block of columns u of the weights per gate:
 
     - vanilla: h' = relu(x + h u)
     - LSTM: i, f, o = sigmoid(x + h u_ifo), g = tanh(x + h u_g), c' = f c + i g, h' = o tanh(c')
     - GRU: r, z = sigmoid(x + h u_rz), n = tanh(x + r (h u_n)), h' = (1 - z) n + z h
 
     `backward_input` goes back through time with the saved values of the forward pass. It returns
-    the gradients before each gate, whose sum is the gradient of the inputs. `backward_weights` is
-    one product of all states with these gradients.
+    the gradients of the sums before the gates' activations; their sum over the gates is the
+    gradient of the inputs. `backward_weights` is one product of all states with these gradients.
     """
 
     has_batch: ClassVar[bool] = True
@@ -505,7 +521,7 @@ class RecurrentKernel(Kernel):
 
     name: str = "rnn_kernel"
     cell: str = option(
-        "lstm", "kind of cell; vanilla has a rectifier", choices=("vanilla", "lstm", "gru")
+        "lstm", "kind of cell; vanilla has a rectifier (ReLU)", choices=("vanilla", "lstm", "gru")
     )
     hidden: int = option(512, "units of the cell", low=1, high=LARGEST)
     steps: int = option(25, "time steps", low=1, high=LARGEST)
@@ -521,17 +537,20 @@ class RecurrentKernel(Kernel):
 
     @property
     def gates(self) -> int:
-        """Columns of the weights: units of all gates."""
+        """Number of columns of the weights: `hidden` for each gate."""
         return _GATES[self.cell] * self.hidden
 
     def shapes(self, batch_size: int) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
-        """Shapes of the operands and of the results. Series are (steps, batch, width).
+        """Return the shapes of the operands, and those of the results.
 
-        - forward: inputs, weights, first states; outputs, and the last memory of an LSTM.
-        - backward_input: gradients of the outputs, weights, saved values of the forward pass;
-          gradients before the gates and of the first states.
-        - backward_weights: states before each step, gradients before the gates; gradient of the
-          weights.
+        A series over time is (steps, batch, width).
+
+        - forward: takes inputs, weights and initial states; returns the outputs, and for an LSTM
+          the last cell state.
+        - backward_input: takes gradients of the outputs, weights, and saved values of the forward
+          pass; returns the gradients before the gates and of the initial states.
+        - backward_weights: takes the states before each step, and the gradients before the gates;
+          returns the gradient of the weights.
         """
         weights = (self.hidden, self.gates)
         states = [(batch_size, self.hidden)] * _STATES[self.cell]
@@ -564,7 +583,7 @@ class RecurrentKernel(Kernel):
         )
 
     def build(self) -> BuiltModel:
-        """Operands and results have the shapes of `shapes`; the class has the formulas."""
+        """Operands and results have the shapes of `shapes`; the class docstring has formulas."""
         import numpy as np
 
         operations, _ = framework_operations()
@@ -572,7 +591,7 @@ class RecurrentKernel(Kernel):
         def draw(generator: np.random.Generator, count: int) -> list[np.ndarray]:
             arrays = normal(generator, *self.shapes(count)[0])
             if self.direction != "backward_weights":
-                # With weights of this size states neither grow nor vanish.
+                # With this standard deviation of the weights, states neither grow nor vanish.
                 arrays[1] *= np.float32(1 / math.sqrt(self.hidden))
             return arrays
 
@@ -580,14 +599,19 @@ class RecurrentKernel(Kernel):
 
 
 class _Cells:
-    """The kernels of a cell in the operations of one framework."""
+    """The three directions of a recurrent layer, in the operations of one framework.
+
+    Args:
+        cell: Kind of cell.
+        operations: A module of `paradnn.families.parts`.
+    """
 
     def __init__(self, cell: str, operations: Any) -> None:
         self._cell = cell
         self._ops = operations
 
     def forward(self, inputs: Any, weights: Any, *states: Any) -> Any:
-        """Returns the outputs, and the last memory of an LSTM."""
+        """Return the outputs, and for an LSTM the last cell state."""
         advance = getattr(self, f"_{self._cell}")
 
         def step(states: Any, elements: Any) -> Any:
@@ -608,8 +632,8 @@ class _Cells:
         f = self._ops.sigmoid(x + products[1])
         g = self._ops.tanh(x + products[2])
         o = self._ops.sigmoid(x + products[3])
-        memory = f * states[1] + i * g
-        return o * self._ops.tanh(memory), memory
+        cell_state = f * states[1] + i * g
+        return o * self._ops.tanh(cell_state), cell_state
 
     def _gru(self, x: Any, products: Sequence[Any], states: Any) -> tuple[Any, ...]:
         r = self._ops.sigmoid(x + products[0])
@@ -618,24 +642,24 @@ class _Cells:
         return ((1 - z) * n + z * states[0],)
 
     def backward_input(self, gradients: Any, weights: Any, *saved: Any) -> Any:
-        """Gradients before the gates (a GRU: of its three products) and of the first states.
+        """Return the gradients before the gates (GRU: of h u) and of the initial states.
 
         Args:
-            gradients: Those of the outputs.
+            gradients: Gradients of the outputs.
             weights: (hidden, gates).
-            saved: Results of the forward pass. A vanilla cell saves the outputs. An LSTM saves the
-                gates i, f, g, o, and the memories before the steps. A GRU saves the gates r, z, n,
-                the states before the steps, and the products h u_n, which the reset gate
-                multiplies.
+            saved: Values that the forward pass saved. A vanilla cell saves the outputs. An LSTM
+                saves the gates i, f, g, o, and the cell states before the steps. A GRU saves the
+                gates r, z, n, the states before the steps, and the products h u_n, which the reset
+                gate multiplies.
         """
-        retreat = getattr(self, f"_{self._cell}_back")
+        step_back = getattr(self, f"_{self._cell}_back")
 
-        def step(carried: Any, elements: Any) -> Any:
-            hidden = elements[0] + carried[0]
-            before_gates, direct, *others = retreat(hidden, carried[1:], *elements[1:])
+        def step(state_gradients: Any, elements: Any) -> Any:
+            hidden = elements[0] + state_gradients[0]
+            before_gates, bypass, *others = step_back(hidden, state_gradients[1:], *elements[1:])
             state = self._ops.matmul(before_gates, weights, False, True)
-            if direct is not None:
-                state = direct + state
+            if bypass is not None:
+                state = bypass + state
             return (state, *others), (before_gates,)
 
         zeros = (gradients[0] * 0,) * _STATES[self._cell]
@@ -643,23 +667,25 @@ class _Cells:
         first_states, (before_gates,) = self._ops.scan(step, zeros, series, reverse=True)
         return before_gates, *first_states
 
-    # Each of these returns the gradient before the gates, the gradient of the state that bypasses
-    # them or None, and the gradients of further states.
+    # Each of the next three methods takes the gradient of the new state h, the gradients of further
+    # states, and the saved values of one step. It returns the gradients before the gates, the part
+    # of the gradient of h that bypasses the gates (or None), and the gradients of further states.
 
     def _vanilla_back(self, hidden: Any, _states: Any, output: Any) -> tuple[Any, ...]:
-        return self._ops.sign(output) * hidden, None  # an output of a rectifier is not negative
+        # The output of a rectifier is not negative, so its sign is the gradient: 0 or 1.
+        return self._ops.sign(output) * hidden, None
 
-    def _lstm_back(self, hidden: Any, states: Any, gates: Any, memory: Any) -> tuple[Any, ...]:
+    def _lstm_back(self, hidden: Any, states: Any, gates: Any, cell_state: Any) -> tuple[Any, ...]:
         i, f, g, o = _gate_columns(gates, 4)
-        bounded = self._ops.tanh(f * memory + i * g)
-        cell = states[0] + hidden * o * (1 - bounded * bounded)
+        bounded = self._ops.tanh(f * cell_state + i * g)
+        cell_gradient = states[0] + hidden * o * (1 - bounded * bounded)
         before_gates = [
-            cell * g * i * (1 - i),
-            cell * memory * f * (1 - f),
-            cell * i * (1 - g * g),
+            cell_gradient * g * i * (1 - i),
+            cell_gradient * cell_state * f * (1 - f),
+            cell_gradient * i * (1 - g * g),
             hidden * bounded * o * (1 - o),
         ]
-        return self._ops.concatenate(before_gates, -1), None, cell * f
+        return self._ops.concatenate(before_gates, -1), None, cell_gradient * f
 
     def _gru_back(
         self, hidden: Any, _states: Any, gates: Any, state: Any, product: Any
@@ -674,9 +700,9 @@ class _Cells:
         return self._ops.concatenate(before_gates, -1), hidden * z
 
     def backward_weights(self, states: Any, gradients: Any) -> Any:
-        """Gradient of the weights (hidden, gates).
+        """Return the gradient of the weights (hidden, gates).
 
-        It is the product of the states before each step with the gradients before the gates.
+        It is the transposed states before all steps, times the gradients before the gates.
         """
         flat_states = self._ops.reshape(states, (-1, states.shape[-1]))
         flat_gradients = self._ops.reshape(gradients, (-1, gradients.shape[-1]))
@@ -684,7 +710,7 @@ class _Cells:
 
 
 def _gate_columns(values: Any, count: int) -> list[Any]:
-    """The columns of each of `count` gates."""
+    """Split values (batch, count x hidden) into the columns of each of `count` gates."""
     if count == 1:
         return [values]
     width = values.shape[-1] // count
@@ -692,9 +718,16 @@ def _gate_columns(values: Any, count: int) -> list[Any]:
 
 
 def check_flops(key: str, value: int, *, others: str, flops: int) -> None:
-    """Raise ConfigError if the operation has more FLOPs than 64 bits can count."""
+    """Raise ConfigError if the FLOPs of an operation exceed a signed 64-bit integer.
+
+    Args:
+        key: Key of one size, such as "model.m".
+        value: Its value.
+        others: The other sizes as text, such as "model.n=64 model.k=64".
+        flops: FLOPs of the operation.
+    """
     if flops >= 2**63:
-        reason = f"makes {flops:.3g} FLOP with {others}, more than 64 bits count"
+        reason = f"makes {flops:.3g} FLOP with {others}, more than 64 bits can count"
         raise ConfigError(key, value, reason, "choose smaller sizes")
 
 
@@ -703,12 +736,12 @@ def kernel_workload(
     draw: Callable[[np.random.Generator, int], list[np.ndarray]],
     prepare: Callable[[list[Any]], list[Any]] | None = None,
 ) -> BuiltModel:
-    """Make the workload of a kernel.
+    """Return the `BuiltModel` of a kernel.
 
     Args:
-        compute: The operation on prepared operands.
+        compute: Function of the prepared operands that runs the operation.
         draw: As in `BuiltModel`.
-        prepare: As in `BuiltModel`; by default a cast to the type of the policy.
+        prepare: As in `BuiltModel`; by default a cast to the type of the Keras dtype policy.
     """
     operations, dtype = framework_operations()
 
@@ -719,7 +752,7 @@ def kernel_workload(
 
 
 def framework_operations() -> tuple[Any, str]:
-    """The operations of Keras' backend (`paradnn.families.parts`), and the type of operands."""
+    """Return the operations of Keras' backend (`paradnn.families.parts`), and the operand type."""
     import keras
 
     module = importlib.import_module(f"paradnn.families.parts.{keras.config.backend()}_operations")
@@ -727,7 +760,7 @@ def framework_operations() -> tuple[Any, str]:
 
 
 def normal(generator: np.random.Generator, *shapes: tuple[int, ...]) -> list[np.ndarray]:
-    """Arrays of standard normal float32 numbers."""
+    """Draw an array of standard normal float32 numbers for each shape."""
     return [generator.standard_normal(shape, dtype="float32") for shape in shapes]
 
 

@@ -1,9 +1,10 @@
-"""Operations: the unit that models of operation times are fitted on and predict.
+"""Operations, whose times are measured as kernels and predicted for models.
 
-A step is a list of operations (`Model.product_list`), and a kernel is one (`Kernel.as_operation`).
-Both follow from arithmetic alone. In a training step a layer's product becomes three: its output,
-the gradient of its weights and the gradient of its inputs, which a first layer does not need. In
-attention each head of each example has its own products, which a framework calls as one batch.
+A step is a list of operations (`Model.product_list`), and a kernel is a single operation
+(`Kernel.as_operation`). Both follow from arithmetic, without a framework. In a training step, each
+product of a layer becomes three operations: its output, the gradient of its weights, and the
+gradient of its inputs, which a first layer does not need. In attention, each head of each example
+has own matrices, which a framework multiplies as one batch.
 """
 
 import functools
@@ -21,17 +22,20 @@ class Operation:
     """One operation.
 
     Attributes:
-        kind: Name of the kernel that measures it.
-        variant: Letters of the transposed matrices, or the direction.
-        m, n, k: Sizes of the product of its forward direction, m x k by k x n. A convolution
-            multiplies unrolled images by filters, a recurrent layer states by weights.
-        flops: FLOPs in total.
-        bytes: Bytes of operands and result in total, each once.
+        kind: Name of the kernel that measures the operation, such as "gemm".
+        variant: Variant of the kernel: n or t for each operand of a matrix product, as in BLAS; the
+            storage of a sparse matrix; or the direction, for a recurrent layer after its cell.
+        m: Rows of the product.
+        n: Columns of the product.
+        k: Inner size of the product. Convolutions and recurrent layers have the sizes of their
+            forward direction, m x k by k x n: unrolled images by filters, or states by weights.
+        flops: FLOPs of the whole operation.
+        bytes: Bytes of all operands and results, each counted once.
         batch: Number of independent products.
-        calls: Number of products that depend on each other.
-        images: Number of images.
+        calls: Number of consecutive products; each needs the result of the previous one.
+        images: Number of images of a convolution.
         window: Elements of a filter in one channel.
-        stride: Product of both strides.
+        stride: Vertical stride x horizontal stride.
     """
 
     kind: str
@@ -51,7 +55,7 @@ class Operation:
     def product(self) -> tuple[int, int, int, int]:
         """m, n and k of the product in this direction, and the number of consecutive products."""
         if self.variant.endswith("backward_weights"):
-            # A recurrent layer has one product over all steps.
+            # In this direction, a recurrent layer computes one product over all its steps.
             return self.k, self.n, self.m * self.calls, 1
         if self.variant.endswith("backward_input"):
             inner = self.n * self.window
@@ -130,9 +134,10 @@ def product_operations(
 
 @functools.lru_cache(maxsize=4096)  # layers of a model, and points of a sweep, repeat products
 def _matrix_product(product: Multiply, direction: str, batch_size: int, width: int) -> Operation:
-    """Y = X W, dW = X' Y or dX = Y W', by direction.
+    """Return Y = X W (forward), dW = X' dY (backward_weights) or dX = dY W' (backward_input).
 
-    Products of attention have their own matrices: `own` pairs per example.
+    `product.own` is the number of separate pairs of matrices per example in attention. In other
+    layers it is 0, and all examples share one W.
     """
     if product.own:
         batch = batch_size * product.own
@@ -161,10 +166,16 @@ def _matrix_product(product: Multiply, direction: str, batch_size: int, width: i
 
 
 def convolution(product: Convolve, direction: str, batch_size: int, width: int) -> Operation:
-    """A convolution as a product of unrolled images with filters.
+    """Return a convolution as a product of unrolled images and filters (im2col).
 
-    The unrolled images have a row per position of the output, and a column per element of a window
-    over all channels.
+    The unrolled images have a row for each position of the output, and a column for each element of
+    a filter.
+
+    Args:
+        product: The convolution of one image.
+        direction: One of `DIRECTIONS`.
+        batch_size: Number of images.
+        width: Bytes of an element.
     """
     output_height, output_width = product.output
     window = product.kernel[0] * product.kernel[1]

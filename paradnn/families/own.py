@@ -1,11 +1,12 @@
 """Models that users supply (docs/how-to/own-models.md).
 
-The user's function returns the model (`model=own`), and its parameters are keys of the model.
-Models in files are `model=keras_file`, `model=onnx` and `model=exported`. `model=timm` and
-`model=transformers` are architectures of other packages with random weights, for PyTorch. Nothing
-is downloaded, and nothing is unpickled.
+With `model=own`, a function of the user returns the model, and the parameters of the function are
+keys of the model. Models in files are `model=keras_file`, `model=onnx` and `model=exported`.
+`model=timm` and `model=transformers` are architectures of other packages with random weights, for
+PyTorch. Nothing is downloaded, and nothing is unpickled.
 
-The driver reads a function's signature from its source and never imports it. The worker calls it.
+The driver reads the signature of a function from its source and never imports it. The worker calls
+the function.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from paradnn.families import Family, Model
 from paradnn.families.built import BuiltModel
 
 _INTEGERS = tuple[int, ...]
-#: Types that a parameter of a user's function can have, by their annotation.
+#: Annotation of a parameter of a user's function -> its type.
 _TYPES = {
     "int": int,
     "float": float,
@@ -44,10 +45,11 @@ _ANNOTATION_REMEDY = (
     "annotate it as int, float, str, bool, Literal['a', 'b'], tuple[int, ...], "
     "or one of these | None"
 )
-#: The default of a parameter without one, and of one whose default is not a constant.
+#: In place of a default: the parameter has none (required), or the default is not a constant
+#: (computed).
 _REQUIRED = object()
 _COMPUTED = object()
-#: Kinds of targets that training compares outputs with (`model.output`).
+#: Kinds of targets with which training compares outputs (`model.output`).
 _OUTPUTS = ("auto", "classes", "numbers")
 
 
@@ -73,7 +75,7 @@ class ExternalModel(Model):
         return " ".join(words)
 
     def arguments(self) -> dict[str, Any]:
-        """Return further keys for the function or package; None means its default."""
+        """Return the keys that are passed to the function or package; None means its default."""
         return {
             entry.name: getattr(self, entry.name)
             for entry in fields(self)
@@ -82,7 +84,7 @@ class ExternalModel(Model):
 
     @classmethod
     def stored_options(cls, keys: Mapping[str, Any]) -> type[Model]:
-        """This class with every further key of a request."""
+        """Return this class with every other key of `keys` as a further option."""
         value_type: Any = bool | int | float | str | None
         further = {
             key: _Parameter(value_type, default=None)
@@ -93,7 +95,13 @@ class ExternalModel(Model):
 
 
 class _Parameter(NamedTuple):
-    """A key that is passed on: its type, its default, and its values if these are listed."""
+    """A key that is passed to the user's function or to a package.
+
+    Attributes:
+        type: Type of the value.
+        default: Default value, or `_REQUIRED` or `_COMPUTED`.
+        choices: The allowed values; empty if any value of the type is allowed.
+    """
 
     type: Any
     default: Any
@@ -102,7 +110,7 @@ class _Parameter(NamedTuple):
 
 @cache
 def _extended(cls: Any, parameters: tuple[tuple[str, _Parameter], ...]) -> Any:
-    """The options class `cls` with further keys. Equal parameters give the same class."""
+    """Return the options class `cls` with further keys; the same class for equal parameters."""
     if not parameters:
         return cls
     entries = []
@@ -123,18 +131,19 @@ class UserModel(ExternalModel):
     name: str = "own"
     build: str = option(  # type: ignore[assignment]
         "",
-        "the function, as my_models.py:make_net or package.module:make_net; "
-        "its parameters are further keys",
+        "the function that returns the model, written as my_models.py:make_net or "
+        "package.module:make_net; its parameters are further keys",
     )
-    source: str = option("", "hash of the function's file; filled in")
+    source: str = option("", "hash of the function's file; set automatically")
     input_shape: tuple[int, ...] = option(
         (),
-        "shape of an input without the batch, as in [64]; []: that of the model or its example",
+        "shape of an input without the batch, such as [64]; []: as declared by the model or its "
+        "example",
         low=1,
     )
     output: str = option(
         "auto",
-        "what training compares outputs with: classes, numbers, or auto, by their shape",
+        "targets of the training: classes, numbers, or auto (depends on the shape of the output)",
         choices=_OUTPUTS,
     )
 
@@ -180,7 +189,7 @@ class UserModel(ExternalModel):
 
 
 def _as_option(parameter: _Parameter) -> _Parameter:
-    """The parameter as an option, with None for a default that is missing or computed."""
+    """Return the parameter with default None if its default is missing or computed."""
     if parameter.default in (_REQUIRED, _COMPUTED):
         parameter = parameter._replace(default=None)
     if parameter.choices:
@@ -195,7 +204,7 @@ def _find_function(build: str) -> tuple[Path, str]:
         build: `file.py:function` or `package.module:function`.
 
     Raises:
-        ConfigError: If the value has another form, or there is no such file.
+        ConfigError: If the value has another form, or the file does not exist.
     """
     location, _, function = build.rpartition(":")
     if not location or not function.isidentifier():
@@ -219,7 +228,7 @@ def _find_function(build: str) -> tuple[Path, str]:
 
 
 def content_of(path: Path) -> tuple[bytes, str]:
-    """The content of a file and its hash. The points of a sweep read the file once."""
+    """Return the content of a file and its hash; cached, as all points of a sweep need them."""
     return _content(path, path.stat().st_mtime_ns)
 
 
@@ -230,7 +239,11 @@ def _content(path: Path, _modified_ns: int) -> tuple[bytes, str]:
 
 
 def unchanged(name: str, source: str) -> Path:
-    """The path of a model's file. Raises UnavailableError if its hash is no longer `source`."""
+    """Return the path of a model's file, if the file still has the hash `source`.
+
+    Raises:
+        UnavailableError: If the file has changed.
+    """
     path = Path(name)
     if not path.is_file() or content_of(path)[1] != source:
         raise UnavailableError(f"{path} has changed since this command began: start it again")
@@ -239,7 +252,7 @@ def unchanged(name: str, source: str) -> Path:
 
 @cache
 def _parameters(content: bytes, function: str, build: str) -> dict[str, _Parameter]:
-    """The parameters of a function, or of a class's `__init__`, by name.
+    """Return the parameters of a function, or of the `__init__` of a class, by name.
 
     Args:
         content: Source of the file.
@@ -247,8 +260,8 @@ def _parameters(content: bytes, function: str, build: str) -> dict[str, _Paramet
         build: `model.build` as the user wrote it, for messages.
 
     Raises:
-        ConfigError: If the file has a syntax error, there is no such function, or a parameter
-            cannot be a key.
+        ConfigError: If the file has a syntax error or lacks the function, or if a parameter cannot
+            be a key.
     """
     try:
         body = ast.parse(content).body
@@ -322,9 +335,9 @@ def _parameter(entry: ast.arg, default: ast.expr | None, function: str) -> _Para
 
 
 def _annotated_type(text: str) -> tuple[Any, tuple[str, ...]]:
-    """The type that an annotation names, and the values that a Literal allows.
+    """Return the type that an annotation names, and the values that a Literal allows.
 
-    The type is None if no key can have it.
+    The type is None if a key cannot have it.
     """
     text = re.sub(r"\w+\.(?=Literal|Optional)", "", text)
     optional = re.fullmatch(r"Optional\[(.*)\]|(.*) \| None|None \| (.*)", text)
@@ -341,9 +354,10 @@ def _annotated_type(text: str) -> tuple[Any, tuple[str, ...]]:
 
 
 def _import_file(path: Path) -> ModuleType:
-    """Import a file as a module of the packages around it.
+    """Import a file; a file in a package is imported as a module of the package.
 
-    Modules in the folder of the outermost package can be imported too.
+    The folder of the file, or the folder that contains its outermost package, is appended to
+    `sys.path`, so the file can import other modules in it.
     """
     names = [path.stem]
     folder = path.parent
@@ -366,9 +380,15 @@ _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 
 
 def _with_file(keys: Mapping[str, Any], key: str, remedy: str) -> dict[str, Any]:
-    """The keys with the absolute path of the file that `key` names, and its hash as `source`.
+    """Return the keys with the absolute path of a file, and with its hash as `source`.
 
-    Raises ConfigError if there is no such file, or if it is a pointer of Git LFS.
+    Args:
+        keys: Keys of the model.
+        key: The key that holds the path.
+        remedy: Remedy of the error if the file does not exist.
+
+    Raises:
+        ConfigError: If the file does not exist, or is a pointer of Git LFS.
     """
     value = str(keys.get(key, ""))
     path = Path(value).expanduser().absolute()
@@ -383,10 +403,12 @@ def _with_file(keys: Mapping[str, Any], key: str, remedy: str) -> dict[str, Any]
 
 @dataclass(frozen=True)
 class _File(ExternalModel):
+    """A model in a file."""
+
     path: str = option("", "the model's file")
-    source: str = option("", "hash of the file; filled in")
+    source: str = option("", "hash of the file; set automatically")
     input_shape: tuple[int, ...] = option(
-        (), "shape of the input without the batch, as in [64]; []: that of the file", low=1
+        (), "shape of the input without the batch, such as [64]; []: as in the file", low=1
     )
 
     @property
@@ -407,18 +429,19 @@ class KerasFile(_File):
     """
 
     name: str = "keras_file"
-    output: str = option(
-        "auto", "what training compares outputs with, as for model=own", choices=_OUTPUTS
-    )
+    output: str = option("auto", "targets of the training, as for model=own", choices=_OUTPUTS)
 
     def canonical_point(self, point: Any) -> Any:
-        """Frameworks compute in the file's types. An engine converts the model to any precision."""
+        """Require the default precision, unless an engine runs the model.
+
+        A framework computes in the types of the file; an engine converts them.
+        """
         if point.framework.name in ("tensorflow", "jax", "torch"):
             require_value(
                 "precision",
                 point.precision,
                 required="float32",
-                reason="the types of model=keras_file are those of its file",
+                reason="model=keras_file computes in the types of its file",
                 remedy="omit it, or choose an engine",
             )
         return point
@@ -429,12 +452,14 @@ class KerasFile(_File):
         from paradnn.families.parts.user_model import user_workload
 
         path = unchanged(self.path, self.source)
-        # Older versions of Keras run the code in its older formats even in safe mode.
+        # Even in safe mode, older versions of Keras run code in files of older formats.
         if path.suffix != ".keras":
-            raise UnavailableError(f"{path.name} is not a .keras file: save the model as one")
+            raise UnavailableError(
+                f"{path.name} is not a .keras file: save the model as a .keras file"
+            )
         if not zipfile.is_zipfile(path):
             raise UnavailableError(
-                f"{path.name} is damaged or of another kind: a .keras file is a zip archive"
+                f"{path.name} is damaged or has another format: a .keras file is a zip archive"
             )
         try:
             model = keras.saving.load_model(path, compile=False, safe_mode=True)
@@ -444,12 +469,17 @@ class KerasFile(_File):
 
 
 def _keras_problem(name: str, text: str) -> str:
-    """Return why Keras cannot load a file, from its message, which ends with the first cause."""
+    """Return why Keras cannot load a file.
+
+    Args:
+        name: Name of the file.
+        text: Message of the exception; the original cause is at its end.
+    """
     first_line = text.rpartition("Exception encountered: ")[2].strip().partition("\n")[0]
     cause = first_line.partition(". ")[0][:200]
     problem = f"Keras cannot load {name} in safe mode: {cause}"
     if "Could not locate class" in text or "Could not locate function" in text:
-        problem += "; build it in a function of yours: model=own model.build=FILE.py:FUNCTION"
+        problem += "; build it in your own function: model=own model.build=FILE.py:FUNCTION"
     return problem
 
 
@@ -498,7 +528,7 @@ class Exported(_File):
             "precision",
             point.precision,
             required="float32",
-            reason="the types of model=exported are those of its file",
+            reason="model=exported computes in the types of its file",
         )
         return point
 
@@ -513,7 +543,7 @@ class _Package(ExternalModel):
     """An architecture of another package, which runs in PyTorch."""
 
     input_shape: tuple[int, ...] = option(
-        (), "shape of an input without the batch; []: that of the architecture", low=1
+        (), "shape of an input without the batch; []: as defined by the architecture", low=1
     )
 
     @classmethod
@@ -547,7 +577,7 @@ class _Package(ExternalModel):
     def built_model(self) -> BuiltModel:
         from paradnn.families.parts.user_model import user_workload
 
-        # RuntimeError: a dependency of the package may not fit another, as torchvision PyTorch.
+        # RuntimeError: two dependencies may be incompatible, such as torchvision and PyTorch.
         with reraise_as_unavailable(
             f"the package {self.name} cannot be used here",
             ImportError,
@@ -559,9 +589,10 @@ class _Package(ExternalModel):
         return user_workload(module_and_example, f"{self.name}'s {self.short_name}")
 
     def instantiate(self, package: Any) -> tuple[Any, Any]:
-        """Make the module and an example of its input with the package.
+        """Return a PyTorch module of the package, and an example of its input.
 
-        Raises UnavailableError if the package rejects a key.
+        Raises:
+            UnavailableError: If the package rejects a key.
         """
         raise NotImplementedError
 
@@ -574,7 +605,7 @@ class Timm(_Package):
 
     name: str = "timm"
     architecture: str = option(
-        "resnet50", "its name in timm; further keys are those of timm.create_model"
+        "resnet50", "name of the architecture; further keys are passed to timm.create_model"
     )
 
     def instantiate(self, package: Any) -> tuple[Any, Any]:
@@ -595,9 +626,9 @@ class Transformers(_Package):
     name: str = "transformers"
     config: str = option(
         "bert",
-        "a model type, such as gpt2, or a config.json; further keys replace its values",
+        "a model type, such as gpt2, or a config.json; further keys override its values",
     )
-    source: str = option("", "hash of the config.json; filled in")
+    source: str = option("", "hash of the config.json; set automatically")
 
     @property
     def short_name(self) -> str:
@@ -609,11 +640,11 @@ class Transformers(_Package):
     @classmethod
     def from_config(cls, keys: Mapping[str, Any]) -> Model:
         if str(keys.get("config", "")).endswith(".json"):
-            keys = _with_file(keys, "config", "give its path, or a type")
+            keys = _with_file(keys, "config", "give the path of a config.json, or a model type")
         return super().from_config(keys)
 
     def instantiate(self, package: Any) -> tuple[Any, Any]:
-        """Make the module with its own head, and one example: tokens, or an image."""
+        """Return the module with the head of its task, and one example: tokens or an image."""
         import numpy as np
 
         config = self._package_config(package)
@@ -621,7 +652,7 @@ class Transformers(_Package):
         head_classes = [getattr(package, f"AutoModelFor{head}") for head in heads]
         fitting = [cls for cls in head_classes if type(config) in cls._model_mapping]
         auto_class = fitting[0] if fitting else package.AutoModel
-        # The published weights may have another type; these are random.
+        # The configuration may name a 16-bit type for published weights; random ones are float32.
         module = auto_class.from_config(config).float()
         pixels = getattr(config, "image_size", None)
         if pixels:
@@ -629,11 +660,12 @@ class Transformers(_Package):
             shape = self.input_shape or (channels, pixels, pixels)
             return module, np.zeros((1, *shape), "float32")
         example = np.zeros((1, *(self.input_shape or (128,))), "int32")
-        example[..., 0] = config.vocab_size - 1  # tokens are drawn up to the largest of an example
+        # Batches are drawn from the range of the example, so it contains the largest token.
+        example[..., 0] = config.vocab_size - 1
         return module, example
 
     def _package_config(self, package: Any) -> Any:
-        """The configuration object of the package, with the further keys."""
+        """Return the configuration object of the package, with the further keys."""
         with reraise_as_unavailable(
             f"transformers has no {self.config}", ValueError, TypeError, OSError, KeyError
         ):
@@ -646,8 +678,8 @@ class Transformers(_Package):
                     raise UnavailableError(
                         f"model.{key}={value}: no key of transformers' {type(defaults).__name__}"
                     )
-            # A second object, because one key may follow from another: the width of a head, for
-            # example, from the width of the model.
+            # Make a second object, because a default may depend on another key: for example, the
+            # width of a head on the width of the model.
             values |= {**self.arguments(), "return_dict": True}
             return package.AutoConfig.for_model(**values)
 

@@ -1,10 +1,10 @@
 """RetinaNet (Lin et al. 2017, "Focal Loss for Dense Object Detection").
 
-The backbone is Keras' ResNet-50. The feature pyramid has levels P3 to P7 of 256 channels: P6
-follows from the backbone's last output, and P7 from P6. Two heads of four 3x3 convolutions, shared
-by all levels, predict the logits of each class and four coordinates of a box for nine anchors per
-position. The targets of a step are anchors already matched with boxes, which is the task of an
-input pipeline.
+The backbone is Keras' ResNet-50. The feature pyramid has levels P3 to P7 of 256 channels: P6 is
+computed from the backbone's last output, and P7 from P6. Two heads, whose weights all levels share,
+predict for each of nine anchors per position the logits of the classes and four coordinates of a
+box. A head has four 3x3 convolutions and an output convolution. The targets of a step are anchors
+that are already matched with boxes; matching is a task of the input pipeline.
 """
 
 import math
@@ -21,14 +21,14 @@ from paradnn.families.images import ImageNetwork, resnet
 #: Anchors per position: three sizes in three shapes.
 ANCHORS = 9
 #: Coordinates of a box.
-_BOX = 4
+_BOX_NUMBERS = 4
 #: Channels of the pyramid and of the heads.
-_PYRAMID = 256
-#: Share of anchors without an object. The paper's example of the imbalance is 1 : 1000.
+_CHANNELS = 256
+#: Fraction of anchors without an object. The paper's example of the imbalance is 1 : 1000.
 _BACKGROUND = 0.999
 #: Initial probability of an object, which sets the bias of the class head.
 _PRIOR = 0.01
-#: Parameters of the focal loss: weight of positives, and exponent.
+#: Parameters of the focal loss: weight of anchors with an object, and exponent.
 _ALPHA = 0.25
 _GAMMA = 2.0
 
@@ -54,8 +54,8 @@ class RetinaNet(Model):
     def build(self) -> BuiltModel:
         """Inputs are (batch, image_size, image_size, 3) float32.
 
-        Targets and outputs are those of `detection_loss`. The order of anchors is by level from
-        P3, row, column, then the nine of a position.
+        `detection_loss` documents targets and outputs. Anchors are ordered by level from P3 to P7,
+        row, column, and number at the position.
         """
         import keras
 
@@ -64,13 +64,13 @@ class RetinaNet(Model):
         names = ("conv3_block4_out", "conv4_block6_out", "conv5_block3_out")
         levels = _pyramid([backbone.get_layer(name).output for name in names])
         logits = _head(levels, self.output_size, "classes", -math.log((1 - _PRIOR) / _PRIOR))
-        boxes = _head(levels, _BOX, "boxes", 0.0)
+        boxes = _head(levels, _BOX_NUMBERS, "boxes", 0.0)
         anchors = int(logits.shape[1])
         classes = ArraySpec((anchors,), "int32", self.output_size + 1, zeros=_BACKGROUND)
         return BuiltModel(
             keras.Model(inputs, [logits, boxes]),
             inputs=(ArraySpec(tuple(inputs.shape[1:]), "float32"),),
-            targets=(classes, ArraySpec((anchors, _BOX), "float32")),
+            targets=(classes, ArraySpec((anchors, _BOX_NUMBERS), "float32")),
             loss=detection_loss,
         )
 
@@ -78,44 +78,49 @@ class RetinaNet(Model):
 def detector_layers(height: int, width: int, classes: int) -> list[Layer]:
     """Layers of the backbone, the pyramid P3 to P7, and the heads of classes and boxes.
 
-    The 1x1 convolution of a level includes the addition of the coarser level. The convolution of a
-    head reads its weights once for all levels.
+    The costs of a level's 1x1 convolution include the addition of the coarser level. A convolution
+    of a head reads its weights once for all levels.
+
+    Args:
+        height: Height of the image.
+        width: Width of the image.
+        classes: Number of classes.
     """
     network = ImageNetwork(height, width)
     _, *features = resnet(network)
-    places = 0
-    coarser = 0
+    positions = 0
+    coarser_elements = 0
     for shape in reversed(features):
         network.shape = shape
-        network.convolve(_PYRAMID, 1, bias=True, added=coarser)
-        coarser = network.elements
-        network.convolve(_PYRAMID, 3, bias=True)
-        places += network.height * network.width
+        network.convolve(_CHANNELS, 1, bias=True, added=coarser_elements)
+        coarser_elements = network.elements
+        network.convolve(_CHANNELS, 3, bias=True)
+        positions += network.height * network.width
     network.shape = features[-1]
     for _ in range(2):
-        network.convolve(_PYRAMID, 3, 2, bias=True)
-        places += network.height * network.width
+        network.convolve(_CHANNELS, 3, 2, bias=True)
+        positions += network.height * network.width
 
     def shared(name: str, filters: int, targets: int = 0) -> Layer:
-        """A head's 3x3 convolution over the positions of all levels, as if in one column.
+        """A head's 3x3 convolution over all levels, as if their positions were one column.
 
-        The loss compares the outputs of the last one with `targets` numbers per position.
+        For an output convolution, `targets` is the number of targets per position.
         """
-        head = ImageNetwork(places, 1, _PYRAMID)
+        head = ImageNetwork(positions, 1, _CHANNELS)
         head.convolve(filters, 3, bias=True)
-        return replace(head.layers[0], name=name, is_last=targets > 0, targets=targets * places)
+        return replace(head.layers[0], name=name, is_last=targets > 0, targets=targets * positions)
 
-    towers = [shared("tower", _PYRAMID)] * 4
+    towers = [shared("tower", _CHANNELS)] * 4
     class_logits = shared("classes", ANCHORS * classes, targets=ANCHORS)
-    boxes = shared("boxes", ANCHORS * _BOX, targets=ANCHORS * _BOX)
+    boxes = shared("boxes", ANCHORS * _BOX_NUMBERS, targets=ANCHORS * _BOX_NUMBERS)
     return [*network.layers, *towers, class_logits, *towers, boxes]
 
 
 def _pyramid(features: Sequence[Any]) -> list[Any]:
-    """Build P3 to P7 from C3 to C5.
+    """Build P3 to P7 from the outputs C3 to C5 of the backbone.
 
-    Coarse levels are upsampled by 2 and added to the finer ones, without a last row or column that
-    the finer level lacks.
+    A coarser level is upsampled by 2 and added to the next finer level. If the upsampled level has
+    a row or column more than the finer level, the last one is cropped.
     """
     from keras import layers
 
@@ -136,7 +141,17 @@ def _pyramid(features: Sequence[Any]) -> list[Any]:
 
 
 def _head(levels: Sequence[Any], numbers: int, name: str, bias: float) -> Any:
-    """The outputs of a head (batch, anchors, numbers) in float32, over all levels in order."""
+    """Build a head, which all levels share.
+
+    Args:
+        levels: The levels of the pyramid.
+        numbers: Outputs per anchor.
+        name: Name of the head.
+        bias: Initial bias of the output convolution.
+
+    Returns:
+        The outputs (batch, anchors, numbers) in float32, in the order of the levels.
+    """
     import keras
     from keras import layers
 
@@ -159,7 +174,7 @@ def _head(levels: Sequence[Any], numbers: int, name: str, bias: float) -> Any:
     )
 
 
-def _convolve(kernel: int, name: str, filters: int = _PYRAMID, **options: Any) -> Any:
+def _convolve(kernel: int, name: str, filters: int = _CHANNELS, **options: Any) -> Any:
     from keras import layers
 
     return layers.Conv2D(filters, kernel, padding="same", name=name, **options)
@@ -168,12 +183,12 @@ def _convolve(kernel: int, name: str, filters: int = _PYRAMID, **options: Any) -
 def detection_loss(targets: Sequence[Any], outputs: Sequence[Any]) -> Any:
     """Focal loss of the classes (alpha 0.25, gamma 2) plus smooth L1 loss of the boxes.
 
-    Both are divided by the number of positives.
+    Both are divided by the number of anchors with an object.
 
     Args:
-        targets: Classes (batch, anchors), with 0 for background and -1 for ignored anchors, and
-            boxes (batch, anchors, 4).
-        outputs: Logits (batch, anchors, classes), and boxes as above.
+        targets: Classes (batch, anchors) int32 from 1, with 0 for background and -1 for ignored
+            anchors; boxes (batch, anchors, 4) float32.
+        outputs: Logits (batch, anchors, classes), and predicted boxes (batch, anchors, 4).
     """
     from keras import ops
 
@@ -200,7 +215,7 @@ FAMILY = Family(
     "images",
     is_real=True,
     order=12,
-    # Pyramid and heads have no normalization: they diverge at ParaDnn's rate of 0.1 (RetinaNet's
-    # paper: 0.01).
+    # Pyramid and heads have no normalization, so they diverge at the learning rate of the ParaDnn
+    # paper, 0.1. RetinaNet's paper uses 0.01.
     defaults={"learning": {"learning_rate": 0.001}},
 )

@@ -1,8 +1,8 @@
 """Recurrent language models: an embedding, stacked recurrent layers, an output per token.
 
-The layers are as wide as the embedding, and the output is over the vocabulary. The cells are those
-of Keras: simple, LSTM, and GRU with the reset gate applied after the matrix product. See the
-ParaDnn paper, section 2.1.
+The layers have the width of the embedding, and the outputs are logits over the vocabulary. The
+cells are SimpleRNN, LSTM and GRU of Keras; its GRU applies the reset gate after the matrix product.
+See the ParaDnn paper, section 2.1.
 """
 
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ from paradnn.families.built import BuiltModel, token_predictor
 
 #: Gates of a cell, each with an input product and a recurrent product.
 _GATES = {"rnn": 1, "lstm": 4, "gru": 3}
-#: Bias vectors per gate. Keras' GRU with reset_after has one for each of the two products.
+#: Bias vectors per gate. Keras' GRU with reset_after has one for each of its two products.
 _BIASES = {"rnn": 1, "lstm": 1, "gru": 2}
 
 
 @dataclass(frozen=True)
 class Recurrent(Model):
-    """An embedding, stacked recurrent layers of the same width, and an output over the vocabulary
-    for each token.
+    """A recurrent language model: an embedding, stacked recurrent layers of the same width, and
+    logits over the vocabulary at each token.
     """
 
     predicts_tokens: ClassVar[bool] = True
@@ -37,12 +37,12 @@ class Recurrent(Model):
     vocab_size: int = option(32, "distinct tokens (paper: 2..1024)", low=2)
 
     def layer_list(self) -> list[Layer]:
-        """Embedding, stacked cells, output per token.
+        """Return the embedding, the stacked cells, and the output layer.
 
-        Every time step has an input product and a recurrent product, both forward and for the
-        gradient of the weights. The gradient of the recurrent product's input is needed at every
-        step but the first, whose state is the constant zero. A cell reads its weights once: they
-        stay in caches over the time steps.
+        Every time step has an input product and a recurrent product, in the forward pass and in the
+        gradient of the weights. The first step needs no gradient of the state before it, which is
+        the constant zero. A cell counts one read of its weights: they stay in caches over the time
+        steps.
         """
         width = self.embedding_size
         length = self.sequence_length
@@ -68,9 +68,11 @@ class Recurrent(Model):
         return [embedding(length, width, self.vocab_size), *[cell] * self.layers, last]
 
     def _saved(self) -> tuple[int, int]:
-        """Vectors that the backward pass of a cell needs, over all steps: inner ones and outputs.
+        """Return the numbers of vectors that the backward pass of a cell needs, over all steps.
 
-        - rnn: the state h, which is the output, at every step: the gradient of tanh follows.
+        The first number counts inner vectors, such as gates; the second counts outputs.
+
+        - rnn: the state h, which is the output, at every step; the gradient of tanh follows from h.
         - lstm, with c' = f c + i g and h = o tanh(c'): i, g and o at every step, and f and the
           previous cell state c at every step but the first, where c is zero. Each h follows
           elementwise from o, f, c, i and g.

@@ -397,7 +397,7 @@ METRICS = (
             "compile_seconds",
             "s",
             "lower",
-            "time of the first compile_steps steps - time of as many ordinary steps",
+            "time of the first compile_steps steps - time of the same number of ordinary steps",
         ),
         Metric(
             "compile_steps",

@@ -298,5 +298,5 @@ def test_a_keras_file_cannot_run_code(tmp_path: Path, store: Store) -> None:
     outcomes = [runs[name]["outcome"] for name in names]
     assert outcomes == ["ok", *["unavailable"] * 4]
     assert "safe mode" in runs["code.keras"]["reason"]
-    assert "no.keras is damaged or of another kind" in runs["no.keras"]["reason"]
+    assert "no.keras is damaged or has another format" in runs["no.keras"]["reason"]
     assert "Could not locate class 'Custom'; build it in a" in runs["custom.keras"]["reason"]

@@ -43,7 +43,9 @@ class Mean(keras.layers.Layer):  # type: ignore[misc]
             id="different-first-axes",
         ),
         pytest.param(
-            (np.ones((2, 4)), np.ones((0, 4))), "input 'b' of net has no example", id="no-example"
+            (np.ones((2, 4)), np.ones((0, 4))),
+            "input 'b' of net is an empty batch",
+            id="no-example",
         ),
         pytest.param(
             (np.ones((2, 4)), np.array(["a", "b"])), "input 'b' of net takes <U1", id="strings"

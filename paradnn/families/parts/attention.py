@@ -1,9 +1,9 @@
 """Keras layers of the Transformers: attention, feed-forward layers, embeddings, positions.
 
-Attention is `keras.ops.dot_product_attention`, so each framework runs its own kernel: TensorFlow
-two products with a float32 softmax between them, JAX `jax.nn.dot_product_attention` (cuDNN's flash
-attention on GPUs that have it), and PyTorch `scaled_dot_product_attention` (a fused kernel, also on
-a CPU).
+Attention is `keras.ops.dot_product_attention`, so each framework runs its own implementation.
+TensorFlow runs two matrix products with a float32 softmax between them. JAX runs
+`jax.nn.dot_product_attention` (cuDNN's flash attention on GPUs that support it). PyTorch runs
+`scaled_dot_product_attention` (a fused kernel, also on a CPU).
 """
 
 import math
@@ -24,7 +24,11 @@ class RotaryEmbedding(layers.Layer):  # type: ignore[misc]
     """Rotary position embedding (Su et al. 2021, equation 34), a layer without variables.
 
     Elements i and i + head / 2 of a head are a pair, which is rotated by the angle
-    position / 10000^(2 i / head). Shapes are (batch, length, heads, head), in and out.
+    position / 10000^(2 i / head). Input and output are (batch, n, heads, head).
+
+    Args:
+        length: Number of positions.
+        head: Width of a head; an even number.
     """
 
     def __init__(self, length: int, head: int) -> None:
@@ -34,7 +38,7 @@ class RotaryEmbedding(layers.Layer):  # type: ignore[misc]
         self._sines = np.sin(angles).astype("float32")[:, None, :]
 
     def build(self, input_shape: Any) -> None:
-        # Constants, for the reason given in `Positions`.
+        # Constants, not variables, for the reason given in `Positions.build`.
         self._constants = [
             ops.convert_to_tensor(values, dtype=self.compute_dtype)
             for values in (self._cosines, self._sines)
@@ -52,22 +56,25 @@ class RotaryEmbedding(layers.Layer):  # type: ignore[misc]
 
 
 class Attention:
-    """Multi-head attention of tokens to each other, or to a memory.
+    """Multi-head attention of tokens to each other, or to a memory (the output of an encoder).
 
     Args:
         width: Width of the model.
-        heads: Heads of queries.
+        heads: Number of query heads.
         use_bias: Whether the projections have biases.
         deviation: Standard deviation of normal initial weights. None: Glorot uniform.
         crossed: Whether keys and values come from a memory.
-        key_heads: Key and value heads, each shared by a group of query heads; by default `heads`.
+        key_heads: Number of key heads and of value heads, each shared by a group of query heads; by
+            default `heads`.
         head: Width of a head; by default `width` / `heads`.
-        normalize: Makes a layer that normalizes the queries of each head, and one for the keys.
-        rotate: Rotary embedding of queries and keys.
+        normalize: Function that makes a normalization layer, one for the queries of each head and
+            one for the keys; None: no normalization.
+        rotate: Rotary embedding of queries and keys; None: no rotation.
 
     Attributes:
-        joint: Makes query, key and value in this order; if crossed, key and value of the memory.
-        last: Projects the outputs of all heads.
+        joint: Layer that computes query, key and value, concatenated in this order; if crossed,
+            only key and value, from the memory.
+        last: Layer that projects the concatenated outputs of all heads.
     """
 
     def __init__(  # noqa: PLR0913 - one keyword per choice
@@ -114,7 +121,8 @@ class Attention:
             parts = [self._query(x), *split(self.joint(memory), keys, keys)]
         else:
             parts = split(self.joint(x), width, keys, keys)
-        # Operations, not layers: generation calls this under torch.compile, which makes no layers.
+        # Use operations, not layers: generation calls this under torch.compile, which cannot create
+        # layers.
         query, key, value = (
             ops.reshape(part, (-1, part.shape[1], part.shape[2] // self.head, self.head))
             for part in parts
@@ -172,11 +180,11 @@ def attend(query: Any, key: Any, value: Any, *, causal: bool) -> Any:
         # compiled.
         settings["flash_attention"] = False
     groups = query.shape[2] // key.shape[2]
-    # On PyTorch the product itself repeats two key heads or more. Keras' `repeat` cannot be
-    # compiled there.
+    # On PyTorch, the product repeats the key heads itself if there are two or more. Keras' `repeat`
+    # cannot be compiled on PyTorch.
     repeats_itself = is_fused and key.shape[2] > 1
     if groups > 1 and not repeats_itself:
-        # Each key head next to the query heads that share it.
+        # Repeat each key head for every query head that shares it.
         key = ops.repeat(key, groups, axis=2)
         value = ops.repeat(value, groups, axis=2)
     outputs = product(query, key, value, is_causal=causal, **settings)
@@ -186,13 +194,18 @@ def attend(query: Any, key: Any, value: Any, *, causal: bool) -> Any:
 class Network:
     """A decoder-only model over whole sequences, and its parts, which generation calls one by one.
 
+    Args:
+        embed: Function of tokens (batch, n), and of the position `first` of the first token. It
+            returns embeddings (batch, n, width).
+        blocks: For each block: (normalization, attention), (normalization, feed-forward network).
+        logits: Function that maps (..., width) to (..., vocabulary).
+        sizes: Tokens of a sequence, and size of the vocabulary.
+
     Attributes:
-        embed: Function of tokens, of shape (batch, n), and the position of the first one. Returns
-            their embeddings, of shape (batch, n, width).
-        blocks: Per block, the attention with its normalization, and the feed-forward layers with
-            theirs.
-        logits: Maps (..., width) to (..., vocabulary).
-        workload: The model over whole sequences.
+        embed: As above.
+        blocks: As above.
+        logits: As above.
+        workload: The `BuiltModel` over whole sequences.
     """
 
     def __init__(
@@ -214,9 +227,10 @@ class Network:
 
 
 def plain_attention(query: Any, key: Any, value: Any, is_causal: bool = False) -> Any:
-    """`keras.ops.dot_product_attention` as on TensorFlow, for older versions of Keras without it.
+    """Replacement for `keras.ops.dot_product_attention` in older versions of Keras without it.
 
-    Shapes are as in `attend`. The result has the shape of the query. The softmax is in float32.
+    Query, key and value have the shapes of `attend`; all have the same number of heads. The result
+    has the shape of the query. The softmax is in float32, as on TensorFlow.
     """
     scores = ops.einsum("bqhd,bkhd->bhqk", query, key)
     scores = ops.cast(scores, "float32") / math.sqrt(query.shape[-1])
@@ -229,14 +243,14 @@ def plain_attention(query: Any, key: Any, value: Any, is_causal: bool = False) -
 def feed_forward_network(
     width: int, hidden: int, activation: Any, deviation: float | None = None
 ) -> Callable[[Any], Any]:
-    """A hidden layer and an output layer for each token; `deviation` as in `Attention`."""
+    """Make a hidden layer and an output layer for each token; `deviation` as in `Attention`."""
     last = dense_layer(width, deviation)
     first = dense_layer(hidden, deviation, activation=activation)
     return lambda x: last(first(x))
 
 
 def dropout(x: Any, rate: float) -> Any:
-    """Apply a layer of dropout, unless its rate is 0."""
+    """Apply a dropout layer, unless the rate is 0."""
     if rate:
         return layers.Dropout(rate)(x)
     return x
@@ -245,9 +259,9 @@ def dropout(x: Any, rate: float) -> Any:
 def dense_layer(
     units: int, deviation: float | None, *, use_bias: bool = True, activation: Any = None
 ) -> layers.Layer:
-    """A dense layer with its own initializer.
+    """Make a dense layer with an own initializer; `deviation` as in `Attention`.
 
-    Layers of equal shape that share an initializer would have equal weights.
+    Layers of equal shape that shared an initializer would have equal initial weights.
     """
     if deviation:
         initializer = initializers.RandomNormal(stddev=deviation)
@@ -261,8 +275,12 @@ def dense_layer(
 class TiedEmbedding(layers.Layer):  # type: ignore[misc]
     """A table of vectors that serves as embedding and as output layer.
 
-    The embedding multiplies the vectors of tokens by `scale`. With `use_bias` the output layer adds
-    a bias.
+    Args:
+        vocabulary: Number of vectors.
+        width: Width of a vector.
+        deviation: Standard deviation of the initial vectors.
+        scale: Factor by which the embedding multiplies the vectors.
+        use_bias: Whether the output layer adds a bias.
     """
 
     def __init__(
@@ -302,9 +320,12 @@ class TiedEmbedding(layers.Layer):  # type: ignore[misc]
 
 
 class Positions(layers.Layer):  # type: ignore[misc]
-    """Adds a vector to each token by its position.
+    """Adds a vector to each token, which depends on the position of the token.
 
-    The vectors are learned, or sines and cosines of wavelengths from 2 pi to 10000 x 2 pi.
+    Args:
+        learned: Whether the vectors are learned. If not, they are sines and cosines with
+            wavelengths from 2 pi to 10000 x 2 pi.
+        deviation: Standard deviation of the initial vectors, if they are learned.
     """
 
     def __init__(self, learned: bool, deviation: float = 0.02) -> None:
@@ -319,7 +340,7 @@ class Positions(layers.Layer):  # type: ignore[misc]
                 shape=shape, initializer=self._initializer, name="positions"
             )
         else:
-            # A constant: frameworks would carry a variable through every step as if it changed.
+            # A constant: frameworks would pass a variable from step to step as if it changed.
             self._constant = ops.convert_to_tensor(sinusoids(*shape), dtype=self.compute_dtype)
 
     def call(self, x: Any, first: Any = None) -> Any:
@@ -327,7 +348,7 @@ class Positions(layers.Layer):  # type: ignore[misc]
 
         Args:
             x: (batch, length, width), or (batch, n, width) with `first`.
-            first: Position of the first token of x.
+            first: Position of the first token of x; None: 0, and x has all positions.
         """
         if self._learned:
             table = self.table
@@ -352,11 +373,19 @@ class ClassToken(layers.Layer):  # type: ignore[misc]
 
 
 class Experts(layers.Layer):  # type: ignore[misc]
-    """SwiGLU layers that tokens are routed to: (batch, length, width) in and out.
+    """A mixture of experts, which are SwiGLU layers. Input and output: (batch, length, width).
 
-    Each token goes to its `active` most likely experts. Their outputs are added, weighted with
+    Each token chooses its `active` most likely experts. Their outputs are added, weighted with
     their probabilities, which are scaled to sum to one (Jiang et al. 2024, section 2.1). An expert
-    takes the first `rows` tokens of an example that choose it. Later ones lack its output.
+    takes the first `rows` tokens of an example that choose it. Later tokens do not get its output.
+
+    Args:
+        width: Width of the model.
+        hidden: Hidden units of an expert.
+        experts: Number of experts.
+        active: Experts that each token chooses.
+        rows: Maximum number of tokens of an example that an expert takes.
+        deviation: Standard deviation of the initial weights.
     """
 
     def __init__(
@@ -394,10 +423,11 @@ class Experts(layers.Layer):  # type: ignore[misc]
         weights = ops.cast(weights, x.dtype)
         experts = ops.reshape(ops.cast(experts, "int32"), (-1, choices))  # (batch, choices)
         chosen = ops.one_hot(experts, self._experts, dtype="int32")
-        # Rank of each choice among the choices of the same expert.
+        # The rank of each choice among all choices of the same expert decides whether it gets a
+        # slot. An expert has `rows` slots.
         ranks = ops.sum((ops.cumsum(chosen, axis=1) - 1) * chosen, axis=-1)
         tokens = self._slot_tokens(experts, ranks, chosen)
-        # Empty slots hold the row of some token, which nothing reads.
+        # An empty slot holds the row of an arbitrary token; its output is not read.
         rows = ops.take_along_axis(x, tokens[:, :, None], axis=1)
         outputs = ops.reshape(self._apply_experts(rows), (-1, slots, self._width))
         slot = experts * self._rows + ops.minimum(ranks, self._rows - 1)
@@ -407,7 +437,13 @@ class Experts(layers.Layer):  # type: ignore[misc]
         return ops.sum(parts * weights[..., None], axis=2)
 
     def _slot_tokens(self, experts: Any, ranks: Any, chosen: Any) -> Any:
-        """The token in each slot (batch, slots). An expert has `rows` slots."""
+        """Return the token in each slot of each expert, (batch, slots).
+
+        Args:
+            experts: Expert of each choice, (batch, choices).
+            ranks: Rank of each choice among those of its expert, (batch, choices).
+            chosen: One-hot experts, (batch, choices, experts).
+        """
         choices = experts.shape[1]
         slots = self._experts * self._rows
         order = ops.cast(ops.argsort(experts * choices + ranks, axis=1), "int32")
@@ -418,7 +454,14 @@ class Experts(layers.Layer):  # type: ignore[misc]
         return ops.take_along_axis(order, positions, axis=1) // self._active
 
     def _apply_experts(self, rows: Any) -> Any:
-        """Apply each expert to its slots: (batch, slots, width) in, (batch, experts, ...) out."""
+        """Apply each expert to its slots.
+
+        Args:
+            rows: The rows in all slots, (batch, slots, width).
+
+        Returns:
+            The outputs, (batch, experts, rows, width).
+        """
         shape = (-1, self._experts, self._rows, self._width)
         by_expert = ops.transpose(ops.reshape(rows, shape), (1, 0, 2, 3))
         by_expert = ops.reshape(by_expert, (self._experts, -1, self._width))
@@ -431,7 +474,7 @@ class Experts(layers.Layer):  # type: ignore[misc]
 def sinusoids(length: int, width: int) -> np.ndarray:
     """Sinusoidal positions (length, width) as in Vaswani et al. 2017, section 3.5.
 
-    Even columns are sines, odd ones cosines, of position / 10000^(2 i / width).
+    Column 2 i is the sine and column 2 i + 1 the cosine of position / 10000^(2 i / width).
     """
     positions = np.arange(length)[:, None]
     columns = np.arange(width)[None, :]

@@ -1,4 +1,4 @@
-"""PyTorch programs in files of `torch.export.save`, as workloads.
+"""Conversion of a PyTorch program in a file of `torch.export.save` to a `BuiltModel`.
 
 Only workers import this module.
 """
@@ -17,7 +17,7 @@ from paradnn.families.built import ArraySpec, BuiltModel
 from paradnn.families.parts.inputs import array_spec, common_batch, filled_shape
 from paradnn.families.parts.user_model import torch_model
 
-#: Members of an archive that are read: the graph, and tensors as plain bytes.
+#: Members of an archive that are loaded: the graph, and tensors as plain bytes.
 _PLAIN_MEMBER = re.compile(
     r"[^/]+/("
     r"models/[^/]+\.json"
@@ -30,15 +30,15 @@ _PLAIN_MEMBER = re.compile(
 
 
 def exported_workload(path: Path, input_shape: tuple[int, ...]) -> BuiltModel:
-    """Make a workload, for inference, of a program of `torch.export.save`.
+    """Load a program of `torch.export.save` as a `BuiltModel` for inference.
 
     Args:
         path: The file.
         input_shape: Shape of the only input without the batch, which fills the sizes that the
-            program leaves open; () means the program's own.
+            program leaves open; () for a program without open sizes.
 
     Raises:
-        UnavailableError: If the file is no such program, holds pickled tensors, or has an input
+        UnavailableError: If the file is not such a program, holds pickled tensors, or has an input
             that cannot be drawn. The message names the input.
     """
     import torch
@@ -73,7 +73,8 @@ def exported_workload(path: Path, input_shape: tuple[int, ...]) -> BuiltModel:
         if batch_size is not None:
             first_axes[label] = batch_size
     module: Any = program.module()
-    # The program was exported for training or for inference, and cannot switch.
+    # The program was exported either for training or for inference, and cannot switch. Keras calls
+    # `train` to switch.
     module.train = lambda mode=True: module
     dtypes = [node.meta["val"].dtype for node in inputs]
 
@@ -88,7 +89,7 @@ def exported_workload(path: Path, input_shape: tuple[int, ...]) -> BuiltModel:
 def _input_spec(
     tensor: Any, label: str, input_shape: tuple[int, ...], *, is_only: bool
 ) -> tuple[ArraySpec, int | None]:
-    """The array of an input, and the batch size that the program was exported for or None."""
+    """Return the array of an input, and the batch size that the program requires (None: any)."""
     import torch
 
     if not isinstance(tensor, torch.Tensor):
@@ -104,9 +105,9 @@ def _no_tensor(label: str) -> str:
 
 
 def plain_archive(path: Path) -> io.BytesIO:
-    """Copy the archive without the members that PyTorch would unpickle.
+    """Return a copy of the archive without the members that PyTorch would unpickle.
 
-    The copy is loaded, so the checked content and the loaded content are the same.
+    PyTorch loads this copy, so the loaded content is exactly the checked content.
 
     Raises:
         UnavailableError: If weights or constants are pickled.
@@ -118,14 +119,15 @@ def plain_archive(path: Path) -> io.BytesIO:
         for name in dict.fromkeys(archive.namelist()):
             if name.endswith("_config.json") and _has_pickled_entries(archive.read(name)):
                 raise UnavailableError(
-                    f"{path.name} holds pickled tensors ({name}): export it with plain ones"
+                    f"{path.name} holds pickled tensors ({name}): export it with plain tensors"
                 )
             if _PLAIN_MEMBER.fullmatch(name):
                 plain.writestr(name, archive.read(name))
                 if "/models/" in name:
                     model_members.append(name)
         for name in model_members:
-            # PyTorch requires example inputs, which are pickled: an empty member replaces them.
+            # PyTorch requires a member with example inputs. They are pickled, so an empty member
+            # replaces them.
             examples = re.sub(r"/models/([^/]+)\.json", r"/data/sample_inputs/\1.pt", name)
             plain.writestr(examples, b"")
     copy.seek(0)
@@ -133,7 +135,7 @@ def plain_archive(path: Path) -> io.BytesIO:
 
 
 def _require_program(path: Path, members: list[str]) -> None:
-    """Raise UnavailableError if an archive of PyTorch is of another kind."""
+    """Raise UnavailableError if an archive of PyTorch is not a program of `torch.export.save`."""
     remedy = "save the module with torch.export.save"
     if any("/code/" in name for name in members):
         raise UnavailableError(f"{path.name} is a TorchScript file: {remedy}")

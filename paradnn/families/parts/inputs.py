@@ -1,4 +1,4 @@
-"""Checks of the inputs that a user's model declares, whatever format it comes in."""
+"""Checks of the inputs that a user's model declares, for all formats of models."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _NUMERIC_KINDS = "biuf"
 
 
 def array_spec(shape: tuple[int, ...], dtype: Any, high: int, label: str) -> ArraySpec:
-    """The array of a batch with this shape, without the batch axis.
+    """Return the array of a batch for an input of a model.
 
     Args:
-        shape: Sizes of all axes but the first.
-        dtype: The element type, by NumPy's name or Keras'.
-        high: Integers are drawn below it.
-        label: The input, for messages.
+        shape: Shape of the input without the batch axis.
+        dtype: The element type, as NumPy or Keras name it.
+        high: Integers are drawn from [0, high).
+        label: Name of the input in messages.
 
     Raises:
         UnavailableError: If the element type is not numeric.
@@ -40,10 +40,11 @@ def array_spec(shape: tuple[int, ...], dtype: Any, high: int, label: str) -> Arr
 
 
 def common_batch(first_axes: dict[str, int]) -> int | None:
-    """The batch size that the fixed first axes of inputs demand; None if no axis is fixed.
+    """Return the batch size that the inputs of a model fix; None if they fix none.
 
     Args:
-        first_axes: Size of the first axis by the label of the input, such as "input 'x' of net".
+        first_axes: Label of each input whose first axis has a fixed size, such as
+            "input 'x' of net", -> this size.
 
     Raises:
         UnavailableError: If the axes differ, so that not all of them are the batch.
@@ -72,31 +73,32 @@ def filled_shape(
     *,
     is_only: bool,
 ) -> tuple[int, ...]:
-    """The shape of an input without the batch.
+    """Return the shape of an input without the batch axis, with all open sizes filled in.
 
     Args:
-        sizes: All axes of the input; a name or None marks one that the file leaves open.
-        input_shape: `model.input_shape`, which fills the open axes but the first; () is not set.
-        label: The input, for messages.
+        sizes: Sizes of all axes of the input; a name or None for a size that the file leaves open.
+        input_shape: `model.input_shape`, which fills the open sizes except that of the batch axis;
+            () if the key is not set.
+        label: Name of the input in messages.
         is_only: Whether the model has no other input; `input_shape` applies only then.
 
     Raises:
-        UnavailableError: If the input is a scalar, an axis stays open, or `input_shape` contradicts
+        UnavailableError: If the input is a scalar, a size stays open, or `input_shape` contradicts
             a fixed size.
     """
     if not sizes:
         raise UnavailableError(
             f"{label} is a scalar, without a batch axis: make it a constant of the model"
         )
-    size_template = f"[{', '.join(str(size or '?') for size in sizes)}]"
+    sizes_text = f"[{', '.join(str(size or '?') for size in sizes)}]"
     if input_shape and is_only:
         fits = len(input_shape) == len(sizes) - 1 and all(
-            wanted == size or not isinstance(size, int)
-            for size, wanted in zip(sizes[1:], input_shape, strict=True)
+            requested == size or not isinstance(size, int)
+            for size, requested in zip(sizes[1:], input_shape, strict=True)
         )
         if not fits:
             raise UnavailableError(
-                f"{label} has the shape {size_template}: "
+                f"{label} has the shape {sizes_text}: "
                 f"model.input_shape={list(input_shape)} does not fit its fixed sizes"
             )
         return input_shape
@@ -107,4 +109,4 @@ def filled_shape(
         remedy = "set model.input_shape, without the batch"
     else:
         remedy = "fix the open sizes in the file, since the model has several inputs"
-    raise UnavailableError(f"{label} has the shape {size_template}: {remedy}")
+    raise UnavailableError(f"{label} has the shape {sizes_text}: {remedy}")

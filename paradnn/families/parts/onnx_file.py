@@ -1,9 +1,9 @@
-"""Models in ONNX files, as workloads for the engines that read them.
+"""Conversion of a model in an ONNX file to a `BuiltModel`, for the engines that read ONNX.
 
 Only workers import this module.
 
-An input of the graph that an initializer also names is a weight: files of ONNX's IR version 3 and
-below list every weight among the inputs.
+If an input of the graph has the name of an initializer, it is a weight: files of ONNX IR version 3
+and below list every weight among the inputs.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from paradnn.families.parts.inputs import array_spec, common_batch, filled_shape
 
 @dataclass(frozen=True)
 class OnnxGraph:
-    """An ONNX model where a Keras model is expected.
+    """An ONNX model with the attributes of a Keras model that steps use.
 
     Attributes:
         model: The `onnx.ModelProto`.
-        types: NumPy types of its inputs.
-        trainable_variables: One entry whose `shape` is the number of weights.
-        non_trainable_variables: The same for the moving statistics of batch normalization.
+        types: NumPy types of the model's inputs.
+        trainable_variables: One entry, whose `shape` is (number of weights,).
+        non_trainable_variables: One entry, whose `shape` is (number of moving statistics of batch
+            normalization,).
     """
 
     model: Any
@@ -38,16 +39,16 @@ class OnnxGraph:
 
 
 def onnx_workload(path: Path, input_shape: tuple[int, ...]) -> BuiltModel:
-    """Make a workload, for inference, of the model in an ONNX file.
+    """Load the model in an ONNX file as a `BuiltModel` for inference.
 
     Args:
         path: The file.
         input_shape: Shape of the only input without the batch, which fills the sizes that the file
-            leaves open; () means the file's own.
+            leaves open; () for a file without open sizes.
 
     Raises:
-        UnavailableError: If the file is not an ONNX model, or has an input that cannot be drawn or an
-            output that cannot be compared. The message names the input or output.
+        UnavailableError: If the file is not an ONNX model, has an input that cannot be drawn, or has
+            an output that cannot be compared. The message names the input or output.
     """
     with reraise_as_unavailable(
         "onnx is not installed", ImportError, remedy="; pip install 'paradnn[engines]'"
@@ -87,7 +88,7 @@ def onnx_workload(path: Path, input_shape: tuple[int, ...]) -> BuiltModel:
 
 
 def graph_inputs(model: Any) -> list[Any]:
-    """The inputs of the graph that have no initializer."""
+    """Return the inputs of the graph that are not weights."""
     graph = model.graph
     weights = {entry.name for entry in graph.initializer}
     weights |= {entry.values.name for entry in graph.sparse_initializer}
@@ -95,7 +96,7 @@ def graph_inputs(model: Any) -> list[Any]:
 
 
 def _element_type(entry: Any, label: str) -> Any:
-    """The NumPy type of an input."""
+    """Return the NumPy type of an input; raises UnavailableError if it cannot be drawn."""
     import onnx
 
     if entry.type.WhichOneof("value") != "tensor_type":
@@ -112,7 +113,7 @@ def _element_type(entry: Any, label: str) -> Any:
 
 
 def _described_type(kind: Any) -> str:
-    """The type of a value as text, such as "a sequence of maps"."""
+    """Return the type of a value as text, such as "a sequence of maps"."""
     name = kind.WhichOneof("value")
     if name == "sequence_type":
         element = _described_type(kind.sequence_type.elem_type)
@@ -128,7 +129,10 @@ def _described_type(kind: Any) -> str:
 
 
 def _sizes(entry: Any, label: str) -> list[int | str | None] | None:
-    """All axes of an input: a size, a name, or None for an open one. None: their number is open."""
+    """Return the axes of an input: for each, its size, the name of an open size, or None.
+
+    Returns None in place of the list if the file leaves the number of axes open.
+    """
     tensor = entry.type.tensor_type
     if not tensor.HasField("shape"):
         return None
@@ -142,7 +146,10 @@ def _sizes(entry: Any, label: str) -> list[int | str | None] | None:
 
 
 def _check_batch_axes(labels: Sequence[str], sizes: Sequence[Sequence[Any] | None]) -> None:
-    """Raise UnavailableError if an input has the batch in another axis than its first."""
+    """Raise UnavailableError if the batch is not the first axis of an input.
+
+    The name of an input's open first axis counts as the name of the batch.
+    """
     known = [axes for axes in sizes if axes]
     batch_names = {axes[0] for axes in known if isinstance(axes[0], str)}
     for label, axes in zip(labels, sizes, strict=True):
@@ -156,14 +163,14 @@ def _check_batch_axes(labels: Sequence[str], sizes: Sequence[Sequence[Any] | Non
 
 
 def _drawn_array(shape: tuple[int, ...], dtype: Any, label: str) -> ArraySpec:
-    # NumPy sees the small floating-point types of ml_dtypes as raw bytes.
+    # NumPy treats the small floating-point types of ml_dtypes as raw bytes.
     if "float" in dtype.name:
         return ArraySpec(shape, "float32")
     return array_spec(shape, dtype, 2, label)
 
 
 def _check_output(entry: Any, label: str) -> None:
-    """Raise UnavailableError if an output cannot be compared, because it is not a numeric tensor."""
+    """Raise UnavailableError if an output is not a numeric tensor, which cannot be compared."""
     import onnx
 
     kind = entry.type.WhichOneof("value")
@@ -180,14 +187,20 @@ def _check_output(entry: Any, label: str) -> None:
 
 @dataclass(frozen=True)
 class _Constant:
-    """A tensor with a fixed value: its NumPy type, number of elements and axes."""
+    """A tensor with a fixed value.
+
+    Attributes:
+        dtype: Its NumPy type.
+        elements: Number of elements.
+        rank: Number of axes.
+    """
 
     dtype: Any
     elements: int
     rank: int
 
 
-#: Inputs of operators that hold settings or scales, not weights, by their position.
+#: Operator -> positions of the inputs that hold settings or scales, not weights.
 _SETTING_INPUTS: Mapping[str, tuple[int, ...]] = {
     "Clip": (1, 2),
     "DequantizeLinear": (1, 2),
@@ -202,7 +215,7 @@ _SETTING_INPUTS: Mapping[str, tuple[int, ...]] = {
     "Resize": (1, 2, 3),
     "Upsample": (1,),
 }
-#: Inputs of operators that hold quantized weights or biases, by their position.
+#: Operator -> positions of the inputs that hold quantized weights or biases.
 _QUANTIZED_WEIGHTS: Mapping[str, tuple[int, ...]] = {
     "ConvInteger": (1,),
     "DequantizeLinear": (0,),
@@ -214,17 +227,18 @@ _QUANTIZED_WEIGHTS: Mapping[str, tuple[int, ...]] = {
     "QLinearConv": (3, 8),
     "QLinearMatMul": (3,),
 }
-#: Inputs of operators that hold statistics which training does not fit, by their position.
+#: Operator -> positions of the inputs that hold moving statistics, which are not trained.
 _STATISTICS: Mapping[str, tuple[int, ...]] = {"BatchNormalization": (3, 4)}
 
 
 def parameter_counts(model: Any) -> tuple[int, int]:
     """Count the weights of an ONNX model.
 
-    A weight is an element of a floating-point constant with at least one axis that is not a setting
-    or scale, or of a quantized weight. Constants are initializers and the outputs of `Constant`
-    and `ConstantOfShape`, in the graph and in all bodies of its branches, loops and functions.
-    Linear models of ONNX-ML hold their coefficients as attributes.
+    Two kinds of constants are weights, and each element counts: floating-point constants that have
+    at least one axis and are not only settings or scales, and quantized weights. Constants are
+    initializers and the outputs of `Constant` and `ConstantOfShape`, in the graph and in all bodies
+    of branches, loops and functions. Linear models of ONNX-ML hold their coefficients as
+    attributes, which count, too.
 
     Returns:
         Trainable weights, and moving statistics of batch normalization.
@@ -232,6 +246,7 @@ def parameter_counts(model: Any) -> tuple[int, int]:
     trainable = 0
     fixed = 0
     for constants, nodes in _scopes(model):
+        # Constant -> operators that read it, with the position of the input.
         uses: dict[str, list[tuple[str, int]]] = {}
         for node in nodes:
             for position, name in enumerate(node.input):
@@ -243,29 +258,29 @@ def parameter_counts(model: Any) -> tuple[int, int]:
                     if attribute.name in ("coefficients", "intercepts")
                 )
         for name, constant in constants.items():
-            slots = uses.get(name, [])
-            if _fills(slots, _STATISTICS):
+            constant_uses = uses.get(name, [])
+            if _has_use_in(_STATISTICS, constant_uses):
                 fixed += constant.elements
-            elif _is_weight(constant, slots):
+            elif _is_weight(constant, constant_uses):
                 trainable += constant.elements
     return trainable, fixed
 
 
-def _is_weight(constant: _Constant, slots: Sequence[tuple[str, int]]) -> bool:
-    if not slots or not constant.rank:
+def _is_weight(constant: _Constant, uses: Sequence[tuple[str, int]]) -> bool:
+    if not uses or not constant.rank:
         return False
     if "float" in constant.dtype.name:
-        return not all(position in _SETTING_INPUTS.get(kind, ()) for kind, position in slots)
-    return _fills(slots, _QUANTIZED_WEIGHTS)
+        return not all(position in _SETTING_INPUTS.get(kind, ()) for kind, position in uses)
+    return _has_use_in(_QUANTIZED_WEIGHTS, uses)
 
 
-def _fills(slots: Sequence[tuple[str, int]], table: Mapping[str, tuple[int, ...]]) -> bool:
-    """Whether the table lists one of these inputs."""
-    return any(position in table.get(kind, ()) for kind, position in slots)
+def _has_use_in(table: Mapping[str, tuple[int, ...]], uses: Sequence[tuple[str, int]]) -> bool:
+    """Whether the table lists one of the uses: (operator, position of the input)."""
+    return any(position in table.get(kind, ()) for kind, position in uses)
 
 
 def _scopes(model: Any) -> Iterator[tuple[dict[str, _Constant], list[Any]]]:
-    """Each graph and function of a model: its constants by name, and the nodes that use them."""
+    """Yield the constants of each graph and function, by name, and the nodes that may use them."""
     graphs = [(model.graph, list(model.graph.node))]
     graphs += [(function, list(function.node)) for function in model.functions]
     while graphs:
@@ -284,6 +299,7 @@ def _scopes(model: Any) -> Iterator[tuple[dict[str, _Constant], list[Any]]]:
 
 
 def _all_nodes(graph: Any) -> Iterator[Any]:
+    """Yield the nodes of a graph and of the bodies in it, at any depth."""
     for node in graph.node:
         yield node
         for attribute in node.attribute:
@@ -292,13 +308,14 @@ def _all_nodes(graph: Any) -> Iterator[Any]:
 
 
 def _constants(graph: Any, nodes: Sequence[Any]) -> dict[str, _Constant]:
-    from onnx import numpy_helper
+    from onnx import TensorProto, numpy_helper
 
     constants: dict[str, _Constant] = {}
-    shapes: dict[str, Any] = {}  # values of small integer constants, which may be shapes
+    # One-dimensional int64 constants, which may be the shape of a `ConstantOfShape`.
+    shapes: dict[str, Any] = {}
     for tensor in getattr(graph, "initializer", ()):
         constants[tensor.name] = _constant(tensor)
-        if len(tensor.dims) == 1 and tensor.data_type == 7:
+        if len(tensor.dims) == 1 and tensor.data_type == TensorProto.INT64:
             shapes[tensor.name] = tensor
     for sparse in getattr(graph, "sparse_initializer", ()):
         constants[sparse.values.name] = _constant(sparse.values)
@@ -306,7 +323,7 @@ def _constants(graph: Any, nodes: Sequence[Any]) -> dict[str, _Constant]:
         attributes = {attribute.name: attribute for attribute in node.attribute}
         if node.op_type == "Constant":
             constants[node.output[0]] = _constant_of_node(attributes)
-            if "value" in attributes and attributes["value"].t.data_type == 7:
+            if "value" in attributes and attributes["value"].t.data_type == TensorProto.INT64:
                 shapes[node.output[0]] = attributes["value"].t
         elif node.op_type == "ConstantOfShape" and node.input[0] in shapes:
             sizes = numpy_helper.to_array(shapes[node.input[0]]).reshape(-1)
@@ -326,7 +343,7 @@ def _constant(tensor: Any) -> _Constant:
 
 
 def _constant_of_node(attributes: Mapping[str, Any]) -> _Constant:
-    """The value of a `Constant` node, by the attribute that holds it."""
+    """Return the value of a `Constant` node, which one of several attributes holds."""
     if "value" in attributes:
         return _constant(attributes["value"].t)
     if "sparse_value" in attributes:

@@ -27,7 +27,7 @@ def matmul(a: Any, b: Any, transpose_a: bool = False, transpose_b: bool = False)
 
 
 def images(values: Any, layout: str) -> Any:
-    # PyTorch's shapes have the channels first. Channels last is an order in memory.
+    # In PyTorch, the channel axis always comes first. NHWC is only an order in memory.
     return values.permute(0, 3, 1, 2) if layout == "NHWC" else values
 
 
@@ -55,7 +55,7 @@ def convolution_backward_weights(images: Any, gradient: Any, kernel: Conv2d) -> 
 
 
 def _backward(gradient: Any, images: Any, filters: Any, kernel: Conv2d, position: int) -> Any:
-    """The gradient of the images (position 0) or of the filters (1)."""
+    """Return the gradient of the images (position 0) or of the filters (position 1)."""
     gradients = torch.ops.aten.convolution_backward(
         gradient,
         images,
@@ -73,7 +73,7 @@ def _backward(gradient: Any, images: Any, filters: Any, kernel: Conv2d, position
 
 
 def _shape_only(like: Any, shape: Sequence[int]) -> Any:
-    """A tensor of this shape with the memory of one element. Its values are never read."""
+    """Return a tensor of this shape with the memory of one element; its values are not read."""
     return torch.empty((1,) * len(shape), dtype=like.dtype, device=like.device).expand(*shape)
 
 

@@ -1,7 +1,7 @@
-"""Models that users supply, as workloads: Keras models, PyTorch modules and JAX functions.
+"""Conversion of a user's Keras models, PyTorch modules and JAX functions to a `BuiltModel`.
 
-Only workers import this module. ONNX files are in `onnx_file`, exported PyTorch programs in
-`exported_program`.
+Only workers import this module. `onnx_file` reads ONNX files, and `exported_program` reads exported
+PyTorch programs.
 """
 
 from __future__ import annotations
@@ -28,39 +28,40 @@ _RETURNS = "return a Keras model, a torch.nn.Module, or a JAX function with its 
 def user_workload(
     returned: Any, name: str, input_shape: Sequence[int] = (), output: str = "auto"
 ) -> BuiltModel:
-    """Make a workload of what a user's function returned.
+    """Make a `BuiltModel` from the value that a user's function returned.
 
     Args:
-        returned: A Keras model, a `torch.nn.Module`, or a JAX function f(parameters, inputs) with
-            its parameters; each optionally with an example of its input, which is a batch of at
-            least one.
-        name: The function or file, for messages.
-        input_shape: Shape of the only input without the batch; () means the model's own.
-        output: What training compares outputs with: "classes", "numbers", or "auto", which means
-            classes if the last axis is longer than one.
+        returned: A Keras model, a `torch.nn.Module`, or a tuple of a JAX function
+            f(parameters, inputs) and its parameters. Optionally a tuple that also ends with an
+            example of the input: a batch of one or more.
+        name: Name of the function or file in messages.
+        input_shape: Shape of the only input without the batch; () for the shape that the model
+            declares.
+        output: Targets of the training: "classes", "numbers", or "auto", which selects classes if
+            the last axis of the output is longer than one.
 
     Raises:
-        UnavailableError: If it is no such model, or its inputs and outputs cannot be used. The
-            message names the input or output.
+        UnavailableError: If the value is not such a model, or its inputs or outputs cannot be used.
+            The message names the input or output.
     """
     model, example = _model_and_example(returned, name)
     inputs, batch_size = _input_specs(model, example, input_shape, name)
     prepare = _casts(model, example)
 
-    def returned_by_call(size: int) -> Any:
+    def call_with_zeros(size: int) -> Any:
         zeros = [ops.zeros((size, *spec.shape), dtype=spec.dtype) for spec in inputs]
         return model(_as_argument(prepare(zeros)), training=False)
 
     example_size = batch_size or 1
     try:
-        result = returned_by_call(example_size)
+        result = call_with_zeros(example_size)
     except Exception:
         _check_parameter_types(model, name)
         size = _size_of_example(example)
         if size == example_size:
             raise
         # A module may work only with the batch size of its example.
-        result = returned_by_call(size)
+        result = call_with_zeros(size)
         example_size = size
         batch_size = size
     outputs = _output_tensors(result, name)
@@ -74,7 +75,7 @@ def user_workload(
 
 
 def _size_of_example(example: Any) -> int:
-    """The batch size of the example, or 1 without an example."""
+    """Return the batch size of the example; 1 without an example."""
     if example is None:
         return 1
     first = example[0] if isinstance(example, list | tuple) else example
@@ -82,7 +83,7 @@ def _size_of_example(example: Any) -> int:
 
 
 def _check_parameter_types(model: keras.Model, name: str) -> None:
-    """Raise UnavailableError if a PyTorch module has parameters of other types than float32."""
+    """Raise UnavailableError if a PyTorch module has floating-point parameters besides float32."""
     wrapper = getattr(model, "wrapper", None)
     if wrapper is None:
         return
@@ -100,14 +101,14 @@ def _check_parameter_types(model: keras.Model, name: str) -> None:
 
 
 def _as_argument(tensors: list[Any]) -> Any:
-    """The argument of a call: a tensor, or a list of several."""
+    """Return the argument of the model: the only tensor, or the list of several."""
     if len(tensors) == 1:
         return tensors[0]
     return tensors
 
 
 def _model_and_example(returned: Any, name: str) -> tuple[keras.Model, Any]:
-    """The model in Keras, and the example that came with it or None."""
+    """Return the model in Keras, and the example of its input; None without an example."""
     parts = list(returned) if isinstance(returned, tuple) else [returned]
     first = parts[0] if parts else None
     if isinstance(first, keras.Model):
@@ -172,9 +173,9 @@ def _jax_model(function: Callable[..., Any], parameters: Any) -> keras.Model:
 
 
 def torch_model(module: Any) -> keras.Model:
-    """The PyTorch module as a Keras model.
+    """Return the PyTorch module as a Keras model.
 
-    16-bit policies run it under PyTorch's own automatic mixed precision.
+    Under a 16-bit dtype policy it runs with PyTorch's automatic mixed precision.
     """
     import torch
 
@@ -192,12 +193,13 @@ def torch_model(module: Any) -> keras.Model:
             device = arguments[0].device.type
             with torch.autocast(device, autocast_type, enabled=autocast_type is not None):
                 outputs = self.wrapper(*arguments, training=training)
-            for attribute in ("logits", "last_hidden_state"):  # outputs of the package transformers
+            # Models of the package transformers return an object with one of these attributes.
+            for attribute in ("logits", "last_hidden_state"):
                 outputs = getattr(outputs, attribute, outputs)
             return outputs
 
     model = TorchModel()
-    # Nothing is created when the model is first called: the module has its weights.
+    # The module already has its weights, so Keras has nothing to create at the first call.
     model.built = True
     model.wrapper.built = True
     return model
@@ -206,9 +208,10 @@ def torch_model(module: Any) -> keras.Model:
 def _input_specs(
     model: keras.Model, example: Any, input_shape: Sequence[int], name: str
 ) -> tuple[tuple[ArraySpec, ...], int | None]:
-    """The arrays of a batch, and the only batch size of the model or None.
+    """Return the arrays of a batch, and the only batch size of the model (None: any).
 
-    An example decides, then `input_shape`, then the inputs that a Keras model declares.
+    The shapes come from the example if there is one, else from `input_shape`, else from the inputs
+    that a Keras model declares.
     """
     if example is not None:
         return _specs_of_example(model, example, name), None
@@ -221,8 +224,7 @@ def _input_specs(
         return (array_spec(tuple(input_shape), declared[0].dtype, vocabulary, label),), None
     if not declared:
         raise UnavailableError(
-            f"the input shape of {name} is not known; "
-            "set model.input_shape, or return an example too"
+            f"the input shape of {name} is unknown; set model.input_shape, or return an example too"
         )
     specs = []
     first_axes = {}
@@ -259,11 +261,11 @@ def _specs_of_example(model: keras.Model, example: Any, name: str) -> tuple[Arra
         specs.append(array_spec(array.shape[1:], array.dtype, highest + 1, label))
         if not array.ndim:
             raise UnavailableError(
-                f"{label} is a scalar: return a batch of inputs, of one at least, "
+                f"{label} is a scalar: return a batch of one or more inputs, "
                 "or make it a constant of the model"
             )
         if not len(array):
-            raise UnavailableError(f"{label} has no example: return a batch of one at least")
+            raise UnavailableError(f"{label} is an empty batch: return a batch of one or more")
         first_axes[label] = len(array)
     common_batch(first_axes)
     return tuple(specs)
@@ -309,7 +311,7 @@ def _check_call(model: keras.Model, name: str) -> None:
 
 
 def _as_array(value: Any, label: str) -> np.ndarray:
-    """The example as a NumPy array; bfloat16, which NumPy lacks, as float32."""
+    """Return the example as a NumPy array; bfloat16, which NumPy lacks, becomes float32."""
     if hasattr(value, "detach"):  # a tensor of PyTorch, perhaps on a GPU
         value = value.detach().cpu()
         if str(value.dtype) == "torch.bfloat16":
@@ -324,7 +326,7 @@ def _as_array(value: Any, label: str) -> np.ndarray:
 
 
 def _input_labels(model: keras.Model, count: int, name: str) -> list[str]:
-    """Return the names of the inputs for messages: their own names if these are known."""
+    """Return the label of each input for messages: its name, or its number if unknown."""
     declared = getattr(model, "inputs", None) or []
     wrapper = getattr(model, "wrapper", None)
     names = [tensor.name for tensor in declared]
@@ -336,7 +338,7 @@ def _input_labels(model: keras.Model, count: int, name: str) -> list[str]:
 
 
 def _smallest_vocabulary(model: keras.Model) -> int:
-    """Rows of the smallest embedding of the model: integers are drawn below it. 2 without one."""
+    """Return the rows of the model's smallest embedding, 2 without one; integers are below it."""
     if not hasattr(model, "_flatten_layers"):
         return 2
     vocabularies = [
@@ -348,9 +350,9 @@ def _smallest_vocabulary(model: keras.Model) -> int:
 
 
 def _casts(model: keras.Model, example: Any) -> Callable[[list[Any]], list[Any]]:
-    """Return a layer that casts inputs of a PyTorch module to the integer types of its example.
+    """Return a function that casts integer inputs of a PyTorch module to the types of the example.
 
-    Batches are drawn as int32, which indices and masks of PyTorch need not accept.
+    Batches are drawn as int32, but a PyTorch module may require int64 indices or boolean masks.
     """
     if example is None or getattr(model, "wrapper", None) is None:
         return list
@@ -373,7 +375,7 @@ def _torch_type(dtype: Any) -> Any:
 
 
 def _output_tensors(outputs: Any, name: str) -> list[tuple[tuple[Any, ...], Any]]:
-    """Each tensor among the outputs, with its position in their structure; None is not an output.
+    """Return each tensor among the outputs, after its path in their structure; skip None.
 
     Raises:
         UnavailableError: If an output is not a tensor, or there is no output.
@@ -427,10 +429,15 @@ def _is_sparse(tensor: Any) -> bool:
 def _target_and_loss(
     output_shape: Sequence[int], output: str
 ) -> tuple[ArraySpec, Callable[[Sequence[Any], Any], Any]]:
-    """The targets of the only output (batch, ...), and the loss between the two.
+    """Return the targets for the only output of a model, and the loss.
 
-    Classes: int32 classes at each place, softmax cross entropy over the last axis.
-    Numbers: float32 of the output's own shape, mean squared error.
+    For classes, targets are int32 classes at each position, and the loss is the softmax cross
+    entropy over the last axis. For numbers, targets are float32 of the shape of the output, and the
+    loss is the mean squared error.
+
+    Args:
+        output_shape: Shape of the output, (batch, ...).
+        output: "classes", "numbers" or "auto", as in `user_workload`.
     """
     shape = tuple(int(size) for size in output_shape[1:])
     is_classes = output == "classes"
@@ -443,7 +450,8 @@ def _target_and_loss(
 
     def loss(targets: Sequence[Any], outputs: Any) -> Any:
         tensors = [value for value in keras.tree.flatten(outputs) if value is not None]
-        predictions = ops.cast(tensors[0], "float32")  # the model may end in a 16-bit type
+        # The output may have a 16-bit type.
+        predictions = ops.cast(tensors[0], "float32")
         if is_classes:
             return cross_entropy(targets, predictions)
         return ops.mean(ops.square(predictions - targets[0]))
