@@ -93,16 +93,18 @@ WORLDS = {
     "all equal": World(lambda random: np.zeros(CANDIDATES)),
     "each 3% behind the next": World(_steps(0.03)),
     "each 6% behind the next": World(_steps(0.06)),
-    "one 6% ahead of 17 equal": World(_one_ahead),
+    "one 6% ahead of 17 equal ones": World(_one_ahead),
     "heavy tails (t with 3 degrees)": World(_spread(0.2), tails=3.0),
     "1 of 20 processes disturbed": World(_spread(0.2), disturbed=0.05),
     "3 of 10 processes 8% slower": World(_spread(0.2), scatter=0.03, slow=0.3),
     "machine slows by 60% per hour": World(_spread(0.2), drift=-0.6),
-    "state of the machine, 10%": World(_spread(0.2), state=0.1),
+    "state of the machine changes times by 10%": World(_spread(0.2), state=0.1),
     "scatter 2%": World(_spread(0.2), scatter=0.02),
     "scatter 10%": World(_spread(0.2), scatter=0.1),
     "scatter 10%, each 6% behind": World(_steps(0.06), scatter=0.1),
-    "half of the candidates at 2%, half at 12%": World(_spread(0.2), scatter=0.02, noisy=0.5),
+    "scatter 2% for half of the candidates, 12% for the others": World(
+        _spread(0.2), scatter=0.02, noisy=0.5
+    ),
 }
 
 
