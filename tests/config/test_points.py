@@ -323,7 +323,7 @@ REJECTED = {
         ),
         (
             "model.transport=gloo model.bytes=1023",
-            "model.bytes=1023: model.transport=gloo sends one tensor of float32",
+            "model.bytes=1023: model.transport=gloo sends one float32 tensor",
         ),
         ("model.bytes=0", "model.bytes=0: must be at least 1"),
         (
@@ -412,7 +412,7 @@ REJECTED = {
         ("batch_size=2000", "batch_size=2000: exceeds the 1,438 training examples of data=digits"),
         (
             "measure.processes=5",
-            "measure.processes=5: task=learn trains once; set measure.processes=1; sweep seed",
+            "measure.processes=5: task=learn trains once; set measure.processes=1; to repeat the training, sweep seed",
         ),
         (
             "learn.epochs=3 learn.warmup_epochs=3",
