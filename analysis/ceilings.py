@@ -153,10 +153,10 @@ def _read_ceilings(rows: pd.DataFrame, store: Sequence[str]) -> pd.DataFrame:
     else:
         experiments = ()
     try:
-        found = load(store or None, experiments=experiments or ("paradnn",), kind="ceilings")
+        measured = load(store or None, experiments=experiments or ("paradnn",), kind="ceilings")
     except ParadnnError:
         return nothing
-    if "ceilings_outcome" not in found:
+    if "ceilings_outcome" not in measured:
         return nothing
-    found = found[found["ceilings_outcome"].eq("ok").fillna(False)]
-    return found.reindex(columns=[*dict.fromkeys([*found, *nothing])])
+    measured = measured[measured["ceilings_outcome"].eq("ok").fillna(False)]
+    return measured.reindex(columns=[*dict.fromkeys([*measured, *nothing])])

@@ -101,7 +101,7 @@ def tasks(frame: pd.DataFrame) -> list[Task]:
         learns = frame["family"].isna()
     if "best_accuracy" in frame:
         learns = learns | frame["best_accuracy"].notna()
-    found = []
+    all_tasks = []
     for learning, rows in frame.groupby(learns.to_numpy(dtype=bool)):
         work = _LEARNING_COLUMNS if learning else _WORK_COLUMNS
         keys = [name for name in _configured(rows) if name.startswith(work)]
@@ -115,14 +115,14 @@ def tasks(frame: pd.DataFrame) -> list[Task]:
             varies = [
                 name for name in dict.fromkeys(varies) if part[name].nunique(dropna=False) > 1
             ]
-            found.append(Task(*_name_task(known, learning=bool(learning)), part, tuple(varies)))
-    found = _rename_equal(found, _with_model)
+            all_tasks.append(Task(*_name_task(known, learning=bool(learning)), part, tuple(varies)))
+    all_tasks = _rename_equal(all_tasks, _with_model)
     distinguishing = [
         name
         for name in _configured(frame)
         if name.startswith(_DISTINGUISHING_COLUMNS) and frame[name].nunique(False) > 1
     ]
-    return _rename_equal(found, lambda task: _with_settings(task, distinguishing))
+    return _rename_equal(all_tasks, lambda task: _with_settings(task, distinguishing))
 
 
 def _rename_equal(tasks: Sequence[Task], rename: Callable[[Task], Task]) -> list[Task]:

@@ -149,14 +149,14 @@ def _add_combined(
             weights.loc[name, f"combined{end}"] = math.exp(weight * slope_per_weight * change)
 
 
-def describe_interactions(found: Interactions, r2_without: float) -> Iterator[str]:
+def describe_interactions(interactions: Interactions, r2_without: float) -> Iterator[str]:
     """Yield sentences on the interactions of a fit.
 
     Args:
-        found: The interactions.
+        interactions: Result of `fit_interactions`.
         r2_without: Held-out R2 of the fit without interactions.
     """
-    weights = found.weights
+    weights = interactions.weights
     by_verdict = dict(iter(weights.groupby("verdict", sort=False)))
     shown = by_verdict.get("interact")
     tried = counted(len(weights), "pair")
@@ -172,7 +172,7 @@ def describe_interactions(found: Interactions, r2_without: float) -> Iterator[st
         )
     if shown is None and of_values is None:
         yield f"No interaction is shown among {tried}."
-    elif found.is_log:
+    elif interactions.is_log:
         yield (
             "The factor compares the effect of both changes with the product of their single "
             "effects; a change doubles a number, or selects a value instead of its base."
@@ -188,7 +188,7 @@ def describe_interactions(found: Interactions, r2_without: float) -> Iterator[st
                 "allows for."
             )
     yield (
-        f"On held-out points R² is {found.regression.r2_held_out:.2f} with interactions and "
+        f"On held-out points R² is {interactions.regression.r2_held_out:.2f} with interactions and "
         f"{r2_without:.2f} without."
     )
 

@@ -71,7 +71,7 @@ def interval_ends(names: Sequence[str]) -> dict[str, IntervalEnds]:
     The value of "speedup_low" is "speedup". If there is no such column, it is the closest column
     before it that is neither an end of an interval nor a percentile.
     """
-    found: dict[str, IntervalEnds] = {}
+    ends_by_low: dict[str, IntervalEnds] = {}
     highs = {name: f"{name.removesuffix('low')}high" for name in names if _LOW_END.search(name)}
     ends = {*highs, *highs.values()}
     closest = ""
@@ -81,10 +81,10 @@ def interval_ends(names: Sequence[str]) -> dict[str, IntervalEnds]:
             if base not in names:
                 base = _VALUES_OF_ENDS.get(base, base)
             value = base if base in names else closest
-            found[name] = IntervalEnds(highs[name], value)
+            ends_by_low[name] = IntervalEnds(highs[name], value)
         elif name not in ends and not _QUANTILE.fullmatch(name):
             closest = name
-    return found
+    return ends_by_low
 
 
 def label(column: str) -> str:

@@ -146,8 +146,8 @@ def describe_more_values(
         return ""
     wanted = np.unique(np.rint(np.geomspace(known[0], known[-1], 2 * count)).astype("int64"))
     further = [int(value) for value in wanted if value not in known]
-    places = np.unique(np.linspace(0, len(further) - 1, count - len(known)).round().astype(int))
-    chosen = [further[position] for position in places if further]
+    positions = np.unique(np.linspace(0, len(further) - 1, count - len(known)).round().astype(int))
+    chosen = [further[position] for position in positions if further]
     if not chosen:
         return ""
     words = [word for word in shlex.split(command) if not word.startswith("replicate=")]

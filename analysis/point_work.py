@@ -255,15 +255,15 @@ def point_work(points: pd.DataFrame, types: pd.DataFrame) -> PointWork:
     for index, row in enumerate(points.to_dict("records")):
         position = len(fixed)
         table = tables.get(row["run_id"])
-        found: list[_TimedPart] = []
+        row_parts: list[_TimedPart] = []
         if table is not None:
-            found, fixed_seconds = _profiled_parts(position, row, table)
-        is_profiled = bool(found)
+            row_parts, fixed_seconds = _profiled_parts(position, row, table)
+        is_profiled = bool(row_parts)
         if not is_profiled:
-            found, fixed_seconds = _whole_step(position, row)
-        if found:
+            row_parts, fixed_seconds = _whole_step(position, row)
+        if row_parts:
             has_work[index] = True
-            parts += found
+            parts += row_parts
             fixed.append(fixed_seconds)
             profiled.append(is_profiled)
     points = points[has_work].reset_index(drop=True)

@@ -82,7 +82,7 @@ def _draw_marks(
         shades: The colors of the marks.
         is_named: Whether each pair has a row; else each has a column.
     """
-    places = np.arange(len(pairs))
+    positions = np.arange(len(pairs))
     ends = (pairs["speedup_low"], pairs["speedup_high"])
     bars: dict[str, Any] = {
         "marker": "",
@@ -92,15 +92,15 @@ def _draw_marks(
         "zorder": 1.5,
     }
     if is_named:
-        drawing.marks(axes, pairs["speedup"], places, x_ends=ends, **bars)
+        drawing.marks(axes, pairs["speedup"], positions, x_ends=ends, **bars)
     else:
-        drawing.marks(axes, places, pairs["speedup"], y_ends=ends, **bars)
+        drawing.marks(axes, positions, pairs["speedup"], y_ends=ends, **bars)
     for is_part, how in shades.parts(pairs[_color_column(pairs)]):
         ratios = pairs["speedup"][is_part]
         if is_named:
-            axes.scatter(ratios, places[is_part], s=26, zorder=2, edgecolors="none", **how)
+            axes.scatter(ratios, positions[is_part], s=26, zorder=2, edgecolors="none", **how)
         else:
-            axes.scatter(places[is_part], ratios, s=14, zorder=2, edgecolors="none", **how)
+            axes.scatter(positions[is_part], ratios, s=14, zorder=2, edgecolors="none", **how)
 
 
 def _coloring(pairs: pd.DataFrame) -> drawing.Coloring:

@@ -361,8 +361,8 @@ def _specified_peaks(rows: pd.DataFrame, sheets: Sheets) -> np.ndarray:
         sheet = sheets(device)
         peaks[device] = {} if sheet is None else sheet.peak_flops
     keys = zip(rows["device"], rows["precision"], strict=True)
-    found = [peaks[device].get(precision) or math.nan for device, precision in keys]
-    return np.array(found, dtype="float64")
+    run_peaks = [peaks[device].get(precision) or math.nan for device, precision in keys]
+    return np.array(run_peaks, dtype="float64")
 
 
 def _descriptive_columns(rows: pd.DataFrame) -> list[str]:

@@ -105,9 +105,9 @@ def own_atlas(
             prior=prior,
         )
     if not groups:
-        found = ", ".join(f"{count} {kind}" for kind, count in counts.items())
+        kind_counts = ", ".join(f"{count} {kind}" for kind, count in counts.items())
         raise InsufficientData(
-            f"too few kernels ran there ({found}); "
+            f"too few kernels ran there ({kind_counts}); "
             f"at least {MIN_OPERATIONS} of a kind are needed, {2 * MIN_OPERATIONS} are better"
         )
     return Atlas(tuple(_with_overheads(groups).values()))

@@ -102,13 +102,13 @@ def _report_population(population: Population, context: Context) -> PopulationRe
 
 def _rooflines(reports: Sequence[PopulationReport]) -> list[tuple[str, Section]]:
     """Return the name of each system with its roofline section, for the first screen."""
-    found = []
+    rooflines = []
     for report in reports:
         for section in report.sections:
             if section.name == "roofline" and section.figure:
-                found.append((report.population.name, section))
+                rooflines.append((report.population.name, section))
                 break
-    return found
+    return rooflines
 
 
 def _describe_runs(

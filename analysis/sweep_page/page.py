@@ -73,17 +73,17 @@ def sweep_frame(
             f"experiment={experiment}: has no {which}; the tag sweep_id of its run names it"
         )
     sweep = sweeps.iloc[[-1]]
-    found = str(sweep["sweep_id"].iloc[0])
+    chosen_id = str(sweep["sweep_id"].iloc[0])
     try:
         earlier = load_table(str(sweep["run_id"].iloc[0]), EARLIER_POINTS, store)["run_id"]
     except StoreError:  # most sweeps skip no points
-        points = load(store, experiments=experiment, tags={"sweep_id": found})
+        points = load(store, experiments=experiment, tags={"sweep_id": chosen_id})
     else:
         points = load(store, experiments=experiment)
-        is_of_sweep = points["sweep_id"].eq(found) | points["run_id"].isin(earlier)
+        is_of_sweep = points["sweep_id"].eq(chosen_id) | points["run_id"].isin(earlier)
         points = points[is_of_sweep.fillna(False)].reset_index(drop=True)
     if points.empty:
-        raise StoreError(f"sweep {found}: has no finished point; measure it first")
+        raise StoreError(f"sweep {chosen_id}: has no finished point; measure it first")
     return sweep, with_best_ceilings(points, [store] if store else [])
 
 
