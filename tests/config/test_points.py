@@ -412,7 +412,10 @@ REJECTED = {
         ("batch_size=2000", "batch_size=2000: exceeds the 1,438 training examples of data=digits"),
         (
             "measure.processes=5",
-            "measure.processes=5: task=learn trains once; set measure.processes=1; to repeat the training, sweep seed",
+            (
+                "measure.processes=5: task=learn trains once; set measure.processes=1; to repeat "
+                "the training, sweep seed"
+            ),
         ),
         (
             "learn.epochs=3 learn.warmup_epochs=3",
