@@ -768,13 +768,14 @@ class _StepDraws:
     """Draws (n,) of the seconds of a step, from joint draws of its parts.
 
     Attributes:
-        host: The scheduling of a serving engine, 0 without one.
-        kernels: The kernels and the host.
-        eager: The larger of `kernels` and the launches of the operations.
+        host: Seconds in which a serving engine schedules requests; 0 without an engine.
+        kernels: Seconds of the kernels plus `host`.
+        eager: The larger of `kernels` and the seconds to launch all operations.
         part_seconds: Median seconds of each part, by name.
         operations: Number of operations.
         includes_launches: Whether the timings include the time to start a step.
-        adds_launches: Whether the framework launches each operation, and the timings exclude that.
+        adds_launches: Whether the framework launches each operation and the timings exclude
+            launches.
     """
 
     host: np.ndarray
@@ -792,7 +793,7 @@ class _StepDraws:
 
 
 def _draw_step(question: _Question, parts: Sequence[StepPart], requests: int) -> _StepDraws:
-    """Add up the parts of a step; the arguments are those of `_sum_estimate`."""
+    """Add up draws of the parts of a step; `_sum_estimate` describes the arguments."""
     kernels, part_seconds = sum_parts(parts, question.change)
     host = _host_draws(requests)
     if requests:

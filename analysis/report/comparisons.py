@@ -76,8 +76,8 @@ def compare_populations(
     for number, (first, second) in enumerate(pairs):
         if number >= _MAX_TRIED or len(comparisons) >= _MAX_COMPARISONS:
             reason = (
-                f"{len(pairs) - number} pairs of populations were not tried, to keep the page "
-                "small: compare A B"
+                f"{len(pairs) - number} pairs of populations are not compared, to keep the page "
+                "small; python -m analysis compare --help describes how to compare two"
             )
             context.missing.append(Missing("Comparisons", "further populations", reason))
             break
@@ -148,7 +148,7 @@ def _compare_pair(
         if section is not None:
             sections.append(section)
         elif not sections:
-            # The other analyses explain the comparison by cell, so they need it.
+            # The other analyses explain the comparison by cell, which comes first.
             return None
     by_cell = sections[0].result
     assert isinstance(by_cell, Compared)
