@@ -4,7 +4,7 @@ A step is a list of operations (`Model.product_list`), and a kernel is a single 
 (`Kernel.as_operation`). Both follow from arithmetic, without a framework. In a training step, each
 product of a layer becomes three operations: its output, the gradient of its weights, and the
 gradient of its inputs, which a first layer does not need. In attention, each head of each example
-has own matrices, which a framework multiplies as one batch.
+has separate matrices, which a framework multiplies as one batch.
 """
 
 import functools

@@ -910,7 +910,7 @@ def _contention_metrics(timed: Sequence[Measurement]) -> dict[str, float]:
     return metrics
 
 
-#: Number of operation types, by time, that have an own metric.
+#: Number of operation types, by time, that have a separate metric.
 _MAX_TYPES = 10
 #: Characters that MLflow allows in the name of a metric, in addition to letters and digits.
 _NAME_CHARS = "_-. /:"

@@ -259,7 +259,7 @@ def dropout(x: Any, rate: float) -> Any:
 def dense_layer(
     units: int, deviation: float | None, *, use_bias: bool = True, activation: Any = None
 ) -> layers.Layer:
-    """Make a dense layer with an own initializer; `deviation` as in `Attention`.
+    """Make a dense layer with its own initializer; `deviation` as in `Attention`.
 
     Layers of equal shape that shared an initializer would have equal initial weights.
     """

@@ -130,7 +130,7 @@ class TcpStep(Step):
 
 
 def serve_connections(listening: socket.socket, point: Mapping[str, Any]) -> None:
-    """Serve every connection in an own thread, until the socket is closed.
+    """Serve every connection in its own thread, until the socket is closed.
 
     A failure ends only its connection.
     """

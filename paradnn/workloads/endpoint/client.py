@@ -148,7 +148,7 @@ class Client:
 
     Args:
         options: The options of `model=endpoint`.
-        deadline: No request is sent after this time of `time.monotonic()`, in seconds.
+        deadline: Time of `time.monotonic()` in seconds at which waits, loops and answers end.
 
     Attributes:
         model: Name of the requested model.

@@ -154,7 +154,7 @@ class Decoder:
         """Write rows (batch, heads, n, head) into the cache in place, from position `first` on.
 
         Keras' `slice_update` copies the cache, unless XLA sees that nothing else reads the old
-        value. So PyTorch, and TensorFlow without XLA, write into it with own operations.
+        value. So PyTorch, and TensorFlow without XLA, write into it with their native operations.
         TensorFlow without XLA still copies a variable when it is read after a partial write.
         """
         count = rows.shape[2]

@@ -379,7 +379,10 @@ class Server(Scenario):
         return ScheduledRuns(vars(self), service, until, meter).load()
 
     def for_process(self, replicate: int, process: int) -> Server:
-        """Give each process own arrival times: equal ones would bias all processes the same way."""
+        """Return the scenario with a separate seed for each process.
+
+        Equal arrival times would bias all processes in the same way.
+        """
         return replace(self, seed=process_seed(self.seed, replicate, process))
 
     def name_parts(self, point: Point) -> list[str]:
@@ -529,8 +532,9 @@ def _throughput_clause(metrics: Mapping[str, float]) -> str:
 def _early_stopping(share: float, latencies: Sequence[float]) -> float | None:
     """Return LoadGen's upper bound of a percentile in streams; None for too few queries.
 
-    With 99% confidence, the percentile is no higher than the result. The result is the highest
-    latency that remains after as many of the highest ones are discarded as the confidence allows.
+    With 99% confidence, the percentile is no higher than the result. The result is the d-th highest
+    latency, where d is the largest number of late queries with which this many queries pass
+    LoadGen's early stopping.
 
     Args:
         share: The percentile as a fraction.

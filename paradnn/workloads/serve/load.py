@@ -260,7 +260,7 @@ def measure_load(
 
 
 class ScheduledRuns:
-    """The runs of `scenario=server`, each with an own generator of queries.
+    """The runs of `scenario=server`, each with a separate generator of queries.
 
     Args:
         settings: The options of the scenario.
