@@ -194,20 +194,25 @@ def _overall_verdict(
     return max(verdicts, key=lambda verdict: severity.index(verdict.outcome))
 
 
-def _judge_count(count: CountComparison, most: float) -> _Verdict:
-    """The outcome of one count: regressed if its whole interval is above the allowed increase."""
-    limit = f"{100 * most:.3g}%"
+def _judge_count(count: CountComparison, allowed_increase: float) -> _Verdict:
+    """Return the verdict from one count: regressed if its interval is above the allowed increase.
+
+    Args:
+        count: Counts of both sides.
+        allowed_increase: Smallest relative increase that is a regression (0.01: 1%).
+    """
+    limit = f"{100 * allowed_increase:.3g}%"
     if count.problem:
         # A head that fails although the base runs is broken. If the base fails, nothing is known.
         if count.failed_side == 0:
             return _Verdict(Gate.REGRESSED, f"FAILED: {count.problem}")
         return _Verdict(Gate.UNDECIDED, f"undecided: {count.problem}")
     increase = count.increase
-    if increase.low > most:
+    if increase.low > allowed_increase:
         return _Verdict(
             Gate.REGRESSED, f"REGRESSED: more than {limit} more {count.quantity} ({count.basis()})"
         )
-    if increase.high < most:
+    if increase.high < allowed_increase:
         return _Verdict(Gate.PASSED, f"passed: not {limit} more {count.quantity} ({count.basis()})")
     return _Verdict(
         Gate.UNDECIDED,
@@ -218,7 +223,7 @@ def _judge_count(count: CountComparison, most: float) -> _Verdict:
 
 
 def _judge(comparison: CommandComparison, rule: Limit) -> _Verdict:
-    """The verdict from the times."""
+    """Return the verdict from the times."""
     limit = f"{100 * rule.slower:.3g}%"
     if comparison.problem:
         # A head that fails although the base runs is broken. If the base fails, nothing is known.

@@ -289,8 +289,8 @@ class Contrast:
         noise = np.random.default_rng(0).normal(0, 1, (_QUANTILE_DRAWS, len(self.ratios)))
         drawn = np.quantile(np.log(self.ratios) + noise * self._point_errors, share, axis=1)
         freedom = self.effects[0].freedom
-        reach = float(Component(drawn.var(), freedom).half_width)
-        factor = math.exp(math.hypot(self.shift, reach))
+        half_width = float(Component(drawn.var(), freedom).half_width)
+        factor = math.exp(math.hypot(self.shift, half_width))
         return Estimate(value, value / factor, value * factor)
 
     def bounds(self) -> dict[str, float]:

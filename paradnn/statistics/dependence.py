@@ -79,7 +79,7 @@ class Levels:
         return (*shared, self.point)
 
     @cached_property
-    def of_mean(self) -> Crossing:
+    def mean_crossing(self) -> Crossing:
         """Variance of a mean as a function of residuals."""
         return Crossing.of(np.ones((len(self.point), 1)), self.factors)
 
@@ -160,7 +160,7 @@ def _number_groups(points: pd.DataFrame, names: list[str]) -> np.ndarray:
 
 def crossed_variance(values: np.ndarray, levels: Levels) -> Component:
     """Return the variance of the mean of values (n,) if each factor has random effects."""
-    components = levels.of_mean.components(values - values.mean())
+    components = levels.mean_crossing.components(values - values.mean())
     return Component(float(components.variance[0]), float(components.freedom[0]))
 
 

@@ -132,25 +132,29 @@ def regress(
     standardized = _standardize(design.astype("float64"))
     x = np.column_stack([np.ones(len(values)), standardized.scores])
     priors = priors or scatter_priors()
-    disturbance = _disturb(x, values, scale, when, priors.session.update())
-    y = disturbance.response
+    time_effects = _estimate_time_effects(x, values, scale, when, priors.session.update())
+    y = time_effects.response
     spread = float(y.std(ddof=1))
     z = (y - y.mean()) / spread
-    fitted, covariance, given = _fit_terms(x, z, levels)
-    own = given
+    fitted, covariance, row_component = _fit_terms(x, z, levels)
+    value_component = row_component
     if by_value:
         prior = None if scale is _identity else priors.value
         of_values = value_variances(x, fitted.resid, prior)
-        own = _replace_known(own, Component(of_values.variance[1:], of_values.freedom[1:]))
+        value_component = _replace_known(
+            value_component, Component(of_values.variance[1:], of_values.freedom[1:])
+        )
     if products is not None:
         factors = [products.get(str(name)) for name in standardized.scores]
-        own = _replace_known(own, _product_variances(x, fitted.resid, factors))
+        value_component = _replace_known(
+            value_component, _product_variances(x, fitted.resid, factors)
+        )
     table = _weight_table(
         standardized,
         fitted.params[1:],
-        given=given,
-        own=own,
-        shared=disturbance.components(spread),
+        row_component=row_component,
+        value_component=value_component,
+        time_components=time_effects.components(spread),
         spread=spread,
     )
     weight_correlation = np.corrcoef(np.linalg.pinv(x)[1:])
@@ -198,9 +202,9 @@ def _weight_table(
     standardized: _Standardized,
     weights: np.ndarray,
     *,
-    given: Component,
-    own: Component,
-    shared: Sequence[Component],
+    row_component: Component,
+    value_component: Component,
+    time_components: Sequence[Component],
     spread: float,
 ) -> pd.DataFrame:
     """Return `Regression.weights`.
@@ -208,12 +212,12 @@ def _weight_table(
     Args:
         standardized: The columns.
         weights: (terms,) weights of the columns.
-        given: Variances of the weights if the values of a column have no separate effects.
-        own: Variances of the weights if the values of a column have separate effects.
-        shared: Variances of the weights from sessions, and from a drift.
+        row_component: Variances of the weights if the values of a column have no separate effects.
+        value_component: Variances of the weights if the values of a column have separate effects.
+        time_components: Variances of the weights from sessions, and from a drift.
         spread: Standard deviation of the response.
     """
-    total = combine([own, *shared])
+    total = combine([value_component, *time_components])
     correlations = np.atleast_2d(np.corrcoef(standardized.scores.to_numpy(), rowvar=False))
     return pd.DataFrame(
         {
@@ -221,18 +225,18 @@ def _weight_table(
             "low": weights - total.half_width,
             "high": weights + total.half_width,
             "p": _p_values(weights, *total),
-            "p_given": _p_values(weights, *combine([given, *shared])),
+            "p_given": _p_values(weights, *combine([row_component, *time_components])),
             "error": np.sqrt(total.variance),
             "freedom": total.freedom,
             "vif": np.diag(np.linalg.inv(correlations)),
             "slope": weights * spread / standardized.deviations.to_numpy(),
-            "limit": _limits(weights, own, shared),
+            "limit": _limits(weights, value_component, time_components),
         },
         index=pd.Index(standardized.scores.columns, name="term"),
     )
 
 
-class _Disturbance(NamedTuple):
+class _TimeEffects(NamedTuple):
     """Effect of sessions and of drift on the coefficients of a regression.
 
     Attributes:
@@ -252,13 +256,13 @@ class _Disturbance(NamedTuple):
         return [Component(part.variance / spread**2, part.freedom) for part in parts]
 
 
-def _disturb(
+def _estimate_time_effects(
     x: np.ndarray,
     values: np.ndarray,
     scale: Callable[[np.ndarray], np.ndarray],
     when: MeasurementTimes | None,
     session: Component,
-) -> _Disturbance:
+) -> _TimeEffects:
     """Return the effect of sessions and drift on the coefficients of the columns.
 
     The shifts of sessions are removed unless a column varies between sessions as well. A drift
@@ -276,7 +280,7 @@ def _disturb(
     terms = x.shape[1] - 1
     nothing = Component(np.zeros(terms), session.freedom)
     if when is None:
-        return _Disturbance(response, nothing, nothing)
+        return _TimeEffects(response, nothing, nothing)
     between, within = _without_sessions(x, response, when)
     is_removed = bool((between[1:] < _BETWEEN_SESSIONS_SHARE).all())
     indicators = np.zeros((len(x), 0))
@@ -296,7 +300,7 @@ def _disturb(
             rows = when.session == number
             weights += drift_weights(influence[:, rows], when.hours[rows])
         drift = Component(session.variance * weights, session.freedom)
-    return _Disturbance(response, sessions, drift)
+    return _TimeEffects(response, sessions, drift)
 
 
 def _log_derivative(values: np.ndarray, scale: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
@@ -412,19 +416,22 @@ def _standardize(values: pd.DataFrame) -> _Standardized:
     return _Standardized(scores, values.std()[scores.columns], constant, collinear)
 
 
-def _limits(weights: np.ndarray, own: Component, shared: Sequence[Component]) -> np.ndarray:
+def _limits(
+    weights: np.ndarray, value_component: Component, time_components: Sequence[Component]
+) -> np.ndarray:
     """Return why the interval of each weight (k,) includes 0: "sessions", "order" or "".
 
     It is "" if the interval excludes 0, or includes 0 without sessions and drift as well.
 
     Args:
         weights: (k,) the weights.
-        own: Variances of the weights without sessions and drift.
-        shared: Variances of the weights from sessions, and from a drift.
+        value_component: Variances of the weights without sessions and drift.
+        time_components: Variances of the weights from sessions, and from a drift.
     """
-    sessions, drift = shared
+    sessions, drift = time_components
     size = np.abs(weights)
-    is_limited = (size > own.half_width) & (size <= combine([own, *shared]).half_width)
+    total = combine([value_component, *time_components])
+    is_limited = (size > value_component.half_width) & (size <= total.half_width)
     cause = np.where(drift.variance > sessions.variance, "order", "sessions")
     return np.where(is_limited, cause, "")
 
@@ -558,12 +565,12 @@ def _product_variances(
     return Component(*found)
 
 
-def _replace_known(given: Component, found: Component) -> Component:
-    """Return the components of `found`, and those of `given` where `found` is NaN."""
-    is_known = np.isfinite(found.freedom)
+def _replace_known(default: Component, override: Component) -> Component:
+    """Replace the components of `default` with those of `override` that are not NaN."""
+    is_known = np.isfinite(override.freedom)
     return Component(
-        np.where(is_known, found.variance, given.variance),
-        np.where(is_known, found.freedom, given.freedom),
+        np.where(is_known, override.variance, default.variance),
+        np.where(is_known, override.freedom, default.freedom),
     )
 
 
