@@ -38,7 +38,7 @@ def _measure_ceilings(config: DictConfig) -> int:
     if ceilings is None:
         return 1
     for precision, rate in ceilings.flops_per_second.items():
-        share = ceilings.emulated(precision)
+        share = ceilings.emulated_share(precision)
         if share:
             note = f"  ({share:.2f} of float32: emulated, not accelerated)"
         else:

@@ -1,6 +1,6 @@
-"""Checks that a result does not contradict itself.
+"""Checks that the values of a result do not contradict each other.
 
-A contradiction is a fault of this tool, and the run records it.
+A contradiction is a bug in ParaDnn. The tag `checks` of the run reports it.
 """
 
 import math
@@ -14,16 +14,17 @@ from paradnn.core.versions import FRAMEWORKS
 from paradnn.platform.environment import separate_hosts
 from paradnn.session.run_records import RunRecords
 
-#: How far matmul and convolution FLOPs of a profile may be from the analytic count: a compiler
-#: pads, and drops or adds the products at the ends of a recurrence (docs/reference/metrics.md).
+#: Tolerated relative difference between the matmul and convolution FLOPs of a profile and the
+#: analytic count. A compiler pads operands, and drops or adds products at the ends of a recurrence
+#: (docs/reference/metrics.md).
 FLOPS_MARGIN = 0.1
-#: How far the median of a process' single steps may be from its step time: by a factor, and by the
-#: seconds that waiting for the device takes, on a CPU and elsewhere, where blocks hide the
-#: dispatch.
+#: Tolerated ratio between the median of a process's single steps and its step time in blocks.
 LATENCY_FACTOR = 2.0
+#: Additional seconds that a single step may take to wait for the device. Steps of a block need not
+#: wait.
 CPU_WAIT = 0.5e-3
 DEVICE_WAIT = 5e-3
-#: Bytes that a small step may find in heap that was free before, so that its process does not grow.
+#: Bytes of free heap that a small step may reuse, so that the memory of its process does not grow.
 FREE_HEAP = 4 * 2**20
 
 
@@ -42,7 +43,7 @@ def find_contradictions(
         )
     wait_share = metrics.get("infeed_fraction", 0.0)
     if not 0 <= wait_share <= 1:
-        problems.append(f"the step waited for {wait_share:.3f} of its time")
+        problems.append(f"the step waited for input for {wait_share:.3f} of its time")
     latencies = _comparable_latencies(measurement, answer)
     if latencies:
         step = statistics.median(measurement.timing.step_times)
@@ -67,9 +68,9 @@ def find_contradictions(
 
 
 def _comparable_latencies(measurement: Measurement, answer: Answer) -> Sequence[float]:
-    """Return the times of single steps if these should equal the steps of the blocks; else nothing.
+    """Return the times of single steps in seconds if they are comparable with steps of the blocks.
 
-    An input pipeline adds to a single step, and so does contention in either phase.
+    Empty if an input pipeline or contention makes single steps slower.
     """
     if answer.input:
         return ()
@@ -80,15 +81,15 @@ def _comparable_latencies(measurement: Measurement, answer: Answer) -> Sequence[
 
 
 def _flops_ratio_range(point: Point) -> tuple[float, float]:
-    """Return the range of profiled over analytic FLOPs in which a profile is sound."""
+    """Return the valid range of the ratio of profiled to analytic FLOPs."""
     family = point.model
     is_xla = point.compile == "xla" or (point.framework.name == "jax" and point.compile != "eager")
-    # A program is counted with each loop once. An engine computes whole registers of channels, and
-    # hides the operations within a loop.
+    # Counted costs contain the body of each loop once. An engine pads channels to whole registers,
+    # and its profile lacks the operations within loops.
     is_unbounded = family.is_counted or FRAMEWORKS[point.framework.name].is_engine
-    # XLA may leave products out: the gradient of a weight for one example, and the padding of an
-    # image smaller than its kernel. The last group of convolutional networks has a pixel for each
-    # 32 of the image, under kernels of 3.
+    # XLA may omit products: those of a weight gradient for a single example, and those of the
+    # padding if an image is hardly larger than the kernel. Convolutional networks end with 3 x 3
+    # kernels on an image that is downsampled by 32, such as 64 x 64 to 2 x 2 pixels.
     is_small_image = family.convolves and getattr(family, "image_size", 0) <= 64
     may_be_lower = (
         is_unbounded

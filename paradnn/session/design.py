@@ -24,7 +24,7 @@ class RecordedPoint:
         reason: Reason of the outcome; None if it needs none.
         metrics: Metrics of the run.
         tags: Tags of the run.
-        known: Whether the outcome was in the store before this session.
+        known: Whether the store held the outcome before this session.
     """
 
     run_id: str
@@ -50,7 +50,7 @@ class RecordedPoint:
 
         Args:
             family: Model family.
-            values: Identifier, name, outcome, tags (strings) and metrics of the run in one mapping.
+            values: Fields of the run: run_id, name, outcome, tags (strings) and metrics.
         """
         tags = {key: value for key, value in values.items() if isinstance(value, str)}
         metrics = {key: float(value) for key, value in values.items() if key not in tags}
@@ -66,7 +66,8 @@ class DesignPoint:
         point: The point.
         tags: Additional tags of this measurement.
         excluded: Reason why the point counts as out of memory without a trial; None if tried.
-        turns: Turns that this measurement shares with the adjacent one; None without any.
+        turns: Turns in which this point and another one of the batch alternate; None if it is
+            measured alone.
     """
 
     point: Point
@@ -96,7 +97,7 @@ class SweepDesign:
     """Base class of designs, which choose the next measurements after each batch.
 
     Attributes:
-        points: One representative point per worker that is needed.
+        points: One representative point per required worker.
         resumes: Whether an outcome in the store replaces a measurement; otherwise each visit is
             measured.
     """
@@ -132,13 +133,12 @@ class SweepDesign:
 
         Args:
             visit: The measurement.
-            claimed: Whether its point is claimed. The method is called both before and after the
-                claim.
+            claimed: False in the call before the claim of the point, True in the call after it.
         """
         return True
 
     def conclusion(self) -> DesignResult:
-        """Return the result, also of an interrupted design."""
+        """Return the result, even if the session was interrupted."""
         return DesignResult()
 
 
@@ -147,15 +147,15 @@ class Summary:
     """Summary of a session.
 
     Attributes:
-        total: Number of points.
+        total: Number of points, including repeated ones.
         rows: Rows of the recorded points.
-        skipped: Number of points whose outcome was already in the store, by outcome.
-        repeated: Number of points that occur more than once in the sweep.
+        skipped: Outcome -> number of points that the store already held.
+        repeated: Number of points that repeat an earlier point of the sweep.
         interrupted: Whether the session was interrupted.
         seconds: Duration of the session in seconds.
         started: Start of the session in Unix seconds.
         where: Location of the runs, as text.
-        problem: What happened to recorded results that were deleted, as text.
+        problem: Why results or points are missing, as text; empty if there is no problem.
         parent: Identifier of the parent run.
         conclusion: Conclusion in Markdown.
     """
@@ -213,7 +213,7 @@ class Summary:
                 f"{self.skipped.total()} skipped, the store holds their outcome already ({known})"
             )
         if self.repeated:
-            parts.append(f"{self.repeated} named twice")
+            parts.append(f"{self.repeated} repeated in the sweep")
         if self.missing:
             parts.append(f"{self.missing} not measured")
         return "; ".join(parts)

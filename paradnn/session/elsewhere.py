@@ -1,8 +1,8 @@
-"""Folders that measure points on a machine with only an engine (docs/how-to/engines.md).
+"""Preparation of a folder that measures points on a machine with only an engine.
 
-The folder is made on this machine, where models are built and converted. On the other machine its
-run.py (`paradnn.session.run_elsewhere`) measures the points. It keeps the results as files for
-`sync`.
+This machine builds and converts the models (docs/how-to/engines.md). On the other machine, run.py
+in the folder (`paradnn.session.run_elsewhere`) measures the points and keeps the results as files
+for `python -m paradnn.sync`.
 """
 
 import json
@@ -21,8 +21,8 @@ from paradnn.session.environments import WorkerEnvironments
 from paradnn.session.record import run_name
 from paradnn.session.workers import Limits, WorkerKey, WorkerPool
 
-#: Shortest possible measurement: each artifact also runs here once before it is shipped.
-_BRIEF = {
+#: Shortest possible measurement. Each artifact is run on this machine once, to test it.
+_SHORTEST = {
     "min_seconds": 0.0,
     "min_blocks": 1,
     "max_seconds": 0.01,
@@ -32,7 +32,7 @@ _BRIEF = {
 
 
 def prepare(points: Sequence[Point], name: str, say: Callable[[str], None]) -> int:
-    """Make a folder that measures `points`, with this package and a converted model per point.
+    """Create a folder that measures `points`, with this package and a converted model per point.
 
     Args:
         points: Points to measure elsewhere.
@@ -64,31 +64,32 @@ def prepare(points: Sequence[Point], name: str, say: Callable[[str], None]) -> i
         ignore=shutil.ignore_patterns("__pycache__"),
     )
     shutil.copy(PACKAGE / "session" / "run_elsewhere.py", folder / "run.py")
-    made = 0
+    converted = 0
     with WorkerEnvironments(points, say) as environments, WorkerPool() as pool:
         for point in points:
             request = point_request(
                 replace(point, measure=replace(point.measure, profile=False, keep_trace=False))
             )
-            asked = folder / f"asked-{point_id(point)}.json"
-            brief = {
+            request_file = folder / f"asked-{point_id(point)}.json"
+            test_request = {
                 **request,
-                "measure": request["measure"] | _BRIEF,
-                "keep": str(asked.with_suffix(".npz")),
+                "measure": request["measure"] | _SHORTEST,
+                "keep": str(request_file.with_suffix(".npz")),
             }
             problem = environments.problem(point)
             limits = Limits(point.measure.timeout, memory_limit(point))
             if not problem:
-                result = pool.measure(WorkerKey.of(point), brief, limits, lambda _: None)
+                result = pool.measure(WorkerKey.of(point), test_request, limits, lambda _: None)
                 if result.outcome == "ok":
                     problem = None
                 else:
                     problem = result.reason or result.outcome
             say(f"{run_name(point)}: {problem or 'converted'}")
             if not problem:
-                asked.write_text(json.dumps(request))
-                made += 1
+                request_file.write_text(json.dumps(request))
+                converted += 1
     say(
-        f"{made} of {len(points)} converted: python run.py in {name} there, python -m paradnn.sync {name} here"
+        f"{converted} of {len(points)} points converted; on the other machine, run python run.py "
+        f"in {name}; then, on this machine, python -m paradnn.sync {name}"
     )
-    return 0 if made else 1
+    return 0 if converted else 1

@@ -1,7 +1,7 @@
-"""Places in which a session measures points: the environment of each worker, and other hosts.
+"""Environments of a session's workers, other hosts, and checks that points can be measured.
 
-Other hosts run servers (`paradnn.worker.host`), which start processes of the session's points.
-Software stacks are made before the first point is measured, so that no installer runs during a
+Other hosts run servers (`paradnn.worker.host`), which start the processes of points there. Software
+stacks are installed before the first point is measured, so that no installer disturbs a
 measurement.
 """
 
@@ -34,7 +34,8 @@ def current_environments(points: Iterable[Point]) -> dict[WorkerKey, Environment
     """Return the environments in which the points would be measured now, by worker.
 
     Returns:
-        Worker key -> environment; None for a stack that is not made or lacks the framework.
+        Worker key -> environment; None if the software stack is not installed or lacks the
+        framework.
 
     Raises:
         ParadnnError: If an interpreter of the user cannot be used.
@@ -48,10 +49,7 @@ def current_environments(points: Iterable[Point]) -> dict[WorkerKey, Environment
 
 
 def _find_environment(key: WorkerKey, stack: Stack | None) -> Environment | None:
-    """Return the environment of a worker; None if its stack is missing or lacks the framework.
-
-    Points of a stack without the framework are unavailable; the session reports them.
-    """
+    """Return the environment of a worker; None if its stack is missing or lacks the framework."""
     packages: tuple[str, ...] | None = ()
     if stack:
         packages = find_stack(stack)
@@ -69,9 +67,9 @@ def _find_environment(key: WorkerKey, stack: Stack | None) -> Environment | None
 
 
 class WorkerEnvironments(contextlib.ExitStack):
-    """Environments of the points of a session; makes missing software stacks.
+    """The environments of a session's points. Its creation installs missing software stacks.
 
-    Stacks in use are locked against removal until this context is closed.
+    The stacks are locked against removal until this context is closed.
 
     Args:
         points: Points of the session.
@@ -84,10 +82,8 @@ class WorkerEnvironments(contextlib.ExitStack):
     def __init__(self, points: Iterable[Point], say: Callable[[str], None]) -> None:
         super().__init__()
         self._say = say
-        self._stacks: dict[
-            str, tuple[str, ...] | str
-            # key -> packages of the stack, or the reason why it cannot be made
-        ] = {}
+        # Key of a stack -> its packages, or the reason why it cannot be installed.
+        self._stacks: dict[str, tuple[str, ...] | str] = {}
         self._environments: dict[WorkerKey, Environment] = {}
         self._problems: dict[WorkerKey, str] = {}
         try:
@@ -124,13 +120,12 @@ class WorkerEnvironments(contextlib.ExitStack):
             try:
                 self._stacks[wanted.key] = self.enter_context(open_stack(wanted, self._say))
             except ParadnnError as error:
-                self._stacks[wanted.key] = problem = (
-                    f"the software stack {wanted.name} cannot be installed: {error}"
-                )
+                problem = f"the software stack {wanted.name} cannot be installed: {error}"
+                self._stacks[wanted.key] = problem
                 self._say(problem)
         packages = self._stacks[wanted.key]
-        # These versions differ from those of the finished stack, so that its points are measured
-        # once it can be made.
+        # A stack that cannot be installed gets placeholder versions, and thus another environment
+        # id. Its unavailable points do not count as measured once the installation succeeds.
         versions: Mapping[str, str] = {"stack": wanted.key}
         if isinstance(packages, str):
             self._problems[key] = packages
@@ -144,26 +139,32 @@ class WorkerEnvironments(contextlib.ExitStack):
 
 #: One address. A link-local address (fe80::2%eth0) is invalid, because other hosts cannot use it.
 _ADDRESS = re.compile(r"([\w.-]+|\[[\w.:]+\]):\d{1,5}")
-_ANSWER = 5.0  # seconds within which a running server answers
+_ANSWER_SECONDS = 5.0  # time limit within which a running server answers
 _REMEDY = "docs/how-to/clusters.md explains points on several hosts"
-_RESTART = "start python -m paradnn.worker.host there (docs/how-to/clusters.md), then the same command again"
+_RESTART = (
+    "start python -m paradnn.worker.host there (docs/how-to/clusters.md), "
+    "then repeat this command here"
+)
 
 
-def _named(environ: Mapping[str, str]) -> list[str]:
+def _server_addresses(environ: Mapping[str, str]) -> list[str]:
     """Return the addresses of the servers that PARADNN_HOSTS lists; empty if it is not set.
 
     Raises:
-        ConfigError: If an entry is not an address, or the key of the servers is not set.
+        ConfigError: If an entry is not an address, or PARADNN_HOSTS_KEY is not set.
     """
     given = environ.get(HOSTS)
     addresses = given.split(",") if given else []
     for address in addresses:
         if not _ADDRESS.fullmatch(address) or not 0 < host_and_port(address)[1] < 65536:
-            remedy = "write what each server says that it listens on, as 10.0.0.2:5000,[2001:db8::3]:5000"
+            remedy = (
+                "list the address on which each server listens, "
+                "as in 10.0.0.2:5000,[2001:db8::3]:5000"
+            )
             raise ConfigError(HOSTS, given, f"{address!r} is not HOST:PORT", remedy)
     if addresses and not environ.get(KEY):
         raise ConfigError(
-            KEY, "", f"{HOSTS} is set without it", "give it the value that the servers have"
+            KEY, "", f"{HOSTS} is set without it", "give it the value that it has on the servers"
         )
     return addresses
 
@@ -175,8 +176,11 @@ def require_hosts(counts: Sequence[int], environ: Mapping[str, str]) -> None:
         counts: Number of hosts of each point.
         environ: Environment variables of the session.
     """
-    if max(counts, default=1) > 1 and min(counts) > (there := 1 + len(_named(environ))):
-        raise ConfigError("hosts", min(counts), f"this session has {there}", _REMEDY)
+    if max(counts, default=1) == 1:
+        return
+    available = 1 + len(_server_addresses(environ))
+    if min(counts) > available:
+        raise ConfigError("hosts", min(counts), f"this session has {available}", _REMEDY)
 
 
 def other_hosts(hosts: int, environ: Mapping[str, str]) -> dict[str, Any]:
@@ -189,20 +193,20 @@ def other_hosts(hosts: int, environ: Mapping[str, str]) -> dict[str, Any]:
     Raises:
         WorkerError: If the session has fewer hosts.
     """
-    addresses = _named(os.environ)
+    addresses = _server_addresses(os.environ)
     if len(addresses) < hosts - 1:
         raise WorkerError(f"hosts={hosts}: this session has {1 + len(addresses)}; {_REMEDY}")
     return {"addresses": addresses[: hosts - 1], "key": os.environ[KEY], "environ": dict(environ)}
 
 
 def require_answers() -> None:
-    """Raise WorkerError if a server does not answer.
+    """Raise WorkerError if the server of another host does not answer.
 
-    If a host is lost, the failure of a point says nothing about the point.
+    A failure that a lost host explains must not be recorded as a result of the point.
     """
-    for address in _named(os.environ):
+    for address in _server_addresses(os.environ):
         try:
-            socket.create_connection(host_and_port(address), timeout=_ANSWER).close()
+            socket.create_connection(host_and_port(address), timeout=_ANSWER_SECONDS).close()
         except OSError:
             raise WorkerError(f"no server answers at {address}; {_RESTART}") from None
 

@@ -61,8 +61,8 @@ class Ceilings:
         contended: Description of the disturbance during the measurement; None without one.
         references: Metric -> best time of one call of a reference kernel, in ms.
         idle_watts: Power while nothing runs; None if unknown.
-        idle_source: Counter of the idle power, or why it is unavailable; None if the ceilings were
-            recorded by a version that did not measure it.
+        idle_source: Counter that measured the idle power, or why it is unavailable; None if an
+            earlier version recorded the ceilings and did not measure it.
     """
 
     run_id: str
@@ -98,26 +98,26 @@ class Ceilings:
             idle_source=tags.get("idle_power_source"),
         )
 
-    def emulated(self, precision: str) -> float | None:
-        """Return the rate of products in `precision` as a share of float32's, if it is below 1.
+    def emulated_share(self, precision: str) -> float | None:
+        """Return the rate of products in an emulated precision as a share of float32's rate.
 
-        A 16-bit precision that is slower than float32 is emulated by the platform.
+        A platform emulates a 16-bit precision if it is slower than float32.
 
         Returns:
-            The share; None if a rate is unknown or the precision is not slower.
+            The share, below 1; None if a rate is unknown or the precision is not slower.
         """
-        ours = self.flops_per_second.get(precision)
-        full = self.flops_per_second.get("float32")
-        if not ours or not full or ours >= full:
+        rate = self.flops_per_second.get(precision)
+        float32_rate = self.flops_per_second.get("float32")
+        if not rate or not float32_rate or rate >= float32_rate:
             return None
-        return ours / full
+        return rate / float32_rate
 
     def tags(self, precision: str) -> dict[str, str]:
         """Return the tags of a point that is compared with these ceilings."""
         tags = {"ceilings_run": self.run_id}
         if self.contended:
             tags["ceilings_contended"] = f"the ceilings are too low: {self.contended}"
-        share = self.emulated(precision)
+        share = self.emulated_share(precision)
         if share:
             tags["emulation_note"] = (
                 f"{precision} products are emulated here: {share:.2f} of float32's rate"
@@ -128,8 +128,8 @@ class Ceilings:
 def below_ceilings(point: Point, flops: float) -> bool:
     """Return whether ceilings bound a point with `flops` FLOPs.
 
-    They bound no point that only transfers data. A model whose costs are counted in the worker
-    has no FLOPs by formula, but is bounded.
+    They do not bound a point that only transfers data. They bound a model whose costs the worker
+    counts, although `flops` is then 0.
     """
     return flops > 0 or point.model.is_counted
 
@@ -168,7 +168,7 @@ def single_device(point: Point, environment: Environment) -> Point:
 def device_peaks(
     point: Point, environment: Environment, ceilings: Ceilings | None
 ) -> dict[str, float]:
-    """Return the known peaks of all devices of the point together, at the point's precision.
+    """Return the known peaks of a point, summed over its devices, at its precision.
 
     Args:
         point: The point.
@@ -176,8 +176,8 @@ def device_peaks(
         ceilings: Measured ceilings of one device; None if unknown.
 
     Returns:
-        Measured (`peak_`) and specified (`spec_`) rates in FLOP/s and B/s, as far as they are
-        known. The best times of the reference kernels in ms are included.
+        The known measured (`peak_`) and specified (`spec_`) rates in FLOP/s and B/s, and the best
+        times of the reference kernels in ms.
     """
     measured = ceilings or Ceilings("", {}, None)
     peaks = {
@@ -216,7 +216,7 @@ def idle_power_tags(
     ceilings: Ceilings | None,
     metrics: Mapping[str, float],
 ) -> dict[str, str]:
-    """Return the tag of a run whose energy is counted, but not its share above idle.
+    """Return the tag that explains why the energy above idle is missing from a run's metrics.
 
     Args:
         point: The point.
@@ -225,7 +225,8 @@ def idle_power_tags(
         metrics: Metrics of the run.
 
     Returns:
-        `idle_power_note` with the reason and the remedy; empty for any other run.
+        `idle_power_note` with the reason and the remedy. Empty if the run has no energy at all, or
+        also its energy above idle.
     """
     watts = metrics.get("power_watts")
     if watts is None or ceilings is None:
@@ -238,7 +239,7 @@ def idle_power_tags(
     elif watts <= ceilings.idle_watts:
         problem = (
             f"the steps took {watts:.3g} W, no more than the idle power of "
-            f"{ceilings.idle_watts:.3g} W: was the machine busy when that was measured?"
+            f"{ceilings.idle_watts:.3g} W: was the machine busy when idle power was measured?"
         )
     else:
         return {}
@@ -267,8 +268,8 @@ def _ceilings_command(point: Point, environment: Environment) -> str:
         overrides["software"] = software.name
     elif software.requirements:
         overrides["software.requirements"] = json.dumps(list(software.requirements))
-    words = (f"{key}={value}" for key, value in overrides.items() if value)
-    return shlex.join(["python", "-m", "paradnn.ceilings", *words])
+    arguments = (f"{key}={value}" for key, value in overrides.items() if value)
+    return shlex.join(["python", "-m", "paradnn.ceilings", *arguments])
 
 
 class CeilingsKeeper:
@@ -322,14 +323,15 @@ class CeilingsKeeper:
         if isinstance(claim, Finished):
             metrics, stored = self._tracker.fetch(claim.run_id)
             return replace(
-                Ceilings.of(claim.run_id, metrics, stored), references=self._best(identity, metrics)
+                Ceilings.of(claim.run_id, metrics, stored),
+                references=self._best_references(identity, metrics),
             )
-        what = f"{environment.device} ({point.framework.name}{stack})"
-        self._say(f"measuring the ceilings of {what}, once: about half a minute")
+        subject = f"{environment.device} ({point.framework.name}{stack})"
+        self._say(f"measuring the ceilings of {subject}, once: about half a minute")
         try:
             result, rates = self._measure(point)
             record = make_ceilings_record(claim, name, point, environment, result, rates)
-            best = self._best(identity, record.metrics)
+            best = self._best_references(identity, record.metrics)
             speeds = {
                 key.split("_")[2]: ms / record.metrics.get(key, ms) for key, ms in best.items()
             }
@@ -347,7 +349,8 @@ class CeilingsKeeper:
         measured = replace(Ceilings.of(run_id, record.metrics, record.tags), references=best)
         if measured.contended:
             self._say(
-                f"these ceilings are too low: {measured.contended}; a quiet session measures them again"
+                f"these ceilings are too low: {measured.contended}; "
+                "a session on a quiet machine measures them again"
             )
         return measured
 
@@ -360,15 +363,16 @@ class CeilingsKeeper:
             identity: Identity of the ceilings.
             name: Name of the run.
             tags: Tags of the run.
-            again: Whether to measure even if the store has sound ceilings.
+            again: Whether to measure even if the store has usable ceilings.
 
         Returns:
-            None if another driver still measures them after the time limit.
+            The claim or the finished run; None if another driver still measures the ceilings after
+            the time limit.
         """
         deadline = time.monotonic() + _TIMEOUT
         while True:
-            # Another driver may have measured some since the last attempt.
-            accepts = None if again else self._sound(identity)
+            # Query the store in every attempt: another driver may have recorded ceilings by then.
+            accepts = None if again else self._accept_usable(identity)
             claim = self._tracker.begin(identity, name, tags, accepts)
             if claim:
                 return claim
@@ -378,10 +382,10 @@ class CeilingsKeeper:
             # from claiming at the same moment again.
             time.sleep(random.uniform(0.5, 1.5) * _CHECK_SECONDS)
 
-    def _best(self, identity: Identity, own: Mapping[str, float]) -> dict[str, float]:
+    def _best_references(self, identity: Identity, own: Mapping[str, float]) -> dict[str, float]:
         """Return the best time of each reference kernel, as metrics in ms.
 
-        The minimum covers the metrics `own` and all ceilings recorded so far.
+        This is the minimum over the metrics `own` and all recorded ceilings of this identity.
         """
         best: dict[str, float] = {}
         runs = self._tracker.finished_anywhere(identity)
@@ -390,19 +394,21 @@ class CeilingsKeeper:
                 best[name] = min(value, best.get(name, value))
         return best
 
-    def _sound(self, identity: Identity) -> Callable[[Mapping[str, str]], bool]:
+    def _accept_usable(self, identity: Identity) -> Callable[[Mapping[str, str]], bool]:
         """Return a predicate on a run's tags that accepts usable ceilings.
 
-        Undisturbed ceilings are usable. If the store holds only contended ones and the machine is
-        busy now, these are usable too.
+        Undisturbed ceilings are usable. Contended ceilings are usable only if the store holds no
+        others and the machine is busy now.
         """
         known = self._tracker.finished_anywhere(identity)
-        found = [
+        is_contended = [
             run.tags.get("contended") == "true" for run in known if outcome_of(run.tags) == "ok"
         ]
-        any_will_do = bool(found) and all(found) and LoadMonitor().look().is_busy
+        accepts_contended = (
+            bool(is_contended) and all(is_contended) and LoadMonitor().look().is_busy
+        )
         return lambda tags: (
-            outcome_of(tags) == "ok" and (any_will_do or tags.get("contended") != "true")
+            outcome_of(tags) == "ok" and (accepts_contended or tags.get("contended") != "true")
         )
 
     def _measure(self, point: Point) -> tuple[PointResult, list[PeakRates]]:
@@ -417,28 +423,27 @@ class CeilingsKeeper:
         request = _request(point)
         limits = Limits(_TIMEOUT, int(0.9 * available_memory()))
         first = None
-        found = list[PeakRates]()
+        rates = list[PeakRates]()
         for _ in range(MAX_PROCESSES):
             result = self._pool.measure(WorkerKey.of(point), request, limits, lambda _: None)
             first = first or result
             if result.outcome != "ok" or result.answer is None or result.answer.peak_rates is None:
                 break
-            found.append(result.answer.peak_rates)
-            if len(found) >= PROCESSES and not _disturbed(found):
+            rates.append(result.answer.peak_rates)
+            if len(rates) >= PROCESSES and not _disturbance(rates):
                 break
             request["only"] = {
-                "matmul": plain(_fastest(found[0])),
-                "bandwidth": plain(found[0].bandwidth),
+                "matmul": plain(_fastest(rates[0])),
+                "bandwidth": plain(rates[0].bandwidth),
             }
         assert first
-        return first, found
+        return first, rates
 
 
 def _request(point: Point) -> dict[str, Any]:
     """Return the request to a worker that measures ceilings.
 
-    A quarter of the free memory bounds the arrays, since an array that exceeds the caches is large
-    enough.
+    Arrays may take a quarter of the free memory, since they only have to exceed the caches.
     """
     return {
         "task": "ceilings",
@@ -471,7 +476,7 @@ def make_ceilings_record(
     metrics: dict[str, float] = {}
     if processes:
         metrics = _metrics(processes)
-        contended_reason = _disturbed(processes)
+        contended_reason = _disturbance(processes)
         tags["contended"] = str(bool(contended_reason)).lower()
         if contended_reason:
             tags["contended_reason"] = contended_reason
@@ -495,7 +500,7 @@ def make_ceilings_record(
 
 
 def _rate_tables(processes: Sequence[PeakRates]) -> dict[str, Any]:
-    """Return the artifacts with all measured products and bandwidths, without empty tables."""
+    """Return the artifacts: a table of all measured products, and one of all bandwidths, if any."""
     tables: dict[str, Any] = {}
     for kind in ("matmul", "bandwidth"):
         rows = [_rounded(plain(row)) for rates in processes for row in getattr(rates, kind)]
@@ -526,24 +531,24 @@ def _fastest(rates: PeakRates) -> list[ProductRate]:
 
 
 def _kernels(processes: Sequence[PeakRates]) -> dict[str, list[tuple[float, str | None]]]:
-    """Return the rates of each ceiling's kernel by the name of its metric.
+    """Return the rates of the kernels that define the ceilings, by the name of the metric.
 
     Each process contributes a pair: the rate, and the description of a disturbance or None.
     """
-    found: dict[str, list[tuple[float, str | None]]] = defaultdict(list)
+    rates: dict[str, list[tuple[float, str | None]]] = defaultdict(list)
     best = {(row.size, row.compile, row.precision) for row in _fastest(processes[0])}
     for each in processes:
         for row in each.matmul:
             if (row.size, row.compile, row.precision) in best:
-                found[f"peak_flops_per_second.{row.precision}"].append(
+                rates[f"peak_flops_per_second.{row.precision}"].append(
                     (row.flops_per_second, row.disturbed)
                 )
         for array in each.bandwidth:
-            found["peak_bytes_per_second"].append((array.bytes_per_second, array.disturbed))
-    return found
+            rates["peak_bytes_per_second"].append((array.bytes_per_second, array.disturbed))
+    return rates
 
 
-def _disturbed(processes: Sequence[PeakRates]) -> str | None:
+def _disturbance(processes: Sequence[PeakRates]) -> str | None:
     """Return why a kernel has too few undisturbed processes; None if every kernel has enough."""
     for name, rows in _kernels(processes).items():
         reasons = [disturbed for _, disturbed in rows if disturbed]
@@ -557,9 +562,9 @@ def _disturbed(processes: Sequence[PeakRates]) -> str | None:
 def _metrics(processes: Sequence[PeakRates]) -> dict[str, float]:
     """Return the ceilings as metrics.
 
-    These are the rate of the fastest product of each precision and the bandwidth of main memory.
-    Each is a geometric mean with a 95% interval over the undisturbed processes. If every process
-    was disturbed, all of them count. The best time of each reference kernel is included.
+    These are the rate of the fastest product of each precision, the bandwidth of main memory, the
+    idle power, and the best time of each reference kernel. Rates are geometric means with 95%
+    intervals over the undisturbed processes, or over all if every process was disturbed.
     """
     metrics: dict[str, float] = {}
     for name, rows in _kernels(processes).items():
@@ -583,7 +588,7 @@ def _metrics(processes: Sequence[PeakRates]) -> dict[str, float]:
 def _idle_metrics(processes: Sequence[PeakRates]) -> dict[str, float]:
     """Return the idle power: a geometric mean with a 95% interval over undisturbed processes.
 
-    Power under the load of others is no idle power, so disturbed processes never count.
+    Disturbed processes never count, because other load raises the power above idle.
     """
     watts = [
         each.idle.watts
@@ -600,20 +605,23 @@ def _idle_metrics(processes: Sequence[PeakRates]) -> dict[str, float]:
 
 
 def _idle_source(processes: Sequence[PeakRates]) -> str | None:
-    """Return the counter of the idle power, or why it is unavailable; None if nobody looked."""
-    seen = [each.idle for each in processes if each.idle]
-    if not seen:
+    """Return the counter of the idle power, or why it is unavailable.
+
+    None if no process tried to measure the idle power.
+    """
+    attempts = [each.idle for each in processes if each.idle]
+    if not attempts:
         return None
-    for idle in seen:
+    for idle in attempts:
         if idle.watts is not None and idle.disturbed is None:
             return idle.source
-    if seen[0].disturbed:
-        return f"unavailable: {seen[0].disturbed}"
-    return seen[0].source
+    if attempts[0].disturbed:
+        return f"unavailable: {attempts[0].disturbed}"
+    return attempts[0].source
 
 
 def _rounded(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values with floats rounded as stores round metrics."""
+    """Return the values with floats rounded by `rounded_measurement`."""
     rounded = dict(values)
     for name, value in values.items():
         if isinstance(value, float):

@@ -1,9 +1,9 @@
 """Launch drivers in jobs, and follow the sweep that they share until it ends.
 
-A launcher of Hydra starts the jobs. Each runs `python -m paradnn.train` with the same command line;
-the drivers share the points through claims. The launching process opens and closes the parent run.
-Only what the drivers recorded counts, never what the launcher returns: launchers lose the results
-of killed jobs, and some wait forever for one.
+A launcher of Hydra starts the jobs. Each job runs `python -m paradnn.train` with the same command
+line, and the drivers share the points through claims. The launching process opens and closes the
+parent run. It reads results from the store only, because launchers lose the results of killed jobs,
+and some wait for them forever.
 """
 
 import contextlib
@@ -44,29 +44,27 @@ from paradnn.store.journal import Journal
 from paradnn.store.leases import LAUNCH, Heartbeat, Lease, Owner, no_point_is_left, planned_points
 from paradnn.store.tracker import open_tracker
 
-#: Seconds between two looks at the store, and the pause as a multiple of the time that a look
-#: takes.
-_LOOK_SECONDS = 2.0
-_LOOK_FACTOR = 20.0
-#: Seconds in which a launcher must return once its drivers have ended.
+#: Minimum pause in seconds between two polls of the store, also relative to the duration of a poll.
+_POLL_SECONDS = 2.0
+_POLL_FACTOR = 20.0
+#: Seconds within which a launcher must return once its drivers have ended.
 _RETURN_SECONDS = 30.0
-#: Seconds in which drivers must release their points after an interruption.
+#: Seconds within which drivers must release their points after an interruption.
 _STOP_SECONDS = 60.0
-#: Seconds without a living driver after which the user is warned.
+#: Seconds without a running driver after which the user is warned.
 _SILENT_SECONDS = 180.0
-#: Variable that makes Hydra raise instead of printing an error; it belongs to the launching
-#: process.
+#: Variable that makes Hydra raise instead of printing an error; drivers do not inherit it.
 _FULL_ERROR = "HYDRA_FULL_ERROR"
 
 
 @dataclass(frozen=True)
 class DriverResult:
-    """End of a driver.
+    """How a driver ended.
 
     Attributes:
         number: Number of the driver.
         code: Its exit code; negative if a signal ended it.
-        error: Its last error; empty without one.
+        error: Its last error message; empty without one.
     """
 
     number: int
@@ -76,7 +74,7 @@ class DriverResult:
 
 @dataclass(frozen=True)
 class DriverTask:
-    """Starts a driver in a job and waits for its end; launchers send it to other hosts.
+    """A callable that runs a driver in a job until it ends; launchers send it to other hosts.
 
     Attributes:
         arguments: Command line of `python -m paradnn.train`.
@@ -84,9 +82,9 @@ class DriverTask:
         logs: Folder for the output of drivers.
         variables: Environment variables of the driver.
         launched: Unix time in seconds at which the jobs were launched.
-        launcher: Process that the driver ends with if it runs on the same host and in the same job
-            of a scheduler.
-        job_id: The scheduler's job of the launching process; empty without one.
+        launcher: The launching process. If the driver runs on the same host and in the same
+            scheduler job, it ends when that process ends.
+        job_id: Id of the launching process's scheduler job; empty without one.
         name: Name of the launcher.
     """
 
@@ -137,7 +135,7 @@ class DriverTask:
             try:
                 code = process.wait()
             finally:  # a signal handler of the launcher may raise
-                _end(process)
+                _terminate(process)
             if self.launcher.pid in start.pids and self.launcher.is_gone(0.0):
                 os._exit(0)  # a process pool would wait for further tasks forever
             error = ""
@@ -165,15 +163,15 @@ def _job_start() -> float:
 
 
 def _ray_job() -> str:
-    """Return the id of the job of Ray in which this process runs; empty without one."""
+    """Return the id of the Ray job in which this process runs; empty without one."""
     ray = sys.modules.get("ray")
     if ray is None or not ray.is_initialized():
         return ""
     return str(ray.get_runtime_context().get_job_id())
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a driver that still runs; it has time to release its points."""
+def _terminate(process: subprocess.Popen[bytes]) -> None:
+    """End a driver that still runs, and give it time to release its points."""
     if process.poll() is None:
         process.terminate()
         try:
@@ -226,7 +224,7 @@ def launch_sweep(points: Sequence[Point], settings: Settings, sweep: SweepInfo) 
             is_interrupted = True
             follower.stop_drivers(lease)
         heartbeat.close()
-        summary = _patiently(
+        summary = _retry_read(
             lambda: shared_summary(tracker, sweep, points), settings.tracking.patience
         )
         summary.interrupted = is_interrupted
@@ -246,8 +244,8 @@ def launch_sweep(points: Sequence[Point], settings: Settings, sweep: SweepInfo) 
     return summary
 
 
-def _patiently(read: Callable[[], Summary], seconds: float) -> Summary:
-    """Read from a store that may be away for at most the given number of seconds."""
+def _retry_read(read: Callable[[], Summary], seconds: float) -> Summary:
+    """Call `read`; retry for at most `seconds` seconds while the store does not answer."""
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -255,15 +253,15 @@ def _patiently(read: Callable[[], Summary], seconds: float) -> Summary:
         except StoreError:
             if time.monotonic() > deadline:
                 raise
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
 
 
 def _task(settings: Settings, sweep: SweepInfo) -> DriverTask:
-    """The task that starts a driver with the command line of this process."""
+    """Return the task that runs a driver with the command line of this process."""
     variables = {SWEEP_VARIABLE: sweep.sweep_id}
     if settings.tracking.name != "offline":
         address = address_of(settings.tracking.uri)
-        if address.uri == address.public:  # no credentials go into files of the launcher
+        if address.uri == address.public:  # a launcher's files must not contain credentials
             variables["MLFLOW_TRACKING_URI"] = address.uri
     if "MLFLOW_EXPERIMENT_NAME" in os.environ:
         variables["MLFLOW_EXPERIMENT_NAME"] = os.environ["MLFLOW_EXPERIMENT_NAME"]
@@ -280,16 +278,16 @@ def _task(settings: Settings, sweep: SweepInfo) -> DriverTask:
 
 
 def _job_folder(sweep_id: str) -> Path:
-    """The folder for the files of a launcher and the logs of its drivers."""
+    """Return the folder for the files of a launcher and the logs of its drivers."""
     return HOME / "mlruns" / "jobs" / sweep_id
 
 
 class _Jobs:
-    """The jobs of a launcher, which a thread waits for.
+    """The jobs of a launcher, started and awaited in a thread.
 
     Attributes:
-        results: How the drivers ended, as far as the launcher knows.
-        failure: Error of the launcher on one line; empty without one.
+        results: Results of the drivers that the launcher has returned.
+        failure: Error of the launcher in one line; empty without one.
     """
 
     def __init__(self, launch: Launch, task: DriverTask, sweep_id: str, drivers: int) -> None:
@@ -317,8 +315,8 @@ class _Jobs:
 
     def _run(self) -> None:
         try:
-            returns = self._launch(self._task, self._folder, self._drivers)
-            for job in returns:
+            jobs = self._launch(self._task, self._folder, self._drivers)
+            for job in jobs:
                 try:
                     result = job.return_value
                 except Exception as error:
@@ -331,7 +329,7 @@ class _Jobs:
 
 
 def _one_line(error: BaseException) -> str:
-    """Return an error of a launcher on one line; the last line of its text names the cause."""
+    """Return an error of a launcher in one line: its type and the last line of its text."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = lines[-1] if lines else ""
     return f"{type(error).__name__}: {text}"[:400]
@@ -360,14 +358,14 @@ class _Follower:
     def follow(self, jobs: _Jobs) -> None:
         """Return once the launcher has returned, or once its drivers have ended without it."""
         over_since: float | None = None
-        pause = _LOOK_SECONDS
+        pause = _POLL_SECONDS
         while not jobs.wait(pause):
             begin = time.monotonic()
             is_over = False
-            with contextlib.suppress(StoreError):  # it may answer again
-                is_over = self._look()
+            with contextlib.suppress(StoreError):  # the next poll may succeed
+                is_over = self._poll()
             now = time.monotonic()
-            pause = max(_LOOK_SECONDS, _LOOK_FACTOR * (now - begin))
+            pause = max(_POLL_SECONDS, _POLL_FACTOR * (now - begin))
             if not is_over:
                 over_since = None
             elif over_since is None:
@@ -376,9 +374,9 @@ class _Follower:
                 self._reporter.say("every driver has ended, but the launcher does not return")
                 return
         with contextlib.suppress(StoreError):
-            self._look()
+            self._poll()
 
-    def _look(self) -> bool:
+    def _poll(self) -> bool:
         """Show new results; return whether every driver has ended and no point is missing."""
         self._show_results()
         leases = self._tracker.leases_of_sweep()
@@ -401,8 +399,8 @@ class _Follower:
             return True
         if drivers and time.monotonic() - self._latest_alive > _SILENT_SECONDS:
             self._reporter.say(
-                "no driver is at work and points are missing: waiting for the scheduler to start "
-                "one; Ctrl-C ends the sweep, and the same command continues it",
+                "no driver runs and points are missing: waiting for the scheduler to start one; "
+                "Ctrl-C ends the sweep, and the same command continues it",
                 once=True,
             )
         return False
@@ -441,12 +439,12 @@ class _Follower:
             signaled: set[int] = set()
             while time.monotonic() < deadline:
                 leases = self._tracker.leases_of_sweep()
-                alive = [one for key, one in leases.items() if key != LAUNCH and one.is_alive]
+                alive = [each for key, each in leases.items() if key != LAUNCH and each.is_alive]
                 if not alive:
                     return
-                for driver in alive:
-                    pid = driver.owner.pid
-                    if driver.owner.is_on_this_boot and pid not in signaled:
+                for driver_lease in alive:
+                    pid = driver_lease.owner.pid
+                    if driver_lease.owner.is_on_this_boot and pid not in signaled:
                         signaled.add(pid)
                         with contextlib.suppress(ProcessLookupError, PermissionError):
                             os.kill(pid, signal.SIGTERM)
@@ -454,11 +452,11 @@ class _Follower:
 
 
 def _add_reports(summary: Summary, jobs: _Jobs, points: int) -> None:
-    """Add to a summary why points are missing, and how many were in the store before."""
+    """Add to a summary why points are missing, or how many points the store already held."""
     paragraphs = [summary.conclusion]
     if summary.missing > 0 and not summary.interrupted:
         reasons = [
-            f"driver {result.number} ended with {result.code}"
+            f"driver {result.number} ended with exit code {result.code}"
             + (f" ({result.error})" if result.error else "")
             for result in sorted(jobs.results, key=lambda result: result.number)
             if result.code

@@ -1,6 +1,6 @@
 """Measured points: workers' answers, summaries over processes, and the outcome of a point.
 
-Each kind of work derives its own metrics from them (`paradnn.workloads`).
+Each kind of work derives metrics from measured points (`paradnn.workloads`).
 """
 
 import math
@@ -22,12 +22,14 @@ from paradnn.worker.series import block_interval, missing_interval_reason, widen
 
 #: Factor that widens the interval if the interval itself decided the number of processes.
 STOPPING_FACTOR = 1.1
-#: Number of effectively independent values per process that the upper end of a quantile's interval
-#: requires if neighbors are strongly dependent: their events_factor exceeds `_STRONG_DEPENDENCE`.
-_MIN_INDEPENDENT = 20
-#: The same for both ends of a single process. A process whose queue stayed short looks steady.
-_MIN_INDEPENDENT_ALONE = 50
+#: Value of `events_factor` above which neighboring values are strongly dependent.
 _STRONG_DEPENDENCE = 2.0
+#: With strong dependence, the minimum number of effectively independent values per process for the
+#: upper end of a quantile's interval.
+_MIN_INDEPENDENT = 20
+#: With strong dependence, the minimum number for both ends if there is a single process. One
+#: process may look steady because its queue happened to stay short.
+_MIN_INDEPENDENT_ALONE = 50
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ class Summarized:
         error: Standard error of the logarithm of `value`.
         process_cv: Standard deviation of the logarithms of the processes' medians.
         between_cv: Part of `process_cv` that the spread within processes does not explain.
-        reason: Why there is no interval.
+        reason: Why there is no interval; None if there is one.
     """
 
     value: float
@@ -73,20 +75,20 @@ def quantile_metrics(
 ) -> dict[str, float]:
     """Return a quantile and its 95% interval as metrics in ms.
 
-    The interval uses order statistics of all values. Their number is divided by a factor that
-    accounts for the dependence of neighboring values. With several processes, it also covers the
-    interval of the processes' own quantiles.
+    The interval uses order statistics of all values. Their effective number is smaller by a factor
+    that accounts for the dependence of neighboring values. With several processes, the interval
+    also covers the interval of the mean of the processes' quantiles.
 
-    An end beyond all values is omitted. The upper end is also omitted if neighbors are strongly
-    dependent and a process has fewer than `_MIN_INDEPENDENT` effectively independent values. A
-    queue that fills slowly has not shown its final length. Of a single process both ends are
-    omitted below `_MIN_INDEPENDENT_ALONE` such values.
+    An end beyond all values is omitted. If neighboring values are strongly dependent, a queue may
+    still be growing. The upper end is then omitted if processes have fewer than `_MIN_INDEPENDENT`
+    effectively independent values. Both ends are omitted if a single process has fewer than
+    `_MIN_INDEPENDENT_ALONE`.
 
     Args:
         name: Prefix of the metrics' names.
         share: Quantile, in 0..1.
         each: Values of each process, in the order in which they were measured.
-        of: Function that returns the quantile of one process from its values and `share`.
+        of: Function that returns the quantile of a process, given its values and `share`.
         scale: Factor that converts a value to ms.
     """
     values = [of(process, share) for process in each]
@@ -141,10 +143,11 @@ def mean_interval(values: Sequence[float], widening: float = 1.0) -> tuple[float
 def narrow_enough(processes: Sequence[Sequence[float]], goal: float) -> bool:
     """Return whether the interval is narrow enough, so that no more processes are needed.
 
-    The criterion is that the half-width is at most the share `goal` of the value. The first narrow
-    interval may be narrow by chance. It is therefore widened by the factor `STOPPING_FACTOR`, and a
-    term for the chance of few processes is added to its squared half-width. This follows Chow and
-    Robbins (Annals of Mathematical Statistics 36, 1965). The resulting coverage is 93.9 to 96.5%.
+    The half-width must be at most the share `goal` of the value. Stopping at the first narrow
+    interval would favor intervals that are narrow by chance. The interval is therefore widened by
+    the factor `STOPPING_FACTOR`, and its squared half-width gets a term that decreases with the
+    number of processes (Chow and Robbins, Annals of Mathematical Statistics 36, 1965). The
+    resulting coverage is 93.9 to 96.5%.
 
     Args:
         processes: Values of each process.
@@ -165,10 +168,10 @@ def summarize(
 ) -> Summarized:
     """Summarize the values of one or more processes.
 
-    One process: the median with the interval of `block_interval`. Several processes: the geometric
-    mean of their medians, with the interval of these medians alone (Kalibera and Jones, ISMM 2013).
-    On a logarithmic scale, an interval must not extend beyond the range of all values by more than
-    that range. Otherwise it is omitted.
+    For one process, the value is the median, with the interval of `block_interval`. For several, it
+    is the geometric mean of their medians, with the interval of that mean (Kalibera and Jones, ISMM
+    2013). The interval is omitted if it extends beyond the range of all values by more than the
+    length of that range, on a logarithmic scale.
 
     Args:
         processes: Values of each process, in the order in which they were measured.
@@ -232,11 +235,11 @@ class Measured:
         costs: FLOPs, bytes and parameters of a step.
         results: Results of its processes; the last one may be a failure.
         tags: Tags with which its run began.
-        peaks: Peaks of its devices, as metrics.
+        peaks: Peaks of its devices, as metrics (`hardware_peaks.device_peaks`).
         load: Load average of the host at the start; None if unknown.
         start_time: Start in Unix milliseconds.
         end_time: End in Unix milliseconds.
-        memory_limit: Limit of the host memory in bytes; None if the point was not tried.
+        memory_limit: Limit of the host memory in bytes; None if no process was started.
         idle_watts: Power of its platform while nothing runs; None if unknown.
     """
 

@@ -1,7 +1,4 @@
-"""Claimed points until they are recorded: results so far, the next request, and the record.
-
-Also reports the progress of a point while a worker measures it.
-"""
+"""Open points: points that are claimed but not recorded. Also the progress of their measurement."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -29,15 +26,15 @@ from paradnn.session.turns import BlockTurns
 from paradnn.store.runs import Claim, Record
 from paradnn.worker.series import adjusted_times
 
-_PAUSE = 2.0  # minimum seconds between two progress messages
+_PAUSE_SECONDS = 2.0  # minimum time between two progress messages
 
 
 class ProgressPrinter:
-    """Progress messages and metric history of one point, at most once every two seconds.
+    """Progress text and metric history of one point, updated at most once every two seconds.
 
     Args:
         work: Kind of work, which formats messages and extracts metrics.
-        store_snapshots: Callback that stores new metric snapshots.
+        store_snapshots: Called with the metric snapshots since the previous call.
     """
 
     def __init__(
@@ -46,35 +43,36 @@ class ProgressPrinter:
         self._work = work
         self._store_snapshots = store_snapshots
         self._messages: list[WorkloadMessage] = []
-        self._written = 0
-        self._last = 0.0
+        self._stored_count = 0
+        self._last_update = 0.0  # monotonic seconds
 
     def accept(self, message: WorkloadMessage) -> str | None:
-        """Accept a message from a worker.
+        """Accept a message from a worker, and store new snapshots if the last update is old enough.
+
+        The record of the point holds all snapshots, so the latest ones need not be stored here.
 
         Returns:
-            The text for the terminal; None if the previous text is too recent. Snapshots that were
-            not stored by then are stored with the record.
+            The text for the terminal; None if the last update is too recent.
         """
         self._messages.append(message)
         now = time.monotonic()
-        if now - self._last < _PAUSE:
+        if now - self._last_update < _PAUSE_SECONDS:
             return None
         snapshots = self._work.metric_history(self._messages)
-        self._store_snapshots(snapshots[self._written :])
-        self._written = len(snapshots)
-        self._last = now
+        self._store_snapshots(snapshots[self._stored_count :])
+        self._stored_count = len(snapshots)
+        self._last_update = now
         return self._work.progress_text(message)
 
 
 @dataclass
 class OpenPoint:
-    """Claimed point.
+    """A point that is claimed but not recorded.
 
     Attributes:
         point: The point.
         environment: Environment in which it is measured.
-        ceilings: Ceilings it is compared with; None if unknown.
+        ceilings: Ceilings with which it is compared; None if unknown.
         claim: Claim in the store.
         tags: Tags with which its run begins.
         costs: FLOPs, bytes and parameters of a step.
@@ -82,7 +80,7 @@ class OpenPoint:
         turns: Turns that this visit shares with another; None without any.
         results: Results of the processes so far.
         load: Load average of the host at the start; None if unknown.
-        memory_limit: Limit of the host memory of the last process, in bytes.
+        memory_limit: Limit of the host memory of the latest process, in bytes.
         system_samples: Samples of the system while its processes ran.
     """
 
@@ -101,15 +99,16 @@ class OpenPoint:
 
     @property
     def missing_processes(self) -> int:
-        """Number of further processes that are known to be needed."""
+        """Number of requested processes that have not run yet."""
         return max(0, self.point.measure.processes - len(self.results))
 
     @property
     def is_complete(self) -> bool:
         """Whether the point needs no further process.
 
-        A failure completes the point. Otherwise it needs the requested number of processes. After
-        that, a goal for the interval may need more, up to the maximum number of processes.
+        A failure completes the point. Otherwise it needs the requested number of processes. If the
+        user requested a relative interval, more processes follow until the interval is narrow
+        enough, up to the maximum number.
         """
         measure: Measure = self.point.measure
         failed = bool(self.results) and self.results[-1].outcome != "ok"
@@ -120,16 +119,17 @@ class OpenPoint:
             or not 1 < measure.processes <= len(self.results) < measure.max_processes
         ):
             return True
-        seen = measurements([each.answer for each in self.results if each.answer])
-        return not seen or narrow_enough(
-            adjusted_times([one.timing for one in seen]), measure.relative_interval
-        )
+        timed = measurements([result.answer for result in self.results if result.answer])
+        if not timed:
+            return True
+        step_times = adjusted_times([measurement.timing for measurement in timed])
+        return narrow_enough(step_times, measure.relative_interval)
 
     def request(self) -> dict[str, Any]:
         """Return the request to the next process.
 
-        Only the first process profiles. If a point has several processes, none extends its
-        measurement to narrow its interval, and each has a separate schedule of queries.
+        Only the first process profiles. If a point has several processes, no process extends its
+        measurement to narrow an interval, and each process has a different schedule of queries.
         """
         measure = self.point.measure
         if measure.processes > 1:
@@ -145,23 +145,39 @@ class OpenPoint:
         environment = self.environment
         costs = self.costs
         results = self.results
-        tags = {**self.tags, **(self.ceilings.tags(point.precision) if self.ceilings else {})}
-        own = (self.load, self.claim.start_time, int(time.time() * 1000), self.memory_limit)
-        seen = measurements([each.answer for each in results if each.answer])
-        if seen and seen[0].counted:  # counted in the program, if no formula exists
-            costs, tags["costs"] = seen[0].counted, "counted"
+        end_time = int(time.time() * 1000)
+        tags = dict(self.tags)
+        idle_watts = None
+        if self.ceilings:
+            tags |= self.ceilings.tags(point.precision)
+            idle_watts = self.ceilings.idle_watts
+        timed = measurements([result.answer for result in results if result.answer])
+        if timed and timed[0].counted:  # the worker counted the costs, since they have no formula
+            costs = timed[0].counted
+            tags["costs"] = "counted"
         peaks = device_peaks(point, environment, self.ceilings)
-        idle_watts = self.ceilings.idle_watts if self.ceilings else None
         while True:
             try:
                 record = make_record(
-                    Measured(point, environment, costs, results, tags, peaks, *own, idle_watts)
+                    Measured(
+                        point=point,
+                        environment=environment,
+                        costs=costs,
+                        results=results,
+                        tags=tags,
+                        peaks=peaks,
+                        load=self.load,
+                        start_time=self.claim.start_time,
+                        end_time=end_time,
+                        memory_limit=self.memory_limit,
+                        idle_watts=idle_watts,
+                    )
                 )
                 break
             except (ArithmeticError, ValueError) as error:
                 if results[-1].answer is None:
                     raise
-                # Values that admit no computation end this point, not the sweep.
+                # Invalid values make this point a crash; they must not end the sweep.
                 reason = f"the worker reports an impossible measurement: {error}"
                 results = [
                     *results[:-1],

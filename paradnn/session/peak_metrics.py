@@ -1,4 +1,4 @@
-"""Metrics of a search for the highest rate that meets a limit."""
+"""Metrics of a search for the highest query rate that meets a latency limit."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from paradnn.worker.peak_search import Probe
 def peak_metrics(peaks: Sequence[float], probes: Sequence[Sequence[Probe]]) -> dict[str, float]:
     """Return the highest rate that met the limit, its interval, and the lowest rate that did not.
 
-    The true peak of each process lies between the rate that met the limit and the lowest one that
-    certainly failed. The interval reaches from the low end of the interval of the former to the
-    high end of the interval of the latter. For a single process, it is the two rates themselves. An
-    end that is unknown is omitted.
+    The true peak of each process lies between its highest rate that met the limit and its lowest
+    rate that certainly failed. The low end of the interval comes from the mean of the former rates,
+    the high end from the mean of the latter. For a single process, the ends are these two rates. An
+    unknown end is omitted.
 
     Args:
         peaks: For each process, the highest rate that met the limit, in queries per second.
@@ -48,7 +48,11 @@ def _lowest_failed(
     probes: Sequence[Sequence[Probe]],
     verdicts: tuple[bool | None, ...],
 ) -> list[float]:
-    """Return for each process the lowest rate above its peak with one of these verdicts."""
+    """Return for each process the lowest rate above its peak with a verdict in `verdicts`.
+
+    The rate is infinite if no probe has such a verdict. Verdict None means that a probe did
+    not decide whether the limit was met.
+    """
     lowest = []
     for peak, tried in zip(peaks, probes, strict=True):
         rates = [probe.rate for probe in tried if probe.held in verdicts and probe.rate > peak]

@@ -23,9 +23,9 @@ from paradnn.session.design import RecordedPoint, Summary
 from paradnn.session.record import Headline, energy_text, headline
 
 _COLORS = {"ok": "green", "unavailable": "yellow"}
-_ROWS = 60  # longer sweeps end with counts instead of one row per point
-_LEADING_OPERATIONS = 4  # kinds of operations that a profile line names
-_LONG_COMPILE = 3.0  # seconds of compilation above which it gets a line
+_MAX_ROWS = 60  # larger sweeps end with counts instead of one row per point
+_LEADING_OPERATIONS = 4  # number of operation types that a profile line names
+_LONG_COMPILE = 3.0  # seconds above which the compile time gets a line
 #: Columns that a narrow terminal drops, in this order.
 _DROPPED_COLUMNS = ("FLOP/s", "memory", "steady", "± 95%")
 
@@ -43,7 +43,7 @@ class Reporter:
         self.known = ""  # intermediate result, shown at the end of the status line
         self._total = total
         self._title = title
-        self._left = "left at most" if at_most else "left"
+        self._time_left_suffix = "left at most" if at_most else "left"
         self._console = SafeConsole(stderr=True)
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
         self._counts: Counter[str] = Counter()
@@ -54,7 +54,7 @@ class Reporter:
         self._deadline = math.inf
         self._name = ""
         self._phase = ""
-        self._known: set[str] = set()  # messages that were printed already
+        self._printed_messages: set[str] = set()
         self._skipped = 0
         self._processes = 0
         self._processes_left = 0
@@ -99,25 +99,25 @@ class Reporter:
 
         Args:
             text: The message.
-            once: Whether to print the message only the first time, if it applies to every point.
+            once: Whether to print the message only the first time that it occurs.
         """
-        if not (once and text in self._known):
-            self._known.add(text)
+        if not (once and text in self._printed_messages):
+            self._printed_messages.add(text)
             self._console.print(text, soft_wrap=True, markup=False, style="yellow")
 
     def skipped(self, processes: int) -> None:
-        """Count a point that another driver has recorded, which saves `processes` processes."""
+        """Count a point that another driver has recorded, and subtract its processes."""
         self._skipped += 1
-        self.spared(processes)
+        self.subtract_processes(processes)
         self._draw()
 
-    def aside(self, seconds: float) -> None:
-        """Exclude a one-time activity of `seconds` seconds from the time estimate."""
+    def exclude_from_estimate(self, seconds: float) -> None:
+        """Exclude a one-time activity of `seconds` seconds from the estimated time left."""
         self._begin = self._begin + seconds
         self._ended = self._ended + seconds
 
-    def spared(self, processes: int) -> None:
-        """Subtract processes that a point does not need, or that an earlier driver has measured."""
+    def subtract_processes(self, processes: int) -> None:
+        """Subtract processes that need not be run from the number of remaining processes."""
         self._processes_left -= processes
 
     def begin(self, name: str, phase: str = "starting") -> None:
@@ -129,7 +129,7 @@ class Reporter:
         """Report that a process of a point has ended."""
         self._ended = time.monotonic()
         self._processes += 1
-        self.spared(1)
+        self.subtract_processes(1)
 
     def phase(self, name: str) -> None:
         """Report that the point enters a phase."""
@@ -179,7 +179,7 @@ class Reporter:
             expected = (self._ended - self._begin) / self._processes * max(1, self._processes_left)
             now = time.monotonic()
             remaining = max(1.0, min(expected - (now - self._ended), self._deadline - now))
-            parts.append(f"{_duration(remaining)} {self._left}")
+            parts.append(f"{_duration(remaining)} {self._time_left_suffix}")
         if self.known:
             parts.append(self.known)
         return parts
@@ -270,8 +270,8 @@ def _work_lines(metrics: Mapping[str, float]) -> Iterator[tuple[str, str]]:
         yield "work", f"{flops}, {rate}, {si(metrics['parameters'])}parameters"
     if "reference_speed" in metrics:
         name = "examples_per_second_at_reference"
-        best = f"{metrics['reference_speed']:.0%} of its best"
-        text = f"at {best}, where it would be {rounded(metrics[name])} examples/s"
+        speed = f"at {metrics['reference_speed']:.0%} of its best speed"
+        text = f"{speed}; at 100% this point would reach {rounded(metrics[name])} examples/s"
         low, high = (metrics.get(end) for end in interval_names(name))
         if low and high:
             text += f" (95% CI {rounded(low)} .. {rounded(high)})"
@@ -283,10 +283,12 @@ def _work_lines(metrics: Mapping[str, float]) -> Iterator[tuple[str, str]]:
 def _input_and_latency_lines(metrics: Mapping[str, float]) -> Iterator[tuple[str, str]]:
     """Yield the wait for input and the latency percentiles, if they were measured."""
     if "infeed_gain" in metrics:
-        wait = f"waits {metrics['infeed_fraction']:.0%} of the step"
-        gain = f"free input {metrics['infeed_gain']:+.0%}"
-        alone = f"alone {rounded(metrics['input_examples_per_second'])} examples/s"
-        yield "input", f"{wait}, {gain}; {alone}"
+        wait = f"the step waits {metrics['infeed_fraction']:.0%} of its time"
+        gain = f"free input changes its rate by {metrics['infeed_gain']:+.0%}"
+        alone = (
+            f"the pipeline alone reaches {rounded(metrics['input_examples_per_second'])} examples/s"
+        )
+        yield "input", f"{wait}; {gain}; {alone}"
     if "latency_p50_ms" in metrics:
         percentiles = [
             f"p{percent} {metrics[f'latency_p{percent}_ms']:.3f} ms"
@@ -330,11 +332,11 @@ def _notes(tags: Mapping[str, str]) -> Iterator[str]:
 
 
 def describe_sweep(summary: Summary) -> None:
-    """Print the closing table on standard output."""
+    """Print the results of a session on standard output: a table of its points, or counts."""
     console = standard_output()
     rows = summary.rows
-    if rows and len(rows) <= _ROWS:
-        _print_points(console, sorted(rows, key=_natural))
+    if rows and len(rows) <= _MAX_ROWS:
+        _print_points(console, sorted(rows, key=_natural_sort_key))
     elif rows:
         counts = Counter((row.family, row.outcome) for row in rows)
         for (family, outcome), count in sorted(counts.items()):
@@ -442,7 +444,7 @@ def _duration(seconds: float) -> str:
     return f"{rest} s"
 
 
-def _natural(row: RecordedPoint) -> list[tuple[int, int, str]]:
+def _natural_sort_key(row: RecordedPoint) -> list[tuple[int, int, str]]:
     """Return a sort key that orders the numbers in names by value."""
     parts = re.findall(r"[0-9]+|[^0-9]", f"{row.name} ")
     return [(1, int(part), "") if part.isdecimal() else (0, 0, part) for part in parts]

@@ -1,8 +1,8 @@
 """Conversion of workers' answers to the params, metrics, tags and artifacts of one run.
 
-These are pure functions: they read no clock, device or store. Every summary is derived from raw
-values that are stored alongside it. Every result is checked for contradictions. A failed check is a
-bug in ParaDnn, and the run's tags say so.
+These are pure functions: they read no clock, device or store. A run holds each summary next to the
+raw values from which it was computed. Every result is checked for contradictions. A failed check is
+a bug in ParaDnn, and a tag of the run reports it.
 """
 
 import json
@@ -36,17 +36,22 @@ from paradnn.worker.series import chosen_kernel
 #: Tables of a profile, stored as files of the run; `mlflow.load_table` reads them.
 _TABLES = ("operations", "operation_types")
 #: Prefixes of contention reasons for phases that any kind of work may have.
-_DISTURBED = {"latency": "while single steps were timed: "}
+_CONTENTION_PREFIXES = {"latency": "while single steps were timed: "}
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
-#: Ratio of a step's time under the profiler to the measured time, above which the profile gets a
+#: Ratio of the step time under the profiler to the measured step time, above which the run gets a
 #: note.
-_SLOWDOWN = 1.1
+_MAX_SLOWDOWN = 1.1
 _DESCRIBED_OPERATIONS = 3
-_WIDEST = 10.0  # half-width relative to the value, above which an interval is uninformative
+#: Relative half-width above which an interval is uninformative.
+_WIDEST_INTERVAL = 10.0
 
 
 def run_name(point: Point) -> str:
-    """Return a recognizable name: family, size, batch, precision, platform, other non-defaults."""
+    """Return the name of a point's run.
+
+    It consists of family, size, batch size, precision, platform, and options that differ from their
+    defaults.
+    """
     words = [
         point.model.name,
         point.model.size,
@@ -97,15 +102,11 @@ def point_tags(point: Point, environment: Environment) -> dict[str, str]:
     measured = identity.Identity(
         identity.point_id(point), environment.environment_id, point.replicate
     )
-    own = {
+    return run_tags("point", measured, environment) | {
         "protocol_id": identity.protocol_id(point.measure),
         "limits_id": identity.limits_id(point.measure),
+        "git_commit": str(environment.host["git_commit"]),
     }
-    return (
-        run_tags("point", measured, environment)
-        | own
-        | {"git_commit": str(environment.host["git_commit"])}
-    )
 
 
 def priced(point: Point, prices: Prices, environment: Environment) -> tuple[Point, dict[str, str]]:
@@ -114,8 +115,8 @@ def priced(point: Point, prices: Prices, environment: Environment) -> tuple[Poin
     The price covers all devices of the point. The cores of a CPU are priced as part of their host.
 
     Returns:
-        The point, and tags with the currency of the price and the origin of a price from
-        `prices`. No tags if the price is unknown.
+        The point, and tags with the currency and, if the price comes from `prices`, its source. No
+        tags if the price is unknown.
     """
     price = point.platform.price_per_hour
     tags = {"price_currency": prices.currency or ""}
@@ -134,8 +135,8 @@ def make_record(measured: Measured) -> Record:
     """Return the record of a measured point.
 
     Raises:
-        ArithmeticError: If the measured values admit no computation.
-        ValueError: If the measured values admit no computation.
+        ArithmeticError: If a metric cannot be computed from the measured values.
+        ValueError: If a metric cannot be computed from the measured values.
     """
     point = measured.point
     work = measured.point.workload
@@ -182,18 +183,17 @@ def make_record(measured: Measured) -> Record:
 def _step_tags(
     measured: Measured, metrics: Mapping[str, float], begun_tags: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the tags of a point with valid steps: those measured, and the result of the checks.
+    """Return the tags of a point with valid steps, including the result of the checks.
 
     Args:
         measured: The point.
         metrics: Its metrics.
-        begun_tags: Tags with which the run began. They take precedence, because they hold the note
-            on the emulation of ceilings.
+        begun_tags: Tags with which the run began. They override tags of the same name.
     """
     tags = {**_measured_tags(measured), **begun_tags}
     speed = metrics.get("reference_speed")
     if speed:
-        # The model's own effect on the kernel does not count as speed of the machine.
+        # A slowdown of the kernel by the model itself does not mean that the machine was slow.
         machine_speed = speed * math.exp(metrics["reference_own"])
         tags |= slow_tags({tags["reference_kernel"]: machine_speed}, tags)
     problems = [
@@ -208,7 +208,7 @@ def _step_tags(
 
 
 def _with_overview(measured: Measured, record: Record) -> Record:
-    """Add the pictures of a run; a result counts more than its picture."""
+    """Add the pictures of a run. If drawing fails, a tag reports it and the result is kept."""
     try:
         pictures = overview_files(measured, record)
     except Exception as error:
@@ -223,33 +223,36 @@ def _measured_tags(measured: Measured) -> dict[str, str]:
     profile = measured.answers[0].profile
     timings = [one.timing for one in timed]
     compiled = [one.compilation for one in timed]
-    # Steadiness of each process. With several processes, the reason lists those that were unsteady.
+
     unsteady = [
         f"process {n}: {timing.steady_reason}"
         for n, timing in enumerate(timings, 1)
         if not timing.steady
     ]
     steady = "; ".join(unsteady) or f"no change that matters in {len(timings)} processes"
-    # The first process's note on its compilation, and a disturbance of any process's compilation.
-    disturbed = [
-        f"at the same time {seen.reason}"
+    compile_contention = [
+        f"at the same time {entry.contention.reason}"
         for entry in compiled
-        if (seen := entry.contention) and seen.reason
+        if entry.contention and entry.contention.reason
     ]
-    # Prefer the profile, which knows how often a loop ran.
+    # Prefer the operand types of the profile, because it counts the iterations of loops.
     if isinstance(profile, Profile):
         profiled = profile.product_types
     else:
         profiled = {}
     tables = [{"path": f"{name}.json", "type": "table"} for name in _TABLES]
+    interval_reason = measured.step.reason
     tags = {
         "steady": str(not unsteady).lower(),
         "steady_reason": steady if len(timings) > 1 else timings[0].steady_reason,
-        "interval_reason": (why := measured.step.reason) and f"no 95% interval: {why}",
+        "interval_reason": interval_reason and f"no 95% interval: {interval_reason}",
         "reference_kernel": chosen_kernel(timings),
         "energy_source": timed[0].energy_source,
-        "compile_note": "; ".join([*filter(None, [compiled[0].note]), *disturbed[:1]]) or None,
-        # Written as by `mlflow.log_table`, so that the UI and `mlflow.load_table` find the tables.
+        "compile_note": (
+            "; ".join([*filter(None, [compiled[0].note]), *compile_contention[:1]]) or None
+        ),
+        # In the format of `mlflow.log_table`, so that the UI and `mlflow.load_table` find the
+        # tables.
         "mlflow.loggedArtifacts": json.dumps(tables) if isinstance(profile, Profile) else None,
         **_contended_tags(measured.answers),
         **precision_tags(profiled or timed[0].product_types, precision),
@@ -277,23 +280,26 @@ def precision_tags(types: Mapping[str, float], precision: str) -> dict[str, str]
 
 
 def profile_tags(profile: Profile | NoProfile) -> dict[str, str]:
-    """Return tags about the profile, and the degree to which the profiler changed the step.
+    """Return tags about the profile and its caveats, such as a slowdown by the profiler.
 
-    The tag `extras` lists what the run holds in addition to its timing. The word `limited` in it
-    means that the profile may succeed with a higher limit of time or memory.
+    The tag `extras` lists the requested additions to the timing that the run has: `profile` and
+    `keep_trace`. Its word `limited` means that a higher time or memory limit may yield a profile.
     """
     if isinstance(profile, NoProfile):
         extras = f"profile keep_trace{' limited' if profile.limited else ''}"
         return {"profile": f"unavailable: {profile.unavailable}", "extras": extras}
     notes = []
-    if profile.slowdown > _SLOWDOWN:
+    if profile.slowdown > _MAX_SLOWDOWN:
         notes.append(
-            f"shares are of a step that took {profile.slowdown:.2f} times as long under the profiler"
+            "shares are of a step that took "
+            f"{profile.slowdown:.2f} times as long under the profiler"
         )
     if profile.command_buffers:
+        buffers = counted(profile.command_buffers, "command buffer")
         notes.append(
-            f"operations in {counted(profile.command_buffers, 'command buffer')} of the GPU are not seen: "
-            "framework.env.XLA_FLAGS=--xla_gpu_enable_command_buffer= shows them, at another speed"
+            f"the profile lacks the operations in {buffers} of the GPU: "
+            "framework.env.XLA_FLAGS=--xla_gpu_enable_command_buffer= shows them, "
+            "but changes the speed"
         )
     tags = {"profile": "ok", "extras": "profile keep_trace" if profile.trace else "profile"}
     return tags | ({"profile_note": "; ".join(notes)} if notes else {})
@@ -304,8 +310,8 @@ def _contended_tags(answers: Sequence[Answer]) -> dict[str, str]:
 
     Empty if the system does not report contention.
     """
-    words = {
-        **_DISTURBED,
+    prefixes = {
+        **_CONTENTION_PREFIXES,
         **{
             phase: prefix
             for work in WORKLOADS.values()
@@ -317,16 +323,19 @@ def _contended_tags(answers: Sequence[Answer]) -> dict[str, str]:
         if answer.measurement and answer.measurement.contention:
             watched.append(("", answer.measurement.contention))
         watched += [
-            (words.get(phase, f"in phase {phase}: "), seen)
+            (prefixes.get(phase, f"in phase {phase}: "), seen)
             for phase, seen in answer.contention.items()
         ]
     reasons = [f"{when}{seen.reason}" for when, seen in watched if seen.reason]
     tags = {"contended": str(bool(reasons)).lower()} if watched else {}
-    worst: dict[str, str] = {}  # the worst of the reasons that differ only in their numbers
+    # Of reasons that differ only in their numbers, keep the one with the largest numbers.
+    worst: dict[str, str] = {}
     for reason in reasons:
-        alike = _NUMBER.sub("", reason)
-        worst[alike] = max(
-            worst.get(alike, reason), reason, key=lambda each: [*map(float, _NUMBER.findall(each))]
+        wording = _NUMBER.sub("", reason)
+        worst[wording] = max(
+            worst.get(wording, reason),
+            reason,
+            key=lambda each: [*map(float, _NUMBER.findall(each))],
         )
     return tags | ({"contended_reason": "; ".join(worst.values())} if reasons else {})
 
@@ -369,10 +378,10 @@ def _artifacts(measured: Measured) -> dict[str, Any]:
 
 
 def _description(measured: Measured, record: Record) -> str:
-    """The run's note in Markdown, which the UI shows first.
+    """Return the description of a run in Markdown, which the UI shows first.
 
-    It names the point, the result of its kind of work, and the step time with its interval. It says
-    whether the steps were steady and whether other work disturbed them.
+    It states the point, its result, the step time with its interval, whether the steps were steady,
+    and whether other work disturbed them. Roofline, operations and energy follow if they are known.
     """
     point = measured.point
     environment = measured.environment
@@ -402,7 +411,7 @@ def _description(measured: Measured, record: Record) -> str:
 
 
 def _describe_roofline(metrics: Mapping[str, float]) -> str:
-    """The position under the roofline, and what limits it; empty if the peaks are unknown."""
+    """Return the share of the roofline and the limiting peak as text; empty if they are unknown."""
     if "roofline_fraction" not in metrics:
         return ""
     rate = si(metrics["flops_per_second"])
@@ -419,7 +428,7 @@ def _describe_roofline(metrics: Mapping[str, float]) -> str:
 
 
 def _describe_operations(metrics: Mapping[str, float]) -> str:
-    """The operations that take most of the profiled step; empty without a profile."""
+    """Return as text which operations take most of the profiled step; empty without a profile."""
     prefix = "op_share."
     shares = {key.removeprefix(prefix): metrics[key] for key in metrics if key.startswith(prefix)}
     if not shares:
@@ -449,7 +458,7 @@ def energy_text(metrics: Mapping[str, float]) -> str:
 def _describe_steps(
     metrics: Mapping[str, float], tags: Mapping[str, str], *, has_rate: bool
 ) -> str:
-    """The step rate with its 95% interval, the step time, and whether the steps were steady."""
+    """Return the step rate with its 95% interval, the step time, and the steadiness as text."""
     clauses = []
     rate = headline(metrics, steps=True) if has_rate else None
     if rate:
@@ -485,7 +494,7 @@ class Headline:
         if not self.ends:
             return "-"
         share = (self.ends[1] - self.ends[0]) / 2 / self.value
-        return f"{share:.1%}" if share < _WIDEST else f">{_WIDEST:.0%}"
+        return f"{share:.1%}" if share < _WIDEST_INTERVAL else f">{_WIDEST_INTERVAL:.0%}"
 
     def describe_interval(self) -> str:
         """Return the interval's ends as text, such as "95% interval 1,198 to 1,270"."""

@@ -1,11 +1,11 @@
 """The step time of a point at the machine's best speed, from reference kernels between the blocks.
 
-`paradnn.worker.series` runs and models the kernels. Times of different devices are never compared:
-a kernel's best time is that of the ceilings, which belong to one environment.
+`paradnn.worker.series` models the times of the kernels. A kernel's best time comes from the
+ceilings, which belong to one environment, so times of different devices are never compared.
 
-A point may slow the kernel itself, through heat, clocks or memory that it fills. The extra time
-that the kernel takes between the blocks, compared with before the model existed, is attributed to
-the point, so it is not removed from the step time.
+A point may slow the kernel, through heat, clock rates or the memory that it fills. The kernel also
+runs before the model is built. The extra time that it takes between the blocks is attributed to the
+point, so the step time is not corrected for it.
 """
 
 import math
@@ -21,21 +21,21 @@ from paradnn.session.measured import t_quantile
 from paradnn.worker import series
 from paradnn.worker.series import KERNELS, learn_slope, process_mean, slowness
 
-#: A slowdown by the point itself counts if it exceeds this number of its standard errors, that is,
-#: unless the kernel is clearly faster next to the point. Its error is then part of the interval.
-#: Planted sides that slow their own kernel by 2, 5 and 15% win wrongly in under 5% of comparisons
-#: (with 0.7 instead: in 13, 3 and 1%).
+#: A slowdown of the kernel by the point itself counts if it exceeds this number of its standard
+#: errors. The number is negative, so the slowdown is ignored only if the kernel is clearly faster
+#: next to the point. In simulated comparisons, a side that slowed its kernel by 2, 5 or 15% wrongly
+#: won in under 5% of cases; with a threshold of 0.7, in 13, 3 and 1%.
 _OWN_THRESHOLD = -0.25
 
 
 def reference_metrics(
     timings: Sequence[Timing], peaks: Mapping[str, float], batch_size: int
 ) -> dict[str, float]:
-    """Return metrics of the machine's speed while a point was measured.
+    """Return metrics of the machine's speed while a point was measured, and of the adjusted step.
 
     Args:
         timings: The timing of each process of the point.
-        peaks: Metrics of the ceilings, with the best time of each kernel in ms.
+        peaks: Metrics of the ceilings, including the best time of each kernel in ms.
         batch_size: Examples per step.
 
     Returns:
@@ -68,15 +68,15 @@ def at_reference(
     best: float | None,
     batch_size: int = 1,
 ) -> dict[str, float]:
-    """Return metrics of the part of the step times that the kernel's speed explains.
+    """Return metrics of the relation between step and kernel times, and of the adjusted step.
 
     Args:
         steps: (blocks, processes) logarithms of step times in seconds; NaN where a process has
             fewer blocks.
         kernels: (blocks, processes) logarithms of kernel times in seconds.
         before: (processes,) logarithms of the kernel's time before the model existed.
-        best: Logarithm of the kernel's best time, from the ceilings. If it is None, there are no
-            metrics of the point at the best speed.
+        best: Logarithm of the kernel's best time in seconds, from the ceilings. If it is None,
+            there are no metrics of the step at the best speed.
         batch_size: Examples per step.
     """
     slope = learn_slope(steps, kernels)
@@ -110,12 +110,12 @@ def _own_slowdown(growth: np.ndarray) -> tuple[float, float]:
     """Return the slowdown of the kernel by the point itself, and its error.
 
     Args:
-        growth: (processes,) logarithms of the kernel's time next to the point, compared with before
-            the model existed.
+        growth: (processes,) logarithms of the ratio of the kernel's time between the blocks to its
+            time before the model was built.
 
     Returns:
-        The slowdown as a logarithm, and the half-width of its 95% interval (of one process: its
-        size). Both are 0 if the slowdown does not count.
+        The slowdown as a logarithm, and the half-width of its 95% interval. For a single process,
+        the half-width is the size of the slowdown. Both are 0 if the slowdown does not count.
     """
     count = len(growth)
     mean = float(growth.mean())
@@ -152,14 +152,15 @@ def _adjust(
     """Adjust step times to the reference speed, unless that is expected to add uncertainty.
 
     The step stays as it was measured, with slope 0, if the slope's uncertainty outweighs the
-    correction. The expectation follows from the slope and the kernel, not from which of two
-    intervals is narrower: intervals that are chosen that way contain the truth too rarely.
+    correction. This decision uses the expected gain and loss. Choosing the narrower of the adjusted
+    and the unadjusted interval would give intervals that contain the truth too rarely.
 
     Args:
         steps: (blocks, processes) logarithms of step times.
-        excess: (blocks, processes) logarithms of kernel times over the one at the reference speed.
-        slope: How step times follow kernel times.
-        own_error: Uncertainty of all values of `excess` together.
+        excess: (blocks, processes) logarithms of the ratio of kernel times to the kernel time at
+            the reference speed.
+        slope: Slope of `steps` over `excess`.
+        own_error: Uncertainty of an error that all values of `excess` share.
     """
     if steps.shape[1] == 1:
         adjusted, gain, loss = _adjust_one_process(steps, excess, slope, own_error)
@@ -171,14 +172,19 @@ def _adjust(
 
 
 def _slope_gap(slope: series.Slope) -> float:
-    """Return the possible deficit of the shrunk slope; 0 if nothing is adjusted."""
+    """Return how much shrinkage reduced the slope; 0 if the slope is 0 and nothing is adjusted."""
     return max(0.0, slope.seen - slope.shrunk) if slope.shrunk else 0.0
 
 
 def _adjust_one_process(
     steps: np.ndarray, excess: np.ndarray, slope: series.Slope, own_error: float
 ) -> tuple[_Adjusted, float, float]:
-    """Adjust the step of one process; return it with the expected gain and loss of precision."""
+    """Adjust the step time of one process.
+
+    Returns:
+        The adjusted step, the expected gain of precision, and the expected loss, both as
+        half-widths of the logarithmic 95% interval.
+    """
     values = np.exp(steps[:, 0] - slope.shrunk * excess[:, 0]).tolist()
     log_time = math.log(statistics.median(values))
     ends = series.block_interval(values)
@@ -195,36 +201,44 @@ def _adjust_one_process(
 def _adjust_processes(
     steps: np.ndarray, excess: np.ndarray, slope: series.Slope, own_error: float
 ) -> tuple[_Adjusted, float, float]:
-    """Adjust the step of several processes; return it with the gain and loss of precision.
+    """Adjust the step time of several processes; returns as in `_adjust_one_process`.
 
-    The interval is the jackknife's (Miller, Biometrika 61, 1974): the slope is learned again
-    without each process, so the interval includes how well few processes determine the slope.
+    The interval is a jackknife interval (Miller, Biometrika 61, 1974): the slope is estimated again
+    without each process, so the interval includes the uncertainty of the slope.
     """
     count = steps.shape[1]
     student = t_quantile(count - 1)
-    everything = np.arange(count)
-    estimate = _estimate(steps, excess, everything, is_adjusted=bool(slope.shrunk))
+    all_processes = np.arange(count)
+    estimate = _estimate(steps, excess, all_processes, is_adjusted=bool(slope.shrunk))
     pseudo_values = [
         count * estimate
         - (count - 1)
-        * _estimate(steps, excess, np.delete(everything, omitted), is_adjusted=bool(slope.shrunk))
-        for omitted in everything
+        * _estimate(
+            steps,
+            excess,
+            np.delete(all_processes, omitted),
+            is_adjusted=bool(slope.shrunk),
+        )
+        for omitted in all_processes
     ]
-    widths = student * np.std(pseudo_values, axis=0, ddof=1) / math.sqrt(count)
-    half_width, slope_error = widths
+    half_widths = student * np.std(pseudo_values, axis=0, ddof=1) / math.sqrt(count)
+    half_width, slope_error = half_widths
     spread = np.nanmean(excess, axis=0).std(ddof=1) / math.sqrt(count)
-    reach = math.hypot(process_mean(excess), spread)
-    unknown = math.hypot(_slope_gap(slope) * reach, slope.shrunk * own_error)
+    level = math.hypot(process_mean(excess), spread)
+    bias = math.hypot(_slope_gap(slope) * level, slope.shrunk * own_error)
     gain = student * slope.shrunk * spread
-    loss = math.hypot(slope_error * reach, unknown)
-    adjusted = _Adjusted(float(estimate[0]), math.hypot(half_width, unknown), slope.shrunk)
+    loss = math.hypot(slope_error * level, bias)
+    adjusted = _Adjusted(float(estimate[0]), math.hypot(half_width, bias), slope.shrunk)
     return adjusted, gain, loss
 
 
 def _estimate(
     steps: np.ndarray, excess: np.ndarray, processes: np.ndarray, *, is_adjusted: bool
 ) -> np.ndarray:
-    """Return the adjusted log step time of some processes, and the slope; 0 if not adjusted."""
+    """Return the mean log step time of the given processes, and the slope of its adjustment.
+
+    If `is_adjusted` is False, the slope is 0.
+    """
     chosen_steps = steps[:, processes]
     chosen_excess = excess[:, processes]
     slope = learn_slope(chosen_steps, chosen_excess).shrunk if is_adjusted else 0.0

@@ -1,7 +1,7 @@
 """Measure the points of this folder on this machine: `python run.py`.
 
-It needs Python and the packages of the engines. Points that have a result are skipped, so the same
-command continues after an interruption. On the machine that made the folder (`elsewhere=FOLDER`,
+The command needs Python and the packages of the engines. It skips points that have a result, so it
+continues after an interruption. On the machine that created the folder (`elsewhere=FOLDER`,
 docs/how-to/engines.md), `python -m paradnn.sync FOLDER` logs the results.
 """
 
@@ -37,10 +37,8 @@ def main() -> None:
             claim = Claim("", identity, int(time.time() * 1000))
             tags = point_tags(point, environment)
             entry = OpenPoint(point, environment, None, claim, tags, step_costs(point))
-            key = WorkerKey.of(
-                replace(point, software=Software())
-                # Use this interpreter, even if another one converted the model.
-            )
+            # Use this interpreter, even if another one converted the model.
+            key = WorkerKey.of(replace(point, software=Software()))
             while not entry.is_complete:
                 begun = time.time()
                 request = {**entry.request(), "artefact": str(path.with_suffix(".npz"))}

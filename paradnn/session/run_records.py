@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from paradnn.session.measured import Measured
     from paradnn.session.overview.drawing import BarChart, Chart
 
-#: The mode and the input that the name of a run does not mention.
-_UNMENTIONED = ("train", "synthetic")
+#: Default mode and input, which the name of a run omits.
+_OMITTED_PARTS = ("train", "synthetic")
 
 
 class RunRecords:
@@ -25,8 +25,8 @@ class RunRecords:
         is_resumable: Whether the worker keeps its progress in a file (`checkpoint` of the request),
             from which another worker continues.
         is_profile_complete: Whether a profile of a step shows every matrix product.
-        can_take_turns: Whether the point is timed only in blocks, so that two points can be
-            measured block by block in turn.
+        can_take_turns: Whether the point is timed only in blocks, so that blocks of two points can
+            alternate.
     """
 
     is_resumable: ClassVar[bool] = False
@@ -34,7 +34,11 @@ class RunRecords:
     can_take_turns: ClassVar[bool] = False
 
     def request_fields(self, point: Point) -> dict[str, Any]:
-        """Return what the worker needs in addition to the point; raises DataError."""
+        """Return the fields of a worker's request in addition to the point.
+
+        Raises:
+            DataError: If the data of the point is missing or invalid.
+        """
         return {}
 
     def progress_text(self, message: WorkloadMessage) -> str:
@@ -55,7 +59,9 @@ class RunRecords:
 
     def name_parts(self, point: Point) -> list[str]:
         """Return the parts of a run's name in addition to model, size, batch and platform."""
-        return [part for part in (point.workload.mode, point.data.name) if part not in _UNMENTIONED]
+        return [
+            part for part in (point.workload.mode, point.data.name) if part not in _OMITTED_PARTS
+        ]
 
     def are_steps_valid(self, outcome: str, last_answer: Answer | None) -> bool:
         """Return whether the timed steps of a point that ended with `outcome` are recorded."""

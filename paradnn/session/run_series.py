@@ -1,6 +1,6 @@
-"""Metrics of a run with one value per step, for the charts of MLflow: blocks and latencies.
+"""Metrics of a run with one value per block or time window, for the charts of MLflow.
 
-Analyses read the raw values from the files of the run. The series show whether it was steady.
+The charts show whether the run was steady. Analyses read the raw values from the run's files.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 #: Maximum number of values of a series; a store needs about 300 bytes per value.
 MAX_VALUES = 200
-#: Windows of equal duration in which latencies are summarized.
+#: Number of windows of equal duration in which latencies are summarized.
 _WINDOWS = 50
 _PHASES_BEFORE_BLOCKS = PHASES[: PHASES.index("warmup")]
 
@@ -34,10 +34,11 @@ def warmup_step_times(timing: Timing) -> list[float]:
 
 
 def block_series(measured: Measured) -> list[MetricSnapshot]:
-    """Return the step time of every block; steps below 0 are the warm-up of the first process.
+    """Return the step time of every block, one process after the other.
 
-    The processes follow each other. If there are more than `MAX_VALUES` blocks, each value is the
-    mean of successive ones, and its step is that of the first.
+    The step of a value is the number of its block; the warm-up of the first process has negative
+    numbers. If there are more than `MAX_VALUES` blocks, each value is the mean over successive
+    blocks, and its step is the number of the first of them.
     """
     parts: list[tuple[int, float, list[float]]] = []  # first step, Unix seconds, step times
     blocks = 0
@@ -54,7 +55,8 @@ def block_series(measured: Measured) -> list[MetricSnapshot]:
         parts.append((blocks, begin + sum(timing.warmup), timing.step_times))
         blocks += len(timing.blocks)
     count = sum(len(values) for _, _, values in parts)
-    size = math.ceil(count / max(1, MAX_VALUES - len(parts)))  # a part may end with a rest
+    # Each part may end with a smaller group, hence `len(parts)` fewer full groups.
+    size = math.ceil(count / max(1, MAX_VALUES - len(parts)))
     series = []
     for step, begin, values in parts:
         for position in range(0, len(values), size):
@@ -67,10 +69,10 @@ def block_series(measured: Measured) -> list[MetricSnapshot]:
 def latency_series(requests: Sequence[tuple[int, int]], start_time: int) -> list[MetricSnapshot]:
     """Return median and maximum latency over time, in `_WINDOWS` windows of equal duration.
 
-    The step is the beginning of a window in milliseconds after the first request was due.
+    The step of a value is the begin of its window, in milliseconds after the first request was due.
 
     Args:
-        requests: When each request was due, and its latency, in ns; at least one.
+        requests: Pairs of the time at which a request was due and its latency, in ns; at least one.
         start_time: Start of the run in Unix milliseconds.
     """
     first = min(due for due, _ in requests)

@@ -3,10 +3,10 @@
 Nothing else runs while a worker measures. The driver's own cost is recorded too: every second
 between two points belongs to one of the phases schedule, start and record.
 
-Each point is claimed, measured in the processes that it needs, and recorded. Points that need
-several processes are open together, in groups. Each point of a group is measured once; then each is
-measured again, in another order. Minutes therefore lie between the processes of a point, and drift
-shows in its interval.
+Each point is claimed, measured in one or more processes, and recorded. Points that need several
+processes form groups. A session runs one process of each point of a group, then another one of each
+in another order. Minutes therefore lie between the processes of a point, so its confidence interval
+includes drift.
 """
 
 import contextlib
@@ -77,11 +77,12 @@ from paradnn.store.runs import (
 )
 from paradnn.store.tracker import open_tracker
 
-#: Largest number of points that are open together.
+#: Maximum number of points in a group.
 GROUP = 24
-#: Groups that each driver of a shared sweep takes at least, so that all end at about the same time.
+#: Minimum number of groups per driver of a shared sweep, so that all drivers end at about the same
+#: time.
 _GROUPS_PER_DRIVER = 3
-#: Longest pause in seconds before points that other drivers hold are tried again.
+#: Longest mean pause in seconds before a driver retries points that other drivers hold.
 _LONGEST_PAUSE = 5.0
 
 
@@ -89,12 +90,12 @@ def measure_points(points: Sequence[Point], settings: Settings, sweep: SweepInfo
     """Measure and record points in the given order.
 
     Args:
-        points: The points; those that the store already holds are skipped.
+        points: The points; a point whose outcome the store already holds is skipped.
         settings: Settings of the command.
         sweep: Name and id of the sweep, None for a single point outside a multirun.
 
     Raises:
-        ParadnnError: If the user can correct something before the first point is measured.
+        ParadnnError: If an error that the user can correct is found before the first measurement.
     """
     reporter = Reporter(len(points), sweep.name if sweep else None)
     with _open_session(points, reporter, settings, sweep) as session:
@@ -105,7 +106,7 @@ def follow_design(design: SweepDesign, settings: Settings, sweep: SweepInfo) -> 
     """Measure batches of points that a design chooses, until it chooses none.
 
     Raises:
-        ParadnnError: If the user can correct something before the first point is measured.
+        ParadnnError: If an error that the user can correct is found before the first measurement.
     """
     reporter = Reporter(design.left, sweep.name, at_most=not design.resumes)
     if not design.resumes:
@@ -118,7 +119,7 @@ def measure_ceilings(point: Point, settings: Settings) -> tuple[Ceilings | None,
     """Measure the ceilings of a point's platform again.
 
     Returns:
-        The ceilings, None if they cannot be measured; and where the run is, as text.
+        The ceilings, or None if they cannot be measured; and the location of their run, as text.
     """
     with _open_session([point], Reporter(1, None), settings, None) as session:
         problem = session.environments.problem(point)
@@ -131,10 +132,12 @@ def measure_ceilings(point: Point, settings: Settings) -> tuple[Ceilings | None,
 
 
 @dataclass(frozen=True)
-class _Begin:
+class _ProcessStart:
     """Start of a process of a point.
 
-    schedule_seconds: time since the previous process ended. unix_seconds: the begin itself.
+    Attributes:
+        schedule_seconds: Time since the previous process ended or the previous point was recorded.
+        unix_seconds: Time of the start, in Unix seconds.
     """
 
     schedule_seconds: float
@@ -172,12 +175,12 @@ class _Session:
         self.partial = PartialResults(self.settings.tracking)
         self.ceilings = CeilingsKeeper(self.pool, self.tracker, self.reporter.say)
         self._random = random.Random(self.settings.sweep.seed)
-        self._next_look_for_lost_points = 0.0  # monotonic seconds
+        self._next_check_for_lost_points = 0.0  # monotonic seconds
         self._open: list[OpenPoint] = []
         self._lost: list[OpenPoint] = []  # points that other drivers took over
         self._points: Sequence[Point] = ()
-        self._planned: Mapping[str, int] | None = None
-        self._earlier_points: list[str] = []  # runs of other sweeps that replace a measurement
+        self._planned: Mapping[str, int] | None = None  # environment id -> number of points
+        self._earlier_points: list[str] = []  # ids of other sweeps' runs that replace measurements
         self._start_clock()
 
     @property
@@ -227,7 +230,7 @@ class _Session:
             self._record_earlier_points()
 
     def _record_earlier_points(self) -> None:
-        """Record the skipped points of earlier sweeps, which the page of this one shows too."""
+        """Record the ids of earlier runs that replace measurements, for the page of the sweep."""
         if self._earlier_points:
             table = {"columns": ["run_id"], "data": [[run_id] for run_id in self._earlier_points]}
             self.tracker.annotate_sweep(
@@ -279,13 +282,13 @@ class _Session:
         processes: int,
         conclude: Callable[[], DesignResult],
     ) -> Summary:
-        """Run `prepare` and `work` and summarize them, also if they are interrupted.
+        """Run `prepare` and `work`; return the summary, even after an interruption.
 
         Args:
-            prepare: Registers this driver with its sweep.
+            prepare: Starts the first worker and registers this driver with its sweep.
             work: Measures the points.
-            processes: Expected number of processes; 0 if nothing is to be measured.
-            conclude: Gives the result of the design once the work has ended.
+            processes: Expected number of processes; 0 if no point is measured.
+            conclude: Returns the result of the design after `work`.
         """
         summary = self.summary
         self._start_clock()
@@ -296,7 +299,7 @@ class _Session:
             self._start_clock()
             self.reporter.start(summary.skipped.total(), processes)
             if processes:
-                self._look_at_load()
+                self._check_load()
             work()
         except KeyboardInterrupt:
             summary.interrupted = True
@@ -333,8 +336,8 @@ class _Session:
         tags["session_id"] = secrets.token_hex(8)
         return tags
 
-    def _look_at_load(self) -> None:
-        """Record the load of this machine with every point, and warn about a busy one."""
+    def _check_load(self) -> None:
+        """Attach the load of this machine to every point, and warn if the machine is busy."""
         load = self.load_monitor.look()
         self.findings = load_findings(load)
         if load.is_busy:
@@ -386,7 +389,7 @@ class _Session:
     def _report_former_protocol(
         self, missing: Sequence[Point], finished: Mapping[Identity, Sequence[Finished]]
     ) -> None:
-        """Say how to skip points that the store holds under the earlier standard protocol."""
+        """Tell the user how to accept results of the former standard protocol."""
         if not finished:
             return
         count = 0
@@ -397,27 +400,27 @@ class _Session:
         if count:
             keys = " ".join(f"measure.{key}={value:g}" for key, value in FORMER_STANDARD.items())
             self.reporter.say(
-                f"the store holds {counted(count, 'point')} of these under the former protocol of "
-                f"measure=standard; to skip them add {keys}"
+                f"the store holds {counted(count, 'point')} of this sweep, measured under the "
+                f"former protocol of measure=standard; to skip them, add {keys}"
             )
 
     def _start_clock(self) -> None:
-        """Count the time from now on as the schedule of the first point."""
+        """Start the clocks of the session and of the first point's schedule phase."""
         now = time.perf_counter()
-        self._begun = now
-        self._free_since = now
+        self._clock_start = now
+        self._schedule_start = now
 
     def _recording_metrics(self, record: Record) -> dict[str, float]:
-        """Metrics of the recording itself, in seconds; later time belongs to the next schedule."""
+        """Return metrics of the recording itself, in seconds, and start the next schedule phase."""
         now = time.perf_counter()
-        recording = now - self._free_since
-        self._free_since = now
+        recording = now - self._schedule_start
+        self._schedule_start = now
         schedule = record.metrics.get("phase_schedule_seconds", 0.0)
         start = record.metrics.get("phase_start_seconds", 0.0)
         return {
             "phase_record_seconds": recording,
             "overhead_seconds": recording + schedule + start,
-            "session_seconds": now - self._begun,
+            "session_seconds": now - self._clock_start,
             **self.start_metrics,
         }
 
@@ -428,7 +431,7 @@ class _Session:
                 self.tracker.abandon(entry.claim, "interrupted before its end")
 
     def _measure_all(self, points: Sequence[Point]) -> None:
-        """Measure all points in groups; a point that another driver holds is tried again later."""
+        """Measure all points in groups; retry points that another driver holds."""
         queue = [DesignPoint(point, {}) for point in self._own_order(points)]
         held_in_a_row = 0
         pause = 1.0
@@ -444,10 +447,10 @@ class _Session:
             else:
                 held_in_a_row = 0
                 pause = 1.0
-            if len(self.summary.rows) == count_before:  # other drivers are at work on these points
+            if len(self.summary.rows) == count_before:  # other drivers measure these points
                 queue = self._without_finished(queue)
             if held_in_a_row and held_in_a_row >= len(queue):
-                # Hold no claim while waiting; two drivers could deadlock.
+                # No claim is held here, so drivers that wait for each other cannot deadlock.
                 waiting = counted(len(queue), "point")
                 self.reporter.begin(f"waiting for {waiting} that another driver measures")
                 time.sleep(pause * random.uniform(0.5, 1.5))
@@ -456,23 +459,23 @@ class _Session:
     def _with_lost_points_first(self, queue: list[DesignPoint]) -> list[DesignPoint]:
         """Move points whose driver was lost to the front of the queue of a shared sweep.
 
-        The store is asked from time to time, at random moments, so that drivers rarely claim the
-        same point at once.
+        The store is queried at random intervals, so that drivers rarely claim the same point at
+        once.
         """
         now = time.monotonic()
-        if self._shared_sweep_id is None or now < self._next_look_for_lost_points:
+        if self._shared_sweep_id is None or now < self._next_check_for_lost_points:
             return queue
-        self._next_look_for_lost_points = now + HEARTBEAT_SECONDS * random.uniform(0.5, 1.5)
+        self._next_check_for_lost_points = now + HEARTBEAT_SECONDS * random.uniform(0.5, 1.5)
         try:
             lost = self.tracker.lost_points(self._shared_sweep_id)
-        except StoreError:  # claims find out, once the store answers again
+        except StoreError:  # only the order suffers
             return queue
         if not lost:
             return queue
         return sorted(queue, key=lambda visit: self._identify(visit.point) not in lost)
 
     def _own_order(self, points: Sequence[Point]) -> Sequence[Point]:
-        """The points in the order in which this driver takes them.
+        """The points in the order in which this driver measures them.
 
         Drivers of a shared sweep begin at different positions of the same order.
         """
@@ -483,7 +486,7 @@ class _Session:
         return [*points[start:], *points[:start]]
 
     def _group_size(self, missing: int) -> int:
-        """Number of points to hold at a time: fewer towards the end of a shared sweep."""
+        """Number of points in the next group: fewer towards the end of a shared sweep."""
         drivers = self.settings.sweep.drivers
         if drivers == 1:
             return GROUP
@@ -497,7 +500,7 @@ class _Session:
             finished = self.tracker.finished(
                 self.environments.environment_ids, self._shared_sweep_id
             )
-        except StoreError:  # claims find out, once the store answers again
+        except StoreError:  # the claim of a finished point will return its result
             return list(queue)
         missing = []
         for visit in queue:
@@ -515,22 +518,23 @@ class _Session:
         batch: Sequence[DesignPoint],
         is_wanted: Callable[[DesignPoint, bool], bool] = lambda *_: True,
     ) -> list[DesignPoint]:
-        """Measure a batch of at most a group of points.
+        """Measure a batch of points, at most `GROUP`.
 
         Args:
-            batch: The visits to make.
-            is_wanted: Whether a visit is still to be made; called before its point is claimed
-                (with False), and again once it is claimed (with True).
+            batch: The visits, each of which measures a point.
+            is_wanted: Returns whether a visit is still needed. It is called before the point is
+                claimed (with False) and after (with True).
 
         Returns:
-            The visits that were not made: not wanted any more, or claimed by other drivers.
+            The visits that were not measured, because they are no longer needed or because other
+            drivers hold their points.
         """
         unmeasured = []
         for visit in batch:
-            is_measured = is_wanted(visit, False) and self._enter(
+            is_begun = is_wanted(visit, False) and self._begin_visit(
                 visit, is_still_wanted=partial(is_wanted, visit, True)
             )
-            if not is_measured:
+            if not is_begun:
                 unmeasured.append(visit)
             self._take_turns_if_both_are_open(visit)
         while self._open:  # one process per point and round
@@ -551,14 +555,14 @@ class _Session:
         if len(pair) == 2:
             self._take_turns(visit.turns, pair)
 
-    def _enter(
+    def _begin_visit(
         self, visit: DesignPoint, is_still_wanted: Callable[[], bool] = lambda: True
     ) -> bool:
-        """Claim a point and measure it in its first process.
+        """Claim a point and run its first process, unless the visit takes turns with another.
 
         Returns:
-            Whether the point has an outcome or will get one. False if another driver holds it, or
-            if it is no longer wanted once it is claimed.
+            Whether the point has an outcome or is open. False if another driver holds it, or if
+            the visit is no longer needed after the claim.
         """
         point = visit.point
         name = run_name(point)
@@ -576,17 +580,17 @@ class _Session:
             self.reporter.skipped(point.measure.processes)
             return True
         if self.resume.resume is False:
-            # Drivers of a shared sweep claim points in turn; no earlier result replaces theirs.
+            # Record this measurement even if the store holds a result of the point by then.
             claim = replace(claim, repeats=True)
         if not is_still_wanted():
             self.tracker.abandon(claim, "other drivers began the last points at the same time")
-            time.sleep(random.uniform(0.2, 1.0))  # else all drivers would come back together
+            time.sleep(random.uniform(0.2, 1.0))  # otherwise all drivers would retry at once
             return False
         entry = self._open_point(
             visit, claim, environment=environment, ceilings=ceilings, tags=tags
         )
         self._open.append(entry)
-        self.reporter.spared(min(len(entry.results), point.measure.processes))
+        self.reporter.subtract_processes(min(len(entry.results), point.measure.processes))
         if not visit.turns:
             self._advance(entry)
         return True
@@ -614,29 +618,29 @@ class _Session:
         )
 
     def _skip(self, identity: Identity, finished: Finished) -> None:
-        """Count a point that has an outcome already, and remove its partial results.
+        """Count a point as skipped, and remove its partial results.
 
-        The driver that recorded it may have been killed before it removed them. The checkpoint of a
-        training that was cut short stays, since the training may be resumed.
+        The driver that recorded the outcome may have been killed before it removed them. The
+        checkpoint of a training that did not finish is kept, because the training may be resumed.
         """
         outcome = finished.tags["outcome"]
         self.partial.forget(identity, ended=outcome == "ok")
         self.summary.skipped[outcome] += 1
 
     def _find_ceilings(self, point: Point, environment: Environment) -> Ceilings | None:
-        """The ceilings of a point's platform; no point is charged the time to measure them."""
+        """The ceilings of a point's platform; the time to measure them counts for no point."""
         is_usable = self.settings.ceilings and not self.environments.problem(point)
         if not is_usable or not below_ceilings(point, step_costs(point).flops_per_step):
             return None
         begin = time.perf_counter()
         ceilings = self.ceilings.of(point, environment)
         spent = time.perf_counter() - begin
-        self._free_since += spent
-        self.reporter.aside(spent)
+        self._schedule_start += spent
+        self.reporter.exclude_from_estimate(spent)
         return ceilings
 
     def _load_kept_results(self, point: Point, claim: Claim) -> list[PointResult]:
-        """Results that an earlier driver kept; none if the first lacks a requested profile."""
+        """Results of processes that an earlier driver saved; none without a requested profile."""
         if claim.repeats:
             return []
         results = self.partial.load(claim.identity)
@@ -653,51 +657,49 @@ class _Session:
         return Identity(point_id(point), environment_id, point.replicate)
 
     def _advance(self, entry: OpenPoint) -> None:
-        """Run one more process of a point, if it needs one, and record the point once complete."""
+        """Run the next process of an incomplete point, and record the point once it is complete."""
         if not entry.is_complete:
             entry.turns = None
             name = run_name(entry.point)
             if entry.point.measure.processes > 1:
                 name = f"{name}, process {len(entry.results) + 1}"
             self.reporter.begin(name)
-            begin = self._begin_process()
+            start = self._begin_process()
             result = self._run_process(entry)
-            self._end_processes([entry], [result], begin)
+            self._end_processes([entry], [result], start)
         if entry.is_complete:
             self._record(entry)
         elif not entry.claim.repeats:
             self._keep_results(entry)
 
     def _keep_results(self, entry: OpenPoint) -> None:
-        """Keep the results of an incomplete point, in case that this driver is killed."""
+        """Save the results of an incomplete point, in case this driver is killed."""
         try:
             self.partial.save(entry.claim.identity, entry.results)
         except StoreError as error:
-            self.reporter.say(
-                f"processes of points that are not complete are not kept: {error}", once=True
-            )
+            self.reporter.say(f"results of incomplete points are not saved: {error}", once=True)
 
-    def _begin_process(self) -> _Begin:
-        return _Begin(time.perf_counter() - self._free_since, time.time())
+    def _begin_process(self) -> _ProcessStart:
+        return _ProcessStart(time.perf_counter() - self._schedule_start, time.time())
 
     def _end_processes(
-        self, entries: Sequence[OpenPoint], results: Sequence[PointResult], begin: _Begin
+        self, entries: Sequence[OpenPoint], results: Sequence[PointResult], start: _ProcessStart
     ) -> None:
-        """Add the result of a process to each point."""
-        self._free_since = time.perf_counter()
+        """Add to each point the result of its process, in the order of `entries`."""
+        self._schedule_start = time.perf_counter()
         for entry, result in zip(entries, results, strict=True):
-            phases = {**result.phases, "schedule": begin.schedule_seconds}
-            entry.results.append(replace(result, phases=phases, begun=begin.unix_seconds))
+            phases = {**result.phases, "schedule": start.schedule_seconds}
+            entry.results.append(replace(result, phases=phases, begun=start.unix_seconds))
             self.reporter.process_ended()
 
     def _take_turns(self, turns: BlockTurns, entries: Sequence[OpenPoint]) -> None:
-        """Measure two points together, in a worker each, whose blocks alternate."""
+        """Measure two points in alternating blocks, each in a separate worker."""
         names = " and ".join(run_name(entry.point) for entry in entries)
         self.reporter.begin(f"{names}, by turns")
-        begin = self._begin_process()
+        start = self._begin_process()
         for side, entry in enumerate(entries):
-            # Linux ends a worker together with the thread that started it. This thread lives as
-            # long as the session.
+            # Linux kills a worker when the thread that started it ends, so start the workers in
+            # this thread, which lives as long as the session.
             with contextlib.suppress(OSError):
                 self.pool.prepare(WorkerKey.of(entry.point, side))
         with turns, ThreadPoolExecutor(len(entries)) as threads:
@@ -709,30 +711,30 @@ class _Session:
                 turns.play([future.done for future in futures])
                 results = [future.result() for future in futures]
             except BaseException:
-                self.pool.close()  # the threads wait for its workers
+                self.pool.close()  # unblocks the threads, which wait for the workers
                 raise
-        self._end_processes(entries, results, begin)
+        self._end_processes(entries, results, start)
         for entry in entries:
             self._record(entry)
 
     def _run_process(self, entry: OpenPoint, side: int = 0) -> PointResult:
-        """Run one more process of a point.
+        """Run the next process of a point.
 
         Args:
             entry: The point.
-            side: Position of the point, 0 or 1, if two points take turns.
+            side: Index of the point, 0 or 1, in a pair that takes turns; otherwise 0.
 
         Returns:
-            How the process ended, or why it was not started.
+            The result of the process, or the reason why it was not started.
         """
-        # Two points that take turns wait for each other and share the memory.
+        # Points that take turns share the time and the memory.
         sides = 2 if entry.turns else 1
         limits = Limits(sides * entry.point.measure.timeout, memory_limit(entry.point) // sides)
         entry.memory_limit = limits.memory_bytes
         problem = self.environments.problem(entry.point)
         if problem:
             return PointResult("unavailable", problem)
-        # Out of memory by arithmetic, or by what larger and smaller points did: build nothing.
+        # Build no model that exceeds the memory by its costs or by the outcomes of other points.
         reason = entry.excluded or exceeds_memory(entry.point, entry.costs, limits.memory_bytes)
         if reason:
             return PointResult("oom_predicted", reason)
@@ -794,7 +796,7 @@ class _Session:
             self.partial.forget(entry.claim.identity, ended=is_finished)
         row = RecordedPoint.of_record(run_id, record)
         self.summary.rows.append(row)
-        self.reporter.spared(entry.missing_processes)
+        self.reporter.subtract_processes(entry.missing_processes)
         self.reporter.done(row)
 
 
@@ -831,6 +833,6 @@ def _open_session(
 
 
 def _end_driver(say: Callable[[str], None], reason: str) -> None:
-    """End this driver as a signal of the user would; called by its heartbeat."""
+    """End this driver by SIGTERM, as the user could; the heartbeat calls this with the reason."""
     say(f"ended: {reason}")
     os.kill(os.getpid(), signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""Signals that end a session, and processes with which a driver ends."""
+"""Signals that end a session, and the end of a driver whose launching process is gone."""
 
 import contextlib
 import os
@@ -12,15 +12,18 @@ from typing import Any
 from paradnn.config.scheduler import DriverStart
 
 #: Seconds after which an interrupt that Python ignored is sent again.
-_AGAIN_SECONDS = 0.2
+_RESEND_SECONDS = 0.2
 
 
 def end_with_processes(start: DriverStart | None, say: Callable[[str], None]) -> None:
-    """End this driver, as Ctrl-C does, when a process exits that launched it on this host.
+    """End this driver, as Ctrl-C does, when a process on this host that launched it exits.
 
     Args:
-        start: What the launcher knows about the start; None if no launcher started this driver.
+        start: The launcher's information about the start; None if no launcher started this driver.
         say: Shows the reason to the user.
+
+    Raises:
+        KeyboardInterrupt: If a launching process has exited already.
     """
     if start is None or not start.pids or not hasattr(os, "pidfd_open"):
         return
@@ -43,8 +46,8 @@ def end_with_processes(start: DriverStart | None, say: Callable[[str], None]) ->
 def interruptible() -> Iterator[None]:
     """Make the signals of schedulers and of a closed terminal end the session as Ctrl-C does.
 
-    Python ignores a KeyboardInterrupt that is raised in a callback of the garbage collector. Such
-    an interrupt is sent again.
+    Python ignores a KeyboardInterrupt that is raised in a callback of the garbage collector. In
+    that case the signal is sent again.
     """
     signals: tuple[signal.Signals, ...] = ()
     if threading.current_thread() is threading.main_thread():  # no other thread may handle signals
@@ -54,7 +57,7 @@ def interruptible() -> Iterator[None]:
 
     def send_again(ignored: Any) -> None:
         if signals and issubclass(ignored.exc_type, KeyboardInterrupt):
-            again = threading.Timer(_AGAIN_SECONDS, os.kill, (os.getpid(), signal.SIGTERM))
+            again = threading.Timer(_RESEND_SECONDS, os.kill, (os.getpid(), signal.SIGTERM))
             again.daemon = True
             again.start()
         else:

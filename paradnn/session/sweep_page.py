@@ -1,7 +1,7 @@
 """The page of a sweep in its MLflow run, drawn when the sweep ends.
 
-The analyses draw it in a separate process, as the driver must not import them. Whatever happens
-there, the sweep ends as it would without a page.
+The analyses draw it in a separate process, because the driver must not import them. If that process
+fails, the sweep ends without a page.
 """
 
 import json
@@ -20,17 +20,17 @@ from paradnn.session.design import Summary
 from paradnn.store.address import address_of
 from paradnn.store.runs import LOGGED_TABLES, SweepRun, tables_tag
 
-#: Points below which a sweep has no page.
+#: Minimum number of points of a sweep with a page.
 _MIN_POINTS = 2
-#: Seconds that a sweep must have taken, and most points that it may have, for a report. A report
-#: takes about ten seconds.
-_REPORT_SECONDS = 120.0
+#: Minimum duration in seconds and maximum number of points of a sweep with a report. A report takes
+#: about ten seconds.
+_MIN_REPORT_SECONDS = 120.0
 _MAX_REPORT_POINTS = 2_000
-#: Seconds after which drawing is given up.
-_PATIENCE = 120.0
+#: Time limit of the process that draws, in seconds.
+_TIMEOUT = 120.0
 _TABLE = "points.json"
-#: Paragraph of the description of a sweep with a page.
-_CONTENTS = (
+#: Paragraph of a sweep's description that names its page and its table.
+_DESCRIPTION = (
     "The artifact `sweep.html` has interactive figures of the points, `points.json` a table."
 )
 
@@ -39,7 +39,7 @@ _CONTENTS = (
 class SweepPage:
     """The page, the table of points and the report of a sweep.
 
-    A sweep in files, an interrupted one and one of a single point have none.
+    Offline sweeps, interrupted sweeps and sweeps of a single point have none of these.
 
     Attributes:
         tracking: The store.
@@ -52,15 +52,15 @@ class SweepPage:
     notify: Callable[[str], None]
 
     def add_to(self, end: SweepRun, summary: Summary) -> SweepRun:
-        """Return the end of the sweep with the page and the table as artifacts.
+        """Return the end of the sweep with page and table as artifacts and in the description.
 
-        The description then names them.
+        Without a page, return `end` unchanged.
 
         Args:
             end: The end of the sweep.
             summary: Counts of its points.
         """
-        if not self._is_wanted(summary):
+        if not self._has_page(summary):
             return end
         with Scratch() as folder:
             problem = self._run("--only", "page", "--out", str(folder))
@@ -73,27 +73,27 @@ class SweepPage:
             files = {path.name: _content(path) for path in sorted(folder.iterdir())}
         return replace(
             end,
-            description=f"{end.description}\n\n{_CONTENTS}",
+            description=f"{end.description}\n\n{_DESCRIPTION}",
             artifacts={**end.artifacts, **files},
             tags={**end.tags, LOGGED_TABLES: tables_tag([_TABLE])},
         )
 
     def log_report(self, summary: Summary) -> None:
         """Add the report to the closed run of a long sweep; a failure is ignored."""
-        is_long = summary.seconds >= _REPORT_SECONDS and summary.total <= _MAX_REPORT_POINTS
-        if is_long and self._is_wanted(summary):
+        is_long = summary.seconds >= _MIN_REPORT_SECONDS and summary.total <= _MAX_REPORT_POINTS
+        if is_long and self._has_page(summary):
             with Scratch() as folder:
                 self._run("--only", "report", "--log", "--out", str(folder))
 
-    def _is_wanted(self, summary: Summary) -> bool:
+    def _has_page(self, summary: Summary) -> bool:
         if not self.tracking.draws_page or summary.interrupted:
             return False
         return summary.total >= _MIN_POINTS
 
     def _run(self, *options: str) -> str:
-        """Run the analysis that draws; return the problem, empty without one."""
+        """Run `analysis sweep-page`; return why it failed, empty if it succeeded."""
         command = [sys.executable, "-m", "analysis", "sweep-page", self.sweep.sweep_id, *options]
-        # Credentials in an address belong into the environment: `ps` shows arguments.
+        # Pass the address in the environment: it may hold credentials, and `ps` shows arguments.
         variables = {
             **os.environ,
             "MLFLOW_TRACKING_URI": address_of(self.tracking.uri).uri,
@@ -106,7 +106,7 @@ class SweepPage:
 
 
 def _problem(command: Sequence[str], variables: dict[str, str]) -> str:
-    """Run a command; return why it failed, empty if it did not."""
+    """Run a command; return why it failed, empty if it succeeded."""
     try:
         done = subprocess.run(
             command,
@@ -115,11 +115,11 @@ def _problem(command: Sequence[str], variables: dict[str, str]) -> str:
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=_PATIENCE,
+            timeout=_TIMEOUT,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return f"it takes longer than {_PATIENCE:.0f} s"
+        return f"it takes longer than {_TIMEOUT:.0f} s"
     except OSError as error:
         return str(error.strerror)
     if done.returncode == 0:
@@ -129,6 +129,6 @@ def _problem(command: Sequence[str], variables: dict[str, str]) -> str:
 
 
 def _content(path: Path) -> Any:
-    """Return a file as the content of an artifact."""
+    """Return a file's content as an artifact: parsed JSON, or text."""
     text = path.read_text(encoding="utf-8")
     return json.loads(text) if path.suffix == ".json" else text

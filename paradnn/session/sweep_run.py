@@ -1,4 +1,4 @@
-"""The parent run of a sweep: opened before its first point, closed with the counts of its points.
+"""The parent run of a sweep, opened before its first point and closed with counts of its points.
 
 If several drivers share a sweep, its points are counted in the store. The process that launched the
 drivers closes the parent run; without such a process the last driver does.
@@ -19,7 +19,7 @@ from paradnn.store.journal import Journal
 from paradnn.store.leases import no_point_is_left, planned_points
 from paradnn.store.runs import Finished, SweepRun
 
-#: Most points of a shared sweep whose metrics are read for its closing table.
+#: Maximum number of points of a shared sweep whose metrics are read for its closing table.
 _MAX_ROWS = 40
 
 
@@ -92,12 +92,12 @@ def end_parent(
 
 
 def shared_summary(tracker: Journal, sweep: SweepInfo, points: Sequence[Point]) -> Summary:
-    """Return the summary of a sweep that several drivers share, as the store shows it now.
+    """Return the present summary of a sweep that several drivers share, from the store.
 
     Args:
         tracker: The store.
         sweep: The sweep.
-        points: Points of the sweep, which name the families.
+        points: Points of the sweep, from which the summary takes the names of the families.
     """
     leases = tracker.leases_of_sweep()
     found = {
@@ -123,7 +123,7 @@ def shared_summary(tracker: Journal, sweep: SweepInfo, points: Sequence[Point]) 
 
 
 def shared_row(tracker: Journal, run: Finished, family: str, *, has_metrics: bool) -> RecordedPoint:
-    """Return a point of a shared sweep, with its name and metrics if `has_metrics`."""
+    """Return a point of a shared sweep; read its name and metrics only if `has_metrics`."""
     metrics: Mapping[str, float] = {}
     tags = run.tags
     if has_metrics:
@@ -174,7 +174,7 @@ def end_shared_sweep(
         if any(lease.is_alive for lease in leases.values()):
             return
         whole = shared_summary(tracker, sweep, points)
-    except StoreError:  # results are in files; `paradnn.sync` does not need the end of the sweep
+    except StoreError:  # results are in files, and `paradnn.sync` works without an ended sweep
         return
     whole.interrupted = own.interrupted
     whole.seconds = time.time() - own.started

@@ -25,12 +25,15 @@ _DEFAULT_INTERVAL = 1.0  # seconds; MLflow's own, 10 s, is longer than most poin
 
 
 def is_requested() -> bool:
-    """Return whether MLflow's variable requests system metrics."""
+    """Return whether MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING requests system metrics."""
     return os.environ.get(_SWITCH, "").lower() in ("true", "1")
 
 
 def sampling_seconds() -> float:
-    """Return the interval between samples; a value that is not positive counts as absent."""
+    """Return the interval between samples in seconds.
+
+    An invalid value of MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL counts as absent.
+    """
     with contextlib.suppress(ValueError):
         given = float(os.environ.get(_INTERVAL, ""))
         if 0 < given < threading.TIMEOUT_MAX:
@@ -71,7 +74,7 @@ class SystemSampler:
     ) -> None:
         self._end.set()
         self._thread.join()
-        self._sample()  # a short point has at least one
+        self._sample()  # even a short point gets a sample
 
     def _run(self) -> None:
         while not self._end.wait(self._interval):
@@ -87,7 +90,7 @@ class SystemSampler:
     def _collect(self) -> dict[str, float]:
         values: dict[str, float] = {}
         for monitor in self._monitors:
-            with contextlib.suppress(Exception):  # a counter that fails costs no result
+            with contextlib.suppress(Exception):  # a failing counter must not end the measurement
                 monitor.collect_metrics()
                 for name, value in monitor.aggregate_metrics().items():
                     values[f"system/{name}"] = float(value)

@@ -1,11 +1,11 @@
-"""Turns of two points on one machine: a block of one point follows a block of the other.
+"""Turns of two points on one machine: blocks of one point alternate with blocks of the other.
 
-Both points are built first. The machine affects a block and the next one, a moment later, in
-similar ways. Most of the differences between whole processes therefore cancel in the ratio of the
-two points (duet benchmarking: Bulej et al., ICPE 2020).
+Both points are built first. A disturbance of the machine affects two successive blocks in similar
+ways, so most of it cancels in the ratio of the two points (duet benchmarking: Bulej et al., ICPE
+2020).
 
-A side reports the end of its turn (`paradnn.worker.turns`). The driver stops its processes until
-its next turn, so that its thread pools do not spin in the meantime.
+Each point of the pair is a side. A side reports the end of its turn (`paradnn.worker.turns`). The
+driver then stops its processes until its next turn, so that its thread pools do not spin.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from paradnn.config.point import Point
 from paradnn.core.scratch import Scratch
 from paradnn.session.run_records import RunRecords
 
-HasEnded = Callable[[], bool]  # whether a side's process has ended, with any outcome
+HasEnded = Callable[[], bool]  # returns whether a side's process has ended, with any outcome
 _CHECK_SECONDS = 0.2  # seconds between two checks for a premature end of a side
 
 
@@ -34,8 +34,8 @@ def takes_turns(point: Point) -> bool:
     return alone and point.platform.name == "cpu" and point.workload.role(RunRecords).can_take_turns
 
 
-class _Line:
-    """The driver's end of a side's socket, and the side's process group."""
+class _SideConnection:
+    """The driver's connection to a side, and the side's process group."""
 
     def __init__(self, connection: socket.socket, timeout: float | None) -> None:
         connection.settimeout(timeout)
@@ -126,47 +126,47 @@ class BlockTurns(contextlib.ExitStack):
         Args:
             ended: A function per side that returns whether its process has ended.
         """
-        lines: dict[int, _Line] = {}
+        connections: dict[int, _SideConnection] = {}
         for side in next(self._orders):
-            line = self._accept(side, ended[side])
-            if line:
-                if line.turn() is None:
-                    line.close()
+            connection = self._accept(side, ended[side])
+            if connection:
+                if connection.turn() is None:
+                    connection.close()
                 else:  # the side is built and warmed up
-                    lines[side] = line
-        spent = [0.0, 0.0]
+                    connections[side] = connection
+        turn_seconds = [0.0, 0.0]
         blocks = 0
-        while lines and (
-            blocks < self._blocks or min(spent[side] for side in lines) < self._seconds
+        while connections and (
+            blocks < self._blocks or min(turn_seconds[side] for side in connections) < self._seconds
         ):
-            took = {}
-            for side in [side for side in next(self._orders) if side in lines]:
-                begun = time.perf_counter()
-                seconds = lines[side].turn()
+            step_seconds = {}
+            for side in [side for side in next(self._orders) if side in connections]:
+                begin = time.perf_counter()
+                seconds = connections[side].turn()
                 if seconds is None:
                     # The other side continues alone; its run is valid like any other.
-                    lines.pop(side).close()
+                    connections.pop(side).close()
                     break
-                took[side] = seconds
-                spent[side] += time.perf_counter() - begun
-            if len(took) == 2:
-                self.pairs.append((took[0], took[1]))
+                step_seconds[side] = seconds
+                turn_seconds[side] += time.perf_counter() - begin
+            if len(step_seconds) == 2:
+                self.pairs.append((step_seconds[0], step_seconds[1]))
             blocks += 1
-        for side, line in lines.items():
-            line.close()
+        for side, connection in connections.items():
+            connection.close()
             while not ended[side]():
                 time.sleep(0.01)
 
-    def _accept(self, side: int, ended: HasEnded) -> _Line | None:
+    def _accept(self, side: int, ended: HasEnded) -> _SideConnection | None:
         """Return the connection of a side's process.
 
         Returns:
-            The connection; None if the process ended without one, or on a timeout.
+            The connection; None if the process ended before it connected, or on a timeout.
         """
         deadline = time.monotonic() + (self._timeout or math.inf)
         while not ended() and time.monotonic() < deadline:
             try:
-                return _Line(self._sockets[side].accept()[0], self._timeout)
+                return _SideConnection(self._sockets[side].accept()[0], self._timeout)
             except TimeoutError:
                 continue
         return None

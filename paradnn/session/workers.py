@@ -33,9 +33,9 @@ from paradnn.core.versions import FRAMEWORKS
 from paradnn.platform.environment import available_memory, separate_hosts
 from paradnn.platform.stack import interpreter_of
 
-#: Variables that bound the threads of an operation in one of the frameworks. NPROC bounds those of
-#: XLA's CPU client.
-_THREADS = (
+#: Environment variables by which the frameworks limit the threads of an operation. NPROC limits
+#: those of XLA's CPU client.
+_THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
     "TF_NUM_INTRAOP_THREADS",
     "TF_NUM_INTEROP_THREADS",
@@ -55,9 +55,9 @@ class WorkerKey:
         threads: Bound of the threads of an operation; None leaves the framework's default.
         platform: Name of the platform, such as "cpu".
         env: Additional environment variables, as sorted pairs of name and value.
-        side: Index of the point within a pair that is measured at the same time; otherwise 0.
-        emulates_hosts: Whether the hosts of the points are processes of this one. That is another
-            environment, and environments are described per worker.
+        side: Index of the point, 0 or 1, in a pair that takes turns; otherwise 0.
+        emulates_hosts: Whether processes of this host emulate the hosts of a point. It is part of
+            the key because it changes the environment, and each worker has one environment.
     """
 
     python: str
@@ -88,14 +88,14 @@ class WorkerKey:
     def environ(self) -> dict[str, str]:
         """Return the environment variables of the worker.
 
-        These are the driver's own variables, overridden by the key's. Omits the `MLFLOW_`
-        variables, which give access to the store.
+        These are the driver's variables, overridden by the key's. The `MLFLOW_` variables are
+        omitted, because they give access to the store.
         """
         own = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
         return {"TF_CPP_MIN_LOG_LEVEL": "2", **own, **self.variables()}
 
     def variables(self) -> dict[str, str]:
-        """Return the variables that the key implies, independent of the host."""
+        """Return the variables that the key sets; they do not depend on the host."""
         # By default JAX reserves most of a device's memory, which would hide the peak of a point.
         device = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
         if self.platform == "cpu":
@@ -105,7 +105,7 @@ class WorkerKey:
                 "KERAS_TORCH_DEVICE": "cpu",
             }
         if self.threads:
-            threads = dict.fromkeys(_THREADS, str(self.threads))
+            threads = dict.fromkeys(_THREAD_VARIABLES, str(self.threads))
         else:
             threads = {}
         return {
@@ -118,16 +118,16 @@ class WorkerKey:
 
 
 _CHECK_SECONDS = 0.1  # seconds between two checks of the child's memory
-_GRACE = 10.0  # seconds in which a killed child or worker must exit
-_START_TIMEOUT = 300.0  # seconds in which the framework must be imported
-#: Signals with which schedulers end a job, and seconds in which all its processes receive them.
+_GRACE_SECONDS = 10.0  # time limit for the exit of a killed child or worker
+_START_TIMEOUT = 300.0  # time limit of the framework's import, in seconds
+#: Signals by which schedulers end a job, and seconds until all processes of the job received them.
 _SCHEDULER_SIGNALS = (signal.SIGTERM, signal.SIGUSR2)
 _SIGNAL_SECONDS = 0.5
-#: Limits of a child's reported standard error: last lines shown, and bytes searched for them.
+#: Limits of the reported end of a child's standard error.
 _STDERR_LINES = 60
 _STDERR_BYTES = 2**16
-#: Limits in bytes of one message, and of all messages about one point. A kept trace and the
-#: records of a million queries are smaller.
+#: Limits in bytes of one message, and of all messages about one point. The trace of a profile and
+#: the records of a million queries are below both.
 _MAX_LINE_BYTES = 128 * 2**20
 _MAX_TOTAL_BYTES = 256 * 2**20
 
@@ -145,59 +145,67 @@ class Limits:
     memory_bytes: int | None
 
 
-_PAUSE = 10  # wait between two reads of the private memory, as a multiple of the read's duration
+#: Pause between two reads of the private memory, as a multiple of the duration of a read.
+_PAUSE_FACTOR = 10
 
 
 class PointProcesses:
-    """Processes of one point: a child of the worker with process id `worker`, and its children."""
+    """Processes of one point: a child of a worker, and the processes that the child started.
+
+    Args:
+        worker: Process id of the worker.
+    """
 
     def __init__(self, worker: int) -> None:
         self._worker = worker
-        self._known = 0
-        self._next = 0.0
+        self._corrected_bytes = 0
+        self._next_read = 0.0  # monotonic seconds
 
-    def held(self, pid: int, limit: int | None) -> int:
+    def resident_bytes(self, pid: int, limit: int | None) -> int:
         """Return the resident bytes of a child and the processes that it started.
 
-        Each process counts at least the file-backed pages that the worker holds, because a separate
-        process would hold the same (`paradnn.worker.memory`). If the total exceeds the limit, pages
-        that the processes share count once. The corrected value is cached for a while, because
-        private memory is slow to read.
+        Each process counts with at least the file-backed pages of the worker, because a separate
+        process would hold the same pages (`paradnn.worker.memory`). If the total exceeds the limit,
+        pages that the processes share count once. This corrected value is cached for a while,
+        because private memory is slow to read.
 
         Args:
             pid: Process id of the child.
             limit: Memory limit in bytes; None skips the correction for shared pages.
         """
-        each = self._each(pid)
-        total = sum(each.values())
-        if limit is None or total <= limit or len(each) < 2:
+        resident = self._resident_by_process(pid)
+        total = sum(resident.values())
+        if limit is None or total <= limit or len(resident) < 2:
             return total
-        begun = time.monotonic()
-        if begun >= self._next:
+        begin = time.monotonic()
+        if begin >= self._next_read:
             # The child counts with its resident memory, the other processes with private memory.
-            self._known = sum(
-                held if member == pid else _private(member, held) for member, held in each.items()
+            self._corrected_bytes = sum(
+                size if process == pid else _private_bytes(process, size)
+                for process, size in resident.items()
             )
-            self._next = time.monotonic() + _PAUSE * (time.monotonic() - begun)
-        return self._known
+            self._next_read = time.monotonic() + _PAUSE_FACTOR * (time.monotonic() - begin)
+        return self._corrected_bytes
 
-    def _each(self, pid: int) -> dict[int, int]:
+    def _resident_by_process(self, pid: int) -> dict[int, int]:
         try:
-            members = [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
+            children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+            processes = [pid, *map(int, children)]
         except OSError:  # the process has exited, or the system lacks this file
-            members = [pid]
-        held = {}
+            processes = [pid]
+        resident = {}
         with contextlib.suppress(psutil.Error):
             loaded = getattr(psutil.Process(self._worker).memory_info(), "shared", 0)
-            for member in members:
+            for process in processes:
                 with contextlib.suppress(psutil.Error):
-                    memory = psutil.Process(member).memory_info()
-                    held[member] = memory.rss + max(0, loaded - getattr(memory, "shared", loaded))
-        return held
+                    memory = psutil.Process(process).memory_info()
+                    missing = max(0, loaded - getattr(memory, "shared", loaded))
+                    resident[process] = memory.rss + missing
+        return resident
 
 
-def _private(pid: int, resident: int) -> int:
-    """Return the bytes that no other process shares.
+def _private_bytes(pid: int, resident: int) -> int:
+    """Return the bytes that a process shares with no other process.
 
     Returns 0 if the process has exited, and `resident` if the system does not report the value.
     """
@@ -215,7 +223,7 @@ class ProcessMonitor:
 
     Attributes:
         begin: Start of the request; this and other times are `time.perf_counter` in seconds.
-        resident: The processes whose memory counts.
+        processes: The processes whose memory counts.
         has_eager: Whether an eager mode exists as an alternative to the point's compilation.
         pid: Process id of the child; None before it starts.
         phase: Current phase.
@@ -227,11 +235,11 @@ class ProcessMonitor:
         answer: Final answer; None until it arrives.
         measured: Answer as of the start of the profile; None before.
         news: Workload messages so far.
-        fault: Description of a message that violates the protocol; None without one.
+        fault: Description of a message that violates the protocol; None if there is none.
     """
 
     begin: float
-    resident: PointProcesses
+    processes: PointProcesses
     has_eager: bool
     pid: int | None = None
     phase: str = "start"
@@ -254,8 +262,8 @@ class Worker:
 
     Attributes:
         alive: Whether the worker can measure another point.
-        reached_point: Whether the latest point had a child, or the import itself failed. If not,
-            the end of the worker says nothing about the point.
+        reached_point: Whether the worker started a child for the latest point, or failed to import
+            the framework. Otherwise the end of the worker is not a result of the point.
         pid: Process id of the worker, which is also its process group.
 
     Raises:
@@ -307,7 +315,7 @@ class Worker:
         limits: Limits,
         on_news: Callable[[str | WorkloadMessage], None],
     ) -> PointResult:
-        """Measure one point; afterwards `alive` says whether the worker can measure another.
+        """Measure one point. Afterwards, `alive` says whether the worker can measure another one.
 
         Args:
             point: The request, in the form of `paradnn.config.identity.point_request`.
@@ -315,8 +323,8 @@ class Worker:
             on_news: Called with the name of each phase that begins and with each workload message.
 
         Returns:
-            The outcome, with the answer if there is one. Failures of the child or the worker are
-            outcomes too.
+            The outcome, and the answer if the child sent one. A failure of the child or the worker
+            is an outcome too.
         """
         has_eager = not self._is_engine and point.get("compile", "eager") != "eager"
         watch = ProcessMonitor(time.perf_counter(), PointProcesses(self.pid), has_eager)
@@ -381,8 +389,8 @@ class Worker:
                 lines = self._tail(self._log).strip().splitlines() or ["no message"]
                 last = lines[-1]
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    code = self._process.wait(_GRACE)
-                    # A signal says nothing about the software: a new worker is started.
+                    code = self._process.wait(_GRACE_SECONDS)
+                    # A signal is no failure of the software, so a new worker may measure the point.
                     if code < 0:
                         self.reached_point = False
                         return (
@@ -403,6 +411,12 @@ class Worker:
         on_news: Callable[[str | WorkloadMessage], None],
     ) -> Ending:
         """Read events until the child has exited, and kill the child if it exceeds a limit.
+
+        Args:
+            watch: Receives the observations of the child.
+            limits: Limits of the point.
+            sent: Time at which the request was sent, by `time.perf_counter`.
+            on_news: Called as in `measure`.
 
         Raises:
             MessageError: If a message violates the protocol or answers another request.
@@ -439,7 +453,7 @@ class Worker:
         watch: ProcessMonitor,
         on_news: Callable[[str | WorkloadMessage], None],
     ) -> None:
-        """Record what an event says about the child, and report phases and workload messages."""
+        """Record an event in `watch`, and report phases and workload messages."""
         if isinstance(event, messages.Started):
             watch.pid = event.pid
             watch.started = time.perf_counter()
@@ -456,14 +470,15 @@ class Worker:
             watch.answer = event.answer
 
     def _enforce(self, watch: ProcessMonitor, limits: Limits, sent: float) -> None:
-        """Kill the child if it exceeds a limit; kill the worker if the child survives that."""
+        """Kill the child if it exceeds a limit; kill the worker if the child does not exit."""
         now = time.perf_counter()
         if watch.stopped:
-            if now - watch.killed_at > _GRACE:
+            if now - watch.killed_at > _GRACE_SECONDS:
                 self._kill_worker()
             return
         if watch.pid is not None and limits.memory_bytes is not None:
-            watch.peak = max(watch.peak, watch.resident.held(watch.pid, limits.memory_bytes))
+            resident = watch.processes.resident_bytes(watch.pid, limits.memory_bytes)
+            watch.peak = max(watch.peak, resident)
         if limits.memory_bytes is not None and watch.peak > limits.memory_bytes:
             watch.stopped = "memory"
         elif now - sent > limits.timeout:
@@ -493,8 +508,8 @@ class Worker:
     ) -> PointResult:
         now = time.perf_counter()
         if ending.stopped == "worker" or ending.signal in _SCHEDULER_SIGNALS:
-            # A scheduler signals every process of a job. The driver must not record the end of its
-            # worker as a crash before it has received the same signal, which interrupts this sleep.
+            # A scheduler signals every process of a job. If it killed the worker, the driver
+            # receives the same signal, which interrupts this sleep before a crash is recorded.
             time.sleep(_SIGNAL_SECONDS)
         tail = self._tail(stderr)
         stderr.unlink(missing_ok=True)
@@ -522,7 +537,7 @@ class Worker:
             outcome = "crash"
             reason = f"the worker sent an invalid message: {watch.fault}"
         elif not answer and _is_within_memory(watch.measured, limits):
-            # The profile runs after everything that is timed, so only the profile is lost.
+            # The profile runs after all timed phases, so only the profile is lost.
             lost_profile = messages.NoProfile(
                 f"{outcome}: {reason}", limited=ending.stopped in ("timeout", "memory")
             )
@@ -538,9 +553,9 @@ class Worker:
         )
 
     def _events(self, timeout: float) -> list[Event]:
-        """Return the events that arrive within `timeout` seconds.
+        """Return the events that arrive within `timeout` seconds; wait for the first data only.
 
-        Clears `alive` at the end of the pipe.
+        Sets `alive` to False if the worker has closed the pipe.
 
         Raises:
             MessageError: If a message violates the protocol or exceeds a size limit.
@@ -576,7 +591,7 @@ class Worker:
 
 
 def _is_within_memory(measured: Answer | None, limits: Limits) -> TypeGuard[Answer]:
-    """Return whether everything was timed, with a memory peak within the limit."""
+    """Return whether all timed phases ended, with a memory peak within the limit."""
     if measured is None:
         return False
     return limits.memory_bytes is None or (measured.peak_memory_bytes or 0) <= limits.memory_bytes
@@ -585,11 +600,11 @@ def _is_within_memory(measured: Answer | None, limits: Limits) -> TypeGuard[Answ
 class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
     """Live workers by key, so that interleaved software stacks do not repeat the import.
 
-    Idle workers are dropped in least-recently-used order.
+    If a new worker would exceed a limit, idle workers are closed, the least recently used first.
 
     Args:
         limit: Maximum number of workers.
-        share: Maximum share of the memory that all workers may hold together, in 0..1.
+        share: Maximum share of the host's memory for all workers together, in 0..1.
     """
 
     def __init__(self, limit: int = 16, share: float = 0.25) -> None:
@@ -618,10 +633,9 @@ class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
         limits: Limits,
         on_news: Callable[[str | WorkloadMessage], None],
     ) -> PointResult:
-        """Measure one point; any failure of the child or the worker is returned as an outcome.
+        """Measure one point as `Worker.measure` does, in the worker of `key`.
 
-        If the worker was killed before it reached the point, a new worker measures the point.
-        Arguments are those of `Worker.measure`.
+        If the worker was killed before it started the point, a new worker measures the point.
         """
         try:
             worker = self._get(key)
@@ -638,7 +652,7 @@ class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
         if worker.alive:
             return result
         self._drop(key)
-        # A worker that was killed while idle says nothing about this point: measure it again.
+        # A worker that was killed before it started the point gave no result: use a new worker.
         if worker.reached_point:
             return result
         return self._get(key).measure(point, limits, on_news)
@@ -656,18 +670,20 @@ class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
                 raise OSError(0, "the session has ended")
             if key not in self._workers:
                 idle = [other for other in self._workers if other not in self._busy]
-                while idle and (len(self._workers) >= self._limit or self._too_heavy()):
+                while idle and (len(self._workers) >= self._limit or self._would_exceed_share()):
                     self._drop(idle.pop(0))
                 self._workers[key] = Worker(key)
             self._workers.move_to_end(key)
             return self._workers[key]
 
-    def _too_heavy(self) -> bool:
+    def _would_exceed_share(self) -> bool:
         """Return whether another worker of the largest size would exceed the memory share."""
-        held = [
-            PointProcesses(worker.pid).held(worker.pid, None) for worker in self._workers.values()
+        sizes = [
+            PointProcesses(worker.pid).resident_bytes(worker.pid, None)
+            for worker in self._workers.values()
         ]
-        return sum(held) + max(held) > self._share * (available_memory() + sum(held))
+        total = sum(sizes)
+        return total + max(sizes) > self._share * (available_memory() + total)
 
     def _drop(self, key: WorkerKey) -> None:
         with self._lock:

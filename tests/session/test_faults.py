@@ -228,6 +228,6 @@ def test_limits_that_change_measure_again_and_retry_names_outcomes(store: Store)
     ] == [[True, False, False, False]] * 2 + [[True] * 4]
     told = run(["paradnn.train", *rest, "measure.timeout=0.2"], store).stderr
     assert (
-        f"the store holds 1 point of these under the former protocol of measure=standard; to skip them add {former}"
+        f"the store holds 1 point of this sweep, measured under the former protocol of measure=standard; to skip them, add {former}"
         in told
     )

@@ -240,7 +240,7 @@ def test_claims_are_renewed_while_a_worker_measures(
     axes = [*REST, "measure.processes=2", "tracking.folder=/dev/null/x"]
     done = run(["paradnn.train", "model.nodes=8", *axes], store)
     # Only a driver that is killed needs the partial results, so the sweep continues without them.
-    message = "processes of points that are not complete are not kept: tracking.folder=/dev/null/x"
+    message = "results of incomplete points are not saved: tracking.folder=/dev/null/x"
     assert done.stderr.count(message) == 1
     assert [entry["outcome"] for entry in store.runs()] == ["ok"]
     assert ["RUNNING"] in renewed

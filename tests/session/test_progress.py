@@ -75,7 +75,7 @@ def measure(clock: list[float]) -> Reporter:
     reporter = Reporter(4, "fc, 4 points")
     reporter.start(0, 4)
     clock[0] += 30
-    reporter.aside(30)
+    reporter.exclude_from_estimate(30)
     for name, outcome in (("fc 4x32", "ok"), ("fc 4x64", "oom_predicted")):
         reporter.begin(name)
         clock[0] += 10

@@ -405,21 +405,21 @@ def sharing() -> Iterator[subprocess.Popen[str]]:
 def test_shared_pages_count_once_until_parted(
     sharing: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("paradnn.session.workers._PAUSE", 0)
+    monkeypatch.setattr("paradnn.session.workers._PAUSE_FACTOR", 0)
     of_point = PointProcesses(sharing.pid)
     for limit in (None, 1 << 40):  # far from the limit, the cheap sum is sufficient
-        assert of_point.held(sharing.pid, limit) > (CHILDREN + 1) * SIZE
-    assert SIZE < of_point.held(sharing.pid, 3 * SIZE) < 2 * SIZE
+        assert of_point.resident_bytes(sharing.pid, limit) > (CHILDREN + 1) * SIZE
+    assert SIZE < of_point.resident_bytes(sharing.pid, 3 * SIZE) < 2 * SIZE
     sharing.stdin.write("write\n")
     sharing.stdin.flush()
     assert sharing.stdout.readline() == "written\n"
-    assert of_point.held(sharing.pid, 3 * SIZE) > (CHILDREN + 1) * SIZE
+    assert of_point.resident_bytes(sharing.pid, 3 * SIZE) > (CHILDREN + 1) * SIZE
 
 
 def test_one_process_counts_with_all_that_it_holds(sharing: subprocess.Popen[str]) -> None:
     alone = PointProcesses(sharing.pid)
-    child = next(iter(alone._each(sharing.pid).keys() - {sharing.pid}))
-    assert alone.held(child, 1) > SIZE
+    child = next(iter(alone._resident_by_process(sharing.pid).keys() - {sharing.pid}))
+    assert alone.resident_bytes(child, 1) > SIZE
     sharing.kill()
     sharing.wait()
-    assert alone.held(sharing.pid, 1) == 0
+    assert alone.resident_bytes(sharing.pid, 1) == 0

@@ -1,8 +1,8 @@
 """The picture of one measured run: `overview.svg`, and `overview.html` with readouts.
 
-Both show how fast the point ran, why, and how sure that is: the result as text, the roofline, the
-blocks with their warm-up, the operations and the phases. A kind of work adds its own charts
-(`RunRecords.charts`). Both are self-contained and made in a few milliseconds.
+Both show the result as text, the roofline, the step time of each block and of the warm-up, the
+operations, and the phases. A kind of work adds its own charts (`RunRecords.charts`). Both files are
+self-contained and drawn in a few milliseconds.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ if TYPE_CHECKING:
     from paradnn.store.runs import Record
 
 _FOLDER = Path(__file__).parent
-#: Most rows of a bar chart.
+#: Maximum number of rows of a bar chart.
 _MAX_BARS = 9
 #: Share of the total wall time below which a phase is not shown.
-_MIN_PHASE = 0.002
-#: Factor around the ridge and the point that a roofline shows.
+_MIN_PHASE_SHARE = 0.002
+#: Factor by which the x axis of a roofline extends beyond the ridge and the point.
 _ROOFLINE_MARGIN = 6.0
-#: Ratio to the median beyond which warm-up blocks do not widen the axis of the blocks.
+#: Warm-up blocks slower than this multiple of the median do not widen the axis of step times.
 _WARMUP_RATIO = 2.0
-#: Names of the percentiles along the axis of a distribution, by 1 / (1 - share).
+#: Labels of a distribution's axis, by 1 / (1 - share).
 _PERCENTILES = {
     2: "50%",
     10: "90%",
@@ -75,7 +75,7 @@ def overview_files(measured: Measured, record: Record) -> dict[str, str]:
 def _interactive(title: str, picture: str) -> str:
     """Return a page with the picture and its readouts.
 
-    It allows only its own script to run, by its hash, and nothing to be fetched.
+    The page's security policy allows only its script, by a hash, and forbids it to load anything.
     """
     script = (_FOLDER / "readouts.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -102,7 +102,11 @@ def _charts(measured: Measured, record: Record) -> Iterator[Chart | BarChart]:
 
 
 def roofline_chart(metrics: Mapping[str, float]) -> Chart:
-    """Return the roofline of a point with its position (Williams et al., CACM 2009)."""
+    """Return the roofline of the platform and the point's position (Williams et al., CACM 2009).
+
+    Args:
+        metrics: Metrics of a point with rate, intensity and both peaks.
+    """
     rate = metrics["flops_per_second"]
     intensity = metrics["arithmetic_intensity"]
     peak = metrics["peak_flops_per_second"]
@@ -134,7 +138,7 @@ def roofline_chart(metrics: Mapping[str, float]) -> Chart:
 
 
 def _block_chart(timings: Sequence[Timing], metrics: Mapping[str, float]) -> Chart:
-    """Return the step time in each block; the warm-up of the first process has negative numbers."""
+    """Return a chart of the step time per block; the first warm-up has negative block numbers."""
     warmup = [1e3 * seconds for seconds in warmup_step_times(timings[0])]
     middle = metrics["step_time_ms"]
     ends = [metrics[name] for name in ("step_time_low_ms", "step_time_high_ms") if name in metrics]
@@ -165,7 +169,7 @@ def _block_chart(timings: Sequence[Timing], metrics: Mapping[str, float]) -> Cha
 
 
 def _operation_chart(types: OperationTable) -> BarChart:
-    """Return the shares of the profiled step by type of operation, colored by category."""
+    """Return a chart of the profiled step's shares by operation type, colored by category."""
     rows = types.rows()
     categories = list(dict.fromkeys(row["category"] for row in rows[:-1]))
     colors = dict(zip(categories, chain(PALETTE, [GRAY] * len(categories)), strict=False))
@@ -186,7 +190,7 @@ def _operation_chart(types: OperationTable) -> BarChart:
 
 
 def _phase_chart(metrics: Mapping[str, float]) -> BarChart:
-    """Return the wall time of the phases, in their order."""
+    """Return a chart of the wall time of the phases, in their order."""
     seconds = {
         found[1]: value
         for name, value in metrics.items()
@@ -196,13 +200,13 @@ def _phase_chart(metrics: Mapping[str, float]) -> BarChart:
     bars = [
         Bar(name, value, in_seconds(value), GREEN)
         for name, value in seconds.items()
-        if value > _MIN_PHASE * total
+        if value > _MIN_PHASE_SHARE * total
     ]
     return BarChart(f"Wall time of the phases, {in_seconds(total)} in total", bars)
 
 
 def _memory_chart(metrics: Mapping[str, float]) -> BarChart:
-    """Return estimate and peak of the memory against the limit."""
+    """Return a chart that compares the estimated and the peak memory with the limit."""
     known = {
         "analytic lower bound": ("memory_lower_bound_bytes", BLUE),
         "peak until the end": ("peak_memory_bytes", ORANGE),
@@ -220,7 +224,7 @@ def _memory_chart(metrics: Mapping[str, float]) -> BarChart:
 def distribution_chart(
     title: str, processes: Sequence[Sequence[float]], limit: float | None = None
 ) -> Chart:
-    """Return the quantiles of latencies, with a logarithmic axis of the share that is slower.
+    """Return a chart of latency quantiles. Its x axis is logarithmic in 1 / (1 - quantile).
 
     Args:
         title: The title.
@@ -235,8 +239,8 @@ def distribution_chart(
     for number, process in enumerate(processes):
         ordered = sorted(process)
         count = len(ordered)
-        slower = sorted({*_slower_counts(count)}, reverse=True)
-        points = [(count / beyond, ordered[count - beyond]) for beyond in slower]
+        slower = sorted({*_log_spaced_counts(count)}, reverse=True)
+        points = [(count / slow, ordered[count - slow]) for slow in slower]
         tips = [f"{1 - 1 / inverse:.4%} within {value:.4g} ms" for inverse, value in points]
         color = PALETTE[number % len(PALETTE)]
         chart.line(points, color)
@@ -251,8 +255,8 @@ def distribution_chart(
     return chart
 
 
-def _slower_counts(count: int) -> Iterator[int]:
-    """Yield numbers of slower requests from all to one, evenly spaced on a logarithmic axis."""
+def _log_spaced_counts(count: int) -> Iterator[int]:
+    """Yield integers from `count` down to 1, evenly spaced on a logarithmic axis."""
     for step in range(_MAX_QUANTILES):
         yield max(1, round(count ** (1 - step / (_MAX_QUANTILES - 1))))
 

@@ -1,6 +1,7 @@
 """Charts as SVG text, drawn in about a millisecond without a library.
 
-Matplotlib takes 0.45 s of processor time for four charts, which would delay the next point. A chart is a list of marks on two axes; a page places charts in a grid.
+Matplotlib takes 0.45 s of processor time for four charts, which would delay the next point. A chart
+is a list of marks on two axes. A page places charts in a grid.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ SKY = "#56B4E9"
 GRAY = "#888888"
 PALETTE = (BLUE, ORANGE, GREEN, PURPLE, YELLOW, SKY)
 
-#: Pixels: size of a chart, the space around its plot, and the space between charts.
+#: Size of a chart, space around its plot, and space between charts, in pixels.
 WIDTH = 560
 HEIGHT = 300
 _LEFT = 74
@@ -31,7 +32,7 @@ _BOTTOM = 46
 _GAP = 20
 _LINE = 19  # height of a line of text below the title of a page
 _CHARACTER = 6.3  # mean width of a character at a font size of 12 pixels, rounded up
-#: Smallest ratio of the ends of a logarithmic axis.
+#: Minimum ratio of the ends of a logarithmic axis.
 _MIN_RATIO = 4.0
 _MAX_TICKS = 6
 
@@ -126,10 +127,11 @@ class ChartAxis:
         return ticks[:: math.ceil(len(ticks) / _MAX_TICKS) or 1]
 
 
-def _round_step(least: float) -> float:
-    """Return the smallest of 1, 2, 5, 10, 20, ... that is at least `least`."""
-    power = 10.0 ** math.floor(math.log10(least))
-    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least * (1 - 1e-9))
+def _round_step(minimum: float) -> float:
+    """Return the smallest round number (1, 2 or 5 times a power of ten) of at least `minimum`."""
+    power = 10.0 ** math.floor(math.log10(minimum))
+    steps = [factor * power for factor in (1, 2, 5, 10)]
+    return next(step for step in steps if step >= minimum * (1 - 1e-9))
 
 
 @dataclass
@@ -150,18 +152,18 @@ class Chart:
     _marks: list[str] = field(default_factory=list)
 
     def line(self, points: Sequence[Point], color: str, *, dashes: str = "", tip: str = "") -> None:
-        """Draw a line through points; `tip` is the readout at the pointer."""
+        """Draw a line through points; `tip` is the text that appears at the pointer."""
         positions = " ".join(f"{self._left(x):.1f},{self._top(y):.1f}" for x, y in points)
         dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
         self._marks.append(
-            f'<polyline points="{positions}" fill="none" stroke="{color}" stroke-width="1.8"{dashed}>'
-            f"{_tip(tip)}</polyline>"
+            f'<polyline points="{positions}" fill="none" stroke="{color}" '
+            f'stroke-width="1.8"{dashed}>{_tip(tip)}</polyline>'
         )
 
     def dots(
         self, points: Sequence[Point], color: str, tips: Sequence[str], radius: float = 2.5
     ) -> None:
-        """Draw dots with readouts; a dot beyond the y axis is drawn hollow at the end of the axis."""
+        """Draw dots, each with a tip; a dot outside the y axis is hollow, at the axis's end."""
         group = [f'<g fill="{color}" stroke="{color}">']
         for (x, y), tip in zip(points, tips, strict=True):
             hollow = "" if self.y.low <= y <= self.y.high else ' fill="white"'
@@ -202,7 +204,7 @@ class Chart:
         )
 
     def note(self, x: float, y: float, text: str, color: str = GRAY, anchor: str = "start") -> None:
-        """Write a text next to a position in the plot."""
+        """Write a text slightly above a position in the plot."""
         self._marks.append(
             f'<text x="{self._left(x):.1f}" y="{self._top(y) - 6:.1f}" fill="{color}" '
             f'text-anchor="{anchor}">{escape(text)}</text>'
@@ -260,10 +262,10 @@ class Bar:
     """A row of a bar chart.
 
     Attributes:
-        name: The name at its left.
-        value: Its length; not negative.
-        text: The value as text, at its end.
-        color: Its color.
+        name: Name to the left of the bar.
+        value: Value that the bar's length shows; not negative.
+        text: The value as text, to the right of the bar.
+        color: Color of the bar.
     """
 
     name: str
@@ -274,7 +276,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class BarChart:
-    """Horizontal bars with names at the left and values as text; lengths are proportional.
+    """Horizontal bars with names and values; their lengths are proportional to the values.
 
     Attributes:
         title: The title.
@@ -333,7 +335,7 @@ def page(title: str, lines: Sequence[str], charts: Sequence[Chart | BarChart]) -
 
     Args:
         title: The title.
-        lines: Lines of text below the title; a long one is wrapped.
+        lines: Lines of text below the title; long lines are wrapped.
         charts: The charts, row by row.
     """
     width = 2 * WIDTH + 3 * _GAP
