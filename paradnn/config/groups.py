@@ -28,7 +28,7 @@ _PACKAGES = {
 
 @dataclasses.dataclass(frozen=True)
 class _Option:
-    """An option that a family or a kind of work brings: `group=name` sets the keys of `content`."""
+    """An option that a family or kind of work defines; `group=name` sets the keys of `content`."""
 
     group: str
     name: str
@@ -43,7 +43,7 @@ def group_names() -> list[str]:
 
 def option_names(group: str) -> list[str]:
     """Return the options of a configuration group; empty if there is no such group."""
-    # Anything else could be a path outside the folder.
+    # Other characters could form a path to files outside the folder.
     if not re.fullmatch(r"[\w/-]{1,100}", group):
         return []
     files = {path.stem for path in (CONFIG / group).glob("*.yaml")}
@@ -69,8 +69,8 @@ def option_content(group: str, name: str) -> Mapping[str, Any]:
 def describe_option(group: str, name: str) -> str:
     """Return the description of an option.
 
-    It is the comment in its file, without example commands. If there is no file, it is the
-    description of the family or of the kind of work.
+    It is the comment in the option's file, without lines of commands. For an option without a file,
+    it is the description of the family or kind of work that defines the option.
     """
     text = _file_text(group, name)
     if text:
@@ -87,7 +87,7 @@ def describe_option(group: str, name: str) -> str:
 
 
 def takes_further_keys(model: Any) -> bool:
-    """Return whether a model in a configuration takes keys other than the options of its family."""
+    """Return whether the family of a configured model accepts keys that it does not declare."""
     name = model.get("name") if isinstance(model, Mapping) else None
     return isinstance(name, str) and name in FAMILIES and FAMILIES[name].is_open
 
@@ -116,7 +116,7 @@ def register_options() -> None:
 
 
 def _options_without_files() -> list[_Option]:
-    """Return the options that families and kinds of work bring."""
+    """Return the options that families and kinds of work define."""
     options = []
     for family in FAMILIES.values():
         options.append(_Option("model", family.name, _family_defaults(family)))
@@ -143,9 +143,9 @@ def _file_text(group: str, name: str) -> str:
 
 
 def _family_defaults(family: Family) -> dict[str, Any]:
-    """Return the default options of a family as a file would hold them.
+    """Return the default options of a family, in the form of a configuration file.
 
-    A tuple of equal numbers becomes one number.
+    A tuple of equal numbers becomes a single number.
     """
     defaults: dict[str, Any] = {}
     for field in dataclasses.fields(family.options):

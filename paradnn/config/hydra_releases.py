@@ -13,10 +13,10 @@ def _release(package: str) -> tuple[int, int]:
     return int(major), int(minor)
 
 
-#: Parameters of hydra.main and of Hydra's initialize functions. Hydra 1.3 needs the version whose
-#: defaults apply; 1.4 deprecates the parameter and has these defaults.
+#: Parameters of hydra.main and of Hydra's initialize functions. Hydra 1.3 needs `version_base` to
+#: select its defaults; 1.4 deprecates the parameter and always has these defaults.
 VERSION_BASE: dict[str, Any] = {"version_base": "1.3"}
-#: Parameters with which Hydra's ConfigStore replaces an entry; 1.3 does so without any.
+#: Parameters that make Hydra's ConfigStore replace an entry; 1.3 needs no parameter.
 REPLACE: dict[str, Any] = {}
 #: Topics of Hydra's option --info.
 INFO_TOPICS: tuple[str, ...] = (
@@ -34,7 +34,7 @@ if _release("hydra-core") >= (1, 4):
 
 
 def register_resolver(name: str, resolver: Callable[..., Any]) -> None:
-    """Register a resolver of interpolations under a name, in place of an earlier one."""
+    """Register a resolver of interpolations; replace an earlier one of the same name."""
     # Before 2.4, `register_resolver` was the name of a deprecated function with other arguments.
     register: Callable[..., None] = OmegaConf.register_new_resolver
     if _release("omegaconf") >= (2, 4):

@@ -14,11 +14,11 @@ from paradnn.core.workload import WORKLOADS
 LIMIT_KEYS = ("timeout", "memory_limit", "predict_oom")
 #: Keys of `measure` that add to the timing without changing it.
 EXTRA_KEYS = ("profile", "keep_trace")
-#: Keys of `measure` that leave the times of the blocks as they are, and so are not part of a
-#: protocol. Reference kernels run between the blocks and bias no step (docs/explanation/method.md),
-#: so runs from before they existed have the same protocol.
+#: Keys of `measure` that do not affect the times of the blocks, and are therefore not part of a
+#: protocol. Reference kernels run between the blocks and do not bias step times
+#: (docs/explanation/method.md), so runs with and without them have the same protocol.
 UNTIMED_KEYS = (*LIMIT_KEYS, *EXTRA_KEYS, "reference")
-#: The values of `measure=standard` before its time was halved.
+#: The values of `measure=standard` before its duration was halved.
 FORMER_STANDARD: Mapping[str, Any] = {"min_seconds": 1.0, "block_seconds": 0.1}
 #: Dotted keys of a point that later versions added, with the value that earlier versions implied. A
 #: point that was stored without them keeps its identity, and its run is read as if it had them
@@ -47,7 +47,7 @@ _ADDED_DEFAULTS: Mapping[str, Any] = {
     "scenario": "closed",
     "task": "step",
 }
-#: The JSON of a part of a point and the part itself, by the key and the id of the part.
+#: (key, id of the object) of a part of a point -> its JSON, and the object.
 _json_by_object: dict[tuple[str, int], tuple[str, Any]] = {}
 _MAX_CACHED_PARTS = 2**14
 
@@ -83,7 +83,8 @@ def _hash(text: str, length: int = 16) -> str:
 def point_id(point: Point) -> str:
     """Return the hash of the measured configuration and its protocol.
 
-    Software and hardware belong to the environment. Limits, extras and prices do not count.
+    Software and hardware are part of the environment instead. Limits, extras and prices are
+    excluded.
     """
     parts = vars(point) | point.workload.stored_keys()
     names = sorted(parts.keys() - {"replicate", "software", "measure", "workload"})
@@ -93,9 +94,9 @@ def point_id(point: Point) -> str:
 
 
 def _part_as_json(name: str, part: Any) -> str:
-    """Return a part of a point as JSON without the outer braces; empty if it is all defaults.
+    """Return a part of a point as JSON without the outer braces; empty if all keys are omitted.
 
-    The points of a sweep share their parts, so the text of an object is computed once.
+    The points of a sweep share their parts, so the JSON of an object is cached.
     """
     known = _json_by_object.get((name, id(part)))
     if known is not None:
@@ -108,25 +109,25 @@ def _part_as_json(name: str, part: Any) -> str:
     if name == "platform":
         values[name]["price_per_hour"] = None
     text = _as_json(without_added_defaults(values))[1:-1]
-    # The object is kept, so that no other object gets its id.
+    # Keep a reference to the object, so that no other object gets its id.
     _json_by_object[name, id(part)] = (text, part)
     return text
 
 
 def without_price(point: Point) -> Point:
-    """Return the point without its price, which changes nothing that is measured."""
+    """Return the point without its price, which does not affect the measurement."""
     return replace(point, platform=replace(point.platform, price_per_hour=None))
 
 
 def protocol_id(measure: Measure) -> str:
-    """Return the hash of how a point is measured."""
+    """Return the hash of the timing protocol of a point."""
     return _hash(_protocol_as_json(measure))
 
 
 def limits_id(measure: Measure) -> str:
     """Return the hash of the limits of a point.
 
-    A point that ended with a timeout or out of memory may end otherwise under other limits.
+    A point that ended with a timeout or out of memory may have another outcome with other limits.
     """
     return digest([getattr(measure, key) for key in LIMIT_KEYS])
 
@@ -160,7 +161,7 @@ def without_added_defaults(values: Mapping[str, Any], prefix: str = "") -> dict[
 
     Args:
         values: Keys of a point.
-        prefix: What precedes the keys in `added_defaults`, such as "measure.".
+        prefix: Prefix of the keys of `values` in `added_defaults`, such as "measure.".
     """
     defaults = added_defaults()
     kept: dict[str, Any] = {}

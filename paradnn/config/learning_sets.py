@@ -1,7 +1,7 @@
 """Sets of labeled pictures: the inputs of task=learn and task=judge.
 
-The driver writes a set as an .npz file, since the interpreter under test needs no more than NumPy.
-The file holds `training`, `training_classes`, `heldout` and `heldout_classes`: pictures (examples,
+The driver writes a set to an .npz file, so that the interpreter under test needs only NumPy. The
+file holds `training`, `training_classes`, `heldout` and `heldout_classes`: pictures (examples,
 pixels, pixels, channels) and classes (examples,).
 """
 
@@ -58,7 +58,11 @@ class Pictures(Input, ABC):
 
     @abstractmethod
     def arrays(self) -> Mapping[str, np.ndarray]:
-        """Return the set; raises DataError that names a missing or damaged file."""
+        """Return the set, as arrays with the names in the module's docstring.
+
+        Raises:
+            DataError: If a file is missing or damaged.
+        """
 
     def check(self, model: Any) -> None:
         """Raise ConfigError if a model cannot learn from this set.
@@ -67,7 +71,7 @@ class Pictures(Input, ABC):
             model: The options of the model's family.
         """
         if model.is_counted:
-            # Only the worker knows what a user's own model takes.
+            # The input of a user's own model is known only in the worker.
             return
         self._check_classes(model)
         takes = FAMILIES[model.name].data
@@ -126,7 +130,7 @@ class _Cifar(Pictures):
     """Binary files of CIFAR. A row holds the labels, then a picture, channel by channel.
 
     Attributes:
-        labels: Number of labels of a row. The last is the finest.
+        labels: Number of labels in a row; the last label is the finest class.
         files: Names of the files of each part.
         path: Folder of the files.
     """
@@ -193,7 +197,7 @@ class Cifar100(_Cifar):
 
 
 class _ReadFromFiles(Pictures):
-    """A set whose sizes are those of the user's files."""
+    """A set whose sizes are read from the user's files."""
 
     @property
     def pixels(self) -> int:
@@ -232,7 +236,7 @@ class NpzFile(_ReadFromFiles):
 
 @dataclass(frozen=True)
 class Mnist(_ReadFromFiles):
-    """MNIST in Keras' file or in its original four."""
+    """MNIST in Keras' mnist.npz or in its four original files."""
 
     name: str = option(
         "mnist", "MNIST from Keras' mnist.npz or its original files", choices=("mnist",)
@@ -279,8 +283,12 @@ def _idx_arrays(folder: Path) -> Mapping[str, np.ndarray]:
 def _read_idx(folder: Path, name: str, dimensions: int) -> np.ndarray:
     """Return the bytes of an IDX file, compressed or not, as an array.
 
-    The format is two zero bytes, the type (8: unsigned byte), the number of dimensions, the size of
-    each as a big-endian 32-bit number, then the values (http://yann.lecun.com/exdb/mnist/).
+    The format is: two zero bytes, the type (8: unsigned byte), the number of dimensions, the size
+    of each dimension as a big-endian 32-bit number, and the values
+    (http://yann.lecun.com/exdb/mnist/).
+
+    Raises:
+        DataError: If the file is missing or damaged.
     """
     import gzip
 
@@ -305,7 +313,7 @@ def _read_idx(folder: Path, name: str, dimensions: int) -> np.ndarray:
 
 @cache
 def _npz_arrays(path: Path) -> Mapping[str, np.ndarray]:
-    """Return the set in a file; raises DataError."""
+    """Return the set in an .npz file; raises DataError."""
     import zipfile
 
     import numpy as np
@@ -339,7 +347,10 @@ def _npz_arrays(path: Path) -> Mapping[str, np.ndarray]:
 def _check_part(
     path: Path, arrays: dict[str, np.ndarray], part: str, names: Mapping[str, str]
 ) -> None:
-    """Raise DataError if a part has no square pictures, or not a class for each."""
+    """Raise DataError unless a part consists of square pictures with one class each.
+
+    Replaces classes of shape (n, 1) by classes of shape (n,).
+    """
     pictures = arrays[part]
     classes = arrays[f"{part}_classes"]
     if pictures.ndim != 4 or pictures.shape[1] != pictures.shape[2] or not len(pictures):
@@ -360,7 +371,7 @@ def _check_part(
 
 @cache
 def _folder_arrays(path: Path, size: int) -> Mapping[str, np.ndarray]:
-    """Return the set in a folder; raises DataError."""
+    """Return the set in a folder, with pictures of `size` pixels square; raises DataError."""
     import numpy as np
     from PIL import Image, UnidentifiedImageError
 
@@ -401,7 +412,7 @@ def _folder_arrays(path: Path, size: int) -> Mapping[str, np.ndarray]:
 
 #: Suffixes of the pictures in a folder.
 _PICTURE_FILES = (".jpg", ".jpeg", ".png")
-#: Of this number of consecutive pictures of a class, the last is held out.
+#: The last of this number of consecutive pictures of a class is held out.
 _HELDOUT_INTERVAL = 5
 #: The sets by the name in `data=NAME`.
 SETS: dict[str, type[Pictures]] = {
@@ -412,7 +423,7 @@ SETS: dict[str, type[Pictures]] = {
     "npz": NpzFile,
     "folder": PictureFolder,
 }
-#: The folder of this process for the files, which is deleted with the process.
+#: Returns this process's folder for set files, which is deleted when the process ends.
 _folder = cache(Scratch)
 
 
@@ -429,5 +440,5 @@ def set_file(data: Pictures) -> Path:
 
 @cache
 def set_digest(data: Pictures) -> str:
-    """Return a hash of the examples of a set, which identifies its contents; raises DataError."""
+    """Return a hash that identifies the examples of a set; raises DataError."""
     return hashlib.sha256(set_file(data).read_bytes()).hexdigest()[:16]

@@ -1,8 +1,8 @@
 """Outcomes of a point, and how the end of its process determines the outcome.
 
-Running out of memory is a result, not an accident: the heat maps of the paper show it. The child's
-own answer is believed. If its process ended without an answer, the driver classifies the ending
-from outside.
+Running out of memory is a result like any other: the heat maps of the paper show it. If the child
+sent an answer, the answer gives the outcome. Otherwise the driver derives the outcome from the way
+in which the process ended.
 """
 
 import signal
@@ -40,19 +40,20 @@ _ALLOCATION_FAILED = (
     "cannot allocate memory",
     "OOM when allocating",
 )
-#: Share of the memory limit beyond which a killed process is assumed to be out of memory.
+#: Share of the memory limit above which a killed process is assumed to have run out of memory.
 _NEARLY_FULL = 0.8
 _MAX_STDERR_CHARS = 300
 
 
 @dataclass(frozen=True)
 class Ending:
-    """End of a child process.
+    """How a child process ended.
 
     Attributes:
         exit_code: The exit code; None if a signal ended the process.
         signal: The signal that ended the process; None if it exited.
-        stopped: Why the driver stopped it: "timeout", "memory" or "worker"; None if it did not.
+        stopped: Why the driver stopped it: "timeout", "memory" or "worker" (the worker is gone);
+            None if the driver did not stop it.
         phase: The phase in which it ended.
         has_eager: Whether the compiled step could also run eagerly.
     """
@@ -70,12 +71,12 @@ class PointResult:
 
     Attributes:
         outcome: One of `OUTCOMES`.
-        reason: One line; None if the outcome needs none.
-        answer: The answer of the child; None if it sent none.
-        phases: Seconds by phase.
+        reason: Reason of the outcome in one line; None if the outcome needs no reason.
+        answer: The answer of the child; None if it sent no answer.
+        phases: Phase -> duration in seconds.
         stderr: Last lines that the child wrote to standard error.
-        peak_memory_bytes: Peak that the driver observed.
-        begun: Unix time of the start in seconds.
+        peak_memory_bytes: Peak of the resident memory that the driver observed; None if unknown.
+        begun: Start of the process in Unix seconds.
         news: Messages of the kind of work during the measurement.
     """
 
@@ -103,12 +104,12 @@ def classify(
 
     Args:
         ending: How its process ended.
-        answer: What it answered; None if it sent no answer.
+        answer: The answer of the child; None if it sent no answer.
         stderr: The end of its standard error.
         timeout: The time limit in seconds.
-        memory_limit: The memory limit in bytes.
-        peak: The peak memory that was seen from outside, in bytes.
-        was_oom_killed: Whether the kernel killed a process of this control group in the meantime,
+        memory_limit: The memory limit in bytes; None without a limit.
+        peak: The peak of the resident memory that the driver observed, in bytes.
+        was_oom_killed: Whether the kernel killed a process of this control group during the point,
             because the group or the host was out of memory.
     """
     if answer:

@@ -12,13 +12,13 @@ _PARENT = PACKAGE.parent
 CHECKOUT: Path | None = None
 if (_PARENT / "conf" / "config.yaml").is_file() and (_PARENT / "pyproject.toml").is_file():
     CHECKOUT = _PARENT
-#: The folder of Hydra's configuration files, which a wheel has inside the package.
+#: The folder of Hydra's configuration files. In a wheel it is inside the package.
 CONFIG = (CHECKOUT or PACKAGE) / "conf"
-#: The folder that contains `mlruns` with the results: the checkout, or the working directory of an
-#: installed command.
+#: The folder that contains `mlruns` with the results: the checkout. If the package is installed, it
+#: is the working directory.
 HOME = CHECKOUT or Path.cwd()
 
 
 def default_experiment() -> str:
-    """The MLflow experiment of commands that name none: MLFLOW_EXPERIMENT_NAME, else "paradnn"."""
+    """Return the MLflow experiment of commands without one: MLFLOW_EXPERIMENT_NAME or "paradnn"."""
     return os.environ.get("MLFLOW_EXPERIMENT_NAME") or "paradnn"

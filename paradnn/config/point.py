@@ -1,7 +1,7 @@
-"""A point: everything that decides what a run measures, as frozen dataclasses.
+"""A point: all settings that determine what a run measures, as frozen dataclasses.
 
-Hydra composes plain nested mappings, and `paradnn.config.reading` turns them into a `Point`. Every
-field has its help text and its bounds, so that the checks, `--help` and the documentation agree.
+Hydra composes nested mappings, and `paradnn.config.reading` converts them to a `Point`. Every field
+has a help text and bounds, so that the checks, `--help` and the documentation agree.
 """
 
 from collections.abc import Mapping
@@ -116,7 +116,7 @@ class FrameworkOptions:
 
 @dataclass(frozen=True)
 class Software:
-    """The interpreter under test: this one, another one, or a stack that is made on first use."""
+    """The interpreter under test: this one, another, or a stack that is installed on first use."""
 
     name: str = option("current", "name of the software stack")
     python: str | None = option(
@@ -129,7 +129,7 @@ class Software:
     )
     python_version: str | None = option(
         None,
-        "Python version of such a stack; null: that of the driver",
+        "Python version of such a stack; null: the driver's version",
         pattern=(r"3\.\d+", "write for example '3.11', in quotes"),
     )
 
@@ -168,8 +168,8 @@ class Measure:
     )
     cache: str = option(
         "warm",
-        "state of the caches when a step begins; cold: other data fills them before each step, which "
-        "is timed alone",
+        "state of the caches when a step begins; cold: other data fills them before each step, and "
+        "each step is timed alone",
         choices=("warm", "cold"),
     )
     processes: int = option(
@@ -304,7 +304,7 @@ def step_costs(point: Point) -> Costs:
 
 
 def prefill_costs(point: Point) -> Costs:
-    """Return the analytic costs of reading the prompts of a point with mode=generate."""
+    """Return the analytic costs of the prefill (reading the prompts) of a point, mode=generate."""
     return point.model.prefill_costs(
         batch_size=point.batch_size,
         precision=point.precision,

@@ -1,6 +1,6 @@
 """Prices per hour of devices and hosts.
 
-The user keeps them in a table, which is a file in `conf/price` or anywhere else.
+The prices are in a table: a file in `conf/price`, or a YAML file elsewhere.
 """
 
 import math
@@ -29,7 +29,7 @@ class Prices:
     def hourly_price(self, device: str, host: str, count: int) -> float | None:
         """Return the price of an hour of `count` devices; None if no price is known.
 
-        The price of a device takes precedence over that of its host, which includes all devices.
+        The price of a device has precedence. The price of a host includes all its devices.
         """
         if device in self.per_hour:
             return count * float(self.per_hour[device])
@@ -39,18 +39,18 @@ class Prices:
 
     @property
     def origin(self) -> str:
-        """Source and date of the prices, as far as they are known."""
+        """Source and date of the prices as text, without unknown parts."""
         return ", ".join(text for text in (self.source, self.date) if text)
 
 
 def positive_price(key: str, shown: str, price: str, example: str = "V100=2") -> float:
-    """Return a price that the user wrote.
+    """Parse a price that the user wrote.
 
     Args:
-        key: The key that an error names.
-        shown: The value that an error shows.
+        key: The key, for the error message.
+        shown: The value, for the error message.
         price: The price as text.
-        example: A correct value of the key.
+        example: A valid value of the key, for the error message.
 
     Raises:
         ConfigError: If the price is not a positive number.
@@ -81,7 +81,7 @@ def load_prices(name: str, key: str) -> Prices:
     """Return the table `name` of `conf/price`, or the table in the YAML file `name`.
 
     Raises:
-        ConfigError: If the table does not exist or is invalid; names `key`.
+        ConfigError: If the table does not exist or is invalid. The message starts with `key`.
     """
     import yaml
 

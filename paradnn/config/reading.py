@@ -1,4 +1,4 @@
-"""From a composed configuration to a point: parsed, checked, and in canonical form."""
+"""Conversion of a composed configuration to a point: parse, check, and make it canonical."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -26,16 +26,17 @@ def read_point(config: Mapping[str, Any], *, is_measured: bool = True) -> Point:
 
     Args:
         config: The configuration.
-        is_measured: Whether the point must be one that ParaDnn can measure, not only predict.
+        is_measured: Whether to reject points that ParaDnn can predict but not measure.
 
     Raises:
-        ConfigError: If a value is invalid, or two values contradict each other; names the first.
+        ConfigError: If a value is invalid, or two values contradict each other. The error names
+            the first invalid value.
     """
     return canonical_point(parse_point(config), is_measured=is_measured)
 
 
 def parse_point(config: Mapping[str, Any]) -> Point:
-    """Return the point that a configuration describes; check each value, but no combinations.
+    """Return the point that a configuration describes; check values, but not their combination.
 
     Raises:
         ConfigError: If a single value is invalid.
@@ -96,10 +97,10 @@ def canonical_point(point: Point, *, is_measured: bool = True) -> Point:
 
 
 def _with_canonical_parallel(point: Point) -> Point:
-    """Return the point with `parallel` in canonical form: one device has nothing to share.
+    """Return the point with `parallel` in canonical form, which is "data" for a single device.
 
     Raises:
-        ConfigError: If the devices cannot share a step in this way.
+        ConfigError: If the devices cannot share a step in the requested way.
     """
     if point.parallel == "pipeline":
         reason = "is not possible: Keras does not divide a model's layers among devices"
@@ -112,11 +113,21 @@ def _with_canonical_parallel(point: Point) -> Point:
     return point
 
 
-def _checked_name(keys: object, key: str, what: str, known: Mapping[str, Any]) -> str:
-    """Return the `name` in a group of keys; raises ConfigError unless it is a known one."""
+def _checked_name(keys: object, key: str, kind: str, known: Mapping[str, Any]) -> str:
+    """Return the `name` in a group of keys.
+
+    Args:
+        keys: The keys of the group.
+        key: Dotted key of the name, for the error message.
+        kind: What the name identifies, for the error message.
+        known: Mapping whose keys are the valid names.
+
+    Raises:
+        ConfigError: If the name is missing or unknown.
+    """
     name = keys.get("name") if isinstance(keys, Mapping) else keys
     if not isinstance(keys, Mapping) or not isinstance(name, str) or name not in known:
-        raise ConfigError(key, name, f"no such {what}", f"choose one of {', '.join(known)}")
+        raise ConfigError(key, name, f"no such {kind}", f"choose one of {', '.join(known)}")
     return name
 
 
@@ -131,7 +142,7 @@ def _read_workload(config: Mapping[str, Any]) -> Workload:
 
 
 def _check_input(point: Point) -> None:
-    """Raise ConfigError if the kind of work, the model or the device count excludes the input."""
+    """Raise ConfigError if the input does not fit the kind of work, the model or the devices."""
     data = point.data
     if not isinstance(data, ImageFiles):
         for other in WORKLOADS.values():
@@ -187,7 +198,7 @@ def _check_protocol(point: Point) -> None:
 
 
 def _check_hosts(point: Point) -> None:
-    """Raise ConfigError unless the processes and the interpreter can be on several hosts."""
+    """Raise ConfigError if the processes or the interpreter of a point cannot use several hosts."""
     hosts = point.hosts
     if hosts == 1:
         return

@@ -19,9 +19,9 @@ class PointRules:
     """The role of a kind of work that accepts or rejects points (`Workload.role`).
 
     Attributes:
-        own_inputs: Inputs that only this kind takes, by the name in `data=NAME`.
+        own_inputs: Inputs that only this kind accepts, by the name in `data=NAME`.
         can_start_cold: Whether caches can be filled with other data before each timed step.
-        hosts_may_be_processes: Whether the hosts of a point are processes of this host if the
+        hosts_may_be_processes: Whether processes of this host emulate the hosts of a point if the
             session has no other hosts.
     """
 
@@ -43,22 +43,22 @@ class PointRules:
         """Raise ConfigError if the model or the input of a canonical point cannot do this work."""
 
     def distributable_processes(self, point: Point) -> tuple[str, int]:
-        """Return the number of processes that may run on several hosts, after the key that sets it.
+        """Return the key that sets the number of processes on all hosts, and this number.
 
         Raises:
-            ConfigError: If the processes of this kind share one host.
+            ConfigError: If all processes of this kind of work must run on one host.
         """
         reason = "is for training steps and messages (model=channel)"
         raise ConfigError("hosts", point.hosts, reason, "set hosts=1")
 
 
 def require_time(group: str, min_seconds: float, point: Point) -> None:
-    """Raise ConfigError if a point ends before the minimum duration of its load.
+    """Raise ConfigError if the time limit of a point ends it before its minimum duration.
 
     Args:
         group: Prefix of the key `min_seconds`.
-        min_seconds: Its value.
-        point: The point, with its time limit.
+        min_seconds: Minimum duration of the load in seconds.
+        point: The point.
     """
     timeout = point.measure.timeout
     if min_seconds >= timeout:
@@ -69,7 +69,7 @@ def require_time(group: str, min_seconds: float, point: Point) -> None:
 
 @cache
 def input_types() -> Mapping[str, type[Input]]:
-    """Return the inputs by the name in `data=NAME`: those of a step, then those of other work."""
+    """Return the inputs by the name in `data=NAME`: inputs of steps first, then of other work."""
     types: dict[str, type[Input]] = {"synthetic": Synthetic, "images": ImageFiles}
     for work in WORKLOADS.values():
         types.update(work.role(PointRules).own_inputs)

@@ -2,10 +2,10 @@
 
 Drivers share one sweep, with one parent run, if their environment names it:
 
-- PARADNN_SWEEP: id of the sweep, which is the same for all its drivers.
-- PARADNN_DRIVER: number of the driver, which a restarted driver keeps. Default: the index that an
-  indexed job of Kubernetes or an array job of Slurm gives to its tasks.
-- PARADNN_START: internal; what a launcher knows about the start of the driver (`DriverStart`).
+- PARADNN_SWEEP: id of the sweep, equal for all its drivers.
+- PARADNN_DRIVER: number of the driver, which a restarted driver keeps. Default: the index of the
+  task in an indexed job of Kubernetes or an array job of Slurm.
+- PARADNN_START: internal; a launcher's information about the start of the driver (`DriverStart`).
 """
 
 import contextlib
@@ -38,20 +38,20 @@ _DEVICE_VARIABLES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBL
 
 #: Whether this process has begun a session before.
 _has_begun_session = False
-#: The field of /proc/self/stat, after the name of the command, that holds the start in clock ticks.
+#: Index of the start time, in clock ticks, among the fields of /proc/self/stat after the command.
 _START_FIELD = 19
 
 
 @dataclass(frozen=True)
 class DriverStart:
-    """Start of a driver as its launcher knows it; times are Unix seconds.
+    """A launcher's information about the start of a driver; times are Unix seconds.
 
     Attributes:
-        launched: When the launching process submitted the job.
-        started: When the job began: its first process, or as the scheduler says.
-        called: When the launcher's process called the task that starts the driver.
-        pids: Processes on this host with which the driver ends.
-        job_id: Id of the job if the environment does not name it; may be empty.
+        launched: Time at which the launching process submitted the job.
+        started: Start of the job, from the scheduler or else from the job's first process.
+        called: Time at which the process of the job called the task that starts the driver.
+        pids: Processes on this host; if one of them ends, the driver ends too.
+        job_id: Id of the job if the environment does not contain it; may be empty.
         launcher: Name of the launcher, such as "joblib".
     """
 
@@ -107,7 +107,7 @@ def shared_sweep() -> SharedSweep | None:
 
 
 def driver_start() -> DriverStart | None:
-    """Return what the launcher of this driver knows; None if no launcher started it."""
+    """Return the launcher's information about this driver; None if no launcher started it."""
     with contextlib.suppress(ValueError):
         content = json.loads(os.environ.get(START_VARIABLE, "null"))
         if content is not None:
@@ -153,14 +153,14 @@ def visible_cores() -> str:
 
 
 def visible_devices() -> str:
-    """Return the accelerators that the environment assigns to this process; empty if it does not."""
+    """Return the accelerators that the environment assigns to this process; may be empty."""
     return next((os.environ[name] for name in _DEVICE_VARIABLES if os.environ.get(name)), "")
 
 
 def process_start() -> float:
     """Return the Unix time in seconds at which this process began.
 
-    It is finer than psutil's, which knows the start of the host in whole seconds.
+    On Linux it is more precise than psutil's value, which uses the boot time in whole seconds.
     """
     try:
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
@@ -175,9 +175,9 @@ def start_seconds() -> Mapping[str, float]:
     """Return the seconds from the launch of this driver until now, by part, as metrics.
 
     `task_start_seconds` is the time since this process began. A launched driver also has
-    `queue_seconds`, from the launch to the start of its job, and `launcher_seconds`, from there to
-    the start of this process. Empty for every further session of the process, since its start
-    belongs to the first.
+    `queue_seconds`, from the launch to the start of its job, and `launcher_seconds`, from the start
+    of the job to the start of this process. Empty for later sessions of a process, because its
+    start counts only for the first session.
     """
     global _has_begun_session
     if _has_begun_session:

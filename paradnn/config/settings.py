@@ -54,12 +54,12 @@ class Tracking:
 
     @property
     def experiment_name(self) -> str:
-        """The experiment that runs go into."""
+        """Name of the MLflow experiment that records the runs."""
         return self.experiment or default_experiment()
 
     @property
     def draws_page(self) -> bool:
-        """Whether a sweep gets its page."""
+        """Whether the end of a sweep draws its page."""
         if self.name == "offline":
             return False
         if self.page is None:
@@ -138,18 +138,23 @@ class Largest:
     )
     within: float = option(
         0.05,
-        "stop once a size that fails is larger than one that fits by at most this share",
+        "stop once the smallest size that fails exceeds the largest one that fits by at most this "
+        "share",
         low=1e-6,
         high=1.0,
     )
 
     @property
     def has_time_limit(self) -> bool:
-        """Whether a time limits the search in addition to the memory."""
+        """Whether a limit of step time or latency ends the search, in addition to memory."""
         return self.step_ms is not None or self.latency_ms is not None
 
     def fits(self, metrics: Mapping[str, float]) -> bool:
-        """Return whether a measured point is within the limits."""
+        """Return whether a measured point is within the time limits.
+
+        Args:
+            metrics: Metrics of the point.
+        """
         step_ms = metrics.get("step_time_ms", 0.0)
         latency_ms = metrics.get("latency_p90_ms", math.inf)
         latency_ms = metrics.get("latency_p90_high_ms", latency_ms)
@@ -187,7 +192,7 @@ class Settings:
     )
 
 
-#: The value of `batch_size` that asks for a search.
+#: The value of `batch_size` that requests a search.
 LARGEST = "largest"
 SETTINGS_KEYS = tuple(Settings.__dataclass_fields__)
 
@@ -224,5 +229,5 @@ def _check_grid(sweep: Sweep) -> None:
     for key, remedy in remedies.items():
         value = getattr(sweep, key)
         if value:
-            reason = "ends an adaptive sweep, and this one measures all"
+            reason = "ends an adaptive sweep, but this sweep measures all points"
             raise ConfigError(f"sweep.{key}", value, reason, remedy)

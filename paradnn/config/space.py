@@ -2,12 +2,12 @@
 
 Hydra composes a configuration in about 60 ms, so ten thousand points would take ten minutes before
 the first is measured. Only overrides that choose a file (`model=fc`) need composition. Each
-combination of those is composed once, and values (`model.nodes=64`) are set in copies of it. Both
-ways give the same point, which tests assert.
+combination of such overrides is composed once, which gives a base. Values (`model.nodes=64`) are
+set in copies of the base. Tests assert that this gives the same points as composing each.
 
-A sweep is a union of grids: the axes of the command line alone, or the `sweep.grids` of a preset,
-each combined with the axes of the command line. The axes of a group of `sweep.zip` advance
-together, value by value, and form one dimension of a grid.
+A sweep is a union of grids. Without a preset, the axes of the command line form one grid. With a
+preset, each of its `sweep.grids` is combined with the axes of the command line. The axes of a group
+of `sweep.zip` advance together, value by value, and form one dimension of a grid.
 """
 
 import bisect
@@ -27,7 +27,7 @@ from paradnn.config.groups import takes_further_keys
 from paradnn.config.settings import SETTINGS_KEYS, read_settings
 from paradnn.core.errors import ConfigError
 
-#: No machine measures more points in a year, so more of them are a typing error.
+#: A machine cannot measure more points in a year, so a larger number must be a mistake.
 MAX_POINTS = 1_000_000
 _GOLDEN_RATIO = 0.618034
 
@@ -38,7 +38,7 @@ class Plan:
 
     Attributes:
         bases: Composed configurations.
-        points: Per point the index of its base, and the values that are set in it by dotted key.
+        points: Per point, the index of its base, and dotted key -> value that is set in a copy.
     """
 
     bases: list[dict[str, Any]] = field(default_factory=list)
@@ -50,7 +50,7 @@ class Plan:
             yield self.config(base, values)
 
     def config(self, base: int, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the configuration of one of the points."""
+        """Return the configuration of a point, given its entry in `points`."""
         return _with_values(self.bases[base], values)
 
 
@@ -62,7 +62,7 @@ class _Axis:
         key: The dotted key.
         overrides: The choices as overrides, such as "model=fc".
         values: The choices as values.
-        needs_composition: Whether only Hydra can apply the overrides.
+        needs_composition: Whether Hydra must apply the overrides, because they choose files.
     """
 
     key: str
@@ -102,7 +102,7 @@ def expand(
     builder = _Builder(loader, master)
     preset_grids = builder.restrict_families(sweep.grids, arguments) or [{}]
     own_overrides = list(arguments)
-    if sweep.grids:  # `model=` has chosen among the grids
+    if sweep.grids:  # `restrict_families` has applied `model=`
         own_overrides = [entry for entry in arguments if not entry.startswith("model=")]
     axes_by_grid = [
         builder.axes([*_as_overrides(params), *_as_overrides(grid), *own_overrides])
@@ -132,10 +132,11 @@ class _Builder:
         self.bases: list[dict[str, Any]] = []
 
     def axes(self, overrides: Sequence[str]) -> list[_Axis]:
-        """Return one axis per key; the last override of a key counts."""
+        """Return one axis per key; if a key occurs more than once, its last override counts."""
         axes: dict[str, _Axis] = {}
         for override in overrides:
-            # Hundreds of grids have mostly the same overrides, and Hydra parses each in 1 to 2 ms.
+            # A preset may have hundreds of grids, mostly with equal overrides, and Hydra needs 1 to
+            # 2 ms to parse one.
             if override not in self._parsed:
                 self._parsed[override] = self._parse(override)
             axis = self._parsed[override]
@@ -191,7 +192,7 @@ class _Builder:
         return base, values
 
     def _base(self, overrides: tuple[str, ...]) -> int:
-        """Return the index of the configuration with these overrides, which is composed once."""
+        """Return the index of the base with these overrides; compose it if it is new."""
         if overrides not in self._base_index:
             config = self._loader.load_sweep_config(self._master, list(overrides))
             self._base_index[overrides] = len(self.bases)
@@ -266,9 +267,13 @@ def _chosen_points(
 def _zip_axes(
     grids: Sequence[Sequence[_Axis]], groups: Sequence[Sequence[str]]
 ) -> list[list[_Dimension]]:
-    """Return the dimensions of each grid, in which the axes of a group of `sweep.zip` are one.
+    """Return the dimensions of each grid; the axes of a group of `sweep.zip` form one dimension.
 
-    A grid of a preset that lacks an axis of a group keeps its axes apart.
+    If a grid lacks an axis of a group, its other axes of the group remain separate.
+
+    Args:
+        grids: Axes of each grid.
+        groups: Keys of each group of `sweep.zip`.
 
     Raises:
         ConfigError: If no grid has all axes of a group, or the axes of a group differ in length.
@@ -319,16 +324,17 @@ def _dimensions(axes: Mapping[str, _Axis], groups: Sequence[Sequence[str]]) -> l
 
 
 def _even_sample(sizes: Sequence[int], count: int, seed: int) -> Container[int]:
-    """Return `count` evenly spread positions in grids that follow each other.
+    """Return `count` evenly spread positions in the concatenation of all grids.
 
-    Steps of the golden ratio visit every position once, and so every value of an axis about equally
-    often. The first visited position of each grid comes before all others, so that a family with
-    few points is in the sample, too.
+    The positions follow from a walk whose step is the golden ratio times the number of points. It
+    visits every position once, so the sample has each value of an axis about equally often. The
+    first visited position of each grid is always in the sample, unless `count` is too small, so
+    that families with few points are included.
 
     Args:
         sizes: Number of points of each grid.
         count: Number of positions.
-        seed: Decides where the walk begins.
+        seed: Determines where the walk begins.
     """
     total = sum(sizes)
     if count == total:
@@ -347,7 +353,7 @@ def _even_sample(sizes: Sequence[int], count: int, seed: int) -> Container[int]:
 
 
 def _require_key(config: Mapping[str, Any], key: str, value: Any) -> None:
-    """Raise ConfigError unless a configuration has the key, such as a key of another family."""
+    """Raise ConfigError if a configuration lacks a key, for example a key of another family."""
     parts = key.split(".")
     if parts[0] == "model" and len(parts) == 2 and takes_further_keys(config.get("model")):
         return
@@ -364,7 +370,7 @@ def _require_key(config: Mapping[str, Any], key: str, value: Any) -> None:
 
 
 def _with_values(base: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration with other values; only the mappings that change are copied."""
+    """Return a copy of a configuration with other values; unchanged mappings are shared."""
     config = dict(base)
     copied: set[str] = set()
     for key, value in values.items():

@@ -1,4 +1,4 @@
-"""A user's own tags, `tracking.tags.NAME=VALUE`, and the names that ParaDnn keeps for itself."""
+"""A user's own tags, `tracking.tags.NAME=VALUE`, and the names that are reserved for ParaDnn."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -6,7 +6,7 @@ from typing import Any
 
 from paradnn.core.errors import ConfigError
 
-#: The key of the configuration.
+#: The key of the user's tags in the configuration.
 KEY = "tracking.tags"
 #: Tags that ParaDnn writes, and columns that an analysis has for every run.
 RESERVED = frozenset(
@@ -97,15 +97,15 @@ RESERVED = frozenset(
 )
 _PREFIXES = ("mlflow.", "version.")
 _NAME = re.compile(r"[\w./ -]{1,250}")  # what MLflow accepts on every platform
-_LONGEST_VALUE = 5000  # characters; an MLflow server rejects longer values
+_MAX_VALUE_CHARS = 5000  # an MLflow server rejects longer values
 
 
 def read_tags(tags: Any, parameters: tuple[str, ...]) -> dict[str, str]:
-    """Check the user's tags and turn their values into text: true, 5 or a word.
+    """Check the user's tags, and convert their values to text.
 
     Args:
-        tags: What the configuration holds under `tracking.tags`; values that are null are dropped.
-        parameters: First words of the keys of a run's parameters, which no tag may hide.
+        tags: Content of `tracking.tags` in the configuration; null values are dropped.
+        parameters: First components of the keys of a run's params. A tag must not begin with one.
 
     Raises:
         ConfigError: If a name is invalid or reserved for ParaDnn, or a value is a list or a
@@ -117,7 +117,7 @@ def read_tags(tags: Any, parameters: tuple[str, ...]) -> dict[str, str]:
 
 
 def _flatten(tags: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Names and values; Hydra reads `tracking.tags.a.b=1` as a mapping inside a mapping."""
+    """Yield dotted names and values; Hydra reads `tracking.tags.a.b=1` as nested mappings."""
     for key, value in tags.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping):
@@ -140,7 +140,7 @@ def _checked_tag(name: str, value: Any, parameters: tuple[str, ...]) -> tuple[st
     text = str(value)
     if isinstance(value, bool):
         text = text.lower()
-    if len(text) > _LONGEST_VALUE:
-        remedy = f"give at most {_LONGEST_VALUE:,} characters"
+    if len(text) > _MAX_VALUE_CHARS:
+        remedy = f"give at most {_MAX_VALUE_CHARS:,} characters"
         raise ConfigError(key, f"{text[:40]}...", "is too long", remedy)
     return name, text

@@ -23,8 +23,9 @@ from paradnn.core.errors import ConfigError
 from paradnn.core.schema import read
 from paradnn.core.words import counted
 
-#: Calls a task in jobs on other hosts and returns once all have ended. Its arguments are the task,
-#: the folder for files of the launcher, and the number of jobs. The task must be picklable.
+#: Runs a task in several jobs, which may be on other hosts, and returns their results once all have
+#: ended. Its arguments are the task, which must be picklable, the folder for files of the launcher,
+#: and the number of jobs.
 Launch = Callable[[Callable[[DictConfig], Any], Path, int], Sequence[Any]]
 
 
@@ -46,11 +47,11 @@ class SweepInfo:
     """Description of a sweep for its parent run.
 
     Attributes:
-        sweep_id: Unique over hosts, and sortable by time.
+        sweep_id: Id of the sweep, unique over all hosts and sortable by time.
         name: The name of the parent run.
         command: The command line.
-        is_search: Whether the largest batch, or model, of each point is searched.
-        invalid_points: The invalid points of a sweep that drops them instead of being rejected.
+        is_search: Whether the sweep searches for the largest batch, or model, of each point.
+        invalid_points: Invalid points, if the command drops them instead of rejecting the sweep.
         driver: Number of this driver among those that share the sweep; None if it is not shared.
         launch: Starts the drivers that share the sweep; None if this process measures.
         launcher: Name of the launcher that `launch` uses.
@@ -66,7 +67,7 @@ class SweepInfo:
     launcher: str = ""
 
 
-#: The points of the sweeps that this process has planned and not yet read, by the id of the sweep.
+#: Sweep id -> points and description, from `plan_sweep` until `read_task` fetches them.
 _planned_sweeps: dict[str, tuple[Sequence[Point], SweepInfo]] = {}
 
 
@@ -80,7 +81,9 @@ def plan_sweep(
     drops_invalid: bool = False,
     launch: Launch | None = None,
 ) -> DictConfig:
-    """Plan a multirun, and return the configuration for which `read_task` returns its points once.
+    """Plan a multirun, and return a configuration that refers to the plan.
+
+    `read_task` returns the points of that configuration, once.
 
     Args:
         loader: Loader of configuration files.
@@ -89,7 +92,7 @@ def plan_sweep(
         params: Overrides of `hydra.sweeper.params`.
         allows_search: Whether the command accepts batch_size=largest.
         drops_invalid: Whether to drop invalid points, as long as some point is valid.
-        launch: Starts drivers in jobs; None if the configuration names no launcher.
+        launch: Starts drivers in jobs; None if this process measures.
 
     Raises:
         ConfigError: If a point of the sweep is invalid. With `drops_invalid`, every point is.
@@ -135,9 +138,10 @@ def plan_sweep(
 def read_task(
     config: DictConfig, *, allows_search: bool = False
 ) -> tuple[Settings, Sequence[Point], SweepInfo | None]:
-    """Return the settings and the points of a composed configuration.
+    """Read a composed configuration.
 
-    The third value describes the sweep; it is None for a single point.
+    Returns:
+        The settings, the points, and the description of the sweep; None for a single point.
 
     Raises:
         ConfigError: If a setting or a point is invalid.
@@ -160,7 +164,7 @@ def read_task(
 
 
 def _is_search(plan: Plan, largest: Largest) -> bool:
-    """Return whether a plan searches for the largest batch, or for the largest model."""
+    """Return whether a plan searches for the largest batch size or model."""
     if largest.of != "batch_size":
         return True
     return any(
@@ -172,11 +176,12 @@ def _is_search(plan: Plan, largest: Largest) -> bool:
 def _points(plan: Plan, invalid: list[InvalidPoint] | None = None) -> Iterator[Point]:
     """Yield every point of a plan.
 
-    If points differ only in their batch sizes, everything else is parsed once.
+    If points differ only in their batch sizes, their other parts are parsed once.
 
     Args:
         plan: The plan.
-        invalid: Receives the invalid points; None to raise the ConfigError of the first.
+        invalid: Receives the invalid points. If it is None, the first invalid point raises its
+            ConfigError.
     """
     parsed_parts: dict[Any, dict[str, Any]] = {}
     for base, values in plan.points:
@@ -202,7 +207,7 @@ def _points(plan: Plan, invalid: list[InvalidPoint] | None = None) -> Iterator[P
 
 
 def _smallest_point(config: Mapping[str, Any], largest: Largest) -> Point:
-    """Return the point at which the search for the largest batch, or model, begins."""
+    """Return the point at which the search for the largest batch size or model begins."""
     if largest.latency_ms is not None and config.get("mode") != "inference":
         reason = "single steps are timed only in inference"
         remedy = "set mode=inference, or largest.step_ms"
@@ -231,7 +236,7 @@ def _sweep_info(name: str, *, is_search: bool) -> SweepInfo:
 
 
 def _command_line() -> str:
-    """Return the command as it was typed: `python -m paradnn.train ...` or `paradnn train ...`."""
+    """Return the user's command line: `python -m paradnn.train ...` or `paradnn train ...`."""
     words = sys.orig_argv[1:]
     is_program = words[:1] == [sys.argv[0]] and Path(sys.argv[0]).name == "paradnn"
     if is_program:

@@ -3,8 +3,8 @@
 `tracking.uri` has precedence over MLFLOW_TRACKING_URI, which has precedence over the default
 `sqlite:///mlruns/mlflow.db` in this checkout.
 
-MLflow stores absolute addresses of artifacts. If a store was moved or copied, readers look next
-to its database, and writers first correct the addresses in the tables.
+MLflow stores absolute addresses of artifacts. If a store was moved or copied, readers look for
+artifacts next to its database, and writers first correct the addresses in the tables.
 """
 
 import contextlib
@@ -30,12 +30,13 @@ MARKER = "_paradnn.json"  # file in the folder of a Parquet store
 _FOLDER = "artifacts"
 #: Environment variable with trusted artifact folders outside the store, in the syntax of PATH.
 _TRUSTED = "PARADNN_ARTIFACTS"
-#: Select the newest runs whose artifact address has a given prefix, and replace that prefix.
-_HELD = """
+#: Selects the newest runs whose artifact address has a given prefix.
+_SELECT_BY_PREFIX = """
     SELECT run_uuid FROM runs WHERE substr(artifact_uri, 1, ?) = ?
     ORDER BY start_time DESC LIMIT 100
 """
-_MOVE = """
+#: Replaces the prefix of the artifact addresses of runs.
+_REPLACE_PREFIX = """
     UPDATE runs SET artifact_uri = ? || substr(artifact_uri, ?)
     WHERE substr(artifact_uri, 1, ?) = ?
 """
@@ -55,7 +56,7 @@ class StoreAddress:
 
     @property
     def folder(self) -> Path | None:
-        """Folder of the database and artifacts of a SQLite store; else None."""
+        """Folder of the database and artifacts of a SQLite store; None for other stores."""
         if self.database is None:
             return None
         return self.database.parent
@@ -92,7 +93,7 @@ class StoreAddress:
 
     @property
     def artifact_location(self) -> str | None:
-        """Artifact location of a new experiment; None if the server chooses it."""
+        """Artifact location for new experiments; None if MLflow chooses it."""
         if self.folder is None:
             return None
         return (self.folder / _FOLDER).as_uri()
@@ -107,16 +108,17 @@ def address_of(uri: str | None = None) -> StoreAddress:
     """Return the address of a store, which need not exist.
 
     Args:
-        uri: A tracking URI, or the path of a database, of a folder that holds mlflow.db, of a
-            Parquet store, or of a .zip of results. Paths become absolute, with `~` expanded. If absent,
-            MLFLOW_TRACKING_URI or the default applies.
+        uri: A tracking URI, or a path: a database, a folder that contains mlflow.db, a Parquet
+            store, or a .zip of results. Paths become absolute, with `~` expanded. If it is None or
+            empty, MLFLOW_TRACKING_URI or the default applies.
 
     Raises:
         StoreError: If the text is not a valid address.
     """
     chosen = os.environ.get("MLFLOW_TRACKING_URI", "")
     if chosen.startswith(_SQLITE) and "MLFLOW_EXPERIMENT_ID" in os.environ:
-        # Ignore the default of `mlflow run`, mlflow.db in the project folder: no user chose it.
+        # `mlflow run` sets mlflow.db in the project folder by default. Ignore it, because the user
+        # did not choose it.
         database = Path(unquote(chosen.removeprefix(_SQLITE)))
         if database.resolve() == (HOME / "mlflow.db").resolve():
             chosen = ""
@@ -153,10 +155,13 @@ def address_of(uri: str | None = None) -> StoreAddress:
 
 
 def migration_remedy(address: StoreAddress) -> str:
-    """Return how to read a folder in which MLflow keeps runs as files; empty for other addresses.
+    """Return how to convert a folder in which MLflow stores runs as files.
 
     Args:
         address: An address at which no database exists.
+
+    Returns:
+        A sentence with the command; empty if the address is no such folder.
     """
     if address.database is not None:
         folder: Path | None = address.database.parent
@@ -171,7 +176,7 @@ def migration_remedy(address: StoreAddress) -> str:
     source = folder.absolute()
     # MLflow looks for the store in a folder "mlruns" of the source, or in the source itself.
     command = f"mlflow migrate-filestore --source {source} --target sqlite:///{source}/mlflow.db"
-    return f"the folder is a file store of MLflow; {command} makes a database of it"
+    return f"the folder is a file store of MLflow; {command} converts it to a database"
 
 
 def locate(uri: str | None, *, write: bool = True) -> StoreAddress:
@@ -182,7 +187,7 @@ def locate(uri: str | None, *, write: bool = True) -> StoreAddress:
         write: Whether to create the folder of a SQLite store and check that it is writable.
 
     Raises:
-        StoreError: If the address is not that of a store, or if the store cannot be written.
+        StoreError: If the address is not a store, or if `write` is set and it cannot be written.
     """
     address = address_of(uri)
     if not address.is_sql and not address.is_server:
@@ -198,7 +203,7 @@ def locate(uri: str | None, *, write: bool = True) -> StoreAddress:
 
 
 def _make_writable(path: Path) -> str:
-    """Create the folder of a database; return why the database cannot be written, if so."""
+    """Create the folder of a database; return why it cannot be written, empty if it can."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         existing = path
@@ -236,9 +241,10 @@ def artifact_folder(
 ) -> Path | None:
     """Return the local folder of a run's artifacts.
 
-    An address is trusted below the folder of its store and below the folders in PARADNN_ARTIFACTS.
-    For a store without a folder, MLflow's usual layout LOCATION/RUN_ID/artifacts is trusted. If a
-    store was moved, its artifacts are looked up next to its database.
+    A folder is trusted if it is inside the folder of its store or inside a folder in
+    PARADNN_ARTIFACTS. For a store without a folder, it is trusted if it has MLflow's usual layout
+    LOCATION/RUN_ID/artifacts. If a store was moved, its artifacts are looked up next to its
+    database.
 
     Args:
         address: Artifact address of the run.
@@ -252,7 +258,7 @@ def artifact_folder(
         StoreError: If the folder is not trusted.
     """
     folder = local_folder(address)
-    homes = [store.folder for store in stores]
+    store_folders = [store.folder for store in stores]
     if folder is None:
         return None
     trusted = [
@@ -260,23 +266,23 @@ def artifact_folder(
         for trusted_folder in os.environ.get(_TRUSTED, "").split(os.pathsep)
         if trusted_folder
     ]
-    trusted += [home for home in homes if home]
+    trusted += [store_folder for store_folder in store_folders if store_folder]
     real = Path(os.path.realpath(folder))
     has_usual_layout = real.parts[-2:] == (run_id, _FOLDER)
-    if has_usual_layout and None in homes:
+    if has_usual_layout and None in store_folders:
         return real
     if any(real.is_relative_to(os.path.realpath(trusted_folder)) for trusted_folder in trusted):
         return real
     to_trust = real
     if has_usual_layout:
         to_trust = real.parents[1]
-        for home in filter(None, homes):
+        for store_folder in filter(None, store_folders):
             with contextlib.suppress(DataError):
-                sibling = inside(home, f"{_FOLDER}/{run_id}/{_FOLDER}")
-                if sibling.is_dir():
-                    return sibling
+                moved = inside(store_folder, f"{_FOLDER}/{run_id}/{_FOLDER}")
+                if moved.is_dir():
+                    return moved
     raise StoreError(
-        f"run {run_id}: its recorded artifact folder {folder} is outside {homes[0]}, "
+        f"run {run_id}: its recorded artifact folder {folder} is outside {store_folders[0]}, "
         f"the folder of its store; if you trust this store, set {_TRUSTED}={to_trust}"
     )
 
@@ -284,13 +290,15 @@ def artifact_folder(
 def relocate_artifacts(address: StoreAddress) -> None:
     """Correct the artifact addresses of a SQLite store that was moved.
 
-    Other addresses stay unchanged, and so does a store that cannot be written.
+    An experiment's location is replaced by the folder next to the database if that folder has the
+    artifacts of its runs, or if the old folder is next to a database of the same name. Errors are
+    ignored, since a store may be read-only.
     """
     database = address.database
-    new = address.artifact_location
-    if database is None or new is None or not database.is_file():
+    new_location = address.artifact_location
+    if database is None or new_location is None or not database.is_file():
         return
-    here = database.parent / _FOLDER
+    new_folder = database.parent / _FOLDER
     with (
         contextlib.suppress(sqlite3.Error),
         contextlib.closing(sqlite3.connect(database, timeout=60)) as tables,
@@ -299,16 +307,17 @@ def relocate_artifacts(address: StoreAddress) -> None:
         for (location,) in tables.execute(
             "SELECT DISTINCT artifact_location FROM experiments"
         ).fetchall():
-            old = local_folder(location)
-            begin = (location or "").rstrip("/")
-            if old is None or old.name != _FOLDER or begin == new:
+            old_folder = local_folder(location)
+            old_prefix = (location or "").rstrip("/")
+            if old_folder is None or old_folder.name != _FOLDER or old_prefix == new_location:
                 continue
-            if old.exists() and here.exists() and old.samefile(here):
-                continue  # both paths lead to the same folder
-            below = (len(begin) + 1, f"{begin}/")
-            along = any((here / run_id).is_dir() for (run_id,) in tables.execute(_HELD, below))
-            if along or (old.parent / database.name).is_file():
+            if old_folder.exists() and new_folder.exists() and old_folder.samefile(new_folder):
+                continue
+            prefix = (len(old_prefix) + 1, f"{old_prefix}/")
+            run_ids = tables.execute(_SELECT_BY_PREFIX, prefix)
+            has_moved_artifacts = any((new_folder / run_id).is_dir() for (run_id,) in run_ids)
+            if has_moved_artifacts or (old_folder.parent / database.name).is_file():
                 change = "UPDATE experiments SET artifact_location = ? WHERE artifact_location = ?"
-                tables.execute(change, (new, location))
-            if along:
-                tables.execute(_MOVE, (new, len(begin) + 1, *below))
+                tables.execute(change, (new_location, location))
+            if has_moved_artifacts:
+                tables.execute(_REPLACE_PREFIX, (new_location, len(old_prefix) + 1, *prefix))

@@ -4,8 +4,8 @@
     runs.jsonl             one line per run: its fields, params, tags and metrics
     artifacts/RUN_ID/...   the files of a run
 
-`python -m analysis export FILE.zip` makes a bundle. Every command of the analysis accepts a
-bundle as --store, and `python -m analysis import FILE.zip` logs one into a store.
+`python -m analysis export FILE.zip` writes a bundle. Every command of the analysis accepts a bundle
+as --store, and `python -m analysis import FILE.zip` logs its runs into a store.
 """
 
 import hashlib
@@ -31,16 +31,17 @@ FORMAT = "paradnn-bundle-1"
 _MANIFEST = "manifest.json"
 _RUNS = "runs.jsonl"
 
-#: Limits that protect against malicious files: number of files, unpacked bytes, ratio of unpacked
-#: to packed bytes, and lengths of lines and values. Bundles of this suite have a ratio of 5 to 30.
-#: The first `_FREE_BYTES` unpacked bytes do not count toward the ratio.
+#: Limits that protect against malicious files: number of files, unpacked bytes, and ratio of
+#: unpacked to packed bytes. Bundles of this suite have a ratio of 5 to 30. The first
+#: `_FREE_BYTES` unpacked bytes do not count toward the ratio.
 _MAX_FILES = 2_000_000
 _MAX_BYTES = 64 * 2**30
 _MAX_RATIO = 200
 _FREE_BYTES = 64 * 2**20
-_LONGEST_LINE = 16 * 2**20  # bytes of a line of runs.jsonl
-_LONGEST_TEXT = 8_000  # characters of a param or tag, as in MLflow
-_DAMAGED = (
+_MAX_LINE_BYTES = 16 * 2**20  # limit of a line of runs.jsonl
+_MAX_TEXT_CHARS = 8_000  # limit of a param or tag, as in MLflow
+#: Exceptions that a damaged .zip may cause.
+_DAMAGE_ERRORS = (
     OSError,
     zipfile.BadZipFile,
     zlib.error,
@@ -52,11 +53,16 @@ _DAMAGED = (
     AttributeError,
 )
 
-Artifacts = Callable[[Run], Iterable[tuple[str, bytes]]]  # the files of a run, as (name, content)
+Artifacts = Callable[[Run], Iterable[tuple[str, bytes]]]  # returns (name, content) of a run's files
 
 
 def write_bundle(path: Path, rows: Iterable[Row], artifacts: Artifacts) -> int:
     """Write runs and their files to one .zip atomically.
+
+    Args:
+        path: The .zip.
+        rows: The runs.
+        artifacts: Returns the files of a run.
 
     Returns:
         The number of runs.
@@ -67,8 +73,8 @@ def write_bundle(path: Path, rows: Iterable[Row], artifacts: Artifacts) -> int:
     sums: dict[str, str] = {}
     lines = []
     with (
-        whole_file(path, "FILE") as making,
-        zipfile.ZipFile(making, "w", zipfile.ZIP_DEFLATED) as target,
+        whole_file(path, "FILE") as temporary,
+        zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as target,
     ):
 
         def add(name: str, content: bytes) -> None:
@@ -127,17 +133,17 @@ def read_artifact(address: str, name: str) -> bytes | None:
         address: Artifact address of the run, which points into a bundle.
         name: Name of the file within the run.
     """
-    path, begin, members = _place(address)
-    if begin + name in members:
-        return b"".join(_pieces(path, begin + name))
+    path, prefix, members = _locate(address)
+    if prefix + name in members:
+        return b"".join(_read_pieces(path, prefix + name))
     return None
 
 
 def artifacts_of(address: str) -> Iterator[tuple[str, bytes]]:
     """Yield every file of a run as (name, content), given its artifact address."""
-    path, begin, members = _place(address)
+    path, prefix, members = _locate(address)
     for member in members:
-        yield member.removeprefix(begin), b"".join(_pieces(path, member))
+        yield member.removeprefix(prefix), b"".join(_read_pieces(path, member))
 
 
 def extract(address: str, folder: Path | None) -> None:
@@ -145,24 +151,24 @@ def extract(address: str, folder: Path | None) -> None:
 
     Args:
         address: Artifact address of the run, which points into a bundle.
-        folder: Where to write the files; None only verifies them.
+        folder: Folder for the files; None only verifies them.
     """
-    path, begin, members = _place(address)
+    path, prefix, members = _locate(address)
     for member in members:
         if folder is None:
-            deque(_pieces(path, member), 0)
+            deque(_read_pieces(path, member), 0)
             continue
-        target = inside(folder, member.removeprefix(begin))
+        target = inside(folder, member.removeprefix(prefix))
         target.parent.mkdir(parents=True, exist_ok=True)
         with target.open("xb") as file:
-            file.writelines(_pieces(path, member))
+            file.writelines(_read_pieces(path, member))
 
 
-def _place(address: str) -> tuple[Path, str, list[str]]:
+def _locate(address: str) -> tuple[Path, str, list[str]]:
     """Resolve the artifact address of a run.
 
     Returns:
-        The path of the bundle, the prefix of the names of the run's files, and those names.
+        The path of the bundle, the prefix of the names of the run's files, and the full names.
     """
     path, _, run_id = address.removeprefix(f"{BUNDLE}:").rpartition("#")
     return Path(path), f"artifacts/{run_id}/", _open(Path(path))[2].get(run_id, [])
@@ -176,10 +182,10 @@ _Line: Any = make_dataclass(
 
 
 def _rows(path: Path) -> Iterator[Row]:
-    deque(_pieces(path, _RUNS), 0)  # read to the end, where the checksum is verified
+    deque(_read_pieces(path, _RUNS), 0)  # read to the end, where the checksum is verified
     known: set[str] = set()
     with _open(path)[0].open(_RUNS) as lines:
-        for number, line in enumerate(iter(lambda: lines.readline(_LONGEST_LINE), b""), 1):
+        for number, line in enumerate(iter(lambda: lines.readline(_MAX_LINE_BYTES), b""), 1):
             try:
                 row = _row(path, line)
                 if row.run.run_id in known:
@@ -194,25 +200,25 @@ def _rows(path: Path) -> Iterator[Row]:
 
 
 def _row(path: Path, line: bytes) -> Row:
-    one = read_message(_Line, read_json(line.decode()), "run")
-    inside(Path(), one.run_id)
-    if "/" in one.run_id or "#" in one.run_id:
-        raise ValueError(f"run_id={one.run_id[:80]!r} is not a run id")
-    if not all(0 <= (time or 0) < 2**53 for time in (one.start_ms, one.end_ms)):
-        raise ValueError("a time is missing")
-    for key, text in (*one.params.items(), *one.tags.items()):
-        if len(text) > _LONGEST_TEXT or len(key) > _LONGEST_TEXT:
+    entry = read_message(_Line, read_json(line.decode()), "run")
+    inside(Path(), entry.run_id)
+    if "/" in entry.run_id or "#" in entry.run_id:
+        raise ValueError(f"run_id={entry.run_id[:80]!r} is not a run id")
+    if not all(0 <= (time or 0) < 2**53 for time in (entry.start_ms, entry.end_ms)):
+        raise ValueError("start_ms or end_ms is outside 0..2**53")
+    for key, text in (*entry.params.items(), *entry.tags.items()):
+        if len(text) > _MAX_TEXT_CHARS or len(key) > _MAX_TEXT_CHARS:
             raise ValueError(
-                f"{key[:80]} has {len(text):,} letters, at most {_LONGEST_TEXT:,} are read"
+                f"{key[:80]} has {len(text):,} characters, at most {_MAX_TEXT_CHARS:,} are read"
             )
-    one.artifact_uri = f"{BUNDLE}:{path}#{one.run_id}"
+    entry.artifact_uri = f"{BUNDLE}:{path}#{entry.run_id}"
     return Row(
-        Run(*(getattr(one, field) for field in Run._fields)),
-        *(getattr(one, kind) for kind in _KINDS),
+        Run(*(getattr(entry, field) for field in Run._fields)),
+        *(getattr(entry, kind) for kind in _KINDS),
     )
 
 
-#: An open bundle, the checksums of its files, and the files of each run.
+#: An open bundle, file name -> checksum, and run id -> names of the run's files.
 _Bundle = tuple[zipfile.ZipFile, Mapping[str, str], Mapping[str, list[str]]]
 
 
@@ -221,14 +227,14 @@ def _open(path: Path) -> _Bundle:
         state = path.stat()
     except (OSError, ValueError):
         raise NoStoreError(
-            f"no bundle of results at {path}: python -m analysis export FILE.zip makes one"
+            f"no bundle of results at {path}: python -m analysis export FILE.zip writes one"
         ) from None
     return _opened(path, state.st_mtime_ns, state.st_size)
 
 
 @lru_cache(maxsize=8)
 def _opened(path: Path, changed: int, size: int) -> _Bundle:
-    """Open a bundle and read its directory once.
+    """Open a bundle and check its manifest; the result is cached.
 
     Args:
         path: The bundle.
@@ -241,22 +247,22 @@ def _opened(path: Path, changed: int, size: int) -> _Bundle:
         # Check the unpacked size in the directory first: it could fill memory or disk.
         files = len(file.infolist())
         unpacked = sum(member.file_size for member in file.infolist())
-        most = min(_MAX_BYTES, _MAX_RATIO * size + _FREE_BYTES)
-        if files > _MAX_FILES or unpacked > most:
+        max_bytes = min(_MAX_BYTES, _MAX_RATIO * size + _FREE_BYTES)
+        if files > _MAX_FILES or unpacked > max_bytes:
             contents = f"{files:,} files of {unpacked:,} bytes in one of {size:,} bytes"
-            limit = f"at most {_MAX_FILES:,} files of {most:,} bytes are read"
+            limit = f"at most {_MAX_FILES:,} files of {max_bytes:,} bytes are read"
             raise DataError(f"{path}: {contents}; {limit}: do not trust this file")
         manifest: dict[str, Any] = read_json(file.read(_MANIFEST))
-        form = manifest.get("format")
+        format_tag = manifest.get("format")
         version = manifest.get("schema_version")
-        if form == FORMAT:
+        if format_tag == FORMAT:
             sums = {str(name): str(checksum) for name, checksum in manifest["sha256"].items()}
         else:
             sums = {}
-    except _DAMAGED:
+    except _DAMAGE_ERRORS:
         raise DataError(f"{path}: not a bundle of results, or a damaged one") from None
-    if form != FORMAT:
-        raise DataError(f"{path}: format {form!r}, this version reads {FORMAT!r}")
+    if format_tag != FORMAT:
+        raise DataError(f"{path}: format {format_tag!r}, this version reads {FORMAT!r}")
     if version != SCHEMA_VERSION:
         problem = f"schema_version={version}, this version reads {SCHEMA_VERSION}"
         raise SchemaError(f"{path}: {problem}: use the release that wrote it")
@@ -272,8 +278,8 @@ def _opened(path: Path, changed: int, size: int) -> _Bundle:
     return file, sums, runs
 
 
-def _pieces(path: Path, member: str) -> Iterator[bytes]:
-    """Yield the content of a file of a bundle in pieces.
+def _read_pieces(path: Path, member: str) -> Iterator[bytes]:
+    """Yield the content of a file of a bundle in pieces, and verify its checksum.
 
     Raises:
         DataError: If the file is damaged. A wrong checksum is detected only after the last piece.
@@ -285,7 +291,7 @@ def _pieces(path: Path, member: str) -> Iterator[bytes]:
             while piece := source.read(2**20):
                 digest.update(piece)
                 yield piece
-    except (*_DAMAGED, EOFError):
+    except (*_DAMAGE_ERRORS, EOFError):
         raise DataError(f"{path}: {member} is damaged") from None
     if digest.hexdigest() != sums.get(member):
         raise DataError(f"{path}: {member} is damaged, its checksum does not match")

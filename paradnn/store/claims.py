@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 
 #: Tags of a claim -> their names in earlier versions.
-_EARLIER = {OWNER: "owner", EXPIRES: "claim_expires"}
+_EARLIER_NAMES = {OWNER: "owner", EXPIRES: "claim_expires"}
 #: Values that the index reads: a fixed set of tags, no params and no metrics.
-_TAGS_ALONE: Mapping[Values, Collection[str]] = {
+_INDEX_COLUMNS: Mapping[Values, Collection[str]] = {
     "tags": (
         "point_id",
         "environment_id",
@@ -45,9 +45,9 @@ _TAGS_ALONE: Mapping[Values, Collection[str]] = {
         "contended",
         "kind",
         OWNER,
-        _EARLIER[OWNER],
+        _EARLIER_NAMES[OWNER],
         EXPIRES,
-        _EARLIER[EXPIRES],
+        _EARLIER_NAMES[EXPIRES],
         LEASE,
         "device",
         "reason",
@@ -58,7 +58,7 @@ _TAGS_ALONE: Mapping[Values, Collection[str]] = {
     "metrics": (),
 }
 
-#: Expiry of a claim that counts as valid at any time.
+#: Expiry of a claim that never expires, in Unix seconds.
 _NEVER = "1e300"
 
 
@@ -80,8 +80,9 @@ class Entry:
     Attributes:
         run_id: Id of the run.
         status: MLflow status of the run.
-        tags: Tags of the run. The expiry of a claim is that of its driver's lease.
-        leases: Leases of the drivers of a sweep that is running, by driver.
+        tags: Tags of the run. If a driver's lease covers a claim, the tag `EXPIRES` is the expiry
+            of the lease.
+        leases: Leases of the drivers of a running sweep, by driver; empty for other runs.
     """
 
     run_id: str
@@ -103,20 +104,20 @@ class Entry:
 
     @property
     def owner(self) -> str:
-        """Tag of the process that holds the run; empty if no process does."""
+        """Owner tag of the process that holds the run; empty if no process holds it."""
         return self._claim_tag(OWNER)
 
     @property
     def parsed_owner(self) -> Owner | None:
-        """The process that holds the run; None if no process does, or if its tag is invalid."""
+        """The process that holds the run; None if there is none, or if the tag is invalid."""
         if not self.owner:
             return None
         return Owner.read(self.owner)
 
     def is_abandoned(self) -> bool:
-        """Whether no process will finish this RUNNING run.
+        """Whether the run is RUNNING although no process will finish it.
 
-        A sweep is finished by the process that launched it, or by the last of its drivers.
+        The process that launched a sweep, or the last of its drivers, finishes the sweep.
         """
         if self.status != "RUNNING":
             return False
@@ -127,10 +128,7 @@ class Entry:
 
     @property
     def is_readable(self) -> bool:
-        """Whether the tags of the run are valid.
-
-        Other programs write into the store too.
-        """
+        """Whether the tags of the run are valid; other programs may write to the store too."""
         replicate = self.tags.get("replicate", "0")
         if not (replicate.isascii() and replicate.isdigit() and len(replicate) < 10):
             return False
@@ -150,8 +148,8 @@ class Entry:
         return expires
 
     def _claim_tag(self, tag: str) -> str:
-        """Return a tag of the claim by its present or its earlier name; empty without one."""
-        return self.tags.get(tag) or self.tags.get(_EARLIER[tag], "")
+        """Return a tag of the claim under its present or its earlier name; empty if absent."""
+        return self.tags.get(tag) or self.tags.get(_EARLIER_NAMES[tag], "")
 
     def is_claim_of(self, owner: str) -> bool:
         """Whether the run is an unfinished claim of the process with this owner tag."""
@@ -160,26 +158,26 @@ class Entry:
 
 
 class RunIndex:
-    """Identities and claims in one experiment of a store, newest run first."""
+    """Finished and claimed runs in one experiment of a store, newest first."""
 
     def __init__(self, reader: Reader, experiment: str) -> None:
         self._reader = reader
         self._experiment = experiment
-        self._unreadable: set[str] = set()  # ids of runs that were reported
-        #: Own lease, as claims refer to it; empty without one.
+        self._unreadable: set[str] = set()  # ids of runs that were reported as invalid
+        #: Value of the tag `LEASE` in claims of this process; empty without a lease.
         self.lease = ""
-        #: Monotonic seconds before which an expiry does not count: after a store was away, drivers
-        #: on other hosts need time for a heartbeat.
+        #: Time until which no claim counts as expired, in monotonic seconds. After the store did
+        #: not answer, drivers on other hosts need time to renew their leases.
         self.expiries_count_from = 0.0
 
     def finished(
         self, environment_ids: Iterable[str], sweep_id: str | None = None
     ) -> dict[Identity, list[Finished]]:
-        """Return the runs with an outcome in the given environments.
+        """Return the finished runs in the given environments.
 
         Args:
             environment_ids: The environments.
-            sweep_id: Include runs of this sweep, regardless of their environment.
+            sweep_id: Sweep whose runs are included regardless of their environment; None without.
         """
         wanted = [("environment_id", name) for name in environment_ids]
         if sweep_id:
@@ -193,7 +191,7 @@ class RunIndex:
         return dict(found)
 
     def fetch(self, run_id: str) -> tuple[dict[str, float], dict[str, str]]:
-        """Return the metrics and tags of one run; the tags include its name as `mlflow.runName`.
+        """Return the metrics and tags of a run; the tag `mlflow.runName` is its name.
 
         Raises:
             StoreError: If the store has no such run.
@@ -210,7 +208,7 @@ class RunIndex:
         return metrics, tags
 
     def of_point(self, identity: Identity, *, everywhere: bool = False) -> list[Entry]:
-        """Return the runs of one measurement in this experiment, or everywhere in the store."""
+        """Return the runs of one measurement in this experiment, or in the whole store."""
         if everywhere:
             experiments = self._all_experiments()
         else:
@@ -220,9 +218,9 @@ class RunIndex:
         return [entry for entry in entries if entry.identity == identity]
 
     def finished_anywhere(self, identity: Identity) -> list[Finished]:
-        """Return the runs of one measurement that have an outcome, in all experiments of the store.
+        """Return the finished runs of one measurement, in all experiments of the store.
 
-        Ceilings are properties of a machine, so every experiment uses the same ones.
+        All experiments share ceilings, because ceilings are properties of a machine.
         """
         entries = self.of_point(identity, everywhere=True)
         return [Finished(entry.run_id, entry.tags) for entry in entries if entry.outcome]
@@ -235,7 +233,7 @@ class RunIndex:
         return self._entries(status="RUNNING")
 
     def claimed(self) -> set[Identity]:
-        """Return the points that a living driver is measuring now."""
+        """Return the points that a running driver is measuring now."""
         points = (
             entry
             for entry in self.running()
@@ -244,9 +242,9 @@ class RunIndex:
         return {entry.identity for entry in points if not entry.is_abandoned()}
 
     def lost_points(self, sweep_id: str) -> set[Identity]:
-        """Return the points of a sweep that a driver claimed and will not record.
+        """Return the points of a sweep that were claimed by drivers that are gone.
 
-        Another driver may have measured some of them since.
+        Other drivers may have measured some of them since.
         """
         tags = {"kind": ("point",), "sweep_id": (sweep_id,)}
         killed = self._entries(status="KILLED", tags=tags)
@@ -258,9 +256,10 @@ class RunIndex:
         """Return the runs whose tag `key` has the given value."""
         return self._entries(tags={key: (value,)})
 
-    def _entries(self, **which: Any) -> list[Entry]:
-        which.setdefault("experiments", (self._experiment,))
-        query = Query(unfinished=True, columns=_TAGS_ALONE, **which)
+    def _entries(self, **conditions: Any) -> list[Entry]:
+        """Return the runs that satisfy conditions, which are fields of `Query`, newest first."""
+        conditions.setdefault("experiments", (self._experiment,))
+        query = Query(unfinished=True, columns=_INDEX_COLUMNS, **conditions)
         newest = sorted(
             self._reader.read(query), key=lambda row: row.run.start_ms or 0, reverse=True
         )
@@ -272,7 +271,7 @@ class RunIndex:
         return self._with_leases([entry for entry in entries if entry.is_readable])
 
     def leases(self, run_id: str) -> dict[str, Lease]:
-        """Return the leases of the drivers of a sweep, given its parent run, by driver."""
+        """Return the leases of a sweep's drivers, by driver; `run_id` is its parent run."""
         return leases_in(self._all_tags(run_id))
 
     def _all_tags(self, run_id: str) -> Mapping[str, str]:
@@ -285,14 +284,18 @@ class RunIndex:
         return rows[0].tags
 
     def _with_leases(self, entries: Sequence[Entry]) -> list[Entry]:
-        """Add what the leases of drivers say about runs in progress."""
+        """Return the entries with the expiries and leases of their drivers."""
         known: dict[str, Mapping[str, Lease]] = {}
         return [self._with_lease(entry, known) for entry in entries]
 
     def _with_lease(self, entry: Entry, known: dict[str, Mapping[str, Lease]]) -> Entry:
-        """Add what leases say about one run; `known` holds leases by sweep that were read before.
+        """Return an entry with the expiry of its driver's lease, or a sweep with all its leases.
 
-        Processes on this host are checked themselves, so their leases are not read.
+        Leases of processes on this host are not read, because the process itself can be checked.
+
+        Args:
+            entry: The entry.
+            known: Parent run -> leases that were read before; this function adds to it.
         """
         if entry.status != "RUNNING" or entry.outcome:
             return entry
@@ -306,15 +309,15 @@ class RunIndex:
         lease = entry.tags.get(LEASE, "")
         if not lease:
             return entry
-        if lease == self.lease:  # an earlier process of this driver, which a scheduler restarted
+        if lease == self.lease:  # a scheduler restarted this driver; its earlier process is gone
             return replace(entry, tags={**entry.tags, EXPIRES: "0"})
         run_id, _, driver = lease.partition(" ")
         if run_id not in known:
             known[run_id] = self.leases(run_id)
-        held = known[run_id].get(driver)
-        if held is None or held.owner != owner:
+        driver_lease = known[run_id].get(driver)
+        if driver_lease is None or driver_lease.owner != owner:
             return entry
-        return replace(entry, tags={**entry.tags, EXPIRES: f"{held.expires:.0f}"})
+        return replace(entry, tags={**entry.tags, EXPIRES: f"{driver_lease.expires:.0f}"})
 
 
 def status_of(outcome: str | None) -> str:
@@ -323,12 +326,12 @@ def status_of(outcome: str | None) -> str:
 
 
 def close_run(client: MlflowClient, entry: Entry) -> bool:
-    """End a run that no process works on.
+    """End an abandoned run.
 
     Returns:
-        False if its outcome was already recorded; the run is then only given its final status.
+        Whether the run had no outcome. A run with an outcome only gets its final status.
     """
-    if entry.outcome in OUTCOMES:  # the record is complete, but not the final status
+    if entry.outcome in OUTCOMES:  # the record is complete, only the final status is missing
         client.set_terminated(entry.run_id, status_of(entry.outcome))
         return False
     client.set_tag(entry.run_id, "reason", "its driver was killed")
@@ -337,9 +340,9 @@ def close_run(client: MlflowClient, entry: Entry) -> bool:
 
 
 def close_abandoned(index: RunIndex, client: Callable[[], MlflowClient]) -> int:
-    """End the runs that dead processes left open.
+    """End all abandoned runs.
 
     Returns:
-        The number of those runs without an outcome.
+        The number of abandoned runs without an outcome.
     """
     return sum(close_run(client(), entry) for entry in index.running() if entry.is_abandoned())

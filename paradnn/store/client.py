@@ -1,11 +1,11 @@
-"""MLflow's client with common settings, and one-line errors of three classes.
+"""MLflow's client with common settings, and conversion of its errors to one-line StoreErrors.
 
 The client suppresses MLflow's log messages and gives up on an unreachable server within seconds.
-Errors of a store become StoreAwayError (unreachable), StoreRefusalError (access denied) or
-StoreError (anything else). Waiting is worthwhile only if the store is away: no connection, a
-time-out, or the status 408, 429 or 5xx.
+Errors become StoreAwayError (unreachable), StoreRefusalError (access denied) or StoreError (any
+other). A retry makes sense only for StoreAwayError: no connection, a time-out, or the HTTP status
+408, 429 or 5xx.
 
-A message gives the innermost cause, with addresses removed: MLflow's own text may repeat an
+A message gives the innermost cause. Addresses are removed from it, because MLflow may repeat an
 address with its password.
 """
 
@@ -33,7 +33,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 #: Messages of SQLite and of operating systems for a full disk.
-_FULL = ("disk is full", "No space left on device", "Disk quota exceeded", "File too large")
+_DISK_FULL_TEXTS = (
+    "disk is full",
+    "No space left on device",
+    "Disk quota exceeded",
+    "File too large",
+)
 _CREDENTIALS = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
 #: Environment variables of MLflow. By default it retries requests to an unreachable server for
 #: minutes and shows a progress bar per upload. A telemetry thread also reports calls to MLflow's
@@ -55,8 +60,8 @@ def client_of(address: StoreAddress) -> MlflowClient:
     os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
     from mlflow import MlflowClient
 
-    # Set the levels after the import, which sets its own. Users need no messages about new tables.
-    # Failures raise, so a logged traceback would be redundant.
+    # Set log levels after the import, because it sets its own. Messages about new tables do not
+    # help users, and failures raise, so a logged traceback would be redundant.
     for name in ("alembic", "mlflow", "mlflow.store.db.utils", "sqlalchemy.pool"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     return MlflowClient(address.uri)
@@ -67,8 +72,8 @@ def open_experiment(
 ) -> tuple[MlflowClient, str]:
     """Open an experiment for writing; create the database and the experiment if absent.
 
-    A new experiment of a SQLite store enables a write-ahead log, so that readers do not block
-    writers. Its artifacts are kept in the folder next to the database.
+    Creating an experiment in a SQLite store also enables the write-ahead log, so that readers do
+    not block writers. Its artifacts are stored in a folder next to the database.
 
     Args:
         address: The store.
@@ -79,12 +84,12 @@ def open_experiment(
         A client, and the id of the experiment.
 
     Raises:
-        StoreError: If the experiment was deleted, or if a server keeps its files.
+        StoreError: If the experiment was deleted, or if a server stores its artifacts.
     """
     from mlflow.exceptions import MlflowException
 
     with contextlib.ExitStack() as stack:
-        # Without a lock, two processes that open a new SQLite database would both make its tables.
+        # Without a lock, two processes could create the tables of a new SQLite database at once.
         if address.folder is not None:
             locks.lock(stack.enter_context((address.folder / ".lock").open("w")))
         relocate_artifacts(address)
@@ -115,8 +120,7 @@ def _make_tables(address: StoreAddress) -> None:
     """Create an absent SQLite store atomically.
 
     Creating the tables takes seconds, so they are built in a folder next to the final path.
-    MLflow's migration steps cannot be undone, and MLflow rejects a database with an interrupted
-    step.
+    MLflow rejects a database in which the creation was interrupted, and cannot repair it.
     """
     database = address.database
     if database is None or (database.is_file() and database.stat().st_size):
@@ -125,9 +129,10 @@ def _make_tables(address: StoreAddress) -> None:
     shutil.rmtree(folder, ignore_errors=True)  # left by a killed process
     folder.mkdir()
     try:
-        making = folder / database.name
-        client_of(StoreAddress(f"sqlite:///{making}", making)).search_experiments(max_results=1)
-        making.replace(database)
+        temporary = folder / database.name
+        temporary_address = StoreAddress(f"sqlite:///{temporary}", temporary)
+        client_of(temporary_address).search_experiments(max_results=1)
+        temporary.replace(database)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -142,7 +147,7 @@ def require_usable(address: StoreAddress, name: str, stage: str, location: str) 
         location: Artifact location of the experiment.
 
     Raises:
-        StoreError: If the experiment was deleted, or if a server keeps its files.
+        StoreError: If the experiment was deleted, or if a server stores its artifacts.
     """
     if stage != "active":
         raise StoreError(
@@ -162,7 +167,7 @@ def store_errors(where: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        # A library that was never imported cannot have raised. Importing MLflow takes seconds.
+        # Do not import the libraries here, which takes seconds: only imported ones can have raised.
         libraries = (
             *_loaded("mlflow.exceptions", "MlflowException"),
             *_loaded("requests.exceptions", "RequestException"),
@@ -211,7 +216,7 @@ def is_listening(uri: str) -> bool:
 
 
 def one_line_of(error: BaseException) -> str:
-    """Return the innermost cause on one line, without addresses that may hold secrets."""
+    """Return the innermost cause in one line, without credentials in addresses."""
     *_, cause = _causes(error)
     return without_secrets(" ".join(str(cause).split()))[:300] or type(cause).__name__
 
@@ -230,18 +235,18 @@ def _store_error(where: str, error: BaseException) -> StoreError:
         else:
             remedy = f"{_CREDENTIALS} of a user who is allowed to"
         return StoreRefusalError(f"{where}: the server forbids it (HTTP 403: {text}); {remedy}")
-    if any(words in text for words in _FULL):  # waiting frees no space
+    if any(words in text for words in _DISK_FULL_TEXTS):  # waiting frees no space
         return StoreError(f"{where}: {text}; free some space")
-    http = _loaded(
+    http_errors = _loaded(
         "requests.exceptions", "ConnectionError", "Timeout", "RetryError", "ChunkedEncodingError"
     )
-    away = (
-        *http,
+    away_errors = (
+        *http_errors,
         *_loaded("sqlalchemy.exc", "InterfaceError", "OperationalError"),
         sqlite3.OperationalError,
     )
     if status is None:
-        is_away = any(isinstance(cause, away) for cause in causes)
+        is_away = any(isinstance(cause, away_errors) for cause in causes)
     else:
         is_away = status in (408, 429) or status >= 500
     if is_away:
@@ -255,20 +260,22 @@ def _status(error: BaseException, causes: Sequence[BaseException]) -> int | None
         response = getattr(cause, "response", None)
         if isinstance(cause, _loaded("requests.exceptions", "HTTPError")) and response is not None:
             return int(response.status_code)
-    # MLflow raises its own exception for an unsuccessful answer. If that has a cause, there was no
-    # answer.
+    # MLflow raises MlflowException for an unsuccessful answer. If the exception has a cause, the
+    # server did not answer.
     if isinstance(error, _loaded("mlflow.exceptions", "MlflowException")) and len(causes) == 1:
         return int(error.get_http_status_code())  # type: ignore[attr-defined]
     return None
 
 
 def _loaded(module: str, *names: str) -> tuple[type[BaseException], ...]:
+    """Return exception classes of a module; empty if it is not imported."""
     if module in sys.modules:
         return tuple(getattr(sys.modules[module], name) for name in names)
     return ()
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and its chain of causes, the innermost last."""
     current: BaseException | None = error
     while current is not None:
         yield current

@@ -1,7 +1,4 @@
-"""Columnar storage of many runs, in which each distinct text is stored once.
-
-A million runs fit in memory.
-"""
+"""Columnar storage of runs in memory. Each distinct text is stored once, so a million runs fit."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,7 +19,7 @@ class Texts:
     """A column with one text per run, or None.
 
     Attributes:
-        codes: Shape (runs,), int32; -1 means no text.
+        codes: Code of each run's text, of shape (runs,) and type int32; -1 means no text.
         places: Text -> code; codes count from 0 in the order of this mapping.
     """
 
@@ -32,7 +29,7 @@ class Texts:
 
     @classmethod
     def missing(cls, length: int) -> Self:
-        """Return a column in which no run has a text."""
+        """Return a column of the given length in which no run has a text."""
         return cls(np.full(length, -1, dtype="int32"))
 
     @classmethod
@@ -47,7 +44,7 @@ class Texts:
         return iter([values[code] for code in self.codes.tolist()])
 
     def are(self, text: str) -> NDArray[np.bool_]:
-        """Return a mask of shape (runs,) of the runs that have the text."""
+        """Return a mask of shape (runs,): which runs have the given text."""
         return np.equal(self.codes, self.places.get(text, -2))
 
     def filled(self, other: Self) -> Self:
@@ -62,7 +59,7 @@ class Texts:
 #: Rows of a table as three columns of shape (rows,): run ids, keys and values. Values are texts or,
 #: for metrics, numbers; NaN means no value.
 Part = tuple[Texts, Texts, Texts | NDArray[np.float64]]
-PART = 1 << 16  # most rows per part: key codes are sorted as 16-bit integers
+PART = 1 << 16  # maximum number of rows per part, since key codes are sorted as 16-bit integers
 
 
 def in_parts(kind: Values, rows: Iterable[Sequence[Any]]) -> Iterator[Part]:
@@ -79,7 +76,7 @@ def in_parts(kind: Values, rows: Iterable[Sequence[Any]]) -> Iterator[Part]:
 
 
 def of_batch(batch: pa.RecordBatch) -> Part:
-    """Convert a batch of `paradnn.store.scan`."""
+    """Convert a batch of rows that `paradnn.store.scan` sent."""
     run_ids, keys, values = batch.columns
     column: Texts | NDArray[np.float64]
     if pa.types.is_dictionary(values.type):
@@ -117,9 +114,9 @@ class RunFields(Sequence[Run]):
 
 
 class Records:
-    """Runs and their values as columns.
+    """Runs and their params, tags and metrics as columns.
 
-    Entry i of every column belongs to run i; it is -1 or NaN if the run lacks the key.
+    Entry i of every column belongs to run i. If the run lacks the key, the entry is -1 or NaN.
 
     Attributes:
         runs: The runs, each once.
@@ -143,7 +140,7 @@ class Records:
 
     @cached_property
     def index(self) -> dict[str, int]:
-        """Run id -> i."""
+        """Run id -> position of the run."""
         return {run.run_id: position for position, run in enumerate(self.runs)}
 
     def texts(self, name: str) -> list[str | None] | pa.Array:
@@ -185,7 +182,12 @@ class Records:
         return records
 
     def add(self, kind: Values, parts: Iterable[Part]) -> None:
-        """Add all values of one kind; values of runs that are not in the index are omitted."""
+        """Add all values of one kind; values of unknown runs are skipped.
+
+        Args:
+            kind: Kind of values.
+            parts: Rows of a table.
+        """
         absent: Any = np.int32(-1)
         if kind == "metrics":
             absent = np.nan
@@ -197,12 +199,12 @@ class Records:
             if isinstance(values, Texts):
                 known = [places.setdefault(text, len(places)) for text in values.places]
                 values = np.array([*known, -1], "int32")[values.codes]
-            there = np.flatnonzero((positions >= 0) & (values != absent) & (values == values))
-            # NumPy sorts 16-bit integers with a radix sort, in linear time.
-            order = there[np.argsort(keys.codes[there].astype("uint16"), kind="stable")]
+            valid = np.flatnonzero((positions >= 0) & (values != absent) & (values == values))
+            # Group the rows by key. NumPy sorts 16-bit integers with a radix sort, in linear time.
+            order = valid[np.argsort(keys.codes[valid].astype("uint16"), kind="stable")]
             positions = positions[order]
             values = values[order]
-            counts = np.bincount(keys.codes[there])
+            counts = np.bincount(keys.codes[valid])
             ends = np.cumsum(counts)
             names = [bare_name(key) for key in keys.places] if kind == "metrics" else [*keys.places]
             for code in np.flatnonzero(counts):
@@ -213,8 +215,8 @@ class Records:
             if kind == "metrics":
                 self.metrics[name] = column
                 continue
-            there = column >= 0
-            column[there], used = pd.factorize(column[there])
+            has_text = column >= 0
+            column[has_text], used = pd.factorize(column[has_text])
             own_places = {texts[code]: position for position, code in enumerate(used)}
             getattr(self, kind)[name] = Texts(column, own_places)
 
@@ -249,7 +251,7 @@ class Records:
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
-        """Merge the runs of several stores; a run that several stores hold appears once."""
+        """Merge the runs of several stores; a run in more than one store appears once."""
         merged = cls(run for part in parts for run in part.runs)
         own = [(part, Texts.of(run.run_id for run in part.runs)) for part in parts]
         for kind in get_args(Values):

@@ -19,9 +19,9 @@ from paradnn.core import locks
 from paradnn.core.errors import ConfigError, DataError
 
 PACKED = "files.json"  # name of the file that contains packed files
-_LISTS = ("stack.txt",)  # text files that programs read too
-_LONGEST_NAME = 240  # bytes per part of a name; most file systems allow 255
-_MAX_NAME_LENGTH = 80
+_PACKED_TEXTS = ("stack.txt",)  # text files that programs read, and that are therefore packed
+_MAX_PART_BYTES = 240  # limit of one part of a name; most file systems allow 255
+_MAX_SHOWN_CHARS = 80  # limit of a name in a message
 
 
 def inside(folder: Path, name: str) -> Path:
@@ -32,36 +32,38 @@ def inside(folder: Path, name: str) -> Path:
         name: Relative name; parts are separated by "/".
 
     Raises:
-        DataError: If the path could leave the folder: it is absolute, or a part is empty, ".", ".."
-            or a symbolic link. Also if a part is too long, unprintable or has a backslash.
+        DataError: If the path could leave the folder, because it is absolute or a part is empty,
+            ".", ".." or a symbolic link. Also if a part is too long, is unprintable or contains a
+            backslash.
     """
     path = folder
     parts = name.split("/")
-    unfit = any(part in ("", ".", "..") or not part.isprintable() or "\\" in part for part in parts)
-    if unfit or any(len(part.encode(errors="replace")) > _LONGEST_NAME for part in parts):
+    shown = repr(name[:_MAX_SHOWN_CHARS])
+    is_invalid = any(
+        part in ("", ".", "..") or not part.isprintable() or "\\" in part for part in parts
+    )
+    if is_invalid or any(len(part.encode(errors="replace")) > _MAX_PART_BYTES for part in parts):
         raise DataError(
-            f"{name[:_MAX_NAME_LENGTH]!r} is not a file name inside {folder}; do not trust where it came from"
+            f"{shown} is not a file name inside {folder}; do not trust where it came from"
         )
     for part in parts:
         path = path / part
         if path.is_symlink():
-            raise DataError(
-                f"{name[:_MAX_NAME_LENGTH]!r} is a link inside {folder}, which is not followed"
-            )
+            raise DataError(f"{shown} is a link inside {folder}, which is not followed")
     return path
 
 
 def file_identity(path: Path) -> tuple[int, int] | None:
     """Return the device and inode of a file or folder; None if it does not exist.
 
-    A process that has a deleted file open can still write it. Only a change of the identity at the
-    path shows that other processes no longer see those writes.
+    A process can still write to a deleted file that it has open. If the identity at the path has
+    changed, other processes no longer see those writes.
     """
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def is_inside(folder: Path, name: str) -> bool:
@@ -75,7 +77,8 @@ def read_json(text: str | bytes) -> Any:
     """Parse untrusted JSON.
 
     Raises:
-        ValueError: If the text is not valid JSON, is nested too deeply, or has too long numbers.
+        ValueError: If the text is not valid JSON, is nested too deeply, or has numbers with too
+            many digits.
     """
     try:
         return json.loads(text)
@@ -87,7 +90,12 @@ def read_json(text: str | bytes) -> Any:
 def new_file(folder: Path, begin: str = "", end: str = ".tmp") -> Iterator[tuple[Path, BinaryIO]]:
     """Create a file with a random name in `folder`; remove it on exit unless it was renamed.
 
-    Exclusive creation never follows an existing link.
+    The file is created exclusively, so an existing link is never followed.
+
+    Args:
+        folder: The folder.
+        begin: Begin of the name, after a dot.
+        end: End of the name.
 
     Yields:
         The path, and the file opened for binary writing.
@@ -103,10 +111,10 @@ def new_file(folder: Path, begin: str = "", end: str = ".tmp") -> Iterator[tuple
 
 @contextlib.contextmanager
 def whole_file(path: Path, key: str) -> Iterator[Path]:
-    """Yield a temporary path that replaces `path` once it is written completely.
+    """Yield the path of a temporary file, which replaces `path` on a regular exit.
 
-    A target that is not a regular file, such as /dev/stdout, is written directly. So is a file
-    whose folder is not writable.
+    If the target is not a regular file, such as /dev/stdout, or its folder is not writable, the
+    target itself is yielded and written directly.
 
     Args:
         path: The file to write.
@@ -123,9 +131,9 @@ def whole_file(path: Path, key: str) -> Iterator[Path]:
         if not ((target.is_file() or not target.exists()) and os.access(target.parent, os.W_OK)):
             yield target
             return
-        with new_file(target.parent, f"{target.stem}.", target.suffix) as (making, _):
-            yield making
-            making.replace(target)
+        with new_file(target.parent, f"{target.stem}.", target.suffix) as (temporary, _):
+            yield temporary
+            temporary.replace(target)
     except OSError as error:
         reason = error.strerror or " ".join(str(error).split())
         raise ConfigError(
@@ -136,11 +144,15 @@ def whole_file(path: Path, key: str) -> Iterator[Path]:
 def write_json(path: Path, content: Any) -> None:
     """Write the file of the `--json` option atomically.
 
+    Args:
+        path: The file.
+        content: A value that JSON can express.
+
     Raises:
         ConfigError: If the file cannot be written.
     """
-    with whole_file(path, "--json") as making:
-        making.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
+    with whole_file(path, "--json") as temporary:
+        temporary.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
 
 
 def append_line(path: Path, key: str, content: Any) -> None:
@@ -149,7 +161,7 @@ def append_line(path: Path, key: str, content: Any) -> None:
     Args:
         path: The file.
         key: Name of the option that gave the path, for the error message.
-        content: A JSON-able value.
+        content: A value that JSON can express.
 
     Raises:
         ConfigError: If the file cannot be written.
@@ -169,7 +181,11 @@ def append_line(path: Path, key: str, content: Any) -> None:
 
 
 def file_content(content: Any) -> bytes:
-    """Return the bytes of a file, given text, a JSON-able value, or {"base64": ...}."""
+    """Return the bytes of a file.
+
+    Args:
+        content: Text, a value that JSON can express, or {"base64": ...} for a binary file.
+    """
     if _is_binary(content):
         return base64.b64decode(content["base64"], validate=True)
     if isinstance(content, str):
@@ -180,24 +196,32 @@ def file_content(content: Any) -> bytes:
 def pack(files: Mapping[str, Any]) -> dict[str, Any]:
     """Combine the files that only programs read into `files.json`.
 
-    Tables, binary files and other text stay separate. A single candidate stays unpacked.
+    Tables, binary files and other texts stay separate. If only one file could be packed, it stays
+    separate too.
 
     Args:
         files: File name -> content, as in `file_content`.
+
+    Returns:
+        The files to store, in the same form.
     """
-    inner = {}
+    packed = {}
     for name, content in files.items():
-        table = isinstance(content, Mapping) and {"columns", "data"} <= set(content)
-        if name in _LISTS or (name.endswith(".json") and not table and not _is_binary(content)):
-            inner[name] = content
-    if len(inner) < 2:
+        is_table = isinstance(content, Mapping) and {"columns", "data"} <= set(content)
+        is_plain_json = name.endswith(".json") and not is_table and not _is_binary(content)
+        if name in _PACKED_TEXTS or is_plain_json:
+            packed[name] = content
+    if len(packed) < 2:
         return dict(files)
-    separate = {name: content for name, content in files.items() if name not in inner}
-    return separate | {PACKED: inner}
+    separate = {name: content for name, content in files.items() if name not in packed}
+    return separate | {PACKED: packed}
 
 
 def unpack(content: bytes) -> dict[str, bytes]:
-    """Return the files in the content of a file that `pack` made.
+    """Return the files that `pack` combined.
+
+    Args:
+        content: Content of the file `PACKED`.
 
     Returns:
         File name -> the bytes that a separate file would have had.

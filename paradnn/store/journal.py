@@ -1,12 +1,11 @@
 """Results as files, written before the store receives them.
 
-Each point is one JSON file with a checksum, renamed once it is complete. The store receives the
-result at once if it answers, and later otherwise. The file stays until a driver of the same
-store, or `python -m paradnn.sync`, logs it.
+Each result is a JSON file with a checksum, which gets its final name once it is complete. If the
+store does not answer, the file is kept until a driver of the same store, or
+`python -m paradnn.sync`, uploads it.
 
-Without a store, points are also claimed here, by files that are created exclusively. Results of
-some processes of a point, and the progress of a training, are kept here until the point is
-complete.
+Without a store, drivers also claim points in this folder, by files that are created exclusively.
+The folder also keeps results of incomplete points and checkpoints of trainings.
 """
 
 import contextlib
@@ -48,20 +47,20 @@ from paradnn.store.runs import (
 #: Format tag of the files; the number is the version of their layout.
 #:   1  first version.
 FORMAT = "paradnn-offline-1"
-_LARGEST = 2**30  # bytes; larger files are rejected
+_MAX_FILE_BYTES = 2**30  # larger files are rejected
 
 
 @dataclass(frozen=True)
 class Document:
-    """A measured point as it is kept in a file.
+    """Content of the file of a measured point.
 
     Attributes:
         record: The result.
         offline_id: Stem of the file name.
-        run_id: The run that was begun for the point in the store, if any.
-        sweep: The sweep of the point, if any.
-        repeats: Whether it is recorded regardless of what the store holds.
-        owner: Tag of the driver that wrote the file; None in files of earlier versions.
+        run_id: Id of the run that the store created for the point; None without one.
+        sweep: The sweep of the point; None without one.
+        repeats: Whether the point is recorded even if the store already holds a result of it.
+        owner: Owner tag of the driver that wrote the file; None in files of earlier versions.
     """
 
     record: Record
@@ -73,7 +72,7 @@ class Document:
 
 
 def folder_of(settings: Tracking) -> Path:
-    """Return the folder for the files of these settings."""
+    """Return the folder in which a journal with these settings keeps its files."""
     return Path(settings.folder or HOME / "mlruns" / "offline").expanduser().absolute()
 
 
@@ -101,9 +100,7 @@ def identity_of(tags: Mapping[str, str]) -> Identity:
 
 
 class Journal:
-    """Keep runs as files in a folder.
-
-    Methods raise StoreError if the disk does not accept a file.
+    """Runs as files in a folder. Methods raise StoreError if a file cannot be written.
 
     Args:
         folder: The folder.
@@ -117,34 +114,34 @@ class Journal:
             self._file_prefix += f"{key}-"
         self.folder = folder.expanduser().absolute()
         self._sweep: SweepRun | None = None
-        self._known: dict[Identity, list[Finished]] = {}
+        self._known: dict[Identity, list[Finished]] = {}  # results in the files of `_read`
         self._read: set[str] = set()  # names of files that were read
-        self._written: list[Path] = []  # results of this process, in order of completion
+        self._own_results: list[Path] = []  # results of this process, in order of completion
         self._file_claims: set[Identity] = set()  # points that this process has claimed in files
         self._driver = ""  # key of this process among the drivers of the sweep
         self._own_lease: Lease | None = None
         try:
-            _make(self.folder)
+            _make_folder(self.folder)
             if not os.access(self.folder, os.W_OK):
                 raise StoreError(f"tracking.folder={folder}: cannot be written; give another")
         except StoreError:
-            # With a store, the folder is needed only while the store is away.
+            # With a store, the folder is needed only while the store does not answer.
             if not key:
                 raise
 
     @property
     def where(self) -> str:
-        """Location of the runs, as text that may be displayed."""
+        """Location of the runs, as text without credentials."""
         return f"{self.folder} (python -m paradnn.sync {self.folder} logs them)"
 
     def finished(
         self, environment_ids: Iterable[str], sweep_id: str | None = None
     ) -> dict[Identity, list[Finished]]:
-        """Return the runs with an outcome in the given environments.
+        """Return the finished runs in the given environments.
 
         Args:
             environment_ids: The environments.
-            sweep_id: Include runs of this sweep, regardless of their environment.
+            sweep_id: Sweep whose runs are included regardless of their environment; None without.
         """
         wanted = set(environment_ids)
         return {
@@ -156,8 +153,8 @@ class Journal:
 
     @property
     def problem(self) -> str:
-        """Number of own results that others deleted, as text; empty if no result is missing."""
-        count = sum(not path.is_file() for path in self._written)
+        """How many results of this process were deleted, as text; empty if none was."""
+        count = sum(not path.is_file() for path in self._own_results)
         if not count:
             return ""
         return (
@@ -166,27 +163,27 @@ class Journal:
         )
 
     def finished_anywhere(self, identity: Identity) -> list[Finished]:
-        """Return the runs of one measurement that have an outcome, in every experiment."""
+        """Return the finished runs of one measurement, in every experiment."""
         return list(self._all().get(identity, ()))
 
     def fetch(self, run_id: str) -> tuple[dict[str, float], dict[str, str]]:
-        """Return the metrics and tags of one run; the tags include its name as `mlflow.runName`."""
+        """Return the metrics and tags of a run; the tag `mlflow.runName` is its name."""
         record = read_record(self.path_of(run_id)).record
         return dict(record.metrics), {**record.tags, "mlflow.runName": record.name}
 
     def path_of(self, run_id: str) -> Path:
-        """Return the path of a result, which need not exist."""
+        """Return the path of the file of a result, which need not exist."""
         return self.folder / f"{run_id}.json"
 
     def open_sweep(self, name: str, description: str, tags: Mapping[str, str]) -> str:
-        """Start the parent of the runs that follow; return its id."""
+        """Open the parent run of all points that follow; return its id."""
         self._sweep = SweepRun("RUNNING", description, tags=dict(tags), name=name)
         return tags["sweep_id"]
 
     def join_sweep(
         self, name: str, description: str, tags: Mapping[str, str], *, is_launched: bool
     ) -> str:
-        """Start to measure points of a sweep that several drivers share; return the parent's id.
+        """Open or adopt the parent run of a sweep that several drivers share; return its id.
 
         Args:
             name: Name of the parent run, if this driver creates it.
@@ -201,7 +198,7 @@ class Journal:
         if is_launched and not self._key and not path.exists():
             raise StoreError(
                 f"tracking.folder={self.folder}: the launching process has another folder; "
-                "drivers share points through it, so give a folder that all hosts share"
+                "drivers share points through the folder, so give one that all hosts share"
             )
         return Journal.open_sweep(self, name, description, tags)
 
@@ -249,7 +246,7 @@ class Journal:
         """Renew the lease of this process and its claims.
 
         Returns:
-            The reason for which this driver has to end; empty to continue.
+            The reason why this driver must end; empty if it may continue.
         """
         self._renew_file_claims()
         if self._own_lease is None or self._sweep is None:
@@ -262,18 +259,18 @@ class Journal:
     def _write_lease(self, lease: Lease) -> None:
         if self._sweep is not None:
             path = self._lease_path(self._sweep.tags["sweep_id"], self._driver)
-            with _written(path, lease.text.encode()) as made:
-                os.replace(made, path)
+            with _temporary_file(path, lease.text.encode()) as temporary:
+                os.replace(temporary, path)
 
     def _renew_file_claims(self) -> None:
         for identity in tuple(self._file_claims):
             path = self._claim_path(identity)
             with (
                 contextlib.suppress(OSError, StoreError),
-                _written(path, self._owned(identity)) as made,
+                _temporary_file(path, self._claim_content(identity)) as temporary,
             ):
                 if identity in self._file_claims:
-                    os.replace(made, path)
+                    os.replace(temporary, path)
 
     def _lease_path(self, sweep_id: str, driver: str) -> Path:
         return self.folder / f"driver-{sweep_id}-{driver}.json"
@@ -286,7 +283,7 @@ class Journal:
             artifacts = content.pop("artifacts")
             path = self.folder / f"sweep-{tags['sweep_id']}.json"
             write_document(path, {"sweep": content, "artifacts": artifacts})
-            # The leases of files, not those of a store, which may be away.
+            # Remove only leases in files. Those in a store stay, as the store may not answer.
             for lease in self.folder.glob(self._lease_path(tags["sweep_id"], "*").name):
                 lease.unlink(missing_ok=True)
             self._sweep = None
@@ -304,48 +301,58 @@ class Journal:
 
         Args:
             identity: The measurement.
-            name: Name of the run; files do not use it here.
-            tags: Tags of the run; files do not use them here.
-            accepts: Whether a stored run replaces the measurement; None to measure in any case.
+            name: Name of the run; only a store uses it.
+            tags: Tags of the run; only a store uses them.
+            accepts: Returns whether a stored run replaces the measurement; None to always measure.
+
+        Returns:
+            The claim, an accepted run, or None if another driver is measuring the point.
         """
         claim = Claim(self._new_id(), identity, int(time.time() * 1000), repeats=accepts is None)
         if accepts is None:
             return claim
         for _ in range(2):
-            mine = self._claim(identity)
+            is_claimed = self._claim(identity)
             # Look for a result after claiming: another driver may have recorded the point and
             # released its claim just before.
-            found = next((run for run in self._all().get(identity, ()) if accepts(run.tags)), None)
-            if found and mine:
+            runs = self._all().get(identity, ())
+            accepted = next((run for run in runs if accepts(run.tags)), None)
+            if accepted and is_claimed:
                 self._release(identity)
-            if found or mine:
-                return found or claim
+            if accepted or is_claimed:
+                return accepted or claim
         return None
 
     def claimed(self) -> set[Identity]:
-        """Return the points that a living driver is measuring now."""
+        """Return the points that a running driver is measuring now."""
         entries = map(_claim_in, self.folder.glob("*.claim"))
         return {entry.identity for entry in entries if entry and not entry.is_abandoned()}
 
     def lost_points(self, sweep_id: str) -> set[Identity]:
-        """Return the points of a sweep that a driver claimed and will not record."""
+        """Return the points of a sweep that were claimed by drivers that are gone."""
         entries = map(_claim_in, self.folder.glob("*.claim"))
         return {entry.identity for entry in entries if entry and entry.is_abandoned()}
 
     def log_snapshots(self, claim: Claim, snapshots: Sequence[MetricSnapshot]) -> None:
-        """Publish the metrics of the epochs so far of a point that is being measured.
+        """Store metrics of a point while it is being measured.
 
-        Only a store shows them; files do nothing here.
+        This class does nothing: only a store can show them.
         """
 
     def record(self, claim: Claim, record: Record, recording_metrics: RecordingMetrics) -> str:
-        """Keep a finished point; return the id of its run."""
+        """Write the result of a finished point; return the id of its run.
+
+        Args:
+            claim: The claim of the point.
+            record: The result.
+            recording_metrics: Returns metrics of the recording itself.
+        """
         document = self.document(claim, record, recording_metrics())
-        self._written.append(self.keep(document))
+        self._own_results.append(self.keep(document))
         return document.offline_id
 
     def document(self, claim: Claim, record: Record, metrics: Mapping[str, float]) -> Document:
-        """Return the document that keeps a measured point.
+        """Return the content of the file of a measured point.
 
         Args:
             claim: The claim of the point.
@@ -370,7 +377,7 @@ class Journal:
     def keep(self, document: Document) -> Path:
         """Write a document and release the claim of its point; return the path.
 
-        Two drivers that kept their claims would each wait for the other's last point.
+        The claim is released because two drivers could otherwise wait for each other's points.
         """
         path = self.path_of(document.offline_id)
         tags = document.record.tags
@@ -386,7 +393,7 @@ class Journal:
         return path
 
     def left_behind(self) -> Iterator[Path]:
-        """Yield the results for this store whose driver has ended."""
+        """Yield the files for this store that drivers left when they ended."""
         if not self._key:
             return
         for path in self.folder.glob(f"{self._file_prefix}*.json"):
@@ -404,7 +411,7 @@ class Journal:
         return sum(self._drop_if_stale(path) for path in self.folder.glob("*.claim"))
 
     def _all(self) -> dict[Identity, list[Finished]]:
-        """Return all results in the folder, including those that other processes have just written.
+        """Return all results in the folder; read the files that other processes have added.
 
         Damaged files are skipped; `paradnn.sync` reports them.
         """
@@ -422,9 +429,9 @@ class Journal:
     def _claim(self, identity: Identity) -> bool:
         path = self._claim_path(identity)
         try:
-            with _written(path, self._owned(identity)) as made:
-                # Fails if the name is taken. A link makes the complete claim appear atomically.
-                os.link(made, path)
+            with _temporary_file(path, self._claim_content(identity)) as temporary:
+                # A link makes the complete claim appear atomically, and fails if `path` exists.
+                os.link(temporary, path)
             self._file_claims.add(identity)
             return True
         except FileExistsError:
@@ -435,8 +442,7 @@ class Journal:
         self._file_claims.discard(identity)
         self._claim_path(identity).unlink(missing_ok=True)
 
-    def _owned(self, identity: Identity) -> bytes:
-        """Content of a claim file."""
+    def _claim_content(self, identity: Identity) -> bytes:
         content = {
             "owner": owner_tag(),
             "claim_expires": expiry(),
@@ -447,7 +453,7 @@ class Journal:
 
     @property
     def _lease_key(self) -> str:
-        """Own lease, as claim files refer to it; empty without one."""
+        """Reference of claim files to the lease of this process; empty without a lease."""
         if self._own_lease is None or self._sweep is None:
             return ""
         return f"{self._sweep.tags['sweep_id']} {self._driver}"
@@ -456,7 +462,7 @@ class Journal:
         entry = _claim_in(path)
         if entry is None:
             return False
-        # An earlier process of this driver, which a scheduler restarted, does not return.
+        # A scheduler may have restarted this driver. Claims of its earlier process are stale.
         is_own = bool(self._lease_key) and entry.tags.get(LEASE) == self._lease_key
         is_stale = entry.is_abandoned() or (is_own and entry.owner != owner_tag())
         if is_stale:
@@ -468,7 +474,7 @@ class Journal:
 
 
 def _claim_in(path: Path) -> Entry | None:
-    """Return the claim in a file; None if the file is absent or damaged."""
+    """Return the claim in a file as an index entry; None if the file is absent or damaged."""
     try:
         content = read_json(path.read_text())
         tags = {**content.pop("identity"), **content}
@@ -486,34 +492,34 @@ def _file_stem(identity: Identity) -> str:
 
 
 def write_document(path: Path, content: Mapping[str, Any]) -> None:
-    """Write one file atomically.
+    """Write a file with format tag, schema version and checksum atomically.
 
     Raises:
-        StoreError: If the disk does not accept the file.
+        StoreError: If the file cannot be written.
     """
     body = json.dumps(
         {"format": FORMAT, "schema_version": SCHEMA_VERSION, **content}, sort_keys=True
     )
     text = json.dumps({"sha256": hashlib.sha256(body.encode()).hexdigest(), "body": body})
-    with _written(path, text.encode()) as made:
-        os.replace(made, path)
+    with _temporary_file(path, text.encode()) as temporary:
+        os.replace(temporary, path)
 
 
 @contextlib.contextmanager
-def _written(path: Path, data: bytes) -> Iterator[Path]:
-    """Yield a complete temporary file next to `path`, for the caller to rename or link.
+def _temporary_file(path: Path, data: bytes) -> Iterator[Path]:
+    """Yield the path of a complete temporary file next to `path`, for the caller to rename or link.
 
     Raises:
-        FileExistsError: If the caller's link finds `path` taken.
-        StoreError: If the disk does not accept the file.
+        FileExistsError: If the caller links the file to `path`, which exists.
+        StoreError: If the file cannot be written.
     """
-    _make(path.parent)  # another process may have deleted it
+    _make_folder(path.parent)  # another process may have deleted it
     try:
-        with new_file(path.parent) as (made, file):
+        with new_file(path.parent) as (temporary, file):
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-            yield made
+            yield temporary
     except FileExistsError:
         raise
     except OSError as error:
@@ -529,20 +535,20 @@ def read_document(path: Path) -> dict[str, Any]:
         DataError: If the file is damaged, is too large, or has another format.
     """
     try:
-        if path.stat().st_size > _LARGEST:
-            raise DataError(f"{path}: larger than any result, {_LARGEST:,} bytes")
+        if path.stat().st_size > _MAX_FILE_BYTES:
+            raise DataError(f"{path}: larger than any result, {_MAX_FILE_BYTES:,} bytes")
         outer = read_json(path.read_text())
         body = outer["body"]
         if hashlib.sha256(body.encode()).hexdigest() != outer["sha256"]:
             raise DataError(f"{path}: damaged, its checksum does not match")
         content: dict[str, Any] = read_json(body)
-        form = content.get("format")
+        format_tag = content.get("format")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(
             f"{path}: not a result file, or a damaged one ({type(error).__name__})"
         ) from None
-    if form != FORMAT:
-        raise DataError(f"{path}: format {str(form)[:80]!r}, this version reads {FORMAT!r}")
+    if format_tag != FORMAT:
+        raise DataError(f"{path}: format {str(format_tag)[:80]!r}, this version reads {FORMAT!r}")
     return content
 
 
@@ -550,7 +556,7 @@ def read_record(path: Path) -> Document:
     """Return the validated result in a file.
 
     Raises:
-        DataError: If the file is damaged, has another version, or holds no result.
+        DataError: If the file is damaged, has another version, or is not the result of a point.
     """
     with _checked(path, "the record of a point") as content:
         record = {"description": "", "history": []} | content["record"]
@@ -562,10 +568,10 @@ def read_record(path: Path) -> Document:
 
 
 def read_sweep(path: Path) -> SweepRun:
-    """Return the end of a sweep in a file.
+    """Return how a sweep ended, from the file that `Journal.close_sweep` wrote.
 
     Raises:
-        DataError: If the file is damaged, has another version, or holds no end of a sweep.
+        DataError: If the file is damaged, has another version, or is not the end of a sweep.
     """
     with _checked(path, "the end of a sweep") as content:
         # Files of an earlier version hold only a table.
@@ -577,11 +583,15 @@ def read_sweep(path: Path) -> SweepRun:
 
 
 @contextlib.contextmanager
-def _checked(path: Path, what: str) -> Iterator[dict[str, Any]]:
-    """Yield the content of a file of this version.
+def _checked(path: Path, kind: str) -> Iterator[dict[str, Any]]:
+    """Yield the content of a file, and convert errors of the caller's parsing.
+
+    Args:
+        path: The file.
+        kind: Expected kind of content, for the error message.
 
     Raises:
-        DataError: If the version differs, or if the caller finds the content invalid.
+        DataError: If the schema version differs, or if the caller's parsing fails.
     """
     content = read_document(path)
     version = content.get("schema_version")
@@ -595,13 +605,13 @@ def _checked(path: Path, what: str) -> Iterator[dict[str, Any]]:
     try:
         yield content
     except (ValueError, KeyError, TypeError, OverflowError, DataError) as error:
-        raise DataError(f"{path}: not {what} ({' '.join(str(error).split())[:200]})") from None
+        raise DataError(f"{path}: not {kind} ({' '.join(str(error).split())[:200]})") from None
 
 
 class PartialResults:
     """Results of incomplete points, one file per point, in the folder of the journal.
 
-    Only the process that holds the claim of a point, or finds its outcome, may touch its file.
+    Only a process that holds the claim of a point, or finds its outcome, may access its file.
     """
 
     def __init__(self, settings: Tracking) -> None:
@@ -611,9 +621,9 @@ class PartialResults:
         self._store = store_key(settings)
 
     def load(self, identity: Identity) -> list[PointResult]:
-        """Return the results that an earlier driver kept.
+        """Return the results that an earlier driver saved.
 
-        A file that is unreadable or has another version counts as empty.
+        Empty if there is no file, or if it is unreadable or has another version.
         """
         try:
             content = read_document(self._path("partial", identity, "json"))
@@ -625,30 +635,29 @@ class PartialResults:
             return []
 
     def save(self, identity: Identity, results: Sequence[PointResult]) -> None:
-        """Keep all results of a point so far.
+        """Save the results of a point's processes so far.
 
         Raises:
-            StoreError: If the disk does not accept the file.
+            StoreError: If the file cannot be written.
         """
-        _make(self._folder)
+        _make_folder(self._folder)
         content = {"protocol": PROTOCOL_VERSION, "results": plain(list(results))}
         write_document(self._path("partial", identity, "json"), content)
 
     def forget(self, identity: Identity, *, ended: bool) -> None:
         """Delete the partial results of a recorded point.
 
-        If the point has ended, no training resumes from its checkpoint, so that is deleted too. A
-        killed worker may have left an incomplete checkpoint. Errors are ignored, because a folder
-        that is not writable holds no file of this process.
+        Errors are ignored, because a folder that is not writable holds no file of this process.
 
         Args:
             identity: The measurement.
-            ended: Whether no training will resume from the checkpoint.
+            ended: Whether no training will resume from the checkpoint, so that it is deleted too.
         """
-        training = self.checkpoint(identity)
+        checkpoint = self.checkpoint(identity)
         paths = [self._path("partial", identity, "json")]
         if ended:
-            paths += [training, training.with_suffix(".part")]
+            # A killed worker may have left an incomplete checkpoint (.part).
+            paths += [checkpoint, checkpoint.with_suffix(".part")]
         for path in paths:
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)
@@ -661,7 +670,7 @@ class PartialResults:
         return self._folder / f"{kind}-{self._store}-{_file_stem(identity)}.{suffix}"
 
 
-def _make(folder: Path) -> None:
+def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -1,8 +1,8 @@
 """Owners of runs, and the leases that drivers of a sweep renew.
 
-A driver registers a lease with the sweep that it measures, and a heartbeat renews it. All claims of
-the driver refer to that one lease, so a heartbeat costs one write however many points are open. If
-a host is lost, its claims end with its lease.
+A driver registers a lease with the sweep that it measures, and a heartbeat renews the lease. All
+claims of the driver refer to it, so a heartbeat costs one write however many points are open. If a
+host is lost, its claims expire with its lease.
 
 The clocks of all hosts must agree within a minute, which NTP ensures.
 """
@@ -38,7 +38,7 @@ RETRY_SECONDS = 2.0
 #: Key of the lease of the process that launched the drivers of a sweep.
 LAUNCH = "launch"
 
-_EARLIER_KEYS = {"task", "restarts", "begun"}  # owner keys that only earlier versions wrote
+_OBSOLETE_KEYS = {"task", "restarts", "begun"}  # owner keys that only earlier versions wrote
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Owner:
         host: Host name.
         boot: Boot and process namespace, as `boot_id` returns them.
         pid: Process id in that namespace.
-        started: Start of the process in Unix seconds; detects a reused process id.
+        started: Start of the process in Unix seconds. It distinguishes processes with the same id.
     """
 
     host: str
@@ -69,7 +69,7 @@ class Owner:
         """Return the owner in a tag; None if the text is not a valid owner."""
         try:
             content = read_json(text)
-            own = {key: value for key, value in content.items() if key not in _EARLIER_KEYS}
+            own = {key: value for key, value in content.items() if key not in _OBSOLETE_KEYS}
             return read_message(cls, own, "owner")
         except (ValueError, TypeError, AttributeError, OverflowError):
             return None
@@ -80,14 +80,14 @@ class Owner:
 
     @property
     def is_on_this_boot(self) -> bool:
-        """Whether the process id is comparable with those that this process sees."""
+        """Whether this process runs in the same boot and process namespace, so that ids compare."""
         return self.boot == boot_id()
 
     def is_gone(self, expires: float) -> bool:
         """Whether the process no longer works on its run.
 
-        On the same boot of the same host, the process itself is checked. A process of an earlier
-        boot is gone. On another host, only the expiry counts.
+        If it runs in this boot and process namespace, the process itself is checked. On another
+        host or in another namespace, the expiry decides. A process of an earlier boot is gone.
 
         Args:
             expires: Expiry of the claim in Unix seconds.
@@ -97,25 +97,25 @@ class Owner:
                 process = psutil.Process(self.pid)
                 # A process that has ended keeps its id as a zombie until its parent reaps it, which
                 # not every parent does.
-                same = abs(process.create_time() - self.started) < 1.0
-                return not same or process.status() == psutil.STATUS_ZOMBIE
+                is_same = abs(process.create_time() - self.started) < 1.0
+                return not is_same or process.status() == psutil.STATUS_ZOMBIE
             except psutil.Error:
                 return True
-        # On another host only the expiry counts. A process of an earlier boot of this host is gone.
-        same_host = (
+        # Same host and namespace, but another boot: the process belongs to an earlier boot.
+        is_earlier_boot = (
             self.host == socket.gethostname()
             and self.boot.split("/")[1:] == boot_id().split("/")[1:]
         )
-        return same_host or time.time() > expires
+        return is_earlier_boot or time.time() > expires
 
 
 def owner_tag() -> str:
-    """Return the owner tag of this process, distinct from a later one with the same process id."""
+    """Return the owner tag of this process; a later process with the same id has another tag."""
     return json.dumps(asdict(Owner.current()))
 
 
 def expiry() -> str:
-    """Return the expiry of a claim or lease that is renewed now, in Unix seconds."""
+    """Return the expiry in Unix seconds, as text, of a claim or lease that is renewed now."""
     return f"{time.time() + LEASE_SECONDS:.0f}"
 
 
@@ -129,7 +129,7 @@ class Lease:
         cores: Cores that the driver may use, such as "0-7"; empty for the launching process.
         devices: Accelerators that the driver may use, as its environment names them.
         job_id: Id of the scheduler's job; empty outside of a scheduler.
-        planned: Environment -> number of points that the sweep measures in it; None if a design
+        planned: Environment id -> number of points that the sweep measures there; None if a design
             chooses them.
         ended: End of the driver in Unix seconds; 0 while it runs.
         is_complete: Whether the driver ended because no point was left.
@@ -164,7 +164,7 @@ class Lease:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the driver is still at work."""
+        """Whether the driver still runs."""
         return not self.ended and not self.owner.is_gone(self.expires)
 
     def renewed(self) -> Lease:
@@ -176,7 +176,7 @@ class Lease:
         return replace(self, ended=time.time(), is_complete=is_complete, conclusion=conclusion)
 
     def end_reason(self, leases: Mapping[str, Lease], driver: str) -> str:
-        """Return why the process of this lease has to end; empty if it continues.
+        """Return why the process of this lease must end; empty if it may continue.
 
         Args:
             leases: The stored leases of the sweep, by driver.
@@ -191,9 +191,9 @@ class Lease:
         return ""
 
     def shares_cores_with(self, other: Lease) -> bool:
-        """Whether two drivers compute on the same cores of a host.
+        """Whether two drivers may use the same cores of a host.
 
-        Drivers with different accelerators count as separate.
+        Always False if they use different accelerators.
         """
         is_same_host = (self.owner.host, self.owner.boot.partition("/")[0]) == (
             other.owner.host,
@@ -213,7 +213,7 @@ def _cores(lease: Lease) -> set[int]:
 
 
 def planned_points(leases: Mapping[str, Lease]) -> int | None:
-    """Return the number of points of a sweep over all environments; None if no driver knows it."""
+    """Return the number of points of a sweep over all environments; None if no lease has it."""
     known = [lease.planned for lease in leases.values() if lease.planned is not None]
     if not known:
         return None
@@ -240,9 +240,9 @@ class Heartbeat:
     """A thread that renews a lease until it is closed.
 
     Args:
-        renew: Renews the lease; raises StoreError while the store does not answer. It returns the
-            reason for which the driver has to end, or an empty text.
-        stop: Called once with the reason for which the driver has to end.
+        renew: Renews the lease. Returns the reason why the driver must end, or an empty text.
+            Raises StoreError while the store does not answer.
+        stop: Called once with the reason why the driver must end.
     """
 
     def __init__(self, renew: Callable[[], str], stop: Callable[[str], None]) -> None:

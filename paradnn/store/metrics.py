@@ -1,7 +1,7 @@
 """The registry of metrics, which defines the unit and meaning of every recorded number.
 
-A kind of work declares its own metrics (`paradnn.core.workload`). A step declares those of every
-point and every timed step. This module declares the others.
+A kind of work declares its own metrics (`paradnn.core.workload`). The kind `step` declares the
+metrics of every point and every timed step. This module declares all other metrics.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from paradnn.core.metric import SECTIONS, Metric, bare_name, in_section, interva
 from paradnn.core.results import ResultDescription
 from paradnn.core.workload import WORKLOADS
 
-_COMMON = (
+_COMMON_PHASES = (
     "schedule",
     "start",
     "build",
@@ -33,16 +33,16 @@ def _phases() -> tuple[str, ...]:
 
     Each additional phase comes directly after the phase that its kind of work names.
     """
-    found = list(_COMMON)
+    phases = list(_COMMON_PHASES)
     for work in reversed(list(WORKLOADS.values())):
-        for name, before in work.role(ResultDescription).phases.items():
-            if name in found:
+        for name, previous in work.role(ResultDescription).phases.items():
+            if name in phases:
                 continue
-            if before in found:
-                found.insert(found.index(before) + 1, name)
+            if previous in phases:
+                phases.insert(phases.index(previous) + 1, name)
             else:
-                found.append(name)
-    return tuple(found)
+                phases.append(name)
+    return tuple(phases)
 
 
 #: Phases of one point, in order; each has a metric `phase_<name>_seconds`.
@@ -59,9 +59,9 @@ class PriceMetric:
     Attributes:
         name: Name of the metric.
         description: Formula of the metric.
-        of: Metrics to compute it from; the first known one applies. They are seconds, or rates per
-            second if `rate` is set.
-        rate: Whether the cost is that of one million items, from a rate per second.
+        of: Metrics from which to compute the cost; the first known one applies. They are durations
+            in seconds, or rates per second if `rate` is set.
+        rate: Whether the cost is the cost of one million items, computed from a rate.
         learning: Whether the cost also applies to a training that failed.
     """
 
@@ -75,7 +75,7 @@ class PriceMetric:
     def ends(self) -> tuple[str, ...]:
         """Names of the interval ends of the rate, upper end first; empty if `rate` is not set.
 
-        The upper end of the rate gives the lower end of the cost.
+        The upper end of the rate determines the lower end of the cost.
         """
         if not self.rate:
             return ()
@@ -102,8 +102,8 @@ COST_TO_TARGET = PriceMetric(
     ("seconds_to_target",),
     learning=True,
 )
-#: Rates of served queries, in order of preference. The scheduled rate is the requested load; in a
-#: successful run the server also achieves it.
+#: Rates of served queries, in order of preference. The scheduled rate is the requested load, which
+#: the server achieves in a successful run.
 _SERVED = ("peak_queries_per_second", "scheduled_queries_per_second", "queries_per_second")
 COSTS = (
     PriceMetric(
@@ -248,8 +248,8 @@ _DECLARED = (
     ),
     *_COMMON_METRICS,
 )
-#: Prefix -> entry of metrics whose names end in a parameter, such as `op_share.MatMul`. METRICS has
-#: all others by name.
+#: Prefix -> entry of metrics whose names end in a parameter, such as `op_share.MatMul`. METRICS
+#: holds all other metrics, by name.
 FAMILIES = {f"{entry.name.partition('.')[0]}.": entry for entry in _DECLARED if "<" in entry.name}
 METRICS = {
     entry.name: entry
@@ -272,15 +272,15 @@ def metric(name: str) -> Metric:
         if name.startswith(prefix) and len(name) > len(prefix):
             return entry
     raise KeyError(
-        f"metric {name!r} is not declared; do so where it is computed, with its unit and formula"
+        f"metric {name!r} is not declared; declare it where it is computed, with unit and formula"
     )
 
 
 @cache
 def stored_name(name: str) -> str:
-    """Return the name under which a store holds a metric: with its section, if it has one.
+    """Return the name under which a store holds a metric: the prefix of its section, and the name.
 
-    Names that are not declared have no section.
+    An undeclared metric has no section.
     """
     try:
         return f"{metric(name).stored_prefix}{name}"
@@ -289,9 +289,9 @@ def stored_name(name: str) -> str:
 
 
 def listing_position(stored: str) -> tuple[int, int]:
-    """Return a key that sorts the metrics of a run: headline metrics, then section by section.
+    """Return a sort key for the metrics of a run: headline metrics, then section by section.
 
-    Within a section the order is that of the declarations.
+    Metrics of a section are sorted in the order of their declarations.
 
     Args:
         stored: Name under which a store holds a metric.
@@ -302,7 +302,7 @@ def listing_position(stored: str) -> tuple[int, int]:
 
 
 def stored_value(value: float) -> float:
-    """Return a metric as every store keeps it: counts unchanged, measurements rounded."""
+    """Return a metric as stores hold it: integers unchanged, other values rounded."""
     number = float(value)
     if number.is_integer():
         return number
@@ -310,10 +310,10 @@ def stored_value(value: float) -> float:
 
 
 def rounded_measurement(value: float) -> float:
-    """Round a measurement to seven significant digits, more than any measurement has.
+    """Round a measurement to seven significant digits, more than its precision.
 
-    A table of rates that a metric summarizes is rounded too. Rounding keeps order, so the metric
-    stays between the smallest and the largest rate.
+    If a metric summarizes a table of rates, both are rounded. Rounding preserves order, so the
+    metric stays between the smallest and the largest rate.
     """
     return float(f"{value:.7g}")
 
@@ -323,12 +323,12 @@ def costs(price: float, known: Callable[[str], float | None], *, ok: bool) -> di
 
     Args:
         price: Price per hour.
-        known: Metric name -> value of the run, or None.
+        known: Returns the value of a metric of the run, None if the run lacks it.
         ok: Whether the run succeeded; a failed run has only costs of learning.
     """
-    found = {}
+    values = {}
     for cost in COSTS:
-        amount = next((value for name in cost.of if (value := known(name))), None)
+        amount = next(filter(None, map(known, cost.of)), None)
         if amount and (ok or cost.learning):
-            found[cost.name] = cost.value(price, amount)
-    return found
+            values[cost.name] = cost.value(price, amount)
+    return values

@@ -1,9 +1,10 @@
 """The only writer to MLflow: one run per point and one parent run per sweep.
 
 A run is created as RUNNING when its point begins. This run is also the claim that keeps other
-drivers away. Artifacts are written first, then one `log_batch` with params, metrics and tags,
-including the outcome. A run without an outcome is unfinished, whatever its status. Through a
-server, a point takes five requests: create, check for other claims, files, values, end.
+drivers from measuring the point. Artifacts are written first, then one `log_batch` with params,
+metrics and tags, including the outcome. A run without an outcome is unfinished, whatever its
+status. Through a server, a point takes five requests: create the run, check for other claims, log
+files, log values, end the run.
 """
 
 from __future__ import annotations
@@ -64,15 +65,14 @@ if TYPE_CHECKING:
     from mlflow.entities import Metric
 
 
-# Most values that a tracking server accepts in one request: metrics, or metrics, params and tags
-# together.
+# Maximum number of metrics, params and tags that a tracking server accepts in one request.
 _MAX_VALUES = 1000
 _PARENT = "mlflow.parentRunId"
-#: Seconds in which a driver that created a sweep's run must register with it or withdraw it.
+#: Seconds within which a driver that created a sweep's run must register with it or delete it.
 _JOIN_SECONDS = 30.0
 _NOTE = "mlflow.note.content"
 _SOURCE = {"mlflow.source.name": "paradnn.train", "mlflow.source.type": "LOCAL"}
-#: MLflow shows one line of it.
+#: MLflow truncates it to one line.
 _EXPERIMENT_DESCRIPTION = (
     "One run per measured point, nested under its sweep. The tag `outcome` says how it ended; "
     "docs/reference/metrics.md explains the metrics."
@@ -84,10 +84,10 @@ class Uploaded:
     """Result of an upload.
 
     Attributes:
-        state: "logged"; "known" if the store already had the result; "withheld" if another driver
-            has measured the same point.
+        state: "logged"; "known" if the store already had the result; "withheld" if the result was
+            not logged because another driver has measured the point.
         run_id: The run in the store that holds the point.
-        record: The uploaded record.
+        record: The record of the point.
     """
 
     state: Literal["logged", "known", "withheld"]
@@ -105,17 +105,18 @@ class MlflowStore(RunIndex):
         self._parent: str | None = None
         self._parents: dict[str, str] = {}  # sweep id -> id of its run
         self._owner = owner_tag()
-        self._contended = False  # whether another driver has claimed one of our points
+        self._contended = False  # whether a claim found a run of another driver
         self._driver = ""  # key of this process among the drivers of the sweep
         self._own_lease: Lease | None = None
-        self._renewed = time.time()  # latest renewal of the lease; counts time of suspension too
-        self._open_claims: set[str] = set()  # runs of claims that are not recorded
-        self._suspects: set[str] = set()  # runs of claims that outlived the lease
-        # `mlflow run` exports its run in MLFLOW_RUN_ID. That run becomes the parent of our runs,
-        # which must not write into it.
+        # Unix seconds of the latest renewal of the lease; this clock includes suspension.
+        self._renewed = time.time()
+        self._open_claims: set[str] = set()  # runs of claims without a recorded result
+        self._possibly_lost: set[str] = set()  # runs of claims whose lease expired
+        # `mlflow run` exports its run in MLFLOW_RUN_ID. That run becomes the parent of this
+        # driver's sweep. The variable is removed, so that nothing else is logged into that run.
         project = os.environ.pop("MLFLOW_RUN_ID", None)
-        same = address_of(os.environ.get("MLFLOW_TRACKING_URI")).uri == self._address.uri
-        self._project_run = project if same else None
+        is_same_store = address_of(os.environ.get("MLFLOW_TRACKING_URI")).uri == self._address.uri
+        self._project_run = project if is_same_store else None
         try:
             with store_errors(self.where):
                 self._open(settings.experiment_name)
@@ -135,7 +136,7 @@ class MlflowStore(RunIndex):
             with contextlib.suppress(NoStoreError):
                 known = SqlReader(self._address).experiment(experiment)
         if known is None:
-            # This kind makes the UI show runs and their descriptions instead of traces.
+            # The tag experimentKind makes the UI show runs and their descriptions, not traces.
             about = {
                 "mlflow.experimentKind": "custom_model_development",
                 _NOTE: _EXPERIMENT_DESCRIPTION,
@@ -148,13 +149,12 @@ class MlflowStore(RunIndex):
 
     @functools.cached_property
     def _client(self) -> MlflowClient:  # type: ignore[override]
-        """MLflow's client, opened at the first write."""
+        """MLflow's client, created at the first write."""
         from mlflow.exceptions import MlflowException
 
         try:
             return client_of(self._address)
-        # For example, tables of another MLflow version: no write can succeed, now or later.
-        except MlflowException as error:
+        except MlflowException as error:  # such as tables of another MLflow version
             raise StoreRefusalError(f"{self.where}: {one_line_of(error)}") from error
 
     @property
@@ -211,8 +211,9 @@ class MlflowStore(RunIndex):
     def join_sweep(self, name: str, description: str, tags: Mapping[str, str]) -> str:
         """Adopt the parent run of a sweep that several drivers share; create it if it is absent.
 
-        Several drivers may create it at the same time. A run with a lease is adopted. Without one,
-        a creator keeps its run only if it has the first id, and returns once it sees no other.
+        Several drivers may create it at the same time. A run with a registered lease is adopted. If
+        no run has a lease, the run with the smallest id is chosen. A driver that created another
+        run deletes it. The creator of the chosen run returns once it sees no other run.
         """
         self._require_present()
         sweep = SweepRun("RUNNING", description, tags=tags, name=name)
@@ -225,13 +226,13 @@ class MlflowStore(RunIndex):
                 known = {entry.run_id: entry for entry in self._runs_of(sweep)}
             now = time.monotonic()
             seen = {run_id: seen.get(run_id, now) for run_id in known}
-            confirmed = [run_id for run_id in sorted(known) if self.leases(run_id)]
-            chosen = next(iter(confirmed or sorted(known)), "")
+            leased = [run_id for run_id in sorted(known) if self.leases(run_id)]
+            chosen = next(iter(leased or sorted(known)), "")
             if created and created != chosen:
                 self._client.delete_run(created)
                 created = ""
             is_alone = list(known) == [created]
-            if chosen and (confirmed or is_alone or now - seen[chosen] > _JOIN_SECONDS):
+            if chosen and (leased or is_alone or now - seen[chosen] > _JOIN_SECONDS):
                 break
             time.sleep(random.uniform(0.05, 0.5))
         if known[chosen].status != "RUNNING":
@@ -262,19 +263,19 @@ class MlflowStore(RunIndex):
             self._own_lease = None
 
     def leases_of_sweep(self) -> dict[str, Lease]:
-        """Return the leases of the drivers of the own sweep, by driver."""
+        """Return the leases of the drivers of this sweep, by driver."""
         if self._parent is None:
             return {}
         return self.leases(self._parent)
 
     def renew_lease(self, open_claims: Sequence[str]) -> str:
-        """Renew the lease of this process, or without one its claims.
+        """Renew the lease of this process; without a lease, renew each claim.
 
         Args:
-            open_claims: Runs of the claims.
+            open_claims: Ids of the runs of the claims.
 
         Returns:
-            The reason for which this driver has to end; empty to continue.
+            The reason why this driver must end; empty if it may continue.
         """
         self._require_present()
         if self._own_lease is None or self._parent is None:
@@ -290,23 +291,23 @@ class MlflowStore(RunIndex):
         return ""
 
     def _note_renewal(self) -> None:
-        self._note_renewal_gap()
+        self._check_renewal_gap()
         self._renewed = time.time()
 
     def _write_lease(self, lease: Lease) -> None:
         self._client.set_tag(self._parent, f"{runs.DRIVER_LEASE}{self._driver}", lease.text)
 
     def is_lost(self, claim: Claim) -> bool:
-        """Whether another driver closed the run of a claim after this process's lease expired."""
-        self._note_renewal_gap()
-        if claim.run_id not in self._suspects:
+        """Whether another driver has closed the run of a claim, since the lease had expired."""
+        self._check_renewal_gap()
+        if claim.run_id not in self._possibly_lost:
             return False
         entries = [entry for entry in self.of_point(claim.identity) if entry.run_id == claim.run_id]
         return not entries or entries[0].status != "RUNNING"
 
-    def _note_renewal_gap(self) -> None:
+    def _check_renewal_gap(self) -> None:
         if time.time() - self._renewed > LEASE_SECONDS:
-            self._suspects |= self._open_claims
+            self._possibly_lost |= self._open_claims
 
     def annotate_sweep(self, end: SweepRun) -> None:
         """Add artifacts, metrics and tags to the parent run without ending it."""
@@ -347,10 +348,10 @@ class MlflowStore(RunIndex):
     ) -> Claimed:
         """Claim a point by creating its run.
 
-        The claim holds if no other claim exists after it is written. If two drivers claim at once,
-        both withdraw and try again later. The store is also checked before the claim if an existing
-        run is likely, which avoids a useless run. That is so for ceilings, which usually exist, and
-        for points once another driver's run was found.
+        The claim is valid if the store holds no other claim after it is written. If two drivers
+        claim at once, both withdraw and try again later. If a run of the point is likely to exist,
+        the store is also checked before the claim, which saves creating a run. This is the case for
+        ceilings, and for points after a claim has found a run of another driver.
         """
         self._require_present()
         is_shared = tags.get("kind") == "ceilings"  # shared by all experiments of the store
@@ -404,12 +405,12 @@ class MlflowStore(RunIndex):
         except_run: str = "",
         everywhere: bool = False,
     ) -> tuple[Finished | None, bool]:
-        """Look for reasons not to measure the point now.
+        """Look for other runs of a point, which replace or forbid its measurement.
 
         Returns:
-            An accepted run, if any; and whether a living driver holds the point.
+            An accepted run or None; and whether another driver is measuring the point.
         """
-        busy = False
+        is_busy = False
         for entry in self.of_point(identity, everywhere=everywhere):
             if entry.run_id == except_run:
                 continue
@@ -418,12 +419,12 @@ class MlflowStore(RunIndex):
             if entry.outcome:
                 if accepts(entry.tags):
                     return Finished(entry.run_id, entry.tags), False
-            # The answer to an earlier request of this process was lost.
+            # This process created the run, but did not receive the answer to its request.
             elif entry.is_claim_of(self._owner):
                 self._client.delete_run(entry.run_id)
             elif entry.status == "RUNNING":
-                busy = True
-        return None, busy
+                is_busy = True
+        return None, is_busy
 
     def log_snapshots(self, claim: Claim, snapshots: Sequence[MetricSnapshot]) -> None:
         self._require_present()
@@ -432,7 +433,7 @@ class MlflowStore(RunIndex):
     def abandon(self, claim: Claim, reason: str) -> None:
         self._open_claims.discard(claim.run_id)
         for entry in self.of_point(claim.identity):
-            # Interrupted after the outcome was recorded.
+            # The interruption came after the outcome was recorded.
             if entry.run_id == claim.run_id and entry.outcome:
                 self._client.set_terminated(claim.run_id, status_of(entry.outcome))
                 return
@@ -443,14 +444,14 @@ class MlflowStore(RunIndex):
         return close_abandoned(self, lambda: self._client)
 
     def upload(self, document: Document, *, repeats: bool = False) -> Uploaded:
-        """Log a result from a file, into the run begun for it or a new run below its sweep.
+        """Log a result from a file into the run that was created for it, or into a new run.
 
-        Nothing is logged if the store already has this result. Without `repeats`, nothing is logged
-        either if a run of the same point holds as much.
+        Nothing is logged if the store already has this result, or, without `repeats`, if a run of
+        the same point makes it redundant.
 
         Args:
             document: The result.
-            repeats: Whether to log it as a repeated measurement of a point in the store.
+            repeats: Whether to log a redundant result as a repeated measurement of its point.
 
         Raises:
             DataError: If the store does not accept the result.
@@ -465,20 +466,19 @@ class MlflowStore(RunIndex):
     def _upload(self, document: Document, *, repeats: bool) -> Uploaded:
         record = document.record
         identity = identity_of(document.record.tags)
-        same = self.of_point(identity)
-        begun = next((entry for entry in same if entry.run_id == document.run_id), None)
+        runs_of_point = self.of_point(identity)
+        begun = next((entry for entry in runs_of_point if entry.run_id == document.run_id), None)
         logged = [*self.with_tag("offline_id", document.offline_id), *filter(None, [begun])]
         logged = [entry for entry in logged if entry.outcome]
         if logged:
-            # The store may have accepted the result and gone away before it answered, or before the
-            # end of the run was written.
+            # The store accepted the result, but its answer was lost, or the run was not ended.
             for entry in logged:
                 if entry.status == "RUNNING":
                     self._client.set_terminated(
                         entry.run_id, status_of(record.outcome), _since_1970(record.end_time)
                     )
             return Uploaded("known", logged[0].run_id, record)
-        held = next((entry for entry in same if record.is_held_by(entry.tags)), None)
+        held = next((entry for entry in runs_of_point if record.is_held_by(entry.tags)), None)
         if begun:
             claim = Claim(begun.run_id, identity, record.start_time)
         else:
@@ -539,7 +539,7 @@ class MlflowStore(RunIndex):
                 self._end_sweep(known.run_id, replace(sweep, tags={}))
 
     def is_back(self) -> bool:
-        """Whether a store that was away answers again; uses a short time-out."""
+        """Whether a store that did not answer answers again; the time-out is short."""
         try:
             with store_errors(self.where):
                 self._require_present()
@@ -550,7 +550,7 @@ class MlflowStore(RunIndex):
             return False
 
     def delete_orphaned_claims(self, keep: Container[str]) -> None:
-        """Delete claims that this process made but does not know, because the answer was lost.
+        """Delete claims of this process whose creation it does not know, as the answer was lost.
 
         Args:
             keep: Ids of the runs of known claims.
@@ -572,8 +572,8 @@ class MlflowStore(RunIndex):
         tags = [
             RunTag(key, value) for key, value in all_tags.items() if claim.tags.get(key) != value
         ]
-        # Metrics carry the end time of the point. A record that is written again after a lost
-        # answer then appears only once.
+        # The time of a metric is the end of the point. If a record is written again after a lost
+        # answer, the store therefore keeps one value.
         last = MetricSnapshot(0, end, {**record.metrics, **recording_metrics()})
         # MLflow lists metrics in the order in which they are logged.
         numbers = sorted(_numbers([last]), key=lambda entry: listing_position(entry.key))
@@ -588,7 +588,7 @@ class MlflowStore(RunIndex):
         return run_id
 
     def _log_data_set(self, run_id: str, record: Record) -> None:
-        """Log the set of examples that a run read, which MLflow shows as its dataset."""
+        """Log the data set from which a run learned, for MLflow's list of datasets."""
         from mlflow.entities import Dataset, DatasetInput, InputTag
 
         digest = record.tags.get(DIGEST_TAG)
@@ -607,7 +607,7 @@ class MlflowStore(RunIndex):
     def _log_numbers(self, run_id: str, numbers: Sequence[Metric]) -> None:
         """Log metrics in batches.
 
-        Logging is idempotent: a metric that the store already has at the same time is kept once.
+        Logging is idempotent: the store keeps one of two metrics with equal name, time and value.
         """
         for start in range(0, len(numbers), _MAX_VALUES):
             self._client.log_batch(run_id, metrics=numbers[start : start + _MAX_VALUES])
@@ -620,7 +620,7 @@ class MlflowStore(RunIndex):
         Args:
             run_id: The run.
             artifacts: File name -> content, as in `Record`.
-            address: Artifact address of the run; if absent, the store is queried for it.
+            address: Artifact address of the run; if it is None, the store is queried for it.
         """
         from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
@@ -639,16 +639,16 @@ class MlflowStore(RunIndex):
 
 @functools.cache
 def _exclude_modules_from_collection() -> None:
-    """Exclude all existing objects, most of them of MLflow's modules, from garbage collection.
+    """Exclude all existing objects, mostly those of MLflow's modules, from garbage collection.
 
-    A full collection would visit them between two points, which takes 0.2 s of processor time.
+    A full collection between two points would otherwise take 0.2 s of processor time.
     """
     gc.collect()
     gc.freeze()
 
 
 def _require_no_workspace(address: StoreAddress) -> None:
-    """Raise StoreError if the environment selects a workspace that a database cannot write."""
+    """Raise StoreError if MLFLOW_WORKSPACE is set for a store that is accessed without a server."""
     workspace = os.environ.get("MLFLOW_WORKSPACE", "").strip()
     if address.is_sql and workspace not in ("", "default"):
         raise StoreError(
@@ -671,6 +671,6 @@ def _numbers(snapshots: Sequence[MetricSnapshot]) -> list[Metric]:
 def _since_1970(milliseconds: float) -> int:
     """Return a time in milliseconds that MLflow accepts.
 
-    A host's clock may show a time before 1970, which MLflow rejects.
+    If the host's clock is wrong, the time may be before 1970, which MLflow rejects.
     """
     return max(1, int(milliseconds))

@@ -55,7 +55,7 @@ _PARTITION_SCHEMA = pa.schema([(name, pa.string()) for name in _PARTITIONS])
 #: Name of the partition of runs without a value, as Hive, Spark and Arrow write it.
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 #: Bytes of a value in the name of a folder; most file systems allow 255.
-_LONGEST_VALUE = 180
+_MAX_VALUE_BYTES = 180
 _ROWS_PER_GROUP = 1 << 16
 _LOCK = ".lock"
 _UNFINISHED = ".runs-"
@@ -66,8 +66,8 @@ _DRIVER_TAGS = "mlflow.paradnn."
 def append_runs(folder: Path, records: Records) -> int:
     """Append the runs that a Parquet store does not hold yet.
 
-    One export at a time writes. If it is killed, complete files remain and the next export adds
-    the rest.
+    Only one export at a time writes. If it is killed, its complete files remain, and the next
+    export adds the missing runs.
 
     Args:
         folder: The store, which is created if it is absent.
@@ -84,7 +84,7 @@ def append_runs(folder: Path, records: Records) -> int:
 
 
 def append_table(folder: Path, table: pa.Table) -> int:
-    """Append the rows of a table, with columns as `to_table` returns them; see `append_runs`."""
+    """Append the rows of a table as `append_runs` does; `to_table` documents its columns."""
     try:
         with _locked(folder):
             for path in folder.glob(f"*/*/*/{_UNFINISHED}*"):
@@ -93,7 +93,7 @@ def append_table(folder: Path, table: pa.Table) -> int:
             for part, positions in _partitions(table):
                 target = folder.joinpath(*part)
                 rows = table.take(positions).drop_columns("experiment")
-                missing = rows.filter(pc.invert(_are_held(target, rows["run_id"])))
+                missing = rows.filter(pc.invert(_are_stored(target, rows["run_id"])))
                 if len(missing):
                     _write(target, missing)
                     count += len(missing)
@@ -105,7 +105,10 @@ def append_table(folder: Path, table: pa.Table) -> int:
 
 
 def to_table(records: Records) -> pa.Table:
-    """Return runs as a table: the experiment, the fields of `Run`, and a column per value."""
+    """Return runs as a table.
+
+    Its columns are the experiment, the fields of `Run`, and one per param, tag and metric.
+    """
     columns: dict[str, Any] = {"experiment": pa.array(records.texts("experiment"))}
     for name, (column, kind) in _FIELDS.items():
         if kind == _TIME:
@@ -128,40 +131,43 @@ def to_table(records: Records) -> pa.Table:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Create the store if it is absent, and exclude other exports."""
+    """Create the store if it is absent, and lock it against other exports."""
     folder.mkdir(parents=True, exist_ok=True)
     marker = folder / MARKER
-    foreign = [path.name for path in folder.iterdir() if path.name not in (MARKER, _LOCK)]
-    if foreign and not marker.is_file():
-        problem = f"holds other files, such as {min(foreign)}"
+    other_files = [path.name for path in folder.iterdir() if path.name not in (MARKER, _LOCK)]
+    if other_files and not marker.is_file():
+        problem = f"holds other files, such as {min(other_files)}"
         raise ConfigError("--parquet", str(folder), problem, "give a new or an empty folder")
     with (folder / _LOCK).open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not marker.is_file():
             content = {"format": FORMAT, "schema_version": SCHEMA_VERSION}
-            with whole_file(marker, "--parquet") as making:
-                making.write_text(json.dumps(content) + "\n", encoding="utf-8")
+            with whole_file(marker, "--parquet") as temporary:
+                temporary.write_text(json.dumps(content) + "\n", encoding="utf-8")
         _check_marker(folder)
         yield
 
 
 def _check_marker(folder: Path) -> None:
-    """Raise DataError or SchemaError if this version does not read the store."""
+    """Raise DataError or SchemaError if this version cannot read the store."""
     try:
         content = read_json((folder / MARKER).read_bytes())
-        form = content["format"]
+        format_tag = content["format"]
         version = content["schema_version"]
     except (OSError, ValueError, KeyError, TypeError):
         raise DataError(f"{folder}: {MARKER} is damaged") from None
-    if form != FORMAT:
-        raise DataError(f"{folder}: format {form!r}, this version reads {FORMAT!r}")
+    if format_tag != FORMAT:
+        raise DataError(f"{folder}: format {format_tag!r}, this version reads {FORMAT!r}")
     if version != SCHEMA_VERSION:
         problem = f"schema_version={version}, this version reads {SCHEMA_VERSION}"
         raise SchemaError(f"{folder}: {problem}: use the release that wrote it")
 
 
 def _partitions(table: pa.Table) -> Iterator[tuple[tuple[str, ...], pa.Array]]:
-    """Yield the folders of each partition and the positions of its runs, by model and start."""
+    """Yield the folder names of each partition, and the positions of its runs in the table.
+
+    The runs of a partition are sorted by model and start.
+    """
     sorted_by = [
         (name, "ascending")
         for name in ("params.model.name", "start_time")
@@ -194,26 +200,26 @@ def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def _folder_value(value: str | None) -> str:
     text = quote(value or "", safe=" ")
-    if 0 < len(text) <= _LONGEST_VALUE:
+    if 0 < len(text) <= _MAX_VALUE_BYTES:
         return text
     return _NO_VALUE
 
 
-def _are_held(target: Path, ids: pa.ChunkedArray) -> pa.Array:
-    """Return which runs (n,) a partition already holds."""
-    held = np.zeros(len(ids), dtype=bool)
+def _are_stored(target: Path, ids: pa.ChunkedArray) -> pa.Array:
+    """Return a mask of shape (runs,): which runs a partition already holds."""
+    are_stored = np.zeros(len(ids), dtype=bool)
     for path in target.glob("*.parquet"):
-        known = pq.read_table(path, columns=["run_id"], partitioning=None)["run_id"]
-        held |= pc.is_in(ids, value_set=known.combine_chunks()).to_numpy()
-    return pa.array(held)
+        stored_ids = pq.read_table(path, columns=["run_id"], partitioning=None)["run_id"]
+        are_stored |= pc.is_in(ids, value_set=stored_ids.combine_chunks()).to_numpy()
+    return pa.array(are_stored)
 
 
 def _write(target: Path, table: pa.Table) -> None:
-    """Write a file named after a hash of its run ids, durably and atomically."""
+    """Write a file named by a hash of its run ids, atomically and synced to disk."""
     columns = {}
     for name, column in zip(table.column_names, table.columns, strict=True):
         if column.null_count < len(column):
-            # Drop the texts of runs in other partitions.
+            # Encode again, so that the dictionary has no texts of other partitions.
             is_coded = pa.types.is_dictionary(column.type)
             columns[name] = _plain(column).dictionary_encode() if is_coded else column
     ids = "\n".join(sorted(table["run_id"].to_pylist()))
@@ -247,7 +253,8 @@ class ParquetReader:
         self._folder = Path(address.uri.removeprefix(f"{PARQUET}:"))
         if not (self._folder / MARKER).is_file():
             raise NoStoreError(
-                f"no Parquet store at {self._folder}: python -m analysis export --parquet DIR makes one"
+                f"no Parquet store at {self._folder}: "
+                "python -m analysis export --parquet DIR writes one"
             )
         _check_marker(self._folder)
 
@@ -281,7 +288,7 @@ class ParquetReader:
             self._folder,
             format="parquet",
             partitioning=ds.partitioning(_PARTITION_SCHEMA, flavor="hive"),
-            schema=_PARTITION_SCHEMA,  # else the first file would be opened for its schema
+            schema=_PARTITION_SCHEMA,  # otherwise Arrow opens the first file to read its schema
         )
         parts = reduce(and_, _partition_conditions(query))
         condition = reduce(and_, _row_conditions(query), parts)
@@ -289,7 +296,7 @@ class ParquetReader:
         filtered |= {f"tags.{name}" for name in (*query.tags, *OUTCOME_TAGS)}
 
         def scan(part: ds.ParquetFileFragment) -> pa.Table:
-            # A fragment keeps its metadata, half a megabyte: a copy is released at once.
+            # A fragment keeps its metadata of half a megabyte; this copy is released after use.
             fragment = dataset.format.make_fragment(
                 part.path, part.filesystem, part.partition_expression
             )
@@ -311,7 +318,7 @@ class ParquetReader:
 
 
 def _is_wanted(column: str, query: Query) -> bool:
-    """Whether a query reads a column of values."""
+    """Whether a query reads a column of params, tags or metrics."""
     kind, _, name = column.partition(".")
     if kind not in get_args(Values):
         return False
@@ -326,20 +333,20 @@ def _column_type(name: str) -> pa.DataType:
 
 
 def _partition_conditions(query: Query) -> Iterator[ds.Expression]:
-    """Yield conditions on partitions, which exclude files by their paths."""
+    """Yield conditions of a query on partitions, which select files by their paths."""
     yield ds.field("experiment").isin(list(query.experiments))
-    for milliseconds, holds in ((query.since_ms, "__ge__"), (query.until_ms, "__le__")):
+    for milliseconds, operator in ((query.since_ms, "__ge__"), (query.until_ms, "__le__")):
         if milliseconds is not None:
             month = pc.strftime(pa.scalar(milliseconds, pa.int64()).cast(_TIME), format="%Y-%m")
-            yield getattr(ds.field("month"), holds)(month.as_py())
+            yield getattr(ds.field("month"), operator)(month.as_py())
     if "device" in query.tags:
-        # Runs whose device has a long name are in the partition without a value.
+        # Runs whose device name is too long for a folder are in the partition without a value.
         device = ds.field("device")
         yield device.isin(list(query.tags["device"])) | device.is_null()
 
 
 def _row_conditions(query: Query) -> Iterator[ds.Expression]:
-    """Yield conditions on rows."""
+    """Yield conditions of a query on rows."""
     for kind, filters in (("params", query.params), ("tags", query.tags)):
         for name, allowed in filters.items():
             yield ds.field(f"{kind}.{name}").isin(list(allowed))
@@ -349,14 +356,19 @@ def _row_conditions(query: Query) -> Iterator[ds.Expression]:
         yield ds.field("run_id") == query.run_id
     if query.status is not None:
         yield ds.field("status") == query.status
-    for milliseconds, holds in ((query.since_ms, "__ge__"), (query.until_ms, "__lt__")):
+    for milliseconds, operator in ((query.since_ms, "__ge__"), (query.until_ms, "__lt__")):
         if milliseconds is not None:
             time = pa.scalar(milliseconds, pa.int64()).cast(_TIME)
-            yield getattr(ds.field("start_time"), holds)(time)
+            yield getattr(ds.field("start_time"), operator)(time)
 
 
 def _records(table: pa.Table, newest: int | None) -> Records:
-    """Convert a table to columns, in order of start; a run that two files hold counts once."""
+    """Convert a table to `Records` in order of start; a run that is in two files appears once.
+
+    Args:
+        table: Rows of all read files.
+        newest: Maximum number of runs, the latest first; None means all.
+    """
     order = pc.sort_indices(
         table.select(["start_time", "run_id"]),
         sort_keys=[("start_time", "ascending"), ("run_id", "ascending")],
@@ -380,12 +392,17 @@ def _records(table: pa.Table, newest: int | None) -> Records:
             texts = _texts(table[name], order)
             if np.any(texts.codes >= 0):
                 getattr(records, kind)[key] = texts
-        table = table.drop_columns([name])  # its memory is free before the next column is made
+        table = table.drop_columns([name])  # frees its memory before the next column is converted
     return records
 
 
 def _are_first(ids: pa.ChunkedArray, order: Any) -> Any:
-    """Whether each position in an order (n,) is the first with its run id (n,)."""
+    """Return a mask of shape (rows,): whether each row in `order` is the first of its run.
+
+    Args:
+        ids: Run ids of the rows.
+        order: Positions of rows, of shape (rows,).
+    """
     codes = _codes(ids.dictionary_encode())[order]
     is_first = np.zeros(len(codes), dtype=bool)
     is_first[np.unique(codes, return_index=True)[1]] = True
@@ -401,6 +418,9 @@ def _texts(column: pa.ChunkedArray, order: Any) -> Texts:
 
 
 def _codes(column: pa.ChunkedArray) -> Any:
-    """Return the indices of a column whose chunks share a dictionary; -1 is a missing value."""
+    """Return the dictionary indices of a column as an array; -1 means a missing value.
+
+    The chunks of the column must share one dictionary.
+    """
     parts = [chunk.indices.fill_null(-1).to_numpy() for chunk in column.chunks]
     return np.concatenate([np.empty(0, "int32"), *parts])

@@ -1,7 +1,7 @@
 """Open a store read-only: SQL tables directly, tracking servers through MLflow's search.
 
-Resume, claims, planning and analysis all read through this module. It imports nothing heavy
-before a store is opened.
+Resume, claims, planning and analysis all read through this module. It imports MLflow or SQLAlchemy
+only when a store is opened.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ class Reader(Protocol):
 
 def open_reader(
     address: StoreAddress,
-    way: ReadMethod = "auto",
+    method: ReadMethod = "auto",
     *,
     client: MlflowClient | None = None,
     pooled: bool = False,
 ) -> Reader:
-    """Open a reader of a store, without ever creating the store.
+    """Open a reader of a store; never create the store.
 
     Args:
         address: The store.
-        way: How to read it; see `ReadMethod`.
+        method: How to read the store.
         client: MLflow's client, if one is already open.
-        pooled: Keep connections open, for many small reads.
+        pooled: Whether to keep connections open, for many small reads.
 
     Raises:
         NoStoreError: If no store exists at the address.
@@ -73,30 +73,31 @@ def open_reader(
             "mlflow server"
         )
         raise StoreError(f"no tracking store at {address.public}: {remedy}")
-    if way == "sql" and not address.is_sql:
+    if method == "sql" and not address.is_sql:
         raise StoreError(f"reader=sql: {address.public} has no tables to read; use reader=api")
     if address.is_sql:
         from paradnn.store.sql import SqlReader
 
-        tables = SqlReader(address, pooled=pooled)
-        if way != "api" and not tables.unexpected:
-            return tables
-        if way != "api":
+        sql_reader = SqlReader(address, pooled=pooled)
+        if method != "api" and not sql_reader.unexpected:
+            return sql_reader
+        if method != "api":
             warnings.warn(
-                f"reading through MLflow's search, which is slow: {tables.unexpected}", stacklevel=3
+                f"reading through MLflow's search, which is slow: {sql_reader.unexpected}",
+                stacklevel=3,
             )
     return SearchReader(address, client)
 
 
 def read_columns(
-    address: StoreAddress, query: Query, way: ReadMethod = "auto"
+    address: StoreAddress, query: Query, method: ReadMethod = "auto"
 ) -> tuple[Records, list[str]]:
     """Read the runs of a query as columns.
 
     Args:
         address: The store.
         query: The runs to read.
-        way: How to read the store; see `ReadMethod`.
+        method: How to read the store.
 
     Returns:
         The columns, and the names of the store's experiments.
@@ -107,18 +108,18 @@ def read_columns(
     """
     from paradnn.store.columns import Records
 
-    store = open_reader(address, way)
+    reader = open_reader(address, method)
     read: Callable[[Query], Records] = getattr(
-        store, "columns", lambda wanted: Records.of(store.read(wanted))
+        reader, "columns", lambda wanted: Records.of(reader.read(wanted))
     )
-    return read(query), store.experiments()
+    return read(query), reader.experiments()
 
 
 _PAGE = 1_000  # runs per request; a server may allow up to 50,000
 
 
 class SearchReader:
-    """A `Reader` that uses an MLflow client."""
+    """A `Reader` that uses the search of an MLflow client."""
 
     def __init__(self, address: StoreAddress, client: MlflowClient | None = None) -> None:
         self._address = address
@@ -133,7 +134,8 @@ class SearchReader:
     def read(self, query: Query) -> list[Row]:
         """Return the runs that satisfy a query.
 
-        The server applies the filters that its grammar can express. The rest is filtered here.
+        The server applies the filters that MLflow's grammar can express. This class applies the
+        others.
         """
         with store_errors(f"cannot read {self._address.public}"):
             return list(islice(self._search(query), query.newest))
@@ -143,11 +145,10 @@ class SearchReader:
         return self._open_client or client_of(self._address)
 
     def _search(self, query: Query) -> Iterator[Row]:
-        """Yield each run once, as plain values.
+        """Yield each run once, as plain values, since 100,000 of MLflow's objects fill the memory.
 
-        100,000 of MLflow's own objects would fill the memory. Pages are counted by offset, so runs
-        that arrive during the search may shift them. The order "oldest first" keeps new runs last,
-        and repeated ids are skipped.
+        MLflow's pages begin at an offset, so runs that are created during the search may shift
+        them. The order "oldest first" appends such runs at the end, and repeated ids are skipped.
         """
         names = {self._id_of(name): name for name in query.experiments}
         names.pop("", None)
@@ -202,7 +203,7 @@ def _pages(search: Callable[..., Any], *arguments: Any, **options: Any) -> Itera
 
 
 def _filter(query: Query) -> str:
-    """Return the filters of a query that MLflow's grammar can express.
+    """Return a filter in MLflow's grammar with the conditions of a query that it can express.
 
     These are equality with one value, and time bounds.
     """
@@ -212,16 +213,18 @@ def _filter(query: Query) -> str:
         for key, allowed in filters.items()
         if len(allowed) == 1 and not set("'\"`\\") & set(key + next(iter(allowed)))
     ]
-    given = {
+    attributes = {
         "run_id =": query.run_id and f"'{query.run_id}'",
         "status =": query.status and f"'{query.status}'",
         "start_time >=": query.since_ms,
         "start_time <": query.until_ms,
     }
     parts += [
-        f"attributes.{attribute} {value}" for attribute, value in given.items() if value is not None
+        f"attributes.{comparison} {value}"
+        for comparison, value in attributes.items()
+        if value is not None
     ]
-    # Runs of other kinds may use other outcome tags, and the grammar has no "or".
+    # Other kinds of runs have other outcome tags, and the grammar has no "or".
     if query.needs_outcome and query.tags.get("kind") == ("point",):
         parts.append("tags.outcome LIKE '%'")
     return " and ".join(parts)

@@ -55,8 +55,8 @@ def tables_tag(names: Iterable[str]) -> str:
     return json.dumps([{"path": name, "type": "table"} for name in names])
 
 
-#: Outcome tags of runs that are not points. Their names differ from `outcome`, so that a count of
-#: outcomes counts only points.
+#: Outcome tags of runs that are not points. Their names differ from `outcome`, so that a query for
+#: `outcome` finds only points.
 CEILINGS_OUTCOME = "ceilings_outcome"
 ANALYSIS_OUTCOME = "analysis_outcome"
 #: Outcome tags; a finished run has one of them. Runs recorded by earlier versions use `outcome`
@@ -69,7 +69,7 @@ def outcome_of(tags: Mapping[str, str]) -> str | None:
     return next((tags[name] for name in OUTCOME_TAGS if name in tags), None)
 
 
-#: Whether a stored run with the given tags is accepted as the measurement of the point to claim.
+#: Returns whether a stored run with the given tags replaces the measurement of a point.
 AcceptsRun = Callable[[Mapping[str, str]], bool]
 #: Returns the metrics of the recording itself; called as late as possible.
 RecordingMetrics = Callable[[], Mapping[str, float]]
@@ -82,9 +82,9 @@ class Claim:
     Attributes:
         run_id: The run that was created for the measurement.
         identity: The measurement: point, environment and replicate.
-        start_time: Unix milliseconds.
-        repeats: Whether the point is measured regardless of what the store holds.
-        files: Artifact address of the run, if known.
+        start_time: Start of the run in Unix milliseconds.
+        repeats: Whether the point is recorded even if the store already holds a result of it.
+        files: Artifact address of the run; None if unknown.
         tags: Tags that the run is known to have.
     """
 
@@ -136,14 +136,13 @@ class Record:
     Attributes:
         name: Name of the run.
         outcome: How the run ended.
-        reason: Why it ended so, if known.
+        reason: Why the run ended with this outcome; None if the outcome needs no reason.
         params: Param name -> text.
         metrics: Metric name -> final value.
         tags: Tag name -> text.
-        artifacts: File name -> text, a JSON-able value, or {"base64": ...}; see
-            `paradnn.store.files`.
-        start_time: Unix milliseconds.
-        end_time: Unix milliseconds.
+        artifacts: File name -> content, as in `paradnn.store.files.file_content`.
+        start_time: Start in Unix milliseconds.
+        end_time: End in Unix milliseconds.
         description: Text that the UI shows.
         history: Metrics with several values: one per block, window, epoch or sample.
     """
@@ -161,14 +160,14 @@ class Record:
     history: Sequence[MetricSnapshot] = ()
 
     def is_held_by(self, known: Mapping[str, str]) -> bool:
-        """Whether a stored run holds everything that this record holds.
+        """Whether a stored run makes this record of the same point redundant.
 
-        The record must have the identity of the stored run and must have been made without a claim.
-        A record adds information if it is a measurement and the stored run failed. It also adds
-        information if its limits differ from those of a limited run, or if it has an extra profile.
+        A run without an outcome does not, nor does a failed run if the record is a success, a run
+        that ended at other limits than the record's, or a run that lacks the record's profile or
+        trace.
 
         Args:
-            known: Tags of the stored run.
+            known: Tags of the stored run, which has the same identity.
         """
         outcome = outcome_of(known)
         if outcome is None or (outcome != "ok" and outcome_of(self.tags) == "ok"):
@@ -179,10 +178,10 @@ class Record:
 
 
 def wanted_extras(point: Point) -> set[str]:
-    """Return the extra data that a point requests in addition to its timing.
+    """Return which extras a point requests in addition to its timing.
 
     Returns:
-        Names of settings. A kept trace implies a profile.
+        Keys of `EXTRA_KEYS`, such as "profile". A kept trace implies a profile.
     """
     wanted = {key for key in EXTRA_KEYS if getattr(point.measure, key)}
     return wanted and wanted | {"profile"}
@@ -194,8 +193,9 @@ class ResumePolicy:
 
     Attributes:
         resume: True, False or "retry".
-        retry: Outcomes that "retry" measures again.
-        sweep_id: A sweep that several drivers share, whose runs are accepted in any case.
+        retry: Outcomes of points that resume="retry" measures again.
+        sweep_id: Id of a sweep that several drivers share, whose runs are always accepted; None
+            without such a sweep.
     """
 
     resume: bool | str
@@ -214,9 +214,9 @@ class ResumePolicy:
     def accepts(self, point: Point, tags: Mapping[str, str]) -> bool:
         """Whether a stored run is accepted as the measurement of a point.
 
-        A limit may cause an outcome or the absence of a profile. Such a run is accepted only under
-        the same limits. If a profile or its trace is requested, a successful run without it is
-        rejected.
+        If a limit caused the outcome, or the absence of a requested profile, the run is accepted
+        only under the same limits. If a profile or its trace is requested, a successful run without
+        it is rejected.
 
         Args:
             point: The requested point.
@@ -246,9 +246,9 @@ class ResumePolicy:
         return next((run for run in runs if self.accepts(point, run.tags)), None)
 
 
-#: `protocol_id` of published measurements: a hash of the known facts about their protocol. The
-#: paper gives the "best logged rate". DeepBench gives the "mean of many calls after one". Vidur
-#: gives the "median of the kernels of three repetitions".
+#: `protocol_id` of published measurements, a hash of the description of their protocol. The paper
+#: reports the "best logged rate". DeepBench reports the "mean of many calls after one". Vidur
+#: reports the "median of the kernels of three repetitions".
 PUBLISHED = "b5307f819546707b"
 DEEPBENCH = "6a1314096f27918a"
 VIDUR = "ee900f105392ae85"
@@ -256,10 +256,10 @@ VIDUR = "ee900f105392ae85"
 
 @cache
 def protocol_names() -> Mapping[str, str]:
-    """Return `protocol_id` -> protocol name.
+    """Return a mapping of `protocol_id` to the name of the protocol.
 
-    Includes every protocol in `conf/measure`, such as quick and standard, and those of published
-    runs.
+    It contains every protocol in `conf/measure`, such as quick and standard, and the protocols of
+    published runs.
     """
     import yaml
 
@@ -282,17 +282,14 @@ Values = Literal["params", "tags", "metrics"]
 
 
 def number(value: float) -> float:
-    """Return a metric value, with the largest float converted back to infinity.
-
-    MLflow's SQL stores write infinities as the largest float.
-    """
+    """Return a stored metric value, with the largest float converted back to infinity."""
     if abs(value) >= LARGEST:
         return math.copysign(math.inf, value)
     return value
 
 
 class Run(NamedTuple):
-    """Fields of a stored run other than params, metrics and tags; times are Unix ms."""
+    """Fields of a stored run other than params, metrics and tags; times in Unix milliseconds."""
 
     run_id: str
     run_name: str | None
@@ -304,7 +301,7 @@ class Run(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A run with the values that were read; NaN metrics are omitted."""
+    """A run with the params, tags and metrics that were read; NaN metrics are omitted."""
 
     run: Run
     params: dict[str, str]
@@ -327,8 +324,8 @@ class Query:
         since_ms: Earliest start, inclusive, in Unix milliseconds.
         until_ms: Latest start, exclusive, in Unix milliseconds.
         unfinished: Whether to include runs without a recorded outcome.
-        newest: Keep only this number of the runs that started last.
-        columns: Kind of value -> keys to read; every key of a kind that is not listed is read.
+        newest: Maximum number of runs; those that started last are kept. None means no limit.
+        columns: Kind of values -> keys to read. All keys of an unlisted kind are read.
     """
 
     experiments: tuple[str, ...]
@@ -344,20 +341,20 @@ class Query:
 
     @property
     def needs_outcome(self) -> bool:
-        """Whether runs without an outcome must be omitted in addition to the filters in `tags`."""
+        """Whether runs without an outcome must be excluded, beyond the filters in `tags`."""
         return not self.unfinished and "outcome" not in self.tags
 
     def accepts(self, run: Run, params: Mapping[str, str], tags: Mapping[str, str]) -> bool:
         """Whether a run of the requested experiments satisfies the query, apart from `newest`."""
         if self.needs_outcome and not any(name in tags for name in OUTCOME_TAGS):
             return False
-        bounded = self.since_ms is not None or self.until_ms is not None
-        least = self.since_ms or 0
-        most = math.inf if self.until_ms is None else self.until_ms
+        is_bounded = self.since_ms is not None or self.until_ms is not None
+        earliest = self.since_ms or 0
+        end = math.inf if self.until_ms is None else self.until_ms
         filters = ((params, self.params), (tags, self.tags))
         return (
             (self.run_id in (None, run.run_id) and self.status in (None, run.status))
-            and (not bounded or (run.start_ms is not None and least <= run.start_ms < most))
+            and (not is_bounded or (run.start_ms is not None and earliest <= run.start_ms < end))
             and all(
                 values.get(key) in allowed
                 for values, keys in filters
@@ -366,7 +363,7 @@ class Query:
         )
 
     def narrowed(self, row: Row) -> Row:
-        """Return a row with only the requested values."""
+        """Return a row with only the keys that `columns` requests."""
 
         def requested(kind: Values, values: dict[str, Any]) -> dict[str, Any]:
             keys = self.columns.get(kind)

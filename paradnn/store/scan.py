@@ -1,8 +1,8 @@
-"""Stream a share of an SQLite store's tables to standard output as Arrow batches.
+"""Stream a part of a SQLite store's tables to standard output as Arrow batches.
 
 This is a separate program, run by its path. ADBC reads rows in compiled code, several times faster
-than Python creates tuples. ADBC has its own SQLite library, and two SQLite libraries must not
-share a process. When one of them closes a file, all locks of the other on that file are lost.
+than Python creates tuples. ADBC contains another SQLite library. Two SQLite libraries must not be
+used in one process: if one closes a file, the other loses its locks on the file.
 """
 
 import json
@@ -17,34 +17,33 @@ CODED = pa.dictionary(pa.int32(), pa.binary())
 
 
 def main() -> None:
-    """Read the share that the command line describes.
+    """Read every n-th part of the tables that the command line lists.
 
     The argument is a JSON array:
 
     - the URI of the database;
     - the number of rows per part;
-    - the index of the share, and the number of shares;
+    - the number of this process, and the number n of processes;
     - per table: a statement that gives run, key and value, the first and last rowid, and whether
       the values are numbers.
 
-    The output has one stream of batches per table; texts are dictionary-encoded.
+    The output has one stream of batches per table. Texts are dictionary-encoded.
     """
-    uri, rows, share, shares, tables = json.loads(sys.argv[1])
+    uri, rows, process, processes, tables = json.loads(sys.argv[1])
     with adbc.connect(uri, autocommit=True) as connection, connection.cursor() as cursor:
         cursor.execute("PRAGMA query_only = ON")
         cursor.execute("PRAGMA busy_timeout = 60000")
         cursor.adbc_statement.set_options(**{"adbc.sqlite.query.batch_rows": str(rows)})
-        for statement, least, most, has_numbers in tables:
+        for statement, first_row, last_row, has_numbers in tables:
             fields = {"run": CODED, "key": CODED, "value": CODED}
             if has_numbers:
                 fields["value"] = NUMBER
             with pa.ipc.new_stream(sys.stdout.buffer, pa.schema(fields)) as stream:
-                for first in range(least + share * rows, most + 1, shares * rows):
-                    cursor.execute(
-                        f"{statement} AND rowid BETWEEN {first} AND {min(first + rows - 1, most)}"
-                    )
-                    # Read the whole result before sending it, so that a slow consumer never keeps
-                    # a writer of the store waiting.
+                for first in range(first_row + process * rows, last_row + 1, processes * rows):
+                    last = min(first + rows - 1, last_row)
+                    cursor.execute(f"{statement} AND rowid BETWEEN {first} AND {last}")
+                    # Read the whole result before sending it, so that a slow consumer never makes
+                    # a writer of the store wait.
                     for batch in filter(len, cursor.fetch_arrow_table().to_batches()):
                         columns = map(_convert, batch.columns, fields.values())
                         names = list(fields)

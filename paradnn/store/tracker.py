@@ -1,10 +1,10 @@
-"""One path for the results of a session, whether the store answers or not.
+"""Recording of results in the store, or in files while the store does not answer.
 
-A result goes into a file of the journal first, then into the store. If a driver is killed
-between the two, the next driver of the same store uploads the file. If the store goes away, the
-driver waits for `tracking.patience` seconds. It then continues to measure without claims and
-retries the store from time to time. A result that another driver recorded in the meantime is not
-recorded twice.
+A result goes into a file of the journal first, then into the store. If a driver is killed between
+the two, the next driver of the same store uploads the file. If the store stops answering, the
+driver waits for `tracking.patience` seconds. It then continues to measure without claims in the
+store, and retries the store periodically. It does not record a result of a point that another
+driver has recorded in the meantime.
 """
 
 import contextlib
@@ -45,10 +45,11 @@ from paradnn.store.runs import (
 
 T = TypeVar("T")
 
-# Seconds between two attempts to reach a store that is away: while the driver waits, and later.
+#: Seconds between two attempts to reach a store that does not answer, while the driver waits.
 _WAITING_RETRY_SECONDS = 1.0
+#: Seconds between two such attempts while the driver measures.
 _BACKGROUND_RETRY_SECONDS = 30.0
-#: Seconds for which a driver tries to end its lease, and between two tries.
+#: Seconds for which a driver tries to end its lease, and seconds between two attempts.
 _UNREGISTER_SECONDS = 2.0
 _UNREGISTER_PAUSE = 0.05
 
@@ -56,14 +57,14 @@ _UNREGISTER_PAUSE = 0.05
 def sync_command(folder: Path, settings: Tracking) -> str:
     """Return the command line that uploads a folder of results into the store of these settings.
 
-    It has no credentials, which belong in the environment.
+    The command contains no credentials. They must be in the environment.
     """
-    words = ["python", "-m", "paradnn.sync", str(folder)]
+    command = ["python", "-m", "paradnn.sync", str(folder)]
     if settings.uri:
-        words += ["--uri", without_credentials(settings.uri)]
+        command += ["--uri", without_credentials(settings.uri)]
     if settings.experiment_name != "paradnn":  # the default may differ in another shell
-        words += ["--experiment", settings.experiment_name]
-    return shlex.join(words)
+        command += ["--experiment", settings.experiment_name]
+    return shlex.join(command)
 
 
 def open_tracker(settings: Tracking, notify: Callable[[str], None]) -> Journal:
@@ -109,11 +110,11 @@ class Tracker(Journal):
         self._command = sync_command(self.folder, settings)
         self._kept: list[Path] = []  # files to upload
         self._held: set[str] = set()  # runs of claims that are neither recorded nor released
-        self._unclosed = False  # whether the end of the sweep went into a file
+        self._has_unclosed_sweep = False  # whether the end of the sweep was written to a file
         self._away_since: float | None = None  # monotonic seconds; None while the store answers
-        self._next_look = 0.0  # monotonic seconds of the next attempt to reach the store
-        self._proven = False  # whether the store has accepted a claim
-        self._loss = ""  # fate of a deleted store, as text
+        self._next_attempt = 0.0  # monotonic seconds of the next attempt to reach the store
+        self._has_accepted_claim = False  # whether the store has accepted a claim
+        self._loss = ""  # what happened to a deleted store, as text; empty if it exists
 
     @property
     def problem(self) -> str:
@@ -123,7 +124,7 @@ class Tracker(Journal):
     def where(self) -> str:
         if self._loss:
             return f"{self.folder} until {self._command}"
-        if not self._kept and not self._unclosed:
+        if not self._kept and not self._has_unclosed_sweep:
             return self._store.where
         if self._kept:
             pending = f"{len(self._kept)} of them"
@@ -165,17 +166,17 @@ class Tracker(Journal):
 
     def annotate_sweep(self, end: SweepRun) -> None:
         super().annotate_sweep(end)
-        with contextlib.suppress(StoreError):  # the points matter more
+        with contextlib.suppress(StoreError):  # the design's result must not stop the session
             self._store.annotate_sweep(end)
 
     def register(self, driver: str, lease: Lease) -> None:
         self._store.register(driver, lease)
 
     def unregister(self, *, is_complete: bool = False, conclusion: str = "") -> None:
-        with contextlib.suppress(StoreError):  # a claim that an interruption left half made
+        with contextlib.suppress(StoreError):  # an interruption may have left an orphaned claim
             self._store.delete_orphaned_claims(self._held)
-        # Drivers that end at the same time lock a SQLite store for each other, which fails at once.
-        # If one cannot end its lease, the others take it for alive and the sweep stays open.
+        # If several drivers end at once, a write to a SQLite store may fail because it is locked. A
+        # driver that does not end its lease counts as running, and the sweep stays open.
         deadline = time.monotonic() + _UNREGISTER_SECONDS
         while True:
             try:
@@ -202,10 +203,10 @@ class Tracker(Journal):
             self._store.delete_orphaned_claims(self._held)
 
         try:
-            self._patiently(close)  # uploads the kept files first
+            self._call_store(close)  # uploads the kept files first
         except StoreAwayError:
             super().close_sweep(end)
-            self._unclosed = True
+            self._has_unclosed_sweep = True
 
     def begin(
         self,
@@ -214,54 +215,54 @@ class Tracker(Journal):
         tags: Mapping[str, str],
         accepts: AcceptsRun | None,
     ) -> Claimed:
-        while self._is_there():
+        while self._is_available():
             try:
                 answer = self._store.begin(identity, name, tags, accepts)
                 self._away_since = None
-                self._proven = True
+                self._has_accepted_claim = True
                 if isinstance(answer, Claim):
                     self._held.add(answer.run_id)
                 return answer
             except StoreError as error:
-                if isinstance(error, StoreRefusalError) and not self._proven:
+                if isinstance(error, StoreRefusalError) and not self._has_accepted_claim:
                     raise  # nothing is measured yet, so the user can fix it now
-                self._lost(error)
+                self._note_failure(error)
         try:
             return super().begin(identity, name, tags, accepts)
         except StoreError as error:
-            raise self._no_room() from error
+            raise self._no_space_error() from error
 
     def log_snapshots(self, claim: Claim, snapshots: Sequence[MetricSnapshot]) -> None:
         self._try_store(claim, partial(self._store.log_snapshots, claim, snapshots))
 
     def record(self, claim: Claim, record: Record, recording_metrics: RecordingMetrics) -> str:
-        """Record a point in the store, or keep it as a file if the store does not accept it.
+        """Record a point in the store, or keep it as a file if the store does not answer.
 
         Raises:
             ClaimLostError: If another driver has taken over the point, because this process was
                 suspended for longer than its lease.
         """
-        begun = claim.run_id in self._held
+        is_in_store = claim.run_id in self._held
         self._held.discard(claim.run_id)
-        if begun and self._away_since is None and self._is_lost(claim):
+        if is_in_store and self._away_since is None and self._is_lost(claim):
             raise ClaimLostError(f"{record.name}: another driver has taken it over")
         document = self.document(claim, record, recording_metrics())
         path: Path | None = None
         with contextlib.suppress(StoreError):  # the store may accept what the disk does not
             path = self.keep(document)
-        if self._away_since is None and begun:
+        if self._away_since is None and is_in_store:
             try:
                 run_id = self._store.record(claim, record, recording_metrics)
                 if path:
                     path.unlink(missing_ok=True)
                 return run_id
             except StoreError as error:
-                self._lost(error)
+                self._note_failure(error)
         if path is None:
             try:
-                return self._patiently(lambda: self._store.upload(document)).run_id
+                return self._call_store(lambda: self._store.upload(document)).run_id
             except StoreAwayError as error:
-                raise self._no_room(record.name) from error
+                raise self._no_space_error(record.name) from error
         self._kept.append(path)
         if self._away_since is None:  # claimed while the store was away
             self._upload_kept("the store answers again")
@@ -270,7 +271,7 @@ class Tracker(Journal):
     def _is_lost(self, claim: Claim) -> bool:
         try:
             return self._store.is_lost(claim)
-        except StoreError:  # the result is kept, and compared with the store at its upload
+        except StoreError:  # the upload of the kept file will detect a lost claim
             return False
 
     def abandon(self, claim: Claim, reason: str) -> None:
@@ -280,46 +281,46 @@ class Tracker(Journal):
             self._store.abandon(claim, reason)
         self._held.discard(claim.run_id)
 
-    def _no_room(self, lost: str = "") -> StoreError:
+    def _no_space_error(self, lost_result: str = "") -> StoreError:
         detail = ""
-        if lost:
-            detail = f": {lost} is lost"
+        if lost_result:
+            detail = f": {lost_result} is lost"
         return StoreError(
             f"neither {self._store.where} nor {self.folder} accepts results{detail}; "
             f"{counted(len(self._kept), 'result')} in files. "
             "Free some space; the same command then continues"
         )
 
-    def _try_store(self, claim: Claim, act: Callable[[], None]) -> None:
-        """Call `act` if the store holds the claim; nothing is lost if the store does not answer."""
+    def _try_store(self, claim: Claim, write: Callable[[], None]) -> None:
+        """Call `write` if the store answers and holds the claim; a failure is not an error."""
         if self._away_since is None and claim.run_id in self._held:
             try:
-                act()
+                write()
             except StoreError as error:
-                self._lost(error)
+                self._note_failure(error)
 
-    def _patiently(self, ask: Callable[[], T]) -> T:
-        """Call the store until it answers.
+    def _call_store(self, call: Callable[[], T]) -> T:
+        """Return the result of `call`; repeat the call until the store answers.
 
         Raises:
-            StoreAwayError: If the store stays away.
+            StoreAwayError: If the store does not answer within `tracking.patience`.
         """
-        while self._is_there():
+        while self._is_available():
             try:
-                return ask()
+                return call()
             except StoreError as error:
-                self._lost(error)
+                self._note_failure(error)
         raise StoreAwayError(f"{self._store.where}: does not answer")
 
-    def _lost(self, error: StoreError) -> None:
-        """Note that the store failed.
+    def _note_failure(self, error: StoreError) -> None:
+        """Note that a call of the store failed, and tell the user once.
 
-        The driver waits only for a store that is away, and no longer than `tracking.patience`.
+        The driver waits for the store only if it is unreachable, for at most `tracking.patience`.
         """
         now = time.monotonic()
         if isinstance(error, StoreDeletedError):
             self._away_since = now
-            self._next_look = math.inf
+            self._next_attempt = math.inf
             if not self._loss:
                 self._loss = f"{error}. {self._rescue()}"
                 self._notify(
@@ -334,7 +335,7 @@ class Tracker(Journal):
                 f"If it stays away, upload them with:\n  {self._command}"
             )
         if not isinstance(error, StoreAwayError) or now - self._away_since >= self._patience:
-            self._next_look = now + _BACKGROUND_RETRY_SECONDS
+            self._next_attempt = now + _BACKGROUND_RETRY_SECONDS
 
     def _rescue(self) -> str:
         """Copy the runs of a deleted store; return the result of the rescue as text."""
@@ -343,33 +344,38 @@ class Tracker(Journal):
             return f"Its runs were copied to {copy}: move that file back to restore them"
         return "Its runs are lost: this process could not read them any more"
 
-    def _is_there(self) -> bool:
+    def _is_available(self) -> bool:
         """Whether the store answers.
 
-        Waits for a store that went away recently, and uploads the kept files once it is back.
+        Waits for a store that stopped answering less than `tracking.patience` ago, and uploads the
+        kept files once it answers again.
         """
         while self._away_since is not None:
             now = time.monotonic()
-            if now < self._next_look:
+            if now < self._next_attempt:
                 return False
             if self._store.is_back() and self._upload_kept("the store answers again"):
                 # Drivers on other hosts could not renew their leases either.
                 self._store.expiries_count_from = time.monotonic() + HEARTBEAT_SECONDS
                 return True
             if now - self._away_since >= self._patience:
-                self._next_look = now + _BACKGROUND_RETRY_SECONDS
+                self._next_attempt = now + _BACKGROUND_RETRY_SECONDS
             else:
                 time.sleep(_WAITING_RETRY_SECONDS)
         return True
 
     def _upload_kept(self, why: str) -> bool:
-        """Upload the kept files and remove them; return False if the store goes away again."""
+        """Upload the kept files and remove them; return False if the store stops answering.
+
+        Args:
+            why: Reason for the upload, for the message to the user.
+        """
         count = 0
         while self._kept:
             try:
                 count += self._upload(self._kept[0])
             except StoreAwayError as error:
-                self._lost(error)
+                self._note_failure(error)
                 return False
             except (StoreError, DataError) as error:  # the file stays for `paradnn.sync`
                 self._notify(f"{self._kept[0]} was not uploaded: {error}")
@@ -387,7 +393,7 @@ class Tracker(Journal):
 
         Another process may upload the same file at the same time.
         """
-        with _alone_with(path) as is_locked:
+        with _locked(path) as is_locked:
             if not is_locked:
                 return False
             done = self._store.upload(read_record(path))
@@ -403,11 +409,11 @@ class Tracker(Journal):
 
 
 @contextlib.contextmanager
-def _alone_with(path: Path) -> Iterator[bool]:
-    """Lock a file; yield whether it exists and no other process uploads it."""
+def _locked(path: Path) -> Iterator[bool]:
+    """Lock a result file; yield False if it does not exist or another process uploads it."""
     is_locked = False
     with contextlib.ExitStack() as stack:
-        with contextlib.suppress(OSError):  # it is gone
+        with contextlib.suppress(OSError):  # the file does not exist
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             stack.callback(os.close, descriptor)
             is_locked = locks.try_lock(descriptor) and path.exists()
@@ -420,13 +426,14 @@ def sync(
     """Upload every result file below a folder.
 
     Args:
-        folder: The folder of a sweep with `tracking=offline`, or of results that no store accepted.
+        folder: The folder of a sweep with `tracking=offline`, or of results that were kept because
+            a store did not answer.
         settings: The store and the experiment.
-        repeats: Whether to upload results of points that the store already holds too.
+        repeats: Whether to also upload results of points that the store already holds.
 
     Returns:
-        The result of the upload per file; and one line per file that is damaged or that the store
-        rejects.
+        Each uploaded file with the result of its upload; and one line per file that is damaged or
+        that the store rejects.
 
     Raises:
         DataError: If the folder does not exist.
@@ -456,7 +463,7 @@ def sync(
             if path in sweeps:
                 store.end_sweep(read_sweep(path))
                 continue
-            with _alone_with(path):
+            with _locked(path):
                 done.append((path, store.upload(read_record(path), repeats=repeats)))
         except (StoreAwayError, StoreRefusalError):
             raise

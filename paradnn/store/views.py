@@ -1,7 +1,7 @@
 """Views of an experiment in MLflow's UI: filter, columns of the table, and charts.
 
-A view is a tag of the experiment. MLflow lists it under its name in the menu "Views", and opens it
-from a link. The menu opens a view as a table; the chart icon next to the search shows its charts.
+A view is a tag of the experiment. MLflow lists it by name in the menu "Views", and opens it from a
+link. The menu shows a view as a table. The chart icon next to the search field shows its charts.
 """
 
 import json
@@ -15,12 +15,13 @@ _PREFIX = "mlflow.sharedViewState."
 #: Unix milliseconds at which these views were last changed. Increase it with every change:
 #: experiments with an older view then get the new one.
 _CHANGED = 1_795_899_600_000
-#: Runs whose marks one chart shows.
+#: Maximum number of runs in a chart.
 _RUNS_PER_CHART = 1_000
 _SECTION = "paradnn"
 _NAME_COLUMN = "attributes.`Run Name`"
-#: Pixels of a column whose width is not below; fits a column's name of 24 characters.
+#: Default width of a column in pixels, for a name of 24 characters.
 _COLUMN_WIDTH = 230
+#: Column -> its width in pixels, if it is not the default.
 _COLUMN_WIDTHS = {
     _NAME_COLUMN: 290,
     "attributes.`Duration`": 110,
@@ -39,10 +40,10 @@ class View:
 
     Attributes:
         name: Name in MLflow's menu.
-        content: What the view shows, for a list of links.
+        content: Description of the shown runs, for a list of links.
         filter: Condition on runs in MLflow's grammar; empty for all runs.
-        order: Column that sorts the table. The UI nests runs below their parents if they are sorted
-            by time; for any other order it lists them flat.
+        order: Column by which the table is sorted. Sorted by time, the UI nests runs below their
+            parents; otherwise it lists all runs on one level.
         columns: Columns of the table.
         charts: Charts as MLflow stores them.
     """
@@ -79,12 +80,12 @@ def _chart(kind: str, **settings: Any) -> dict[str, Any]:
 
 
 def _scatter(x: Mapping[str, str], y: Mapping[str, str]) -> dict[str, Any]:
-    """Return a chart of one mark per run; MLflow has no logarithmic axes for it."""
+    """Return a scatter chart with one mark per run; MLflow offers no logarithmic axes for it."""
     return _chart("SCATTER", xaxis=x, yaxis=y)
 
 
 def _parallel(params: list[str], metrics: list[str]) -> dict[str, Any]:
-    """Return a chart of one line per run, for the runs that have all these params and metrics."""
+    """Return a parallel-coordinates chart of the runs that have all these params and metrics."""
     return _chart(
         "PARALLEL",
         selectedParams=params,
@@ -167,23 +168,23 @@ def view_tags() -> Mapping[str, str]:
 
 
 def is_outdated(stored: str | None, current: str) -> bool:
-    """Whether an experiment lacks a view or holds it in an earlier form.
+    """Whether an experiment lacks a view or has an earlier version of it.
 
-    A view that a user changed in MLflow is newer, and remains.
+    A view that a user changed in MLflow has a later time, so it is not outdated.
 
     Args:
-        stored: Tag of the experiment; None without one.
-        current: The tag of this version.
+        stored: Value of the view's tag in the experiment; None if the tag is absent.
+        current: Value of the tag in this version of ParaDnn.
     """
     try:
         changed = json.loads(stored or "")["updatedAt"]
         return bool(changed < json.loads(current)["updatedAt"])
-    except (ValueError, TypeError, KeyError):  # absent, or of a version without names
+    except (ValueError, TypeError, KeyError):  # absent, or written by a version without names
         return True
 
 
 def _state(view: View) -> dict[str, Any]:
-    """Return a view as the state of MLflow's page of runs."""
+    """Return a view in the format in which MLflow stores the state of its page of runs."""
     columns = [_NAME_COLUMN, *view.columns]
     state = {
         "searchFilter": view.filter,
@@ -213,7 +214,7 @@ def _state(view: View) -> dict[str, Any]:
 
 
 def _sections() -> list[dict[str, Any]]:
-    """Return the sections of charts: the charts of the view, and the folded ones of all metrics."""
+    """Return the sections of charts: those of the view, and collapsed ones of all metrics."""
     names = {_SECTION: "Points", "model": "Model metrics", "system": "System metrics"}
     return [
         {

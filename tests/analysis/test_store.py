@@ -45,8 +45,8 @@ def test_a_store_of_an_earlier_version_gives_the_same_frame(
     some = ["step_time_cv", "examples_per_second"]
     monkeypatch.setattr(columns, "PART", 50)
     for few, many in ((500, 500), (0, 500), (0, 0)):
-        monkeypatch.setattr(sql, "_LOOKUP_RUNS", few)
-        monkeypatch.setattr(sql, "_SCAN_RUNS", many)
+        monkeypatch.setattr(sql, "_MAX_LOOKUP_RUNS", few)
+        monkeypatch.setattr(sql, "_MIN_SCAN_RUNS", many)
         for reader in ("sql", "api"):
             frame = load(uri, reader=reader)
             pd.testing.assert_frame_equal(frame, earlier, check_exact=True)
@@ -90,8 +90,8 @@ def test_both_readers_give_the_same_frame(
     api = load(store, reader="api", **query)
     monkeypatch.setattr(columns, "PART", 50)
     for few, many in ((500, 500), (0, 500), (0, 0)):
-        monkeypatch.setattr(sql, "_LOOKUP_RUNS", few)
-        monkeypatch.setattr(sql, "_SCAN_RUNS", many)
+        monkeypatch.setattr(sql, "_MAX_LOOKUP_RUNS", few)
+        monkeypatch.setattr(sql, "_MIN_SCAN_RUNS", many)
         tables = load(store, reader="sql", **query)
         pd.testing.assert_frame_equal(tables, api, check_exact=True)
         assert count in (None, len(tables))
@@ -207,9 +207,9 @@ def large(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     Separate processes read it, and small pipes soon make them wait for this process.
     """
     for name, value in {
-        "sql._LOOKUP_RUNS": 0,
-        "sql._SCAN_RUNS": 0,
-        "sql._PIPE": 4096,
+        "sql._MAX_LOOKUP_RUNS": 0,
+        "sql._MIN_SCAN_RUNS": 0,
+        "sql._PIPE_BYTES": 4096,
         "columns.PART": 20,
     }.items():
         monkeypatch.setattr(f"paradnn.store.{name}", value)

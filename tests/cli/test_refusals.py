@@ -186,7 +186,9 @@ REJECTED = [
     ("train -m experiment=quick,paper_fc", "experiment=quick,paper_fc: one experiment at a time"),
     (
         "train -m sweep.points=9",
-        ("sweep.points=9: ends an adaptive sweep, and this one measures all; add sweep.desi"),
+        (
+            "sweep.points=9: ends an adaptive sweep, but this sweep measures all points; add sweep.desi"
+        ),
     ),
     ("train -m sweep.error=0.1", "sweep.error=0.1: ends an adaptive sweep"),
     ("train -m sweep.design=adaptive sweep.error=-1", "sweep.error=-1.0: must be at least 0.001"),

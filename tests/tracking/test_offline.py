@@ -213,8 +213,8 @@ def test_claims_survive_an_outage_of_the_store(store: Store, tmp_path: Path) -> 
     assert isinstance(tracker, Tracker)
     held = [claimed(tracker, number) for number in (1, 2)]
     lost = claimed(MlflowStore(settings), 3)
-    tracker._lost(StoreAwayError("it does not answer"))
-    tracker._next_look = 0.0
+    tracker._note_failure(StoreAwayError("it does not answer"))
+    tracker._next_attempt = 0.0
     held.append(claimed(tracker, 4))
     left = {entry["run_id"] for entry in store.runs()}
     assert {claim.run_id for claim in held} <= left
@@ -233,16 +233,16 @@ def test_drivers_without_their_store_do_not_wait_for_each_other(
     drivers = [open_tracker(settings, said.append) for _ in range(2)]
     places = [Identity(name, ENVIRONMENT, 0) for name in "12"]
     for driver_ in drivers:
-        driver_._lost(StoreAwayError("it does not answer"))
+        driver_._note_failure(StoreAwayError("it does not answer"))
     claims = [claimed(one, number) for number, one in enumerate(drivers, 1)]
     for one, claim in zip(drivers, claims, strict=True):
         one.record(claim, record_of(claim), dict)
     for one, place in zip(drivers, reversed(places), strict=True):
         assert isinstance(one.begin(place, "p", tags_of(place), lambda _: True), Finished)
-    drivers[0]._next_look = drivers[1]._next_look = 0.0
+    drivers[0]._next_attempt = drivers[1]._next_attempt = 0.0
     third, fourth = (Identity(name, ENVIRONMENT, 0) for name in "34")
     late = Journal.begin(drivers[0], third, "p", tags_of(third), lambda _: True)
-    assert all(one._is_there() for one in drivers)
+    assert all(one._is_available() for one in drivers)
     for claim in (drivers[0].begin(fourth, "p", tags_of(fourth), lambda _: True), late):
         assert isinstance(claim, Claim)
         drivers[0].record(
@@ -339,8 +339,8 @@ def test_a_full_disk_gives_one_line_and_nothing_is_lost(
         assert len(said) <= 2
         assert [line for line in capfd.readouterr().err.splitlines() if "Traceback" in line] == []
         subprocess.run(["mount", "-o", "remount,size=50m", tmp_path], check=True)
-        tracker._next_look = 0.0
-        assert tracker._is_there()
+        tracker._next_attempt = 0.0
+        assert tracker._is_available()
         held = tracker.finished([ENVIRONMENT])
         assert {identity.point_id for identity in held} >= set(map(str, range(len(held))))
         assert all(len(runs) == 1 for runs in held.values())
