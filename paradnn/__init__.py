@@ -1,8 +1,9 @@
 """ParaDnn: measure parameterized deep-learning models on a platform, one MLflow run per point.
 
-The package is the *driver* (`python -m paradnn.train`), which decides what to measure, limits it
-and records it. Below `paradnn.worker` it is the *worker*, which measures in the interpreter under
-test. Neither MLflow nor Hydra is imported here, so the worker needs neither.
+The package consists of two programs. The *driver* (`python -m paradnn.train`) decides what to
+measure, limits its time and memory, and records it. The *worker* (`paradnn.worker`) measures in the
+interpreter under test. Importing this module imports neither MLflow nor Hydra, so the worker needs
+neither.
 """
 
 import os
@@ -21,12 +22,12 @@ def end_quietly(*_: object) -> None:
 def _is_command() -> bool:
     """Whether this process is a command of the suite, and neither a worker nor a user's program.
 
-    While Python looks for the module of `python -m`, the first argument is `-m`.
+    During the import of `python -m MODULE`, sys.argv[0] is `-m`.
     """
     program = os.path.basename(sys.argv[0])
     return program in ("-m", "paradnn") and "paradnn.worker" not in " ".join(sys.orig_argv)
 
 
-# A job in the background ignores Ctrl-C and has another handler.
+# Keep another handler: a background job ignores Ctrl-C.
 if _is_command() and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, end_quietly)

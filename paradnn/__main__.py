@@ -13,7 +13,7 @@ _USAGE = "usage: paradnn COMMAND ...\n       paradnn COMMAND --help\n       para
 
 @program
 def main() -> int:
-    """Run the command that the first word names, and return its exit code."""
+    """Run the command that the first argument names, and return its exit code."""
     arguments = sys.argv[1:]
     name = arguments[0] if arguments else ""
     if name == "help" and arguments[1:2] and arguments[1] in COMMANDS:

@@ -1,11 +1,11 @@
 """`python -m paradnn.ceilings`: measure and record the peak rates and idle power of this machine.
 
-  python -m paradnn.ceilings                                       of this machine's CPU
-  python -m paradnn.ceilings platform=gpu framework=jax            of another device, with another framework
+  python -m paradnn.ceilings                                 measure the CPU of this machine
+  python -m paradnn.ceilings platform=gpu framework=jax      measure its GPU with another framework
 
-Configuration and keys are those of `python -m paradnn.train`; only platform and framework matter.
-A sweep measures missing ceilings itself, so use this command to inspect them or to measure them
-again.
+The command takes the keys of `python -m paradnn.train`, of which only platform, framework and
+software matter. A sweep measures missing peak rates itself. Use this command to inspect them or to
+measure them again.
 """
 
 import sys

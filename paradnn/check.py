@@ -1,8 +1,8 @@
 """`python -m paradnn.check`: find out what disturbs measurements on this machine, and what to do.
 
-Prints a verdict and a table of findings. With --speed it measures the peak performance again, for
-about half a minute, to see whether the whole machine is slower than at its best. Nothing is
-changed: python -m pyperf system tune changes the settings of a host.
+The command prints a verdict and a table of findings. With --speed it measures the peak performance
+again, for about half a minute, to see whether the whole machine is slower than at its best. It
+changes no settings of the host; python -m pyperf system tune does.
 """
 
 import json
@@ -22,12 +22,12 @@ from paradnn.platform.load import LoadMonitor
 
 #: Seconds for which the load is observed.
 _LOAD_SECONDS = 1.0
-#: Characters of a table that is not printed to a terminal.
+#: Width in characters of a table that is not printed to a terminal.
 _FILE_WIDTH = 140
 
 
 def make_parser() -> Parser:
-    """The options of `paradnn check`."""
+    """Return the parser of the command line."""
     parser = Parser("python -m paradnn.check", __doc__)
     parser.add_argument(
         "--speed",
@@ -43,7 +43,7 @@ def make_parser() -> Parser:
 
 @program
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Look for findings and print them.
+    """Look for noise sources on this machine and print them.
 
     Returns:
         The exit code: 1 if --strict is given and a finding harms measurements, else 0.
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def verdict(findings: Sequence[Finding]) -> str:
-    """A sentence with the number of findings that harm."""
+    """Return a sentence with the number of findings that harm measurements."""
     count = sum(finding.harms for finding in findings)
     if not count:
         return "No known noise sources found."
@@ -80,7 +80,7 @@ def _findings() -> list[Finding]:
 
 
 def _speed() -> Finding:
-    """Whether the CPU is near its best speed, measured in the default framework."""
+    """Measure in the default framework whether the CPU is near its best speed."""
     from paradnn.config.reading import read_point
     from paradnn.config.settings import read_settings
     from paradnn.session.session import measure_ceilings

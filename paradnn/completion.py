@@ -3,8 +3,8 @@
 A shell calls `paradnn completion LINE` with the line up to the cursor, and reads one proposal per
 line.
 
-shtab is no alternative: it completes the options of an argparse parser. The keys of `train` and
-their values come from Hydra's groups, and depend on the options that earlier words choose.
+shtab is no alternative, because it completes only the options of argparse parsers. The keys of
+`train` and their values come from Hydra's groups, and depend on options that earlier words choose.
 """
 
 import argparse
@@ -25,16 +25,16 @@ from paradnn.families import FAMILIES
 from paradnn.listing import KINDS, entries
 from paradnn.store.metrics import METRICS
 
-#: Shells with a script cli/completion.SHELL. It adds a blank to a completed word, unless the word
-#: ends in `=`.
+#: Shells for which there is a script cli/completion.SHELL. The script adds a blank to a completed
+#: word, unless the word ends in `=`.
 _SHELLS = ("bash", "zsh", "fish")
-#: Commands that take keys and values.
+#: Commands that take overrides only.
 _TAKE_OVERRIDES = {"train", "plan", "ceilings"}
-#: Commands that take options as well.
+#: Commands that take overrides and options.
 _TAKE_BOTH = {"ask", "best", "compare"}
 #: Keys that only this program sets.
 _INTERNAL_KEYS = {"sweep.plan", "sweep.grids"}
-#: Options whose values are known although the parser does not list them.
+#: Options whose values the parser does not list -> their values.
 _OPTION_VALUES: dict[str, Iterable[str]] = {"--metric": METRICS, "--family": FAMILIES}
 _USAGE = """\
 usage: paradnn completion SHELL
@@ -69,14 +69,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def proposals(line: str) -> list[str]:
-    """Words that may complete the last word of a command line, which may be empty."""
+    """Return words that may complete the last word of a command line, which may be empty."""
     *words, current = line.split(" ")
     before = [word for word in words if word][1:]  # without the program
     return sorted({word for word in _candidates(before, current) if word.startswith(current)})
 
 
 def _candidates(before: Sequence[str], current: str) -> Iterable[str]:
-    """All words that may follow `before`."""
+    """Return all words that may follow the words `before`."""
     if not before:
         return COMMANDS
     command = before[0]
@@ -98,7 +98,10 @@ def _candidates(before: Sequence[str], current: str) -> Iterable[str]:
 
 
 def _overrides(before: Sequence[str], current: str) -> Iterable[str]:
-    """Keys, each with its `=`, or values of the current key, which may be a list."""
+    """Return the keys with `=`, or, after `KEY=`, the values of that key.
+
+    A list of values is completed at its last value.
+    """
     key, equals, value = current.partition("=")
     if equals:
         listed, comma, _ = value.rpartition(",")
@@ -117,7 +120,7 @@ def _overrides(before: Sequence[str], current: str) -> Iterable[str]:
 
 
 def _values(key: str) -> Sequence[str]:
-    """The values of a key that has a fixed set of them; empty for other keys."""
+    """Return the valid values of a key; empty if the key has no fixed set of values."""
     names = option_names(key)
     if names:
         return names
@@ -139,7 +142,7 @@ def _documented_values(entry: str, text: str) -> Sequence[str]:
 
 
 def _is_option_with_value(command: str, word: str) -> bool:
-    """Whether a word is an option of a command that the next word belongs to."""
+    """Whether a word is an option of a command, and the next word its value."""
     known = options(_parser_of(command))
     return word in known and known[word].nargs != 0
 
@@ -152,7 +155,7 @@ def _parser_of(command: str) -> argparse.ArgumentParser:
 
 
 def _options(before: Sequence[str], current: str) -> Iterable[str]:
-    """The sub-commands of a command, its options, or the values of the last option."""
+    """Return the sub-commands of a command, its options, or the values of the last option."""
     command, *words = before
     parser = _parser_of(command)
     commands = sub_commands(parser)

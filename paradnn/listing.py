@@ -15,12 +15,13 @@ from paradnn.core.errors import ConfigError, ParadnnError
 from paradnn.core.words import did_you_mean
 from paradnn.store.metrics import METRICS
 
-#: Kind -> the group of the configuration that holds it; empty if no group does.
+#: Kind -> the configuration group whose options it lists; empty if it lists no group.
 KINDS = {"models": "model", "presets": "experiment", "metrics": "", "keys": ""}
-#: Columns of a name. On terminals below the second width a description follows in the next line.
+#: Width of a name, in characters like the following.
 _NAME_WIDTH = 34
-_NARROW_INDENT = 4
+#: Width of a terminal below which descriptions are printed below names, and their indentation.
 _MIN_WIDTH = 80
+_NARROW_INDENT = 4
 _MAX_WIDTH = 160
 _DIRECTIONS = {"higher": ", higher is better", "lower": ", lower is better", None: ""}
 _USAGE = """\
@@ -34,7 +35,10 @@ usage: paradnn list KIND [WORD]
 
 
 def entries(kind: str) -> list[tuple[str, str]]:
-    """Name and description of everything of a kind.
+    """Return the name and the description of each entry of a kind.
+
+    Args:
+        kind: A key of `KINDS` or the name of a configuration group.
 
     Raises:
         ConfigError: If the kind is unknown.
@@ -55,7 +59,7 @@ def entries(kind: str) -> list[tuple[str, str]]:
 
 
 def _keys() -> Iterator[tuple[str, str]]:
-    """Yield the keys of the command line; several models may have a key of the same name."""
+    """Yield the keys of the command line with descriptions; a key of several models is repeated."""
     for heading, keys in documented_keys().items():
         choice = heading.removeprefix("Keys of ")
         suffix = f" ({choice})" if "=" in choice else ""
@@ -64,7 +68,7 @@ def _keys() -> Iterator[tuple[str, str]]:
 
 
 def _description(group: str, option: str) -> str:
-    """The description of an option of a group; of a model with its keys."""
+    """Return the description of an option of a group; for a model, with its keys and defaults."""
     description = describe_option(group, option)
     if group != "model":
         return description
@@ -98,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _hint(wanted: str, known: Sequence[tuple[str, str]]) -> str:
-    """Names, or last parts of dotted names, that are similar to a word."""
+    """Return a hint with names, or last parts of dotted names, that are similar to a word."""
     candidates = []
     for name, _ in known:
         key = name.partition("=")[0]
@@ -107,7 +111,7 @@ def _hint(wanted: str, known: Sequence[tuple[str, str]]) -> str:
 
 
 def _line(name: str, description: str) -> str:
-    """A name with its description next to it, or below it if there is no room."""
+    """Return a name with its description next to it, or below it if there is no room."""
     width = min(shutil.get_terminal_size((120, 24)).columns, _MAX_WIDTH)
     indent = _NAME_WIDTH if width >= _MIN_WIDTH else _NARROW_INDENT
     separator = f"\n{' ' * indent}"

@@ -1,10 +1,10 @@
 """`python -m paradnn.plan`: predict how long a sweep takes, without measuring anything.
 
-  python -m paradnn.plan -m experiment=paper_fc                    the whole sweep, given the runs in the store
-  python -m paradnn.plan -m experiment=paper_fc plan.hosts=1,4     on one and on four hosts
-  python -m paradnn.plan -m experiment=quick plan.out=points.csv   every point as a row of a file
+  python -m paradnn.plan -m experiment=paper_fc                    predict from runs in the store
+  python -m paradnn.plan -m experiment=paper_fc plan.hosts=1,4     predict for one and four hosts
+  python -m paradnn.plan -m experiment=quick plan.out=points.csv   write a row per point to a file
 
-It takes the overrides of `python -m paradnn.train` in addition to its own options.
+The command takes the overrides of `python -m paradnn.train` in addition to its own options.
 """
 
 import sys
@@ -21,10 +21,10 @@ from paradnn.core.errors import ConfigError
 from paradnn.core.schema import option, read
 from paradnn.core.words import MAX_HOSTS
 
-#: Plans a multirun as a whole.
+#: Override that selects the sweeper, which plans a multirun as a whole.
 _SWEEPER = "hydra/sweeper=plan"
-#: Numbers of hosts to forecast for if the command names none.
-_HOSTS = (1, 2, 4, 8)
+#: Default numbers of hosts for which to forecast.
+_DEFAULT_HOSTS = (1, 2, 4, 8)
 
 
 @dataclass(frozen=True)
@@ -66,11 +66,8 @@ def split_options(arguments: Sequence[str]) -> tuple[PlanOptions, list[str]]:
             is_writable = (
                 bool(options.out) and not path.is_dir() and path.absolute().parent.is_dir()
             )
-        except (
-            OSError,
-            ValueError,
-            RuntimeError,
-        ):  # too long, a zero byte, or the home of an unknown user
+        except (OSError, ValueError, RuntimeError):
+            # The path is too long, has a zero byte, or names the home of an unknown user.
             is_writable = False
         if not is_writable:
             problem = "is not a file in an existing folder"
@@ -94,7 +91,7 @@ def _plan(config: DictConfig, options: PlanOptions) -> int:
     history = open_history(settings.tracking)
     expected = forecast(sweep_status(points, settings, history), settings, history)
     drivers = settings.sweep.drivers
-    hosts = options.hosts or ((1, drivers) if drivers > 1 else _HOSTS)
+    hosts = options.hosts or ((1, drivers) if drivers > 1 else _DEFAULT_HOSTS)
     describe(expected, sweep.name if sweep else None, history.where, hosts)
     if options.out:
         write_points(expected, Path(options.out).expanduser())

@@ -15,7 +15,7 @@ from paradnn.platform.stack import list_stacks, named_stack, open_stack, remove_
 
 
 def make_parser() -> Parser:
-    """The options of `paradnn stacks`."""
+    """Return the parser of the command line."""
     parser = Parser("python -m paradnn.stacks", __doc__)
     commands = parser.add_subparsers(dest="command")
     commands.add_parser("list", help="list installed stacks, and those that conf/software names")

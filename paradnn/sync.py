@@ -1,9 +1,9 @@
 """`python -m paradnn.sync FOLDER`: record results that were kept as files in the tracking store.
 
-The command can be repeated at any time, also after an interruption: files whose run the store has
-are skipped. A point with another measurement in the store is listed but not recorded, unless
-`--repeats` is given. Damaged files are listed, the others are recorded, and the exit code is 1.
-No file is removed.
+The command may be repeated, even after an interruption: it skips files whose run the store has. If
+the store has another measurement of a point, the file is listed but not recorded, unless
+`--repeats` is given. If a file is damaged, it is listed, the other files are recorded, and the exit
+code is 1. No file is removed.
 """
 
 import sys
@@ -29,7 +29,7 @@ def make_parser() -> Parser:
         "folder", nargs="?", type=Path, default=folder_of(Tracking()), help="default: %(default)s"
     )
     parser.add_store("--uri")
-    text = "also record measurements of points that the store has, as repetitions"
+    text = "also record measurements of points that the store already has, as repetitions"
     parser.add_argument("--repeats", action="store_true", help=text)
     return parser
 
@@ -49,29 +49,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("interrupted; the same command continues", file=sys.stderr)
         return 130
     for problem in problems:
-        say(f"refused: {problem}", sys.stderr)
+        say(f"rejected: {problem}", sys.stderr)
     logged, known, withheld = (
-        [each for each in done if each[1].state == s] for s in ("logged", "known", "withheld")
+        [entry for entry in done if entry[1].state == state]
+        for state in ("logged", "known", "withheld")
     )
     counts = f"{len(logged)} logged, {len(known)} logged before, {len(withheld)} not logged"
-    print(f"{counts}, {len(problems)} refused")
+    print(f"{counts}, {len(problems)} rejected")
     _explain(withheld, sync_command(given.folder, settings))
     return 1 if problems else 0
 
 
 def _explain(withheld: Sequence[tuple[Path, Uploaded]], command: str) -> None:
     """Print why files were not recorded, and how to record them."""
-    points = [each for each in withheld if each[1].record.tags.get("kind", "point") == "point"]
+    points = [entry for entry in withheld if entry[1].record.tags.get("kind", "point") == "point"]
     if len(withheld) > len(points):
-        print(
-            f"{counted(len(withheld) - len(points), 'measurement')} of ceilings not logged: the store has them"
-        )
+        count = counted(len(withheld) - len(points), "measurement")
+        print(f"{count} of ceilings not logged: the store has them")
     if not points:
         return
     count = counted(len(points), "point")
     print(f"{count} not logged: the store has a measurement of the same point and environment:")
-    for path, each in points[:_MAX_LISTED]:
-        say(f"  {each.record.name}: run {each.run_id}, {path.name} here")
+    for path, uploaded in points[:_MAX_LISTED]:
+        say(f"  {uploaded.record.name}: run {uploaded.run_id}, {path.name} here")
     if len(points) > _MAX_LISTED:
         print(f"  and {len(points) - _MAX_LISTED:,} more")
     print(f"The files are kept. To log them as repetitions: {command} --repeats")

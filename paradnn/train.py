@@ -20,7 +20,7 @@ paradnn.compare measures which of two settings is faster (docs/how-to/compare.md
 Values are swept as a,b,c or range(1,9) or choice(...); lists are written model.blocks=[3,4,6,3].
 """
 
-# Wiring only. Bad input ends in one line and exit code 2, and no framework is imported here.
+# Keep imports inside the functions that need them, so that help and input errors are fast.
 from __future__ import annotations
 
 import sys

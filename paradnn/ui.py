@@ -17,7 +17,8 @@ from paradnn.store.reader import open_reader
 from paradnn.store.runs import Query
 from paradnn.store.views import VIEWS, is_outdated, run_link, view_link, view_tags
 
-#: ParaDnn uses no traces or evaluations, whose jobs would start eight more processes.
+#: Disable the jobs for traces and evaluations, which ParaDnn does not use: they would start eight
+#: more processes.
 _SETTINGS = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
 
 
@@ -36,27 +37,27 @@ def make_parser() -> Parser:
 
 @program
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Create the views of the experiment, print their links, and become MLflow's server.
+    """Create the views of the experiment, print their links, and replace this process by MLflow's.
 
-    For a store behind a server only the links are printed.
+    If the store is behind a server, only the links are printed.
 
     Returns:
         0, or 2 for invalid input.
     """
     given = make_parser().parse_args(arguments)
     address = address_of(given.store)
-    served = address.is_server
-    if not served:
+    is_served = address.is_server
+    if not is_served:
         _require_database(address)
-        _require_free(given.host, given.port)
+        _require_free_port(given.host, given.port)
     experiment_id = prepare_views(address, given.experiment)
-    if served:
+    if is_served:
         server = address.public.rstrip("/")
     else:
         server = f"http://{given.host}:{given.port}"
     for line in _links(address, given.experiment, server, experiment_id):
         print(line)
-    if not served:
+    if not is_served:
         relocate_artifacts(address)
         print("starting the server takes about 20 s; Ctrl-C ends it", flush=True)
         command = [
@@ -78,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def prepare_views(address: StoreAddress, experiment: str) -> str:
-    """Create the views that an experiment lacks or has in another version, and return its id.
+    """Create the views that an experiment lacks, update outdated ones, and return its id.
 
     Raises:
         StoreError: If the experiment does not exist.
@@ -124,7 +125,7 @@ def _require_database(address: StoreAddress) -> None:
         raise NoStoreError(f"no tracking store at {address.public}: {remedy}")
 
 
-def _require_free(host: str, port: int) -> None:
+def _require_free_port(host: str, port: int) -> None:
     try:
         with socket.socket() as trial:
             trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

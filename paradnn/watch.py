@@ -1,7 +1,8 @@
 """`python -m paradnn.watch`: show a sweep in progress, from the tracking store alone.
 
-It works on any host that reaches the store, even if the terminal of the sweep is gone. Ctrl-C
-ends the view; the sweep continues. `--once`, or a pipe, prints the current state and exits.
+The command works on any host that reaches the store, even if the terminal of the sweep is closed.
+Ctrl-C ends the display, and the sweep continues. With `--once`, or if the output is not a terminal,
+the command prints the current state and exits.
 """
 
 import contextlib
@@ -28,27 +29,27 @@ from paradnn.store.leases import Owner, no_point_is_left, planned_points
 from paradnn.store.reader import Reader, open_reader
 from paradnn.store.runs import OWNER, Query, Row, Values
 
-#: Columns to read per point.
+#: Values to read per point.
 _COLUMNS: Mapping[Values, Collection[str]] = {
     "params": (),
     "tags": ("outcome", OWNER, "reason"),
     "metrics": ("examples_per_second",),
 }
-_MAX_ROWS = 8  # per section of the table
-_IDLE_FACTOR = 10  # pause at least this many times the duration of a read
+_MAX_ROWS = 8  # maximum number of rows per section of the table
+_PAUSE_FACTOR = 10  # minimum pause between two reads, as a multiple of the duration of a read
 _COLORS = {"ok": "green", "unavailable": "yellow"}
 
 
 @dataclass(frozen=True)
 class Progress:
-    """A sweep as the store shows it at Unix second `now`.
+    """State of a sweep at one time, according to the store.
 
     Attributes:
-        sweep: Its parent run.
+        sweep: Parent run of the sweep.
         planned: Number of planned points; None if the sweep does not record it.
         done: Points with an outcome, in the order in which they ended.
-        running: Points that a live process measures.
-        is_abandoned: Whether no process measures it or will end it.
+        running: Points that a process is measuring.
+        is_abandoned: Whether no process measures points of the sweep or will end it.
         now: Time of the state in Unix seconds.
     """
 
@@ -66,12 +67,12 @@ class Progress:
 
     @property
     def is_running(self) -> bool:
-        """Whether the store has no end of the sweep."""
+        """Whether the parent run has not ended."""
         return self.sweep.run.status == "RUNNING"
 
     @property
     def left(self) -> float | None:
-        """Expected seconds until the end at the mean rate so far; None if unknown."""
+        """Expected seconds until the end, from the mean rate so far; None if unknown."""
         if self.planned is None or not self.done or not self.is_running:
             return None
         return (self.now - self.begun) * max(self.planned - len(self.done), 0) / len(self.done)
@@ -118,12 +119,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 live.update(view(progress), refresh=True)
                 if not progress.is_running:
                     break
-                time.sleep(max(given.interval, _IDLE_FACTOR * (time.monotonic() - begin)))
+                time.sleep(max(given.interval, _PAUSE_FACTOR * (time.monotonic() - begin)))
     return 0
 
 
 def _find(reader: Reader, experiment: str, sweep_id: str | None, where: str) -> Row:
-    """Return the parent run of the named sweep, by default of the newest running one.
+    """Return the parent run of the sweep `sweep_id`, or of the newest running sweep if it is None.
 
     Raises:
         StoreError: If the store has no such experiment or no running sweep.
@@ -132,7 +133,8 @@ def _find(reader: Reader, experiment: str, sweep_id: str | None, where: str) -> 
     if experiment not in reader.experiments():
         names = ", ".join(reader.experiments())
         raise StoreError(
-            f"{where} has no experiment {experiment}, it has {names}: measure first, with paradnn train -m"
+            f"{where} has no experiment {experiment}, it has {names}: "
+            "measure first, with paradnn train -m"
         )
     sweeps = sorted(
         reader.read(_query(experiment, {"kind": ("sweep",)})), key=lambda row: row.run.start_ms or 0
@@ -156,8 +158,8 @@ def _find(reader: Reader, experiment: str, sweep_id: str | None, where: str) -> 
         raise StoreError(
             f"no sweep is running in {where}; the newest ended {ended}: --sweep {newest} shows it"
         )
-    gone = _abandoned(reader, experiment)
-    return ([row for row in running if row.run.run_id not in gone] or running)[-1]
+    abandoned = _abandoned_ids(reader, experiment)
+    return ([row for row in running if row.run.run_id not in abandoned] or running)[-1]
 
 
 def _query(
@@ -173,16 +175,16 @@ def _query(
 
 
 def progress_of(reader: Reader, experiment: str, sweep: Row) -> Progress:
-    """Return the current state of a sweep, given its parent run as it was at any time."""
+    """Return the current state of a sweep, given its parent run, which is read again."""
     sweep = next(iter(reader.read(_query(experiment, {}, sweep.run.run_id))), sweep)
     tags = {"sweep_id": (sweep.tags["sweep_id"],), "kind": ("point",)}
     points = reader.read(Query((experiment,), tags=tags, unfinished=True, columns=_COLUMNS))
     done = sorted(
         (row for row in points if "outcome" in row.tags), key=lambda row: row.run.end_ms or 0
     )
-    gone = _abandoned(reader, experiment)
+    abandoned = _abandoned_ids(reader, experiment)
     claimed = [row for row in points if row.run.status == "RUNNING" and "outcome" not in row.tags]
-    running = [row for row in claimed if row.run.run_id not in gone]
+    running = [row for row in claimed if row.run.run_id not in abandoned]
     leases = leases_in(sweep.tags)
     planned = planned_points(leases)
     if no_point_is_left(leases):
@@ -190,11 +192,16 @@ def progress_of(reader: Reader, experiment: str, sweep: Row) -> Progress:
     if "planned_points" in sweep.tags:
         planned = int(sweep.tags["planned_points"])
     return Progress(
-        sweep, planned, done, running, not running and sweep.run.run_id in gone, time.time()
+        sweep=sweep,
+        planned=planned,
+        done=done,
+        running=running,
+        is_abandoned=not running and sweep.run.run_id in abandoned,
+        now=time.time(),
     )
 
 
-def _abandoned(reader: Reader, experiment: str) -> set[str]:
+def _abandoned_ids(reader: Reader, experiment: str) -> set[str]:
     """Return the ids of runs that no process will finish."""
     return {
         entry.run_id for entry in RunIndex(reader, experiment).running() if entry.is_abandoned()
@@ -214,7 +221,8 @@ def view(progress: Progress) -> RenderableType:
         points = f"{len(done):,} of {planned:,} points"
     else:
         points = counted(len(done), "point")
-    title = f"{progress.sweep.run.run_name}: sweep {progress.sweep.tags['sweep_id']}, began {_clock(progress.begun)}"
+    sweep_id = progress.sweep.tags["sweep_id"]
+    title = f"{progress.sweep.run.run_name}: sweep {sweep_id}, began {_clock(progress.begun)}"
     table = Table("point", "outcome", "examples/s", box=None, pad_edge=False, header_style="bold")
     table.columns[1].no_wrap = True
     for row in running[:_MAX_ROWS]:
@@ -235,14 +243,14 @@ def view(progress: Progress) -> RenderableType:
         table.add_row(row.run.run_name, Text(outcome, _COLORS.get(outcome, "red")), result)
     if state:
         points = f"{points}: {', '.join(state)}"
-    heads = Group(Text(title, style="bold"), Text(points), Text(_expectation(progress)))
+    header = Group(Text(title, style="bold"), Text(points), Text(_expectation(progress)))
     if not table.rows:
-        return heads
-    return Group(heads, Text(), table)
+        return header
+    return Group(header, Text(), table)
 
 
 def _expectation(progress: Progress) -> str:
-    """Say when the sweep is expected to end, or how it ended."""
+    """Return as text when the sweep is expected to end, or how it ended."""
     if not progress.is_running:
         status = progress.sweep.run.status or ""
         end = (progress.sweep.run.end_ms or 0) / 1e3
@@ -266,7 +274,7 @@ def _line(text: str) -> Text:
     return Text(text, overflow="ellipsis", no_wrap=True)
 
 
-#: Unix seconds in the year 9999; a damaged store may have later times, which no clock can show.
+#: Unix seconds in the year 9999. A damaged store may have later times, which Python cannot format.
 _MAX_TIME = 2.5e11
 
 

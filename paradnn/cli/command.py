@@ -27,14 +27,14 @@ def run_command(action: Callable[[DictConfig], int], page: str | None = None) ->
     """Compose the configuration of the command line and run `action` with it.
 
     Args:
-        action: Gets the configuration of each job, and returns an exit code.
-        page: The text of --help before the keys.
+        action: Called with the configuration of each job; returns an exit code.
+        page: The text of --help before the list of keys.
 
     Returns:
         The largest exit code.
 
     Raises:
-        ParadnnError: If the command line is wrong.
+        ParadnnError: If the command line is invalid.
     """
     register_resolver("paradnn_help", lambda: help_text(page))
     is_verbose = os.environ.get(_FULL_ERROR) == "1"
@@ -44,7 +44,7 @@ def run_command(action: Callable[[DictConfig], int], page: str | None = None) ->
     errors: list[Exception] = []
 
     def task(config: DictConfig) -> None:
-        # Hydra prints a line about an exception in a task. So it is kept and raised afterwards.
+        # Hydra would print a line about an exception in a task, so keep it and raise it afterwards.
         try:
             codes.append(action(config))
         except Exception as error:

@@ -1,4 +1,4 @@
-"""The commands of the suite: the word that follows `paradnn` on the command line."""
+"""The commands of the suite, by the word that follows `paradnn` on the command line."""
 
 from typing import NamedTuple
 

@@ -1,7 +1,8 @@
 """Print to a terminal: tables that fit its width, rounded numbers, and no control characters.
 
-Names, tags and reasons in a store come from other people. An escape sequence in them could move the
-cursor, rename the window or hide a line. So each control character is printed as readable text.
+Names, tags and reasons in a store may come from other people. An escape sequence in them could move
+the cursor, rename the window or hide a line. Control characters are therefore printed as readable
+text.
 """
 
 import math
@@ -21,60 +22,74 @@ from rich.table import Column, Table
 #: bytes of a command line that are not valid text.
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
-#: Without a terminal, long work reports its progress once per this many seconds.
+#: Seconds between two progress lines of long work if the output is not a terminal.
 QUIET_SECONDS = 15.0
-#: Pieces of work between two updates of a terminal's line.
+#: Number of items between two updates of the progress line on a terminal.
 _UPDATE_INTERVAL = 20
-#: A width that no table reaches. Without a terminal a table is as wide as its cells need.
+#: A width in characters that no table reaches, for output that is not a terminal.
 _UNLIMITED = 10_000
-#: On narrower terminals tables have fewer columns. On others a long name continues in the next
-#: line.
+#: Width in characters below which tables omit columns. On wider terminals, long cells wrap.
 _NARROW = 70
 
 
 def visible(text: str) -> str:
-    """The text with control characters as escapes, such as \\x1b."""
+    """Return a text with its control characters replaced by escapes, such as \\x1b."""
     return _CONTROLS.sub(lambda sign: sign[0].encode("unicode_escape").decode(), text)
 
 
 def say(text: object, file: TextIO | None = None) -> None:
-    """Print a text that may contain text of a store."""
+    """Print a text with its control characters as escapes, to `file` or standard output."""
     print(visible(str(text)), file=file)
 
 
 class Ticker:
-    """Progress of long work: one updated line on a terminal, else a line from time to time."""
+    """Progress of long work on standard error.
 
-    def __init__(self, what: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._what = what
+    On a terminal it is one line, which is updated. Otherwise a line is printed every
+    `QUIET_SECONDS`.
+
+    Args:
+        unit: Items that are counted, such as "runs".
+        clock: Returns the time in seconds.
+    """
+
+    def __init__(self, unit: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._unit = unit
         self._clock = clock
-        self._said = clock()
+        self._last_print = clock()
 
     def __call__(self, done: int, total: int) -> None:
-        """Report that `done` of `total` pieces are done."""
-        line = f"{done:,} of {total:,} {self._what}"
-        last = done == total
+        """Report that `done` of `total` items are done."""
+        line = f"{done:,} of {total:,} {self._unit}"
+        is_last = done == total
         now = self._clock()
         if sys.stderr.isatty():
-            if last:
+            if is_last:
                 print(f"\r{line}", file=sys.stderr, flush=True)
             elif done % _UPDATE_INTERVAL == 0:
                 print(f"\r{line}", end="", file=sys.stderr, flush=True)
-        elif now - self._said >= QUIET_SECONDS:
-            self._said = now
+        elif now - self._last_print >= QUIET_SECONDS:
+            self._last_print = now
             print(line, file=sys.stderr, flush=True)
 
 
 class SafeConsole(Console):
-    """A console that prints control characters in a text as escapes."""
+    """A console that prints control characters in a text as escapes.
 
-    def __init__(self, **how: Any) -> None:
-        super().__init__(highlight=False, **how)
+    Args:
+        settings: Arguments of rich's Console.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(highlight=False, **settings)
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """The segments to print. Control segments come from rich itself, never from a text."""
+        """Yield the segments to print, with escapes.
+
+        Control segments are left unchanged, because they come from rich and never from a text.
+        """
         for segment in super().render(renderable, options):
             if not segment.control:
                 segment = segment._replace(text=visible(segment.text))
@@ -83,13 +98,13 @@ class SafeConsole(Console):
     def on_broken_pipe(self) -> None:
         """Discard further output after the reader of a pipe, such as head, has ended.
 
-        The command continues, and its exit code stays that of its result.
+        The command continues, and its exit code does not change.
         """
         os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())
 
 
 def standard_output() -> SafeConsole:
-    """A console of the terminal's width, or of unlimited width for a pipe or a file."""
+    """Return a console with the terminal's width, or with unlimited width for a pipe or a file."""
     console = SafeConsole()
     if console.is_terminal:
         return console
@@ -97,12 +112,15 @@ def standard_output() -> SafeConsole:
 
 
 def unlimited_output() -> SafeConsole:
-    """A console of unlimited width."""
+    """Return a console with unlimited width."""
     return SafeConsole(width=_UNLIMITED)
 
 
 def si(value: float) -> str:
-    """The value with three digits and an SI prefix: 12.3 G; an infinite one as ∞ or -∞."""
+    """Return a value with three digits and an SI prefix, such as "12.3 G", before a unit.
+
+    Infinite values give "∞ " and "-∞ ".
+    """
     if math.isinf(value):
         return "∞ " if value > 0 else "-∞ "
     for factor, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
@@ -117,13 +135,13 @@ def fitting_table(
     rows: Sequence[Sequence[RenderableType]],
     spare: Sequence[str],
 ) -> Table:
-    """A table without lines.
+    """Return a table without lines that fits the width of a console.
 
     Args:
         console: The console that prints the table.
         columns: The columns.
         rows: The cells of each row.
-        spare: Headings that a narrow terminal omits, the first ones first, until the others fit.
+        spare: Headings of columns that a narrow terminal omits, in this order, until the rest fits.
     """
     spare = spare if console.width < _NARROW else ()
     headings = [str(column.header) for column in columns]

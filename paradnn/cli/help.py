@@ -1,4 +1,4 @@
-"""The text of `--help`, made from the dataclasses and files of the configuration."""
+"""The text of `--help`, generated from the dataclasses and files of the configuration."""
 
 import dataclasses
 import textwrap
@@ -33,17 +33,17 @@ _GROUPS = {
 }
 #: Keys that only this program sets.
 _INTERNAL_KEYS = ("name", "plan", "grids")
-#: Columns of an entry's name and of its text.
+#: Widths of an entry's name and of its text, in characters.
 _NAME_WIDTH = 34
 _TEXT_WIDTH = 78
 _INDENT = " " * (_NAME_WIDTH + 3)
 
 
 def help_text(page: str | None = None) -> str:
-    """Every group with its options, and every key with its default and its meaning.
+    """Return the help: every group with its options, and every key with default and meaning.
 
     Args:
-        page: The text before them, which describes the command.
+        page: The text before the groups, which describes the command.
     """
     lines = [f"{(page or '').strip()}\n", "Groups (key=option)", *_group_lines()]
     for heading, keys in documented_keys().items():
@@ -55,44 +55,44 @@ def help_text(page: str | None = None) -> str:
 
 
 def documented_keys() -> dict[str, list[tuple[str, str]]]:
-    """Heading -> keys with their defaults (`batch_size=256`), and their meanings."""
-    found = {
-        heading: [entry for options, prefix in holders for entry in _key_entries(options, prefix)]
-        for heading, holders in _holders().items()
+    """Return heading -> pairs of a key with its default (`batch_size=256`) and its meaning."""
+    sections = {
+        heading: [entry for options, prefix in classes for entry in _key_entries(options, prefix)]
+        for heading, classes in _option_classes().items()
     }
-    return {heading: keys for heading, keys in found.items() if keys}
+    return {heading: keys for heading, keys in sections.items() if keys}
 
 
 def known_keys() -> list[str]:
-    """Every dotted key of the command line, of all families."""
+    """Return every dotted key of the command line, for all families."""
     keys = {
         key
-        for holders in _holders().values()
-        for options, prefix in holders
+        for classes in _option_classes().values()
+        for options, prefix in classes
         for key, _ in _fields(options, prefix)
     }
     return sorted(keys - {"workload"})
 
 
-def _holders() -> dict[str, list[tuple[type, str]]]:
-    """Heading -> dataclasses whose fields are keys, each with the prefix of these keys."""
-    found: dict[str, list[tuple[type, str]]] = {
+def _option_classes() -> dict[str, list[tuple[type, str]]]:
+    """Return heading -> pairs of a dataclass whose fields are keys, and the prefix of the keys."""
+    sections: dict[str, list[tuple[type, str]]] = {
         "Keys": [(config.Point, ""), (config.selector_keys(), "")]
     }
     for options in dict.fromkeys(family.options for family in FAMILIES.values()):
         names = ", ".join(name for name, family in FAMILIES.items() if family.options is options)
-        found[f"Keys of model={names}"] = [(options, "model.")]
+        sections[f"Keys of model={names}"] = [(options, "model.")]
     for name, data in input_types().items():
-        found[f"Keys of data={name}"] = [(data, "data.")]
+        sections[f"Keys of data={name}"] = [(data, "data.")]
     for work in WORKLOADS.values():
         if work.group:
-            found[f"Keys of {work.key}={work.name}"] = [(type(work), f"{work.group}.")]
-    found["Keys of a sweep and of the tracking store"] = [(Settings, "")]
-    return found
+            sections[f"Keys of {work.key}={work.name}"] = [(type(work), f"{work.group}.")]
+    sections["Keys of a sweep and of the tracking store"] = [(Settings, "")]
+    return sections
 
 
 def _fields(options: type, prefix: str) -> Iterator[tuple[str, dataclasses.Field[Any]]]:
-    """Dotted key and field of every field of a dataclass, nested dataclasses included."""
+    """Yield the dotted key and the field of every field of a dataclass and of nested ones."""
     for field in dataclasses.fields(options):
         yield f"{prefix}{field.name}", field
         factory = field.default_factory
@@ -108,7 +108,7 @@ def _group_lines() -> Iterator[str]:
 
 
 def _key_entries(options: type, prefix: str) -> Iterator[tuple[str, str]]:
-    """Key with default, and meaning, of every documented field of a dataclass."""
+    """Yield the key with its default, and the meaning, of every documented field."""
     for key, field in _fields(options, prefix):
         if "help" not in field.metadata or field.name in _INTERNAL_KEYS:
             continue
@@ -123,7 +123,7 @@ def _key_entries(options: type, prefix: str) -> Iterator[tuple[str, str]]:
 
 
 def _format_default(default: Any) -> str:
-    """A default as a user types it. A tuple of equal values is shown as one of them."""
+    """Return a default as a user types it; a tuple of equal values is shown as one value."""
     if isinstance(default, tuple):
         if len(set(default)) != 1:
             return f"[{','.join(map(str, default))}]"
@@ -136,7 +136,7 @@ def _format_default(default: Any) -> str:
 
 
 def _entry_lines(name: str, text: str) -> Iterator[str]:
-    """A name with its text next to it, or below it if the name is too long."""
+    """Yield the lines of an entry: the name, with its text next to it or, if too long, below."""
     lines = textwrap.wrap(text, _TEXT_WIDTH) or [""]
     if len(name) <= _NAME_WIDTH:
         yield f"  {name:<{_NAME_WIDTH}} {lines[0]}"

@@ -1,8 +1,8 @@
 """Overrides of a command line: check them before Hydra reads them, and explain Hydra's errors.
 
-Hydra would exit with the messages of its parser, or misread a word that it does not know. Some
-overrides make it raise a plain ValueError or TypeError. An exception from inside its parser or
-composer is the user's error. Every other exception is a fault of this program.
+Without these checks, Hydra would exit with the messages of its parser, or misread an unknown word.
+Some overrides make it raise a ValueError or TypeError. An exception from inside Hydra's parser or
+composer is the user's error. Every other exception is a bug in ParaDnn.
 """
 
 import contextlib
@@ -35,9 +35,9 @@ from paradnn.core.words import did_you_mean
 from paradnn.core.workload import workloads_by_group
 from paradnn.families import FAMILIES
 
-#: Options of Hydra that add folders of configurations. These may hold any option of any group.
+#: Options of Hydra that add a folder of configuration files, which may add options to any group.
 _FOLDER_OPTIONS = {"--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn"}
-#: Packages and modules whose exceptions are the user's error.
+#: Packages and modules whose exceptions report an error of the user.
 _PARSERS = {"hydra", "omegaconf", "antlr4", "yaml", "argparse.py"}
 #: Key that cannot be set -> the reason and the remedy.
 _REJECTED_KEYS = {
@@ -52,15 +52,15 @@ _LAUNCHERS = {
     "ray": "ray",
     "ray_aws": "ray",
 }
-#: Sweepers that plan or run every point; other plug-ins of Hydra minimize a return value.
+#: Sweepers that plan or run every point. Hydra's other sweepers minimize a return value.
 _SWEEPERS = ("paradnn", "plan", "race", "basic")
-#: Values of one override that are checked.
-_MAX_CHECKED = 1_000
-#: Characters of an error of Hydra.
-_MAX_ERROR = 500
-#: Groups that a message names.
-_MAX_NAMED = 4
-#: Hydra's message about an option that a group does not have.
+#: Maximum number of values of one override that are checked.
+_MAX_CHECKED_VALUES = 1_000
+#: Maximum length of a message of Hydra in characters.
+_MAX_ERROR_CHARS = 500
+#: Maximum number of options that a message suggests.
+_MAX_SUGGESTIONS = 4
+#: Hydra's message about an unknown option of a group.
 _NO_SUCH_OPTION = re.compile(
     r"Could not (?:find|load) '([^']+)/([^'/]*)'\s*"
     r"Available options in '[^']+':\s*(.*?)\n\s*Config",
@@ -75,9 +75,9 @@ class _HydraOption:
     """An option of Hydra's command line.
 
     Attributes:
-        takes_value: Whether a value follows it.
-        choices: The values that it takes; empty for any text.
-        default: The value if none follows; None if a value is required.
+        takes_value: Whether the option takes a value.
+        choices: The valid values; empty if any text is valid.
+        default: The value if the command line gives none; None if a value is required.
     """
 
     takes_value: bool = False
@@ -89,8 +89,8 @@ _FLAG = _HydraOption()
 _WITH_TEXT = _HydraOption(takes_value=True)
 _CFG = _HydraOption(takes_value=True, choices=("job", "hydra", "all"))
 _INFO = _HydraOption(takes_value=True, choices=INFO_TOPICS, default="all")
-#: https://hydra.cc/docs/advanced/hydra-command-line-flags. Hydra has no public function that lists
-#: them; a test compares them with --hydra-help.
+#: Options of Hydra (https://hydra.cc/docs/advanced/hydra-command-line-flags). Hydra has no public
+#: function that lists them, so a test compares this table with --hydra-help.
 HYDRA_OPTIONS = {
     **dict.fromkeys(("--help", "-h", "--hydra-help", "--version", "--resolve"), _FLAG),
     **dict.fromkeys(("--run", "-r", "--multirun", "-m", "--shell-completion", "-sc"), _FLAG),
@@ -102,10 +102,12 @@ HYDRA_OPTIONS = {
 
 
 def split_overrides(arguments: Sequence[str]) -> list[str]:
-    """Split `overrides="a=1 b=2"`, as a parameter of an MLflow project arrives, into overrides.
+    """Split an argument `overrides="a=1 b=2"` into overrides; return the others unchanged.
+
+    `mlflow run` passes the overrides in this form, as one parameter of the project.
 
     Raises:
-        ConfigError: If a quotation is not closed.
+        ConfigError: If a quotation mark is not closed.
     """
     overrides: list[str] = []
     for argument in arguments:
@@ -117,7 +119,7 @@ def split_overrides(arguments: Sequence[str]) -> list[str]:
 
 
 def is_axis(override: str) -> bool:
-    """Whether an override has several values. Hydra itself reports one that it cannot read."""
+    """Whether an override has several values; False if it is invalid, which Hydra reports."""
     with contextlib.suppress(HydraException, RecursionError):
         return bool(_parser().parse_override(override).is_sweep_override())
     return False
@@ -129,9 +131,9 @@ def is_multirun(arguments: Sequence[str]) -> bool:
 
 
 def arrange(arguments: Sequence[str]) -> list[str]:
-    """Hydra's options first, then the overrides: argparse takes overrides in one block only.
+    """Move Hydra's options before the overrides, because argparse accepts only one block of them.
 
-    A user's own tags need no `+`, although they are new keys.
+    The user's own tags get the prefix `++`, because they are new keys.
     """
     options, overrides = _split_options(arguments)
     tags = (f"{TAGS_KEY}.", f"{TAGS_KEY}=")
@@ -142,8 +144,8 @@ def arrange(arguments: Sequence[str]) -> list[str]:
 def as_axes(arguments: Sequence[str]) -> list[str]:
     """Make every key of a model an axis of a multirun: `model.nodes=choice(8)` for `model.nodes=8`.
 
-    Hydra first composes a configuration without the axes. With `model=lstm,gru` as an axis, a key
-    of these models would meet the default model there and be rejected.
+    Hydra first composes a configuration without the axes, which has the default model. With an axis
+    `model=lstm,gru`, it would reject `model.nodes=8` if the default model lacks that key.
     """
     if not is_multirun(arguments):
         return list(arguments)
@@ -158,7 +160,7 @@ def as_axes(arguments: Sequence[str]) -> list[str]:
 
 
 def _is_single_model_key(argument: str) -> bool:
-    """Whether an override gives a key of a model one value."""
+    """Whether an override sets a key of a model to a single value."""
     key, equals, _ = argument.partition("=")
     if not key.startswith("model.") or not equals:
         return False
@@ -172,8 +174,7 @@ def check_arguments(arguments: Sequence[str]) -> None:
     """Check the words of a command line.
 
     Raises:
-        ParadnnError: If no command of the suite accepts a word. The error names the first such
-            word.
+        ParadnnError: If a word is invalid for every command. The error names the first such word.
     """
     has_own_groups = not any(
         argument.partition("=")[0] in _FOLDER_OPTIONS for argument in arguments
@@ -274,7 +275,7 @@ def _split_options(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _no_such_flag(name: str, value: str) -> ParadnnError:
-    """The error of an unknown option, which may be a key with dashes."""
+    """Return the error for an unknown option, which may be a key written with dashes."""
     key = name.lstrip("-")
     keys = known_keys()
     if key in keys or key in group_names():
@@ -282,7 +283,7 @@ def _no_such_flag(name: str, value: str) -> ParadnnError:
         return ParadnnError(f"{name}: keys are written without dashes: {key}={shown}")
     hint = ""
     if name.startswith("--"):
-        # Every short option is similar to any other.
+        # Do not suggest short options: they are too short to compare.
         long_options = [option for option in HYDRA_OPTIONS if option.startswith("--")]
         hint = did_you_mean(name, long_options)
     hint = hint or did_you_mean(key, keys)
@@ -306,14 +307,14 @@ def _check_options(override: Override) -> None:
     value: object = override.value()
     values: list[object] = [value]
     if isinstance(value, Glob):
-        # Hydra needs its configuration loader for this; the options are known here already.
+        # Resolve the pattern here, because Hydra needs its configuration loader to do so.
         values = [*value.filter(list(options))]
         if not values:
             remedy = f"choose among {', '.join(options)}"
             raise ConfigError(group, typed, "matches no option", remedy)
     elif override.is_sweep_override():
         if override.is_discrete_sweep():
-            values = list(itertools.islice(override.sweep_string_iterator(), _MAX_CHECKED))
+            values = list(itertools.islice(override.sweep_string_iterator(), _MAX_CHECKED_VALUES))
         else:
             values = []
     is_no_text = value is None or isinstance(value, int | float)
@@ -330,7 +331,7 @@ def _check_options(override: Override) -> None:
 
 
 def is_input_error(error: BaseException) -> bool:
-    """Whether an exception is the user's error, and not a fault of this program."""
+    """Whether an exception is an error of the user, and not a bug in ParaDnn."""
     if isinstance(error, (ParadnnError, HydraException, OmegaConfBaseException, RecursionError)):
         return True
     if isinstance(error, OSError) or not isinstance(error, Exception):
@@ -340,11 +341,11 @@ def is_input_error(error: BaseException) -> bool:
 
 
 def one_line(error: BaseException, arguments: Sequence[str] | None = None) -> str:
-    """The message of an error on one line. Common ones of Hydra name key, value and remedy.
+    """Return the message of an error in one line, with key, value and remedy if possible.
 
     Args:
         error: The error.
-        arguments: The words that it is about; the command line by default.
+        arguments: The command line that caused the error; by default that of this process.
     """
     text = str(error)
     words = sys.orig_argv if arguments is None else arguments
@@ -371,11 +372,11 @@ def one_line(error: BaseException, arguments: Sequence[str] | None = None) -> st
         reason = text.splitlines()[0]
         return f"{match[1]}: {reason}; write a value, or ${{KEY}} with the name of a key"
     whole = f"{text} {error.__cause__ or ''}"
-    return " ".join(whole.split())[:_MAX_ERROR] or type(error).__name__
+    return " ".join(whole.split())[:_MAX_ERROR_CHARS] or type(error).__name__
 
 
 def _no_such_option(group: str, value: str, options: Sequence[str]) -> ParadnnError:
-    """The error of an option that a group does not have. Similar options come first."""
+    """Return the error for an unknown option of a group; it suggests similar options first."""
     overrides = _overrides_for_file(value) if group == "model" else ""
     if overrides:
         return ConfigError(group, value, "is a file, not a family", f"write {overrides}")
@@ -398,7 +399,8 @@ def _no_such_key(key: str, arguments: Sequence[str]) -> str:
     work = workloads_by_group().get(group)
     if work and key in known_keys():
         if "," in chosen_option(work.key, arguments):
-            return f"is a key only of {work.key}={work.name}; run a separate command for each {work.key}"
+            remedy = f"run a separate command for each {work.key}"
+            return f"is a key only of {work.key}={work.name}; {remedy}"
         return f"is a key of {work.key}={work.name}; add {work.key}={work.name}"
     chosen = chosen_option(group, arguments)
     holders = []
@@ -407,9 +409,9 @@ def _no_such_key(key: str, arguments: Sequence[str]) -> str:
     if holders and chosen:
         keys = ", ".join(f"{group}.{known}" for known in keys_of(group, chosen))
         described = f"whose keys are {keys}" if keys else "which has none"
-        others = ", ".join(f"{group}={option}" for option in holders[:_MAX_NAMED])
+        others = ", ".join(f"{group}={option}" for option in holders[:_MAX_SUGGESTIONS])
         return f"no key of {group}={chosen}, {described}; it belongs to {others}"
-    # The beginning of a key, and a key without its group, come before a similar spelling.
+    # Suggest keys that begin or end with the word first, then keys with a similar spelling.
     related = [known for known in known_keys() if known.startswith(f"{key}_")]
     related += [known for known in known_keys() if known.rpartition(".")[2] == key]
     if related:
@@ -420,12 +422,15 @@ def _no_such_key(key: str, arguments: Sequence[str]) -> str:
 
 
 def keys_of(group: str, option: str) -> tuple[str, ...]:
-    """The keys of an option of a group, without its name."""
+    """Return the keys that an option of a group sets, without `name`."""
     return tuple(str(key) for key in option_content(group, option) if key != "name")
 
 
 def chosen_option(group: str, arguments: Sequence[str]) -> str:
-    """Return the option of a group that a command line chooses, else the default; empty if none."""
+    """Return the option of a group that a command line chooses, or the default.
+
+    Empty if there is neither.
+    """
     values = [
         word.partition("=")[2] for word in arguments if word.partition("=")[0].lstrip("+~") == group
     ]

@@ -22,12 +22,12 @@ _MIN_SHARE = 0.0001
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that raises ParadnnError.
+    """A parser that raises ParadnnError instead of exiting.
 
     Args:
         prog: The command, as a user types it.
-        about: The docstring of its module. The first line describes the command, without what
-            precedes a colon. The other lines follow the options.
+        about: Docstring of the command's module. Its first line, after a colon if it has one, is
+            the description. Its other lines are printed after the options.
         settings: Further arguments of argparse.ArgumentParser.
     """
 
@@ -57,7 +57,7 @@ class Parser(argparse.ArgumentParser):
         )
 
     def add_subparsers(self, **settings: Any) -> Any:
-        """Let each command reject its unknown options, so that hints name options that it has."""
+        """Add sub-commands. Each rejects unknown options and suggests its own options."""
         return super().add_subparsers(**{"parser_class": CommandParser, **settings})
 
     def error(self, message: str) -> NoReturn:
@@ -89,12 +89,12 @@ class Parser(argparse.ArgumentParser):
 
 
 class CommandParser(Parser):
-    """The parser of one command among several."""
+    """The parser of a sub-command."""
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        """Parse the arguments; raise ParadnnError for one that this command does not have."""
+        """Parse the arguments; raise ParadnnError if an argument is unknown."""
         parsed, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
@@ -102,14 +102,14 @@ class CommandParser(Parser):
 
 
 def number(flag: str, kind: type = float, least: int = 0) -> Callable[[str], Any]:
-    """Return a function that reads a number of an option.
+    """Return a function that parses the number of an option.
 
-    It raises ConfigError for a number that is not positive or below `least`.
+    The function raises ConfigError if the number is below `least` or not positive.
 
     Args:
         flag: The option.
         kind: The type of the number, `int` or `float`.
-        least: The smallest valid number; 0 for any positive one.
+        least: The smallest valid number; 0 means that any positive number is valid.
     """
 
     def read(text: str) -> Any:
@@ -127,9 +127,9 @@ def number(flag: str, kind: type = float, least: int = 0) -> Callable[[str], Any
 
 
 def share(flag: str) -> Callable[[str], float]:
-    """Return a function that reads a share (0.05 or 5%) of an option.
+    """Return a function that parses the share (0.05 or 5%) of an option.
 
-    It raises ConfigError for a value outside 0.01% to 100%.
+    The function raises ConfigError for a value outside 0.01% to 100%.
     """
 
     def read(text: str) -> float:
@@ -156,7 +156,7 @@ def split_quoted(key: str, text: str) -> list[str]:
         text: The text.
 
     Raises:
-        ConfigError: If a quotation is open.
+        ConfigError: If a quotation mark is not closed.
     """
     try:
         return shlex.split(text)
@@ -165,7 +165,7 @@ def split_quoted(key: str, text: str) -> list[str]:
 
 
 def sub_commands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    """Name -> parser of each sub-command."""
+    """Return the sub-commands of a parser: name -> parser."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             return dict(action.choices)
@@ -173,5 +173,5 @@ def sub_commands(parser: argparse.ArgumentParser) -> dict[str, argparse.Argument
 
 
 def options(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
-    """Name -> action of each option; an option may have several names."""
+    """Return the options of a parser: name -> action; an option may have several names."""
     return {name: action for action in parser._actions for name in action.option_strings}

@@ -1,8 +1,8 @@
 """Run a command as a process: errors become one line on standard error and an exit code.
 
-The package itself ends a process quietly that is interrupted while it still imports
-(`paradnn/__init__.py`). From `program` on, Ctrl-C, SIGTERM, SIGHUP and SIGUSR2 raise
-KeyboardInterrupt, so that a command can end its processes and remove its temporary files.
+If a command is interrupted while it still imports, `paradnn/__init__.py` ends it without a
+traceback. Within `program`, Ctrl-C, SIGTERM, SIGHUP and SIGUSR2 raise KeyboardInterrupt, so that a
+command can end its processes and remove its temporary files.
 """
 
 import contextlib
@@ -20,17 +20,17 @@ from paradnn.cli.console import visible
 from paradnn.core.errors import ParadnnError
 
 P = ParamSpec("P")
-#: Characters of a word in an error; longer ones, such as a text pasted as a name, are cut.
-_MAX_WORD = 250
+#: Maximum length of a word in an error, in characters; longer words, such as pasted text, are cut.
+_MAX_WORD_CHARS = 250
 _EXIT_WRONG_INPUT = 2
 _EXIT_INTERRUPTED = 130
 
 
 def program(main: Callable[P, int]) -> Callable[P, int]:
-    """Decorate the `main` of a command so that it returns an exit code and raises nothing.
+    """Decorate the `main` of a command so that it returns an exit code instead of raising errors.
 
-    The code is 2 for an error that the user can fix and 130 after Ctrl-C, SIGTERM, SIGHUP or
-    SIGUSR2. Faults of this program still raise.
+    The code is 2 for an error that the user can fix, and 130 after Ctrl-C, SIGTERM, SIGHUP or
+    SIGUSR2. Bugs in ParaDnn still raise.
     """
 
     @wraps(main)
@@ -44,20 +44,21 @@ def program(main: Callable[P, int]) -> Callable[P, int]:
                 code = main(*arguments, **named)
                 sys.stdout.flush()
         except ParadnnError as error:
-            return _failed(str(error), error.exit_code)
+            return _report_error(str(error), error.exit_code)
         except BrokenPipeError:
-            # The reader, such as head, has read enough. Without a new target Python would report
-            # the error once more when it closes the stream.
+            # The reader of the output, such as head, has ended. Redirect the output, because Python
+            # would otherwise report the error again when it closes the stream.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         except OSError as error:
             if os.environ.get("HYDRA_FULL_ERROR") == "1":
                 raise
-            return _failed(
+            return _report_error(
                 f"{error.filename or 'file'}: {error.strerror or error}", _EXIT_WRONG_INPUT
             )
         except UnicodeEncodeError as error:
-            return _failed(
-                f"{error.object[:_MAX_WORD]}: holds bytes that are not valid {error.encoding}",
+            return _report_error(
+                f"{error.object[:_MAX_WORD_CHARS]}: "
+                f"contains bytes that are not valid {error.encoding}",
                 _EXIT_WRONG_INPUT,
             )
         except KeyboardInterrupt:
@@ -72,9 +73,8 @@ def program(main: Callable[P, int]) -> Callable[P, int]:
 def _interruptible() -> Iterator[None]:
     """Let SIGTERM, SIGHUP (a closed terminal) and SIGUSR2 raise KeyboardInterrupt, as SIGINT does.
 
-    Schedulers send SIGUSR2 shortly before the end of a job's time, or before they preempt it.
-
-    A signal that is ignored, such as SIGHUP under nohup, stays ignored.
+    Schedulers send SIGUSR2 shortly before a job's time limit, or before they preempt the job. An
+    ignored signal, such as SIGHUP under nohup, stays ignored.
     """
     # Only the main thread may set handlers.
     if threading.current_thread() is not threading.main_thread():
@@ -96,9 +96,13 @@ def _interruptible() -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL)
 
 
-def _failed(text: str, code: int) -> int:
-    """Print an error on one line, and return its exit code."""
+def _report_error(text: str, code: int) -> int:
+    """Print an error in one line, and return its exit code."""
     text = visible(text.replace("\n", " "))
-    line = re.sub(rf"\S{{{_MAX_WORD},}}", lambda word: f"{word[0][: _MAX_WORD - 3]}...", text)
+    line = re.sub(
+        rf"\S{{{_MAX_WORD_CHARS},}}",
+        lambda word: f"{word[0][: _MAX_WORD_CHARS - 3]}...",
+        text,
+    )
     print(f"error: {line}", file=sys.stderr)
     return code

@@ -521,7 +521,7 @@ class _Session:
         """Measure a batch of points, at most `GROUP`.
 
         Args:
-            batch: The visits, each of which measures a point.
+            batch: The visits; each measures a point.
             is_wanted: Returns whether a visit is still needed. It is called before the point is
                 claimed (with False) and after (with True).
 

@@ -39,7 +39,7 @@ _DESCRIPTION = (
 class SweepPage:
     """The page, the table of points and the report of a sweep.
 
-    Offline sweeps, interrupted sweeps and sweeps of a single point have none of these.
+    Offline sweeps, interrupted sweeps and sweeps of a single point lack all three.
 
     Attributes:
         tracking: The store.

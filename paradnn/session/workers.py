@@ -235,7 +235,7 @@ class ProcessMonitor:
         answer: Final answer; None until it arrives.
         measured: Answer as of the start of the profile; None before.
         news: Workload messages so far.
-        fault: Description of a message that violates the protocol; None if there is none.
+        fault: Description of a message that violates the protocol; None if all are valid.
     """
 
     begin: float

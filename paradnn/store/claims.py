@@ -109,7 +109,7 @@ class Entry:
 
     @property
     def parsed_owner(self) -> Owner | None:
-        """The process that holds the run; None if there is none, or if the tag is invalid."""
+        """The process that holds the run; None if no process holds it or the tag is invalid."""
         if not self.owner:
             return None
         return Owner.read(self.owner)

@@ -313,7 +313,7 @@ class Tracker(Journal):
         raise StoreAwayError(f"{self._store.where}: does not answer")
 
     def _note_failure(self, error: StoreError) -> None:
-        """Note that a call of the store failed, and tell the user once.
+        """Note that a call of the store failed, and report it to the user once.
 
         The driver waits for the store only if it is unreachable, for at most `tracking.patience`.
         """

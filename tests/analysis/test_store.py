@@ -257,7 +257,7 @@ def test_the_failure_of_a_reader_gives_one_line(
     for program, said in (
         ("", "can't decode byte 0xff .*"),
         ("1 / 0", "division by zero"),
-        (kill, "it was killed"),
+        (kill, "the store was killed"),
     ):
         (tmp_path / ("pyarrow.py" if program else "nothing.py")).write_text(program)
         with pytest.raises(StoreError, match=rf"^cannot read sqlite:///.*{said}$"):

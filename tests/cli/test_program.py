@@ -64,7 +64,7 @@ def test_a_program_that_uses_the_package_keeps_its_own_ctrl_c() -> None:
         (
             UnicodeEncodeError("utf-8", "\udc80", 0, 1, "no"),
             2,
-            "error: \\udc80: holds bytes that are not valid utf-8",
+            "error: \\udc80: contains bytes that are not valid utf-8",
         ),
         (KeyboardInterrupt(), 130, "interrupted"),
     ],

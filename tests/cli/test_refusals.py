@@ -359,34 +359,34 @@ NOWHERE = Point(FullyConnected(), platform=Platform("tpu"))
         pytest.param(
             "node2",
             "x",
-            "PARADNN_HOSTS=node2: 'node2' is not HOST:PORT; write what each server says",
+            "PARADNN_HOSTS=node2: 'node2' is not HOST:PORT; list the address on which",
             id="no port",
         ),
         pytest.param(
             "node2:5000,",
             "x",
-            "PARADNN_HOSTS=node2:5000,: '' is not HOST:PORT; write",
+            "PARADNN_HOSTS=node2:5000,: '' is not HOST:PORT; list",
             id="trailing comma",
         ),
         pytest.param(
             "node2:70000",
             "x",
-            "PARADNN_HOSTS=node2:70000: 'node2:70000' is not HOST:PORT; write",
+            "PARADNN_HOSTS=node2:70000: 'node2:70000' is not HOST:PORT; list",
             id="port above 65535",
         ),
         pytest.param(
-            "node2:0", "x", "PARADNN_HOSTS=node2:0: 'node2:0' is not HOST:PORT; write", id="port 0"
+            "node2:0", "x", "PARADNN_HOSTS=node2:0: 'node2:0' is not HOST:PORT; list", id="port 0"
         ),
         pytest.param(
             "[fe80::2%eth0]:5000",
             "x",
-            "PARADNN_HOSTS=[fe80::2%eth0]:5000: '[fe80::2%eth0]:5000' is not HOST:PORT; write",
+            "PARADNN_HOSTS=[fe80::2%eth0]:5000: '[fe80::2%eth0]:5000' is not HOST:PORT; list",
             id="IPv6 zone",
         ),
         pytest.param(
             "::1:5000",
             "x",
-            "PARADNN_HOSTS=::1:5000: '::1:5000' is not HOST:PORT; write",
+            "PARADNN_HOSTS=::1:5000: '::1:5000' is not HOST:PORT; list",
             id="IPv6 without brackets",
         ),
         pytest.param(

@@ -59,14 +59,14 @@ def test_offline_files_are_logged_once_and_damaged_ones_are_named(
     (folder / "point-torn.json").write_text(whole[:500])
     first = run(["paradnn.sync", str(folder)], store)
     assert first.returncode == 1
-    assert "2 logged, 0 logged before, 0 not logged, 2 refused" in first.stdout
-    assert f"refused: {files[0]}: damaged, its checksum does not match" in first.stderr
+    assert "2 logged, 0 logged before, 0 not logged, 2 rejected" in first.stdout
+    assert f"rejected: {files[0]}: damaged, its checksum does not match" in first.stderr
     assert "point-torn.json: not a result file, or a damaged one" in first.stderr
     files[0].write_text(whole)
     (folder / "point-torn.json").unlink()
     second = run(["paradnn.sync", str(folder)], store)
     assert second.returncode == 0
-    assert "1 logged, 2 logged before, 0 not logged, 0 refused" in second.stdout
+    assert "1 logged, 2 logged before, 0 not logged, 0 rejected" in second.stdout
     assert [point["outcome"] for point in store.runs()] == ["ok"] * 3
     [parent] = store.runs("sweep")
     assert (parent["status"], "3 ok" in parent["mlflow.note.content"]) == ("FINISHED", True)
@@ -77,7 +77,7 @@ def test_offline_files_are_logged_once_and_damaged_ones_are_named(
         document = read_document(files[1]) | {"offline_id": name, "repeats": repeats}
         write_document(folder / f"{name}.json", document)
     third = run(["paradnn.sync", str(folder)], store)
-    assert "1 logged, 3 logged before, 1 not logged, 0 refused" in third.stdout
+    assert "1 logged, 3 logged before, 1 not logged, 0 rejected" in third.stdout
     assert "1 point not logged: the store has a measurement of the same point" in third.stdout
     assert "point-other.json here" in third.stdout
     assert [point["outcome"] for point in store.runs()] == ["ok"] * 4
@@ -87,7 +87,7 @@ def test_offline_files_are_logged_once_and_damaged_ones_are_named(
         if "--repeats" in line
     ]
     assert (
-        "1 logged, 4 logged before, 0 not logged, 0 refused"
+        "1 logged, 4 logged before, 0 not logged, 0 rejected"
         in run(command.split()[2:], store).stdout
     )
     assert [point["outcome"] for point in store.runs()] == ["ok"] * 5
