@@ -174,5 +174,5 @@ def test_a_host_that_is_gone_is_no_outcome_of_a_point(monkeypatch: pytest.Monkey
 
     # The process that the server forked for the last connection holds its port for a moment.
     assert wait_for(is_gone)
-    remedy = "start python -m paradnn.worker.host there (docs/how-to/clusters.md), then the same command again"
+    remedy = "start python -m paradnn.worker.host there (docs/how-to/clusters.md), then repeat this command here"
     assert errors == [f"no server answers at {variables[HOSTS]}; {remedy}"]
