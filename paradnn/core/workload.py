@@ -22,8 +22,8 @@ methods have defaults. A kind inherits a role only if it overrides a method of t
 - `paradnn.core.results.ResultDescription`: the metrics a run may hold, and the result as text.
 - `paradnn.forecast.workload.PhaseForecast`: how long the phases of a planned point take.
 
-Driver and worker both import a kind. Its module needs only the standard library and imports the
-rest within functions.
+Driver and worker both import the module of a kind. At its top level it must import only the
+standard library and ParaDnn, and other packages only within functions.
 """
 
 from __future__ import annotations

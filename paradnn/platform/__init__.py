@@ -1,1 +1,1 @@
-"""Hosts, devices and software stacks: as detected and as specified, their state, installation."""
+"""Hosts, devices and software stacks: detection, specifications, state, installation."""

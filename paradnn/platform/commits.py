@@ -1,4 +1,4 @@
-"""Commits of a repository: their names, and their files in separate folders."""
+"""Commits of a git repository: their hashes, and checkouts in separate folders."""
 
 import contextlib
 import os
@@ -14,11 +14,11 @@ from paradnn.core.errors import ConfigError, ParadnnError
 from paradnn.core.scratch import Scratch, remove_leftovers
 from paradnn.platform.process_guard import ProcessGuard
 
-#: The reference of the files in the current folder, committed or not.
+#: The reference that means the working tree, including uncommitted changes.
 WORKING_TREE = "."
-#: Prefix of the names of worktrees; a killed run leaves them registered in the repository.
+#: Prefix of the names of worktrees. It identifies those that a killed run left registered.
 _TREE_PREFIX = "paradnn-commit-"
-#: Part of git's message if it rejects a submodule whose URL is a path of this machine.
+#: Part of git's message if it rejects a submodule whose URL is a local path.
 _FILE_PROTOCOL = "transport 'file' not allowed"
 _ALLOW_LOCAL_SUBMODULES = (
     "git clones none from a path of this machine by default; to allow it: "
@@ -33,8 +33,8 @@ class Checkout:
     Attributes:
         label: The name in messages.
         tree: The top folder of the checkout, resolved.
-        folder: The folder in it that corresponds to the current folder.
-        created: When it was checked out, before any setup, in seconds since the epoch.
+        folder: The folder in the checkout that corresponds to the current folder.
+        created: Time of the checkout, before any setup, in seconds since the epoch.
     """
 
     label: str
@@ -57,7 +57,7 @@ class Checkout:
 
 
 def label_of(reference: str) -> str:
-    """The name of a reference in messages."""
+    """Return the name of a reference in messages."""
     return "the working tree" if reference == WORKING_TREE else reference
 
 
@@ -68,12 +68,16 @@ def checkouts(
     """Check out references into separate worktrees, which are removed afterwards.
 
     Args:
-        references: A branch, tag or commit each, or WORKING_TREE.
-        setup: A shell command that is run once in each folder.
+        references: Two references, each a branch, tag or commit, or WORKING_TREE.
+        setup: A shell command that is run once in each checkout.
         guard: Ends the setup command if this process is killed.
 
+    Yields:
+        The checkouts, in the order of the references.
+
     Raises:
-        ConfigError: If git does not find this commit, it has no such folder, or the setup failed.
+        ConfigError: If git does not find a commit, the current folder does not exist in it, or the
+            setup command fails.
     """
     with contextlib.ExitStack() as stack:
         stack.enter_context(_without_repository_variables())
@@ -107,15 +111,15 @@ def checkouts(
 
 @contextlib.contextmanager
 def _without_repository_variables() -> Iterator[None]:
-    """Remove the variables in which git passes the repository and its index to hooks.
+    """Remove the environment variables by which git passes the repository and its index to hooks.
 
-    With them, every git command in a worktree would read and write the files of the user's own
-    checkout.
+    With these variables, a git command in a worktree would use the repository and index of the
+    user's own checkout.
     """
     names = [
         name
         for name in _git("rev-parse", "--local-env-vars").split()
-        # Settings, for example of credentials, apply to worktrees, too.
+        # Keep configuration variables, such as credentials, which also apply to worktrees.
         if not name.startswith("GIT_CONFIG")
     ]
     removed = {name: os.environ.pop(name) for name in names if name in os.environ}
@@ -126,7 +130,7 @@ def _without_repository_variables() -> Iterator[None]:
 
 
 def _add_worktree(tree: Path, reference: str) -> None:
-    # A hook of the user's checkout, such as an installation of packages, must not run here.
+    # Hooks of the user's checkout, which may for example install packages, must not run here.
     without_hooks = ("-c", f"core.hooksPath={os.devnull}")
     add = ("worktree", "add", "--quiet", "--detach")
     try:
@@ -143,7 +147,7 @@ def _add_worktree(tree: Path, reference: str) -> None:
 
 
 def _add_submodules(tree: Path, reference: str) -> None:
-    """Check out those submodules of a worktree that its repository has initialized."""
+    """Check out the submodules of a worktree that are initialized in the repository."""
     try:
         _git("submodule", "update", "--quiet", "--recursive", folder=tree)
     except _GitError as error:
@@ -154,7 +158,7 @@ def _add_submodules(tree: Path, reference: str) -> None:
 
 
 def _remove_worktree(tree: Path) -> None:
-    """Remove a worktree and its registration, as far as they exist."""
+    """Remove a worktree and its registration, if they exist."""
     subprocess.run(
         ["git", "worktree", "remove", "--force", tree],
         stdin=subprocess.DEVNULL,
@@ -164,7 +168,7 @@ def _remove_worktree(tree: Path) -> None:
 
 
 def _remove_stale_worktrees() -> None:
-    """Remove the registration of worktrees whose run was killed and whose folder is gone."""
+    """Remove registrations of worktrees that killed runs left behind and whose folder is gone."""
     for line in _git("worktree", "list", "--porcelain").splitlines():
         tree = Path(line.removeprefix("worktree "))
         if tree.name.startswith(_TREE_PREFIX) and not tree.exists():
@@ -184,7 +188,11 @@ def _set_up(setup: str, checkout: Checkout, reference: str, guard: ProcessGuard)
 
 
 def commit_of(reference: str = WORKING_TREE, folder: Path | None = None) -> str:
-    """The abbreviated hash of a commit; of a changed working tree with the mark -dirty.
+    """Return the abbreviated hash of a commit; for a modified working tree it ends in -dirty.
+
+    Args:
+        reference: A branch, tag or commit, or WORKING_TREE.
+        folder: A folder of the repository, by default the current folder.
 
     Raises:
         ParadnnError: If the folder is in no repository, or git is not installed.
@@ -194,7 +202,7 @@ def commit_of(reference: str = WORKING_TREE, folder: Path | None = None) -> str:
 
 
 class _GitError(ParadnnError):
-    """A command of git failed; `reason` is the last line of its `output`."""
+    """A git command failed; `reason` is the last line of its `output`."""
 
     def __init__(self, command: str, reason: str, output: str) -> None:
         super().__init__(f"git {command} failed: {reason}; run this command in a git checkout")
@@ -221,6 +229,6 @@ def _git(*words: str, folder: Path | None = None) -> str:
 
 
 def _last_line(done: "subprocess.CompletedProcess[str]") -> str:
-    """The last line that a failed process printed, else its exit code."""
+    """Return the last line that a failed process printed, else its exit code."""
     lines = (done.stderr or done.stdout).strip().splitlines()
     return lines[-1][:200] if lines else f"exit code {done.returncode}"

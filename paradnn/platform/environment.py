@@ -1,10 +1,10 @@
 """Environment of a measurement: hardware, software and state of the host.
 
-The facts follow an allow-list; environment variables are never recorded as a whole.
+Only the facts that this module names are recorded, never all environment variables.
 
 `environment_id` is the hash of the facts that two runs must share to be pooled. These are
-processor, cores, memory, accelerators and the versions of the software under test. Host name, load,
-governor and kernel are recorded in addition to it.
+processor, cores, memory, accelerators and the versions of the software under test. Host name,
+governor and kernel are recorded, but are not part of the hash.
 """
 
 import contextlib
@@ -54,13 +54,14 @@ _ISA = {
     "bf16",
 }
 
-#: Variable with the addresses of the servers of other hosts, host:port, in the order of the hosts.
+#: Environment variable with the addresses (host:port) of the servers on the other hosts, by host.
 HOSTS = "PARADNN_HOSTS"
 
-#: Fact about the hardware if the hosts of a point are processes of one host.
+#: Key of the hardware fact that says that processes of one host stand in for the hosts of a point.
 _EMULATION = "hosts"
 
-_SAFE_SHARE = 0.9  # share of the free memory that a point may take
+#: Share of the available memory that a point may take by default.
+_SAFE_SHARE = 0.9
 
 
 @dataclass(frozen=True)
@@ -70,11 +71,12 @@ class Environment:
     Attributes:
         device: Readable name of the platform.
         hardware: Facts about processor, memory and accelerators.
-        software: Package -> version.
-        host: State of the host, which does not affect the identifier.
-        packages: All packages of a made stack, as name==version; stored in a separate file.
-        findings: Findings of `python -m paradnn.check`. They do not affect the identifier, because
-            settings change from day to day.
+        software: Versions by package.
+        host: State of the host, which does not affect `environment_id`.
+        packages: All packages of a software stack that ParaDnn installed, as name==version; stored
+            in a separate file.
+        findings: Findings of `python -m paradnn.check`. They do not affect `environment_id`,
+            because settings change from day to day.
     """
 
     device: str
@@ -90,21 +92,22 @@ class Environment:
         return digest({"hardware": self.hardware, "software": self.software})
 
     def as_one_host(self) -> "Environment":
-        """Return the environment of points on one host, for which ceilings are measured."""
+        """Return the environment without emulated hosts, the one in which peaks are measured."""
         hardware = {name: fact for name, fact in self.hardware.items() if name != _EMULATION}
         return replace(self, hardware=hardware)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all facts but the packages, for the run's artifact."""
-        found = {"environment_id": self.environment_id, **asdict(self)}
-        del found["packages"]
-        return found
+        """Return all facts except the packages, for the run's artifact."""
+        facts = {"environment_id": self.environment_id, **asdict(self)}
+        del facts["packages"]
+        return facts
 
 
 def separate_hosts(point: Point) -> int:
-    """Return the number of hosts on which a point runs.
+    """Return the number of physical hosts on which a point runs.
 
-    It is 1 if the session has no other hosts and those of the point are processes of this one.
+    It is 1 if `PARADNN_HOSTS` is not set and the kind of work allows processes of this host to
+    stand in for the hosts of the point.
     """
     if point.workload.role(PointRules).hosts_may_be_processes and not os.environ.get(HOSTS):
         return 1
@@ -122,9 +125,9 @@ def describe_environment(
 
     Args:
         platform_name: Kind of platform: "cpu", "gpu" or "tpu".
-        software: Package -> version of the software under test.
-        packages: All packages of a made stack, as name==version.
-        emulates_hosts: Whether the hosts of a point are processes of this one.
+        software: Versions of the software under test by package.
+        packages: All packages of a software stack that ParaDnn installed, as name==version.
+        emulates_hosts: Whether processes of this host stand in for the hosts of a point.
     """
     hardware: dict[str, Any] = dict(_processor())
     if emulates_hosts:
@@ -151,32 +154,35 @@ _host_findings = functools.cache(host_findings)
 
 
 def missing_device(platform_name: str) -> str | None:
-    """Return briefly why this machine has no such device; None if it has or may have one."""
+    """Return a message if this machine has no such device; None if it has or may have one.
+
+    Args:
+        platform_name: Kind of platform: "cpu", "gpu" or "tpu".
+    """
     if sys.platform != "linux" or platform_name == "cpu":
         return None
     if platform_name == "gpu":
-        # Other vendors' boards appear as device files; so do NVIDIA's if `nvidia-smi` is not
-        # installed.
-        there = bool(_nvidia()) or any(
+        # The device files cover other vendors, and NVIDIA if `nvidia-smi` is not installed.
+        is_present = bool(_nvidia()) or any(
             Path(f"/dev/{name}").exists() for name in ("nvidiactl", "kfd", "dxg")
         )
     else:
         # TensorFlow and JAX set TPU_ML_PLATFORM in every process that imports them, even without a
         # TPU.
-        there = any(
+        is_present = any(
             name.startswith("TPU_") and not name.startswith("TPU_ML_PLATFORM")
             for name in os.environ
         )
-        there = there or any(Path("/dev").glob("accel*")) or Path("/dev/vfio").exists()
-    if there:
+        is_present = is_present or any(Path("/dev").glob("accel*")) or Path("/dev/vfio").exists()
+    if is_present:
         return None
     return f"this machine has no {platform_name.upper()}"
 
 
 def available_memory() -> int:
-    """Return the bytes that can be taken without swapping.
+    """Return the bytes of memory that can be allocated without swapping.
 
-    Limits of control groups and the memory that Slurm has allocated to the job are respected.
+    The result respects limits of control groups and the memory that Slurm allocated to the job.
     """
     budgets = [int(psutil.virtual_memory().available)]
     headroom = memory_headroom_bytes()
@@ -199,25 +205,26 @@ def _resident_bytes() -> int:
 
 
 def memory_limit(point: Point) -> int:
-    """Return the bytes of host memory that `point` may take now.
+    """Return the bytes of host memory that a point may take now.
 
-    This is the point's own limit, by default a safe share of the free memory.
+    This is `measure.memory_limit`, by default a safe share of the available memory.
     """
-    given = memory_bytes(point.measure.memory_limit, "measure.memory_limit")
-    if given is not None:
-        return given
+    configured_limit = memory_bytes(point.measure.memory_limit, "measure.memory_limit")
+    if configured_limit is not None:
+        return configured_limit
     return int(_SAFE_SHARE * available_memory())
 
 
 def exceeds_memory(point: Point, costs: Costs, limit: int | None) -> str | None:
-    """Return why a point is out of memory according to its lower bound; None if it must be tried.
+    """Return why a point must exceed the memory limit; None if it may fit.
 
-    Only points on a CPU that set `measure.predict_oom` are predicted.
+    The prediction uses the lower bound of the required memory. It is made only for points on a CPU
+    with `measure.predict_oom`.
 
     Args:
         point: The point.
-        costs: Costs of its step, with the lower bound of memory on all hosts together.
-        limit: Memory limit per host in bytes; None means no limit.
+        costs: Costs of a step, with the lower bound of the memory on all hosts together.
+        limit: Memory limit per host in bytes; None if there is no limit.
     """
     bound = costs.memory_lower_bound_bytes / separate_hosts(point)
     if (
@@ -232,7 +239,7 @@ def exceeds_memory(point: Point, costs: Costs, limit: int | None) -> str | None:
 
 @functools.cache
 def software_versions(python: str, framework: str) -> Mapping[str, str]:
-    """Return the versions that an interpreter has installed, without importing the framework.
+    """Return the versions of the software under test in an interpreter, without importing it.
 
     Args:
         python: Path of the interpreter.
@@ -244,15 +251,16 @@ def software_versions(python: str, framework: str) -> Mapping[str, str]:
     """
     if python == sys.executable:
         return _require(versions(framework), framework, python)
-    # Pass the source as text. With this package's folder on its path, the interpreter would also
-    # see the distributions of this environment.
-    code = f"{inspect.getsource(worker_versions)}\nimport json\nprint(json.dumps(versions({framework!r})))"
+    # Pass the source of the module. If the interpreter imported the module from this folder, it
+    # would also find the distributions that are installed here.
+    source = inspect.getsource(worker_versions)
+    code = f"{source}\nimport json\nprint(json.dumps(versions({framework!r})))"
     try:
         for _ in range(3):
             done = subprocess.run(
                 [python, "-c", code], capture_output=True, text=True, timeout=120, check=False
             )
-            # After a signal, try again: it says nothing about the interpreter.
+            # If a signal ended the process, try again.
             if done.returncode >= 0:
                 break
     except (OSError, subprocess.TimeoutExpired, ValueError) as error:
@@ -271,15 +279,20 @@ def software_versions(python: str, framework: str) -> Mapping[str, str]:
 
 
 def _require(found: Mapping[str, str], framework: str, python: str) -> Mapping[str, str]:
+    """Return the versions `found` in an interpreter if they include the framework and Keras.
+
+    Raises:
+        ConfigError: If a package is missing.
+    """
     entry = FRAMEWORKS[framework]
     for package, extra in ((entry.package, entry.extra), ("keras", "")):
         if not any(name.startswith(package) for name in found):
-            # A package that ParaDnn's own interpreter lacks belongs to one of ParaDnn's extras.
+            # In ParaDnn's own interpreter, propose the extra of ParaDnn that installs the package.
             if python == sys.executable and extra:
-                wanted = f"'paradnn[{extra}]'"
+                requirement = f"'paradnn[{extra}]'"
             else:
-                wanted = package
-            remedy = f"run {python} -m pip install {wanted}, or set software.python"
+                requirement = package
+            remedy = f"run {python} -m pip install {requirement}, or set software.python"
             raise ConfigError(
                 "framework.name", framework, f"{package} is not installed in {python}", remedy
             )
@@ -314,8 +327,8 @@ def _processor() -> Mapping[str, Any]:
     }
 
 
-#: Names of Arm cores by the codes of implementer and part (MIDR_EL1, Arm ARM D23; the list is that
-#: of util-linux). Linux does not name them.
+#: Names of Arm cores by the codes of implementer and part (MIDR_EL1, Arm ARM D23), from the list in
+#: util-linux. Linux reports only the codes.
 _ARM_CORES = {
     ("0x41", "0xd08"): "Arm Cortex-A72",
     ("0x41", "0xd0c"): "Arm Neoverse-N1",
@@ -333,10 +346,10 @@ _ARM_CORES = {
 
 
 def processor_name(cpuinfo: str) -> str:
-    """Return the name of the first processor in the text of /proc/cpuinfo, or an empty string.
+    """Return the name of the first processor in the text of /proc/cpuinfo; empty if it has none.
 
-    x86 has "model name". Servers with Arm cores have only codes: without them all such servers would
-    pass for one device. POWER has "cpu", RISC-V "uarch".
+    The name is in the row "model name" on x86, "cpu" on POWER, and "uarch" on RISC-V. Arm servers
+    have only codes of implementer and part, which are translated into a name.
     """
     rows: dict[str, str] = {}
     for line in cpuinfo.splitlines():
@@ -354,7 +367,7 @@ def processor_name(cpuinfo: str) -> str:
 
 
 def _cpuinfo(*heads: str) -> str:
-    """Return the value of the first row that begins with one of the heads, or an empty string."""
+    """Return the value of the first row of /proc/cpuinfo with one of these names, or ""."""
     rows = read_text(Path("/proc/cpuinfo")).splitlines()
     return next((row.partition(":")[2].strip() for row in rows if row.startswith(heads)), "")
 
@@ -385,9 +398,9 @@ def _host() -> Mapping[str, Any]:
 
 
 def _git_commit() -> str:
-    """Return the commit of this checkout, with a mark if files are modified.
+    """Return the commit of ParaDnn's checkout, with -dirty if files are modified.
 
-    Returns "unknown" for an installed package, which has no checkout.
+    Returns "unknown" if ParaDnn is not run from a checkout.
     """
     with contextlib.suppress(OSError, ParadnnError):
         if CHECKOUT is not None:

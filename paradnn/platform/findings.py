@@ -1,7 +1,7 @@
-"""Settings and facts of a host that disturb measurements: what `python -m paradnn.check` shows.
+"""Findings: settings and facts of a host that may disturb measurements (`python -m paradnn.check`).
 
-Nothing is changed. A fact that the host does not report is omitted. Files are looked up below a
-root, so that tests can plant a host.
+This module only reads. A fact that the host does not report is omitted. Files are read below a
+given root, so that tests can imitate a host.
 """
 
 import os
@@ -19,8 +19,9 @@ from paradnn.platform.load import BUSY_CORES, ForeignProcess, HostLoad, format_p
 
 _CPUS = "sys/devices/system/cpu"
 _SLOW_CLOCKS = ("hpet", "acpi_pm", "jiffies", "refined-jiffies")
-#: Swap in use, in MiB, from which pages of a point may be on disk.
-_MAX_SWAP = 100
+#: Swap in use above which pages of a point may be on disk.
+_MAX_SWAP_MIB = 100
+#: The fields of nvidia-smi from which `_board` derives its findings.
 _NVIDIA_QUERY = (
     "index",
     "persistence_mode",
@@ -28,8 +29,9 @@ _NVIDIA_QUERY = (
     "clocks.max.sm",
     "clocks_throttle_reasons.active",
 )
-#: Bits of the reasons for which a board runs below its clock (NVML, nvmlClocksThrottleReasons).
-#: Harmless are idle (1), clocks that an application requested (2) and the display's clock (0x100).
+#: Reasons why a board runs below its clock, by bit (NVML, nvmlClocksThrottleReasons). The omitted
+#: bits are harmless: idle (1), clocks that an application requested (2), clock of the display
+#: (0x100).
 _THROTTLE_REASONS = {
     0x4: "power limit",
     0x8: "hardware slow-down",
@@ -44,19 +46,19 @@ class _Setting(NamedTuple):
     """A setting of the kernel.
 
     Attributes:
-        name: The name of its finding.
-        files: A pattern of the files that hold it.
-        wanted: The value that suits measurements.
+        name: The name of the finding.
+        files: A glob pattern of the files that contain the setting.
+        recommended: The recommended value for measurements.
         harms: Whether other values disturb measurements.
     """
 
     name: str
     files: str
-    wanted: str
+    recommended: str
     harms: bool = True
 
 
-#: Turbo is listed twice: Intel's driver has no_turbo, the other drivers have boost.
+#: Turbo boost has two entries: Intel's driver has a file no_turbo, other drivers a file boost.
 _SETTINGS = (
     _Setting("governor", f"{_CPUS}/cpu*/cpufreq/scaling_governor", "performance"),
     _Setting("turbo", f"{_CPUS}/intel_pstate/no_turbo", "1"),
@@ -66,7 +68,12 @@ _SETTINGS = (
 
 
 class _Description(NamedTuple):
-    """Name of a finding, and why it matters. `{}` in the name is the number of a GPU."""
+    """Description of a finding.
+
+    Attributes:
+        what: The name to display; `{}` stands for the number of a GPU.
+        why: Why the finding matters.
+    """
 
     what: str
     why: str
@@ -75,8 +82,8 @@ class _Description(NamedTuple):
 _DESCRIPTIONS = {
     "governor": _Description(
         "clock governor",
-        "other governors lower the clock of an idle core and raise it late: short steps are timed "
-        "at a changing clock",
+        "other governors lower the clock of an idle core and raise it late, so the clock changes "
+        "during short steps",
     ),
     "turbo": _Description(
         "turbo boost",
@@ -92,8 +99,8 @@ _DESCRIPTIONS = {
     ),
     "foreign_cpu": _Description(
         "other processes take",
-        "a step waits for its slowest thread; a thread that shares its core takes up to twice as "
-        "long",
+        "a step waits for its slowest thread, and a thread that shares its core with another "
+        "process takes up to twice as long",
     ),
     "steal": _Description(
         "steal",
@@ -101,8 +108,8 @@ _DESCRIPTIONS = {
     ),
     "smt": _Description(
         "simultaneous multithreading",
-        "two threads of a core share its arithmetic units: a product is not faster on both, and "
-        "less regular; platform.threads sets the number of threads",
+        "two threads of a core share its arithmetic units: using both makes a product no faster, "
+        "but its times less regular; platform.threads sets the number of threads",
     ),
     "numa": _Description(
         "memory nodes",
@@ -114,7 +121,7 @@ _DESCRIPTIONS = {
     ),
     "allocated_cores": _Description(
         "cores of the job",
-        "Slurm does not pin this job: threads on more cores than it has take those of other jobs",
+        "Slurm does not pin this job, so further threads would use the cores of other jobs",
     ),
     "memory_limit": _Description(
         "memory limit", "a point that exceeds it is killed: outcome oom_host"
@@ -128,8 +135,8 @@ _DESCRIPTIONS = {
     ),
     "virtual": _Description(
         "machine",
-        "neighbors of a virtual machine share its caches, memory and cores unseen: compare points "
-        "of one sweep",
+        "other virtual machines on the same host share caches, memory bandwidth and cores, and no "
+        "counter shows it: compare points of one sweep",
     ),
     "battery": _Description("battery", "most machines lower their clock on a battery"),
     "gpu_persistence": _Description(
@@ -144,8 +151,8 @@ _DESCRIPTIONS = {
     "gpu_throttling": _Description("GPU {} slow-downs", "the board runs below the requested clock"),
     "gpu_processes": _Description(
         "processes on the GPUs",
-        "a board runs the kernels of two processes in turn: those of one wait for those of the "
-        "other",
+        "a board runs the kernels of two processes in turn: kernels of one process wait for "
+        "kernels of the other",
     ),
 }
 
@@ -155,8 +162,8 @@ class Finding:
     """One fact about a host.
 
     Attributes:
-        name: The name for programs.
-        what: The name for people.
+        name: The name in stored runs, a key of `_DESCRIPTIONS`.
+        what: The name to display.
         value: The current value.
         harms: Whether it widens intervals or shifts results, and can be changed.
         why: Why it matters.
@@ -174,7 +181,15 @@ class Finding:
 def _finding(
     name: str, value: str, remedy: str = "", *, harms: bool | None = None, board: str = ""
 ) -> Finding:
-    """A finding of the kind `name`. Unless stated otherwise it harms if there is a remedy."""
+    """Return a finding with its description.
+
+    Args:
+        name: A key of `_DESCRIPTIONS`.
+        value: The current value.
+        remedy: A command or advice; may be empty.
+        harms: Whether the finding harms; by default it does if there is a remedy.
+        board: The number of the GPU.
+    """
     description = _DESCRIPTIONS[name]
     if harms is None:
         harms = bool(remedy)
@@ -183,10 +198,10 @@ def _finding(
 
 
 def host_findings(root: Path = Path("/")) -> list[Finding]:
-    """Settings and facts of the host that are likely to stay. Takes some milliseconds.
+    """Return findings about the host that rarely change. Takes some milliseconds.
 
     Args:
-        root: Where proc and sys are mounted.
+        root: The folder with `proc` and `sys`.
     """
     if hasattr(os, "sched_getaffinity"):
         cores = sorted(os.sched_getaffinity(0))
@@ -197,16 +212,16 @@ def host_findings(root: Path = Path("/")) -> list[Finding]:
 
 
 def _setting(root: Path, setting: _Setting) -> Iterator[Finding]:
-    """The finding of a setting; nothing if the host does not have it."""
+    """Yield the finding of a setting; nothing if the host does not have the setting."""
     values = {}
     for path in sorted(root.glob(setting.files)):
         text = read_text(path)
         if text:
-            # Of several values that a file offers, the current one is in brackets.
+            # If the file lists several values, the current one is in brackets.
             values[path] = re.sub(r".*\[(.*?)\].*", r"\1", text)
     if not values:
         return
-    wrong = [path for path, value in values.items() if value != setting.wanted]
+    wrong = [path for path, value in values.items() if value != setting.recommended]
     if setting.name == "turbo":
         value = "on" if wrong else "off"
     else:
@@ -216,13 +231,13 @@ def _setting(root: Path, setting: _Setting) -> Iterator[Finding]:
         files = " ".join(map(str, wrong))
         remedy = (
             "sudo python -m pyperf system tune, or: "
-            f"echo {setting.wanted} | sudo tee {files} > /dev/null"
+            f"echo {setting.recommended} | sudo tee {files} > /dev/null"
         )
     yield _finding(setting.name, value, remedy, harms=setting.harms and bool(wrong))
 
 
 def load_findings(load: HostLoad) -> list[Finding]:
-    """Yield findings about the present load of other processes."""
+    """Return findings about the load of other processes and of the hypervisor."""
     found = []
     if load.average is not None:
         found.append(_finding("load_average", f"{load.average:.2f}"))
@@ -237,7 +252,10 @@ def load_findings(load: HostLoad) -> list[Finding]:
 
 
 def _foreign_cpu(load: HostLoad) -> Finding:
-    """The cores that other processes take. Measurements of this suite must not be ended."""
+    """Return the finding about the cores that other processes take.
+
+    The remedy does not propose to end processes of ParaDnn, which measure.
+    """
     value = f"{load.foreign_cores:.2f} of {load.cores} cores"
     if load.processes:
         value += f": {'; '.join(format_processes(load.processes))}"
@@ -261,7 +279,12 @@ def _pids(processes: Iterator[ForeignProcess]) -> list[str]:
 
 
 def _core_facts(root: Path, cores: Sequence[int]) -> Iterator[Finding]:
-    """Multithreading, memory nodes and the quota of the cores that this process may use."""
+    """Yield findings about multithreading, memory nodes, CPU quota and allocated cores.
+
+    Args:
+        root: The folder with `proc` and `sys`.
+        cores: The cores that this process may use.
+    """
     siblings = {
         read_text(root / _CPUS / f"cpu{core}/topology/thread_siblings_list") for core in cores
     }
@@ -274,13 +297,13 @@ def _core_facts(root: Path, cores: Sequence[int]) -> Iterator[Finding]:
 
     files = sorted((root / "sys/devices/system/node").glob("node[0-9]*/cpulist"))
     nodes = [core_list(read_text(path)) for path in files]
-    used = [node for node in nodes if set(node) & set(cores)]
+    used_nodes = [node for node in nodes if set(node) & set(cores)]
     if len(nodes) > 1:
         remedy = ""
-        if len(used) > 1:
-            first = core_text([core for core in used[0] if core in cores])
-            remedy = f"platform.cores={first}"
-        yield _finding("numa", f"{len(used)} of {len(nodes)} in use", remedy)
+        if len(used_nodes) > 1:
+            first_node_cores = core_text([core for core in used_nodes[0] if core in cores])
+            remedy = f"platform.cores={first_node_cores}"
+        yield _finding("numa", f"{len(used_nodes)} of {len(nodes)} in use", remedy)
 
     quota = cpu_quota_cores(root)
     if quota is None:
@@ -298,7 +321,7 @@ def _core_facts(root: Path, cores: Sequence[int]) -> Iterator[Finding]:
 
 
 def _machine_facts(root: Path) -> Iterator[Finding]:
-    """Memory limit, swap, clock source, virtualization and battery."""
+    """Yield findings about memory limit, swap, clock source, virtualization and battery."""
     limits = [memory_limit_bytes(root), allocated_memory_bytes()]
     limit = min((limit for limit in limits if limit is not None), default=None)
     if limit is None:
@@ -307,13 +330,13 @@ def _machine_facts(root: Path) -> Iterator[Finding]:
         yield _finding("memory_limit", f"{limit / 2**30:.1f} GiB")
 
     swaps = [line.split() for line in read_text(root / "proc/swaps").splitlines()[1:]]
-    used = sum(int(swap[3]) for swap in swaps if len(swap) > 3) / 2**10  # KiB in /proc/swaps
+    used_mib = sum(int(swap[3]) for swap in swaps if len(swap) > 3) / 2**10  # the file has KiB
     if not swaps:
         yield _finding("swap", "none")
-    elif used > _MAX_SWAP:
-        yield _finding("swap", f"{used:.0f} MiB in use", "sudo swapoff -a")
+    elif used_mib > _MAX_SWAP_MIB:
+        yield _finding("swap", f"{used_mib:.0f} MiB in use", "sudo swapoff -a")
     else:
-        yield _finding("swap", f"{used:.0f} MiB in use")
+        yield _finding("swap", f"{used_mib:.0f} MiB in use")
 
     source = read_text(root / "sys/devices/system/clocksource/clocksource0/current_clocksource")
     if source:
@@ -336,7 +359,7 @@ def _machine_facts(root: Path) -> Iterator[Finding]:
 
 
 def read_text(path: Path) -> str:
-    """The stripped text of a small file; empty if it cannot be read."""
+    """Return the stripped text of a small file; empty if it cannot be read."""
     try:
         return path.read_text().strip()
     except (OSError, UnicodeDecodeError):
@@ -344,10 +367,10 @@ def read_text(path: Path) -> str:
 
 
 def gpu_findings(query: Callable[..., list[list[str]]] | None = None) -> list[Finding]:
-    """Findings of every NVIDIA board; empty without nvidia-smi.
+    """Return the findings of all NVIDIA boards; empty if nvidia-smi is not installed.
 
     Args:
-        query: Replaces `nvidia_smi`.
+        query: Used instead of `nvidia_smi`, for tests.
     """
     query = query or nvidia_smi
     found = [finding for row in query("gpu", *_NVIDIA_QUERY) for finding in _board(*row)]
@@ -364,7 +387,7 @@ def gpu_findings(query: Callable[..., list[list[str]]] | None = None) -> list[Fi
 def _board(
     number: str, persistence: str, clock: str, max_clock: str, throttled: str
 ) -> Iterator[Finding]:
-    """Findings of one board, from the fields of `_NVIDIA_QUERY`."""
+    """Yield the findings of one board; the arguments are the fields of `_NVIDIA_QUERY`."""
     remedy = ""
     if persistence == "Disabled":
         remedy = f"sudo nvidia-smi -i {number} -pm 1"

@@ -1,7 +1,6 @@
-"""Load of other processes on this host between two moments, and the processes that cause it.
+"""Load of foreign processes on this host during an interval, and the processes that cause it.
 
-The work of this process, of the processes that it belongs to, and of all that it started is not
-foreign.
+This process, its ancestors, and all of its descendants are not foreign.
 """
 
 import contextlib
@@ -18,7 +17,8 @@ with contextlib.suppress(ModuleNotFoundError):
 from paradnn.core.words import counted
 from paradnn.worker.contention import contention_between, read_counters
 
-#: A host is busy if others take this many cores, or the hypervisor this share of their time.
+#: A host is busy if foreign processes take more than this number of cores, or the hypervisor takes
+#: more than this share of the cores' capacity.
 BUSY_CORES = 0.3
 BUSY_STEAL = 0.05
 #: A machine is slow as a whole if a reference kernel runs at less than this share of its best
@@ -26,15 +26,16 @@ BUSY_STEAL = 0.05
 SLOW = 0.75
 #: Shortest observation in seconds. The kernel counts processor time in hundredths of a second.
 _MIN_SECONDS = 0.2
-#: Processes that take fewer cores are not listed.
+#: Processes that take at most this number of cores are not listed.
 _MIN_CORES = 0.05
-#: Number of foreign processes that are listed, and that a sentence names.
+#: Largest number of foreign processes that are listed, and that a sentence names.
 _MAX_LISTED = 5
 _MAX_NAMED = 2
-#: Characters of the label of a process.
+#: Largest number of characters in the label of a process.
 _MAX_LABEL = 60
+#: Names of interpreters, which run a script.
 _INTERPRETER = re.compile(r"(python|pypy|node|ruby|perl|java|bash|sh)[\d.]*$")
-#: Commands of this suite that measure.
+#: Labels of ParaDnn's commands that measure.
 _MEASUREMENT = re.compile(r"\bparadnn( |[./](train|compare|worker|ceilings)\b|$)")
 
 
@@ -43,10 +44,10 @@ class ForeignProcess:
     """A process that is not part of this measurement.
 
     Attributes:
-        pid: Its number.
-        name: Its label (`process_label`).
-        cores: How many cores it takes.
-        measures: Whether it is a measurement of this suite.
+        pid: Process id.
+        name: Label of the process (`process_label`).
+        cores: Number of cores that the process takes.
+        measures: Whether it is a measurement of ParaDnn.
     """
 
     pid: int
@@ -57,14 +58,14 @@ class ForeignProcess:
 
 @dataclass(frozen=True)
 class HostLoad:
-    """Load of other processes on the cores that this process may use.
+    """Load of foreign processes on the cores that this process may use.
 
     Attributes:
         cores: The number of these cores.
-        average: The one-minute load average; None if the system has none.
-        foreign: Share of the cores' capacity that other processes took; None if unknown.
+        average: The one-minute load average; None if the system does not report it.
+        foreign: Share of the cores' capacity that foreign processes took; None if unknown.
         steal: Share of the cores' capacity that the hypervisor took; None if unknown.
-        processes: The foreign processes that took most.
+        processes: The foreign processes that took the most processor time, in descending order.
     """
 
     cores: int
@@ -75,7 +76,7 @@ class HostLoad:
 
     @property
     def foreign_cores(self) -> float:
-        """The number of cores that other processes took; 0 if unknown."""
+        """The number of cores that foreign processes took; 0 if unknown."""
         return (self.foreign or 0.0) * self.cores
 
     @property
@@ -85,11 +86,11 @@ class HostLoad:
 
     @property
     def has_steal(self) -> bool:
-        """Whether the hypervisor takes too much."""
+        """Whether the hypervisor takes more than `BUSY_STEAL` of the capacity."""
         return (self.steal or 0.0) > BUSY_STEAL
 
     def __str__(self) -> str:
-        """The end of a sentence: `load 3.2 on 2 cores, others take 1.4 of them`."""
+        """Return the end of a sentence, such as `load 3.2 on 2 cores, others take 1.4 of them`."""
         parts = []
         if self.average is not None:
             parts.append(f"load {self.average:.1f} on {counted(self.cores, 'core')}")
@@ -104,20 +105,20 @@ class HostLoad:
 
 
 def format_processes(processes: Sequence[ForeignProcess]) -> Iterator[str]:
-    """Label, number and cores of each process: `python train.py (17) 1.4`."""
+    """Yield label, id and cores of each process, such as `python train.py (17) 1.4`."""
     for process in processes:
         yield f"{process.name} ({process.pid}) {process.cores:.1f}"
 
 
 def slow_tags(speeds: Mapping[str, float], tags: Mapping[str, str]) -> dict[str, str]:
-    """The tags `contended` and `contended_reason` of a machine that is slow as a whole.
+    """Return the tags `contended` and `contended_reason` if the machine is slow as a whole.
 
-    A lower clock and the neighbors of a virtual machine show in no counter, but in the speed of
-    reference kernels.
+    No counter shows a lower clock, or the load of other virtual machines on the same host. But both
+    reduce the speed of reference kernels.
 
     Args:
-        speeds: Reference kernel -> its speed as a share of its best speed on this machine.
-        tags: Tags that are known already, whose reason is kept.
+        speeds: For each reference kernel, its speed as a share of its best speed on this machine.
+        tags: Existing tags of the run. A reason in them is kept and extended.
 
     Returns:
         The tags; empty if the machine is not slow.
@@ -134,14 +135,14 @@ def slow_tags(speeds: Mapping[str, float], tags: Mapping[str, str]) -> dict[str,
 
 
 class LoadMonitor:
-    """Observes the host from its construction to each `look`."""
+    """Observes the load of the host from the construction of this object to each `look`."""
 
     def __init__(self) -> None:
         self._counters = read_counters()
         self._times = _processor_seconds()
 
     def look(self) -> HostLoad:
-        """The load since construction, which must be at least a few tenths of a second ago."""
+        """Return the load since construction, after waiting until the interval is long enough."""
         time.sleep(max(0.0, self._counters.seconds + _MIN_SECONDS - time.perf_counter()))
         counters = read_counters()
         seen = contention_between(self._counters, counters)
@@ -154,11 +155,15 @@ class LoadMonitor:
         )
 
     def _foreign_processes(self, seconds: float) -> tuple[ForeignProcess, ...]:
-        """The processes that took most in the last `seconds`, the largest share first."""
+        """Return the foreign processes that took the most processor time, in descending order.
+
+        Args:
+            seconds: Seconds since construction.
+        """
         own = _own_pids()
         found = []
         for process, (name, after) in _processor_seconds().items():
-            # A process that began in the meantime has no earlier reading.
+            # A process that started after construction has no earlier reading.
             _, before = self._times.get(process, (name, 0.0))
             cores = (after - before) / seconds
             if process.pid in own or cores <= _MIN_CORES:
@@ -174,7 +179,7 @@ class LoadMonitor:
 
 
 def load_average() -> float | None:
-    """The one-minute load average; None if the system has none."""
+    """Return the one-minute load average; None if the system does not report it."""
     try:
         return os.getloadavg()[0]
     except OSError:
@@ -182,9 +187,13 @@ def load_average() -> float | None:
 
 
 def process_label(words: Sequence[str]) -> str:
-    """The label of a process: its program, or the script that an interpreter runs.
+    """Return the label of a process: its program, and the script or module of an interpreter.
 
-    `python -m mlflow` for `/usr/bin/python -m mlflow ui --password x`: no word that may be secret.
+    Other arguments are omitted, because they may be secret. For example, the label of
+    `/usr/bin/python -m mlflow ui --password x` is `python -m mlflow`.
+
+    Args:
+        words: The command line of the process.
     """
     if not words:
         return ""
@@ -202,16 +211,16 @@ def process_label(words: Sequence[str]) -> str:
 
 
 def _own_pids() -> set[int]:
-    """This process, the processes that it belongs to (a shell, make), and all that it started."""
+    """Return the ids of this process, of its ancestors (a shell, make), and of its descendants."""
     this = psutil.Process()
     children = this.children(recursive=True)
-    # Every process descends from number 1.
+    # Leave out the process with id 1, the ancestor of all processes.
     parents = [parent for parent in this.parents() if parent.pid > 1]
     return {this.pid, *(process.pid for process in (*children, *parents))}
 
 
 def _processor_seconds() -> Mapping["psutil.Process", tuple[str, float]]:
-    """Name and processor seconds of every visible process, of all users."""
+    """Return name and processor seconds of every visible process of all users."""
     found = {}
     for process in psutil.process_iter(["name", "cpu_times"]):
         times = process.info["cpu_times"]

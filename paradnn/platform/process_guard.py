@@ -1,13 +1,13 @@
 """A helper process that kills the commands of a driver that is interrupted or killed.
 
-A driver that receives SIGKILL cannot end the process groups that it started. The helper reads their
-numbers from a pipe. When the pipe ends, it kills every group that is still registered. It needs
-only the standard library and starts in about 15 ms.
+A driver that receives SIGKILL cannot end the process groups that it started. The helper reads the
+ids of these groups from a pipe. When the pipe closes, it kills every group that is still
+registered. It needs only the standard library and starts in about 15 ms.
 
-A process can leave its group, as daemons do. Therefore every command has an environment variable
-that its processes inherit. Unless the driver has reported that nothing interrupted it, the helper
-also kills every process with this variable, on Linux. Jenkins finds the processes of a canceled job
-in the same way (https://wiki.jenkins.io/display/JENKINS/ProcessTreeKiller).
+A process can leave its group, as daemons do. Therefore every command gets an environment variable
+that its processes inherit. On Linux, the helper also kills every process with this variable, unless
+the driver has reported a normal end. Jenkins finds the processes of a canceled job in the same way
+(https://wiki.jenkins.io/display/JENKINS/ProcessTreeKiller).
 """
 
 import contextlib
@@ -22,15 +22,15 @@ from collections.abc import Iterator
 from typing import Any, Self
 
 _ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-#: Environment variable of a command. All its values have the same length, since the size of the
-#: environment can change how fast a program runs.
+#: The environment variable of a command. All of its values have the same length, since the size of
+#: the environment can change the speed of a program.
 _VARIABLE = "PARADNN_COMMAND"
-#: Line that a driver sends to its helper if nothing interrupted it.
+#: Line that a driver sends to its helper if it ends normally.
 _END = "."
-#: A search can miss a process that forks and exits while it runs, as daemons do when they start.
-#: So this number of searches in a row must find nothing.
+#: Number of searches in a row that must find no process. One search can miss a process that forks
+#: and exits during the search, as daemons do when they start.
 _EMPTY_SEARCHES = 3
-#: Where the kernel shows the environment of each process.
+#: The folder in which the kernel shows the environment of each process.
 _PROCESSES = "/proc"
 
 _driver_name = secrets.token_hex(8)
@@ -38,19 +38,20 @@ _command_numbers = itertools.count()
 
 
 class ProcessGuard:
-    """Starts commands that end with this process, however it ends.
+    """Starts commands that end when this process ends, even if it is killed.
 
-    As a context manager it keeps the helper process. Leaving it ends the helper. If an interruption
-    leaves it, such as KeyboardInterrupt, the helper first kills all processes of this driver's
-    commands, including background processes of commands that have ended.
+    Entering the context starts the helper process, and leaving the context ends it. If an
+    interruption such as KeyboardInterrupt leaves the context, the helper first kills all processes
+    of this driver's commands, including background processes of commands that have ended.
     """
 
     def __enter__(self) -> Self:
         self._variables: dict[int, str] = {}
-        # If this driver is itself a command of a driver, its helper must outlive it.
+        # If this driver is itself a command of another driver, its helper must outlive it, so it
+        # must not inherit the variable.
         environment = {name: text for name, text in os.environ.items() if name != _VARIABLE}
         self._helper = subprocess.Popen(
-            # -I and -S: neither the environment nor site-packages can change what runs.
+            # -I and -S keep the environment and site-packages from changing what the helper runs.
             [sys.executable, "-I", "-S", __file__, _variable_prefix()],
             stdin=subprocess.PIPE,
             env=environment,
@@ -68,7 +69,12 @@ class ProcessGuard:
         self._helper.wait()
 
     def start(self, words: list[str], **options: Any) -> "subprocess.Popen[bytes]":
-        """Start a command in a new process group, which `kill` or the helper kills."""
+        """Start a command in a new process group, which `kill` or the helper can kill.
+
+        Args:
+            words: The command and its arguments.
+            **options: Further arguments of `subprocess.Popen`.
+        """
         value = f"{_driver_name}-{next(_command_numbers):010}"
         environment = {**(options.pop("env", None) or os.environ), _VARIABLE: value}
         with _deferred_signals():
@@ -78,20 +84,21 @@ class ProcessGuard:
         return process
 
     def kill(self, process: "subprocess.Popen[bytes]") -> None:
-        """Kill a command that was not released, with all processes that it started."""
+        """Kill a command and all processes that it started. It must not be released yet."""
         _kill_group(process.pid)
         _kill_processes_with(self._variables[process.pid])
 
     def release(self, process: "subprocess.Popen[bytes]") -> None:
-        """Forget a command that has ended: its number may be given to another process."""
+        """Forget a command that has ended, because another process may get the same id."""
         del self._variables[process.pid]
         self._send(f"-{process.pid}")
 
     @contextlib.contextmanager
     def running(self, words: list[str], **options: Any) -> "Iterator[subprocess.Popen[bytes]]":
-        """A command that is awaited when the context is left, and killed if an exception left it.
+        """Run a command during a context, and wait for its end when the context is left.
 
-        Background processes of a command that ended normally keep running.
+        If an exception leaves the context, the command is killed first. Background processes of a
+        command that ended normally keep running.
         """
         process = self.start(words, **options)
         try:
@@ -106,13 +113,21 @@ class ProcessGuard:
     def run(
         self, words: list[str], timeout: float | None = None, **options: Any
     ) -> "subprocess.CompletedProcess[str]":
-        """Run a command to its end, as `subprocess.run` with captured text does.
+        """Run a command to its end, like `subprocess.run` with captured text.
 
-        Background processes of the command may keep its output open; they are not awaited.
+        Background processes of the command are not awaited, even if they keep its output open.
+
+        Args:
+            words: The command and its arguments.
+            timeout: Seconds after which the command is killed; None for no limit.
+            **options: Further arguments of `subprocess.Popen`.
+
+        Raises:
+            subprocess.TimeoutExpired: If the command exceeds the time limit.
         """
         import tempfile  # here, since the helper process does not need it
 
-        # Files, because the end of a pipe comes only when all processes have closed it.
+        # Write to files: a pipe would end only when background processes have closed it, too.
         with (
             tempfile.TemporaryFile() as output,
             tempfile.TemporaryFile() as errors,
@@ -126,23 +141,23 @@ class ProcessGuard:
 
     def _send(self, line: str) -> None:
         assert self._helper.stdin is not None
-        # Without its helper a driver still ends its commands itself, unless it is killed.
+        # If the helper is gone, the driver still ends its commands itself, unless it is killed.
         with contextlib.suppress(OSError):
             os.write(self._helper.stdin.fileno(), f"{line}\n".encode())
 
 
 def _content(descriptor: int) -> str:
-    """Return the text of a file without moving the position at which its writers append."""
+    """Return the text of a file without moving the file position, at which writers append."""
     size = os.fstat(descriptor).st_size
     return os.pread(descriptor, size, 0).decode(errors="replace")
 
 
 @contextlib.contextmanager
 def _deferred_signals() -> Iterator[None]:
-    """Deliver signals that would end this process at the end of the block.
+    """Defer signals that would end this process until the end of the block.
 
-    Without this, an exception of a signal handler could leave a command that nobody knows. The
-    signals are not blocked, because the command would inherit that.
+    Otherwise an exception of a signal handler could leave a command that was started but not yet
+    registered. The signals are not blocked, because the command would inherit the signal mask.
     """
     if threading.current_thread() is not threading.main_thread():
         yield  # signal handlers run only in the main thread
@@ -163,12 +178,12 @@ def _deferred_signals() -> Iterator[None]:
 
 
 def _variable_prefix() -> str:
-    """The beginning of the variable of every command of this driver."""
+    """Return the beginning of `NAME=value` that all commands of this driver share."""
     return f"{_VARIABLE}={_driver_name}-"
 
 
 def _kill_group(group: int) -> None:
-    """Kill every process of a group, if there is one."""
+    """Kill every process of a process group, if the group exists."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGKILL)
 
@@ -177,12 +192,12 @@ def _kill_processes_with(variable: str) -> None:
     """Kill every process with an environment variable, until none is left.
 
     Args:
-        variable: The beginning of `NAME=value`.
+        variable: `NAME=value`, or the beginning of it.
     """
     killed: set[int] = set()
     empty_searches = 0
     while empty_searches < _EMPTY_SEARCHES:
-        # A process that was killed may still be there, but it starts no others.
+        # A killed process may still be listed, but it starts no others.
         found = _processes_with(variable) - killed
         for pid in found:
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -195,7 +210,7 @@ def _kill_processes_with(variable: str) -> None:
 
 
 def _processes_with(variable: str) -> set[int]:
-    """Numbers of the processes that were started with an environment variable."""
+    """Return the ids of the processes that were started with an environment variable."""
     pids: set[int] = set()
     try:
         names = os.listdir(_PROCESSES)
@@ -210,9 +225,9 @@ def _processes_with(variable: str) -> set[int]:
 
 
 def _main() -> None:
-    """Read numbers of groups until the driver closes the pipe, then kill its commands.
+    """Run the helper: read ids of groups until the driver closes the pipe, then kill its commands.
 
-    If nothing interrupted the driver, background processes of commands that have ended stay.
+    If the driver ended normally, background processes of commands that have ended keep running.
     """
     for number in _ENDING_SIGNALS:
         signal.signal(number, signal.SIG_IGN)

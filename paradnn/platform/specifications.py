@@ -1,15 +1,19 @@
 """Manufacturers' specifications: peak arithmetic rates by precision, memory bandwidth, memory size.
 
-The table `specifications.csv` has one row per part. Rates are in TFLOP/s, bandwidth in GB/s,
-memory in GiB, and the clock in MHz. The rate of float32 applies outside the tensor cores. Those of
-float16 and bfloat16 apply inside them if the part has any. The clock of a GPU is its highest boost
-clock; other data sheets and the whitepapers of the architectures state it.
+The table `specifications.csv` has one row per part. Arithmetic rates are in TFLOP/s, bandwidth is
+in GB/s, memory in GiB, and the clock in MHz. All values are per device (a package, a board or a
+socket) unless the name of the part says otherwise.
 
-Rates are those of dense products without structured sparsity, at boost clock. Those of CPUs are
-cores x base clock x float32 FLOP per cycle: 64 with two 512-bit FMA units, 32 with two 256-bit
-units. All values are per device (a package, a board or a socket) unless the name says otherwise.
+- Rates of GPUs and TPUs are for dense products without structured sparsity, at boost clock. The
+  float32 rate is without tensor cores. The float16 and bfloat16 rates are with tensor cores if the
+  part has any.
+- The rate of a CPU is cores x base clock x float32 FLOPs per cycle: 64 with two 512-bit FMA units,
+  32 with two 256-bit units.
+- The clock of a GPU is its highest boost clock, which may come from another source than the rates:
+  another data sheet, or the whitepaper of the architecture.
 
-A part or a precision that the table lacks is unknown. It is never inferred from a similar part.
+A part or a precision that the table lacks is unknown. Its values are never inferred from a similar
+part.
 """
 
 import re
@@ -26,12 +30,12 @@ class Hardware:
     Attributes:
         name: Name of the part.
         kind: Kind of platform, such as "cpu" or "gpu".
-        peak_flops: Precision -> FLOP/s; precisions without a source are absent.
+        peak_flops: FLOP/s by precision; precisions without a source are absent.
         bandwidth: Memory bandwidth in B/s.
         memory_bytes: Memory size in bytes.
         source: Publication of the numbers.
-        aliases: Lower-case substrings of the names that frameworks and systems report. The longest
-            alias that occurs in a name decides.
+        aliases: Lower-case substrings of device names that frameworks and systems report. The part
+            with the longest alias in a name matches.
         cores: Number of cores of a CPU.
         clock: Highest clock of a GPU or TPU in Hz.
     """
@@ -72,25 +76,27 @@ def _part(row: Mapping[str, str]) -> Hardware:
     )
 
 
+#: All parts of the table.
 HARDWARE = tuple(map(_part, rows(__file__)))
 
-#: Suffixes that denote a different part, with other clocks, other memory or another board.
+#: Rejects a name in which the alias is followed by a suffix of a different part, which has another
+#: clock, memory or board.
 _VARIANT = r"(?![ -](?:pcie|nvl|sxm\d?-32gb|sxm-64gb|ti|super|d\b|laptop|max-q|mobile))"
 
 
 def find_hardware(device: str, cores: int | None = None) -> Hardware | None:
     """Return the part with the given device name; None if it is unknown.
 
-    A CPU matches only if the host has all cores of one socket. A virtual machine with some of the
-    cores has a lower peak, which no data sheet states.
+    A CPU matches only if the host has all cores of one socket. No data sheet states the peak of a
+    virtual machine with some of the cores.
 
     Args:
         device: Name of a device, such as "NVIDIA H200" or "TPU v2".
-        cores: Number of cores of the host. By default it is read from the end of the name, where
-            stored runs have it: "..., 24 cores".
+        cores: Number of cores of the host. By default it is read from the end of the name, such as
+            "..., 24 cores" in stored runs.
     """
     text = device.lower()
-    if re.search(r"\bmig\b", text):  # a slice of a board
+    if re.search(r"\bmig\b", text):  # a slice of a GPU (multi-instance GPU)
         return None
     if cores is None and (named := re.search(r", (\d+) cores?$", text)):
         cores = int(named[1])

@@ -1,15 +1,15 @@
-"""Software stacks: interpreters with a framework of a given version, made on first use.
+"""Software stacks: interpreters with a framework of a given version, installed on first use.
 
-A stack is a Python version and a list of requirements, named in conf/software. uv makes it once,
-outside the repository. The folder gets its final name only when it is complete, so that no stack is
-partial.
+A stack consists of a Python version and a list of requirements; conf/software names them. uv
+installs each stack once, outside the repository. The folder gets its final name only when the stack
+is complete, so a partial stack is never used.
 
-A lock file per stack coordinates drivers. Users of a stack hold it shared; a driver that makes or
-removes the stack holds it exclusively. A second driver that needs the same stack therefore waits
-until it is made, and no stack in use is removed.
+A lock file per stack coordinates drivers. A driver that uses a stack holds a shared lock. A driver
+that installs or removes the stack holds an exclusive lock. A second driver that needs a stack
+therefore waits until it is installed, and a stack in use is not removed.
 
-The output of uv may contain the address and the password of a package index. It is reduced to one
-line, and any address in it to its host.
+The output of uv may contain the address and the password of a package index. Messages show one line
+of it, with every address reduced to its host.
 """
 
 import contextlib
@@ -36,13 +36,18 @@ from paradnn.core.errors import ConfigError, WorkerError
 from paradnn.core.schema import read
 from paradnn.core.words import without_secrets
 
+#: File in the folder of a complete stack, with its description.
 _MARKER = "paradnn-stack.json"
+#: Part of the name of a folder in which a stack is being installed.
 _MAKING = ".making-"
-_TIMEOUT = 3600.0  # time limit of uv in seconds
-_PAUSE = 0.2  # seconds between two attempts to take a lock
-#: Variables that would direct uv to another environment than the given one.
-_MISLEADING = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
-_UNREACHED = (
+#: Time limit of uv in seconds.
+_TIMEOUT = 3600.0
+#: Seconds between two attempts to acquire a lock.
+_PAUSE = 0.2
+#: Environment variables that would make uv use another environment than the given one.
+_MISLEADING_VARIABLES = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+#: Parts of uv's output if it could not connect to a package index.
+_CONNECTION_ERRORS = (
     "Connection",
     "name resolution",
     "timed out",
@@ -50,9 +55,9 @@ _UNREACHED = (
     "Network is unreachable",
     "tcp connect error",
 )
-_LONGEST = 300
-#: Program that prints an interpreter's version and packages. It reads the metadata of
-#: distributions without importing them.
+_MAX_REASON_CHARS = 300
+#: Program that prints version and packages of the interpreter that runs it. It reads the metadata
+#: of distributions without importing them.
 _DESCRIBE = """
 import importlib.metadata, json, platform
 versions = {entry.metadata["Name"]: entry.version for entry in importlib.metadata.distributions()}
@@ -60,6 +65,7 @@ packages = sorted(f"{name}=={version}" for name, version in versions.items() if 
 print(json.dumps({"python": platform.python_version(), "packages": packages}))
 """
 
+#: Prints a message to the user.
 Say = Callable[[str], None]
 
 
@@ -70,7 +76,7 @@ class Stack:
     Attributes:
         name: Name in conf/software.
         python_version: Version of Python, such as "3.12".
-        requirements: Sorted requirements, in the form of pip.
+        requirements: Sorted requirements in pip's syntax.
     """
 
     name: str
@@ -88,7 +94,7 @@ class Stack:
 
     @property
     def key(self) -> str:
-        """Name of the folder; other requirements or another kind of machine give another key."""
+        """Name of the stack's folder, which depends on requirements and kind of machine."""
         parts = [self.python_version, self.requirements, sys.platform, platform.machine()]
         return f"{_slug(self.name)}-{digest(parts)}"
 
@@ -113,7 +119,7 @@ def _stacks_folder() -> Path:
 
 @cache
 def interpreter_of(software: Software) -> str:
-    """Return the path of the interpreter under test; that of a stack may not exist yet."""
+    """Return the path of the interpreter under test. A stack's path may not exist yet."""
     stack = Stack.of(software)
     if stack:
         return str(stack.python)
@@ -122,7 +128,7 @@ def interpreter_of(software: Software) -> str:
 
 @contextlib.contextmanager
 def open_stack(stack: Stack, say: Say) -> Iterator[tuple[str, ...]]:
-    """Make a stack if it is missing or modified, and protect it from removal in this context.
+    """Install a stack if it is missing or modified, and protect it from removal in this context.
 
     Args:
         stack: The stack.
@@ -132,28 +138,29 @@ def open_stack(stack: Stack, say: Say) -> Iterator[tuple[str, ...]]:
         The packages of the stack, as name==version.
 
     Raises:
-        WorkerError: If the stack cannot be made; the message has uv's output on one line.
+        WorkerError: If the stack cannot be installed; the message has uv's reason on one line.
     """
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as lock_context:
         try:
-            packages = _ready(stack, held.enter_context(_lock_of(stack.key)), say)
+            lock = lock_context.enter_context(_lock_of(stack.key))
+            packages = _ensure_installed(stack, lock, say)
         except OSError as error:
             raise WorkerError(f"{error.filename or stack.folder}: {error.strerror}") from None
         yield packages
 
 
 def find_stack(stack: Stack) -> tuple[str, ...] | None:
-    """Return the packages of a complete and unmodified stack; None if it must be made first."""
+    """Return the packages of a complete and unmodified stack; None if it must be installed."""
     packages, problem = _check(stack)
     return None if problem else packages
 
 
-def _ready(stack: Stack, lock: int, say: Say) -> tuple[str, ...]:
-    """Return the packages of the stack, which is then complete and locked against removal.
+def _ensure_installed(stack: Stack, lock: int, say: Say) -> tuple[str, ...]:
+    """Install the stack if necessary, acquire a shared lock on it, and return its packages.
 
     Args:
         stack: The stack.
-        lock: Descriptor of its lock file.
+        lock: Descriptor of the stack's lock file.
         say: Prints a message to the user before a long operation.
     """
     has_reported = False
@@ -192,16 +199,16 @@ def _lock_of(key: str) -> Iterator[int]:
 
 
 def _marker(folder: Path) -> dict[str, Any] | None:
-    """Return the description stored when the stack was complete; None if it is incomplete."""
+    """Return the description in the folder of a stack; None if the stack is incomplete."""
     try:
-        found: dict[str, Any] = json.loads((folder / _MARKER).read_text())
+        description: dict[str, Any] = json.loads((folder / _MARKER).read_text())
     except (OSError, ValueError):
         return None
-    return found
+    return description
 
 
 def _check(stack: Stack) -> tuple[tuple[str, ...], str]:
-    """Return the packages of a stack, and why it cannot be used (empty if it is unchanged)."""
+    """Return the packages of a stack, and why it cannot be used; the reason is "" if it can."""
     marker = _marker(stack.folder)
     if marker is None:
         return (), "is incomplete"
@@ -257,7 +264,7 @@ def _make(stack: Stack, lock: int) -> None:
 
 
 def _describe(python: Path) -> dict[str, Any]:
-    """Return version and packages of an interpreter.
+    """Return the `python` version and the `packages` of an interpreter.
 
     Raises:
         WorkerError: If the interpreter does not run.
@@ -290,7 +297,7 @@ def named_stack(name: str) -> Stack:
 
 
 def list_stacks() -> Iterator[str]:
-    """Yield a line for every stack that conf/software names or that was made."""
+    """Yield a line for every stack that conf/software names or that is installed."""
     known = set()
     for name in option_names("software"):
         with contextlib.suppress(ConfigError):
@@ -313,7 +320,8 @@ def _state(folder: Path) -> str:
         return "not made"
     size = sum(entry.lstat().st_size for entry in folder.rglob("*")) / 1e9
     made = time.strftime("%Y-%m-%d", time.localtime(marker["made"]))
-    return f"made {made}, {size:.2f} GB, Python {marker['python']}, {', '.join(marker['requirements'])}"
+    requirements = ", ".join(marker["requirements"])
+    return f"made {made}, {size:.2f} GB, Python {marker['python']}, {requirements}"
 
 
 def remove_stacks(name: str) -> Iterator[str]:
@@ -337,12 +345,16 @@ def remove_stacks(name: str) -> Iterator[str]:
 
 
 def _run(command: Sequence[str], lock: int) -> None:
-    """Run uv; if the wait ends early, kill uv and all processes that it started.
+    """Run uv to its end. If an exception or a timeout interrupts this, kill uv and its processes.
+
+    Args:
+        command: The command.
+        lock: Descriptor of the stack's lock file, which uv inherits.
 
     Raises:
         WorkerError: If uv fails or exceeds its time limit.
     """
-    environ = {key: value for key, value in os.environ.items() if key not in _MISLEADING}
+    environ = {key: value for key, value in os.environ.items() if key not in _MISLEADING_VARIABLES}
     pipes: dict[str, Any] = {
         "stdin": subprocess.DEVNULL,
         "stdout": subprocess.PIPE,
@@ -365,16 +377,15 @@ def _run(command: Sequence[str], lock: int) -> None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     if process.returncode:
-        raise WorkerError(
-            f"uv: {_problem(output.decode(errors='replace')) or f'exited with {process.returncode}'}"
-        )
+        reason = _problem(output.decode(errors="replace"))
+        raise WorkerError(f"uv: {reason or f'exited with {process.returncode}'}")
 
 
 def _problem(output: str) -> str:
-    """Return the reason of a failure on one line, from the whole output of uv in quiet mode.
+    """Return the reason for a failure on one line, from the whole output of uv in quiet mode.
 
-    Versions of uv break lines at different places and draw different characters between them. Only
-    word characters and printable ASCII are kept. Addresses are reduced to their host.
+    Versions of uv break lines at different places and draw different symbols between them.
+    Therefore only word characters and printable ASCII are kept. Addresses are cut to their host.
     """
     text = " ".join(
         re.sub(r"[^\w\x20-\x7e]+", " ", output.partition("hint:")[0]).split()
@@ -382,8 +393,7 @@ def _problem(output: str) -> str:
     text = without_secrets(
         re.sub(r"(\w+://)(?:[^/@\s]*@)?([^/\s'\"`)]*)[^\s'\"`)]*", r"\1\2/...", text)
     )
-    text = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
-    unreached = any(word in output for word in _UNREACHED)
-    if unreached:
+    text = text if len(text) <= _MAX_REASON_CHARS else f"{text[: _MAX_REASON_CHARS - 3]}..."
+    if any(word in output for word in _CONNECTION_ERRORS):
         return f"{text} (a package index was not reached)"
     return text
