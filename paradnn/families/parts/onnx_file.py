@@ -47,8 +47,8 @@ def onnx_workload(path: Path, input_shape: tuple[int, ...]) -> BuiltModel:
             leaves open; () for a file without open sizes.
 
     Raises:
-        UnavailableError: If the file is not an ONNX model, has an input that cannot be drawn, or has
-            an output that cannot be compared. The message names the input or output.
+        UnavailableError: If the file is not an ONNX model, an input cannot be drawn, or an output
+            cannot be compared. The message names the input or output.
     """
     with reraise_as_unavailable(
         "onnx is not installed", ImportError, remedy="; pip install 'paradnn[engines]'"
