@@ -1,20 +1,22 @@
 """`frontier`: find the choices of platform and configuration that no other choice beats.
 
-Choices compete for the same work. They are compared in cost against latency or accuracy; without
-prices, throughput takes the place of cost. Latency is a quantile of served queries, or the median
-of closed runs. --x and --y compare any two metrics that have a better direction, such as the
-tokens per second of a system against those of a user. With --limit, the output also recommends a
+Choices that do the same work are compared in two quantities: cost, and latency or accuracy. Without
+prices, throughput replaces cost. Latency is a quantile over served queries or, in a closed loop,
+the median over batches. --x and --y select any two metrics that have a better direction, such as
+the tokens per second of the system and of one user. With --limit, the output also recommends a
 choice.
 
-A choice beats another if it is no worse in any quantity and better in one (Pareto dominance). A
-choice is beaten if another is shown to beat it, and on the frontier if none can. Otherwise it is
-undecided. All of these statements hold at once with 95%: pairs of choices are tested by Shaffer's
-step-down method (`paradnn.statistics.pairwise`). Choices that were measured in separate sessions
-may differ by what a session does to its runs (`paradnn.statistics.priors`).
+A choice beats another if it is no worse in both quantities and better in one (Pareto dominance). A
+choice is beaten if the measurements show that another beats it. It is on the frontier if no other
+choice can beat it. Otherwise it is undecided. All of these statements hold simultaneously with 95%
+confidence: Shaffer's step-down method tests the pairs of choices (`paradnn.statistics.pairwise`).
+The test allows for session effects between choices that were measured in separate sessions
+(`paradnn.statistics.priors`).
 
-All intervals of a task hold at once with 95% (Bonferroni), so they also hold for the best choice.
-The value of the best choice is a lucky one if others may be as good. It is therefore drawn toward
-theirs (`paradnn.statistics.shrinkage`) where the answer names it; the table holds it as measured.
+All intervals of a task hold simultaneously with 95% confidence (Bonferroni), so they also hold for
+the best choice. If other choices may be as good, the best measured value overstates the advantage
+of its choice (selection bias). The answer therefore shrinks it toward the other values
+(`paradnn.statistics.shrinkage`). The table holds the measured value.
 """
 
 from __future__ import annotations
@@ -46,33 +48,36 @@ from paradnn.statistics.shrinkage import luck_of_largest
 from paradnn.statistics.variances import moderate_variances
 from paradnn.store.metrics import METRICS
 
-#: Better directions of metrics that are goals only in the context of a choice: the served rate and
-#: the training time.
+#: Better directions of metrics that have one only when choices are compared: the offered query
+#: rate and the training time.
 _BETTER = {"scheduled_queries_per_second": "higher", "learning_seconds": "lower"}
-_LISTED = 5
-_WRITTEN = 3  # tasks that are written out; with a limit all are
-# Panels of a picture, and choices that are named in each panel, at most.
-_PANELS = 6
-_NAMED = 6
-#: Sum of squared session weights of a pair of choices at most: two sessions, and drifts within.
-_MAX_SESSIONS = 4.0
-_GREY = "#999999"
-_LIMIT = "#555555"
-#: Standings of a choice among the others.
+#: Maximum number of choices that a paragraph lists.
+_MAX_LISTED = 5
+#: Number of tasks that are described in sentences. With --limit, all are.
+_DESCRIBED_TASKS = 3
+#: Maximum number of panels of a figure, and of labeled choices in a panel.
+_MAX_PANELS = 6
+_MAX_LABELED = 6
+#: Upper bound of a pair's variance from sessions, in units of the variance of one session. It
+#: covers an effect of each choice's session and the drift within both sessions.
+_MAX_SESSION_FACTOR = 4.0
+_BEATEN_COLOR = "#999999"
+_LINE_COLOR = "#555555"
+#: Possible standings of a choice among the others.
 ON = "on the frontier"
 UNDECIDED = "undecided"
 BEATEN = "beaten"
-#: Marker style of each standing, which overrides that of the platform.
+#: Marker style of each standing. It overrides the marker style of the platform.
 _MARKERS: dict[str, dict[str, object]] = {
     ON: {},
     UNDECIDED: {"markerfacecolor": "white"},
-    BEATEN: {"color": _GREY, "markersize": 4, "alpha": 0.6, "zorder": 2},
+    BEATEN: {"color": _BEATEN_COLOR, "markersize": 4, "alpha": 0.6, "zorder": 2},
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class FrontierOptions(Options):
-    """Quantities to compare, price of an hour, and limits that a choice must keep."""
+    """Options of `frontier`: quantities to compare, hourly prices, and limits on metrics."""
 
     x: str | None = column_option(
         None, "first quantity (default: cost, else throughput or time)", "METRIC"
@@ -89,11 +94,10 @@ class FrontierOptions(Options):
 
 
 def _list_sections(frame: pd.DataFrame) -> Iterator[SectionSpec]:
-    """Yield the section if users were served, a model was trained, or inference was timed."""
-    asked = ("scheduled_queries_per_second", "best_accuracy")
-    if any(name in frame and frame[name].notna().any() for name in asked) or (
-        "mode" in frame and frame["mode"].isin(["inference", "generate"]).any()
-    ):
+    """Yield the section if queries were served, a model was trained, or inference was timed."""
+    metrics = ("scheduled_queries_per_second", "best_accuracy")
+    has_metric = any(name in frame and frame[name].notna().any() for name in metrics)
+    if has_metric or ("mode" in frame and frame["mode"].isin(["inference", "generate"]).any()):
         yield SectionSpec()
 
 
@@ -114,8 +118,8 @@ def frontier(frame: pd.DataFrame, options: FrontierOptions) -> Result:
     """Compare measured choices by Pareto dominance; the table has a row for each choice.
 
     Raises:
-        ConfigError: If a limit is not a number, or a quantity or limit is not of a metric that has
-            a better direction.
+        ConfigError: If a limit is not a number, or --x, --y or --limit names an unknown metric or
+            one without a better direction.
         InsufficientData: If no task has two choices with both quantities.
     """
     prices = read_prices(options.price, frame)
@@ -123,20 +127,22 @@ def frontier(frame: pd.DataFrame, options: FrontierOptions) -> Result:
     frame = with_costs(frame, prices)
     found = frontiers(frame, limits, pool=options.pool, x=options.x, y=options.y)
     currency = currency_of(frame)
-    largest = sorted(found, key=lambda one: -len(one.table))
-    paragraphs = [*_paragraphs(found if limits else largest[:_WRITTEN], largest, limits, currency)]
+    by_size = sorted(found, key=lambda front: -len(front.table))
+    described = found if limits else by_size[:_DESCRIBED_TASKS]
+    paragraphs = [*_paragraphs(described, by_size, limits, currency)]
     if prices:
         where = f": {prices.origin}" if prices.origin else ""
         paragraphs.append(Paragraph(f"Prices given here override those that runs recorded{where}."))
-    table = pd.concat([one.table.assign(task=one.task) for one in found], ignore_index=True)
-    best = Highlight("What to choose", " ".join(_best(one, currency) for one in largest[:_WRITTEN]))
+    table = pd.concat([front.table.assign(task=front.task) for front in found], ignore_index=True)
+    sentences = [_best(front, currency) for front in by_size[:_DESCRIBED_TASKS]]
+    best = Highlight("What to choose", " ".join(sentences))
     return Result(
         numbers=table[["task", *table.columns.drop(["task", "run_ids"])]],
-        answer=_answer(largest, limits, currency),
+        answer=_answer(by_size, limits, currency),
         sentences=paragraphs,
-        picture=lambda: _draw(largest, limits, currency),
+        picture=lambda: _draw(by_size, limits, currency),
         sources=tuple(table["run_ids"].explode()),
-        pooled=joined(one.pooled for one in found),
+        pooled=joined(front.pooled for front in found),
         stands_out=best if frame[PRICE].notna().any() else None,
     )
 
@@ -154,70 +160,75 @@ def _number(name: str, value: str) -> float:
 
 
 def _paragraphs(
-    written: Sequence[Frontier],
-    largest: Sequence[Frontier],
+    described: Sequence[Frontier],
+    by_size: Sequence[Frontier],
     limits: Mapping[str, float],
     currency: str,
 ) -> Iterator[Paragraph]:
-    """Describe the tasks in `written`, and then all tasks together.
+    """Yield a paragraph per task in `described`, and remarks about all tasks.
 
     Args:
-        written: The tasks that are written out.
-        largest: All tasks, the one with the most choices first.
-        limits: Metric -> the limit that a choice must keep.
+        described: The first tasks of `by_size`, which get a paragraph each.
+        by_size: All tasks, the task with the most choices first.
+        limits: Metric -> its upper limit, or its lower limit if more is better.
         currency: Currency of the costs.
     """
-    for one in written:
-        yield _describe(one, currency)
+    for front in described:
+        yield _describe(front, currency)
         if limits:
-            yield _advise(one, limits, currency)
-    rest = largest[len(written) :]
+            yield _advise(front, limits, currency)
+    rest = by_size[len(described) :]
     if rest:
-        sizes = " to ".join(dict.fromkeys(str(len(one.table)) for one in (rest[-1], rest[0])))
+        sizes = " to ".join(dict.fromkeys(str(len(front.table)) for front in (rest[-1], rest[0])))
         yield Paragraph(f"{counted(len(rest), 'further task')} of {sizes} choices: see the table.")
-    if not limits:  # about half of the choices keep a limit at the median
-        limit = f"{written[0].y}={written[0].table[written[0].y].median():.3g}"
+    if not limits:
+        # The median as an example, so that about half of the choices qualify.
+        limit = f"{described[0].y}={described[0].table[described[0].y].median():.3g}"
         yield Paragraph(f"To get a recommendation, state a requirement, such as --limit {limit}.")
     yield Paragraph(
         "A choice is beaten if another is shown to beat it, and on the frontier if none can; "
         "otherwise it is undecided. All of these statements hold at once with 95%."
     )
-    if any(one.apart for one in largest):
+    if any(front.has_session_effects for front in by_size):
         yield Paragraph(
             "Choices that were measured in separate sessions may differ by effects of those sessions."
         )
 
 
 def _answer(
-    largest: Sequence[Frontier], limits: Mapping[str, float], currency: str
+    by_size: Sequence[Frontier], limits: Mapping[str, float], currency: str
 ) -> AnalysisAnswer:
-    """State which choice to take for the limits, else the best choice in either quantity."""
-    one = largest[0]
+    """Answer for the task with the most choices.
+
+    The answer recommends a choice if limits are given. Otherwise it names the best choice in each
+    quantity.
+    """
+    front = by_size[0]
     if limits:
-        sentence = _advise(one, limits, currency).head
+        sentence = _advise(front, limits, currency).head
     else:
-        sentence = _best(one, currency)
-    if len(largest) > 1:
-        sentence = f"{sentence.removesuffix('.')} ({counted(len(largest) - 1, 'more task')} below)."
+        sentence = _best(front, currency)
+    if len(by_size) > 1:
+        sentence = f"{sentence.removesuffix('.')} ({counted(len(by_size) - 1, 'more task')} below)."
     return AnalysisAnswer(
-        sentence=sentence, points=len(one.table), basis="the intervals of the choices"
+        sentence=sentence, points=len(front.table), basis="the intervals of the choices"
     )
 
 
-def _best(one: Frontier, currency: str) -> str:
-    """Name the best choice in either quantity, with its interval, in a sentence."""
+def _best(front: Frontier, currency: str) -> str:
+    """Return a sentence that names the best choice in each quantity, with its interval."""
     best = []
-    for name, other in ((one.x, one.y), (one.y, one.x)):
-        row = one.table.sort_values(name, ascending=less_is_better(name), kind="stable").iloc[0]
-        value = _describe_best(row, name, one.expected[name], currency)
+    for name, other in ((front.x, front.y), (front.y, front.x)):
+        row = front.table.sort_values(name, ascending=less_is_better(name), kind="stable").iloc[0]
+        value = _describe_best(row, name, front.expected[name], currency)
         second = _quantity(row, other, currency, interval=False)
         best.append(f"{row['choice']} in {label(name)}: {value}, with {second}")
-    choices = counted(len(one.table), "choice")
-    return f"{one.task}: of {choices} the best are {'; and '.join(best)}."
+    choices = counted(len(front.table), "choice")
+    return f"{front.task}: of {choices} the best are {'; and '.join(best)}."
 
 
 def _describe_best(row: pd.Series, metric: str, expected: float, currency: str) -> str:
-    """Format the best value of a metric: expected, with its interval, and as measured."""
+    """Format the expected value of the best choice, with its interval and its measured value."""
     unit = _unit(metric, currency)
     text = format_number(expected, unit, digits=3)
     measured = format_number(row[metric], unit, digits=3)
@@ -230,26 +241,26 @@ def _describe_best(row: pd.Series, metric: str, expected: float, currency: str) 
     return f"{text} ({'; '.join(known)})"
 
 
-def _describe(one: Frontier, currency: str) -> Paragraph:
-    standing = one.table["standing"]
+def _describe(front: Frontier, currency: str) -> Paragraph:
+    standing = front.table["standing"]
     counts = ", ".join(f"{int((standing == each).sum())} {each}" for each in _MARKERS)
-    rows = one.table[one.table["standing"] != BEATEN]
+    rows = front.table[front.table["standing"] != BEATEN]
     points = [
-        f"{row['choice']}: {_quantity(row, one.x, currency)}, {_quantity(row, one.y, currency)}"
+        f"{row['choice']}: {_quantity(row, front.x, currency)}, {_quantity(row, front.y, currency)}"
         + ("" if row["standing"] == ON else " (undecided)")
-        for _, row in rows.head(_LISTED).iterrows()
+        for _, row in rows.head(_MAX_LISTED).iterrows()
     ]
-    ends = [f"{name}_{end}" for name in (one.x, one.y) for end in ("low", "high")]
-    unknown = int(one.table[ends].isna().any(axis=1).sum())
+    ends = [f"{name}_{end}" for name in (front.x, front.y) for end in ("low", "high")]
+    unknown = int(front.table[ends].isna().any(axis=1).sum())
     for count, words in (
-        (len(rows) - _LISTED, "not listed, see --csv."),
+        (len(rows) - _MAX_LISTED, "not listed, see --csv."),
         (unknown, "with an open interval: measure longer, or replicates."),
-        (one.incomplete, "omitted for lack of one of the quantities."),
+        (front.incomplete, "omitted for lack of one of the quantities."),
     ):
         points += [f"{counted(count, 'choice')} {words}"] if count > 0 else []
-    choices = counted(len(one.table), "choice")
+    choices = counted(len(front.table), "choice")
     return Paragraph(
-        f"{one.task}: of {choices} in {label(one.x)} against {label(one.y)}, {counts}.",
+        f"{front.task}: of {choices} in {label(front.x)} against {label(front.y)}, {counts}.",
         tuple(points),
     )
 
@@ -285,21 +296,23 @@ def _unit(metric: str, currency: str) -> str:
     return currency if unit == "currency" else unit
 
 
-def _advise(one: Frontier, limits: Mapping[str, float], currency: str) -> Paragraph:
+def _advise(front: Frontier, limits: Mapping[str, float], currency: str) -> Paragraph:
     """Recommend a choice that keeps the limits.
 
-    Of the choices that certainly keep all limits, it is the best in the first quantity without a
-    limit. Choices that may be equally good are listed. If no choice keeps the limits, the nearest
-    one is named.
+    Among the choices that certainly keep all limits, the function recommends the best one in the
+    first quantity that has no limit. It lists the choices that may be as good. If no choice keeps
+    the limits, it names the nearest one.
     """
-    by = next((name for name in (one.x, one.y) if name not in limits), one.x)
-    table = one.table.sort_values(by, ascending=less_is_better(by), kind="stable")
+    by = next((name for name in (front.x, front.y) if name not in limits), front.x)
+    table = front.table.sort_values(by, ascending=less_is_better(by), kind="stable")
     _, low, high = _ends(table, by)
     signed = {name: limit if less_is_better(name) else -limit for name, limit in limits.items()}
-    over = np.array([_ends(table, name) - most for name, most in signed.items()])
+    # (limits, 3, choices): by how much the value, low and high end exceed each limit.
+    excess = np.array([_ends(table, name) - limit for name, limit in signed.items()])
     # Comparisons with NaN are false, so a choice with an unknown end never certainly keeps a limit.
-    kept, sure = ((over[:, end] <= 0).all(axis=0) for end in (0, 2))
-    asked = " and ".join(
+    keeps = (excess[:, 0] <= 0).all(axis=0)
+    surely_keeps = (excess[:, 2] <= 0).all(axis=0)
+    requirements = " and ".join(
         f"{label(name)} at {'most' if less_is_better(name) else 'least'} "
         f"{format_number(limit, _unit(name, currency), digits=4)}"
         for name, limit in limits.items()
@@ -309,35 +322,37 @@ def _advise(one: Frontier, limits: Mapping[str, float], currency: str) -> Paragr
         row = table.iloc[position]
         return f"{row['choice']}{why}: {', '.join(_quantity(row, metric, currency) for metric in (by, *limits))}"
 
-    if not kept.any():
+    if not keeps.any():
         scale = np.maximum(np.abs([*signed.values()]), 1e-12)
-        nearest = int((over[:, 0].clip(0) / scale[:, None]).sum(axis=0).argmin())
+        nearest = int((excess[:, 0].clip(0) / scale[:, None]).sum(axis=0).argmin())
         return Paragraph(
-            f"For {asked} no choice of {one.task} qualifies; the nearest is {describe(nearest)}."
+            f"For {requirements} no choice of {front.task} qualifies; "
+            f"the nearest is {describe(nearest)}."
         )
-    if not sure.any():
+    if not surely_keeps.any():
         return Paragraph(
-            f"For {asked} no choice of {one.task} qualifies with certainty; it may be {describe(int(kept.argmax()))}."
+            f"For {requirements} no choice of {front.task} qualifies with certainty; "
+            f"the best one that may qualify is {describe(int(keeps.argmax()))}."
         )
-    best = int(sure.argmax())
-    others = kept & ~(low > high[best]) & (np.arange(len(table)) != best)
+    best = int(surely_keeps.argmax())
+    others = keeps & ~(low > high[best]) & (np.arange(len(table)) != best)
     why = f", of the {'lowest' if less_is_better(by) else 'highest'} {label(by)} among those that qualify with certainty"
     points: tuple[str, ...] = ()
     if others.any():
-        points = (f"May be as good: {'; '.join(table['choice'][others][:_LISTED])}.",)
-    return Paragraph(f"For {asked} choose {describe(best, why)}.", points)
+        points = (f"May be as good: {'; '.join(table['choice'][others][:_MAX_LISTED])}.",)
+    return Paragraph(f"For {requirements} choose {describe(best, why)}.", points)
 
 
 class Ordering(NamedTuple):
-    """Knowledge about the order of n choices in one quantity; less is better.
+    """What is known about the order of n choices in one quantity, of which less is better.
 
-    Each field is an (n, n) table about choice i against choice j.
+    Each attribute is a boolean table (n, n). Row i, column j compares choice i with choice j.
 
     Attributes:
-        no_worse: Whether it is certainly no worse.
-        better: Whether it is certainly better.
-        may_be_no_worse: Whether it may be no worse.
-        may_be_better: Whether it may be better.
+        no_worse: Whether choice i is certainly no worse.
+        better: Whether choice i is certainly better.
+        may_be_no_worse: Whether choice i may be no worse.
+        may_be_better: Whether choice i may be better.
     """
 
     no_worse: np.ndarray
@@ -347,10 +362,10 @@ class Ordering(NamedTuple):
 
     @classmethod
     def of_intervals(cls, value: np.ndarray, low: np.ndarray, high: np.ndarray) -> Ordering:
-        """Compare choices by intervals that hold at once.
+        """Compare choices by simultaneous confidence intervals.
 
-        The ends are NaN if no interval is known. Then the value serves as the low end in the test
-        whether the choice may be better, and nothing about the choice itself is certain.
+        If the interval of a choice is unknown (its ends are NaN), no comparison of that choice is
+        certain. In the tests whether it may be better, its value replaces the low end.
 
         Args:
             value: (n,) values.
@@ -371,13 +386,19 @@ class Ordering(NamedTuple):
     def of_differences(
         cls, differences: np.ndarray, errors: Sequence[Component], rate: float
     ) -> Ordering:
-        """Compare choices by their differences (see `find_differences`)."""
+        """Compare choices by their differences, with a familywise error rate.
+
+        Args:
+            differences: (n, n) value of choice i minus value of choice j.
+            errors: Independent parts of the variance (n, n) of each difference.
+            rate: Familywise error rate (see `find_differences`).
+        """
         differ = find_differences(differences, errors, rate)
         return cls._of_signs(differences, differ, errors)
 
     @classmethod
     def of_single_pairs(cls, differences: np.ndarray, errors: Sequence[Component]) -> Ordering:
-        """Compare each pair of choices as if it were the only one."""
+        """Compare choices by their differences, without a correction for the number of pairs."""
         squares = sum(one.half_width**2 for one in errors)
         return cls._of_signs(differences, np.abs(differences) > np.sqrt(squares), errors)
 
@@ -401,8 +422,11 @@ def dominance(orders: Sequence[Ordering]) -> tuple[np.ndarray, np.ndarray]:
 
     A choice beats another if it is no worse in any quantity and better in one.
 
+    Args:
+        orders: The order of the n choices in each quantity.
+
     Returns:
-        Two (n, n) tables: whether choice i certainly beats choice j, and whether it may.
+        Two boolean tables (n, n): whether choice i certainly beats choice j, and whether it may.
     """
     surely = np.all([one.no_worse for one in orders], axis=0)
     surely &= np.any([one.better for one in orders], axis=0)
@@ -418,17 +442,22 @@ def standings(surely: np.ndarray, may: np.ndarray) -> list[str]:
         surely: (n, n) whether choice i certainly beats choice j (see `dominance`).
         may: (n, n) whether choice i may beat choice j.
     """
-    return [*map(str, np.select([_by_others(surely), _by_others(may)], [BEATEN, UNDECIDED], ON))]
+    names = np.select([_by_others(surely), _by_others(may)], [BEATEN, UNDECIDED], ON)
+    return [str(name) for name in names]
 
 
 def efficient(values: np.ndarray) -> np.ndarray:
-    """Return (n,) whether no other choice beats a choice at their values (k, n)."""
+    """Return (n,) whether a choice is Pareto-efficient if the values were exact.
+
+    Args:
+        values: (k, n) values of n choices in k quantities, of which less is better.
+    """
     exact = [Ordering.of_intervals(one, one, one) for one in values]
     return ~_by_others(dominance(exact)[0])
 
 
 def _by_others(table: np.ndarray) -> np.ndarray:
-    """Return (n,) whether a table (n, n) is true of any other choice against this one."""
+    """Return (n,) whether a column of a boolean table (n, n) is true off the diagonal."""
     return np.asarray((table & ~np.eye(len(table), dtype=bool)).any(axis=0))
 
 
@@ -444,8 +473,8 @@ class Frontier:
             `runs`, `run_ids`, the quantities with `_low` and `_high`, `standing`, and whether the
             choice is `efficient` at its values.
         incomplete: Number of choices without one of the quantities.
-        apart: Whether sessions decided the standing of some choices.
-        expected: Value of the best choice in either quantity, corrected for having been selected.
+        has_session_effects: Whether differences between sessions may have decided a standing.
+        expected: Metric -> the value of its best choice, corrected for selection bias.
         pooled: Description of pooled heterogeneous runs; empty if none were pooled.
     """
 
@@ -454,7 +483,7 @@ class Frontier:
     y: str
     table: pd.DataFrame
     incomplete: int
-    apart: bool
+    has_session_effects: bool
     expected: Mapping[str, float]
     pooled: str = ""
 
@@ -495,12 +524,12 @@ def frontiers(
         frame: The runs.
         limits: Metric -> its upper limit, or its lower limit if more is better.
         pool: Whether to pool heterogeneous runs.
-        x: First quantity. By default the cost; without prices throughput or time.
-        y: Second quantity. By default latency or accuracy.
+        x: First quantity. Default: cost or, without prices, throughput or time.
+        y: Second quantity. Default: latency or accuracy.
 
     Raises:
-        ConfigError: If a quantity or a limit is of no metric that has a better direction, or both
-            quantities are the same.
+        ConfigError: If a quantity or limit names an unknown metric or one without a better
+            direction, or both quantities are the same.
         InsufficientData: If no task has two choices with both quantities.
     """
     limits = limits or {}
@@ -510,7 +539,8 @@ def frontiers(
     if x is not None and x == y:
         raise ConfigError("--y", y, "is the same as --x", "name another metric")
     used = is_ok(frame)
-    if "best_accuracy" in frame:  # trainings count even if they missed their target
+    if "best_accuracy" in frame:
+        # A training that missed its target accuracy in time still has a best accuracy.
         used = used | (
             frame["best_accuracy"].notna() & frame["outcome"].eq("timeout").fillna(False)
         )
@@ -524,7 +554,7 @@ def frontiers(
     if not found:
         raise InsufficientData(
             "no task has two choices to compare",
-            groups=omitted or [InsufficientData("no ok run", group="all runs")],
+            groups=omitted or [InsufficientData("none has outcome ok", group="all runs")],
             remedy="measure more, such as python -m paradnn.train -m mode=inference batch_size=1,8,64",
         )
     return found
@@ -546,7 +576,7 @@ def _frontier(
     choices = _complete_choices(task, rows, metrics)
     table = choices.table
     runs = [[scatters[name] for name in (x, y)] for scatters in choices.run_scatters]
-    tables, apart = _over_sessions(table, choices.parts, (x, y), runs)
+    tables, has_session_effects = _dominance_over_sessions(table, choices.parts, (x, y), runs)
     values = np.stack([_ends(table, name)[0] for name in (x, y)])
     expected = {
         name: _expected_best(table[name].to_numpy(dtype="float64"), choices.parts, name, known)
@@ -560,7 +590,7 @@ def _frontier(
         y=y,
         table=table,
         incomplete=choices.incomplete,
-        apart=apart,
+        has_session_effects=has_session_effects,
         expected=expected,
         pooled=rows.attrs.get("pooled", ""),
     )
@@ -572,8 +602,8 @@ class _Choices(NamedTuple):
     Attributes:
         table: A row per choice.
         parts: The runs of each choice.
-        run_scatters: Per choice and metric, the variance of the logarithm of one run, as in
-            `_Scatter`.
+        run_scatters: Per choice, metric -> the variance of the logarithm of one run (see
+            `_Scatter.runs`).
         incomplete: Number of choices that lack a metric.
     """
 
@@ -607,7 +637,7 @@ def _complete_choices(task: Task, rows: pd.DataFrame, metrics: Sequence[str]) ->
     table = table[is_complete].reset_index(drop=True)
     if len(table) < 2:
         raise InsufficientData(
-            f"{counted(len(table), 'choice')} with {' and '.join(metrics)}, it takes two"
+            f"{counted(len(table), 'choice')} with {' and '.join(metrics)}; a comparison needs two"
         )
     table["choice"] = _number_duplicates(table["choice"])
     kept = np.flatnonzero(is_complete).tolist()
@@ -630,7 +660,7 @@ def _number_duplicates(choices: pd.Series) -> pd.Series:
 def _quantities(
     task: Task, rows: pd.DataFrame, requested: tuple[str | None, str | None]
 ) -> tuple[str, str]:
-    """Return the requested quantities; defaults take the place of those that are None."""
+    """Return the requested quantities, with defaults for those that are None."""
     x, y = requested
     *candidates, default_y = task.work.role(ResultDescription).objectives
     if y is None:
@@ -644,7 +674,7 @@ def _quantities(
     return x, y
 
 
-def _over_sessions(
+def _dominance_over_sessions(
     table: pd.DataFrame,
     parts: Sequence[pd.DataFrame],
     names: Sequence[str],
@@ -652,75 +682,84 @@ def _over_sessions(
 ) -> tuple[tuple[np.ndarray, np.ndarray], bool]:
     """Compare all pairs of choices, and allow for differences between their sessions.
 
-    Rates and times are compared by logarithms. Each choice has the noise within its sessions. A
-    pair may further differ by the effects of sessions that it does not share, whose variance is the
-    posterior of its prior after the choices' repeated sessions. Exact values, such as a rate that a
-    schedule set, and qualities do not depend on the session.
+    Rates and times are compared by logarithms. The variance of a difference has two parts: the
+    noise of both choices within their sessions, and the effects of sessions that the choices do not
+    share. A prior, updated with the repeated sessions of the choices, gives the variance of a
+    session effect. Exact values, such as a rate that a schedule set, and qualities (accuracies and
+    fractions) have no session effects.
 
-    All statements hold at once with 95%. They follow from the signs of the pairs' differences in
-    two quantities. A sign is wrong with 2.5% at any pair of one quantity (`find_differences` at 5%,
-    two-sided), or outside the intervals of a quality with 2.5% (Bonferroni).
+    All statements hold simultaneously with 95% confidence. They follow from the signs of the
+    differences in two quantities. For each quantity, the probability that any sign is wrong is at
+    most 2.5%: `find_differences` is two-sided at 5%, and the intervals of a quality are corrected
+    by Bonferroni.
 
     Args:
         table: The n choices, with `_low` and `_high` of each metric.
         parts: (n,) the runs of each choice.
         names: (k,) the metrics.
-        runs: (n, k) variance of the logarithm of one run, where more than the runs of the choice is
-            known about it.
+        runs: (n, k) variance of the logarithm of one run (see `_Scatter.runs`).
 
     Returns:
-        The tables of `dominance`, and whether sessions decided any of their entries.
+        The tables of `dominance`, and whether session effects were part of any decisive comparison.
     """
     count = len(table)
-    of_qualities = []
+    qualities = []
     measured = []
-    for place, name in enumerate(names):
+    for column, name in enumerate(names):
         values = table[name].to_numpy(dtype="float64")
         if _is_quality(name, values):
-            of_qualities.append(Ordering.of_intervals(*_ends(table, name)))
+            qualities.append(Ordering.of_intervals(*_ends(table, name)))
             continue
         sign = 1 if less_is_better(name) else -1
         logs = sign * np.log(values)
-        noise = [_noise(part, name, known[place]) for part, known in zip(parts, runs, strict=True)]
+        noise = [
+            _noise(part, name, scatters[column]) for part, scatters in zip(parts, runs, strict=True)
+        ]
         measured.append(_Differences.of(logs, noise))
     session = _session_variance(parts, names)
     priors = scatter_priors(classify_devices(*parts))
     if not any(one.has_noise for one in measured):
         none = Component(np.zeros((count, count)), np.inf)
-        return dominance([*of_qualities, *(one.order(none) for one in measured)]), False
-    most = Component(np.full((count, count), _MAX_SESSIONS * session.variance), session.freedom)
-    plain = dominance([*of_qualities, *(one.single_order() for one in measured)])
-    wide = dominance([*of_qualities, *(one.order(most) for one in measured)])
-    # Only pairs that decide a standing are arranged, which takes some 10 ms for each. The others
-    # keep the largest effect of sessions.
-    beaten = _by_others(wide[0])
-    unsure = _by_others(plain[1])
-    asked = ((plain[0] & ~wide[0]) | (wide[1] & ~plain[1] & ~unsure)) & ~beaten
-    variance = most.variance.copy()
+        return dominance([*qualities, *(one.order(none) for one in measured)]), False
+    largest = Component(
+        np.full((count, count), _MAX_SESSION_FACTOR * session.variance), session.freedom
+    )
+    surely_narrow, may_narrow = dominance([*qualities, *(one.single_order() for one in measured)])
+    surely_wide, may_wide = dominance([*qualities, *(one.order(largest) for one in measured)])
+    # The exact session effects of a pair take about 10 ms. They are computed only for pairs that
+    # may decide a standing: the comparison changes between the narrowest and the widest intervals,
+    # and the standing does not follow from other pairs. All other pairs keep the upper bound.
+    beaten = _by_others(surely_wide)
+    undecided = _by_others(may_narrow)
+    is_decisive = (surely_narrow & ~surely_wide) | (may_wide & ~may_narrow & ~undecided)
+    is_decisive &= ~beaten
+    variance = largest.variance.copy()
     freedom = np.full((count, count), session.freedom)
-    apart = False
-    for i, j in zip(*np.nonzero(np.triu(asked | asked.T)), strict=True):
+    has_session_effects = False
+    for i, j in zip(*np.nonzero(np.triu(is_decisive | is_decisive.T)), strict=True):
         schedule = Schedule.of(parts[i], parts[j])
         effects = [
             effect.component for effect in schedule.effects(SessionVariance(*session), priors)
         ]
-        of_pair = Component(0.0, np.inf)
+        pair_effect = Component(0.0, np.inf)
         if effects:
-            of_pair = combine(effects)
-            apart = True
-        variance[[i, j], [j, i]] = of_pair.variance
-        freedom[[i, j], [j, i]] = of_pair.freedom
-    reach = Component(variance, freedom)
-    return dominance([*of_qualities, *(one.order(reach) for one in measured)]), apart
+            pair_effect = combine(effects)
+            has_session_effects = True
+        variance[[i, j], [j, i]] = pair_effect.variance
+        freedom[[i, j], [j, i]] = pair_effect.freedom
+    sessions = Component(variance, freedom)
+    tables = dominance([*qualities, *(one.order(sessions) for one in measured)])
+    return tables, has_session_effects
 
 
 @dataclass(frozen=True, eq=False)
 class _Differences:
-    """A measured quantity of n choices.
+    """Differences between n choices in a measured quantity.
 
     Attributes:
-        differences: (n, n) logarithm of choice i minus that of choice j.
-        noise: Variance of each difference from the noise of choice i, and from that of choice j.
+        differences: (n, n) logarithm of choice i's value minus logarithm of choice j's value.
+        noise: Two parts of the variance (n, n) of each difference: the noise of choice i, and the
+            noise of choice j.
     """
 
     differences: np.ndarray
@@ -728,6 +767,7 @@ class _Differences:
 
     @classmethod
     def of(cls, logs: np.ndarray, noise: Sequence[Component]) -> _Differences:
+        """Compute all differences from the logarithms (n,) of the values and their noise (n,)."""
         shape = (len(logs), len(logs))
         variance = np.broadcast_to([float(one.variance) for one in noise], shape)
         freedom = np.broadcast_to([float(one.freedom) for one in noise], shape)
@@ -736,28 +776,32 @@ class _Differences:
 
     @property
     def has_noise(self) -> bool:
-        """Whether the quantity of any choice is not exact."""
+        """Whether the value of any choice is inexact."""
         return bool((self.noise[0].variance > 0).any())
 
     def order(self, sessions: Component) -> Ordering:
-        """Return the order with the effects of sessions (n, n) on inexact differences."""
+        """Return the order of the choices.
+
+        Args:
+            sessions: Variance (n, n) that session effects add to each inexact difference.
+        """
         is_noisy = sum(one.variance for one in self.noise) > 0
         effects = Component(np.where(is_noisy, sessions.variance, 0.0), sessions.freedom)
         return Ordering.of_differences(self.differences, [*self.noise, effects], 1 - LEVEL)
 
     def single_order(self) -> Ordering:
-        """Return the order of each pair as if it were the only one, in one session."""
+        """Return the order without session effects or a correction for the number of pairs."""
         return Ordering.of_single_pairs(self.differences, self.noise)
 
 
 @dataclass(frozen=True)
 class _Scatter:
-    """Knowledge about the scatter of one metric that all choices of a task share.
+    """Scatter of one metric, estimated from all choices of a task.
 
     Attributes:
-        runs: Posterior variance of the logarithm of one run of each choice; None if only the runs
-            of the choice are known.
-        session: The same for the mean of a session.
+        runs: Per choice, the posterior variance of the logarithm of one run. It is None if the
+            metric has no prior; then the runs of a choice alone give its variance.
+        session: Posterior variance of the mean logarithm of a session; None without a prior.
     """
 
     runs: Sequence[Component | None]
@@ -765,22 +809,23 @@ class _Scatter:
 
     @classmethod
     def unknown(cls, count: int) -> _Scatter:
-        """Return the scatter of a metric without a prior."""
+        """Return the scatter of a metric without a prior, for a number of choices."""
         return cls([None] * count, None)
 
     @classmethod
     def of(cls, parts: Sequence[pd.DataFrame], metric: str) -> _Scatter:
-        """Update the priors of step times by the runs of all choices.
+        """Update the priors of step times with the runs of all choices.
 
-        The choices have the mean scatter of all. From MINIMUM_POINTS choices with replicates on,
-        each has its own, shrunk toward that of the others.
+        All choices get the same variance, from the scatter of all their runs. If at least
+        MINIMUM_POINTS choices have replicates, each of these gets its own variance instead, shrunk
+        toward the others (see `moderate_variances`).
         """
         known = [part[part[metric].gt(0).fillna(False)] for part in parts if metric in part]
         if len(known) < len(parts):
             return cls.unknown(len(parts))
-        own = [_within_sessions(part, metric) for part in known]
-        variances = np.array([one.variance for one in own])
-        freedoms = np.array([one.freedom for one in own])
+        components = [_within_sessions(part, metric) for part in known]
+        variances = np.array([one.variance for one in components])
+        freedoms = np.array([one.freedom for one in components])
         prior = scatter_priors(classify_devices(*parts)).process
         total = float(freedoms.sum())
         mean = 0.0
@@ -798,7 +843,10 @@ class _Scatter:
 
 
 def _within_sessions(part: pd.DataFrame, metric: str) -> Component:
-    """Return the variance of a run's logarithm within the sessions of a choice."""
+    """Return the variance of a run's logarithm within the sessions of one choice.
+
+    Its degrees of freedom are 0 if no session has replicates that differ.
+    """
     logs = pd.Series(np.log(part[metric].to_numpy(dtype="float64")))
     sessions = pd.Series(assign_sessions(part)).fillna("")
     deviations = logs - logs.groupby(sessions.to_numpy()).transform("mean")
@@ -809,7 +857,7 @@ def _within_sessions(part: pd.DataFrame, metric: str) -> Component:
 
 
 def _is_quality(metric: str, values: np.ndarray) -> bool:
-    """Whether values of a metric are compared by differences instead of ratios."""
+    """Return whether a metric is compared by differences instead of ratios of its values."""
     return metric.endswith(("accuracy", "fraction")) or bool((values <= 0).any())
 
 
@@ -819,14 +867,13 @@ def _expected_best(
     metric: str,
     runs: Sequence[Component | None],
 ) -> float:
-    """Return the expected value of the best choice; it was also lucky if others may be as good.
+    """Return the value of the best choice, corrected for selection bias.
 
     Args:
         values: (n,) value of each choice.
         parts: (n,) the runs of each choice.
         metric: The quantity.
-        runs: (n,) variance of the logarithm of one run, where more than the runs of the choice is
-            known about it.
+        runs: (n,) variance of the logarithm of one run (see `_Scatter.runs`).
     """
     sign = -1 if less_is_better(metric) else 1
     if _is_quality(metric, values):
@@ -837,13 +884,13 @@ def _expected_best(
     noise = [_noise(part, metric, run) for part, run in zip(parts, runs, strict=True)]
     variances = np.array([float(one.variance) for one in noise])
     is_exact = variances == 0
-    variances += np.where(is_exact, 0.0, _session_luck(parts, metric))
+    variances += np.where(is_exact, 0.0, _session_variance_of_choices(parts, metric))
     best = scores.max() - luck_of_largest(scores, np.sqrt(variances))
     return math.exp(sign * best)
 
 
-def _session_luck(parts: Sequence[pd.DataFrame], metric: str) -> np.ndarray:
-    """Return the variance (n,) that sessions add to a choice relative to the mean of all choices.
+def _session_variance_of_choices(parts: Sequence[pd.DataFrame], metric: str) -> np.ndarray:
+    """Return the variance (n,) of each choice's session effects relative to the mean choice.
 
     It is 0 if all choices have the same share of their runs in each session.
     """
@@ -857,22 +904,23 @@ def _session_luck(parts: Sequence[pd.DataFrame], metric: str) -> np.ndarray:
 
 
 def _noise(part: pd.DataFrame, metric: str, run: Component | None = None) -> Component:
-    """Return the variance of a choice's mean logarithm that is due to noise within its sessions.
+    """Return the variance of a choice's mean logarithm due to noise within its sessions.
 
-    It comes from the runs of the same session. Without such runs it is that of the recorded
-    intervals, to which the prior of the scatter between processes is added if a run timed one
-    process or has no interval. A value that a schedule fixed has no noise.
+    If a session has replicates, the variance follows from `run` or, without it, from the scatter of
+    the replicates. Otherwise it follows from the recorded intervals; each run that timed a single
+    process or has no interval adds the prior of the scatter between processes. A value that a
+    schedule fixed has no noise.
 
     Args:
         part: The runs of the choice.
         metric: The quantity.
-        run: Variance of the logarithm of one run, if more than these runs is known about it.
+        run: Posterior variance of the logarithm of one run (see `_Scatter.runs`).
     """
     known = part[part[metric].notna()]
     count = len(known)
-    own = _within_sessions(known, metric)
-    if own.freedom > 0:
-        used = run or own
+    observed = _within_sessions(known, metric)
+    if observed.freedom > 0:
+        used = run or observed
         return Component(used.variance / count, used.freedom)
     ends = np.array([recorded_interval(metric, row) for _, row in known.iterrows()])
     if (ends[:, 0] == ends[:, 1]).all():
@@ -884,14 +932,14 @@ def _noise(part: pd.DataFrame, metric: str, run: Component | None = None) -> Com
     processes = np.full(count, math.nan)
     if "processes" in known:
         processes = known["processes"].to_numpy(dtype="float64", na_value=np.nan)
-    is_short = (processes == 1) | ~has_interval
+    lacks_process_scatter = (processes == 1) | ~has_interval
     prior = scatter_priors(classify_devices(part)).process
-    between = Component(int(is_short.sum()) * prior.scale**2 / count**2, prior.freedom)
+    between = Component(int(lacks_process_scatter.sum()) * prior.scale**2 / count**2, prior.freedom)
     return combine([one for one in (recorded, between) if one.variance > 0])
 
 
 def _session_variance(parts: Sequence[pd.DataFrame], names: Sequence[str]) -> Component:
-    """Return the posterior variance of sessions, the largest that any of the metrics shows."""
+    """Return the posterior variance of a session effect: the largest over the given metrics."""
     rows = pd.concat(parts, ignore_index=True)
     choice = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
     session = pd.factorize(pd.Series(assign_sessions(rows)).fillna(""))[0]
@@ -914,7 +962,15 @@ def _row(
     position: int,
     error: float,
 ) -> dict[str, object]:
-    """Return the row of a choice, whose runs are the part at `position`."""
+    """Return the row of `Frontier.table` of one choice, without its standing.
+
+    Args:
+        part: The runs of the choice.
+        columns: Columns in which the choices differ.
+        scatters: Metric -> the scatter of all choices.
+        position: Position of the choice in `scatters`.
+        error: Probability that the interval of one metric misses the true value.
+    """
     first = part.iloc[0]
     platform = [
         str(first[name])
@@ -935,26 +991,30 @@ def _row(
 
 
 def _ends(table: pd.DataFrame, name: str) -> np.ndarray:
-    """Return (3, n) the value, low and high end of a quantity, turned so that less is better."""
-    found = table[[name, f"{name}_low", f"{name}_high"]].to_numpy(dtype="float64").T
-    return found if less_is_better(name) else -found[[0, 2, 1]]
+    """Return (3, n) value, low end and high end of a quantity; negated if more is better."""
+    ends = table[[name, f"{name}_low", f"{name}_high"]].to_numpy(dtype="float64").T
+    if less_is_better(name):
+        return ends
+    return -ends[[0, 2, 1]]
 
 
-def _draw(found: Sequence[Frontier], limits: Mapping[str, float], currency: str) -> drawing.Figure:
-    """Draw a panel for each of up to six tasks, with the line that no choice beats.
+def _draw(
+    by_size: Sequence[Frontier], limits: Mapping[str, float], currency: str
+) -> drawing.Figure:
+    """Draw a panel with the frontier as a line for each of the first six tasks.
 
-    Filled marks are on the frontier, hollow ones undecided and gray ones beaten. Colors are
-    platforms. Bars are the intervals that hold at once.
+    Filled marks are choices on the frontier, hollow marks undecided choices and gray marks beaten
+    choices. Colors are platforms. Error bars are the simultaneous confidence intervals.
     """
-    shown = found[:_PANELS]
+    shown = by_size[:_MAX_PANELS]
     drawn, panels = drawing.panels(len(shown), 6.2, 4.4, across=2)
-    platforms = list(dict.fromkeys(name for one in shown for name in one.table["platform"]))
-    for axes, one in zip(panels, shown, strict=True):
-        _panel(axes, one, platforms, limits, currency)
+    platforms = list(dict.fromkeys(name for front in shown for name in front.table["platform"]))
+    for axes, front in zip(panels, shown, strict=True):
+        _panel(axes, front, platforms, limits, currency)
     size: dict[str, object] = {"marker": "o", "markersize": 7, "color": "black"}
     handles = [drawing.handle(standing, **(size | look)) for standing, look in _MARKERS.items()]
-    if any(name in (one.x, one.y) for one in shown for name in limits):
-        handles.append(drawing.handle("limit", color=_LIMIT, linewidth=1, linestyle="--"))
+    if any(name in (front.x, front.y) for front in shown for name in limits):
+        handles.append(drawing.handle("limit", color=_LINE_COLOR, linewidth=1, linestyle="--"))
     drawing.legend(
         drawn,
         [*handles, *(drawing.handle(name, **drawing.look(name, platforms)) for name in platforms)],
@@ -964,14 +1024,14 @@ def _draw(found: Sequence[Frontier], limits: Mapping[str, float], currency: str)
 
 def _panel(
     axes: drawing.Axes,
-    one: Frontier,
+    front: Frontier,
     platforms: Sequence[str],
     limits: Mapping[str, float],
     currency: str,
 ) -> None:
-    x = one.x
-    y = one.y
-    for row in one.table.to_dict("records"):
+    x = front.x
+    y = front.y
+    for row in front.table.to_dict("records"):
         look = drawing.look(row["platform"], platforms) | {
             "markersize": 7,
             "elinewidth": 0.8,
@@ -982,31 +1042,31 @@ def _panel(
             for axis, name in (("x", x), ("y", y))
         }
         drawing.marks(axes, row[x], row[y], **ends, **(look | _MARKERS[row["standing"]]))
-    best = one.table[one.table["efficient"]].sort_values(x)
+    best = front.table[front.table["efficient"]].sort_values(x)
     axes.step(
         best[x],
         best[y],
         where="post" if less_is_better(x) else "pre",
-        color=_LIMIT,
+        color=_LINE_COLOR,
         linewidth=1,
         zorder=1,
     )
-    for row in best.head(_NAMED).to_dict("records"):
+    for row in best.head(_MAX_LABELED).to_dict("records"):
         axes.annotate(
             row["choice"], (row[x], row[y]), (5, 5), textcoords="offset points", fontsize="small"
         )
     for name, limit in limits.items():
         if name in (x, y):
             (axes.axvline if name == x else axes.axhline)(
-                limit, color=_LIMIT, linewidth=1, linestyle="--"
+                limit, color=_LINE_COLOR, linewidth=1, linestyle="--"
             )
     for name, axis, scale in ((x, axes.xaxis, axes.set_xscale), (y, axes.yaxis, axes.set_yscale)):
-        if not name.endswith(("accuracy", "fraction")) and (one.table[name] > 0).all():
+        if not name.endswith(("accuracy", "fraction")) and (front.table[name] > 0).all():
             scale("log")
             drawing.log_ticks(axis)
     units = [(name, _unit(name, currency)) for name in (x, y)]
     drawing.finish(
         axes,
-        one.task,
+        front.task,
         *(f"{label(name)} ({unit})" if unit else label(name) for name, unit in units),
     )
