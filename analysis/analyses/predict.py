@@ -1,12 +1,12 @@
-"""`predict`: complete a partly measured space by predictions with 95% intervals.
+"""`predict`: fill a partly measured grid with predictions and their 95% intervals.
 
-The space is the grid that the values of the runs span. A row for an unmeasured point represents the
-run that could have been measured: the same environment, protocol and session, but other sizes. A
-point that a failure excludes is out of memory. For points between fitting and failing ones, a
-regression decides.
+The space is the grid that the hyperparameter values of the runs span. The row of an unmeasured
+point has the environment, protocol and session of a measured run, but other sizes. An unmeasured
+point is taken to run out of memory if a failed run proves it, such as a run with smaller sizes. If
+neither failed nor measured runs prove the outcome, a logistic regression decides.
 
-The model of step time (`paradnn.forecast.predict`) is fitted to the runs of a device. Its accuracy
-on these runs is measured by leave-one-out prediction.
+The model of step time (`paradnn.forecast.predict`) is fitted to the runs of a device. Leave-one-out
+predictions of these runs show its accuracy.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ from paradnn.core.words import counted
 if TYPE_CHECKING:
     from paradnn.forecast.process import LeaveOneOutErrors
 
-#: Maximum number of points of a space; their intervals need joint draws of all points.
+#: Maximum number of points of a space. Intervals need joint draws of all points.
 _MAX_POINTS = 50_000
-#: The outcome of a point that the memory frontier excludes.
+#: Outcome of an unmeasured point that is expected to run out of memory.
 EXCLUDED = "oom_predicted"
 #: Minimum number of measured points for a prediction.
 _MIN_POINTS = 5
-#: Metrics that follow from the step time -> the column with the work of a step (examples or FLOP).
-#: It is empty for the time itself.
+#: Metric that follows from the step time -> the column with the work of a step (examples or FLOP);
+#: empty for the step time.
 PREDICTABLE = {
     "examples_per_second": "batch_size",
     "flops_per_second": "flops_per_step",
@@ -66,20 +66,21 @@ PREDICTABLE = {
 #: Columns that state when and how a run was measured. An unmeasured point takes them from a
 #: measured one.
 _CIRCUMSTANCES = ("start_time", "sweep_id", "host", "source", "protocol", "experiment", "store")
-_RIDGE = 1e3  # inverse of the regression's ridge penalty
-_SPARSE = 0.1  # minimum untried share of a space for a section in the report
+_INVERSE_RIDGE_PENALTY = 1e3
+#: Minimum share of untried points in a space for a section in the report.
+_SPARSE_SHARE = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
 class PredictOptions(Options):
-    """Choice of the predicted metric, and of the axes of its map."""
+    """Options of `predict`: the metric, and the axes of its heat map."""
 
     metric: str | None = metric_option("what to predict")
     x: str | None = column_option(
-        None, "hyperparameter across the map (default: batch_size where it varies)", "A"
+        None, "hyperparameter on the x axis (default: batch_size if it varies)", "A"
     )
     y: str | None = column_option(
-        None, "hyperparameter up the map (default: the one with the most values)", "B"
+        None, "hyperparameter on the y axis (default: the one with the most values)", "B"
     )
 
 
@@ -103,12 +104,14 @@ def _list_sections(rows: pd.DataFrame) -> Iterator[SectionSpec]:
     section="system",
     order=25,
     reading=(
-        "The same over the whole grid that these runs belong to; unmeasured points are predicted."
+        "The metric over the whole grid that these runs belong to; unmeasured points are predicted."
     ),
     list_sections=_list_sections,
 )
 def predict(frame: pd.DataFrame, options: PredictOptions) -> Result:
-    """Measure or predict every point of the spaces that the runs of a frame are part of.
+    """Predict the unmeasured points of the spaces that the runs belong to.
+
+    The table has a row for each point, measured or predicted.
 
     Raises:
         ConfigError: If the metric cannot be predicted, or a space is too large.
@@ -136,12 +139,13 @@ def predict(frame: pd.DataFrame, options: PredictOptions) -> Result:
 
 @dataclass(frozen=True)
 class Space(GroupKey):
-    """Points of one family on one device.
+    """Grid of points of one family on one device.
 
     Attributes:
         runs: All runs of the family, including failed ones.
-        others: A row for every point without a run. Its `outcome` is ok, or `EXCLUDED` if its
-            `chance` of running out of memory exceeds 1/2. The chance is 0 or 1 if it is proved.
+        others: A row for every point without a run. `chance` is its probability of running out of
+            memory; 0 and 1 are proved by other runs. `outcome` is `EXCLUDED` if the chance exceeds
+            1/2, else ok.
         keys: The columns in which points differ.
         measured: Number of measured points.
         failed: Number of points that were tried but not measured.
@@ -155,16 +159,16 @@ class Space(GroupKey):
 
     @property
     def total(self) -> int:
-        """Number of all points, including those that failed and those that do not fit."""
+        """Number of all points, including failed and excluded ones."""
         return self.measured + self.failed + len(self.others)
 
 
 def space_of(group: FamilyGroup, *, pool: bool = False) -> Space:
-    """Return the space of a group's runs, which is the grid that they span.
+    """Return the space of a group of runs: the grid that their values span.
 
-    The grid is the product of the values of model.* and batch_size, separately for each combination
-    of the other settings. Keys that vary together in every point, as in a sweep with zipped axes,
-    stay together.
+    For each combination of the other settings, the grid is the Cartesian product of the values of
+    model.* and batch_size. Keys that vary together in every point, as in a sweep with zipped axes,
+    are one axis.
 
     Args:
         group: The runs of a family on a device.
@@ -185,18 +189,18 @@ def space_of(group: FamilyGroup, *, pool: bool = False) -> Space:
             f"{count} {name}" for name, count in points["outcome"].value_counts().items()
         )
         raise InsufficientData(f"no point was measured ({ended})")
-    wanted = _spanned(points)
+    wanted = _spanned_grid(points)
     keys = [str(name) for name in wanted]
     if not keys:
         raise InsufficientData("all runs are of one point, so the space is one point")
     if len(wanted) > _MAX_POINTS:
         what = f"the grid that the runs of {group.name} span has {len(wanted):,} points"
         raise ConfigError(
-            "predict", what, f"the most are {_MAX_POINTS:,}", "take fewer runs with --where"
+            "predict", what, f"the maximum is {_MAX_POINTS:,}", "choose fewer runs with --where"
         )
     others = _rows_of(wanted[~_codes(wanted, keys).isin(set(_codes(points, keys)))], points, keys)
     if step_inputs.analytic_costs(points.head(1))["parameters"].notna().all():
-        # Drop combinations that are not a valid model, if the measured ones are valid models.
+        # If the costs of measured points can be computed, a point without costs is no valid model.
         others = others[step_inputs.analytic_costs(others)["parameters"].notna()].reset_index(
             drop=True
         )
@@ -208,7 +212,8 @@ def space_of(group: FamilyGroup, *, pool: bool = False) -> Space:
     )
 
 
-def _identities(points: pd.DataFrame) -> list[str]:
+def _point_keys(points: pd.DataFrame) -> list[str]:
+    """Return the columns that identify a point and have values."""
     return [
         str(name)
         for name in points
@@ -217,19 +222,20 @@ def _identities(points: pd.DataFrame) -> list[str]:
 
 
 def _is_size(name: str) -> bool:
-    """Whether the values of a key are crossed with those of other keys.
+    """Return whether a key is a size, whose values form an axis of the grid.
 
-    Other keys are settings that points share.
+    All other keys are settings.
     """
     return name.startswith("model.") or name == "batch_size"
 
 
-def _spanned(points: pd.DataFrame) -> pd.DataFrame:
-    """Return the grid of the sizes' values for each combination of settings.
+def _spanned_grid(points: pd.DataFrame) -> pd.DataFrame:
+    """Return the grid of sizes for each combination of settings.
 
-    It has a column for each key that varies.
+    Returns:
+        A row per point of the grid, with a column for each key that varies.
     """
-    keys = [name for name in _identities(points) if points[name].nunique(dropna=False) > 1]
+    keys = [name for name in _point_keys(points) if points[name].nunique(dropna=False) > 1]
     settings = [name for name in keys if not _is_size(name)]
     parts = [pd.DataFrame()]
     points = points[keys]
@@ -237,8 +243,8 @@ def _spanned(points: pd.DataFrame) -> pd.DataFrame:
     if settings:
         groups = [group for _, group in points.groupby(settings, dropna=False, sort=False)]
     for part in groups:
-        # Axes whose values vary together in all points stay together. Each pair of values must
-        # occur twice on average, which rules out chance.
+        # Keys whose values vary together in all points form one axis (a bundle). Each pair of
+        # values must occur at least twice on average, so that it is no coincidence.
         bundles: list[list[str]] = []
         for name in (name for name in keys if _is_size(name)):
             for bundle in bundles:
@@ -253,14 +259,14 @@ def _spanned(points: pd.DataFrame) -> pd.DataFrame:
                 bundles.append([name])
         grid = part[settings].head(1)
         for bundle in bundles:
-            if len(grid) <= _MAX_POINTS:  # the caller rejects larger grids
+            if len(grid) <= _MAX_POINTS:  # the caller rejects a grid that is larger already
                 grid = grid.merge(part[bundle].drop_duplicates(), how="cross")
         parts.append(grid)
     return pd.concat(parts, ignore_index=True).reindex(columns=keys)
 
 
 def _codes(points: pd.DataFrame, keys: Sequence[str]) -> pd.Series:
-    """Return a code (n,) for each point; equal points of any two frames have equal codes.
+    """Return the values of the keys as a tuple per point (n,), to compare points of two frames.
 
     Args:
         points: The points.
@@ -275,32 +281,35 @@ def _codes(points: pd.DataFrame, keys: Sequence[str]) -> pd.Series:
 
 
 def _rows_of(wanted: pd.DataFrame, points: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
-    """Return a row for each wanted point, with the columns that it shares with measured points.
+    """Return a row for each unmeasured point, with the other columns of a measured run.
 
     Args:
-        wanted: The values of the keys at the points to add.
+        wanted: The values of the keys at the unmeasured points.
         points: The points that were tried.
         keys: The columns in which points differ.
     """
     wanted = wanted.reset_index(drop=True)
     versions = [name for name in points if str(name).startswith("version.")]
-    shared = ["family", "device", *IDENTITY, *_identities(points), *_CIRCUMSTANCES, *versions]
+    copied = ["family", "device", *IDENTITY, *_point_keys(points), *_CIRCUMSTANCES, *versions]
     ok = points[is_ok(points)]
     settings = [name for name in keys if not _is_size(name)]
     codes = _codes(ok, settings)
-    known = codes.groupby(codes.to_numpy()).indices
-    chosen = [known.get(code, range(len(ok))) for code in _codes(wanted, settings)]
-    # Take the measured runs in turn, so that both kinds of points have the same sessions.
-    turn = [each[number % len(each)] for number, each in enumerate(chosen)]
-    rows = ok.iloc[turn][[name for name in dict.fromkeys(shared) if name in ok]].reset_index(
+    positions_by_settings = codes.groupby(codes.to_numpy()).indices
+    candidates = [
+        positions_by_settings.get(code, range(len(ok))) for code in _codes(wanted, settings)
+    ]
+    # Copy the measured points with the same settings in turn, so that unmeasured points are spread
+    # over the same sessions.
+    templates = [each[number % len(each)] for number, each in enumerate(candidates)]
+    rows = ok.iloc[templates][[name for name in dict.fromkeys(copied) if name in ok]].reset_index(
         drop=True
     )
     for name in keys:
         rows[name] = wanted[name].astype(points[name].dtype)
-    place = " ".join(
+    group = " ".join(
         str(points[name].iloc[0]) for name in ("family", "device", *IDENTITY) if name in points
     )
-    names = [f"unmeasured {number} of {place}" for number in range(len(rows))]
+    names = [f"unmeasured {number} of {group}" for number in range(len(rows))]
     rows = rows.assign(run_id=names, point_id=names)
     return rows.assign(
         **step_inputs.analytic_costs(rows)[
@@ -310,11 +319,12 @@ def _rows_of(wanted: pd.DataFrame, points: pd.DataFrame, keys: Sequence[str]) ->
 
 
 def _chances(others: pd.DataFrame, points: pd.DataFrame, keys: Sequence[str]) -> np.ndarray:
-    """Estimate the chance (n,) that each unmeasured point runs out of memory.
+    """Estimate the probability (n,) that each unmeasured point runs out of memory.
 
-    The memory frontier proves which points fit and which fail. For the points between, a logistic
-    regression decides. Its predictor is the analytic bound of memory, or the sizes if a bound is
-    unknown. Its ridge penalty keeps it finite if fitting and failing points are separable.
+    Points that measured runs prove to fit have 0, and points that failed runs exclude have 1. For
+    the others a logistic regression gives the probability. Its predictor is the logarithm of the
+    analytic lower bound of memory, or of the sizes if a bound is unknown. A ridge penalty keeps the
+    coefficients finite if fitting and failing points are separable.
 
     Args:
         others: The unmeasured points.
@@ -341,22 +351,24 @@ def _chances(others: pd.DataFrame, points: pd.DataFrame, keys: Sequence[str]) ->
         logs = np.log(bounds)[:, None]
     else:
         logs = np.log2(sizes)
-    regression = LogisticRegression(C=_RIDGE).fit(logs[:count] - logs.mean(axis=0), failed)
+    regression = LogisticRegression(C=_INVERSE_RIDGE_PENALTY)
+    regression.fit(logs[:count] - logs.mean(axis=0), failed)
     likely = regression.predict_proba(logs[count:] - logs.mean(axis=0))[:, 1]
     return np.asarray(np.select([proven_to_fit(*known), fails], [0.0, 1.0], likely))
 
 
 @dataclass(frozen=True)
 class PredictedGrid:
-    """Runs of a frame with a row for every unmeasured point of their spaces.
+    """Measured and predicted points of all spaces of a frame.
 
     Attributes:
         metric: The predicted metric.
-        frame: The runs and the unmeasured points, which are `predicted`. These have the median of
-            the metric and its 95% interval as `low` and `high`, or the outcome `EXCLUDED`.
-        spaces: The completed spaces.
+        frame: The runs and a row for every unmeasured point. `predicted` marks unmeasured points,
+            which have the outcome `EXCLUDED`, or the predicted median in the column of the metric
+            with its 95% interval in `low` and `high`.
+        spaces: The spaces.
         trust: Name of a space -> leave-one-out errors at its measured points.
-        omitted: The groups without a prediction, and why.
+        omitted: The groups without a prediction, with the reason.
     """
 
     metric: str
@@ -369,31 +381,32 @@ class PredictedGrid:
 def complete(
     frame: pd.DataFrame, metric: str | None = None, *, pool: bool = False
 ) -> PredictedGrid:
-    """Predict a metric at every point of the spaces of a frame's families on its devices.
+    """Predict a metric at every unmeasured point of the spaces of a frame.
 
-    One model is fitted per device. For the spaces see `space_of`.
+    A space belongs to a family on a device (see `space_of`). One model is fitted per device.
 
     Args:
         frame: The runs.
-        metric: The metric; None chooses the one that the runs have.
+        metric: The metric; None for the default metric of the runs (see `choose_metric`).
         pool: Whether to pool heterogeneous runs.
 
     Raises:
         ConfigError: If the metric does not follow from the step time.
-        InsufficientData: If no group has `_MIN_POINTS` measured points and a space of three points or more.
+        InsufficientData: If no group has at least `_MIN_POINTS` measured points and a space of at
+            least three points.
         SchemaError: If the runs of a group are heterogeneous.
     """
-    if not is_ok(frame).any():  # every group then reports that nothing was measured
+    if not is_ok(frame).any():
+        # Any metric leads to the error that no point was measured.
         metric = next(iter(PREDICTABLE))
+    elif metric:
+        metric = find_metric(frame, metric)
     else:
-        if metric:
-            metric = find_metric(frame, metric)
-        else:
-            metric = choose_metric(frame)
+        metric = choose_metric(frame)
     if metric not in PREDICTABLE:
         known = ", ".join(PREDICTABLE)
         raise ConfigError(
-            "--metric", metric, "does not follow from the time of a step", f"predicted are {known}"
+            "--metric", metric, "does not follow from the time of a step", f"choose from {known}"
         )
     spaces, omitted = analyze_groups(
         frame,
@@ -409,23 +422,20 @@ def complete(
     trust: dict[str, LeaveOneOutErrors] = {}
     named = whole["device"].astype("object").fillna(not_recorded("device"))
     for device in dict.fromkeys(space.device for space in spaces):
-        mine = [space for space in spaces if space.device == device]
-        here = whole["predicted"] & is_ok(whole) & (named == device)
-        predictor = _Predictor(pd.concat([space.runs for space in mine]), metric)
-        whole.loc[here, [metric, "low", "high"]] = predictor.at(whole[here])
-        trust |= {space.name: predictor.leave_one_out(space.family) for space in mine}
+        on_device = [space for space in spaces if space.device == device]
+        is_unknown = whole["predicted"] & is_ok(whole) & (named == device)
+        predictor = _Predictor(pd.concat([space.runs for space in on_device]), metric)
+        whole.loc[is_unknown, [metric, "low", "high"]] = predictor.predict(whole[is_unknown])
+        trust |= {space.name: predictor.leave_one_out(space.family) for space in on_device}
     return PredictedGrid(metric, whole, tuple(spaces), trust, tuple(omitted))
 
 
 def is_sparse(frame: pd.DataFrame) -> bool:
-    """Whether a space of these runs has a large untried part that can be predicted.
-
-    Large means a share of at least `_SPARSE` of the points of a space.
-    """
+    """Return whether predictions could fill at least `_SPARSE_SHARE` of a space of these runs."""
     for group in family_groups(frame):
         with contextlib.suppress(ParadnnError):
             space = space_of(group)
-            if space.measured >= _MIN_POINTS and len(space.others) >= _SPARSE * space.total:
+            if space.measured >= _MIN_POINTS and len(space.others) >= _SPARSE_SHARE * space.total:
                 return True
     return False
 
@@ -444,7 +454,7 @@ def _space(group: FamilyGroup, metric: str, *, pool: bool) -> Space:
     points = ok["point_id"].nunique()
     if points < _MIN_POINTS:
         raise InsufficientData(
-            f"{counted(points, 'measured point')}, a prediction takes {_MIN_POINTS}"
+            f"{counted(points, 'measured point')}; a prediction needs {_MIN_POINTS}"
         )
     return space
 
@@ -455,25 +465,29 @@ class _Predictor:
     def __init__(self, runs: pd.DataFrame, metric: str) -> None:
         from paradnn.forecast.predict import StepTimeModel
 
-        self._does = PREDICTABLE[metric]
+        self._work_column = PREDICTABLE[metric]
         measured = runs[metric].astype("float64")
         runs = runs[is_ok(runs) & (measured > 0) & np.isfinite(measured)]
         values = runs[metric].to_numpy(dtype="float64")
-        seconds = _work(runs, self._does) / values if self._does else values
+        seconds = values
+        if self._work_column:
+            seconds = _work(runs, self._work_column) / values
         if not np.isfinite(np.log(seconds)).all():
             raise InsufficientData(
                 f"{metric} yields no step time for some runs; exclude them with --where"
             )
-        self._per = 1.0
+        # Work over a metric is a step time up to a constant factor, such as the peak of a
+        # utilization. The model starts from a roofline in seconds, so the times must be roughly in
+        # seconds.
+        self._scale = 1.0
         if "step_time_ms" in runs and runs["step_time_ms"].gt(0).any():
-            # The model starts from a roofline in seconds, so the times must be roughly in seconds.
-            self._per = float(
+            self._scale = float(
                 np.nanmedian(runs["step_time_ms"].to_numpy(dtype="float64") / 1e3 / seconds)
             )
-        self._rates = step_inputs.device_rates(runs, seconds * self._per)
+        self._rates = step_inputs.device_rates(runs, seconds * self._scale)
         self._table = step_inputs.make_step_table(runs, self._rates)
         self._model = StepTimeModel.fit(
-            self._table, seconds * self._per, step_inputs.stated_run_noise(runs)
+            self._table, seconds * self._scale, step_inputs.stated_run_noise(runs)
         )
 
     def leave_one_out(self, family: str) -> LeaveOneOutErrors:
@@ -483,7 +497,7 @@ class _Predictor:
         steps = dict(zip(pairs, self._table.families, strict=True))
         return self._model.leave_one_out.select(np.array(list(steps.values())) == family)
 
-    def at(self, rows: pd.DataFrame) -> np.ndarray:
+    def predict(self, rows: pd.DataFrame) -> np.ndarray:
         """Predict the metric at unmeasured rows.
 
         Returns:
@@ -491,9 +505,11 @@ class _Predictor:
         """
         if rows.empty:
             return np.empty((0, 3))
-        found = self._model.predict(step_inputs.make_step_table(rows, self._rates))
-        raw = np.exp(np.column_stack([found.mean, *found.interval()])) / self._per
-        value, *ends = (_work(rows, self._does)[:, None] / raw if self._does else raw).T
+        predicted = self._model.predict(step_inputs.make_step_table(rows, self._rates))
+        values = np.exp(np.column_stack([predicted.mean, *predicted.interval()])) / self._scale
+        if self._work_column:
+            values = _work(rows, self._work_column)[:, None] / values
+        value, *ends = values.T
         return np.column_stack([value, np.minimum(*ends), np.maximum(*ends)])
 
 
@@ -517,7 +533,7 @@ def _work(rows: pd.DataFrame, name: str) -> np.ndarray:
 
 
 def _answer(completed: PredictedGrid) -> AnalysisAnswer:
-    """State how many points are predicted, from how many, and how accurate that is."""
+    """State the numbers of predicted and measured points, and the accuracy of the predictions."""
     spaces = completed.spaces
     measured = sum(space.measured for space in spaces)
     others = sum(len(space.others) for space in spaces)
@@ -527,8 +543,8 @@ def _answer(completed: PredictedGrid) -> AnalysisAnswer:
     accuracy = ""
     if len(errors) > 1:
         accuracy = (
-            f"; in leave-one-out, measured points are predicted to within "
-            f"{np.median(errors):.1%} in the median"
+            f"; the median error of leave-one-out predictions of measured points is "
+            f"{np.median(errors):.1%}"
         )
     if not others:
         sentence = (
@@ -547,13 +563,13 @@ def _answer(completed: PredictedGrid) -> AnalysisAnswer:
 
 
 def _describe_accuracy(completed: PredictedGrid) -> Iterator[Paragraph]:
-    """Describe how much of each space was measured, and how accurate its prediction is."""
+    """Yield the measured share of each space, and the accuracy of its predictions."""
     for space in completed.spaces:
         trust = completed.trust[space.name]
         points = [
-            f"Of {len(trust.error):,} measured points, each predicted from the others, the predicted {completed.metric} "
-            f"was off by {trust.median_error:.1%} in the median, and {trust.coverage():.0%} lay within their 95% "
-            "interval."
+            f"Leave-one-out predictions of {completed.metric} at {len(trust.error):,} measured "
+            f"points: median error {trust.median_error:.1%}; {trust.coverage():.0%} of the 95% "
+            "intervals contain the measured value."
         ]
         excluded = int((space.others["outcome"] == EXCLUDED).sum())
         rest = f"{len(space.others) - excluded:,} are predicted"
@@ -563,15 +579,15 @@ def _describe_accuracy(completed: PredictedGrid) -> Iterator[Paragraph]:
         yield Paragraph(f"{space.name}: {share}; {rest}.", tuple(points))
     yield from (Paragraph(f"{omitted}: nothing is predicted.") for omitted in completed.omitted)
     if not completed.frame["predicted"].any():
-        yield Paragraph("Every point of the space was tried: there is nothing to predict.")
+        yield Paragraph("Every point of the space was tried, so nothing is predicted.")
 
 
 def _every_point(completed: PredictedGrid) -> pd.DataFrame:
     """Return a row for each point of the spaces.
 
-    Columns are the family, the device, the keys in which points differ, `status`, the metric, and
-    the 95% interval of a predicted value. The status is measured, predicted, or the outcome of a
-    point that failed or is expected to fail.
+    Columns: family, device, the keys in which points differ, `status`, the metric, and `low` and
+    `high` of the 95% interval of a prediction. The status is measured, predicted, or the outcome
+    of a point that failed or is expected to fail.
     """
     rows = aggregate_replicates(completed.frame)
     keys = list(dict.fromkeys(name for space in completed.spaces for name in space.keys))
@@ -587,9 +603,10 @@ def _every_point(completed: PredictedGrid) -> pd.DataFrame:
 
 
 def _maps(completed: PredictedGrid, options: PredictOptions) -> HeatMaps | None:
-    """Return the map over the given axes, by default over the keys with the most values.
+    """Return the heat maps over the axes of the options; None if only one key varies.
 
-    The default of the x axis is the batch size if it varies. Returns None if only one key varies.
+    The default x axis is the batch size, if it varies. Other defaults are the keys with the most
+    values.
     """
     counts = completed.frame[
         list(dict.fromkeys(name for space in completed.spaces for name in space.keys))
@@ -604,9 +621,17 @@ def _maps(completed: PredictedGrid, options: PredictOptions) -> HeatMaps | None:
 
 
 def predicted_maps(completed: PredictedGrid, x: str, y: str, *, pool: bool = False) -> HeatMaps:
-    """Make heat maps of every point of the spaces.
+    """Make heat maps of every point of the spaces, measured or predicted.
 
-    In the cells, `measured` counts the measured points among the `points` of a cell.
+    Args:
+        completed: The points.
+        x: Hyperparameter of the x axis.
+        y: Hyperparameter of the y axis.
+        pool: Whether to pool heterogeneous runs.
+
+    Returns:
+        The maps. `cells` has the further column `measured`: the number of measured points in a
+        cell, of all its `points`.
     """
     found = make_heat_maps(completed.frame, x, y, completed.metric, pool=pool)
     keys = ["family", "device", "j", "i"]

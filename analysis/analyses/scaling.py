@@ -1,9 +1,9 @@
-"""`scaling`: growth of speed with the number of devices or hosts, and the non-parallel fraction.
+"""`scaling`: speedup over the number of devices or hosts, and the non-parallel fraction.
 
-Every point on n devices is paired with the same point on one device. The non-parallel fraction is
-fitted for each family, with an interval (the paper's Figure 4). In strong scaling the batch of the
-whole step is the same, and the fraction is that of Amdahl's law. In weak scaling the batch of each
-device is the same, and the fraction is that of Gustafson's law.
+Every point on n devices is paired with the same point on one device. The non-parallel fraction of
+each family is fitted, with an interval (the paper's Figure 4). In strong scaling, both sides of a
+pair have the same batch per step, and the fraction follows Amdahl's law. In weak scaling, both have
+the same batch per device, and the fraction follows Gustafson's law.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from paradnn.statistics.estimate import Estimate
 from paradnn.statistics.sessions import assign_sessions
 from paradnn.statistics.transfers import MIN_SIZES, TransferFit, fit_transfers, predicted_times
 
-#: Rates that are n times as high on n devices if nothing is lost.
+#: Rates that are n times as high on n devices with perfect scaling.
 METRICS = ("examples_per_second", "flops_per_second")
-#: Devices of all hosts: devices x hosts.
+#: Column with the number of devices on all hosts: devices x hosts.
 _TOTAL = "total_devices"
-#: Devices of each host, if another column counts.
+#: Column with the number of devices per host, if another column is the device count.
 _PER_HOST = "devices_per_host"
-#: Columns that count devices; older runs lack them.
+#: Columns that count devices. Runs of older versions may lack some.
 _COUNTS = ("devices", "hosts", _TOTAL, "platform.threads")
-#: What the name of a family gets if devices share its weights.
+#: Suffix of the name of a family whose runs split the weights over the devices.
 _MODEL_PARALLEL = ", model parallel"
-#: Metrics of training over several processes, shown if the runs have them.
+#: Communication metrics of training over several processes, shown if the runs have them.
 _EXCHANGE = ("communication_ms", "communication_share", "gradient_bytes")
-#: Transport of `model=channel` that a framework's gradients take, by framework and platform.
+#: (framework, platform) -> the transport of its gradients, as `model=channel` names it.
 _TRANSPORTS = {
     ("tensorflow", "cpu"): "tensorflow",
     ("torch", "cpu"): "gloo",
@@ -55,27 +55,29 @@ _TRANSPORTS = {
     ("jax", "cpu"): "gloo",
 }
 _RATIO = ("speedup", "speedup_low", "speedup_high", "efficiency", "fraction", "interval_source")
-#: Columns that are shown in this order, even if all pairs agree.
+#: Columns that the table always has, in this order.
 _FIXED_COLUMNS = ["devices", "one", "many", *_RATIO]
-#: Columns that are not shown among the varying settings of the pairs.
+#: Columns of the pairs that are not settings.
 _NOT_SETTINGS = {"family", *RESULT_COLUMNS, *_FIXED_COLUMNS}
-#: Family and number of devices -> its comparison with one device.
+#: (family, number of devices) -> the comparison with one device.
 _Contrasts = dict[tuple[str, int], Contrast]
-_LINE = "#555555"
+_LINE_COLOR = "#555555"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScalingOptions(Options):
-    """Choice of the rate, and of the column that counts devices."""
+    """Options of `scaling`: the rate, the column that counts devices, and the kind of scaling."""
 
     metric: Literal["examples_per_second", "flops_per_second"] = option(
         "examples_per_second", "a rate"
     )
     by: str = column_option(
-        "devices", "what counts the devices: devices, hosts, total_devices, platform.threads"
+        "devices",
+        "the column that counts devices: devices, hosts, total_devices, platform.threads",
     )
     weak: bool = option(
-        False, "compare equal batches per device (weak scaling), not equal batches of the step"
+        False,
+        "compare points with the same batch per device (weak scaling), not per step",
     )
 
 
@@ -86,8 +88,8 @@ class FamilyScaling(NamedTuple):
         family: Name of the family.
         points: Number of points.
         counts: Device counts above one, in ascending order.
-        fraction: The fraction fitted over all points and counts.
-        efficiency: Median of speedup / n over the points with the largest n.
+        fraction: The non-parallel fraction, fitted over all points and counts.
+        efficiency: Median of speedup / n over the points with the largest count n.
     """
 
     family: str
@@ -98,31 +100,32 @@ class FamilyScaling(NamedTuple):
 
 
 class Scaling(NamedTuple):
-    """Every point on several devices compared with itself on one, and each family's fraction.
+    """Comparison of every point on several devices with the same point on one device.
 
     Attributes:
         pairs: A row for each point and count above one: the join columns, `devices` (the count),
             `one` and `many` (the metric on one device and on all devices together), `speedup` with
             its interval, `efficiency` (speedup / count) and `fraction`.
         families: The fit of each family that has pairs.
-        alone: Families without a pair.
-        apart: Family -> why its device counts cannot be separated from sessions or a drift.
+        unpaired: Families without a pair.
+        confounding: Family -> why an effect of its device count cannot be separated from effects of
+            sessions or from drift.
         measured: The runs that record a device count.
         pooled: Description of pooled heterogeneous runs; empty if none were pooled.
-        weak: Whether the batch of each device is the same, and not that of the step.
+        weak: Whether pairs have the same batch per device (weak scaling) instead of per step.
     """
 
     pairs: pd.DataFrame
     families: list[FamilyScaling]
-    alone: list[str]
-    apart: dict[str, str]
+    unpaired: list[str]
+    confounding: dict[str, str]
     measured: pd.DataFrame
     pooled: str
     weak: bool = False
 
 
 def _list_sections(rows: pd.DataFrame) -> Iterator[SectionSpec]:
-    """Yield the sections over devices and hosts, or over threads if only these vary."""
+    """Yield sections over hosts and devices if they vary, else over threads."""
     devices, hosts, threads = (
         name in rows and rows[name].nunique() > 1
         for name in ("devices", "hosts", "platform.threads")
@@ -145,10 +148,10 @@ def _list_sections(rows: pd.DataFrame) -> Iterator[SectionSpec]:
     list_sections=_list_sections,
 )
 def scaling(frame: pd.DataFrame, options: ScalingOptions) -> Result:
-    """Compare each point on several devices with itself on one, and fit the fractions.
+    """Compare each point on several devices with the same point on one, and fit the fractions.
 
-    The table has the pairs of `fit_scaling` without the columns whose values agree in all pairs.
-    For errors see `fit_scaling`.
+    The table has the pairs of `fit_scaling` without the settings that are equal in all pairs. The
+    errors are those of `fit_scaling`.
     """
     found = fit_scaling(frame, options.metric, options.by, pool=options.pool, weak=options.weak)
     exchange = [name for name in _EXCHANGE if name in found.pairs]
@@ -171,8 +174,13 @@ def scaling(frame: pd.DataFrame, options: ScalingOptions) -> Result:
     )
 
 
-def _answer(found: Scaling, what: str) -> AnalysisAnswer:
-    """State the efficiency on the most devices, and the family that scales best and worst."""
+def _answer(found: Scaling, unit: str) -> AnalysisAnswer:
+    """State the efficiency on the most devices for the families that scale best and worst.
+
+    Args:
+        found: The fits.
+        unit: What the device counts count, such as "devices" or "threads".
+    """
     points = sum(family.points for family in found.families)
     ordered = sorted(found.families, key=lambda family: family.efficiency.value)
     worst = ordered[0]
@@ -180,7 +188,7 @@ def _answer(found: Scaling, what: str) -> AnalysisAnswer:
 
     def describe(family: FamilyScaling) -> str:
         speed = format_with_interval(family.efficiency, format_share)
-        text = f"{family.family} runs on {family.counts[-1]} {what} at {speed} of the speed without loss"
+        text = f"{family.family} runs on {family.counts[-1]} {unit} at {speed} of the speed without loss"
         if family.efficiency.low > 1:
             text += ", which is more than linear"
         return text
@@ -211,22 +219,31 @@ def _sentences(found: Scaling, by: str) -> Iterator[Paragraph | str]:
                 *_explain_superlinear(family, by),
             ),
         )
-    if found.alone:
-        yield f"Not compared: {', '.join(found.alone)}, without a point measured on both 1 and more."
+    if found.unpaired:
+        yield (
+            f"Not compared: {', '.join(found.unpaired)}, without a point measured on both 1 and "
+            "more."
+        )
     law = "Amdahl's law, speedup = 1 / (s + (1 - s) / n)"
     if found.weak:
         law = "Gustafson's law, speedup = n - s (n - 1) for equal batches per device"
     yield (
-        f"The fraction is that of {law}, fitted over points; intervals "
-        "are 95%, on these points, with the scatter of processes and sessions."
+        f"The fraction is s in {law}, fitted over all points. The 95% intervals hold for these "
+        "points and include the scatter of processes and sessions."
     )
-    for reason in dict.fromkeys(found.apart.values()):
-        those = ", ".join(name for name, one in found.apart.items() if one == reason)
-        yield f"The interval of {those} rests on the prior of sessions: {reason}."
+    for reason in dict.fromkeys(found.confounding.values()):
+        names = ", ".join(name for name, each in found.confounding.items() if each == reason)
+        yield f"The interval of {names} rests on the prior of sessions: {reason}."
 
 
 def _describe_fraction(fraction: Estimate, what: str, *, weak: bool) -> str:
-    """State the part of a step that does not run in parallel, and what follows from it."""
+    """State the non-parallel fraction, and the limit of the speedup that follows from it.
+
+    Args:
+        fraction: The fraction with its interval.
+        what: What the device counts count, such as "devices".
+        weak: Whether the fraction is Gustafson's.
+    """
     share = format_percent_interval(fraction)
     law = "Gustafson's" if weak else "Amdahl's"
     if fraction.value <= 0:
@@ -246,7 +263,7 @@ def _describe_fraction(fraction: Estimate, what: str, *, weak: bool) -> str:
 
 
 def _explain_superlinear(family: FamilyScaling, by: str) -> Iterator[str]:
-    """Say why the speed on n devices may exceed n times that of one."""
+    """Yield possible reasons for a speedup on n devices that exceeds n."""
     value = family.efficiency.value
     if not value > 1:
         return
@@ -255,21 +272,21 @@ def _explain_superlinear(family: FamilyScaling, by: str) -> Iterator[str]:
         return
     most = family.counts[-1]
     yield (
-        f"More than linear: either the parts of the work fit the caches of {most} but not those "
-        f"of 1, or something slowed the baseline on 1. Measure the baseline again with {by}=1 "
+        f"More than linear: either the work fits into the caches of {most} but not of 1, or "
+        f"something slowed the baseline on 1. Measure the baseline again with {by}=1 "
         "replicate=1,2; if it is as slow as before, caches are the likely cause."
     )
 
 
 def _exchange_sentences(pairs: pd.DataFrame) -> Iterator[Paragraph]:
-    """State the share of communication on the most hosts, next to an all-reduce alone."""
+    """Compare the exposed communication on the most devices with the time of an all-reduce."""
     if "communication_share" not in pairs:
         return
     for name in families(pairs):
-        own = pairs[(pairs["family"] == name) & pairs["communication_share"].notna()]
-        if own.empty:
+        members = pairs[(pairs["family"] == name) & pairs["communication_share"].notna()]
+        if members.empty:
             continue
-        most = own[own["devices"] == own["devices"].max()]
+        most = members[members["devices"] == members["devices"].max()]
         count = int(most["devices"].iloc[0])
         share = float(most["communication_share"].median())
         exchange = float(most["communication_ms"].median())
@@ -277,21 +294,25 @@ def _exchange_sentences(pairs: pd.DataFrame) -> Iterator[Paragraph]:
             f"{name}, on {count}: {format_share(share)} of a step ({format_number(exchange)} ms) is "
             "communication that computing does not hide"
         )
-        alone = most["all_reduce_ms"].dropna()
-        if alone.empty:
-            transfer = "no model=channel run of the same processes and transport to compare with"
+        all_reduce = most["all_reduce_ms"].dropna()
+        if all_reduce.empty:
+            transfer = (
+                "no model=channel run has the same transport and number of processes to compare "
+                "with"
+            )
         else:
             transfer = (
                 "an all-reduce of the gradients alone takes "
-                f"{format_number(float(alone.median()))} ms (model=channel)"
+                f"{format_number(float(all_reduce.median()))} ms (model=channel)"
             )
         yield Paragraph(f"{sentence}; {transfer}.")
 
 
 def _all_reduce_ms(frame: pd.DataFrame, pairs: pd.DataFrame) -> pd.Series:
-    """Return the time of an all-reduce of each pair's gradients, as `model=channel` measured it.
+    """Return the time (ms) of an all-reduce of each pair's gradients; NaN if it is unknown.
 
-    The line over message sizes is that of the same transport and number of processes.
+    The time comes from a fit of transfer time over message size to the `model=channel` runs with
+    the same transport and number of processes.
 
     Args:
         frame: All runs.
@@ -304,29 +325,32 @@ def _all_reduce_ms(frame: pd.DataFrame, pairs: pd.DataFrame) -> pd.Series:
     runs = frame[is_ok(frame) & (frame["model.pattern"] == "all_reduce")]
     if "device" in pairs:
         runs = runs[runs["device"].isin(pairs["device"])]
-    over_hosts = runs["hosts"] if "hosts" in runs else pd.Series(1, index=runs.index)
-    keys = [runs["model.transport"], runs["model.processes"], over_hosts]
-    lines: dict[tuple[Any, ...], TransferFit] = {}
+    hosts_of_runs = runs["hosts"] if "hosts" in runs else pd.Series(1, index=runs.index)
+    keys = [runs["model.transport"], runs["model.processes"], hosts_of_runs]
+    #: (transport, processes, hosts) -> the fit.
+    fits: dict[tuple[Any, ...], TransferFit] = {}
     for key, part in runs.groupby(keys):
         if part["model.bytes"].nunique() >= MIN_SIZES:
             sizes = part["model.bytes"].astype("float64")
             times = part["transfer_us"].astype("float64")
-            lines[key] = fit_transfers(sizes, times, assign_sessions(part))
+            fits[key] = fit_transfers(sizes, times, assign_sessions(part))
 
-    def time_of(row: pd.Series) -> float:
+    def all_reduce_ms(row: pd.Series) -> float:
         software = (row.get("framework.name", "tensorflow"), row.get("platform.name", "cpu"))
         transport = _TRANSPORTS.get(software, "")
         count = int(row["devices"])
         hosts = int(row.get("hosts", 1))
         processes = count * hosts * int(row.get(_PER_HOST, 1))
-        # Processes of one machine have no other hosts.
-        found = [lines.get((transport, processes, each)) for each in (count, hosts, 1)]
-        fit = next(filter(None, found), None)
+        # The device count may be the number of hosts. Processes on one machine have one host.
+        candidates = [fits.get((transport, processes, each)) for each in (count, hosts, 1)]
+        fit = next(filter(None, candidates), None)
         if fit is None or pd.isna(row["gradient_bytes"]):
             return float("nan")
         return float(predicted_times(fit.pieces, [row["gradient_bytes"]])[0]) / 1e3
 
-    return pairs.apply(time_of, axis=1) if len(pairs) else missing
+    if pairs.empty:
+        return missing
+    return pairs.apply(all_reduce_ms, axis=1)
 
 
 def amdahl_speedup(fraction: float, count: np.typing.ArrayLike) -> np.ndarray:
@@ -386,19 +410,19 @@ def fit_scaling(
     pool: bool = False,
     weak: bool = False,
 ) -> Scaling:
-    """Pair each point on n > 1 devices with itself on one, and fit each family's fraction.
+    """Pair each point on n > 1 devices with the same point on one, and fit each family's fraction.
 
-    Amdahl's law says 1 / speedup - 1 / n = s (1 - 1 / n), Gustafson's n - speedup = s (n - 1). The
-    fraction s is fitted by least squares over all points and counts of a family. Its 95% interval
-    is on these points.
+    Amdahl's law is 1 / speedup - 1 / n = s (1 - 1 / n), Gustafson's law n - speedup = s (n - 1).
+    The fraction s is fitted by least squares over all points and counts of a family. Its 95%
+    interval holds for these points; it does not generalize to others.
 
     Args:
         frame: The runs.
         metric: One of `METRICS`.
         by: The column that counts devices.
         pool: Whether to pool heterogeneous runs.
-        weak: Whether to pair points of the same batch per device (Gustafson), and not of the same
-            batch of the whole step (Amdahl).
+        weak: Whether to pair points with the same batch per device (Gustafson) instead of the same
+            batch per step (Amdahl).
 
     Raises:
         ConfigError: If the metric is not one of `METRICS`, or `by` is not a column of numbers.
@@ -414,7 +438,7 @@ def fit_scaling(
         )
     measured = _with_model_parallel_families(_runs_with_count(frame, by), by)
     if weak:
-        # A device gets the whole batch if the devices share the weights.
+        # With model parallelism every device processes the whole batch.
         measured = measured[~measured["family"].str.endswith(_MODEL_PARALLEL, na=False)]
     checked = [
         require_homogeneous(rows, pool=pool) for _, rows in measured.groupby("family", dropna=False)
@@ -422,20 +446,33 @@ def fit_scaling(
     if weak:
         measured = measured.assign(batch_size=measured["batch_size"] / measured[by])
     law = gustafson_fraction if weak else amdahl_fraction
-    pairs, apart, contrasts = _paired(measured, metric, by)
+    pairs, confounding, contrasts = _paired(measured, metric, by)
     pairs = pairs.rename(columns={"a": "many", "b": "one"}).assign(
         efficiency=lambda rows: rows["speedup"] / rows["devices"],
         fraction=lambda rows: law(rows["speedup"], rows["devices"]),
     )
-    there = families(pairs)
-    fits = [_family(name, pairs[pairs["family"] == name], contrasts, weak=weak) for name in there]
-    alone = [name for name in families(measured) if name not in there]
-    pooled = joined(rows.attrs.get("pooled", "") for rows in checked)
-    return Scaling(pairs, fits, alone, apart, measured, pooled, weak)
+    paired = families(pairs)
+    return Scaling(
+        pairs=pairs,
+        families=[
+            _fit_family(name, pairs[pairs["family"] == name], contrasts, weak=weak)
+            for name in paired
+        ],
+        unpaired=[name for name in families(measured) if name not in paired],
+        confounding=confounding,
+        measured=measured,
+        pooled=joined(rows.attrs.get("pooled", "") for rows in checked),
+        weak=weak,
+    )
 
 
 def _runs_with_count(frame: pd.DataFrame, by: str) -> pd.DataFrame:
-    """Select the measured runs that record a device count; omit message families."""
+    """Select the measured runs that record a device count, without families of messages.
+
+    Raises:
+        ConfigError: If `by` is not a column of numbers.
+        InsufficientData: If no measured run records the count.
+    """
     measured = frame[is_ok(frame) & ~frame["family"].isin(message_families())]
     if by == _TOTAL and "devices" in measured:
         hosts = measured.get("hosts", 1)
@@ -446,11 +483,11 @@ def _runs_with_count(frame: pd.DataFrame, by: str) -> pd.DataFrame:
             "--by",
             by,
             "these runs have no such column",
-            f"name one that counts: {', '.join(_COUNTS)}",
+            f"name a column that counts devices: {', '.join(_COUNTS)}",
         )
     if by not in measured or measured[by].notna().sum() == 0:
         raise InsufficientData(
-            f"{by}: no measured run records how many; measure points with {by}=1 and more"
+            f"{by}: no measured run records this count; measure points with {by}=1 and more"
         )
     if not pd.api.types.is_numeric_dtype(measured[by]):
         raise ConfigError("--by", by, "holds no numbers", "name the column that counts devices")
@@ -458,42 +495,45 @@ def _runs_with_count(frame: pd.DataFrame, by: str) -> pd.DataFrame:
 
 
 def _with_model_parallel_families(measured: pd.DataFrame, by: str) -> pd.DataFrame:
-    """Make separate families of the runs whose devices share the weights (parallel=model).
+    """Move model parallel runs (parallel=model) into separate families.
 
-    A run on one device is the baseline of both ways to share a step.
+    A run on one device is the baseline of data parallel and model parallel runs, so it is copied.
     """
     if "parallel" not in measured or by not in ("devices", _TOTAL):
         return measured
     is_model_parallel = measured["parallel"].eq("model").fillna(value=False)
     if not is_model_parallel.any():
         return measured
-    shared = measured[is_model_parallel]
-    alone = measured[measured[by].eq(1) & measured["family"].isin(shared["family"])]
-    parts = pd.concat([shared, alone.assign(parallel="model")])
-    parts = parts.assign(family=parts["family"].astype("object") + _MODEL_PARALLEL)
-    return pd.concat([measured[~is_model_parallel], parts], ignore_index=True)
+    model_parallel = measured[is_model_parallel]
+    baselines = measured[measured[by].eq(1) & measured["family"].isin(model_parallel["family"])]
+    moved = pd.concat([model_parallel, baselines.assign(parallel="model")])
+    moved = moved.assign(family=moved["family"].astype("object") + _MODEL_PARALLEL)
+    return pd.concat([measured[~is_model_parallel], moved], ignore_index=True)
 
 
 def _paired(
     measured: pd.DataFrame, metric: str, by: str
 ) -> tuple[pd.DataFrame, dict[str, str], _Contrasts]:
-    """Pair each point on several devices with itself on one.
+    """Pair each point on several devices with the same point on one device.
 
     Returns:
-        The columns of `pairing.pair` and the count in `devices`; family -> why its sides cannot be
-        separated from their sessions; and the comparison of each family and count with one device.
+        Three values: the pairs, with the columns of `pairing.pair` and the count in `devices`;
+        `Scaling.confounding`; and the comparison of each family and count with one device.
+
+    Raises:
+        InsufficientData: If no point was measured both on one device and on several.
     """
     counts = sorted({int(count) for count in measured[by]})
     one = measured[measured[by] == 1].drop(columns=by)
     if one.empty or counts == [1]:
-        there = ",".join(map(str, counts))
+        present = ",".join(map(str, counts))
         key = "devices" if by == _TOTAL else by
         raise InsufficientData(
-            f"all runs have {by}={there}, and scaling compares one with more; measure the same "
+            f"all runs have {by}={present}, and scaling compares one with more; measure the same "
             f"points with both, such as python -m paradnn.train -m model=fc {key}=1,2"
         )
     parts: list[pd.DataFrame] = []
-    apart: dict[str, str] = {}
+    confounding: dict[str, str] = {}
     contrasts: _Contrasts = {}
     for _, many in measured[(measured[by] > 1) & (measured[by] % 1 == 0)].groupby(by, sort=True):
         part = pair(many.drop(columns=by), one, metric)
@@ -505,13 +545,13 @@ def _paired(
             contrast = Contrast.of(part, name)
             contrasts[name, int(many[by].iloc[0])] = contrast
             for limit in describe_confounding(contrast):
-                apart.setdefault(name, limit.rstrip("."))
-    found = pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
-    if found.empty:
+                confounding.setdefault(name, limit.rstrip("."))
+    pairs = pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
+    if pairs.empty:
         raise InsufficientData(
             f"no point was measured with {by}=1 and with more; measure the same points on both"
         )
-    return found, apart, contrasts
+    return pairs, confounding, contrasts
 
 
 def _exchange_metrics(many: pd.DataFrame, pairs: pd.DataFrame) -> dict[str, pd.Series]:
@@ -525,16 +565,18 @@ def _exchange_metrics(many: pd.DataFrame, pairs: pd.DataFrame) -> dict[str, pd.S
     return {name: merged[name].set_axis(pairs.index) for name in present}
 
 
-def _family(name: str, pairs: pd.DataFrame, contrasts: _Contrasts, *, weak: bool) -> FamilyScaling:
-    """Fit a family's fraction, and return it with the efficiency on most devices.
+def _fit_family(
+    name: str, pairs: pd.DataFrame, contrasts: _Contrasts, *, weak: bool
+) -> FamilyScaling:
+    """Fit the fraction of a family, and compute its efficiency on the most devices.
 
-    The interval is on these points: it holds the scatter of processes and what the sessions of the
-    device counts may differ by. A count's session moves its speedups alone; that of one device
-    moves all of them.
+    The interval holds for these points. It includes the scatter of processes and the effects of
+    sessions. The session of a device count affects the speedups on that count only; the session of
+    the baseline affects all speedups.
 
     Args:
         name: The family.
-        pairs: Its pairs.
+        pairs: The pairs of the family.
         contrasts: The comparison of each family and count with one device.
         weak: Whether the law is Gustafson's.
     """
@@ -543,27 +585,29 @@ def _family(name: str, pairs: pd.DataFrame, contrasts: _Contrasts, *, weak: bool
     point = pairs.groupby(keys, dropna=False, sort=False).ngroup().to_numpy()
     count = pairs["devices"].to_numpy(dtype="float64")
     speedup = pairs["speedup"].to_numpy(dtype="float64")
-    # Weights of the least squares, and the derivative of a weighted fraction by the log speedup.
+    # The least squares estimate is the weighted mean of the fractions of all pairs. The second
+    # array is the derivative of a weighted fraction with respect to the logarithmic speedup.
     if weak:
-        room = (count - 1) ** 2
+        weights = (count - 1) ** 2
         derivative = -speedup * (count - 1)
     else:
-        room = (1 - 1 / count) ** 2
+        weights = (1 - 1 / count) ** 2
         derivative = -(1 - 1 / count) / speedup
-    fraction = float((pairs["fraction"] * room).sum() / room.sum())
+    fraction = float((pairs["fraction"] * weights).sum() / weights.sum())
     counts = sorted({int(n) for n in pairs["devices"]})
-    # The derivative of the fraction by the logarithm of the speedups on each count.
-    slopes = derivative / room.sum()
-    own = 0.0
-    common = 0.0
+    slopes = derivative / weights.sum()
+    # Half of the variance of a contrast belongs to the device count, half to the baseline. Errors
+    # of the counts are independent; the error of the baseline is common to all counts.
+    independent_variance = 0.0
+    baseline_error = 0.0
     freedom = math.inf
     for number in counts:
         slope = float(slopes[count == number].sum())
         error = contrasts[name, number].error
-        own += slope**2 * float(error.variance) / 2
-        common += slope * math.sqrt(float(error.variance) / 2)
+        independent_variance += slope**2 * float(error.variance) / 2
+        baseline_error += slope * math.sqrt(float(error.variance) / 2)
         freedom = min(freedom, float(error.freedom))
-    half = float(Component(own + common**2, freedom).half_width)
+    half = float(Component(independent_variance + baseline_error**2, freedom).half_width)
     most = contrasts[name, counts[-1]].quantile()
     return FamilyScaling(
         family=name,
@@ -577,41 +621,55 @@ def _family(name: str, pairs: pd.DataFrame, contrasts: _Contrasts, *, weak: bool
 def draw_scaling(found: Scaling, options: ScalingOptions) -> drawing.Figure:
     """Draw the rate per device, and the speedup over the number of devices.
 
-    The left panel shows the rate of each of n devices over that of one alone; on x = y nothing is
-    lost. The right panel shows each family's fitted law with its interval as a band, and the
-    lossless line.
+    The left panel shows the rate per device on n devices over the rate on one device; on x = y
+    nothing is lost. The right panel shows the fitted law of each family with its interval as a
+    band, and the line of perfect scaling.
     """
     drawn, (left, right) = drawing.panels(2, 5.5, 4.4, across=3)
     by = options.by.rpartition(".")[2]
     pairs = found.pairs
-    each = pairs["many"] / pairs["devices"]
+    rate_per_device = pairs["many"] / pairs["devices"]
     counts = np.geomspace(1, int(pairs["devices"].max()), 100)
     names = [family.family for family in found.families]
-    # A family and its model parallel points would have the same color.
-    among = names if any(name.endswith(_MODEL_PARALLEL) for name in names) else []
+    # The default color of a family is also that of its model parallel points.
+    distinct_names = names if any(name.endswith(_MODEL_PARALLEL) for name in names) else []
     for number, family in enumerate(found.families):
-        look = drawing.look(family.family, among)
-        own = pairs["family"] == family.family
+        look = drawing.look(family.family, distinct_names)
+        is_member = pairs["family"] == family.family
         middle, *ends = (f"{100 * end:.1f}%" for end in family.fraction)
         if math.isfinite(family.fraction.low):
             fraction = f"{middle} ({' to '.join(ends)})"
         else:
             fraction = middle
         name = f"{family.family}: non-parallel {fraction}"
-        drawing.marks(left, pairs["one"][own], each[own], alpha=0.6, label=name, **look)
+        drawing.marks(
+            left,
+            pairs["one"][is_member],
+            rate_per_device[is_member],
+            alpha=0.6,
+            label=name,
+            **look,
+        )
         # Shift the families so that their marks do not overlap at a count.
         shift = 2 ** (0.08 * (number - (len(found.families) - 1) / 2))
         drawing.marks(
-            right, pairs["devices"][own] * shift, pairs["speedup"][own], alpha=0.5, **look
+            right,
+            pairs["devices"][is_member] * shift,
+            pairs["speedup"][is_member],
+            alpha=0.5,
+            **look,
         )
         speedup_law = gustafson_speedup if found.weak else amdahl_speedup
         law, low, high = (speedup_law(end, counts) for end in family.fraction)
         right.plot(counts, law, color=look["color"], linewidth=1.8)
-        # Omit the band if the law has no upper end at some count.
+        # Omit the band if the law is infinite or negative at some count.
         if np.isfinite(low).all() and (low > 0).all():
             right.fill_between(counts, low, high, color=look["color"], alpha=0.2, linewidth=0)
-    span = [min(pairs["one"].min(), each.min()), max(pairs["one"].max(), each.max())]
-    left.plot(span, span, "--", color=_LINE, linewidth=1, label="nothing lost")
+    span = [
+        min(pairs["one"].min(), rate_per_device.min()),
+        max(pairs["one"].max(), rate_per_device.max()),
+    ]
+    left.plot(span, span, "--", color=_LINE_COLOR, linewidth=1, label="nothing lost")
     name = label(options.metric)
     unit = column_unit(options.metric)
     x = f"{name} on one ({unit})"
@@ -619,8 +677,8 @@ def draw_scaling(found: Scaling, options: ScalingOptions) -> drawing.Figure:
     drawing.finish(
         left, f"Each of n {by} against one alone", x, y, logs=dict.fromkeys("xy", format_number)
     )
-    right.plot(counts, counts, "--", color=_LINE, linewidth=1)
-    right.axhline(1, color=_LINE, linewidth=0.8)
+    right.plot(counts, counts, "--", color=_LINE_COLOR, linewidth=1)
+    right.axhline(1, color=_LINE_COLOR, linewidth=0.8)
     ticks = sorted({1, *(int(count) for count in pairs["devices"])})
     right.set_xscale("log", base=2)
     right.set_yscale("log", base=2)

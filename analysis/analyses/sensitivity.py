@@ -1,19 +1,19 @@
 """`sensitivity`: what a metric depends on, as standardized regression weights with intervals.
 
 The paper (section 4.1, Figures 2 d-f, 8 a, 9 a, 10) fits metric = w0 x layers + w1 x nodes + ...
-with everything on one scale and reads the signed weights as sensitivities. A weight of +0.5 means
-that one standard deviation more of the hyperparameter brings half a standard deviation more of the
-metric.
+with all variables on one scale and reads the signed weights as sensitivities. A weight of +0.5
+means that one standard deviation more of the hyperparameter brings half a standard deviation more
+of the metric.
 
 Here each weight has a verdict and an interval. The interval allows for unequal scatter, and for
-values of a hyperparameter that scatter around the line. If a hyperparameter varied together with
-the session that measured it, or with time, the interval also includes the differences between
-sessions and the drift (`paradnn.statistics.priors`). Each family on each device has its own fit.
-Constant and collinear columns have no weight; they are listed instead.
+values of a hyperparameter that scatter around the regression line. If the values of a
+hyperparameter were measured in different sessions or at different times, the interval also allows
+for differences between sessions and for drift (`paradnn.statistics.priors`). Each family on each
+device has a separate fit. Constant and collinear columns have no weight; they are listed instead.
 
---to hardware explains elasticities instead of a metric: those of the throughput with respect to
-the arithmetic rate, the memory bandwidth and the overhead of an operation. Each elasticity is the
-share of the time that this rate limits (see `whatif`).
+--to hardware explains elasticities instead of a metric: the elasticities of the throughput with
+respect to the arithmetic rate, the memory bandwidth and the overhead of an operation. The
+elasticity with respect to a rate is the share of the time that this rate limits (see `whatif`).
 
 --interactions shows whether the effect of one hyperparameter depends on the value of another.
 --shares divides the variance among the hyperparameters.
@@ -77,15 +77,15 @@ from paradnn.statistics.variance_shares import Share, variance_shares
 
 #: Elasticities of the throughput, in the order of compute, memory and overhead.
 _ELASTICITIES = ("peak_elasticity", "bandwidth_elasticity", "overhead_elasticity")
-#: An elasticity that exceeds this at no point of a family is not explained.
+#: An elasticity is not explained if it exceeds this value at no point of a family.
 _MIN_ELASTICITY = 0.01
 #: Probability that a fit without any effect declares that some term matters.
 _FALSE_POSITIVE_RATE = 0.05
-#: R2 below which a straight line is called a poor description.
+#: R2 below which a message recommends logarithms.
 _POOR_R2 = 0.5
-#: Terms in a panel of the figure; weaker ones are in the table only.
-_DRAWN_TERMS = 12
-#: Values of a hyperparameter to recommend at least where too few cannot show a slope.
+#: Maximum number of terms in a panel of the figure. The table has the weaker terms, too.
+_MAX_DRAWN_TERMS = 12
+#: Minimum number of values to recommend for a hyperparameter with too few values to show a slope.
 _RECOMMENDED_VALUES = 5
 
 
@@ -121,17 +121,19 @@ class Fit(GroupKey):
     """The regression of one family on one device.
 
     Attributes:
-        regression: The regression itself.
-        weights: The weights of the regression, the largest first. Further columns are
-            `p_adjusted`, the p-value adjusted for the number of terms; those of `doublings`, which
-            are NaN for a text or a metric that is not positive; and `verdict`: "depends", "values
-            differ" (but no slope is shown), "not shown", and "undecided (sessions)" or "undecided
-            (order)" if only the sessions or the order widen the interval to include 0.
-        constant: The value of every column without variation.
+        regression: The fitted regression.
+        weights: The weights of the regression, a row per term, the largest weight first, with
+            three kinds of further columns. `p_adjusted` is the p-value adjusted for the number of
+            terms. The columns of `doublings` are NaN for a text and for a metric that is not
+            positive. `verdict` is "depends", "values differ" (but no slope is shown), "not shown",
+            "undecided (sessions)" or "undecided (order)". It is undecided if the interval includes
+            0 only because it allows for session effects or for drift.
+        constant: Column -> its value, for every column without variation.
         paragraph: The findings as text.
-        sample: What the points are a sample of, such as "23 models and 9 batch sizes".
+        sample: The population that the points are a sample of, such as "23 models and 9 batch
+            sizes".
         sources: Ids of the runs.
-        interactions: The products of pairs of terms, if requested.
+        interactions: The fit with products of pairs of terms; None if not requested.
         shares: Hyperparameter -> the share of variance that it explains; empty if not requested.
     """
 
@@ -193,10 +195,10 @@ class Fit(GroupKey):
     ],
 )
 def sensitivity(frame: pd.DataFrame, options: SensitivityOptions) -> Result:
-    """Compute the weights of every family on every device, over its ok runs.
+    """Fit a regression for every family on every device, over the runs with outcome ok.
 
-    `paradnn.statistics.regression.regress` has the formulas. The table has a row per family, device
-    and term.
+    `paradnn.statistics.regression.regress` documents the formulas. The table has a row per family,
+    device and term.
 
     Raises:
         ConfigError: If the runs lack a column or the metric.
@@ -226,8 +228,8 @@ def sensitivity(frame: pd.DataFrame, options: SensitivityOptions) -> Result:
     samples = "; ".join(dict.fromkeys(fit.sample for fit in fits))
     explanation = (
         f"A weight is the change of {prefix}{metric}, in its standard deviations, for one standard "
-        f"deviation of the hyperparameter; {LEVEL:.0%} intervals over {samples}, and over the "
-        "values that a hyperparameter has."
+        f"deviation of the hyperparameter. The {LEVEL:.0%} intervals generalize over {samples}, "
+        "and over the values of each hyperparameter."
     )
     headline = _headline(fits, metric)
     return Result(
@@ -247,10 +249,10 @@ def sensitivity(frame: pd.DataFrame, options: SensitivityOptions) -> Result:
 
 
 def _hardware(frame: pd.DataFrame, options: SensitivityOptions) -> Result:
-    """Compute the elasticities of each point, and the weights of each elasticity.
+    """Compute the elasticities of each run, and fit a regression to each elasticity.
 
     Raises:
-        ConfigError: If a metric is given too.
+        ConfigError: If --metric is given, too.
         InsufficientData: If no group can be fitted.
     """
     if options.metric:
@@ -260,12 +262,12 @@ def _hardware(frame: pd.DataFrame, options: SensitivityOptions) -> Result:
     rows = _with_elasticities(frame, options.store)
     columns = [find_column(rows, name, "--on") for name in options.on or ()]
     fits: dict[str, list[Fit]] = {}
-    lacking = []
+    unexplained = []
     for name in _ELASTICITIES:
 
         def fit_group(group: FamilyGroup, name: str = name) -> Fit:
             if not group.rows[name].gt(_MIN_ELASTICITY).any():
-                raise InsufficientData(f"{label(name)} is nowhere above {_MIN_ELASTICITY:.0%}")
+                raise InsufficientData(f"{label(name)} exceeds {_MIN_ELASTICITY:.0%} at no point")
             return _fit(group, name, columns, options)
 
         try:
@@ -277,7 +279,7 @@ def _hardware(frame: pd.DataFrame, options: SensitivityOptions) -> Result:
             )
         except InsufficientData as problem:
             reasons = [problem]
-        lacking += [f"{reason}." for reason in reasons]
+        unexplained += [f"{reason}." for reason in reasons]
     if not fits:
         raise InsufficientData(
             "no elasticity can be explained", remedy="measure more points of one family"
@@ -295,7 +297,7 @@ def _hardware(frame: pd.DataFrame, options: SensitivityOptions) -> Result:
             ignore_index=True,
         ),
         answer=_hardware_answer(medians),
-        sentences=[*medians["text"], *(fit.paragraph for fit in every), *lacking],
+        sentences=[*medians["text"], *(fit.paragraph for fit in every), *unexplained],
         picture=lambda: _draw(drawn, "the elasticity", log=options.log_scale == "both"),
         sources=tuple(dict.fromkeys(run for fit in every for run in fit.sources)),
         pooled=pooled,
@@ -303,7 +305,7 @@ def _hardware(frame: pd.DataFrame, options: SensitivityOptions) -> Result:
 
 
 def _with_elasticities(frame: pd.DataFrame, store: Sequence[str]) -> pd.DataFrame:
-    """Add the elasticities of each measured run, NaN for the others."""
+    """Add the elasticities of each measured run; they are NaN for other runs."""
     every = measured_work(frame, store)
     measured, groups, _ = fit_work(every, find_roofs(every.points, find_hardware))
     limits = limits_of_points(measured, groups)[["compute", "memory", "overhead"]]
@@ -312,7 +314,13 @@ def _with_elasticities(frame: pd.DataFrame, store: Sequence[str]) -> pd.DataFram
 
 
 def _median_elasticities(rows: pd.DataFrame, unit: Unit) -> pd.DataFrame:
-    """Return the median elasticities of each family and device, with their description."""
+    """Return a row per family and device with its median elasticities.
+
+    Returns:
+        Columns: `group`, `runs`, `largest` (the elasticity with the largest median), `estimate`
+        (its median with interval), `sample` (the population that the runs are a sample of) and
+        `text` (a sentence with all three medians).
+    """
     measured = rows[rows[_ELASTICITIES[0]].notna()]
     found = []
     for group in family_groups(measured):
@@ -356,7 +364,7 @@ def _hardware_answer(medians: pd.DataFrame) -> AnalysisAnswer:
 
 
 def _rows(fit: Fit, metric: str) -> pd.DataFrame:
-    """Return a row per weight, the most important first, and then a row per interaction."""
+    """Return a row per weight, the largest first, followed by a row per interaction."""
     rows = _weight_rows(fit.weights, fit.regression)
     if fit.shares:
         shares = [fit.shares[_hyperparameter(term)] for term in rows["term"]]
@@ -397,7 +405,10 @@ def _answer(fits: Sequence[Fit], metric: str, headline: Highlight | None) -> Ana
 
 
 def _headline(fits: Sequence[Fit], metric: str) -> Highlight | None:
-    """Return the largest weight of the fit over the most points in which any term matters."""
+    """Describe the largest weight of one fit; return None if no fit shows a dependence.
+
+    Of the fits that show a dependence, the function chooses the fit with the most points.
+    """
     candidates = [fit for fit in fits if fit.strongest() is not None]
     if not candidates:
         return None
@@ -429,7 +440,7 @@ def _fit(
     Args:
         group: The runs.
         metric: The metric to explain.
-        columns: Hyperparameters to explain it with; all that the runs have if empty.
+        columns: Hyperparameters to explain the metric with; empty for all that the runs have.
         options: The options of the analysis.
 
     Raises:
@@ -490,9 +501,9 @@ class _CompletePoints(NamedTuple):
     """Runs and points of a fit.
 
     Attributes:
-        measured: The runs that have the metric.
-        points: Their points.
-        rows: The points that have all hyperparameters.
+        measured: The ok runs that have the metric.
+        points: The points of these runs, one row each.
+        rows: The points that have a value of every hyperparameter.
         names: The hyperparameters.
     """
 
@@ -505,7 +516,10 @@ class _CompletePoints(NamedTuple):
 def _complete_points(
     group: FamilyGroup, metric: str, columns: Sequence[str], *, pool: bool
 ) -> _CompletePoints:
-    """Select the points that have the metric and all hyperparameters; see `_fit`."""
+    """Select the points that have the metric and all hyperparameters.
+
+    The arguments and errors are described in `_fit`.
+    """
     measured = group.rows[is_ok(group.rows) & group.rows[metric].notna()]
     if measured.empty:
         raise InsufficientData(f"no measured run has {metric}")
@@ -529,16 +543,16 @@ class _FitInputs(NamedTuple):
     """Data and settings of the fits of one family.
 
     Attributes:
-        design: The terms.
-        values: The metric.
-        is_log: Whether the terms are logarithms, so that logarithms of the values are fitted.
-        numeric: The numeric terms.
-        levels: The levels that points share.
-        unit: What the points are a sample of.
-        when: When the points were measured.
-        priors: Priors of the scatter.
+        design: The terms of the regression, a column each.
+        values: The metric of each point.
+        is_log: Whether to fit logarithms of the values; the terms are then logarithms, too.
+        numeric: Names of the terms that have a logarithm.
+        levels: Levels that points share, such as models and batch sizes.
+        unit: Unit of the sample: "crossed" levels, "model" or "point".
+        when: Times at which the points were measured.
+        priors: Priors of the scatter between processes and sessions.
         constant: The value of each constant hyperparameter.
-        bases: The base value of each categorical hyperparameter, which has no term.
+        bases: The base value of each categorical hyperparameter; its other values have terms.
     """
 
     design: pd.DataFrame
@@ -568,7 +582,7 @@ def _fit_inputs(complete: _CompletePoints, metric: str, options: SensitivityOpti
     design, bases = encode(rows, varying, log=is_log)
     values = rows[metric].to_numpy(dtype="float64")
     if is_log:
-        # Raises an error if a value has no logarithm.
+        # Called for its error: it rejects values without a logarithm.
         logarithms(values, metric, "exclude those runs with --where")
     return _FitInputs(
         design=design,
@@ -590,7 +604,10 @@ def _hyperparameter(term: str) -> str:
 
 
 def _shares(inputs: _FitInputs, interactions: Interactions | None) -> Mapping[str, Share]:
-    """Return each hyperparameter's share of variance, with fitted interactions if there are any."""
+    """Return the share of variance of each hyperparameter.
+
+    If interactions were fitted, the model of the shares includes them.
+    """
     columns = inputs.design
     owners = {str(term): frozenset([_hyperparameter(str(term))]) for term in columns}
     if interactions is not None:
@@ -621,7 +638,7 @@ def _describe_shares(shares: Mapping[str, Share]) -> Iterator[str]:
 
 
 def _unexplained(rows: pd.DataFrame, names: Sequence[str]) -> list[str]:
-    """Return the hyperparameters and settings that vary without being terms."""
+    """Return the hyperparameters and settings that vary but have no term."""
     others = [
         name for name in hyperparameters(rows) if name not in names and rows[name].nunique() > 1
     ]
@@ -631,8 +648,8 @@ def _unexplained(rows: pd.DataFrame, names: Sequence[str]) -> list[str]:
 def _regress(inputs: _FitInputs) -> tuple[Regression, pd.DataFrame]:
     """Fit the values, or their logarithms, and test each term for a slope.
 
-    The test is always on logarithms if the values are positive: there, a factor per doubling is a
-    line.
+    If the values are positive, the test uses logarithms even if the fit does not. On log scales a
+    constant factor per doubling is a straight line.
 
     Returns:
         The regression, and its weights with the p-value `p` of the test, `excludes_zero` (whether
@@ -664,24 +681,24 @@ def _regress(inputs: _FitInputs) -> tuple[Regression, pd.DataFrame]:
 def _with_test(
     regression: Regression, tested: pd.DataFrame, logarithmic: Collection[str]
 ) -> pd.DataFrame:
-    """Return the weights of a regression with the test of `_regress`.
+    """Return a regression, and its weights with the columns of the test that `_regress` adds.
 
     Args:
-        regression: The regression.
+        regression: The regression whose weights are reported.
         tested: The weights of the regression that tests each term.
-        logarithmic: The terms of that regression that are logarithms, as its values are.
+        logarithmic: The terms that are logarithms in the testing regression.
     """
     tested = tested.join(doublings(tested, logarithmic)).reindex(regression.weights.index)
     weights = regression.weights.assign(
         p=tested["p"].fillna(1.0), excludes_zero=tested["low"] * tested["high"] > 0
     )
-    for place, name in enumerate(("doubling", "doubling_low", "doubling_high")):
-        weights.insert(3 + place, name, tested[name])
+    for offset, name in enumerate(("doubling", "doubling_low", "doubling_high")):
+        weights.insert(3 + offset, name, tested[name])
     return weights
 
 
 def _with_verdicts(weights: pd.DataFrame) -> pd.DataFrame:
-    """Return `Fit.weights`, the largest first, from the weights of `_regress`."""
+    """Return the table `Fit.weights` from the weights that `_regress` returns."""
     weights = weights.sort_values("weight", key=lambda column: -column.abs(), kind="stable")
     p_slope = adjust_p_values(weights["p"].to_numpy())
     p_values_differ = adjust_p_values(weights["p_given"].to_numpy())
@@ -708,7 +725,7 @@ def _describe_scope(group: FamilyGroup, metric: str, regression: Regression) -> 
     if failures:
         text += (
             f"; runs without a measurement are omitted ({failures}), "
-            "so this covers only models that ran"
+            "so the result covers only models that ran"
         )
     return f"{text}."
 
@@ -718,7 +735,7 @@ def _describe_weights(weights: pd.DataFrame, value_counts: pd.Series) -> Iterato
 
     Args:
         weights: `Fit.weights`.
-        value_counts: How many values each term has.
+        value_counts: Term -> the number of its distinct values.
     """
     by_verdict = {
         verdict: list(rows.index) for verdict, rows in weights.groupby("verdict", sort=False)
@@ -769,10 +786,10 @@ def _describe_weights(weights: pd.DataFrame, value_counts: pd.Series) -> Iterato
 
 
 def _has_too_few_values(weight: pd.Series) -> bool:
-    """Return whether the number of values alone keeps a slope from being shown.
+    """Return whether a slope is not shown only because the term has too few values.
 
-    The weight would differ from zero if its standard error were known from many values, but does
-    not with the few degrees of freedom that its values leave.
+    In that case the weight is significant by the normal quantile, but not by the quantile of
+    Student's t with the few degrees of freedom that the values leave.
     """
     ratio = abs(weight["weight"]) / weight["error"]
     normal_quantile = stats.norm.ppf((1 + LEVEL) / 2)
@@ -781,7 +798,7 @@ def _has_too_few_values(weight: pd.Series) -> bool:
 
 
 def _describe_accuracy(regression: Regression, unit: str, *, log: bool) -> str:
-    """Say how well the terms describe the metric; `unit` is the unit of the metric."""
+    """State how well the terms predict the metric, whose unit is `unit`."""
     if log:
         error = f"a factor of {math.exp(regression.rmse_held_out):.2f}"
     else:
@@ -804,7 +821,16 @@ def _describe_omissions(
     incomplete_points: int,
     runs_without_metric: int,
 ) -> Iterator[str]:
-    """Yield what a fit omits, and the base values of its indicators."""
+    """Yield sentences about the columns, points and runs that a fit omits.
+
+    Args:
+        regression: The regression.
+        constant: Column -> its value, for columns without variation.
+        bases: Categorical hyperparameter -> its base value.
+        unexplained: Columns that vary but have no term.
+        incomplete_points: Number of points that lack a hyperparameter of the fit.
+        runs_without_metric: Number of ok runs without the metric.
+    """
     if constant:
         values = ", ".join(f"{name} = {value}" for name, value in constant.items())
         yield f"Constant in these runs, so without a weight: {values}."
@@ -828,10 +854,10 @@ def _describe_omissions(
 
 
 def _draw(fits: Sequence[Fit], metric_label: str, *, log: bool) -> drawing.Figure:
-    """Draw a panel per family: a row per term, and a mark with its interval per device.
+    """Draw a panel per family with a row per term: the weight and its interval on each device.
 
-    Zero means no effect. A term that is constant on a device, or not separable from others, says so
-    in place of a mark.
+    Zero means no effect. If a term has no weight on a device, a text replaces the mark: the term is
+    constant there, or not separable from other terms.
     """
     families = [
         [fit for fit in fits if fit.family == name]
@@ -870,9 +896,9 @@ def _all_weights(fit: Fit) -> pd.DataFrame:
 
 
 def _drawn_terms(fits: Sequence[Fit]) -> list[str]:
-    """Return the terms of a panel, by their largest weight on any device."""
+    """Return the terms that a panel shows: those with the largest weights on any device."""
     weights = pd.concat([_all_weights(fit)["weight"].abs() for fit in fits]).groupby(level=0).max()
-    return list(weights.sort_values(ascending=False, kind="stable").index[:_DRAWN_TERMS])
+    return list(weights.sort_values(ascending=False, kind="stable").index[:_MAX_DRAWN_TERMS])
 
 
 def _draw_panel(

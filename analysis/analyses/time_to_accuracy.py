@@ -1,9 +1,10 @@
-"""`time-to-accuracy`: how long training to an accuracy takes, over seeds, batch sizes and
+"""`time-to-accuracy`: the time that training to an accuracy takes, over seeds, batch sizes and
 platforms.
 
-The score is that of MLPerf Training: the mean of the runs without the fastest and the slowest. A
-run that did not reach its target is slower than any that did. One or two runs are averaged as they
-are. Platforms are compared over the settings that both have. With --price the table has the cost.
+The score follows MLPerf Training: the mean over the runs of a setting without the fastest and the
+slowest run. A run that did not reach its target counts as the slowest. With one or two runs, the
+score is the mean of all. Platforms are compared over the settings that both have. With --price, the
+table has the cost.
 
 The target is evaluated after whole epochs. If all runs reached it in the first epoch, their times
 are upper bounds, and so is the score.
@@ -38,7 +39,7 @@ from paradnn.statistics.verdict import Verdict
 from paradnn.store.metrics import COST_TO_TARGET
 
 _SETTING_PREFIXES = ("optimizer.", "data.", "learn.", "platform.")
-#: Columns that do not change a score, or repeat which machine it was.
+#: Columns that do not change a score, or only identify the machine again.
 _IGNORED_SETTINGS = (PRICE, "learn.epochs_after", "platform.name", "platform.index")
 _TARGET_METRICS = (
     "seconds_to_target",
@@ -47,16 +48,16 @@ _TARGET_METRICS = (
     "epochs_below_target",
 )
 _SERIES = ["family", "platform", "choice"]
-#: Normal values that the simulation of `_trimmed_error` draws.
+#: Number of normal values that `_trimmed_error` draws.
 _SIMULATED_VALUES = 1_000_000
-#: Scatter of the times of trainings that differ in the seed alone.
+#: Prior of the scatter between trainings that differ only in the seed.
 SEED_PRIOR = VariancePrior(
     scale=0.2,
     freedom=2,
     source="planted trainings with two modes a factor of 2 apart (docs/validation/calibration.md)",
 )
-#: The same for the score of one platform. Its few seeds may all have missed one of two modes, which
-#: does not cancel as it does in a ratio.
+#: Prior of the scatter between seeds for the score of a single platform. Its few seeds may all have
+#: missed one of two modes. In a ratio of platforms this error partly cancels; here it does not.
 SCORE_PRIOR = VariancePrior(
     scale=0.4,
     freedom=4,
@@ -67,7 +68,7 @@ SCORE_PRIOR = VariancePrior(
 
 @dataclass(frozen=True, kw_only=True)
 class TimeToAccuracyOptions(Options):
-    """Prices of the platforms."""
+    """Options of `time-to-accuracy`: prices of the platforms."""
 
     price: tuple[str, ...] = price_option("adds the cost to the target")
 
@@ -78,19 +79,20 @@ class TimeToAccuracyOptions(Options):
     example="python -m analysis time-to-accuracy --family fc --figure accuracy.png",
 )
 def time_to_accuracy(frame: pd.DataFrame, options: TimeToAccuracyOptions) -> Result:
-    """Score every setting of the runs that learn.
+    """Score every setting of the runs that train to an accuracy.
 
-    A setting is everything but seed and replicate. The table has a row per setting and platform:
+    Runs of one setting differ only in seed and replicate. The table has a row per setting and
+    platform:
 
     - `family`, `platform`, `choice`, `batch_size`: the setting.
-    - `runs`, `reached`: the number of runs, and of those that reached the target.
+    - `runs`, `reached`: the number of runs, and the number of runs that reached the target.
     - `seconds`, `epochs`: the score, with its 95% interval (`_low`, `_high`).
     - `is_upper_bound`: whether all runs that reached the target did so in their first epoch. Then
       the intervals begin at 0.
     - `examples_per_second`, `best_accuracy`: medians.
-    - `below`: runs that fell below the target after reaching it.
-    - `joules`, `cost`, `currency`: where known.
-    - `speedup`: over the smallest batch size that has a score; missing for upper bounds.
+    - `below`: the number of runs that fell below the target after reaching it.
+    - `joules`, `cost`, `currency`: energy and cost to the target, if known.
+    - `speedup`: relative to the smallest batch size that has a score; missing for upper bounds.
 
     Raises:
         InsufficientData: If no run trains to an accuracy.
@@ -108,19 +110,19 @@ def time_to_accuracy(frame: pd.DataFrame, options: TimeToAccuracyOptions) -> Res
     runs = runs.assign(**dict.fromkeys(missing, math.nan))
     runs["batch_size"] = pd.to_numeric(runs["batch_size"], errors="coerce")
     scores = _scores(runs)
-    drawable = (np.isfinite(scores["seconds"]) & scores["batch_size"].notna()).any()
+    is_drawable = (np.isfinite(scores["seconds"]) & scores["batch_size"].notna()).any()
     sentences: list[Paragraph | str] = [
         _describe(series, rows)
         for series, rows in scores.groupby(["family", "platform"], sort=False)
     ]
     answers = _compare_platforms(scores, runs)
-    answer = max(answers, key=lambda one: one.points or 0, default=None)
-    sentences.extend(f"{one.sentence}." for one in answers if one is not answer)
+    answer = max(answers, key=lambda each: each.points or 0, default=None)
+    sentences.extend(f"{each.sentence}." for each in answers if each is not answer)
     sentences.append(
-        "A score is the mean over seeds without the fastest and the slowest (of fewer than three: "
-        "of all); a run that did not reach its target is the slowest. Intervals are 95%, over "
-        f"seeds. Their times are expected to scatter by {SCORE_PRIOR.scale:.0%}, or by more if "
-        "they show it, since few seeds may miss a slow mode."
+        "A score is the mean over seeds without the fastest and the slowest; with fewer than three "
+        "seeds it is the mean of all. A run that did not reach its target counts as the slowest. "
+        "The 95% intervals generalize over seeds. They assume that the times of seeds scatter by "
+        f"at least {SCORE_PRIOR.scale:.0%}, since few seeds may miss a slow mode."
     )
     if scores["is_upper_bound"].any():
         sentences.append(
@@ -128,7 +130,7 @@ def time_to_accuracy(frame: pd.DataFrame, options: TimeToAccuracyOptions) -> Res
             "runs reached it in the first epoch. Raise learn.target to distinguish such settings."
         )
     picture = None
-    if drawable:
+    if is_drawable:
         picture = functools.partial(_draw, scores)
     return Result(
         numbers=scores.drop(columns=["_platform", "_logs"]),
@@ -140,11 +142,14 @@ def time_to_accuracy(frame: pd.DataFrame, options: TimeToAccuracyOptions) -> Res
 
 
 def _answer(scores: pd.DataFrame) -> AnalysisAnswer:
-    """State the setting that reached its target first."""
+    """State the setting with the shortest time to its target."""
     runs = int(scores["runs"].sum())
     reached = scores[np.isfinite(scores["seconds"])]
     if reached.empty:
-        sentence = f"No setting has a score: {scores['reached'].sum()} of {counted(runs, 'run')} reached the target."
+        sentence = (
+            f"No setting has a score: {scores['reached'].sum()} of {counted(runs, 'run')} reached "
+            "the target."
+        )
         return AnalysisAnswer(sentence=sentence, points=len(scores))
     best = reached.loc[reached["seconds"].idxmin()]
     ends = (best["seconds"], best["seconds_low"], best["seconds_high"])
@@ -161,8 +166,8 @@ def _answer(scores: pd.DataFrame) -> AnalysisAnswer:
 def _scores(runs: pd.DataFrame) -> pd.DataFrame:
     """Return a row per setting and platform.
 
-    The further columns are `_platform`, a tuple that identifies the platform, and `_logs`, the
-    logarithms of the seconds of the runs that reached the target.
+    In addition to the columns of `time_to_accuracy`, `_platform` is a tuple that identifies the
+    platform, and `_logs` holds the logarithms of the seconds of all runs that reached the target.
     """
     settings = [
         name
@@ -207,7 +212,10 @@ def _scores(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _speedups(scores: pd.DataFrame) -> pd.Series:
-    """Return the speedup of each setting over its smallest batch size that has a score."""
+    """Return the speedup of each row relative to the smallest batch size with a score.
+
+    Batch sizes are compared within a family, platform and choice. Upper bounds have no speedup.
+    """
     known = np.isfinite(scores["seconds"]) & scores["batch_size"].notna()
     exact = scores[known & ~scores["is_upper_bound"]].sort_values("batch_size")
     smallest = exact.groupby(["family", "_platform", "choice"])["seconds"].transform("first")
@@ -223,9 +231,9 @@ def _describe(series: Sequence[Hashable], rows: pd.DataFrame) -> Paragraph:
     reached = rows[np.isfinite(rows["seconds"])]
     if len(reached):
         best = reached.loc[reached["seconds"].idxmin()]
-        outcome = f"fastest to the target {_format_setting(best)}, in {_format_score(best)}"
+        outcome = f"fastest to the target: {_format_setting(best)}, in {_format_score(best)}"
     else:
-        outcome = "none has a score"
+        outcome = "no setting has a score"
     points = [f"{_format_setting(row)}: {_format_score(row)}" for _, row in rows.iterrows()]
     below = int(rows["below"].sum())
     if below:
@@ -245,7 +253,7 @@ def _format_setting(row: pd.Series) -> str:
 def _format_score(row: pd.Series) -> str:
     """Format the seconds with their interval, the epochs and the cost of a setting.
 
-    A setting without a score has the number of runs that reached the target.
+    For a setting without a score, the text states the number of runs that reached the target.
     """
     reached = f"{row['reached']} of {row['runs']} reached it"
     if not np.isfinite(row["seconds"]):
@@ -272,16 +280,17 @@ def _format_score(row: pd.Series) -> str:
 def olympic_mean(values: Sequence[float], grain: float = 0.0) -> Estimate:
     """Compute the mean without the smallest and the largest value, with its 95% interval.
 
-    The mean of fewer than three values is that of all. The variance of a value is the posterior of
-    `SCORE_PRIOR` after the sample variance. A sample of two modes may have missed one of them in
-    the trimmed mean alone. So the interval is the union of Student's intervals of the trimmed mean
-    and of the mean of logarithms (Tukey and McLaughlin, Sankhya A 25, 1963, for the former).
+    With fewer than three values, it is the mean of all. The variance of a value is `SCORE_PRIOR`
+    updated with the sample variance. If the times have two modes, trimming may remove the only
+    value of one mode. The interval is therefore the union of two Student's intervals: of the
+    trimmed mean (Tukey and McLaughlin, Sankhya A 25, 1963) and of the mean of all logarithms.
 
     Args:
-        values: Times or epochs, at least one, all positive. An infinite value is a run that did not
-            reach its target. It counts as the slowest that did in the standard deviation.
-        grain: Unit; values are whole multiples of it, such as 1 for epochs. The variance of
-            rounding, grain^2 / 12 (Sheppard), is added.
+        values: Times or epochs, at least one, all positive. An infinite value represents a run that
+            did not reach its target. For the standard deviation, the largest finite value replaces
+            it.
+        grain: Step of which all values are multiples, such as 1 for epochs; 0 without rounding. The
+            variance of rounding, grain^2 / 12 (Sheppard), is added.
 
     Returns:
         The mean with its interval. The ends are NaN if the mean is infinite.
@@ -289,7 +298,7 @@ def olympic_mean(values: Sequence[float], grain: float = 0.0) -> Estimate:
     ordered = np.sort(np.asarray(values, dtype="float64"))
     count = len(ordered)
     unfinished = int(np.isinf(ordered).sum())
-    # Cuts one value at each end.
+    # The share to trim from each end; 1.5 values are rounded down to one.
     cut = 1.5 / count if count > 2 else 0.0
     mean = float(stats.trim_mean(ordered, cut))
     if not math.isfinite(mean):
@@ -330,10 +339,16 @@ def _seed_variance(
 
 @functools.cache
 def _trimmed_error(count: int, unfinished: int, cut: float) -> float:
-    """Return the standard error of a trimmed mean, in standard deviations of a sample.
+    """Return the standard error of a trimmed mean, in units of the sample standard deviation.
 
-    It is simulated over samples of `count` standard normal values, whose `unfinished` largest are
-    replaced by the next. This makes the standard deviation of the sample too small.
+    The function simulates samples of standard normal values. As in `olympic_mean`, the next smaller
+    value replaces the largest `unfinished` values of a sample. The result corrects for the
+    reduction of the sample standard deviation by this replacement.
+
+    Args:
+        count: Number of values in a sample.
+        unfinished: Number of infinite values.
+        cut: Share of the values to trim from each end.
     """
     if count == 1:
         return 1.0
@@ -345,9 +360,13 @@ def _trimmed_error(count: int, unfinished: int, cut: float) -> float:
 
 
 def _without_interrupted(runs: pd.DataFrame) -> pd.DataFrame:
-    """Drop the runs, in the order of their starts, that were interrupted and measured again.
+    """Drop interrupted runs that a later run continued.
 
-    The later run continued from the checkpoint of the earlier one, so both are one training.
+    The later run started from the checkpoint of the interrupted one, so it represents the whole
+    training.
+
+    Args:
+        runs: The runs in the order of their starts.
     """
     if not {"point_id", "epochs", "learn.epochs"} <= set(runs):
         return runs
@@ -358,9 +377,14 @@ def _without_interrupted(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _distinguishing_columns(rows: pd.DataFrame, names: Sequence[str]) -> list[str]:
-    """Return the columns that distinguish settings in addition to earlier columns.
+    """Return a subset of the columns that distinguishes the same settings as all columns.
 
-    The name of an optimizer comes first, so that the defaults it implies are not repeated.
+    Names, such as the name of an optimizer, have precedence, so that the defaults that a name
+    implies are not listed.
+
+    Args:
+        rows: The runs of a family.
+        names: The columns to choose from.
     """
     kept: list[str] = []
     settings = 1
@@ -377,7 +401,7 @@ def _score(group: pd.DataFrame) -> dict[str, Any]:
     seconds = group["seconds_to_target"].fillna(math.inf)
     epochs = group["epochs_to_target"].fillna(math.inf)
     reached = group[np.isfinite(seconds)]
-    # The target is evaluated after whole epochs, which rounds the times too.
+    # The target is evaluated after whole epochs, so times are rounded to whole epochs, too.
     grain = float(all(float(value).is_integer() for value in epochs if math.isfinite(value)))
     seconds_per_epoch = 0.0
     if len(reached):
@@ -420,7 +444,7 @@ def _score(group: pd.DataFrame) -> dict[str, Any]:
 
 
 def _from_zero(score: Estimate, high: float) -> Estimate:
-    """Return a score whose interval, if there is one, reaches from 0 to `high`."""
+    """Return a score with the interval from 0 to `high`; without an interval it is unchanged."""
     if not math.isfinite(score.high):
         return score
     return Estimate(score.value, 0.0, high)
@@ -460,18 +484,18 @@ def _compare_scores(
 ) -> AnalysisAnswer:
     """Compare two platforms over the settings that both have.
 
-    Times of a setting are compared by their geometric means over seeds, whose interval holds for
-    times with two modes, too. If a run missed the target, the scores are compared.
+    The times of a setting are compared by their geometric means over seeds, because their interval
+    also holds for times with two modes. If a run missed the target, the scores are compared.
 
     Args:
-        both: A row per setting, with the scores of both (`_a`, `_b`).
+        both: A row per setting, with the scores on both platforms (`_a`, `_b`).
         names: The names of the platforms.
-        effects: What the sessions of the platforms add to the variance of their log ratio.
+        effects: Components that the sessions of the platforms add to the variance of the log ratio.
     """
     means = {side: both[f"_logs_{side}"].map(np.mean).astype("float64") for side in "ab"}
     has_all = both["runs_a"].eq(both["reached_a"]) & both["runs_b"].eq(both["reached_b"])
-    of_scores = np.log((both["seconds_b"] / both["seconds_a"]).to_numpy())
-    logs = np.where(has_all, (means["b"] - means["a"]).to_numpy(), of_scores)
+    score_logs = np.log((both["seconds_b"] / both["seconds_a"]).to_numpy())
+    logs = np.where(has_all, (means["b"] - means["a"]).to_numpy(), score_logs)
     epoch_ratio = math.exp(np.log(both["epochs_b"] / both["epochs_a"]).mean())
     samples = [*both["_logs_a"], *both["_logs_b"]]
     variance = _seed_variance(samples)
@@ -503,7 +527,7 @@ def _verdict_sentence(
         found: The decision on the first relative to the second.
         names: The names of the platforms.
         interval: The interval of the ratio, as text.
-        epoch_ratio: Epochs of the second over those of the first.
+        epoch_ratio: Epochs of the second platform divided by epochs of the first.
     """
     first, second = names
     if found.verdict is Verdict.EQUAL:
@@ -524,7 +548,7 @@ def _verdict_sentence(
         found_ratio = found.ratio
     return (
         f"{first} reaches the target {found_ratio:.3g}x as fast as {second} ({interval}), which "
-        f"takes {epoch_ratio:.3g}x its epochs"
+        f"takes {epoch_ratio:.3g}x as many epochs"
     )
 
 

@@ -1,15 +1,18 @@
-"""`whatif`: what faster hardware would bring: the expected speedup of every measured point.
+"""`whatif`: predict the speedup of every measured point on faster hardware.
 
-Each operation takes the smooth maximum of its arithmetic, its memory traffic and an overhead
-(`paradnn.forecast.upgrades`). The model is fitted to the measured times, per device and kind of
-work. Operations come from a profile if there is one, else from the layers of the model. An upgrade
-multiplies the rates by --peak and --bandwidth, and the overhead by --overhead. Alternatively --from and --to
-name two devices, whose ceilings give the ratios. Two upgrades (--to twice) are compared per point.
-Intervals cover the uncertainty of the fit, the residual of every time, and the differences between
-specified and measured gains in pairs of real devices. Time that waits for input or for other
-devices does not change.
+The time of an operation is modeled as the smooth maximum of its arithmetic time, its memory time
+and an overhead (`paradnn.forecast.upgrades`). The model is fitted to the measured times, per device
+and kind of work. Operations come from a profile if the run has one, else from the layers of the
+model.
 
-The model does not know overlap between operations, caches, or clocks that depend on the load.
+An upgrade multiplies the arithmetic rate by --peak, the memory bandwidth by --bandwidth, and the
+overhead by --overhead. Alternatively, --from and --to name two devices, and the ratios of their
+ceilings are the factors. With two upgrades (--to twice), their speedups are compared per point.
+Intervals cover the uncertainty of the fit, the residual of every measured time, and the differences
+between specified and measured gains in pairs of real devices. Time spent waiting for input or for
+other devices does not change.
+
+The model does not include overlap between operations, caches, or clocks that depend on the load.
 """
 
 from __future__ import annotations
@@ -55,23 +58,24 @@ from paradnn.platform.specifications import find_hardware
 if TYPE_CHECKING:
     from paradnn.forecast.upgrades import Upgrade
 
-#: Upgrades that one command compares.
+#: Maximum number of upgrades per command; two are compared.
 _MAX_UPGRADES = 2
-#: Columns of the table that state the share of a step's time by limit.
-_AFTER = tuple(f"{name}_after" for name in LIMITS)
-#: Factors of the heat map, and its iso-lines.
+#: Columns with the share of each limit in the time of a step after the upgrade.
+_AFTER_COLUMNS = tuple(f"{name}_after" for name in LIMITS)
+#: Factors on either axis of the heat map (1 to 8), and the speedups of its iso-lines.
 _GRID = tuple(2.0 ** (exponent / 4) for exponent in range(13))
 _ISO_LINES = (1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0)
-#: Share of the points that a threshold must classify correctly to be stated.
-_CLEAR_SHARE = 0.9
+#: Minimum share of the points that a threshold must classify correctly to be reported.
+_MIN_CLASSIFIED_SHARE = 0.9
 #: Minimum number of points on either side of a threshold.
 _MIN_THRESHOLD_POINTS = 5
-_MAX_FAMILIES = 6
+#: Maximum number of groups (a family on a device) that are described in sentences.
+_MAX_DESCRIBED_GROUPS = 6
 
 
 @dataclass(frozen=True, kw_only=True)
 class WhatifOptions(Options):
-    """The changed hardware, as factors or as another device."""
+    """Options of `whatif`: the upgraded hardware, as factors or as another device."""
 
     peak: float = option(1.0, "factor on the arithmetic rate", metavar="X", above=0)
     bandwidth: float = option(1.0, "factor on the memory bandwidth", metavar="X", above=0)
@@ -79,12 +83,15 @@ class WhatifOptions(Options):
         1.0, "factor on the overhead of an operation, such as 0.5 for half", metavar="X", above=0
     )
     memory: float = option(
-        1.0, "factor on the memory size: which points that ran out would fit", metavar="X", above=0
+        1.0,
+        "factor on the memory size, to predict which points that ran out of memory would fit",
+        metavar="X",
+        above=0,
     )
     to: tuple[str, ...] = option(
         (),
         "a device whose ceilings replace the factors, such as A100, or factors such as "
-        "bandwidth=2,overhead=0.5; given twice, which of both helps more",
+        "bandwidth=2,overhead=0.5; repeat it to compare two upgrades",
         metavar="UPGRADE",
         several="repeat",
     )
@@ -93,7 +100,7 @@ class WhatifOptions(Options):
     )
 
     def __post_init__(self) -> None:
-        if isinstance(self.to, str):  # a single upgrade, from Python
+        if isinstance(self.to, str):  # Python callers may pass a single upgrade
             object.__setattr__(self, "to", (self.to,))
         super().__post_init__()
 
@@ -102,8 +109,8 @@ class _Scenario(NamedTuple):
     """An upgrade as the user states it.
 
     Attributes:
-        change: Factors on the device. If `device` is given, only those on memory and overhead
-            count.
+        change: Factors on the hardware. If `device` is given, its ceilings replace the factors on
+            arithmetic rate and bandwidth.
         device: The other device; empty if the upgrade consists of factors.
     """
 
@@ -134,12 +141,12 @@ class _Change(NamedTuple):
     """An upgrade of one device at one precision.
 
     Attributes:
-        roof: The ceilings before it.
+        roof: The ceilings before the upgrade.
         peak: Factor on the arithmetic rate.
         bandwidth: Factor on the memory bandwidth.
         overhead: Factor on the overhead of an operation.
-        device: The other device; empty if the factors were given.
-        source: Where the factors of another device come from.
+        device: The other device; empty if the user gave factors.
+        source: Source of the factors of another device, such as "measured ceilings".
     """
 
     roof: Roof
@@ -151,11 +158,14 @@ class _Change(NamedTuple):
 
     @property
     def ratios(self) -> np.ndarray:
-        """Logarithms (3,) of the ratios of arithmetic rate, bandwidth and clock."""
+        """Logarithms (3,) of the factors on arithmetic rate, bandwidth and 1 / overhead."""
         return np.log([self.peak, self.bandwidth, 1 / self.overhead])
 
     def upgrade(self) -> Upgrade:
-        """Return the gains with their uncertainty, learned from pairs without the other device."""
+        """Return the gains with their uncertainty.
+
+        The uncertainty comes from pairs of real devices. Pairs with the other device are excluded.
+        """
         from paradnn.forecast.generations import (
             built_pairs,
             changed_hardware,
@@ -173,7 +183,11 @@ class _Change(NamedTuple):
         return upgrade_between(self.ratios, pairs_without(self.device, built_pairs()))
 
     def upgrade_next_to(self, first: _Change) -> Upgrade:
-        """Return the gains with their correlations with those of another upgrade."""
+        """Return the gains, correlated with the gains of another upgrade.
+
+        Args:
+            first: The other upgrade.
+        """
         from paradnn.forecast.generations import built_pairs, compared_with, pairs_without
 
         pairs = built_pairs()
@@ -186,14 +200,16 @@ class _Prediction(NamedTuple):
     """Predicted effect of an upgrade on points.
 
     Attributes:
-        points: The points (p).
-        log_speedups: Draws (p, draws) of the logarithms of their speedups.
-        before: Shares of the time of each point before the upgrade (p rows, columns `LIMITS`).
-        after: The same after the upgrade.
+        points: The points (p), one row each.
+        log_speedups: Draws (p, draws) from the distribution of each point's logarithmic speedup.
+        before: Share of each limit in the time of a point before the upgrade (p rows, columns
+            `LIMITS`).
+        after: Share of each limit after the upgrade, in the same layout.
         groups: The fits.
         work: All measured times.
-        changes: The upgrade of each device and precision.
-        unexplained: Number of points that no fit explains, by family and device.
+        changes: (device, precision) -> the upgrade.
+        unexplained: Group of times (family and device) -> the number of points that its fit does
+            not explain.
     """
 
     points: pd.DataFrame
@@ -229,19 +245,21 @@ def whatif(frame: pd.DataFrame, options: WhatifOptions) -> Result:
     """Predict the speedup of measured points under an upgrade.
 
     Returns:
-        A row per point, the largest speedup first: point, family, device, speedup with its 95%
-        interval (`speedup_low`, `speedup_high`), `limit` before and `limit_after` the upgrade,
-        step_time_ms, parameters, the share of the step by limit (compute, memory, overhead, input,
-        communication, other) before and after it (`..._after`), and run_id.
+        A table with a row per point, the largest speedup first: point, family, device, speedup with
+        its 95% interval (`speedup_low`, `speedup_high`), the main `limit` before the upgrade and
+        `limit_after` it, step_time_ms, parameters, the share of each limit in the step time
+        (compute, memory, overhead, input, communication, other) before the upgrade and after it
+        (`..._after`), and run_id.
 
         With --to, points that were also measured on the other device have `measured_speedup`, and
-        `inside`: whether it is inside the interval. With --memory, rows of the points that ran out
-        of memory follow, with `fits`: yes, no, open, or unknown. With two upgrades a row has the
-        `ratio` of the first speedup to the second with its 95% interval, the `better` upgrade, the
-        `probability` that it is the first, and both speedups.
+        `inside`: whether the measured speedup is inside the interval. With --memory, the points
+        that ran out of memory follow, with `fits`: yes, no, open, or unknown. With two upgrades, a
+        row has the `ratio` of the first speedup to the second with its 95% interval, the `better`
+        upgrade, the `probability` that the first is better, and both speedups.
 
     Raises:
-        ConfigError: If neither a factor nor a device is given, both are, or a device is unknown.
+        ConfigError: If neither a factor nor a device is given, if both are given, or if a device is
+            unknown.
         InsufficientData: If no point has a time and known work.
         HeterogeneousError: If runs of a device are heterogeneous.
     """
@@ -294,7 +312,7 @@ def _comparison_result(
     scenarios: Sequence[_Scenario],
     pooled: str,
 ) -> Result:
-    """Return the result for the choice between two upgrades."""
+    """Return the result of a comparison of two upgrades."""
     first, second = (
         Alternative(
             scenario.name,
@@ -324,7 +342,7 @@ def _scenarios(options: WhatifOptions) -> list[_Scenario]:
     """Return the one or two upgrades that options describe.
 
     Raises:
-        ConfigError: If they describe none, more than two, or a contradiction.
+        ConfigError: If the options describe no upgrade, more than two, or contradict each other.
     """
     factors = HardwareChange(
         bandwidth=options.bandwidth,
@@ -345,7 +363,7 @@ def _scenarios(options: WhatifOptions) -> list[_Scenario]:
         problem = f"replaces {' and '.join(given)}"
         raise ConfigError("--to", options.to[0], problem, "give a device or factors")
     if len(options.to) > _MAX_UPGRADES:
-        problem = "is a third upgrade, and two are compared"
+        problem = "is a third upgrade, but only two can be compared"
         raise ConfigError("--to", options.to[2], problem, "give --to once or twice")
     scenarios = [_read_scenario(text, factors) for text in options.to]
     names = [scenario.name for scenario in scenarios]
@@ -353,16 +371,21 @@ def _scenarios(options: WhatifOptions) -> list[_Scenario]:
         raise ConfigError("--to", options.to[1], "is given twice", "name two different upgrades")
     memories = [scenario.change.memory for scenario in scenarios if scenario.change.memory != 1]
     if memories and len(scenarios) > 1:
-        problem = "does not change a speed, and two upgrades are compared by speed"
+        problem = "does not change the speed, and two upgrades are compared by speed"
         raise ConfigError("--memory", f"{memories[0]:g}", problem, "give --to once")
     return scenarios
 
 
 def _read_scenario(text: str, factors: HardwareChange) -> _Scenario:
-    """Read a value of --to, next to the factors that other options give.
+    """Parse a value of --to.
+
+    Args:
+        text: The value: a device, or factors such as bandwidth=2,overhead=0.5.
+        factors: Factors from other options, such as --overhead. They apply to a device only.
 
     Raises:
-        ConfigError: If a factor is unknown, not positive or given twice.
+        ConfigError: If a factor in `text` is unknown, not positive or given twice, or if other
+            options give factors too.
     """
     if "=" not in text:
         return _Scenario(factors, text)
@@ -378,19 +401,31 @@ def _read_scenario(text: str, factors: HardwareChange) -> _Scenario:
 
 
 def _device_of(name: str, frame: pd.DataFrame, flag: str) -> str:
-    """Return the device of a frame that a name means: itself, or the only one that contains it."""
+    """Return the device with this name, or the only device whose name contains it.
+
+    Args:
+        name: Name of a device, or a part of it.
+        frame: The runs, with a column `device`.
+        flag: The option that an error names.
+
+    Raises:
+        ConfigError: If no device or several devices match.
+    """
     devices = [str(device) for device in frame["device"].dropna().unique()]
     if name in devices:
         return name
     matches = [device for device in devices if name.lower() in device.lower()]
     if len(matches) == 1:
         return matches[0]
-    problem = f"may be {' or '.join(matches)}" if matches else "has no runs here"
+    if matches:
+        problem = f"may be {' or '.join(matches)}"
+    else:
+        problem = "has no runs here"
     raise ConfigError(flag, name, problem, f"name one of {', '.join(sorted(devices))}")
 
 
 def _other_device(frame: pd.DataFrame, scenario: _Scenario, store: Sequence[str]) -> pd.DataFrame:
-    """Return the runs of the device of an upgrade; none if the frame has none."""
+    """Return the points of the device that an upgrade names; empty if it has no runs."""
     if not scenario.device:
         return frame[:0]
     try:
@@ -407,7 +442,13 @@ def _predict(
     scenarios: Sequence[_Scenario],
     store: Sequence[str],
 ) -> list[_Prediction]:
-    """Fit the points' times and predict their speedups by each upgrade.
+    """Fit the times of the points and predict their speedups under each upgrade.
+
+    Args:
+        points: The points to predict.
+        others: Per upgrade, the points of the other device.
+        scenarios: The upgrades.
+        store: Stores to read operations from.
 
     Raises:
         InsufficientData: If no point has a time and known work.
@@ -418,15 +459,16 @@ def _predict(
         for other, scenario in zip(others, scenarios, strict=True)
     ]
     fitted = fit_work(every, [change.roof for change in changes[0].values()])
-    upgrades = [{key: change.upgrade() for key, change in changes[0].items()}]
+    first = changes[0]
+    upgrades = [{key: change.upgrade() for key, change in first.items()}]
     upgrades += [
-        {key: change.upgrade_next_to(changes[0][key]) for key, change in other.items()}
-        for other in changes[1:]
+        {key: change.upgrade_next_to(first[key]) for key, change in second.items()}
+        for second in changes[1:]
     ]
     before = limits_of_points(fitted.measured, fitted.groups)
     return [
-        _prediction(fitted, each, before, change)
-        for each, change in zip(upgrades, changes, strict=True)
+        _prediction(fitted, upgrade, before, change)
+        for upgrade, change in zip(upgrades, changes, strict=True)
     ]
 
 
@@ -436,7 +478,14 @@ def _prediction(
     before: pd.DataFrame,
     changes: dict[tuple[str, str], _Change],
 ) -> _Prediction:
-    """Predict the speedups of fitted times by an upgrade."""
+    """Predict the speedups of points from their fitted times.
+
+    Args:
+        fitted: The measured times with their fits.
+        upgrades: (device, precision) -> the gains with their uncertainty.
+        before: Shares of each point's time by limit before the upgrade.
+        changes: (device, precision) -> the upgrade.
+    """
     from paradnn.forecast.upgrades import DRAWS, predict_speedups
 
     measured, groups, unexplained = fitted
@@ -489,10 +538,18 @@ def _changes(
 
 
 def _change_to(roof: Roof, others: pd.DataFrame, scenario: _Scenario) -> _Change:
-    """Return the ratios of another device's ceilings to those of a device.
+    """Return the upgrade from one device to another, as ratios of their ceilings.
 
-    Both are measured ones if both devices have them, else both are specified. The overhead is taken
-    to scale with the clock unless --overhead is given.
+    The ratios are of measured ceilings if both devices have them, else of specified ceilings.
+    Unless --overhead is given, the overhead is assumed to be inversely proportional to the clock.
+
+    Args:
+        roof: Ceilings of the device before the upgrade.
+        others: Points of the other device; may be empty.
+        scenario: The upgrade, which names the other device.
+
+    Raises:
+        ConfigError: If the ceilings of either device are unknown.
     """
     name = scenario.device
     device = str(others["device"].iloc[0]) if len(others) else name
@@ -534,7 +591,11 @@ def _change_to(roof: Roof, others: pd.DataFrame, scenario: _Scenario) -> _Change
 
 
 def _common_peaks(old: Any, new: Any, precision: str) -> tuple[float, float]:
-    """Return both devices' peaks at a precision; either 16-bit type replaces the other."""
+    """Return the peaks of both devices at a precision in FLOP/s; 0 if unknown.
+
+    If a device has no peak at the requested 16-bit precision, the peak at the other 16-bit
+    precision replaces it.
+    """
     names = ("float16", "bfloat16")
     old_peak = old.get(precision, 0.0)
     new_peak = new.get(precision, 0.0)
@@ -562,7 +623,8 @@ def _table(prediction: _Prediction) -> pd.DataFrame:
         }
     )
     table = pd.concat(
-        [table, prediction.before, prediction.after.set_axis(list(_AFTER), axis=1)], axis=1
+        [table, prediction.before, prediction.after.set_axis(list(_AFTER_COLUMNS), axis=1)],
+        axis=1,
     ).assign(run_id=points["run_id"])
     table = with_point_names(table, points)
     return table.sort_values("speedup", ascending=False, kind="stable", ignore_index=True)
@@ -571,7 +633,7 @@ def _table(prediction: _Prediction) -> pd.DataFrame:
 def _with_measured(
     table: pd.DataFrame, prediction: _Prediction, others: pd.DataFrame
 ) -> pd.DataFrame:
-    """Add the measured speedup where the other device ran the same point, NaN elsewhere."""
+    """Add the measured speedup of points that the other device ran too; NaN for other points."""
     measured = _measured_speedups(prediction, others)
     by_run = dict(zip(prediction.points["run_id"], measured, strict=True))
     speedup = table["run_id"].map(by_run)
@@ -583,7 +645,7 @@ def _with_measured(
 
 
 def _measured_speedups(prediction: _Prediction, others: pd.DataFrame) -> pd.Series:
-    """Return the measured speedups of the points on another device; NaN where it ran none."""
+    """Return the measured speedup of each point on another device; NaN if it did not run there."""
     ok = others[is_ok(others)] if len(others) else others
     if not len(ok) or "step_time_ms" not in ok:
         return pd.Series(np.nan, index=prediction.points.index)
@@ -596,10 +658,15 @@ def _measured_speedups(prediction: _Prediction, others: pd.DataFrame) -> pd.Seri
 
 
 def _memory_rows(points: pd.DataFrame, factor: float) -> pd.DataFrame:
-    """Return the points that ran out of memory, and whether they fit into a larger one.
+    """Return the points that ran out of memory, and whether they would fit into a larger memory.
 
-    The memory of a point is taken as proportional to its lower bound, within its family and device.
-    The largest point that fitted and the smallest one that did not give the range of the limit.
+    Within a family and device, the memory of a point is assumed to be proportional to its analytic
+    lower bound. The limit lies between the bounds of the largest point that fitted and the smallest
+    point that did not.
+
+    Args:
+        points: All points, with `outcome`.
+        factor: Factor on the memory size.
     """
     failed = points["outcome"].isin(MEMORY_OUTCOMES)
     if not failed.any():
@@ -614,10 +681,12 @@ def _memory_rows(points: pd.DataFrame, factor: float) -> pd.DataFrame:
         bound = bounds[rows.index]
         largest_fitted = bound[~is_failed].max()
         smallest_failed = bound[is_failed].min()
-        sure = factor * np.nanmin([largest_fitted, smallest_failed])
-        possible = factor * np.nanmax([largest_fitted, smallest_failed])
+        # A failed point may have a smaller bound than a fitted one, since the proportionality is
+        # approximate.
+        limit_low = factor * np.nanmin([largest_fitted, smallest_failed])
+        limit_high = factor * np.nanmax([largest_fitted, smallest_failed])
         needed = bound[is_failed]
-        fits = np.select([needed <= sure, needed <= possible], ["yes", "open"], "no")
+        fits = np.select([needed <= limit_low, needed <= limit_high], ["yes", "open"], "no")
         fits = np.where(needed.notna() & np.isfinite(largest_fitted), fits, "unknown")
         rows = rows[is_failed]
         part = pd.DataFrame({"family": family, "device": device, "fits": fits}, index=rows.index)
@@ -660,7 +729,7 @@ def _by_family(prediction: _Prediction) -> pd.DataFrame:
 def _answer(
     prediction: _Prediction, by_family: pd.DataFrame, scenario: _Scenario
 ) -> AnalysisAnswer:
-    """State the geometric mean speedup of all points, and what limits most of them afterwards."""
+    """State the geometric mean speedup of all points, and what limits most of them afterward."""
     middle, low, high = interval(prediction.log_speedups.mean(axis=0))
     count = len(prediction.points)
     names = ", ".join(dict.fromkeys(by_family["family"]))
@@ -700,15 +769,15 @@ def _sentences(
         yield from _describe_check(table, scenario)
     if len(exhausted):
         yield _describe_memory(exhausted, scenario)
-    for row in by_family.head(_MAX_FAMILIES).to_dict("records"):
+    for row in by_family.head(_MAX_DESCRIBED_GROUPS).to_dict("records"):
         yield _describe_family(row, prediction)
-    if len(by_family) > _MAX_FAMILIES:
-        yield f"{counted(len(by_family) - _MAX_FAMILIES, 'further group')}: see --csv."
+    if len(by_family) > _MAX_DESCRIBED_GROUPS:
+        yield f"{counted(len(by_family) - _MAX_DESCRIBED_GROUPS, 'further group')}: see --csv."
     yield from _describe_sources(prediction)
 
 
 def _describe_sources(prediction: _Prediction) -> Iterator[str]:
-    """State which points are omitted, where operations come from, and what the model omits."""
+    """State the omitted points, the source of the operations, and the limits of the model."""
     for name, count in prediction.unexplained.items():
         yield (
             f"{counted(count, 'point')} of {name} omitted: without a profile their times follow "
@@ -721,16 +790,16 @@ def _describe_sources(prediction: _Prediction) -> Iterator[str]:
     elif profiled:
         source = f"profiles ({counted(profiled, 'point')}) and the layers of the models"
     yield (
-        f"Operations are those of {source}. The model does not know overlap between operations, "
+        f"Operations come from {source}. The model does not include overlap between operations, "
         "caches, or clocks that depend on the load."
     )
 
 
 def _describe_ratios(prediction: _Prediction, scenario: _Scenario) -> Iterator[str]:
-    """State the factors of the other device, and where they come from."""
+    """State the factors of the other device, and their source."""
     for (device, precision), change in prediction.changes.items():
         yield (
-            f"{scenario.device} next to {device} in {precision}, by {change.source}: "
+            f"{scenario.device} compared with {device} in {precision}, by {change.source}: "
             f"{_times(change.peak)} the arithmetic rate, {_times(change.bandwidth)} the bandwidth, "
             f"{_times(change.overhead)} the overhead."
         )
@@ -740,7 +809,10 @@ def _describe_check(table: pd.DataFrame, scenario: _Scenario) -> Iterator[str]:
     """Compare predictions with measurements on the other device."""
     known = table[table["measured_speedup"].notna()]
     if known.empty:
-        yield f"No point was measured on {scenario.device} too, so nothing checks the prediction."
+        yield (
+            f"No point was measured on {scenario.device} too, so no measurement checks the "
+            "prediction."
+        )
         return
     error = (known["speedup"] / known["measured_speedup"] - 1).abs().median()
     inside = int(known["inside"].astype(bool).sum())
@@ -768,7 +840,7 @@ def _describe_memory(exhausted: pd.DataFrame, scenario: _Scenario) -> str:
 
 
 def _describe_family(row: dict[Any, Any], prediction: _Prediction) -> str:
-    """State the speedup of a family, where its time goes, and which rate is worth more."""
+    """State the speedup of a family, its time by limit, and which rate is worth more."""
     speedup = format_with_interval(
         (row["speedup"], row["speedup_low"], row["speedup_high"]), _times
     )
@@ -793,14 +865,18 @@ def _share(value: float) -> str:
 
 
 def describe_worth(points: pd.DataFrame, shares: pd.DataFrame) -> str:
-    """State for which points the next byte/s is worth more than the next FLOP/s.
+    """State for which points memory bandwidth is worth more than the arithmetic rate.
 
-    The elasticity of a step's rate with respect to a ceiling is the share of the time that it
-    limits. A size is named if one value of it separates at least 90% of the points.
+    The elasticity of the throughput with respect to a ceiling is the share of the time that this
+    ceiling limits. If a threshold of one hyperparameter classifies at least 90% of the points
+    correctly, the sentence names the best threshold.
 
     Args:
-        points: The points.
-        shares: Their shares of the time by limit.
+        points: The points (p).
+        shares: Share of each limit in the time of a point (p rows, columns `LIMITS`).
+
+    Returns:
+        A sentence; empty for a single point that prefers the arithmetic rate.
     """
     difference = (shares["memory"] - shares["compute"]).to_numpy()
     prefers_memory = difference > 0
@@ -824,7 +900,16 @@ def describe_worth(points: pd.DataFrame, shares: pd.DataFrame) -> str:
 def _best_threshold(
     points: pd.DataFrame, prefers_memory: np.ndarray
 ) -> tuple[str, float, bool] | None:
-    """Return the size whose threshold separates points best: name, value, and whether below it."""
+    """Return the threshold of a hyperparameter that classifies the points best.
+
+    Args:
+        points: The points (p).
+        prefers_memory: (p,) whether memory bandwidth is worth more than the arithmetic rate.
+
+    Returns:
+        The hyperparameter, its threshold, and whether the points below the threshold prefer memory.
+        None if no threshold classifies enough points correctly.
+    """
     best: tuple[float, str, float, bool] | None = None
     for name in hyperparameters(points):
         sizes = as_sizes(points[name])
@@ -837,13 +922,13 @@ def _best_threshold(
                 share = float(np.mean(prefers_memory == (is_below == side)))
                 if best is None or share > best[0]:
                     best = (share, name, float(value), side)
-    if best is None or best[0] < _CLEAR_SHARE:
+    if best is None or best[0] < _MIN_CLASSIFIED_SHARE:
         return None
     return best[1:]
 
 
 def _draw(table: pd.DataFrame, prediction: _Prediction, scenario: _Scenario) -> drawing.Figure:
-    """Draw the speedups over the parameters, and for a single family the map of both factors."""
+    """Draw the speedups over the parameters; for a single family and device, add a heat map."""
     rows = table[table["speedup"].notna()]
     is_single = rows["family"].nunique() == 1 and rows["device"].nunique() == 1
     figure, panels = drawing.panels(2 if is_single else 1, 6.0, 4.4, across=2)
@@ -870,7 +955,7 @@ def _draw(table: pd.DataFrame, prediction: _Prediction, scenario: _Scenario) -> 
 
 
 def _draw_map(axes: drawing.Axes, prediction: _Prediction, rows: pd.DataFrame) -> None:
-    """Draw the geometric mean speedup over the factors on both rates, with iso-lines."""
+    """Draw a heat map of the geometric mean speedup over the factors on both rates."""
     grid = speedup_grid(prediction.work, prediction.groups, np.log(_GRID))
     axes.pcolormesh(_GRID, _GRID, grid, cmap=drawing.SEQUENTIAL, shading="gouraud")
     lines = axes.contour(
@@ -891,15 +976,16 @@ def _draw_map(axes: drawing.Axes, prediction: _Prediction, rows: pd.DataFrame) -
 def speedup_grid(
     work: PointWork, groups: Sequence[FittedGroup], log_factors: np.ndarray
 ) -> np.ndarray:
-    """Return the expected geometric mean speedup of points over factors on both rates.
+    """Return the expected geometric mean speedup for a grid of factors on both rates.
 
     Args:
         work: The measured times.
         groups: The fits of these times.
-        log_factors: Logarithms (k,) of the factors.
+        log_factors: Logarithms (k,) of the factors, used for both rates.
 
     Returns:
-        The speedups (k, k): a row per factor on the peak, a column per factor on the bandwidth.
+        The speedups (k, k): a row per factor on the arithmetic rate, a column per factor on the
+        memory bandwidth.
     """
     from paradnn.forecast.upgrades import expected_speedups
 

@@ -1,4 +1,4 @@
-"""Claims about platforms as statements that a frame answers: supported, refuted, or not enough
+"""Claims about platforms, and the answer of measured runs: supported, refuted, undecided, or no
 data.
 
     python -m analysis claims

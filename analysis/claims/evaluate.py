@@ -1,6 +1,7 @@
-"""Evaluation of claims: the rows that a check is about, its numbers, and the answer to a claim.
+"""Evaluation of claims: select the runs of a check, estimate its number, and answer the claim.
 
-A number is an effect with its 95% interval. A finding without a number names the missing data.
+The estimate of a check has a 95% interval. If there is no estimate, the finding names the missing
+data.
 """
 
 from __future__ import annotations
@@ -45,22 +46,22 @@ _SHARE_PREFIX = "op_share."
 _SMALLEST = math.nextafter(0, 1)
 _ABOVE_ZERO = Bound(low=_SMALLEST)
 _BELOW_ZERO = Bound(high=-_SMALLEST)
-#: Answers in order of precedence. A claim has the first answer that any measured check has; a check
-#: with several estimates has the first that any estimate has.
+#: Answers in order of precedence: the answer to a claim is the first of these that any measured
+#: check has. In a check with several estimates, it is the first that any estimate has.
 _ANSWER_ORDER = (ClaimAnswer.REFUTED, ClaimAnswer.UNDECIDED, ClaimAnswer.SUPPORTED)
 
 
 @dataclass
 class Data:
-    """Runs, and how to read their operation tables.
+    """The runs that claims are evaluated on.
 
     Attributes:
         frame: The runs.
-        read_operations: Returns the rows of the operation tables of some runs, with `run_id`.
-            Without it, the shares in the op_share.* columns of the frame are used.
+        read_operations: Function that returns the rows of the operation tables of some runs, with
+            `run_id`. Without it, the shares in the op_share.* columns of the frame are used.
         pool: Whether heterogeneous runs are pooled.
-        used: Collects the ids of the runs that answers rest on.
-        pooled: Collects what differed among pooled runs.
+        used: Ids of the runs that the answers use; filled during the evaluation.
+        pooled: Descriptions of the differences among pooled runs; filled during the evaluation.
     """
 
     frame: pd.DataFrame
@@ -71,7 +72,7 @@ class Data:
 
     @cached_property
     def operations(self) -> pd.DataFrame:
-        """Return a row per operation type and profiled run: run_id, type, share and others."""
+        """A row per operation type and profiled run, with at least run_id, type and share."""
         columns = [name for name in self.frame.columns if str(name).startswith(_SHARE_PREFIX)]
         runs = self.frame.iloc[:0]
         if columns:
@@ -91,11 +92,11 @@ def require(frame: pd.DataFrame, conditions: Conditions, noun: str = "run") -> p
     Args:
         frame: The rows.
         conditions: Conditions by column.
-        noun: What a row is.
+        noun: Name of a row in messages, such as "run".
 
     Raises:
-        InsufficientData: If no row meets them. The message lists the conditions up to the first
-            that no row meets.
+        InsufficientData: If no row meets all conditions. The message lists the conditions, up to
+            the first one that leaves no row.
     """
     rows = frame
     applied = dict[str, tuple[Condition, ...]]()
@@ -114,16 +115,18 @@ def require(frame: pd.DataFrame, conditions: Conditions, noun: str = "run") -> p
 
 
 def side(data: Data, conditions: Conditions, metric: str | None = None) -> pd.DataFrame:
-    """Return the runs that meet the conditions, of one environment and protocol unless pooled.
+    """Return the runs of one side: those that meet the conditions.
+
+    The runs are added to `data.used`.
 
     Args:
         data: All runs.
         conditions: Conditions by column.
-        metric: If given, only ok runs with a value of it are returned.
+        metric: If given, only ok runs that have this metric are returned.
 
     Raises:
         InsufficientData: If no run qualifies.
-        SchemaError: If the runs are heterogeneous.
+        SchemaError: If the runs have several environments or protocols, unless `data.pool` is true.
     """
     rows = require(data.frame, conditions)
     if metric is not None:
@@ -148,9 +151,10 @@ def paired_points(
     metric: str,
     extra: Sequence[str] = (),
 ) -> pd.DataFrame:
-    """Return the pairs of two sides, as `pair` does.
+    """Pair the points of two sides, with the columns that `pair` returns.
 
-    Runs that were tried and have no metric make no pair, but show which points one side lacks.
+    Failed runs form no pair. They are passed to `pair`, which counts the points that only one side
+    measured.
 
     Args:
         data: All runs.
@@ -158,10 +162,10 @@ def paired_points(
         a: Further conditions on A.
         b: Further conditions on B.
         metric: The metric to compare.
-        extra: Columns of numbers to keep that do not identify a point, such as parameters.
+        extra: Numeric columns to keep that do not identify a point, such as parameters.
 
     Raises:
-        InsufficientData: If a side has no runs, or no point was measured on both.
+        InsufficientData: If a side has no runs, or no point was measured on both sides.
     """
     measured = []
     tried = []
@@ -179,8 +183,8 @@ def paired_points(
     pairs = pair(tried[0], tried[1], metric, carry=carried)
     if pairs.empty:
         raise InsufficientData(
-            f"no point was measured on both sides, of {len(measured[0])} and "
-            f"{counted(len(measured[1]), 'run')}"
+            f"no point was measured on both sides: A has {counted(len(measured[0]), 'run')} "
+            f"and B has {len(measured[1]):,}"
         )
     return pairs
 
@@ -188,7 +192,7 @@ def paired_points(
 def paired_operations(
     data: Data, where: Conditions, a: Conditions, b: Conditions, operations: Conditions, metric: str
 ) -> pd.DataFrame:
-    """Return the pairs of operation types within points, as `pair` does.
+    """Pair the operations of two sides by point and type, with the columns that `pair` returns.
 
     Args:
         data: All runs.
@@ -199,7 +203,7 @@ def paired_operations(
         metric: The metric to compare.
 
     Raises:
-        InsufficientData: If a side has no profile, or no operation was profiled on both.
+        InsufficientData: If a side has no profile, or no operation was profiled on both sides.
     """
     sides = []
     for conditions in (a, b):
@@ -228,16 +232,16 @@ class CheckFinding:
 
     Attributes:
         check: The check.
-        answer: Its answer. It is UNDECIDED if the interval includes the bound, and NO_DATA if there
-            is no number; `points` is then 0.
-        quantity: What `value` is.
-        value: The number, with its 95% interval from `low` to `high`.
-        low: Lower end.
-        high: Upper end.
-        needed: Range that the claim requires, as text.
-        points: Number of points it is over.
-        missing: Reason if the number or the answer is missing.
-        bound: Range that the claim requires.
+        answer: The answer to the check. It is UNDECIDED if the interval includes an end of the
+            bound, and NO_DATA if there is no estimate.
+        quantity: Name of the estimated quantity, such as "median speedup".
+        value: The estimate.
+        low: Low end of its 95% interval.
+        high: High end of its 95% interval.
+        needed: The range that the claim requires, as text.
+        points: Number of points behind the estimate; 0 without an estimate.
+        missing: The reason if there is no estimate, or if the answer is UNDECIDED.
+        bound: The range that the claim requires.
     """
 
     check: Check
@@ -253,7 +257,10 @@ class CheckFinding:
 
 
 def evaluate(check: Check, data: Data) -> CheckFinding:
-    """Answer a check; if it has no number, the finding says why."""
+    """Answer a check.
+
+    If the data do not allow an estimate, the answer is NO_DATA and `missing` is the reason.
+    """
     try:
         return _EVALUATORS[check.kind](check, data)
     except ParadnnError as problem:
@@ -269,10 +276,17 @@ def _finding(
     needed: str = "",
     remedy: Callable[[Estimate, Bound], str] | None = None,
 ) -> CheckFinding:
-    """Return the answer of one estimate, or of several that must all hold.
+    """Return the finding of a check.
 
-    The finding of several estimates shows the least favorable one. If it is undecided, `remedy`
-    returns what would decide it.
+    Args:
+        check: The check.
+        quantity: Name of the estimated quantity.
+        estimates: One estimate, or several that must all lie within the bound. The finding shows
+            the least favorable one.
+        points: Number of points behind the estimates.
+        bound: The required range; None for the bound of the check.
+        needed: The required range as text; by default it describes the bound.
+        remedy: Function that states which data would decide an undecided estimate.
     """
     bound = bound or check.bound
     answers = [bound.answer(estimate.low, estimate.high) for estimate in estimates]
@@ -328,9 +342,9 @@ def _ranking(check: Check, data: Data) -> CheckFinding:
     scores = (design - design.mean()) / design.std()
     estimates = []
     for other in check.than:
-        # w1 z1 + w2 z2 = (w1 + w2) / 2 (z1 + z2) + (w1 - w2) / 2 (z1 - z2). With signs such that
-        # both weights are positive, the weight of the last column is half the difference of their
-        # sizes.
+        # w1 z1 + w2 z2 = (w1 + w2) / 2 (z1 + z2) + (w1 - w2) / 2 (z1 - z2). The signs make both
+        # weights positive, so the weight of (z1 - z2) is half the difference of their absolute
+        # values.
         z1 = scores[check.larger] * signs[check.larger]
         z2 = scores[other] * signs[other]
         difference = (z1 - z2).rename("difference")
@@ -376,12 +390,12 @@ def _compare(check: Check, data: Data) -> CheckFinding:
 
 
 def _with_missing(finding: CheckFinding, missing: int, low: float, high: float) -> CheckFinding:
-    """Return a finding about common points that also states bounds over all of them.
+    """Add bounds to a finding that cover the points that only one side measured.
 
     Args:
         finding: A finding over pairs.
-        missing: Number of points that both sides tried and only one measured.
-        low: Lowest possible value of the number over all of them.
+        missing: Number of points that both sides tried but only one measured.
+        low: Lowest possible value of the quantity over the pairs and these points.
         high: Highest possible value.
     """
     if not missing:
@@ -394,13 +408,13 @@ def _with_missing(finding: CheckFinding, missing: int, low: float, high: float) 
 
 
 def _ratio(check: Check, data: Data) -> CheckFinding:
-    couples = [(check.a, check.b)]
+    side_pairs = [(check.a, check.b)]
     if check.successive:
-        couples = _successive_versions(check, data)
+        side_pairs = _successive_versions(check, data)
     if not check.paired:
-        return _ratio_of_quantiles(check, data, couples)
+        return _ratio_of_quantiles(check, data, side_pairs)
     contrasts = []
-    for a, b in couples:
+    for a, b in side_pairs:
         if check.operations:
             rows = paired_operations(data, check.where, a, b, check.operations, check.metric)
         else:
@@ -436,7 +450,7 @@ def _decide_quantile(
 
 
 def _successive_versions(check: Check, data: Data) -> list[tuple[Conditions, Conditions]]:
-    """Return the conditions of each version and the one before it."""
+    """Return the conditions of each version and of the version before it."""
     name = check.successive
     rows = require(data.frame, check.where)
     versions: list[str] = []
@@ -451,20 +465,19 @@ def _successive_versions(check: Check, data: Data) -> list[tuple[Conditions, Con
 
 
 def _ratio_of_quantiles(
-    check: Check, data: Data, couples: Sequence[tuple[Conditions, Conditions]]
+    check: Check, data: Data, side_pairs: Sequence[tuple[Conditions, Conditions]]
 ) -> CheckFinding:
-    """Divide A's quantile by B's; their points need not be the same."""
+    """Divide A's quantile by B's quantile; both sides may have different points."""
     estimates = []
     counts = []
-    for a, b in couples:
+    for a, b in side_pairs:
         runs = [side(data, {**check.where, **conditions}, check.metric) for conditions in (a, b)]
         rows = [aggregate_replicates(each) for each in runs]
-        above, below = (each[check.metric].quantile(check.quantile) for each in rows)
+        numerator, denominator = (each[check.metric].quantile(check.quantile) for each in rows)
         effects = side_effects(runs[0], runs[1])
         noise = [_process_noise(each, check.metric) for each in runs]
-        estimates.append(
-            _around(float(above / below), [*noise, *(one.component for one in effects)])
-        )
+        components = [*noise, *(effect.component for effect in effects)]
+        estimates.append(_estimate_around(float(numerator / denominator), components))
         counts.append(min(map(len, rows)))
     return _finding(check, f"ratio of {check.middle()}s", estimates, min(counts))
 
@@ -472,8 +485,8 @@ def _ratio_of_quantiles(
 def _process_noise(runs: pd.DataFrame, metric: str) -> Component:
     """Return the variance that processes add to the logarithm of a quantile over points.
 
-    It is that of a single point, an upper bound: neighbors of a quantile average its noise out. A
-    metric that is not a speed has none.
+    The result is the variance of a single point. This is an upper bound, since the points near a
+    quantile average their noise. It is 0 for a metric that is not a speed.
     """
     if not is_speed(metric):
         return Component(0.0, math.inf)
@@ -484,15 +497,19 @@ def _process_noise(runs: pd.DataFrame, metric: str) -> Component:
     return Component(prior.variance / processes, prior.freedom)
 
 
-def _around(value: float, parts: Sequence[Component]) -> Estimate:
-    """Return a number with its interval, from the variances of its logarithm.
+def _estimate_around(value: float, parts: Sequence[Component]) -> Estimate:
+    """Return a number with its 95% interval.
 
-    A number that is not positive has no such interval and is taken as it is.
+    A number that is not positive is returned as exact, since it has no logarithm.
+
+    Args:
+        value: The number.
+        parts: Independent variances of its logarithm.
     """
-    total = [part for part in parts if part.variance > 0]
-    if not total or not value > 0:
+    nonzero = [part for part in parts if part.variance > 0]
+    if not nonzero or not value > 0:
         return Estimate(value, value, value)
-    factor = math.exp(float(combine(total).half_width))
+    factor = math.exp(float(combine(nonzero).half_width))
     return Estimate(value, value / factor, value * factor)
 
 
@@ -506,7 +523,7 @@ def _threshold(check: Check, data: Data) -> CheckFinding:
     return _finding(
         check,
         check.middle(),
-        [_around(value, parts)],
+        [_estimate_around(value, parts)],
         len(rows),
         remedy=lambda worst, bound: decide_level(runs, worst, bound),
     )
@@ -532,7 +549,7 @@ def _share(check: Check, data: Data) -> CheckFinding:
     shares = shares.groupby(points.to_numpy()).median()
     value = float(shares.quantile(check.quantile))
     prior = scatter_priors(classify_devices(runs)).process.update()
-    estimate = _around(value, [prior])
+    estimate = _estimate_around(value, [prior])
     estimate = estimate._replace(high=min(estimate.high, max(value, 1.0)))
     quantity = "median share" if check.quantile == 0.5 else f"{check.middle()} of shares"
     return _finding(check, quantity, [estimate], len(shares))
@@ -559,7 +576,7 @@ def _outcome(check: Check, data: Data) -> CheckFinding:
     points = tried_a.assign(_key=points_a).drop_duplicates("_key")
     points = points[points["_key"].isin(both)]
     hits = points["_key"].isin(set(_point_keys(ended_a, keys)))
-    # Whether a point fits into memory is not a measurement that scatters.
+    # An outcome, such as out of memory, does not scatter, so the share is exact.
     share = float(hits.mean())
     return _finding(check, "share of points", [Estimate(share, share, share)], len(both))
 
@@ -603,7 +620,7 @@ _EVALUATORS: dict[str, Callable[[Check, Data], CheckFinding]] = {
 
 
 def _point_keys(rows: pd.DataFrame, keys: list[str]) -> pd.Series[Any]:
-    """Return the values of some columns of each row as a tuple of texts."""
+    """Return the values of the key columns as a tuple of texts per row."""
     texts = rows[keys].astype("string").fillna("").itertuples(index=False, name=None)
     return pd.Series(list(texts), index=rows.index, dtype="object")
 
@@ -611,10 +628,11 @@ def _point_keys(rows: pd.DataFrame, keys: list[str]) -> pd.Series[Any]:
 def _regression_rows(
     check: Check, data: Data, columns: Sequence[str]
 ) -> tuple[pd.DataFrame, MeasurementTimes | None]:
-    """Return the points of a regression, with their `response`, and when they were measured.
+    """Return the points of a regression and their measurement times.
 
-    The response is the metric, or the speedup of A over B. The times of a speedup are None, since
-    sides that were measured together share them.
+    The points have the column `response`: the metric or, if the check has sides, the speedup of A
+    over B. A speedup has no measurement times (None), since time effects cancel if both sides were
+    measured together.
     """
     when = None
     if check.a:
@@ -638,7 +656,16 @@ def _regression_rows(
 def _regress_on(
     rows: pd.DataFrame, when: MeasurementTimes | None, columns: Sequence[str]
 ) -> Regression:
-    """Regress the response on ranks, in which each of the columns must have a weight."""
+    """Regress the ranks of the response on the ranks of the terms.
+
+    Args:
+        rows: The points.
+        when: Their measurement times.
+        columns: Columns whose weights the check needs.
+
+    Raises:
+        InsufficientData: If a column has no weight: it is a text, constant, or collinear.
+    """
     design = _rank_design(rows, columns)
     texts = [name for name in columns if name not in design]
     if texts:
@@ -648,7 +675,7 @@ def _regress_on(
         if name in regression.collinear:
             others = ", ".join(regression.collinear[name])
             raise InsufficientData(
-                f"{name} goes with {others} in these {counted(regression.rows, 'point')}"
+                f"{name} is collinear with {others} in these {counted(regression.rows, 'point')}"
             )
         if name not in regression.weights.index:
             raise InsufficientData(
@@ -660,7 +687,7 @@ def _regress_on(
 def _regress_ranks(
     rows: pd.DataFrame, when: MeasurementTimes | None, design: pd.DataFrame
 ) -> Regression:
-    """Regress the ranks of the response, as `sensitivity` regresses its values."""
+    """Regress the ranks of the response on a design, with the method of `sensitivity`."""
     values = rows["response"].to_numpy(dtype="float64")
     levels = shared_levels(rows)
     return regress(
@@ -675,19 +702,20 @@ def _regress_ranks(
 
 
 def _weight(regression: Regression, term: str, factor: float = 1.0) -> Estimate:
-    """Return the weight of a term times a factor."""
+    """Return the weight of a term, multiplied by a factor."""
     row = regression.weights.loc[[term], ["weight", "low", "high"]].to_numpy(dtype="float64")
     value, low, high = (factor * row[0]).tolist()
     return Estimate(value, low, high)
 
 
 def _rank_design(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
-    """Return the terms that the response is regressed on, as ranks.
+    """Return the terms of the regression, as ranks.
 
-    They are the columns, the hyperparameters that vary, and whatever else sets the runs apart.
-    Ranks make a weight the same for any monotone scale of either side (Iman and Conover,
-    Technometrics 21, 1979). A column that is not a hyperparameter, such as parameters, depends on
-    all of them: then batch_size is the only hyperparameter among the terms.
+    The terms are the given columns, and the hyperparameters and settings that vary. With ranks, a
+    weight does not change under monotone transformations of a term or the response (Iman and
+    Conover, Technometrics 21, 1979). A column that is not a hyperparameter, such as parameters,
+    depends on all hyperparameters. If one is given, batch_size is the only hyperparameter that is
+    added.
     """
     names = [str(name) for name in rows]
     others = [name for name in names if name == "batch_size" or name.startswith("model.")]
@@ -710,8 +738,8 @@ def _rank_design(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
 class ClaimVerdict:
     """A claim with the findings of its checks.
 
-    It is refuted if any check is. It is supported if some check is, and every one that has data.
-    Otherwise it is undecided, or no check has data.
+    The claim is refuted if any check is refuted. It is supported if all checks with data are
+    supported. Without data it has no answer. Otherwise it is undecided.
     """
 
     claim: StatedClaim
@@ -736,7 +764,7 @@ class ClaimVerdict:
 
     @property
     def extent(self) -> str:
-        """Addition to the answer if some checks have no data; else empty."""
+        """Remark on the number of checks with data; empty if all or none have data."""
         total = len(self.findings)
         if 0 < self.measured < total:
             return f", as far as measured: {self.measured} of {counted(total, 'check')}"
@@ -749,7 +777,7 @@ class ClaimVerdict:
 
 
 def judge(claims: Sequence[StatedClaim], data: Data) -> tuple[ClaimVerdict, ...]:
-    """Answer every claim over one frame."""
+    """Evaluate every check of every claim."""
     return tuple(
         ClaimVerdict(claim, tuple(evaluate(check, data) for check in claim.checks))
         for claim in claims
@@ -757,7 +785,7 @@ def judge(claims: Sequence[StatedClaim], data: Data) -> tuple[ClaimVerdict, ...]
 
 
 def table(verdicts: Sequence[ClaimVerdict]) -> pd.DataFrame:
-    """Return a row per check: its claim's answer, its number with interval, and the missing data."""
+    """Return a row per check: both answers, the estimate with interval, and the missing data."""
     columns = [
         "claim",
         "claim_answer",
@@ -792,7 +820,7 @@ def table(verdicts: Sequence[ClaimVerdict]) -> pd.DataFrame:
 
 
 def summary(verdicts: Sequence[ClaimVerdict]) -> str:
-    """Count the answers in a sentence. That on a single claim names the answer."""
+    """Count the claims by answer in a sentence; for a single claim, name its answer."""
     if not verdicts:
         return "No claim has data in these runs."
     if len(verdicts) == 1:
@@ -807,7 +835,7 @@ def summary(verdicts: Sequence[ClaimVerdict]) -> str:
 
 
 def sentences(verdict: ClaimVerdict) -> list[str]:
-    """Describe what each check with data found, and what the others lack."""
+    """Describe the finding of each check with data, and the missing data of the others."""
     lines = [_describe(finding) for finding in verdict.findings if finding.points]
     missing = Counter(finding.missing for finding in verdict.findings if not finding.points)
     for reason, count in missing.items():
@@ -816,7 +844,7 @@ def sentences(verdict: ClaimVerdict) -> list[str]:
 
 
 def _describe(finding: CheckFinding) -> str:
-    """Describe the number of a check."""
+    """Describe the estimate and the answer of a check."""
     value, low, high = (
         f"{number:.3g}" if np.isfinite(number) else "unknown"
         for number in (finding.value, finding.low, finding.high)

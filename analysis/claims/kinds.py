@@ -28,10 +28,14 @@ class Bound:
     high: float = math.inf
 
     def answer(self, low: float, high: float) -> ClaimAnswer:
-        """Return the answer of an interval from `low` to `high`.
+        """Return the answer that a confidence interval gives.
 
-        An interval within the bound supports, and one outside refutes. One that includes an end of
-        the bound, or is unknown, does neither.
+        An interval within the bound supports the claim, and an interval outside refutes it. If the
+        interval includes an end of the bound or is unknown (NaN), the claim is undecided.
+
+        Args:
+            low: Low end of the interval.
+            high: High end of the interval.
         """
         if low >= self.low and high <= self.high:
             return ClaimAnswer.SUPPORTED
@@ -81,16 +85,16 @@ KINDS = {
         optional=("a", "b"),
         needs_bound=False,
     ),
-    # The share of paired points in which A is more than `margin` times as good as B.
+    # The share of paired points at which A is more than `margin` times as good as B.
     "compare": CheckKind(
         statement="share of points in which {a} beats {b}{times} is {bound}",
         required=("a", "b"),
         optional=("metric", "margin"),
     ),
-    # A quantile of the speedups of A over B. With `successive`, a column of versions, A and B are
-    # each version and the one before. With `operations` the speedups are those of the operations of
-    # profiled runs, chosen by type and B's intensity. Unless `paired`, the ratio is that of A's
-    # quantile over B's, regardless of which points were measured.
+    # A quantile of the speedups of A over B. `successive` names a column of versions; then A is
+    # each version and B the version before it. With `operations`, the speedups are of operations in
+    # profiled runs, selected by type and by their intensity on B. If `paired` is false, A's
+    # quantile is divided by B's quantile, whether or not both sides measured the same points.
     "ratio": CheckKind(
         statement="{middle} speedup{measured}, {sides}, is {bound}",
         optional=("a", "b", "successive", "operations", "metric", "quantile", "paired"),
@@ -99,13 +103,13 @@ KINDS = {
     "threshold": CheckKind(
         statement="{middle} {metric} is {bound}", required=("metric",), optional=("quantile",)
     ),
-    # A quantile over profiled points of the share of the step in the chosen operations.
+    # The share of the step time in the chosen operations: a quantile over profiled points.
     "share": CheckKind(
         statement="{middle} share of the step in operations with {operations} is {bound}",
         required=("operations",),
         optional=("quantile",),
     ),
-    # Of the points that ended as `b_outcome` on B, the share that ended as `a_outcome` on A.
+    # Of the points with an outcome in `b_outcome` on B, the share with one in `a_outcome` on A.
     "outcome": CheckKind(
         statement=(
             "of the points with outcome {b_outcome} on {b}, the share with {a_outcome} on {a} "
@@ -118,7 +122,7 @@ KINDS = {
     "scaling": CheckKind(
         statement="non-parallel fraction over {by} is {bound}", optional=("metric", "by")
     ),
-    # The share of layers of the stack in the wall time of drivers, as `overhead --layers` has it.
+    # The share of layers of the software stack in the wall time of drivers (`overhead --layers`).
     "layers": CheckKind(
         statement="share of {layers} in a driver's wall time is {bound}", required=("layers",)
     ),
@@ -127,7 +131,10 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Check:
-    """One check: conditions on its runs (`where`) and the fields that its kind takes."""
+    """One check: its kind, conditions on its runs (`where`), and the fields that the kind takes.
+
+    `KINDS` documents the fields of each kind. Fields that the kind does not take have defaults.
+    """
 
     kind: str
     where: Conditions = field(default_factory=dict)
@@ -162,7 +169,7 @@ class Check:
             measured = f" in {self.metric}"
         sides = f"{a} over {b}"
         if self.successive:
-            sides = f"each {self.successive} over the one before"
+            sides = f"each {self.successive} over the version before it"
         texts = {
             "a": a,
             "b": b,
@@ -195,7 +202,7 @@ class Check:
 
 @dataclass(frozen=True)
 class StatedClaim:
-    """A claim: its id, the claim as text, its checks, and the evidence that the paper gives."""
+    """A claim: its id, its text (`says`), its checks, and the evidence in the paper (`proof`)."""
 
     id: str
     says: str

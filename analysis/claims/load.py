@@ -1,4 +1,4 @@
-"""Reader of claims in YAML; one line of error names the file, claim, key and remedy."""
+"""Reader of claims in YAML. An error is one line with the file, claim, key and remedy."""
 
 import contextlib
 import math
@@ -77,7 +77,8 @@ def parse_claims(text: str, source: str) -> tuple[StatedClaim, ...]:
         ) from None
     if not isinstance(entries, list) or not entries:
         raise DataError(
-            f"{source}: does not contain a list of claims; begin each with '- id: ...', see observations.yaml"
+            f"{source}: does not contain a list of claims; begin each with '- id: ...', "
+            "see observations.yaml"
         )
     claims: dict[str, StatedClaim] = {}
     for number, entry in enumerate(entries, 1):
@@ -123,7 +124,7 @@ def _check(entry: Any, shared: Conditions, location: str) -> Check:
 
     Args:
         entry: The YAML value.
-        shared: Conditions of the claim; those of the check override them.
+        shared: Conditions of the claim. The conditions of the check override them.
         location: Location of the check, for messages.
 
     Raises:
@@ -163,9 +164,9 @@ def _on_one_line(value: Any) -> Any:
 
 
 def _require_sides(entry: Mapping[str, Any], location: str) -> None:
-    """Require that the sides of a check are complete.
+    """Require that a check has both sides or none.
 
-    `a` and `b` go together. A ratio has either both, or successive versions.
+    A ratio has either both sides (`a` and `b`), or `successive` versions.
 
     Raises:
         ConfigError: If a side is missing or superfluous.
@@ -180,7 +181,7 @@ def _require_sides(entry: Mapping[str, Any], location: str) -> None:
         raise ConfigError(
             f"{location}: a, b or successive",
             given,
-            "a ratio has two sides, or versions in a row",
+            "a ratio needs two sides or successive versions, not both",
             remedy,
         )
     if "operations" in entry and entry.get("paired") is False:
@@ -212,10 +213,10 @@ def _require_keys(entry: Any, needed: Sequence[str], others: Sequence[str], loca
             raise ConfigError(f"{location}: {key}", value, "is empty", "write a value")
     for key in needed:
         if key not in entry:
-            of = f" from a {entry['kind']}" if "kind" in entry else ""
-            raise ConfigError(
-                f"{location}: {key}", "(none)", f"is missing{of}", f"write {key}: ..."
-            )
+            problem = "is missing"
+            if "kind" in entry:
+                problem += f" from a {entry['kind']}"
+            raise ConfigError(f"{location}: {key}", "(none)", problem, f"write {key}: ...")
 
 
 def _bound(entry: Mapping[str, Any], names: Sequence[str], location: str) -> Bound:
@@ -223,7 +224,8 @@ def _bound(entry: Mapping[str, Any], names: Sequence[str], location: str) -> Bou
 
     Args:
         entry: The check.
-        names: The permitted kinds of bounds; exactly one is required unless this is empty.
+        names: The permitted kinds of bounds, of which one is required; empty if the check takes no
+            bound.
         location: Location of the check, for messages.
 
     Raises:
@@ -270,7 +272,7 @@ def _conditions(value: Any, key: str) -> Conditions:
             "is not a mapping",
             f"write {key.rpartition(' ')[2]}: {{platform.name: cpu}}",
         )
-    found = {}
+    conditions = {}
     for name, wanted in value.items():
         values = wanted if isinstance(wanted, list) else [wanted]
         if not values or any(part == "" or isinstance(part, (dict, list)) for part in values):
@@ -278,10 +280,10 @@ def _conditions(value: Any, key: str) -> Conditions:
                 f"{key}: {name}",
                 wanted,
                 "is not a value",
-                "write a value, a list of them, or '>=1024'",
+                "write a value, a list of values, or '>=1024'",
             )
-        found[str(name)] = claim_conditions(str(name), values, key)
-    return found
+        conditions[str(name)] = claim_conditions(str(name), values, key)
+    return conditions
 
 
 def _number(value: Any, key: str) -> float:

@@ -1,4 +1,7 @@
-"""Data that would decide an undecided check: published ones, or more runs with command and time."""
+"""Advice for undecided checks: the data that would decide them.
+
+The advice is a further published measurement, or more runs with their command and time.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,12 @@ from paradnn.core.words import counted
 from paradnn.statistics.contrast import Contrast
 from paradnn.statistics.estimate import Estimate
 
-#: Shifts of all log ratios that are tried, up to a factor of ten.
+#: Number of shifts of the log ratios to try, and the largest one: a factor of ten.
 _SHIFTS = 1000
 _LARGEST_SHIFT = math.log(10)
-#: A margin without width, since a bound has none.
+#: Margin that stands for none: a bound is a number, not a range around it.
 _NO_MARGIN = 1e-9
-#: Largest number of sessions that is proposed.
+#: Maximum number of sessions to propose.
 _MAX_SESSIONS = 50
 
 
@@ -28,30 +31,33 @@ def decide_ratios(
     bound: Bound,
     statistic: Callable[[np.ndarray], float],
 ) -> str:
-    """Say what would decide a check of a statistic of log ratios.
+    """State which data would decide a check of a statistic of log ratios.
 
     Args:
         contrast: The points of both sides.
         sides: Runs of A and of B.
-        bound: The claimed range.
-        statistic: Returns the number that the bound is about from the log ratios (n,).
+        bound: The range that the claim requires.
+        statistic: Computes the number to check from the log ratios (n,).
     """
     critical = critical_shift(np.log(contrast.ratios), bound, statistic)
     allowed = contrast.shift
     if critical < allowed:
         reason = (
-            "this would be decided if a session shifted one side by less than "
+            "the check would be decided if a session could shift one side by less than "
             f"{math.expm1(critical):.0%}, but the interval allows {math.expm1(allowed):.0%}"
         )
     elif allowed > 0:
         reason = (
-            f"a session that shifts one side by {math.expm1(allowed):.0%} would not suffice, but "
-            "with the noise of single points it may"
+            f"a shift of one side by {math.expm1(allowed):.0%}, which a session may cause, would "
+            "not change the answer, but together with the noise of single points it may"
         )
     else:
         reason = "the noise of single points leaves it open"
     if is_published(*sides):
-        return f"{reason}; a second published measurement of both sides at these points would decide it"
+        return (
+            f"{reason}; a second published measurement of both sides at these points would decide "
+            "it"
+        )
     remedy = describe_runs_for(sides[0], sides[1], contrast, critical, _NO_MARGIN)
     return f"{reason}; {remedy}" if remedy else reason
 
@@ -59,7 +65,18 @@ def decide_ratios(
 def critical_shift(
     logs: np.ndarray, bound: Bound, statistic: Callable[[np.ndarray], float]
 ) -> float:
-    """Return the smallest shift of all log ratios that moves a statistic across a bound."""
+    """Return the smallest common shift of the log ratios that changes the answer.
+
+    The shift, in either direction, moves the statistic into the bound or out of it.
+
+    Args:
+        logs: Log ratios (n,).
+        bound: The range that the claim requires.
+        statistic: Computes the number to check from the log ratios.
+
+    Returns:
+        The shift, at most a factor of ten.
+    """
 
     def is_within(shift: float) -> bool:
         return bound.low <= statistic(logs + shift) <= bound.high
@@ -74,7 +91,7 @@ def critical_shift(
 def decide_slope(
     rows: pd.DataFrame, of: str, weight: Estimate, sides: Sequence[pd.DataFrame]
 ) -> str:
-    """Say what would decide a check of a weight, whose bound is 0.
+    """State how many values of a hyperparameter would decide whether its weight differs from 0.
 
     Args:
         rows: The points, one row each.
@@ -93,12 +110,12 @@ def decide_slope(
 
 
 def decide_level(runs: pd.DataFrame, estimate: Estimate, bound: Bound) -> str:
-    """Say what would decide a check of a number that sessions shift.
+    """State how many sessions would decide a check of a number that sessions shift.
 
     Args:
         runs: The runs.
-        estimate: The number.
-        bound: The claimed range.
+        estimate: The number with its interval.
+        bound: The range that the claim requires.
     """
     ends = [end for end in (bound.low, bound.high) if math.isfinite(end) and end > 0]
     if not ends or not 0 < estimate.low <= estimate.high < math.inf:
@@ -114,5 +131,5 @@ def decide_level(runs: pd.DataFrame, estimate: Estimate, bound: Bound) -> str:
 
 
 def is_published(*sides: pd.DataFrame) -> bool:
-    """Return whether all runs are published ones, which nobody can repeat here."""
+    """Return whether all runs are published, so that the user cannot repeat them."""
     return all("source" in side and side["source"].eq("published").all() for side in sides)

@@ -1,7 +1,7 @@
-"""The command line `python -m analysis`: one sub-command per analysis, and some about the store.
+"""The command line `python -m analysis`: a sub-command per analysis, and commands for the store.
 
-The arguments of each command, and its output with --csv, --figure, --width and --log, follow from
-dataclasses of options.
+Dataclasses of options define the arguments of each command, including the output options such as
+--csv and --figure.
 """
 
 import gc
@@ -22,7 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one sub-command.
 
     Args:
-        argv: The arguments; None for those of the process.
+        argv: The arguments; None for the command line of the process.
 
     Returns:
         The exit code. An error that the user can fix is one line on standard error and code 2.
@@ -36,9 +36,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     command_line = ["analysis", *arguments]
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_, **__: say(f"warning: {message}", sys.stderr)
-        # Columns of text are a block each, and pandas warns of frames with more than a hundred.
+        # A frame with over 100 columns of text has over 100 blocks, which pandas warns about.
         warnings.filterwarnings("ignore", message="DataFrame is highly fragmented")
-        # Each collection would visit all runs that are being read, and free nothing.
+        # While runs are read, a garbage collection visits all of them and frees nothing.
         gc.set_threshold(100_000)
         parsed.sub_command.execute(parsed, command_line)
     return 0

@@ -1,8 +1,8 @@
 """Loading of the chosen runs, and the choice among heterogeneous runs.
 
-Runs of different protocols or environments are never mixed without a request. If an analysis
-rejects heterogeneous runs, it is repeated with fewer: first with those of one protocol in each
-environment, then of one protocol and environment on each device, then of one in all.
+Runs of different protocols or environments are mixed only on request (--pool). If an analysis
+rejects heterogeneous runs, it is repeated with fewer runs: first with one protocol per environment,
+then with one protocol and environment per device, then with one protocol and environment.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from analysis.report.populations import Population
 
 _PLATFORMS = ("cpu", "gpu", "tpu")
-_MAX_LISTED = 4  # groups whose command is shown
+_MAX_LISTED = 4  # populations named in a message, each with its command
 
 
 def load_selection(
@@ -44,8 +44,8 @@ def load_selection(
         selection: The options that choose runs.
         columns: Columns to read; None for all.
         may_be_empty: Whether a frame without runs is returned instead of an error.
-        options: Options of the analysis; runs of devices that neither side of a comparison names
-            are not read.
+        options: Options of the analysis. If they name the devices of a comparison, only runs of
+            these devices are read.
 
     Raises:
         ConfigError: If an option has an unknown value.
@@ -59,7 +59,8 @@ def load_selection(
         loaded = _load(selection, columns, set().union(*device_groups))
         present = set(loaded["device"].dropna())
         if any(present.isdisjoint(group) for group in device_groups):
-            loaded = None  # errors name the devices that the store has
+            # Load all runs, so that an error can name the devices that the store has.
+            loaded = None
     if loaded is None:
         loaded = _load(selection, columns)
     frame = filter_by_text(loaded, selection.where)
@@ -70,7 +71,7 @@ def load_selection(
 
 
 def _check_values(selection: Selection, frame: pd.DataFrame) -> None:
-    """Reject unknown values, since a typing mistake among several values would go unseen."""
+    """Reject unknown values; among several values, a typing error would go unnoticed."""
     present = {str(name) for name in frame["family"].dropna().unique()}
     known_families = [*FAMILIES, *sorted(present.difference(FAMILIES))]
     for option, values, known in (
@@ -85,7 +86,10 @@ def _check_values(selection: Selection, frame: pd.DataFrame) -> None:
 
 
 def _device_groups(selection: Selection, options: Options | None) -> list[set[str]]:
-    """Return sets of devices; only runs of these are needed, and each set must have some."""
+    """Return sets of devices: the analysis needs runs of each set, and of no other device.
+
+    An empty list means that any device may be needed.
+    """
     from analysis.sides import PairedOptions
 
     groups = options.side_devices() if isinstance(options, PairedOptions) else []
@@ -122,7 +126,7 @@ def _load(
 
 
 def _no_match_reason(selection: Selection) -> str:
-    """State which requested values the store does not hold, and which it holds."""
+    """State which requested values no run has, and which values the store has."""
     everything = Selection(store=selection.store, experiment=selection.experiment)
     frame = _load(everything, ("platform.name",))
     if frame.empty:
@@ -161,15 +165,15 @@ def answer(
     Args:
         analysis: The analysis.
         frame: One row per run.
-        options: Its options.
-        selection: The options that chose the frame; commands for other parts narrow it.
+        options: Options of the analysis.
+        selection: The options that chose the frame. Proposed commands for other parts narrow it.
 
     Returns:
-        The result. Its `set_aside` names the runs that were not used, if there are any.
+        The result. If some runs were not used, its `set_aside` names them.
 
     Raises:
-        ParadnnError: If no part will do. It is the error for all runs, or that for the largest part
-            together with what sets the parts apart.
+        ParadnnError: If the analysis accepts no part. The error is about all runs, or about the
+            largest part and the differences between the parts.
     """
     rejection = None
     errors: list[ParadnnError] = []
@@ -196,14 +200,20 @@ def answer(
     if len({str(error) for error in errors}) == 1:
         raise errors[0]
     if errors:
-        message = f"{errors[0]}; this is about the largest homogeneous part: {rejection}"
+        message = f"{errors[0]}; this error is about the largest homogeneous part: {rejection}"
         raise HeterogeneousError(message) from errors[0]
     assert rejection is not None
     raise rejection
 
 
 class _HomogeneousPart(NamedTuple):
-    """Populations that are used together, the others, and what the used ones share."""
+    """A part of a frame.
+
+    Attributes:
+        used: Populations that are used together.
+        others: The other populations.
+        shared: What the used populations have in common, as text.
+    """
 
     used: list[Population]
     others: list[Population]
@@ -211,9 +221,9 @@ class _HomogeneousPart(NamedTuple):
 
 
 def _homogeneous_parts(frame: pd.DataFrame, selection: Selection) -> Iterator[_HomogeneousPart]:
-    """Yield parts of a frame, each more homogeneous than the one before.
+    """Yield parts of a frame, each more homogeneous than the previous one.
 
-    The largest populations come first; of equally large ones, the one that was measured last.
+    Larger populations have precedence; among equally large ones, the newest has precedence.
     """
     from analysis.report.populations import split
     from analysis.store.frame import is_ok
@@ -238,7 +248,8 @@ def _homogeneous_parts(frame: pd.DataFrame, selection: Selection) -> Iterator[_H
         for population in ordered:
             found.setdefault(tuple(population.value(key) for key in keys), population)
         used = list(found.values())
-        return _HomogeneousPart(used, [each for each in populations if each not in used], shared)
+        others = [population for population in populations if population not in used]
+        return _HomogeneousPart(used, others, shared)
 
     yield first_of_each(by_protocol, ("device", "environment_id"), "one protocol")
     yield first_of_each(populations, ("device",), "one protocol and environment")

@@ -1,7 +1,7 @@
-"""The sub-commands of `python -m analysis`: the analyses, and commands about the store itself.
+"""The sub-commands of `python -m analysis`: the analyses, and commands for the store.
 
-The latter export and import runs, log published measurements, make the report, and audit files of
-other harnesses.
+The commands for the store export and import runs, log published measurements, make the report, and
+audit files of other harnesses.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class SubCommand(NamedTuple):
         options: Class of its options.
         summary: One line for the list of commands.
         example: A command line for --help.
-        action: Function of options and a selection; --help shows its docstring.
+        action: Function of the options and the selection; --help shows its docstring.
         analysis: The analysis, if the command is one.
         selects_runs: Whether the command takes the options that choose runs.
     """
@@ -95,7 +95,7 @@ class SubCommand(NamedTuple):
         parsed: argparse.Namespace,
         command_line: list[str],
     ) -> None:
-        assert isinstance(options, Options), "the registry requires it of an analysis"
+        assert isinstance(options, Options), "the registry checks the options of an analysis"
         frame = None
         if analysis.load_frame is not None:
             frame = analysis.load_frame(options)
@@ -120,12 +120,12 @@ class ExportOptions(Options):
 
     file: str | None = option(
         None,
-        "a .csv or .parquet file for the frame, a .zip for the runs with all their files",
+        "a .csv or .parquet file for the table of runs, a .zip for the runs with all their files",
         metavar="FILE",
         positional=True,
     )
     parquet: str | None = option(
-        None, "a Parquet store that the runs are appended to, instead of FILE", metavar="DIR"
+        None, "a Parquet store to append the runs to, instead of FILE", metavar="DIR"
     )
 
 
@@ -134,10 +134,10 @@ def _export(options: ExportOptions, selection: Selection) -> None:
 
     CSV and Parquet have one row per run with params, metrics and tags; Parquet keeps types and
     units. A .zip holds the runs with all their files: every command reads it as --store, and
-    `import` logs it.
+    `import` logs its runs into a store.
 
     --parquet appends the runs to a folder of Parquet files, partitioned by experiment, month and
-    device. Every command reads it as --store. Runs that it holds already are not appended again.
+    device. Every command reads the folder as --store. Runs in the folder are not appended again.
     """
     if options.parquet is not None:
         _export_parquet(options, selection)
@@ -235,7 +235,7 @@ class FolderOptions(Arguments):
 
 
 def _import_command(source: PublishedSource) -> SubCommand:
-    """The command that logs the measurements of a source into an experiment."""
+    """Return the command that logs the published measurements of a source into an experiment."""
 
     def import_source(options: Any, selection: Selection) -> None:
         from analysis.published.source import log_published
@@ -279,10 +279,10 @@ def _import_command(source: PublishedSource) -> SubCommand:
 
 
 def _read_published(source: PublishedSource, folder: str | None) -> ImportedFolder:
-    """The measurements of a source: from the user's folder, or from the package.
+    """Return the measurements of a source, from the user's folder or from the package.
 
     Raises:
-        ConfigError: If the folder is missing, or the source takes none.
+        ConfigError: If a required folder is missing, or the source takes no folder.
     """
     from analysis.published.source import load_shipped
 
@@ -347,7 +347,7 @@ class SweepPageOptions(Arguments):
 
     sweep: str | None = option(
         None,
-        "the tag sweep_id of the sweep's run (default: the newest sweep)",
+        "sweep_id, a tag of the sweep's run (default: the newest sweep)",
         metavar="SWEEP_ID",
         positional=True,
     )
@@ -361,8 +361,8 @@ class SweepPageOptions(Arguments):
 def _sweep_page(options: SweepPageOptions, selection: Selection) -> None:
     """Write the page of a sweep with interactive figures, its table of points, and its report.
 
-    A sweep's run in MLflow gets the same files when the sweep ends; --log adds them to the run of
-    an older one. They open without a network.
+    When a sweep ends, its run in MLflow gets these files. --log adds them to the run of an older
+    sweep. The files open without a network.
     """
     from analysis.sweep_page.page import (
         log_files,
@@ -377,8 +377,8 @@ def _sweep_page(options: SweepPageOptions, selection: Selection) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        problem = f"cannot be made ({error.strerror})"
-        raise ConfigError("--out", options.out, problem, "name a folder") from None
+        problem = f"cannot be created ({error.strerror})"
+        raise ConfigError("--out", options.out, problem, "name a writable folder") from None
     sweep_id = str(sweep["sweep_id"].iloc[0])
     files = []
     if options.only != "report":
@@ -401,7 +401,7 @@ _STORE_COMMANDS = (
     SubCommand(
         name="audit",
         options=AuditOptions,
-        summary="what may be concluded from results of other harnesses: hyperfine, "
+        summary="which conclusions the results of other harnesses allow: hyperfine, "
         "pytest-benchmark, asv and others",
         example="python -m analysis audit before-*.json --against after-*.json",
         action=audit,
@@ -410,15 +410,15 @@ _STORE_COMMANDS = (
     SubCommand(
         name="export",
         options=ExportOptions,
-        summary="write chosen runs to a file: their frame as CSV or Parquet, or all of them as a "
-        ".zip for others, or appended to a Parquet store",
+        summary="write the chosen runs: their table as CSV or Parquet, the runs with their files "
+        "as a .zip, or appended to a Parquet store",
         example="python -m analysis export fc.parquet --family fc --outcome ok",
         action=_export,
     ),
     SubCommand(
         name="import",
         options=ImportOptions,
-        summary="log the runs of a .zip that `export` wrote into a store",
+        summary="log the runs in a .zip file from `export` into a store",
         example="python -m analysis import results.zip",
         action=_import_bundle,
         selects_runs=False,
@@ -433,8 +433,8 @@ _STORE_COMMANDS = (
     SubCommand(
         name="sweep-page",
         options=SweepPageOptions,
-        summary="the page of one sweep as its run in MLflow shows it: interactive figures and a "
-        "table of points",
+        summary="the page of one sweep, as in its MLflow run: interactive figures and a table of "
+        "points",
         example="python -m analysis sweep-page --out sweep",
         action=_sweep_page,
         selects_runs=False,

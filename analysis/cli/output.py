@@ -1,8 +1,8 @@
-"""Output of results: on the terminal, as CSV, as figures, and as runs of the store.
+"""Output of results: on the terminal, as CSV, JSON and figures, and as runs of the store.
 
-A terminal shows few digits and the columns that fit, and names the command that shows the rest.
-Names, tags and reasons in a store are written by others: control characters in them are shown
-instead of obeyed, and no cell of a CSV file is a formula.
+A terminal shows few digits and the columns that fit, and a note names the option that shows the
+rest. Texts in a store, such as names and tags, are untrusted: control characters in them are
+escaped on the terminal, and no cell of a CSV file is a formula.
 """
 
 from __future__ import annotations
@@ -36,20 +36,24 @@ from paradnn.core.words import counted
 from paradnn.store.files import whole_file, write_json
 
 _FIGURE_SUFFIXES = (".png", ".svg", ".pdf")
-_MAX_TAG_LENGTH = 5000  # that every MLflow server accepts as the value of a tag
-_GROUP = "output"
-_MAX_ROWS = 20  # that are printed
-_MAX_LINES = 5  # between the answer and the table
-_MAX_WIDTH = 100  # characters of a printed table
-_COLUMN_GAP = 2  # characters
-_MAX_CELL_WIDTH = 60  # characters of a cell on a terminal
-_MAX_EXACT = 100_000  # columns of whole numbers below this are shown with all digits
+#: Maximum length of the value of a tag that every MLflow server accepts.
+_MAX_TAG_LENGTH = 5000
+_OPTION_GROUP = "output"
+#: Maximum number of printed rows of a table, and of lines between the answer and the table.
+_MAX_ROWS = 20
+_MAX_LINES = 5
+#: Widths in characters: of a printed table, of the gap between columns, of a cell.
+_MAX_WIDTH = 100
+_COLUMN_GAP = 2
+_MAX_CELL_WIDTH = 60
+#: A column of whole numbers is printed with all digits if all are below this number.
+_MAX_EXACT = 100_000
 #: Columns that only --all prints.
 _DETAILS = ("run_id", "log_error", "degrees", "p_value", "p_adjusted")
 _REMEDY = ": --all prints them, --csv FILE writes them"
+#: Texts of missing values.
 _MISSING = ("nan", "None", "<NA>", "NaT", "")
-#: Start of a text that a spreadsheet would evaluate, or send somewhere, when it opens a file
-#: (OWASP, CSV injection).
+#: First character of a text that a spreadsheet evaluates as a formula (OWASP, CSV injection).
 _FORMULA = re.compile(r"[=+\-@\t\r]")
 _NUMBER = re.compile(r"[+-]?(\d[\d_,.]*|\.\d+)(e[+-]?\d+)?%?|[+-]inf", re.IGNORECASE)
 
@@ -59,21 +63,26 @@ class Output(Arguments):
     """Options for the output of a result."""
 
     csv: str | None = option(
-        None, "write the table to a file, - for standard output", metavar="FILE", group=_GROUP
+        None,
+        "write the table to a file, - for standard output",
+        metavar="FILE",
+        group=_OPTION_GROUP,
     )
     json: str | None = option(
         None,
         "write the answer and all rows as JSON to a file, - for standard output",
         metavar="FILE",
-        group=_GROUP,
+        group=_OPTION_GROUP,
     )
     all: bool = option(
-        False, "print all rows, all columns and everything that limits the answer", group=_GROUP
+        False,
+        "print all rows, all columns and everything that limits the answer",
+        group=_OPTION_GROUP,
     )
     log: bool = option(
         False,
-        "put the result into the store, as a run of kind=analysis that names its sources",
-        group=_GROUP,
+        "store the result as a run of kind=analysis that lists its source runs",
+        group=_OPTION_GROUP,
     )
 
 
@@ -83,18 +92,18 @@ class FigureOutput(Output):
 
     figure: tuple[str, ...] = option(
         (),
-        "draw the figure, as PNG, SVG or PDF by the ending of the file, repeatable",
+        "draw the figure to a .png, .svg or .pdf file; repeatable",
         metavar="FILE",
         several="repeat",
-        group=_GROUP,
+        group=_OPTION_GROUP,
     )
     width: float | None = option(
         None,
-        "set the figure for print, with this exact width, such as 3.3 for a column and 7 for a "
+        "set the figure for print, with this exact width, such as 3.3 for one column or 7 for a "
         "page",
         metavar="INCHES",
         low=2.5,
-        group=_GROUP,
+        group=_OPTION_GROUP,
     )
 
 
@@ -112,7 +121,7 @@ def emit_result(
     Args:
         command: Name of the command.
         result: The result.
-        frame: The runs that it rests on.
+        frame: The runs that the result is based on.
         selection: The options that chose these runs.
         output: The requested outputs.
         command_line: The command line, for the logged run.
@@ -121,12 +130,12 @@ def emit_result(
         ConfigError: If an output cannot be written or drawn. Nothing is printed then.
     """
     if output.csv == "-" and output.json == "-":
-        problem = "standard output is also that of --csv"
+        problem = "--csv writes to standard output already"
         raise ConfigError("--json", output.json, problem, "name a file for one of them")
     table_file = _file_of(output.csv, "--csv")
     json_file = _file_of(output.json, "--json")
     figure_files = _figure_files(result, output)
-    # Figures are drawn before anything is printed, because drawing can fail.
+    # Drawing can fail, so it comes before any output.
     figures = [(result.figure(output.width), path) for path in figure_files]
     _print_requested(result, output)
     if table_file is not None:
@@ -139,7 +148,7 @@ def emit_result(
             if output.width is None:
                 figure.savefig(temporary, bbox_inches="tight", dpi=150)
             else:
-                # A figure for print keeps its size, so its margins are not trimmed.
+                # Trimming the margins would change the requested width.
                 figure.savefig(temporary, dpi=300)
     if output.log:
         run_id = _log_result(
@@ -152,8 +161,8 @@ def _figure_files(result: Result, output: FigureOutput) -> list[Path]:
     """Return the files of the requested figures.
 
     Raises:
-        ConfigError: If a file cannot be written, there is nothing to draw, or a width has no
-            figure.
+        ConfigError: If a file cannot be written, the result has no figure, or --width is given
+            without --figure.
     """
     files = [
         check_file(path, "--figure", suffixes=_FIGURE_SUFFIXES, kind="a .png, .svg or .pdf file")
@@ -181,14 +190,18 @@ def _print_requested(result: Result, output: FigureOutput) -> None:
 
 
 def _file_of(path: str | None, option: str) -> Path | None:
-    """Return the file that an option names; None without one, or for standard output."""
+    """Return the file that an option names; None if it names none or standard output."""
     if path is None or path == "-":
         return None
     return _check_writable(path, option)
 
 
 def _check_writable(path: str, option: str) -> Path:
-    """Return the path of a file in an existing folder, else raise ConfigError for the option."""
+    """Return the path of a file to write.
+
+    Raises:
+        ConfigError: If the path is a folder, or its folder does not exist.
+    """
     target = Path(path).expanduser()
     problem = ""
     if target.is_dir():
@@ -204,10 +217,10 @@ def check_file(path: str, option: str, *, suffixes: Sequence[str], kind: str) ->
     """Return the path of a file to write.
 
     Args:
-        path: The path that the user wrote.
-        option: The option that holds it.
+        path: The path that the user gave.
+        option: The option that an error names.
         suffixes: Allowed endings, in lower case.
-        kind: The allowed kinds of files, for the message.
+        kind: Description of the allowed files for the error, such as "a .html file".
 
     Raises:
         ConfigError: If the folder does not exist, or the ending is not allowed.
@@ -226,10 +239,10 @@ def _log_result(
     selection: Selection,
     command_line: Sequence[str],
 ) -> str:
-    """Put a result into the store and return the id of its run.
+    """Store a result as a run, and return the id of the run.
 
-    All source runs are listed in sources.json, and in the tag `sources` if they fit. The tag
-    `source_sweeps` names their sweeps.
+    The artifact sources.json lists all source runs. The tag `sources` lists them, too, if they fit.
+    The tag `source_sweeps` lists their sweeps.
     """
     from analysis.store.write import log_run, open_experiment, writing
     from paradnn.store.address import address_of
@@ -254,7 +267,7 @@ def _log_result(
 def _result_tags(
     name: str, result: Result, frame: pd.DataFrame, command_line: Sequence[str]
 ) -> dict[str, str]:
-    """Return the tags of the run of a result, none longer than a server accepts."""
+    """Return the tags of the run of a result, cut to the length that a server accepts."""
     from paradnn.core.words import without_secrets
     from paradnn.store.runs import SCHEMA_VERSION
 
@@ -304,11 +317,11 @@ def _write_artifacts(result: Result, folder: Path) -> None:
 
 
 def print_result(result: Result, *, everything: bool = False) -> None:
-    """Print the answer of a result, what limits it, and the table or the maps.
+    """Print the answer of a result, the lines that qualify it, and its table or maps.
 
     Args:
         result: The result.
-        everything: Whether to print all lines, rows and columns, however many they are.
+        everything: Whether to print all lines, rows and columns.
     """
     if everything:
         console = unlimited_output()
@@ -335,7 +348,7 @@ def print_result(result: Result, *, everything: bool = False) -> None:
 def _print_grids(
     console: Console, grids: Sequence[tuple[str, pd.DataFrame]], limits: _TableLimits
 ) -> None:
-    """Print the first grids that fit, each below its title, and how many more there are."""
+    """Print the first grids that fit, each below its title, and the number of omitted grids."""
     fitting_grids = _first_grids(grids, limits.rows)
     for title, cells in fitting_grids:
         shown = cells.head(limits.rows)
@@ -357,12 +370,12 @@ def _print_grids(
 def _print_table(
     console: Console, table: pd.DataFrame, limits: _TableLimits, *, everything: bool
 ) -> None:
-    """Print the first rows of a table, and how many rows and columns are omitted."""
+    """Print the first rows of a table, and the numbers of omitted rows and columns."""
     shown = table.head(limits.rows)
     if everything:
         cells = _format_cells(shown)
     else:
-        shown = _without_named_columns(shown)
+        shown = _without_columns_in_point_names(shown)
         cells = _merge_intervals(_format_cells(shown))
     fitting = _fit_table(cells, limits)
     console.print()
@@ -378,7 +391,7 @@ def _print_note(console: Console, note: str) -> None:
 def _first_grids(
     grids: Sequence[tuple[str, pd.DataFrame]], rows: int
 ) -> Sequence[tuple[str, pd.DataFrame]]:
-    """Return the first grids that have at most some rows together, at least one of them."""
+    """Return the first grids with at most the given number of rows in total, but at least one."""
     total = 0
     for position, (_, cells) in enumerate(grids):
         total += len(cells)
@@ -388,7 +401,7 @@ def _first_grids(
 
 
 def _print_csv(table: pd.DataFrame) -> None:
-    """Write a table to standard output; a terminal is shown control characters as text."""
+    """Write a table to standard output; on a terminal, control characters are escaped."""
     if not sys.stdout.isatty():
         write_csv(table, sys.stdout)
         return
@@ -397,12 +410,12 @@ def _print_csv(table: pd.DataFrame) -> None:
 
 
 def write_csv(table: pd.DataFrame, target: TextIO | Path) -> None:
-    """Write a table as CSV whose texts no spreadsheet evaluates; numbers are unchanged."""
+    """Write a table as CSV, with texts escaped that a spreadsheet would evaluate."""
     _safe_table(table).to_csv(target, index=False)
 
 
 def _safe_table(table: pd.DataFrame) -> pd.DataFrame:
-    """Return a table in which no text and no column name is a formula."""
+    """Escape texts and column names that a spreadsheet would evaluate as formulas."""
     texts = {
         str(name): column.map(_escape_formula)
         for name, column in table.items()
@@ -419,13 +432,13 @@ def _escape_formula(value: Any) -> Any:
 
 
 def _format_cells(table: pd.DataFrame) -> pd.DataFrame:
-    """Format every cell as text, without the columns that have no value."""
+    """Format every cell as text; drop the columns without values."""
     names = [name for name in table.columns if not table[name].map(_is_missing).all()]
     return table[names].apply(_format_column).astype(str)
 
 
 def _merge_intervals(cells: pd.DataFrame) -> pd.DataFrame:
-    """Put the two ends of each interval into one column, behind their value."""
+    """Merge the two columns with the ends of an interval into one, at the place of the low end."""
     names = [str(name) for name in cells.columns]
     merged: dict[str, pd.Series] = {}
     intervals = interval_ends(names)
@@ -451,7 +464,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _format_column(values: pd.Series) -> pd.Series:
-    """Format the cells of a column; small whole numbers, such as settings, keep all digits."""
+    """Format the cells of a column; small whole numbers, such as batch sizes, keep all digits."""
     numbers = [value for value in values if _is_number(value)]
     is_exact = all(float(value).is_integer() and abs(value) < _MAX_EXACT for value in numbers)
 
@@ -467,8 +480,8 @@ def _format_column(values: pd.Series) -> pd.Series:
     return values.map(format_cell)
 
 
-def _without_named_columns(table: pd.DataFrame) -> pd.DataFrame:
-    """Drop the columns that the names of points contain, if the table has such names."""
+def _without_columns_in_point_names(table: pd.DataFrame) -> pd.DataFrame:
+    """Drop the columns whose values the names of points contain, if the table has point names."""
     if POINT not in table:
         return table
     return table[
@@ -477,13 +490,14 @@ def _without_named_columns(table: pd.DataFrame) -> pd.DataFrame:
 
 
 class _TableLimits(NamedTuple):
-    """How much of a table is printed.
+    """Limits of a printed table.
 
     Attributes:
-        width: Characters of a row.
-        rows: Number of rows.
-        cell: Characters of a cell.
-        states_constants: Whether columns with one value in all rows are stated below the table.
+        width: Maximum number of characters in a row.
+        rows: Maximum number of rows.
+        cell: Maximum number of characters in a cell.
+        states_constants: Whether a note below the table replaces the columns that have the same
+            value in all rows.
     """
 
     width: int
@@ -496,12 +510,12 @@ _NO_LIMITS = _TableLimits(sys.maxsize, sys.maxsize, sys.maxsize, states_constant
 
 
 class _FittingTable(NamedTuple):
-    """The part of a table that fits, and the names of what does not.
+    """The columns of a table that are printed, and those that are not.
 
     Attributes:
-        cells: The texts.
-        constant: Columns with one value in all rows, and the value.
-        omitted: Names of columns that do not fit.
+        cells: The printed cells, as text.
+        constant: Column with the same value in all rows -> the value.
+        omitted: Names of the columns that do not fit.
     """
 
     cells: pd.DataFrame
@@ -509,7 +523,7 @@ class _FittingTable(NamedTuple):
     omitted: Sequence[str]
 
     def notes(self, omitted_rows: int = 0) -> Iterator[str]:
-        """Yield what the table omits, and how to see it."""
+        """Yield notes on the omitted rows and columns, and on how to print them."""
         if self.constant:
             values = [f"{name} {value}" for name, value in self.constant.items()]
             yield _join_fitting("The same in all rows: ", values, _MAX_WIDTH)
@@ -529,7 +543,13 @@ class _FittingTable(NamedTuple):
 
 
 def _join_fitting(start: str, texts: Sequence[str], width: int) -> str:
-    """Join texts with commas, and say how many do not fit into some characters."""
+    """Join the first texts that fit into a width with commas; count the others ("and 3 more").
+
+    Args:
+        start: Text before the list.
+        texts: The texts, at least one.
+        width: Maximum number of characters, unless the first text is longer.
+    """
     joined = f"{start}{texts[0]}"
     for position, text in enumerate(texts[1:], start=1):
         rest = f" and {len(texts) - position} more"
@@ -542,12 +562,12 @@ def _join_fitting(start: str, texts: Sequence[str], width: int) -> str:
 def _fit_table(
     cells: pd.DataFrame, limits: _TableLimits, *, keeps_constants: bool = False
 ) -> _FittingTable:
-    """Take the columns of a table that differ, and of those the first that fit.
+    """Choose the columns to print: those whose values differ between rows, as many as fit.
 
     Args:
-        cells: The texts.
-        limits: How much of the table is printed.
-        keeps_constants: Whether columns with one value in all rows stay, as in a map.
+        cells: All cells, as text.
+        limits: Limits of the printed table.
+        keeps_constants: Whether to keep columns with the same value in all rows, as in a map.
     """
     if limits.cell < sys.maxsize:
         cells = cells.map(lambda text: _shorten(text, limits.cell))
@@ -576,7 +596,7 @@ def _fit_table(
 
 
 def _make_table(cells: pd.DataFrame, *, numeric: Collection[str]) -> Table:
-    """Return a table of texts whose numeric columns are aligned to the right."""
+    """Return a printable table with right-aligned numeric columns."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in cells.columns:
         table.add_column(

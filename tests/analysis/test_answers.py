@@ -342,7 +342,7 @@ def test_json_has_no_value_that_strict_parsers_reject(capsys: pytest.CaptureFixt
     [
         pytest.param(
             {"json": "-", "csv": "-"},
-            "--json=-: standard output is also that of --csv; name a file for one of them",
+            "--json=-: --csv writes to standard output already; name a file for one of them",
             id="both on standard output",
         ),
         pytest.param(

@@ -393,7 +393,7 @@ def test_an_outcome_share_is_over_the_points_that_both_tried() -> None:
         ),
         pytest.param(
             "{kind: scaling, at_least: 0.1}",
-            ("devices: no measured run records how many; measure points with devices=1 and more"),
+            ("devices: no measured run records this count; measure points with devices=1 and more"),
             id="device counts",
         ),
     ],
@@ -404,7 +404,7 @@ def test_a_finding_names_the_missing_data(check: str, missing: str) -> None:
 
 def test_sides_without_a_common_point_are_reported() -> None:
     missing = answer(f"{{kind: ratio, {TPU_GPU}, at_least: 2.5}}", without_common_points())[1]
-    assert missing == "no point was measured on both sides, of 64 and 64 runs"
+    assert missing == "no point was measured on both sides: A has 64 runs and B has 64"
 
 
 #: Bounds of a check of throughput, by the outcome of the check for runs at 100 examples/s.

@@ -91,7 +91,7 @@ def test_the_space_is_the_grid_of_sizes_for_each_combination_of_settings() -> No
     ):  # axes that vary together
         assert space(some.reset_index(drop=True)).total == total
     assert (is_sparse(frame), is_sparse(part(frame, 20))) == (False, True)
-    assert "nothing to predict" in predict(frame).text()
+    assert "nothing is predicted" in predict(frame).text()
 
 
 def test_points_beyond_the_memory_are_not_predicted() -> None:
@@ -159,7 +159,7 @@ def test_invalid_options_give_one_line(options: str, message: str) -> None:
         pytest.param(
             "",
             whole().iloc[[0, 5, 63]].reset_index(drop=True),
-            "fc on Test CPU: 3 measured points, a prediction takes 5",
+            "fc on Test CPU: 3 measured points; a prediction needs 5",
             id="three points",
         ),
         pytest.param(

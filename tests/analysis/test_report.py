@@ -160,7 +160,7 @@ def test_missing_sections_name_their_requirements(page: str) -> None:
         page[page.index('<section id="missing">') :].partition("</section>")[0] + "</section>"
     ).text
     assert "Scaling over devices" in missing
-    assert "no measured run records how many" in missing
+    assert "no measured run records this count" in missing
     assert "measure with a real input pipeline: python -m paradnn.train" in missing
     assert "fault of this tool" not in page
 

@@ -65,7 +65,7 @@ def test_points_of_one_model_are_no_independent_ones() -> None:
     [
         pytest.param(
             "--by device_count",
-            "--by=device_count: these runs have no such column; name one that counts",
+            "--by=device_count: these runs have no such column; name a column that counts devices",
             id="--by device_count",
         ),
         pytest.param(
@@ -88,7 +88,7 @@ def test_invalid_options_give_one_line(options: str, message: str) -> None:
     [
         pytest.param(
             planted(0.1).drop(columns="devices"),
-            "devices: no measured run records how many",
+            "devices: no measured run records this count",
             id="no devices",
         ),
         pytest.param(
@@ -103,7 +103,7 @@ def test_invalid_options_give_one_line(options: str, message: str) -> None:
         ),
         pytest.param(
             planted(0.1).assign(outcome="oom_device"),
-            "devices: no measured run records how many",
+            "devices: no measured run records this count",
             id="all out of memory",
         ),
         pytest.param(
@@ -276,4 +276,4 @@ def test_communication_is_shown_next_to_an_all_reduce_alone() -> None:
     assert "40% of a step (8 ms) is communication" in found.text()
     assert "an all-reduce of the gradients alone takes 5.1 ms" in found.text()
     alone = summarized(frame, ScalingOptions(by="hosts"))
-    assert "no model=channel run of the same processes" in alone.text()
+    assert "no model=channel run has the same transport" in alone.text()

@@ -166,7 +166,7 @@ def test_the_answer_is_text_and_a_figure() -> None:
     rows += [trained(math.inf, seed, 128) for seed in range(4)]
     result = summarize(frame(rows), TimeToAccuracyOptions(price=("A=36",)))
     text = result.text()
-    assert "fc on A: 12 runs of 3 settings; fastest to the target batch size 32, in 11.5 s" in text
+    assert "fc on A: 12 runs of 3 settings; fastest to the target: batch size 32, in 11.5 s" in text
     assert "batch size 128: no score, 0 of 4 reached it; best 0.9000 in the median" in text
     assert "cost 0.115;" in text or "cost 0.115\n" in text, "no price says in what"
     rows = [row | {"platform.price_per_hour": 36.0, "price_currency": "EUR"} for row in rows]
