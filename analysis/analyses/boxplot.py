@@ -1,8 +1,8 @@
-"""`boxplot`: the spread of a metric, or of the speedups of A over B, over the models of each group.
+"""`boxplot`: the spread of a metric, or of the speedups of A over B, over the points of each group.
 
 Boxes show the percentiles of the paper's Figure 11: a bar at the median, a box from the 9th to the
-91st percentile, whiskers from the 2nd to the 98th, and dots beyond. Replicates of a point count
-once, with their median.
+91st percentile, whiskers from the 2nd to the 98th, and dots for points beyond the whiskers. A point
+with replicates counts once, with their median.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from paradnn.core.errors import ConfigError, InsufficientData
 from paradnn.core.words import counted
 from paradnn.statistics.dependence import Unit, crossed_quantile, shared_levels
 
-#: Default metrics: the first that nine of ten runs have is drawn.
+#: Candidates for the default metric: `choose_metric` takes the first that nine of ten runs have.
 _DEFAULT_METRICS = (
     "flops_utilization",
     "flops_utilization_spec",
@@ -47,10 +47,13 @@ MIN_POINTS_OF_BOX = 13
 #: With fewer points, the 2nd percentile lies between the two lowest, so there are no whiskers.
 MIN_POINTS_OF_WHISKERS = 51
 
-_MAX_BOXES = 30  # of one figure
-_LOGARITHMIC_RATIO = 100  # of the largest to the smallest value, for a logarithmic scale
-_SINGLE_LINE_CHARS = 18  # of a label
-_DARK = "#555555"
+#: Maximum number of boxes in a figure.
+_MAX_BOXES = 30
+#: Ratio of the largest to the smallest value above which the scale is logarithmic.
+_LOGARITHMIC_RATIO = 100
+#: Maximum number of characters of a label on one line.
+_SINGLE_LINE_CHARS = 18
+_DARK_GRAY = "#555555"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +64,7 @@ class BoxplotOptions(Options):
         None, "a metric (default: FLOPS utilization, else a metric that most runs have)", "NAME"
     )
     by: tuple[str, ...] = column_option(
-        ("family",), "a box for each value; A,B for each pair of values"
+        ("family",), "columns of the groups: a box for each combination of their values"
     )
     a: tuple[str, ...] = side_option("A", "boxes of the speedups of A over --b in the metric: ")
     b: tuple[str, ...] = side_option("B")
@@ -83,11 +86,10 @@ def _list_sections(rows: pd.DataFrame) -> list[SectionSpec]:
     list_sections=_list_sections,
 )
 def boxplot(frame: pd.DataFrame, options: BoxplotOptions) -> Result:
-    """Summarize a metric, or the speedups of A over B by point, by group.
+    """Summarize a metric, or the speedups of A over B, by group.
 
-    Returns:
-        A row for each value of `by`, with the columns of `box_statistics` but `values`.
-        Percentiles are missing in groups with too few points for them.
+    The table has a row for each group, with the columns of `box_statistics` except `values`.
+    Percentiles are missing in groups with too few points.
 
     Raises:
         InsufficientData: If there are no runs.
@@ -127,8 +129,8 @@ def _speedup_boxes(frame: pd.DataFrame, options: BoxplotOptions) -> Result:
     pairs = pair(sides.a, sides.b, metric)
     if pairs.empty:
         raise InsufficientData(
-            f"no point was measured on both sides, of {counted(len(sides.a), 'run')} of A and "
-            f"{len(sides.b)} of B"
+            f"no point was measured on both sides: A has {counted(len(sides.a), 'run')} and B has "
+            f"{len(sides.b)}"
         )
     by = [find_column(pairs, name, "--by") for name in options.by]
     boxes = box_statistics(pairs, "speedup", by, families(pairs), options.unit)
@@ -136,7 +138,7 @@ def _speedup_boxes(frame: pd.DataFrame, options: BoxplotOptions) -> Result:
     quantity = _Quantity(name, name, "{:.3g}x".format, is_ratio=True)
     result = _make_result(boxes, quantity, by)
     remarks = [
-        f"Speedups are in {metric}, of points that were measured on both sides.",
+        f"Speedups are ratios of {metric} at the points that were measured on both sides.",
         *sides.describe_differences(pairs),
     ]
     return replace(
@@ -149,7 +151,14 @@ def _speedup_boxes(frame: pd.DataFrame, options: BoxplotOptions) -> Result:
 
 
 class _Quantity(NamedTuple):
-    """Quantity that the boxes show: its name, its name with the unit, and a formatter."""
+    """Quantity that the boxes show.
+
+    Attributes:
+        name: Its name.
+        name_with_unit: Its name with the unit, for an axis.
+        format_value: Function that formats a value.
+        is_ratio: Whether it is a speedup.
+    """
 
     name: str
     name_with_unit: str
@@ -158,7 +167,13 @@ class _Quantity(NamedTuple):
 
 
 def _make_result(boxes: pd.DataFrame, quantity: _Quantity, by: Sequence[str]) -> Result:
-    """Return boxes as table, sentences and figure, without sources."""
+    """Return a result with table, sentences and figure, but without sources.
+
+    Args:
+        boxes: The table of `box_statistics`.
+        quantity: The quantity.
+        by: Columns of the groups.
+    """
     table = boxes.drop(columns="values")
     has_box = table["count"] >= MIN_POINTS_OF_BOX
     has_whiskers = table["count"] >= MIN_POINTS_OF_WHISKERS
@@ -183,7 +198,7 @@ def _make_result(boxes: pd.DataFrame, quantity: _Quantity, by: Sequence[str]) ->
 
 
 def _answer(boxes: pd.DataFrame, quantity: _Quantity, by: Sequence[str]) -> AnalysisAnswer:
-    """State the median of the only group, or of those with the highest and the lowest one."""
+    """State the median of the only group, or the highest and the lowest median of all groups."""
     points = int(boxes["count"].sum())
     if not points:
         return AnalysisAnswer(sentence=f"No point has {quantity.name}.", points=0)
@@ -226,7 +241,10 @@ def _describe_group(row: Mapping[Any, Any], by: Sequence[str]) -> str:
 def _pooled_settings_sentences(
     points: pd.DataFrame, metric: str, by: Sequence[str]
 ) -> Iterator[str]:
-    """Name the settings that change the operations of a step and vary within a box."""
+    """Yield a warning if a box pools points that differ in a setting of their operations.
+
+    Such settings, for example the precision, change the operations of a step.
+    """
     measured = points[points[metric].notna()]
     groups = measured.groupby(list(by), dropna=False)
     varying = [
@@ -248,22 +266,28 @@ def box_statistics(
 ) -> pd.DataFrame:
     """Compute the paper's percentiles (section 5.3) of a metric by group.
 
-    Percentiles are of Hyndman and Fan's definition 7.
+    Percentiles follow definition 7 of Hyndman and Fan (The American Statistician 50, 1996).
 
     Args:
         frame: One row per point.
         metric: Column of the values.
         by: Columns of the groups.
-        order: Values of the first of these columns that come first, such as families. Other groups
-            follow in their own order, numbers ascending.
-        unit: What intervals take as a sample.
+        order: Values of the first column in `by` whose groups come first, in this order, such as
+            families. Other groups follow in ascending order.
+        unit: Unit of the sample for the intervals: "crossed" levels, "model" or "point".
 
     Returns:
-        A row per group: the columns `by`; label; count; missing (rows whose value is missing or
-        infinite); p2, p9, p50, p91, p98; median_low and median_high (95% interval over the models
-        and batch sizes of the points, NaN if these are too few for an end); sample (what the
-        interval is over); minimum; maximum; outliers (number of values beyond the whiskers); and
-        values, ascending.
+        A row per group, with the columns `by` and
+
+        - `label`: the values of `by` as text;
+        - `count`: the number of points with a value;
+        - `missing`: the number of points whose value is missing or infinite;
+        - `p2`, `p9`, `p50`, `p91`, `p98`, `minimum`, `maximum`;
+        - `median_low`, `median_high`: the 95% interval of the median; an end is NaN if the sample
+          is too small for it;
+        - `sample`: the population that the interval generalizes over;
+        - `outliers`: the number of values beyond the whiskers;
+        - `values`: the values, ascending.
     """
     rows = []
     for key, group in frame.groupby(list(by), sort=True, dropna=False):
@@ -286,7 +310,7 @@ def box_statistics(
         "values",
     ]
     table = pd.DataFrame(rows, columns=columns)
-    # An unknown end of an interval is infinite in the estimate and absent in the table.
+    # The estimate states an unknown end of an interval as infinite, the table as NaN.
     ends = ["median_low", "median_high"]
     table[ends] = table[ends].replace([np.inf, -np.inf], np.nan)
     positions = {name: position for position, name in enumerate(order)}
@@ -299,7 +323,7 @@ def box_statistics(
 
 
 def _statistics_of_group(group: pd.DataFrame, metric: str, unit: Unit) -> dict[str, object]:
-    """Return the columns of `box_statistics` for one group, without its name."""
+    """Return the columns of `box_statistics` for one group, except `by` and `label`."""
     numbers = group[metric].to_numpy(dtype="float64", na_value=np.nan)
     group = group.assign(value=numbers)
     known = group[np.isfinite(group["value"])]
@@ -333,7 +357,9 @@ def _box_sentence(row: Mapping[Any, Any], quantity: _Quantity, by: Sequence[str]
         low_text = quantity.format_value(row[low])
         return f"{low_text} {conjunction} {quantity.format_value(row[high])}"
 
-    missing = f"; {row['missing']} more have none" if row["missing"] else ""
+    missing = ""
+    if row["missing"]:
+        missing = f"; {row['missing']} without a value omitted"
     group = _describe_group(row, by)
     if not row["count"]:
         return f"{group}: no point has {quantity.name}{missing}."
@@ -348,19 +374,19 @@ def _box_sentence(row: Mapping[Any, Any], quantity: _Quantity, by: Sequence[str]
         return start
     extremes = format_range("minimum", "maximum")
     if row["count"] < MIN_POINTS_OF_BOX:
-        return f"{start} They lie between {extremes}, too few for percentiles."
+        return f"{start} Their range is {extremes}; they are too few for percentiles."
     whiskers = ""
     if row["count"] >= MIN_POINTS_OF_WHISKERS:
         whiskers = f", 96% between {format_range('p2', 'p98')}"
     box = format_range("p9", "p91")
-    return f"{start} 82% of them lie between {box}{whiskers}; the extremes are {extremes}."
+    return f"{start} 82% lie between {box}{whiskers}; the extremes are {extremes}."
 
 
 def draw_boxes(boxes: pd.DataFrame, quantity: _Quantity, by: Sequence[str]) -> drawing.Figure:
     """Draw a box for each group.
 
-    A group has a box or whiskers only if it has enough points for these percentiles. All points of
-    smaller groups are dots. Ratios have a line at 1. The scale is logarithmic for ratios, and for
+    A group has a box, and whiskers, if it has enough points for their percentiles. Without a box,
+    all points are dots. Ratios have a line at 1. The scale is logarithmic for ratios, and for
     positive values that span more than a factor of 100.
 
     Args:
@@ -404,7 +430,7 @@ def draw_boxes(boxes: pd.DataFrame, quantity: _Quantity, by: Sequence[str]) -> d
 
 
 def _draw_box(axes: drawing.Axes, row: Mapping[Any, Any], position: int, color: str) -> None:
-    """Draw the box of one group, and dots for the points that it does not cover."""
+    """Draw the box of one group, and dots for the points beyond box and whiskers."""
     values = row["values"]
     low = row["p9"]
     high = row["p91"]
@@ -417,7 +443,7 @@ def _draw_box(axes: drawing.Axes, row: Mapping[Any, Any], position: int, color: 
         dots,
         np.full(len(dots), position),
         drawing.MARKERS[0],
-        color=_DARK,
+        color=_DARK_GRAY,
         markersize=3,
         alpha=0.6,
         zorder=2,
@@ -440,16 +466,16 @@ def _draw_box(axes: drawing.Axes, row: Mapping[Any, Any], position: int, color: 
         manage_ticks=False,
         patch_artist=True,
         boxprops={"facecolor": color, "alpha": 0.55, "edgecolor": "#333333"},
-        whiskerprops={"color": _DARK},
-        capprops={"color": _DARK},
+        whiskerprops={"color": _DARK_GRAY},
+        capprops={"color": _DARK_GRAY},
         medianprops={"color": drawing.COLORS[-1], "linewidth": 1.8},
     )
 
 
 def _describe_marks(largest_count: int) -> str:
-    """Explain the marks of a figure, given the points of its largest group."""
+    """Explain the marks of a figure, given the number of points in its largest group."""
     if largest_count < MIN_POINTS_OF_BOX:
-        return f"dots: single points (a box takes {MIN_POINTS_OF_BOX} of them)"
+        return f"dots: single points (a box needs {MIN_POINTS_OF_BOX})"
     parts = ["bar: median", "box: 9th to 91st percentile"]
     if largest_count >= MIN_POINTS_OF_WHISKERS:
         parts.append("whiskers: 2nd to 98th")

@@ -1,11 +1,11 @@
 """`compare-published`: examples per second of every measured model, compared with published
 platforms.
 
-The number of a platform is the published one of the same step, else a prediction with its interval.
-Measured points that differ in a setting which changes their operations, such as the precision or
-the compile mode, are never pooled. Eager runs are omitted if the same model was also measured
-compiled, since published platforms ran compiled graphs. A number of another precision is used only
-if the platform has no step of the same precision, and is summarized separately.
+The rate of a platform is published for the same step, else predicted with an interval. Measured
+points that differ in a setting which changes their operations, such as the precision or the compile
+mode, are never pooled. Eager runs are omitted if the same model was also measured compiled, since
+published platforms ran compiled graphs. A rate in another precision is used only if the platform
+has none in the same precision, and it is summarized separately.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ from paradnn.families import FAMILIES
 _PRECISIONS = ("float16", "bfloat16", "float32")
 #: Precisions of the same width, whose arithmetic has the same peak on most devices.
 _HALF_PRECISIONS = frozenset({"float16", "bfloat16"})
-#: Maximum number of points that are looked up: each prediction takes about 50 ms.
+#: Maximum number of points to compare: each prediction takes about 50 ms.
 _MAX_POINTS = 40
+#: Remedy of errors about missing runs.
 _REMEDY = "measure some, about a minute: python -m paradnn.train -m experiment=quick"
-#: Columns that may hold several compile modes of one model.
+#: Column of the compile mode, and its value for eager runs.
 _COMPILE = "compile"
 _EAGER = "eager"
 
@@ -45,7 +46,7 @@ class ComparePublishedOptions(Options):
 
     platform_of: tuple[str, ...] = option(
         ("V100", "TPU v2"),
-        "a device of the atlas, repeatable; paradnn ask --list names them",
+        "a device of the atlas; paradnn ask --list names them; repeatable",
         metavar="DEVICE",
         several="repeat",
     )
@@ -63,14 +64,20 @@ class ComparePublishedOptions(Options):
 def compare_published(frame: pd.DataFrame, options: ComparePublishedOptions) -> Result:
     """Compare the measured models with published platforms.
 
-    Replicates of a point count once, with their median.
+    A point with replicates counts once, with their median. The table has a row for each measured
+    point and platform:
 
-    Returns:
-        A row for each measured point and platform: family, point, settings (those that vary among
-        the points), here_precision; here and there (examples per second) with _low and _high;
-        device, source ("published" for the same step, else "predicted"), precision (of the
-        platform), is_floor (whether the predicted step time is a lower bound, so that `there` is
-        an upper bound), ratio (there / here), missing (why there is no number), notes.
+    - `family`, `point`, `settings` (those that vary among the points), `here_precision`.
+    - `here`, `there`: examples per second on this machine and on the platform, with `_low` and
+      `_high`.
+    - `device`: the platform.
+    - `source`: "published" for the same step, else "predicted".
+    - `precision`: the precision on the platform.
+    - `is_floor`: whether the predicted step time is a lower bound, so that `there` is an upper
+      bound.
+    - `ratio`: there / here.
+    - `missing`: the reason if the platform has no rate.
+    - `notes`: remarks on the rate.
 
     Raises:
         ConfigError: If the atlas lacks a device.
@@ -110,7 +117,7 @@ def compare_published(frame: pd.DataFrame, options: ComparePublishedOptions) -> 
 
 
 def _own_runs(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the measured runs of models of known families that have a rate."""
+    """Return the runs of this machine that have a rate and a model of a known family."""
     if "examples_per_second" not in frame:
         raise InsufficientData("no step was measured here", remedy=_REMEDY)
     is_measured = is_ok(frame) & frame["examples_per_second"].gt(0)
@@ -142,14 +149,25 @@ def _without_eager_duplicates(points: pd.DataFrame) -> pd.DataFrame:
 
 
 def _sample_points(points: pd.DataFrame) -> pd.DataFrame:
-    """Return at most `_MAX_POINTS` points, the same number of each family as far as possible."""
+    """Return at most `_MAX_POINTS` points, taken in turn from all families."""
     position = points.groupby("family").cumcount()
     order = position.sort_values(kind="stable").index
     return points.loc[order[:_MAX_POINTS]]
 
 
 class _PlatformRate(NamedTuple):
-    """Examples per second of a step on a platform; NaN if unknown, with the reason in `missing`."""
+    """Examples per second of a step on a platform.
+
+    Attributes:
+        value: The rate; NaN if it is unknown.
+        low: Low end of its 95% interval; NaN for a published rate.
+        high: High end of its 95% interval.
+        source: "published" or "predicted".
+        precision: Precision on the platform.
+        is_floor: Whether the predicted step time is a lower bound.
+        missing: The reason if the rate is unknown.
+        notes: Remarks on the rate.
+    """
 
     value: float = math.nan
     low: float = math.nan
@@ -164,7 +182,7 @@ class _PlatformRate(NamedTuple):
 def _point_rows(
     point: Mapping[Any, Any], settings: str, devices: Sequence[str]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a measured point; none if it is not a model with layers."""
+    """Yield a row per device for a measured point; nothing if it is not a model with layers."""
     from analysis.atlas.points import format_point, model_from_row
 
     model = model_from_row(point)
@@ -199,15 +217,16 @@ def _point_rows(
 
 
 def _find_rate(point: Mapping[Any, Any], device: str) -> _PlatformRate:
-    """Find the rate of a step on a device, in the most similar precision with a number.
+    """Find the rate of a step on a device, in the most similar precision that has one.
 
-    The precision of the point comes first, then precisions of the same width, then others. Within
-    a precision, a published step precedes a prediction.
+    The precision of the point has precedence, then precisions of the same width, then others. Within
+    a precision, a published step has precedence over a prediction. If no precision has a rate, the
+    reason for the precision of the point is returned.
     """
-    own = str(point["precision"])
-    similar = [name for name in _PRECISIONS if _is_similar_precision(own, name)]
+    measured_precision = str(point["precision"])
+    similar = [name for name in _PRECISIONS if _is_similar_precision(measured_precision, name)]
     first = None
-    for precision in dict.fromkeys([own, *similar, *_PRECISIONS]):
+    for precision in dict.fromkeys([measured_precision, *similar, *_PRECISIONS]):
         rate = _rate_in_precision({**point, "precision": precision}, device)
         if not math.isnan(rate.value):
             return rate
@@ -216,8 +235,9 @@ def _find_rate(point: Mapping[Any, Any], device: str) -> _PlatformRate:
     return first
 
 
-def _is_similar_precision(one: str, other: str) -> bool:
-    return one == other or {one, other} <= _HALF_PRECISIONS
+def _is_similar_precision(a: str, b: str) -> bool:
+    """Return whether two precisions are equal or both have 16 bits."""
+    return a == b or {a, b} <= _HALF_PRECISIONS
 
 
 def _rate_in_precision(point: Mapping[Any, Any], device: str) -> _PlatformRate:
@@ -249,6 +269,7 @@ def _rate_in_precision(point: Mapping[Any, Any], device: str) -> _PlatformRate:
 
 
 def _has_similar_precisions(rows: pd.DataFrame) -> pd.Series:
+    """Return (n,) whether the precisions of this machine and the platform are similar."""
     similar = [
         _is_similar_precision(here, there)
         for here, there in zip(rows["here_precision"], rows["precision"], strict=True)
@@ -257,19 +278,19 @@ def _has_similar_precisions(rows: pd.DataFrame) -> pd.Series:
 
 
 def _answer(table: pd.DataFrame, headline: Highlight | None) -> AnalysisAnswer:
-    """State the ratios of each platform, or that no platform has one."""
+    """State the ratios of each platform, or that no platform has a rate."""
     points = table["point"].nunique()
     if headline is not None:
         return AnalysisAnswer(sentence=headline.words, points=points)
-    sentence = f"No platform has a number for any of {counted(points, 'point')} of this machine."
+    sentence = f"No platform has a rate for any of {counted(points, 'point')} of this machine."
     return AnalysisAnswer(sentence=sentence, points=points)
 
 
 def _headline(table: pd.DataFrame) -> Highlight | None:
-    """State the ratios of each platform: published ones before predicted ones.
+    """State the ratios of each platform: the published ones or, without any, the predicted ones.
 
-    Floors are not among them. Ratios between precisions of different width are used, and called
-    so, only for a platform that has no others.
+    Dispatch floors are excluded. Ratios between precisions of different width are used only for a
+    platform that has no others; the text then names the precisions.
     """
     texts = []
     known = table[table["there"].notna() & ~table["is_floor"]]
@@ -281,7 +302,7 @@ def _headline(table: pd.DataFrame) -> Highlight | None:
             verb = "ran"
             notes = ["published"]
             if rows["notes"].ne("").any():
-                notes.append("some times set by its input and dispatch, not by the device")
+                notes.append("some limited by its input and dispatch, not by the device")
         else:
             verb = "would run"
             notes = ["predicted"]
@@ -324,16 +345,16 @@ def _sentences(
         yield _floor_sentence(rows, here)
     for device, rows in table[table["there"].isna()].groupby("device", sort=False):
         names = ", ".join(dict.fromkeys(rows["family"]))
-        yield f"{device}: no number for {names}; {rows['missing'].iloc[0]}."
+        yield f"{device}: no rate for {names}; {rows['missing'].iloc[0]}."
     for device, rows in known[known["notes"].ne("")].groupby("device", sort=False):
         example = rows.sort_values("ratio", ascending=False, kind="stable").iloc[0]
         yield (
-            f"{device}: {counted(len(rows), 'number')} with a note in the column notes, such as "
-            f"that of {example['point']}: {example['notes']}."
+            f"{device}: {counted(len(rows), 'rate')} with a remark in the column notes, such as "
+            f"{example['point']}: {example['notes']}."
         )
     yield (
-        "Published numbers are of other software and years: they state rates that were reached, not "
-        "rates that are possible."
+        "Published rates come from other software and earlier years: they were reached, but higher "
+        "rates may be possible."
     )
     omitted = len(points) - len(compiled)
     if omitted:
@@ -343,8 +364,8 @@ def _sentences(
         )
     if len(compiled) > _MAX_POINTS:
         yield (
-            f"Of {len(compiled):,} points, {_MAX_POINTS} were compared, taken evenly from all "
-            "families. --where narrows the choice."
+            f"Of {len(compiled):,} points, {_MAX_POINTS} were compared, taken in turn from all "
+            "families. Use --where to choose points."
         )
 
 
@@ -368,18 +389,18 @@ def _floor_sentence(rows: pd.DataFrame, here: str) -> str:
     return (
         f"{first['device']} against {_format_side(first, here)} ({_format_precisions(rows)}): at "
         f"most {_format_ratios(rows)} times as fast on {counted(len(rows), 'point')}. The "
-        "predicted step time there is a floor, the cost of dispatching its operations, which "
-        "hardly depends on the model's sizes."
+        "predicted step time there is a lower bound: the cost of dispatching the operations, which "
+        "hardly depends on the sizes of the model."
     )
 
 
 def _format_side(row: Mapping[Any, Any], here: str) -> str:
-    """Return the name of this side, with the settings of a group."""
+    """Return the name of this machine, with the settings of a group."""
     return f"{here}, {row['settings']}" if row["settings"] else here
 
 
 def draw_comparison(table: pd.DataFrame, here: str) -> drawing.Figure:
-    """Draw examples per second, with a row for each point and a mark for each platform.
+    """Draw examples per second: a row for each point, with a mark for each platform.
 
     Args:
         table: The table of `compare-published`.
@@ -402,6 +423,6 @@ def draw_comparison(table: pd.DataFrame, here: str) -> drawing.Figure:
 
 
 def _ends(rows: pd.DataFrame, side: str) -> pd.DataFrame:
-    """Return the rates of a side and their intervals by point, as `drawing.forest` takes them."""
+    """Return the rates and intervals of `here` or `there` by point, in the form of `forest`."""
     names = {side: "value", f"{side}_low": "low", f"{side}_high": "high"}
     return rows.set_index("point")[[*names]].rename(columns=names).dropna(subset="value")

@@ -1,15 +1,15 @@
 """`figure-of-merit`: summarize a suite by one number per platform, the harmonic mean of its rates.
 
 The suite is the set of points that --where and --family select and that all platforms measured. The
-figure of merit is the ratio of a platform's harmonic mean to that of the baseline.
+figure of merit is the harmonic mean of a platform divided by the harmonic mean of the baseline.
 
-Units of work done in sequence at rates x_1 .. x_n take the time sum(1 / x_i). So n / sum(1 / x_i)
-is the rate of the whole. The arithmetic mean of rates or of ratios is not the rate of any work
-(Smith, Characterizing computer performance with a single number, CACM 31(10), 1988). CANDLE's
-figure of merit is the ratio of two harmonic means.
+Units of work done in sequence at rates x_1 .. x_n take the time sum(1 / x_i). Their overall rate is
+therefore n / sum(1 / x_i), the harmonic mean. The arithmetic mean of rates or of ratios is not the
+rate of any work (Smith, Characterizing computer performance with a single number, CACM 31(10),
+1988). CANDLE's figure of merit is the ratio of two harmonic means.
 
---work gives the hours that a node needs for each unit of work, such as a training, in place of
-measured rates. --nodes multiplies the rates of a platform by its number of nodes.
+--work replaces measured rates with the hours that a node needs for each unit of work, such as a
+training. --nodes multiplies the rates of a platform by its number of nodes.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ from paradnn.statistics.verdict import Verdict
 
 @dataclass(frozen=True, kw_only=True)
 class FigureOfMeritOptions(Options):
-    """Choice of the rate, of the column that separates the sides, and of the baseline."""
+    """Options of `figure-of-merit`: the rate, the column whose values are the sides, the baseline."""
 
     metric: str = column_option("examples_per_second", "a rate", "M")
-    by: str = column_option("device", "what sets the sides apart, as software.name")
+    by: str = column_option("device", "column whose values are the sides, such as software.name")
     baseline: str | None = option(
-        None, "the side that is 1 (default: the first by name)", metavar="SIDE"
+        None, "the side whose figure of merit is 1 (default: the first by name)", metavar="SIDE"
     )
     work: tuple[tuple[str, str], ...] = option(
         (),
-        "hours of a node for each unit of work in place of runs, such as Titan=60,6,12, in the same "
-        "order for each side; repeatable (default baseline: the first)",
+        "hours that a node takes for each unit of work, instead of runs, such as Titan=60,6,12, in "
+        "the same order for each side; repeatable (default baseline: the first)",
         metavar="SIDE=HOURS",
         several="repeat",
     )
     nodes: tuple[tuple[str, str], ...] = option(
         (),
-        "nodes of a side, such as Titan=18688, repeatable (default: 1)",
+        "number of nodes of a side, such as Titan=18688; repeatable (default: 1)",
         metavar="SIDE=COUNT",
         several="repeat",
     )
@@ -73,22 +73,22 @@ def _without_runs(options: FigureOfMeritOptions) -> pd.DataFrame | None:
     load_frame=_without_runs,
 )
 def figure_of_merit(frame: pd.DataFrame, options: FigureOfMeritOptions) -> Result:
-    """Compare the sides of a column over the suite, the points that all sides measured.
+    """Compare the sides over the suite: the points that all sides measured.
 
     The table has a row for each side, the baseline first. The default baseline is the first side by
     name. The columns are:
 
     - `side` and `points`, the number of points;
     - `harmonic` and `arithmetic`, the means of the rates;
-    - `merit`, the harmonic mean divided by that of the baseline;
-    - `mean_ratio`, the mean of the points' ratios to the baseline;
+    - `merit`, the harmonic mean divided by the baseline's harmonic mean;
+    - `mean_ratio`, the arithmetic mean over points of the ratio to the baseline;
     - `_low` and `_high` of `harmonic` and `merit`, the ends of 95% intervals; NaN if runs have
       none.
 
     The rate of a point is the median over its runs. Intervals include the error of each
     measurement: Student's t, by the delta method on logarithms, with Satterthwaite's degrees of
-    freedom. Intervals of `merit` also include what the sessions and hosts of the sides may differ
-    by. They exclude the choice of the suite.
+    freedom. Intervals of `merit` also include the effects of the sides' sessions and hosts. They do
+    not include the choice of the suite, which is taken as fixed.
 
     Raises:
         ConfigError: If the metric is not a rate, or the column or the baseline does not exist.
@@ -119,11 +119,12 @@ def figure_of_merit(frame: pd.DataFrame, options: FigureOfMeritOptions) -> Resul
     rows = [_row(first, suite, points[first], points[first])]
     answers = []
     for name in others:
-        two = [runs[runs["run_id"].isin(used[one])] for one in (name, first)]
-        effects = _session_effects(two[0], two[1], keys, metric)
+        side_runs = runs[runs["run_id"].isin(used[name])]
+        base_runs = runs[runs["run_id"].isin(used[first])]
+        effects = _session_effects(side_runs, base_runs, keys, metric)
         rows.append(_row(name, suite, points[name], points[first], effects))
         answers.append(_answer(name, first, suite, points, effects))
-    best = max(answers, key=lambda one: one.ratio or 0.0, default=None)
+    best = max(answers, key=lambda each: each.ratio or 0.0, default=None)
     sources = tuple(run for listed in used.values() for run in listed)
     return Result(
         numbers=pd.DataFrame(rows),
@@ -148,7 +149,7 @@ def _families(suite: pd.DataFrame) -> str:
 def _describe_coverage(
     missing: Mapping[str, int], points: Mapping[str, pd.DataFrame], runs: pd.DataFrame
 ) -> Iterator[str]:
-    """State the omitted points, and what the intervals cover.
+    """State the omitted points, and the errors that the intervals include.
 
     Args:
         missing: Number of points of each side that other sides lack.
@@ -159,15 +160,15 @@ def _describe_coverage(
     if omitted:
         yield f"Omitted, because not every side measured them: {omitted}."
     yield (
-        "95% intervals cover the errors of the measurements. Those of ratios also cover the "
-        "differences between sessions and hosts. The suite counts as fixed."
+        "95% intervals include the errors of the measurements. Intervals of ratios also include the "
+        "differences between sessions and hosts. The suite is taken as fixed."
     )
     single = _list_counts({name: int(each["single"].sum()) for name, each in points.items()})
     if single:
         scatter = scatter_priors(classify_devices(runs)).process.scale
         yield (
-            f"In {single} points a single process was timed; others are expected to scatter "
-            f"by {scatter:.0%}."
+            f"Points timed in a single process: {single}. Further processes are expected to "
+            f"scatter by {scatter:.0%}."
         )
 
 
@@ -190,7 +191,16 @@ def _nodes(given: Sequence[tuple[str, str]], sides: Sequence[str]) -> dict[str, 
 
 
 def _positive_numbers(flag: str, side: str, text: str) -> list[float]:
-    """Return the numbers of a text such as "60,6,12"; ConfigError if one is not positive."""
+    """Parse the numbers of a text such as "60,6,12".
+
+    Args:
+        flag: The option: --nodes, which takes one number, or --work.
+        side: The side.
+        text: The numbers.
+
+    Raises:
+        ConfigError: If a number is not positive, or --nodes has several.
+    """
     example = {"--nodes": "Titan=18688", "--work": "Titan=60,6,12"}[flag]
     try:
         numbers = [float(part) for part in text.split(",")]
@@ -198,16 +208,16 @@ def _positive_numbers(flag: str, side: str, text: str) -> list[float]:
         numbers = [math.nan]
     if not all(0 < number < math.inf for number in numbers):
         remedy = f"write positive numbers, such as {example}"
-        raise ConfigError(flag, f"{side}={text}", "holds no positive number", remedy)
+        raise ConfigError(flag, f"{side}={text}", "is not a positive number", remedy)
     if flag == "--nodes" and len(numbers) > 1:
-        raise ConfigError(flag, f"{side}={text}", "holds several numbers", f"write {example}")
+        raise ConfigError(flag, f"{side}={text}", "has several numbers", f"write {example}")
     return numbers
 
 
 def _describe_nodes(nodes: Mapping[str, float]) -> Iterator[str]:
     if any(count != 1 for count in nodes.values()):
         texts = (f"{count:,.10g} of {name}" for name, count in nodes.items())
-        yield f"Rates are those of all nodes: {', '.join(texts)}, without communication among them."
+        yield f"Rates are of all nodes ({', '.join(texts)}), without communication between nodes."
 
 
 def _from_work(options: FigureOfMeritOptions) -> Result:
@@ -225,7 +235,7 @@ def _from_work(options: FigureOfMeritOptions) -> Result:
     nodes = _nodes(options.nodes, list(hours))
     for name, values in hours.items():
         if len(values) != len(hours[first]):
-            problem = f"has {counted(len(values), 'unit')} of work, {first} {len(hours[first])}"
+            problem = f"has {counted(len(values), 'unit')} of work, {first} has {len(hours[first])}"
             remedy = "give the hours of the same units for each side"
             raise ConfigError("--work", name, problem, remedy)
     rates = {
@@ -264,7 +274,12 @@ def _from_work(options: FigureOfMeritOptions) -> Result:
 def _sides(
     frame: pd.DataFrame, metric: str, by: str, baseline: str | None
 ) -> tuple[pd.DataFrame, dict[str, pd.DataFrame]]:
-    """Return the measured runs, and the runs of each side with the baseline first."""
+    """Return all measured runs, and side -> its runs, with the baseline first.
+
+    Raises:
+        ConfigError: If the metric is not a rate, or the baseline has no run.
+        InsufficientData: If no run has the metric and the column.
+    """
     if direction(metric) != "higher":
         raise ConfigError(
             "--metric",
@@ -319,32 +334,33 @@ def _points(runs: pd.DataFrame, keys: list[str], metric: str) -> pd.DataFrame:
     - `error`, the standard error of `log`;
     - `freedom`, the degrees of freedom of the error;
     - `run_ids`;
-    - `single`, whether a single process was timed. Its error includes the prior of the scatter
-      between processes (`paradnn.statistics.priors`).
+    - `single`, whether a single process was timed. The error of such a point includes the prior of
+      the scatter between processes (`paradnn.statistics.priors`).
     """
     from paradnn.forecast.table import NOISE_METRICS, stated_freedom, stated_noise
 
     stated = runs.reindex(columns=list(NOISE_METRICS)).to_numpy(dtype="float64", na_value=np.nan).T
     rate = runs[metric].astype("float64")
-    own = {"own": stated_noise(*stated), "freedom": stated_freedom(*stated[2:4])}
-    own["single"] = ~(stated[2] > 1)
-    table = runs[keys].assign(rate=rate, log=np.log(rate), run_ids=runs["run_id"], **own)
+    recorded = {"recorded_error": stated_noise(*stated), "freedom": stated_freedom(*stated[2:4])}
+    recorded["single"] = ~(stated[2] > 1)
+    table = runs[keys].assign(rate=rate, log=np.log(rate), run_ids=runs["run_id"], **recorded)
     found = table.groupby(keys, dropna=False, sort=True).agg(
         rate=("rate", "median"),
         log=("log", "mean"),
         spread=("log", "std"),
-        own=("own", "mean"),
+        recorded_error=("recorded_error", "mean"),
         freedom=("freedom", "min"),
         count=("rate", "size"),
         single=("single", "all"),
         run_ids=("run_ids", list),
     )
-    # The scatter of replicates includes more than the noise that single runs report.
-    several = found["count"] > 1
-    error = found["spread"].where(several, found["own"]) / np.sqrt(found["count"])
-    freedom = (found["count"] - 1).where(several, found["freedom"])
+    # The scatter of replicates includes more than the noise that single runs record.
+    has_replicates = found["count"] > 1
+    spread = found["spread"].where(has_replicates, found["recorded_error"])
+    error = spread / np.sqrt(found["count"])
+    freedom = (found["count"] - 1).where(has_replicates, found["freedom"])
     prior = scatter_priors(classify_devices(runs)).process
-    single = (~several & found["single"]) | error.isna()
+    single = (~has_replicates & found["single"]) | error.isna()
     with_prior = np.hypot(error.fillna(0.0), prior.scale / np.sqrt(found["count"]))
     return found.assign(
         error=error.mask(single, with_prior),
@@ -354,14 +370,19 @@ def _points(runs: pd.DataFrame, keys: list[str], metric: str) -> pd.DataFrame:
 
 
 def _mean(points: pd.DataFrame) -> tuple[float, float, list[Component]]:
-    """Return the harmonic means of a side, and their error.
+    """Return the harmonic mean of a side, and its error on a logarithmic scale.
+
+    Args:
+        points: Points of the side, from `_points`.
 
     Returns:
-        The harmonic mean of the rates; the logarithm of the harmonic mean of exp(mean logarithm)
-        over points; and the contribution of each point to the variance of that logarithm.
+        Three values: the harmonic mean of the rates; the logarithm of the harmonic mean over points
+        of the geometric mean rate of each point; and the contribution of each point to the variance
+        of this logarithm.
     """
     means = np.exp(points["log"].to_numpy())
-    # The derivative of the mean's logarithm by that of a point is the point's share of the time.
+    # The derivative of the logarithmic mean with respect to a point's logarithmic rate is the
+    # point's share of the time.
     share = (1 / means) / (1 / means).sum()
     variances = (share * points["error"].to_numpy()) ** 2
     freedom = points["freedom"].to_numpy()
@@ -370,35 +391,35 @@ def _mean(points: pd.DataFrame) -> tuple[float, float, list[Component]]:
 
 
 def _ends(value: float, log: float, parts: Sequence[Component]) -> tuple[float, float, float]:
-    """Return a value with the ends of Student's interval about exp(log).
+    """Return a value with the ends of Student's interval around exp(log).
 
-    The interval is widened if necessary to include the value. The ends are NaN if an error is
-    unknown.
+    If necessary, the interval is widened to include the value. If an error is unknown, the ends are
+    NaN.
     """
-    reach = float(sum_components(parts).half_width)
-    if not reach > 0:
-        if reach == 0:
+    half_width = float(sum_components(parts).half_width)
+    if not half_width > 0:
+        if half_width == 0:
             return (value, value, value)
         return (value, math.nan, math.nan)
-    return value, min(value, math.exp(log - reach)), max(value, math.exp(log + reach))
+    return value, min(value, math.exp(log - half_width)), max(value, math.exp(log + half_width))
 
 
 def _session_effects(
     a: pd.DataFrame, b: pd.DataFrame, keys: list[str], metric: str
 ) -> list[Effect]:
-    """Return what the sessions and hosts of two sides add to their log ratio."""
+    """Return the effects of the sessions and hosts of two sides on their log ratio."""
     both = pd.concat([a, b], ignore_index=True)
     points = both.groupby(keys, dropna=False).ngroup().to_numpy()
     return side_effects(a, b, points, np.log(both[metric].to_numpy(dtype="float64")))
 
 
 def _decide_merit(points: pd.DataFrame, base: pd.DataFrame, effects: Sequence[Effect]) -> Decision:
-    """Decide whether a side's harmonic mean is above that of the baseline.
+    """Decide whether a side has a higher harmonic mean than the baseline.
 
     Args:
         points: Points of the side, from `_points`.
         base: Points of the baseline.
-        effects: What the sessions of both sides add to the variance of the log ratio.
+        effects: Effects of the sessions and hosts of both sides on the log ratio.
     """
     _, log, parts = _mean(points)
     _, base_log, base_parts = _mean(base)
@@ -457,7 +478,7 @@ def _row(
         suite: (points, sides) rates, the baseline in the first column.
         points: Points of the side, from `_points`.
         base: Points of the baseline; the same object for the baseline itself.
-        effects: What the sessions of both sides add to the variance of the logarithm of the merit.
+        effects: Effects of the sessions and hosts of both sides on the log ratio.
     """
     value, log, parts = _mean(points)
     harmonic, low, high = _ends(value, log, parts)

@@ -1,10 +1,10 @@
-"""`overhead`: what the tool itself costs: median and quartiles of every phase of a point, and the
-share of time spent on measuring.
+"""`overhead`: the time that the tool itself takes: quartiles of every phase of a point, and the
+share of the wall time that is spent on measuring.
 
-Every outcome counts, since a failed point costs time as well.
+Runs of every outcome count, since a failed point takes time as well.
 
-With `--layers`, the wall time of a driver is divided by the layers of the stack that it passes,
-from the scheduler's queue to the timed steps, for each launcher.
+With `--layers`, the wall time of drivers is divided into the layers of the stack, from the
+scheduler's queue to the timed steps, for each launcher.
 """
 
 from __future__ import annotations
@@ -31,35 +31,36 @@ from paradnn.store.metrics import PHASES
 _WORKLOAD_PHASES = {
     name for work in WORKLOADS.values() for name in work.role(ResultDescription).phases
 }
-#: Phases that are the purpose of a point: its speed, the latency of single steps, and what its kind
-#: of work measures in addition.
+#: Phases that measure: the speed, the latency of single steps, and the additional measurements of
+#: a kind of work.
 MEASURING_PHASES = tuple(
     name for name in PHASES if name in ("measure", "latency") or name in _WORKLOAD_PHASES
 )
-#: Phases that the tool itself costs. The others are the model's own (build, compile, warm-up) or
+#: Phases of the tool itself. Other phases belong to the model (build, compile, warm-up) or are
 #: requested (profile).
 OVERHEAD_PHASES = ("schedule", "start", "record")
 
 _MEASURING_HATCHES = ("....", "", "////", "xxxx", "----", "oooo", "++++", "****")
-#: Hatches of phases by the index of their color in `drawing.COLORS`. Phases of one purpose share
-#: a color, and no two phases look the same.
+#: Index of a color in `drawing.COLORS` -> phase -> hatch. Phases of one purpose share a color, and
+#: their hatches differ.
 _HATCHES = {
     1: {"schedule": "", "start": "////", "record": "xxxx"},
     5: {"build": "", "compile": "////", "warmup": "....", "input": "xxxx"},
     2: dict(zip(MEASURING_PHASES, _MEASURING_HATCHES, strict=False)),
     3: {"profile": "", "balance": "////"},
 }
-#: Smallest share whose number is written into its bar.
+#: Minimum share of a bar that is labeled with its number.
 _MIN_LABELED_SHARE = 0.08
 
 
-#: Layer -> its column of seconds: once per driver, or summed over the points of the driver.
+#: Layer that a driver passes once, at its start -> the column with its seconds.
 _START_LAYERS = {
     "queue": "queue_seconds",
     "launcher": "launcher_seconds",
     "driver": "task_start_seconds",
 }
-#: Layer -> its phases of a point. The first point of a worker waits for the framework's import.
+#: Layer that each point passes -> its phases. Their seconds are summed over the points of a driver.
+#: The phase start of a worker's first point includes the import of the framework.
 _POINT_LAYERS = {
     "import": ("start",),
     "store": ("schedule", "record"),
@@ -68,9 +69,9 @@ _POINT_LAYERS = {
     "measure": MEASURING_PHASES,
     "profile": ("profile",),
 }
-#: Layers that a user pays in addition to the model's own work.
+#: Layers that take time in addition to the model's own work.
 STACK_LAYERS = (*_START_LAYERS, "import", "store")
-#: Name of drivers that no launcher started.
+#: Name of the launcher in the table if no launcher started a driver.
 _BARE = "bare"
 _LAYER_HATCHES = ("", "////", "....", "xxxx", "----", "", "////", "", "")
 
@@ -80,7 +81,8 @@ class OverheadOptions(Options):
     """Options of `overhead`."""
 
     layers: bool = option(
-        False, "divide the wall time of drivers by layer, from queue to steps, per launcher"
+        False,
+        "divide the wall time of drivers into layers, from queue to steps, for each launcher",
     )
 
 
@@ -92,18 +94,17 @@ class OverheadOptions(Options):
     section="system",
     order=120,
     title="Benchmarking overhead",
-    reading="Wall time of a point by phase, in seconds. The stack's own part is schedule, start "
-    "and record.",
+    reading="Wall time of a point by phase, in seconds. Schedule, start and record are the tool's "
+    "own overhead.",
 )
 def overhead(frame: pd.DataFrame, options: OverheadOptions) -> Result:
     """Summarize the wall time of runs by phase.
 
-    The wall time of a run is the sum of its `phase_<name>_seconds`. A phase that a run lacks counts
-    as no time in the sums, and does not count in the quartiles.
+    The wall time of a run is the sum of its `phase_<name>_seconds`. If a run lacks a phase, the
+    phase counts as 0 seconds in sums and is excluded from quartiles.
 
-    Returns:
-        A row per phase: phase, runs, q25, median, q75 and total in seconds, and share of the total.
-        With `layers` a row per launcher and layer, as `layer_table` returns it.
+    The table has a row per phase: phase, runs, q25, median, q75 and total in seconds, and share of
+    the total. With `layers` it is the table of `layer_table`.
 
     Raises:
         InsufficientData: If there are no runs.
@@ -132,8 +133,12 @@ def overhead(frame: pd.DataFrame, options: OverheadOptions) -> Result:
 def phase_seconds(frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the runs that record phases, and their seconds by phase.
 
-    Published and imported runs have no phases, so they need not be homogeneous with others. A phase
-    that a run lacks is missing.
+    Runs without phases, such as published ones, are dropped, so they need not be homogeneous with
+    the others.
+
+    Returns:
+        The runs (n rows), and their seconds (n rows, a column per phase); NaN if a run lacks a
+        phase.
     """
     columns = {f"phase_{name}_seconds": name for name in PHASES}
     seconds = frame.reindex(columns=list(columns)).rename(columns=columns).astype("float64")
@@ -142,7 +147,7 @@ def phase_seconds(frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def _answer(spent: pd.DataFrame, untimed: int) -> AnalysisAnswer:
-    """State the shares of measuring and of the stack's own overhead.
+    """State the shares of measuring and of the tool's own overhead.
 
     Args:
         spent: Seconds of runs by phase.
@@ -185,13 +190,13 @@ def layer_seconds(runs: pd.DataFrame, spent: pd.DataFrame) -> pd.DataFrame:
     """Return the seconds of each driver by layer.
 
     Args:
-        runs: Runs with phases; `session_id` identifies the driver's session, `launcher` what
-            started it. Runs without a session are omitted.
+        runs: Runs with phases. `session_id` identifies the session of the driver, and `launcher`
+            the program that started it. Runs without a session are omitted.
         spent: Seconds of these runs by phase.
 
     Returns:
-        A row per session, indexed by launcher and session, and a column per layer in the order in
-        which a driver passes them.
+        A row per session, indexed by launcher and session, with a column per layer, in the order in
+        which a driver passes the layers.
     """
     runs = runs.reindex(columns=[*dict.fromkeys([*runs, "session_id", "launcher"])])
     runs = runs.reindex(columns=[*dict.fromkeys([*runs, *_START_LAYERS.values()])])
@@ -219,8 +224,9 @@ def layer_table(by_driver: pd.DataFrame) -> pd.DataFrame:
         by_driver: Seconds as `layer_seconds` returns them.
 
     Returns:
-        Launcher, layer, drivers, mean seconds per driver, and share of the wall time with the ends
-        of its 95% interval over drivers, which are NaN for fewer than MINIMUM_POINTS drivers.
+        Columns: launcher, layer, drivers (their number), seconds (mean per driver), share of the
+        wall time, and low and high of its 95% interval over drivers. With fewer than MINIMUM_POINTS
+        drivers, the ends are NaN.
     """
     rows = []
     for launcher, seconds in by_driver.groupby(level="launcher"):
@@ -331,8 +337,8 @@ def phase_share(spent: pd.DataFrame, phases: Collection[str]) -> Estimate:
         phases: The phases.
 
     Returns:
-        The share with its 95% interval over runs. The interval is symmetric in the log odds, since
-        a part of the whole never lies outside 0 and 1.
+        The share with its 95% interval over runs. The interval is symmetric in log odds, so that it
+        lies between 0 and 1.
     """
     part = spent.reindex(columns=list(phases)).sum(axis=1)
     value, _, high = crossed_ratio(part, spent.sum(axis=1), shared_levels(spent, "point"))
@@ -356,12 +362,12 @@ class _Look(NamedTuple):
 def draw_phases(spent: pd.DataFrame, runs: pd.DataFrame) -> drawing.Figure:
     """Draw the shares of wall time by phase, a bar for each family.
 
-    Parts that are wide enough hold their number. The mean seconds of a point are at the end of each
+    Shares that are large enough are labeled. The mean seconds of a point are at the end of each
     bar.
 
     Args:
         spent: Seconds of runs by phase.
-        runs: These runs.
+        runs: The runs, in the same order.
     """
     family = runs["family"].fillna("(none)")
     counts = family.value_counts()
@@ -409,6 +415,6 @@ def _phase_looks() -> dict[str, _Look]:
 
 
 def _write_share(axes: drawing.Axes, x: float, y: float, share: float) -> None:
-    """Write a share into a bar, on a pale ground that keeps it legible on a hatch."""
-    ground: dict[str, Any] = {"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 1}
-    axes.text(x, y, f"{share:.0%}", ha="center", va="center", fontsize="small", bbox=ground)
+    """Write a share into a bar, on a pale background that keeps it legible on a hatch."""
+    box: dict[str, Any] = {"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 1}
+    axes.text(x, y, f"{share:.0%}", ha="center", va="center", fontsize="small", bbox=box)

@@ -1,9 +1,10 @@
 """`software`: the speedup of software versions, precisions and compile modes, family by family.
 
 The paper's Figure 12 shows, for each model family, the speedup of every TensorFlow and CUDA version
-over the first, and of 16-bit types over 32-bit ones. Each bar is a 90th percentile over the models.
-This analysis adds the median, and intervals of both. The baselines are the oldest version, float32
-and graph. A 90th percentile has an upper end from 36 independent points on.
+over the first, and of 16-bit over 32-bit types. Each bar is a 90th percentile over the models. This
+analysis adds the median, and intervals of both. The default baselines are the oldest version,
+float32 and graph. The interval of a 90th percentile has an upper end if there are at least 36
+independent points.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from paradnn.statistics.decision import MARGIN
 from paradnn.statistics.dependence import Unit
 from paradnn.statistics.verdict import Verdict
 
-#: Columns that are compared by default. Of the first two, only the first that varies is compared,
-#: since the name of an interpreter implies its versions.
+#: Columns that are compared by default. If software.name varies, version.tensorflow is not compared
+#: separately, since the name implies the version.
 COLUMNS = ("software.name", "version.tensorflow", "precision", "compile")
 #: Preferred baselines of a column. Without any of them the baseline is the oldest version.
 PREFERRED_BASELINES = {
@@ -47,7 +48,7 @@ _VERDICT_TEXTS = {
     Verdict.UNDECIDED: "undecided",
 }
 _ENDS = ("", "_low", "_high")
-#: Columns of the table that `Contrast.row` and `judge` call by another name.
+#: Column of `Contrast.row` and `judge` -> its name in the table.
 _RENAMED_COLUMNS = {
     "points": "pairs",
     "share": "faster",
@@ -78,9 +79,11 @@ class SoftwareOptions(Options):
     """Options of `software`: the columns to compare, and their baseline."""
 
     by: tuple[str, ...] | None = column_option(
-        None, "what to compare, such as precision (default: what varies)", "COLUMNS"
+        None, "columns to compare, such as precision (default: those that vary)", "COLUMNS"
     )
-    baseline: str | None = option(None, "what the others are compared with", metavar="VALUE")
+    baseline: str | None = option(
+        None, "value that the other values are compared with", metavar="VALUE"
+    )
     metric: str = column_option("examples_per_second", "any metric with a direction", "M")
     unit: Literal["crossed", "model", "point"] = unit_option()
 
@@ -100,9 +103,8 @@ def software(frame: pd.DataFrame, options: SoftwareOptions) -> Result:
     The table has a row per device, column, value and family, and a row for all families (`all`) if
     there are several:
 
-    - `over`: the baseline, which is the requested one, float32, graph, current or the oldest
-      version.
-    - `pairs`: the number of points.
+    - `over`: the baseline: the requested value, else float32, graph, current or the oldest version.
+    - `pairs`: the number of points that both sides ran.
     - `mean` (geometric), `median` and `p90` of the speedups with 95% intervals (`_low`, `_high`).
     - `faster`: the share of points with a speedup above 1, with its interval.
     - `missing_a`, `missing_b`: points that only one side ran.
@@ -118,8 +120,8 @@ def software(frame: pd.DataFrame, options: SoftwareOptions) -> Result:
         raise ConfigError(
             "--baseline",
             options.baseline,
-            "belongs to one column",
-            "name it: --by version.tensorflow",
+            "needs exactly one column",
+            "name it, such as --by version.tensorflow",
         )
     measured = frame[is_ok(frame)]
     if measured.empty:
@@ -155,8 +157,8 @@ def software(frame: pd.DataFrame, options: SoftwareOptions) -> Result:
             *map(_describe, table.to_dict("records")),
             *(f"Not compared: {group}." for group in omitted),
             *limits,
-            f"Speedups are in {options.metric}, point by point, on the points that both ran; "
-            "intervals are 95%; verdicts are on the geometric mean.",
+            f"Speedups are ratios of {options.metric} at the points that both sides ran. Intervals "
+            "are 95%. Verdicts are about the geometric mean.",
         ],
         picture=lambda: _draw(table),
         sources=tuple(measured["run_id"]),
@@ -165,10 +167,13 @@ def software(frame: pd.DataFrame, options: SoftwareOptions) -> Result:
 
 
 def _answer(table: pd.DataFrame, metric: str) -> AnalysisAnswer:
-    """Return the answer: the row of all families with the largest effect that was decided."""
-    devices = ["device", "column", "value", "over"]
-    # Of several families the last row of each comparison is about all of them.
-    whole = table.groupby(devices, sort=False).tail(1)
+    """Describe the comparison with the largest effect, over all families.
+
+    Decided comparisons have precedence over undecided ones.
+    """
+    comparison = ["device", "column", "value", "over"]
+    # The last row of each comparison is about all of its families.
+    whole = table.groupby(comparison, sort=False).tail(1)
     sizes = np.abs(np.log(whole["mean"].to_numpy(dtype="float64")))
     is_decided = (whole["by_itself"] != Verdict.UNDECIDED).to_numpy()
     row = whole.iloc[int(np.lexsort((sizes, is_decided))[-1])].to_dict()
@@ -210,7 +215,7 @@ def _answer(table: pd.DataFrame, metric: str) -> AnalysisAnswer:
 def _describe(row: Mapping[Any, Any]) -> str:
     verdict = _VERDICT_TEXTS[row["verdict"]]
     if row["verdict"] != row["by_itself"]:
-        verdict += " with all of this page at once (Holm)"
+        verdict += " after a correction for the number of comparisons (Holm)"
     mean, median, p90 = (_format_speedup(row, name) for name in ("mean", "median", "p90"))
     wins = round(row["faster"] * row["pairs"])
     points = counted(row["pairs"], "point")
@@ -239,7 +244,7 @@ def _format_speedup(row: Mapping[Any, Any], name: str) -> str:
 
 
 def _column_problems(frame: pd.DataFrame, columns: Sequence[str] | None) -> dict[str, str]:
-    """Return why each column cannot be compared; the reason is empty if it can."""
+    """Return column -> the reason why it cannot be compared; empty if it can."""
     problems = {}
     for name in columns or COLUMNS:
         if columns and name not in frame:
@@ -265,10 +270,13 @@ def _column_problems(frame: pd.DataFrame, columns: Sequence[str] | None) -> dict
 
 
 def _split_platforms(frame: pd.DataFrame, column: str) -> list[tuple[str, pd.DataFrame]]:
-    """Split runs into the platforms on which a column is compared, each with its name.
+    """Split runs into the platforms on which a column is compared.
 
-    A platform is a device. It is a device in one environment if the values of the column occur
-    together in an environment, as precisions do and versions do not.
+    A platform is a device in one environment if several values of the column occur in the same
+    environment, as precisions do. Otherwise, as for versions, a platform is a device.
+
+    Returns:
+        Pairs of the name of a platform and its runs.
     """
     splits_environments = False
     if "environment_id" in frame:
@@ -301,14 +309,19 @@ def _pairs_with_baseline(
 ) -> Iterator[pd.DataFrame]:
     """Yield the pairs of each value with the baseline on one platform.
 
-    Reasons for points that cannot be compared are appended to `omitted`.
+    Args:
+        rows: The runs of the platform.
+        column: The column to compare.
+        platform: Name of the platform.
+        options: The options of the analysis.
+        omitted: Gets the reasons why points or values cannot be compared.
     """
     group = f"{column} on {platform}"
     texts = rows[column].astype("string").astype("object")
     values = sort_versions(list(texts.dropna().unique()))
     if len(values) < 2:
         omitted.append(
-            InsufficientData(f"all runs have {', '.join(values) or 'none'}", group=group)
+            InsufficientData(f"all runs have {', '.join(values) or 'no value'}", group=group)
         )
         return
     baseline = _baseline(column, values, options.baseline)
@@ -334,7 +347,16 @@ def _pairs_with_baseline(
 
 
 def _baseline(column: str, values: Sequence[str], requested: str | None) -> str:
-    """Return the baseline among the values of a column, which are sorted."""
+    """Return the baseline: the requested value, a preferred one, or the first (oldest) value.
+
+    Args:
+        column: The column.
+        values: Its values in ascending order.
+        requested: The requested value, if any.
+
+    Raises:
+        ConfigError: If the requested value is not among the values.
+    """
     if requested is None:
         preferred = PREFERRED_BASELINES.get(column, ())
         return next((value for value in preferred if value in values), values[0])
@@ -351,31 +373,36 @@ def _baseline(column: str, values: Sequence[str], requested: str | None) -> str:
 def _unpaired(
     pairs: pd.DataFrame, value: str, baseline: str, all_families: Sequence[str]
 ) -> Iterator[str]:
-    """Yield which points of a value and its baseline have no counterpart, and why."""
+    """Yield the numbers of points that could not be paired, with the reasons.
+
+    Args:
+        pairs: The pairs.
+        value: The compared value.
+        baseline: The baseline.
+        all_families: The families of both sides.
+    """
     paired_families = set(pairs["family"])
-    rest = [family for family in all_families if family not in paired_families]
-    if rest:
-        of_families = ""
+    missing_families = [family for family in all_families if family not in paired_families]
+    if missing_families:
+        families_text = ""
         if paired_families:
-            of_families = f" of {', '.join(rest)}"
-        yield f"no point{of_families} was measured with both {value} and {baseline}"
+            families_text = f" of {', '.join(missing_families)}"
+        yield f"no point{families_text} was measured with both {value} and {baseline}"
     if not paired_families:
         return
-    of_value = pairs.attrs["unpaired_a"]
-    of_baseline = pairs.attrs["unpaired_b"]
-    if of_value or of_baseline:
+    value_count = pairs.attrs["unpaired_a"]
+    baseline_count = pairs.attrs["unpaired_b"]
+    if value_count or baseline_count:
         yield (
-            f"{counted(of_value, 'point')} of {value} and {of_baseline} of {baseline} "
+            f"{counted(value_count, 'point')} of {value} and {baseline_count} of {baseline} "
             "have no counterpart"
         )
     for column, count in pairs.attrs["mixed"].items():
-        yield (
-            f"{counted(count, 'point')} of both with runs that differ in {column} on only one side"
-        )
+        yield f"{counted(count, 'point')} with runs of one side that differ in {column}"
 
 
 def _rows(pairs: pd.DataFrame, unit: Unit) -> Iterator[dict[str, Any]]:
-    """Yield the rows, without a verdict, of one value over the baseline on one platform."""
+    """Yield the rows of one value on one platform: a row per family, without verdicts."""
     first = pairs.iloc[0]
     names = {
         "device": first["on_device"],
@@ -399,8 +426,8 @@ def _rows(pairs: pd.DataFrame, unit: Unit) -> Iterator[dict[str, Any]]:
 def _draw(table: pd.DataFrame) -> drawing.Figure:
     """Draw median and 90th percentile of the speedups with their intervals.
 
-    There is a panel per column and platform, with a row per value and family. An end that is
-    unknown because of too few points has no bar.
+    The figure has a panel per column and platform, with a row per value and family. If too few
+    points leave an end of an interval unknown, its bar is omitted.
     """
     parts = list(table.groupby(["device", "column", "over"], sort=False))
     height = 1.3 + 0.5 * max(len(rows) for _, rows in parts)

@@ -1,10 +1,11 @@
-"""`speedup`: how much faster A is than B, over which points, and what that depends on (paper,
+"""`speedup`: how much faster A is than B at each point, and what the speedup depends on (paper,
 Figures 8 to 10).
 
-Every ratio is of one point on both sides. The result has, per family, the share of points where A
-wins, the geometric mean and the quartiles of the speedup. A regression of its logarithm on the
-hyperparameters shows where A pays. With --operations it compares operation by operation, and gives
-the gain in memory bandwidth that this implies.
+A speedup is the ratio of the metric on A to the metric on B at the same point. The result has, per
+family, the share of points at which A wins, and the geometric mean and quartiles of the speedup. A
+regression of the logarithmic speedup on the hyperparameters shows where A has an advantage. With
+--operations, operations are compared instead of points, and the result includes the gain in memory
+bandwidth that their speedups imply.
 """
 
 from __future__ import annotations
@@ -49,11 +50,11 @@ from paradnn.statistics.estimate import LEVEL
 from paradnn.statistics.regression import Regression, regress
 from paradnn.statistics.verdict import Verdict
 
-#: Families that one figure can show.
+#: Maximum number of families in a figure.
 _MAXIMUM_PANELS = 6
 #: Minimum number of values of a hyperparameter for separate effects in addition to the slope.
 _MINIMUM_VALUES = 3
-#: Columns of the regression that a report shows.
+#: Columns of the weights in the table of `speedup_dependence`.
 _WEIGHT_COLUMNS = ("weight", "low", "high", "p", "doubling", "doubling_low", "doubling_high")
 #: Range of x (largest / smallest) above which the axis is logarithmic.
 _LOG_AXIS_RANGE = 20
@@ -61,11 +62,11 @@ _LOG_AXIS_RANGE = 20
 
 @dataclass(frozen=True, kw_only=True)
 class SpeedupOptions(PairedOptions):
-    """Two sides, how they are paired, and how the speedup is drawn and regressed."""
+    """Options of `speedup`: the sides, the axes of the figure, and the terms of the regression."""
 
     a: tuple[str, ...] = side_option("A")
     b: tuple[str, ...] = side_option("B")
-    x: str = column_option("parameters", "what the speedup is drawn against", "X")
+    x: str = column_option("parameters", "column on the x axis of the figure", "X")
     color: str | None = color_option(
         "hyperparameter that colors the marks (default: batch_size, if it varies)"
     )
@@ -81,9 +82,9 @@ class SpeedupFit(NamedTuple):
     Attributes:
         family: Name of the family.
         regression: The regression of log2(speedup).
-        logarithms: Hyperparameters taken as log2. Their slope is in doublings of the speedup per
-            doubling of the hyperparameter.
-        bases: The value that the indicators of a column are compared with.
+        logarithms: Hyperparameters whose log2 is the term. Their slope is in doublings of the
+            speedup per doubling of the hyperparameter.
+        bases: Categorical column -> the value that its other values are compared with.
     """
 
     family: str
@@ -107,8 +108,8 @@ class Speedup(NamedTuple):
     Attributes:
         pairs: The pairs, as `pairing.pair` returns them.
         families: A row per family, as `summarize` returns it.
-        fits: A regression for each family that allows one.
-        omitted: Why the other families have none.
+        fits: The regressions of families with enough data.
+        omitted: The reasons why other families have no regression.
     """
 
     pairs: pd.DataFrame
@@ -157,10 +158,9 @@ def speedup(frame: pd.DataFrame, options: SpeedupOptions) -> Result:
 
 
 def speedup_dependence(frame: pd.DataFrame, options: SpeedupOptions) -> Result:
-    """Return the regression alone, for a page that compares the same points anyway.
+    """Return only the regressions, for a report that compares the points in another section.
 
-    The table has a row per family and term of its regression; without any regression, a row per
-    point.
+    The table has a row per family and term. If no family has a regression, it has a row per point.
 
     Raises:
         ConfigError: If a side has no runs, or the runs lack a column.
@@ -241,7 +241,7 @@ def _describe_family(row: dict[Any, Any], word: str, names: tuple[str, str]) -> 
 
 
 def _describe_fit(fit: SpeedupFit) -> str:
-    """Describe a regression: which terms have a weight, and which are not shown to have one."""
+    """Describe a regression: the terms with a significant weight, and the other terms."""
     weights = fit.weights
     is_shown = adjust_p_values(weights["p"].to_numpy()) <= 1 - LEVEL
     parts = []
@@ -273,18 +273,19 @@ def pair_points(
 ) -> Speedup:
     """Compute the speedup of A over B point by point, and regress it on hyperparameters.
 
-    Each family has a regression of log2(speedup) on the hyperparameters of its pairs. Numbers above
-    zero are taken as log2. `paradnn.statistics.regression.regress` standardizes the weights; their
-    errors allow for the models and batch sizes that points share.
+    Each family has a regression of log2(speedup) on the hyperparameters of its pairs. The log2 of a
+    hyperparameter is the term if all its values are positive numbers.
+    `paradnn.statistics.regression.regress` standardizes the weights. Their errors allow for the
+    correlation of points that share a model or batch size.
 
     Args:
         a: Runs of A.
         b: Runs of B.
         metric: The metric to compare.
         on: Columns that identify a point; None for the default of `pair`.
-        carry: Columns of numbers to keep, as medians over the runs of a point.
-        terms: Hyperparameters of the regression; all if None.
-        unit: What is taken as a sample.
+        carry: Numeric columns to keep, as medians over the runs of a point.
+        terms: Hyperparameters of the regression; None for all.
+        unit: Unit of the sample: "crossed" levels, "model" or "point".
 
     Raises:
         ConfigError: If `pair` rejects the sides, or no pair has a term.
@@ -303,9 +304,10 @@ def pair_points(
 
 
 def summarize(pairs: pd.DataFrame, unit: Unit = "crossed") -> pd.DataFrame:
-    """Return a row per family, and one for "all" if there are several.
+    """Return a row per family, and a last row for "all" if there are several families.
 
-    The columns are those of `Contrast.row` and `judge`; `by_itself` is the verdict of a row alone.
+    The columns are those of `Contrast.row` and `judge`. `by_itself` is the verdict of a row without
+    a correction for the number of rows.
     """
     names = families(pairs)
     if len(names) != 1:
@@ -332,10 +334,10 @@ def _fit(family: str, rows: pd.DataFrame, terms: Sequence[str] | None, unit: Uni
 
 
 def _draw(result: Speedup, sides: Sides, options: SpeedupOptions) -> drawing.Figure:
-    """Draw a row per family: the speedup against --x, and the weights of its regression.
+    """Draw a row of panels per family: the speedup over --x, and the weights of its regression.
 
-    Marks are colored by --color, or by the batch size if it varies. Above the line at 1, A is
-    faster. Bars are 95% intervals.
+    The column --color, by default the batch size, sets the colors of marks. Above the line at 1, A
+    is faster. Bars are 95% intervals.
     """
     pairs = result.pairs
     names = families(pairs)
@@ -344,7 +346,7 @@ def _draw(result: Speedup, sides: Sides, options: SpeedupOptions) -> drawing.Fig
             "--family",
             "(all)",
             f"more than {_MAXIMUM_PANELS} families do not fit one figure",
-            "choose some",
+            "choose fewer families",
         )
     x = find_column(pairs, options.x, "--x")
     if not is_number(pairs[x]):
@@ -388,15 +390,22 @@ def _draw_ratios(
     x: str,
     parts: Sequence[tuple[Any, Mapping[str, Any]]],
 ) -> None:
-    """Draw the speedups of one family; `parts` are subsets of the rows with their looks."""
-    places = rows[x].astype("float64")
+    """Draw the speedups of one family.
+
+    Args:
+        axes: The panel.
+        rows: The pairs.
+        x: Column of the x axis.
+        parts: Subsets of the rows, each with the style of its marks.
+    """
+    x_values = rows[x].astype("float64")
     axes.axhline(1, color="#333333", linewidth=1)
     axes.vlines(
-        places, rows["speedup_low"], rows["speedup_high"], color="#999999", lw=0.7, zorder=1
+        x_values, rows["speedup_low"], rows["speedup_high"], color="#999999", lw=0.7, zorder=1
     )
     for subset, look in parts:
         axes.scatter(
-            places[subset],
+            x_values[subset],
             rows["speedup"][subset],
             s=20,
             alpha=0.85,
@@ -405,7 +414,7 @@ def _draw_ratios(
             **look,
         )
     axes.set_yscale("log")
-    if (places > 0).all() and places.max() > _LOG_AXIS_RANGE * places.min():
+    if (x_values > 0).all() and x_values.max() > _LOG_AXIS_RANGE * x_values.min():
         axes.set_xscale("log")
         drawing.log_ticks(axes.xaxis, format_number)
 

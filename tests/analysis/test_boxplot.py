@@ -73,9 +73,9 @@ def test_percentiles_are_numpys_replicates_count_once_and_every_box_is_in_words(
             )
             assert (row["minimum"], row["maximum"]) == pytest.approx((min(values), max(values)))
     assert result.table["p50"].isna().tolist() == [False, True, False]
-    assert "rnn: no point has throughput; 3 more have none." in result.text()
+    assert "rnn: no point has throughput; 3 without a value omitted." in result.text()
     assert (
-        "over 393 points); 393 points; 7 more have none. 82% of them lie between" in result.text()
+        "over 393 points); 393 points; 7 without a value omitted. 82% lie between" in result.text()
     )
     result.figure().savefig(tmp_path / "boxes.png")
 

@@ -81,12 +81,12 @@ def test_rates_without_an_error_have_the_interval_of_the_priors() -> None:
     assert row["merit_low"] < row["merit"] < row["merit_high"]
     assert result.answer is not None
     assert "prior" in result.answer.basis
-    assert "others are expected to scatter by 5%" in result.text()
+    assert "Further processes are expected to scatter by 5%" in result.text()
     for processes, said in ((8.0, False), (1.0, True)):
         text = figure_of_merit(
             both(error=0.04).assign(processes=processes), FigureOfMeritOptions()
         ).text()
-        assert ("In 3 of Planned, 3 of Titan points a single process was timed" in text) == said
+        assert ("Points timed in a single process: 3 of Planned, 3 of Titan" in text) == said
 
 
 def test_only_points_of_all_sides_are_the_suite() -> None:
@@ -279,14 +279,14 @@ def test_nodes_multiply_measured_rates() -> None:
     names = ["harmonic", "merit", "merit_low", "merit_high"]
     np.testing.assert_allclose(ten.table.loc[1, names], one.loc[1, names] * 10)
     assert ten.table.loc[0, "harmonic"] == one.loc[0, "harmonic"]
-    assert "Rates are those of all nodes: 1 of Titan, 10 of Planned" in ten.text()
+    assert "Rates are of all nodes (1 of Titan, 10 of Planned)" in ten.text()
 
 
 @pytest.mark.parametrize(
     ("work", "nodes", "problem"),
     [
-        pytest.param((("A", "1,x"),), (), "--work=A=1,x: holds no positive", id="text"),
-        pytest.param((("A", "1,0"),), (), "--work=A=1,0: holds no positive", id="zero"),
+        pytest.param((("A", "1,x"),), (), "--work=A=1,x: is not a positive", id="text"),
+        pytest.param((("A", "1,0"),), (), "--work=A=1,0: is not a positive", id="zero"),
         pytest.param((("A", "1"), ("B", "1,2")), (), "--work=B: has 2 units", id="unequal"),
         pytest.param((("A", "1"),), (("B", "2"),), "--nodes=B: is not a side", id="unknown side"),
         pytest.param((("A", "1"),), (("A", "2,3"),), "several numbers", id="several"),

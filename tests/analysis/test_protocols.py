@@ -158,7 +158,10 @@ def test_missing_data_of_all_groups_are_reported(
         == 2
     )
     apart = capsys.readouterr().err
-    assert "; this error is about the largest homogeneous part: these runs are heterogeneous: " in apart
+    assert (
+        "; this error is about the largest homogeneous part: these runs are heterogeneous: "
+        in apart
+    )
     assert apart.rstrip().endswith("or pool them with --pool")
 
 
