@@ -1,3 +1,1 @@
-"""The analyses, one file each: options, numbers, sentences, table, picture, and its place in the
-report.
-"""
+"""The analyses, one module each: its options, numbers, sentences, table, figure and report section."""

@@ -1,10 +1,11 @@
 """`breakdown`: where the time of a step goes, over all profiled models of a family, by category and
 type of operation.
 
-The shares of a profile (measure.profile=true) are those of one step. The share of a category in a
-family is the median over its points, with a 95% interval of order statistics over the models and
-batch sizes that points share. Medians of several categories need not add up to 1. Points that
-differ in a setting that changes their operations, such as the compile mode, form separate groups.
+A profile (measure.profile=true) states shares of the time of one step. The share of a category in a
+family is the median over the points of the family. Its 95% interval, from order statistics, allows
+for the correlation of points that share a model or batch size. Medians of several categories need
+not add up to 1. Points that differ in a setting which changes their operations, such as the compile
+mode, form separate groups.
 """
 
 from __future__ import annotations
@@ -28,9 +29,11 @@ from paradnn.statistics.dependence import Unit, crossed_quantile, shared_levels
 
 #: Prefixes of the columns with shares, by level of detail.
 _PREFIXES = {"category": "category_share.", "type": "op_share."}
-_NAMED_CATEGORIES = 5  # per group, in sentences
-_NAMED_TYPES = 3  # per group, in sentences
-_MAX_ROWS = 12  # of the figure
+#: Maximum numbers of categories and of types that the sentences about a group name.
+_NAMED_CATEGORIES = 5
+_NAMED_TYPES = 3
+#: Maximum number of rows in the figure.
+_MAX_ROWS = 12
 
 _COLUMNS = [
     "family",
@@ -51,7 +54,7 @@ _COLUMNS = [
 
 @dataclass(frozen=True, kw_only=True)
 class BreakdownOptions(Options):
-    """Options of `breakdown`: what intervals are over."""
+    """Options of `breakdown`: the unit of the sample for intervals."""
 
     unit: Literal["crossed", "model", "point"] = unit_option()
 
@@ -69,8 +72,7 @@ class BreakdownOptions(Options):
 def breakdown(frame: pd.DataFrame, options: BreakdownOptions) -> Result:
     """Break the profiled steps of each family down by categories and types of operations.
 
-    Returns:
-        The rows of `measure_shares`.
+    The table is the one of `measure_shares`.
 
     Raises:
         ParadnnError: If no run was profiled.
@@ -95,7 +97,7 @@ def breakdown(frame: pd.DataFrame, options: BreakdownOptions) -> Result:
 
 
 def _answer(shares: pd.DataFrame) -> AnalysisAnswer:
-    """State the largest share of each group, together for groups with the same name."""
+    """State the largest category of each group; groups with the same category are listed together."""
     largest: dict[str, list[str]] = {}
     bases = []
     points = 0
@@ -116,7 +118,7 @@ def _answer(shares: pd.DataFrame) -> AnalysisAnswer:
 
 
 def _headline(shares: pd.DataFrame) -> Highlight:
-    """Name the largest share of the group with the most points."""
+    """State the largest category of the group with the most points."""
     largest_group = shares[shares["points"] == shares["points"].max()]
     row = largest_group.sort_values("median", ascending=False).iloc[0]
     text = (
@@ -136,9 +138,9 @@ def _sentences(
 
     Args:
         shares: Rows of categories, or of types if there are no categories.
-        types: Rows of types if `shares` are of categories; else empty.
+        types: Rows of types if `shares` has rows of categories; else empty.
         points: All measured points.
-        profiled: Those with a profile.
+        profiled: The measured points with a profile.
     """
     keys = ["family", "settings"]
     for _, rows in shares.groupby(keys, sort=False):
@@ -160,8 +162,8 @@ def _sentences(
         yield Paragraph(f"Points of a group may also differ in {names}.")
     samples = "; ".join(dict.fromkeys(shares["sample"]))
     yield Paragraph(
-        f"Shares are medians, with 95% intervals over {samples}. The middle half of the points is "
-        "stated if these are too few for an interval. Medians need not add up to the whole."
+        f"Shares are medians, with 95% intervals over {samples}. If the points are too few for an "
+        "interval, their middle half is stated. Medians need not add up to the whole."
     )
 
 
@@ -220,15 +222,21 @@ def measure_shares(
 
     Args:
         points: One row per measured point.
-        unit: What intervals take as a sample.
+        unit: Unit of the sample for intervals: "crossed" levels, "model" or "point".
 
     Returns:
-        The shares and the points that have a profile. The shares have a row for each level
-        ("category", then "type"), group and name, the largest first. `family` and `settings` are
-        the group, `points` and `models` its size. `median` has the 95% interval `low` to `high`
-        over `sample`, NaN if the sample is too small; `q25` and `q75` are the quartiles.
-        `remaining` is the median share outside this and all larger names. A name that is missing
-        in a profile has the share 0 there.
+        The shares, and the points that have a profile. The shares have a row for each level, group
+        and name, the largest first, with these columns:
+
+        - `family`, `settings`: the group;
+        - `level`: "category" or "type";
+        - `name`: the category or type of operation;
+        - `points`, `models`: the size of the group;
+        - `median`, `low`, `high`: the median share with its 95% interval, NaN if the sample is too
+          small; a profile without the name has the share 0;
+        - `sample`: the population that the interval generalizes over;
+        - `q25`, `q75`: the quartiles;
+        - `remaining`: the median share of all smaller names together.
 
     Raises:
         ParadnnError: If no point has a profile.
@@ -264,7 +272,7 @@ def _share_columns(points: pd.DataFrame, prefix: str) -> list[str]:
 
 
 def _group_shares(rows: pd.DataFrame, level: str, columns: list[str], unit: Unit) -> pd.DataFrame:
-    """Return the rows of `measure_shares` for one group at one level, without the group."""
+    """Return the rows of `measure_shares` for one group at one level, without the group columns."""
     shares = rows[columns].astype("float64").dropna(how="all").fillna(0.0)
     shares = shares.loc[:, shares.any()]
     order = shares.median().sort_values(ascending=False, kind="stable").index
@@ -293,7 +301,7 @@ def _group_shares(rows: pd.DataFrame, level: str, columns: list[str], unit: Unit
         }
         found.append(row)
     table = pd.DataFrame(found)
-    # An unknown end of an interval is infinite in the estimate and absent in the table.
+    # The estimate states an unknown end of an interval as infinite, the table as NaN.
     return table.replace({"low": -np.inf, "high": np.inf}, np.nan)
 
 
@@ -301,8 +309,8 @@ def draw_breakdown(table: pd.DataFrame) -> drawing.Figure:
     """Draw median shares, the largest on top, with a mark for each group.
 
     Bars are 95% intervals. If a group has too few points for an interval, its bar covers the middle
-    half of its points, and the legend says so. Marks are drawn next to each other rather than
-    stacked, since medians do not add up to the whole step.
+    half of its points, and the legend says so. Shares are not stacked, since medians do not add up
+    to the whole step.
 
     Args:
         table: Rows of `measure_shares` at one level.
@@ -345,7 +353,7 @@ def draw_breakdown(table: pd.DataFrame) -> drawing.Figure:
 
 
 def _bars(rows: pd.DataFrame) -> tuple[str, pd.DataFrame]:
-    """Return what the bars of a group are, as text, and their ends `low` and `high`."""
+    """Return the meaning of a group's bars as text, and their ends as columns `low` and `high`."""
     has_interval = rows["low"].notna() & rows["high"].notna()
     if has_interval.any():
         text = "95% interval" if has_interval.all() else "95% interval where known"

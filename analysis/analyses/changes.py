@@ -1,10 +1,11 @@
-"""`changes`: where the level of a metric changed from session to session, by how much, and between
+"""`changes`: find where the level of a metric changed between sessions, by how much, and between
 which commits.
 
-The change points are those of E-divisive means (Matteson and James, J. American Statistical
-Association 109, 2014) on logarithms. Permutation tests decide whether a change is real, and Holm's
-rule corrects them for the number of series. A session counts as one value, because whatever it does
-to all of its runs is noise here. With --history of paradnn gate the values are ratios to the base.
+E-divisive means (Matteson and James, J. American Statistical Association 109, 2014) find the change
+points of the logarithms. Permutation tests decide whether a change is significant, corrected for
+the number of series by Holm's rule. All runs of a session count as one value, because a session
+effect, which shifts all of its runs, is noise here. With --history, the values are the ratios to
+the base that paradnn gate recorded.
 """
 
 from __future__ import annotations
@@ -29,18 +30,18 @@ from paradnn.statistics.dependence import Component, sum_components
 from paradnn.statistics.sessions import assign_sessions
 from paradnn.store.files import read_json
 
-#: Sessions that a series needs.
+#: Minimum number of sessions in a series.
 _MINIMUM_SESSIONS = 8
-#: Sessions that each side of a change needs.
+#: Minimum number of sessions before and after a change.
 _MINIMUM_SEGMENT = 3
-#: Probability of a false change over all series.
+#: Probability of at least one false change over all series.
 _FALSE_ALARM_RATE = 0.05
 _PERMUTATIONS = 999
-#: Array elements that a batch of permutations may take.
+#: Maximum number of array elements in a batch of permutations.
 _BATCH_ELEMENTS = 4_000_000
-#: Columns that name a session, by preference.
-_COMMIT_COLUMNS = ("mlflow.source.git.commit", "git_commit", "start_time")
-#: Bytes of a history that are read.
+#: Default columns for the label of a session; the first that has a value is used.
+_LABEL_COLUMNS = ("mlflow.source.git.commit", "git_commit", "start_time")
+#: Maximum number of bytes read from a history.
 _MAXIMUM_HISTORY_BYTES = 32 * 2**20
 _GATE_FIELDS = ("commit", "date", "machine", "command", "metric", "base")
 _COLUMNS = ["series", "sessions", "before", "after", "ratio", "low", "high", "p"]
@@ -48,26 +49,27 @@ _COLUMNS = ["series", "sessions", "before", "after", "ratio", "low", "high", "p"
 
 @dataclass(frozen=True, kw_only=True)
 class ChangesOptions(Options):
-    """Options of `changes`: the metric, and the column that names its sessions."""
+    """Options of `changes`: the metric, the column that labels sessions, and the source."""
 
     metric: str = column_option("examples_per_second", "any metric above 0", "M")
     by: str | None = column_option(
-        None, "a commit, version or start_time that names sessions (default: commit)"
+        None, "column that labels sessions, such as a version or start_time (default: the commit)"
     )
     history: str | None = option(
-        None, "lines of paradnn gate --history in place of runs", metavar="FILE"
+        None, "file of paradnn gate --history to read instead of runs", metavar="FILE"
     )
 
 
 def _read_history(options: ChangesOptions) -> pd.DataFrame | None:
-    """Read the gates of --history as runs, one session each; None without the option.
+    """Read the gate results of --history as runs, one session each; None without the option.
 
-    A series is one command, metric and base. The machine is not part of a series: each gate runs
-    both sides on the same machine, so ratios from different machines are comparable.
+    A series consists of the gates of the same command, metric and base. The machine may differ
+    within a series: each gate runs both sides on one machine, so ratios from different machines are
+    comparable.
 
     Raises:
         DataError: If a line is not from `paradnn gate --history`.
-        InsufficientData: If the file holds no gate.
+        InsufficientData: If the file has no line.
     """
     if options.history is None:
         return None
@@ -82,7 +84,7 @@ def _read_history(options: ChangesOptions) -> pd.DataFrame | None:
                 f"{options.history}, line {number}: not a line of paradnn gate --history"
             ) from None
     if not rows:
-        raise InsufficientData(f"{options.history} holds no gate")
+        raise InsufficientData(f"{options.history} has no gate results")
     frame = pd.DataFrame(rows).rename(columns={"commit": "git_commit"})
     series = frame["command"] + " against " + frame["base"] + ", " + frame["metric"]
     times = pd.to_datetime(frame["date"], utc=True, errors="coerce", format="ISO8601")
@@ -97,7 +99,7 @@ def _read_history(options: ChangesOptions) -> pd.DataFrame | None:
 
 
 def _parse_gate(line: bytes, metric: str) -> dict[str, Any]:
-    """Read one line of a history; its ratio becomes the value of the metric."""
+    """Parse one line of a history; the ratio of the gate becomes the value of the metric."""
     gate = read_json(line)
     fields: dict[str, Any] = {name: str(gate[name]) for name in _GATE_FIELDS}
     ratio = gate["ratio"]
@@ -116,10 +118,13 @@ def _parse_gate(line: bytes, metric: str) -> dict[str, Any]:
 def changes(frame: pd.DataFrame, options: ChangesOptions) -> Result:
     """Find where the level of a metric changed.
 
-    The table has a row per change: `series`; `sessions`, the number in the series; `before` and
-    `after`, the names of the neighboring sessions; `ratio` of the levels (after / before) with its
-    95% interval `low` to `high` (Welch's, given the place of the change); and `p`, adjusted for all
-    series by Holm's rule.
+    The table has a row per change:
+
+    - `series`: the name of the series, and `sessions`: the number of its sessions.
+    - `before`, `after`: the labels of the last session before the change and the first after it.
+    - `ratio`: the level after the change over the level before it, with Welch's 95% interval `low`
+      to `high`. The interval takes the position of the change as given.
+    - `p`: the p-value, adjusted for the number of series by Holm's rule.
 
     Raises:
         InsufficientData: If no series has enough sessions.
@@ -169,19 +174,19 @@ def changes(frame: pd.DataFrame, options: ChangesOptions) -> Result:
 
 
 def _default_label_column(frame: pd.DataFrame) -> str:
-    """Return the first column of commits or times that holds a value."""
-    return next(name for name in _COMMIT_COLUMNS if name in frame and frame[name].notna().any())
+    """Return the first of `_LABEL_COLUMNS` that has a value."""
+    return next(name for name in _LABEL_COLUMNS if name in frame and frame[name].notna().any())
 
 
 def change_points(series: Sequence[tuple[str, pd.DataFrame]]) -> list[dict[str, Any]]:
     """Find the change points of several series and test them together.
 
     Args:
-        series: Name and sessions of each series, in order. A frame of sessions has the columns
-            `value`, the mean logarithm of the metric, and `label`.
+        series: Pairs of the name of a series and its sessions in chronological order. A frame of
+            sessions has the columns `value`, the mean logarithm of the metric, and `label`.
 
     Returns:
-        The rows of `changes`.
+        The rows of the table of `changes`.
     """
     draws = max(_PERMUTATIONS, 40 * len(series))
     p_values = np.array([_best_split(rows["value"].to_numpy(), draws)[1] for _, rows in series])
@@ -206,18 +211,19 @@ def change_points(series: Sequence[tuple[str, pd.DataFrame]]) -> list[dict[str, 
 
 
 def _answer(rows: Sequence[Mapping[str, Any]], metric: str, series: int) -> AnalysisAnswer:
-    """State the number of changes, and the largest of them."""
+    """State the largest change, and the number of changes."""
     name = label(metric)
-    of = f"{series:,} series" if series > 1 else "the series"
+    scope = f"{series:,} series" if series > 1 else "the series"
     if not rows:
-        return AnalysisAnswer(sentence=f"No change of the {name} is shown in {of}.", points=series)
+        sentence = f"No change of the {name} is shown in {scope}."
+        return AnalysisAnswer(sentence=sentence, points=series)
     largest = max(rows, key=lambda row: abs(math.log(row["ratio"])))
     ends = (largest["ratio"], largest["low"], largest["high"])
     change = format_with_interval(ends, lambda ratio: f"{100 * (ratio - 1):+.2g}%")
     where = f"between {largest['before']} and {largest['after']} ({largest['series']})"
     text = f"The {name} changed by {change} {where}"
     if len(rows) > 1:
-        text += f", the largest of {len(rows):,} changes in {of}"
+        text += f", the largest of {len(rows):,} changes in {scope}"
     return AnalysisAnswer(sentence=f"{text}.", points=series, basis="the scatter between sessions")
 
 
@@ -230,10 +236,11 @@ def _describe(row: Mapping[str, Any]) -> str:
 def _series(
     frame: pd.DataFrame, metric: str, label_column: str
 ) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Yield the name and the sessions of each series, in order.
+    """Yield the name and the sessions of each series.
 
-    A frame of sessions has a row per session: the mean logarithm of the metric (`value`), the name
-    of the session (`label`) and its `start_time`.
+    A frame of sessions has a row per session: the mean logarithm of the metric (`value`), the
+    `label` and the `start_time`. Sessions are in the order of their start or, if the label is a
+    version, of their versions.
     """
     runs = frame.assign(
         session=assign_sessions(frame), label=frame[label_column].astype("string").fillna("unknown")
@@ -258,7 +265,7 @@ def _series(
 
 
 def _best_split(logs: np.ndarray, draws: int) -> tuple[int, float]:
-    """Return the place that divides values (n,) best, and its p among random permutations."""
+    """Return the best split position of values (n,), and its p-value in a permutation test."""
     random = np.random.default_rng(len(logs))
     (position,), (best,) = _divergence(logs[None])
     batch = max(1, _BATCH_ELEMENTS // len(logs) ** 2)
@@ -272,14 +279,16 @@ def _best_split(logs: np.ndarray, draws: int) -> tuple[int, float]:
 
 
 def _divergence(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Find the split of each row (rows, n) with the largest scaled energy distance.
+    """Find the split of each row with the largest scaled energy distance.
 
-    A split compares the first n values X with the m values Y behind them, at most to the end of the
-    row; m is chosen to make the distance as large as possible. The scaled distance is
-    n m / (n + m) (2 E|X - Y| - E|X - X'| - E|Y - Y'|).
+    A split compares the first n values X of a row with the next m values Y. It is maximized over n
+    and m. The scaled distance is n m / (n + m) (2 E|X - Y| - E|X - X'| - E|Y - Y'|).
+
+    Args:
+        rows: The values (rows, length).
 
     Returns:
-        The position of the split (rows,) and its distance (rows,).
+        The position n of the split (rows,) and its distance (rows,).
     """
     sums = np.abs(rows[:, :, None] - rows[:, None, :]).cumsum(1).cumsum(2)
     first, last = np.triu_indices(rows.shape[1] - 2 * _MINIMUM_SEGMENT + 1)
@@ -299,7 +308,17 @@ def _divergence(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _splits(
     logs: np.ndarray, begin: int, draws: int, holm_factor: float
 ) -> Iterator[tuple[int, float]]:
-    """Yield the places where the level of values changes, with p times `holm_factor`."""
+    """Yield the significant changes of a segment, found by recursive bisection.
+
+    Args:
+        logs: The values of the segment.
+        begin: Position of the segment in the series.
+        draws: Number of permutations.
+        holm_factor: Factor on the p-values that corrects for the number of series.
+
+    Yields:
+        The position of a change in the series, and its adjusted p-value.
+    """
     if len(logs) < 2 * _MINIMUM_SEGMENT:
         return
     position, p = _best_split(logs, draws)
@@ -311,7 +330,7 @@ def _splits(
 
 
 def _level_ratio(before: np.ndarray, after: np.ndarray) -> dict[str, float]:
-    """Return the ratio of two levels, from logarithms, with Welch's 95% interval."""
+    """Return the ratio of two levels, given logarithms, with Welch's 95% interval."""
     mean = after.mean() - before.mean()
     variances = [Component(side.var(ddof=1) / len(side), len(side) - 1) for side in (before, after)]
     half = sum_components(variances).half_width

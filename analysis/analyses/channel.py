@@ -1,6 +1,7 @@
 """`channel`: start-up time and bandwidth of messages, fitted to the runs of model=channel.
 
-Each transport and pattern is fitted separately, in pieces where a protocol changes, with intervals.
+Each transport and pattern has a separate fit. A fit has several pieces if the protocol changes with
+the size of the message.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from paradnn.statistics.transfers import MIN_SIZES, Piece, TransferFit, fit_tran
 #: Columns with the size of a message in bytes, and its time in microseconds.
 SIZE = "model.bytes"
 TIME = "transfer_us"
-#: Settings that determine the size, and so make no other channel.
+#: Settings that determine the size of a message. They do not distinguish channels.
 _SIZE_KEYS = (SIZE, "model.buffers")
 _GROUP = ["device", "model.transport", "model.pattern"]
-#: Settings that make another channel, besides `model.*`.
+#: Settings that distinguish channels, in addition to `model.*`.
 _OTHER_SETTINGS = ("hosts", "platform.cores")
 _ALPHA = 0.55
-#: Breaks that a figure marks; with more it marks none.
+#: Maximum number of breaks that a figure marks. If the fits have more, no break is marked.
 _MAX_BREAKS = 12
 
 
@@ -41,9 +42,9 @@ class _Channel(NamedTuple):
     Attributes:
         device: Name of the device.
         name: Name of the channel, such as "tcp bandwidth, window 64".
-        full_name: The same, with the device if there are several devices.
-        runs: Its runs, with `SIZE` and `TIME`.
-        fit: The fit to these runs; None if there are too few sizes.
+        full_name: The name, with the device if the runs are from several devices.
+        runs: The runs of the channel, with `SIZE` and `TIME`.
+        fit: The fit to these runs; None if they have too few sizes.
     """
 
     device: str
@@ -78,10 +79,9 @@ def _list_sections(rows: pd.DataFrame) -> list[SectionSpec]:
 def channel(frame: pd.DataFrame, options: Options) -> Result:
     """Fit start-up time and bandwidth to the messages of each channel.
 
-    Returns:
-        A row for each piece of each channel: device, channel, first_bytes, last_bytes,
-        measurements, start_up_us and bytes_per_second with _low and _high, and median_error, the
-        median relative error of the fit.
+    The table has a row for each piece of each channel: device, channel, first_bytes and last_bytes
+    (the range of message sizes), measurements, start_up_us and bytes_per_second with _low and
+    _high, and median_error, the median relative error of the fit of the channel.
 
     Raises:
         InsufficientData: If no run measured messages.
@@ -142,8 +142,7 @@ def _find_channels(frame: pd.DataFrame) -> list[_Channel]:
         runs = frame[is_ok(frame) & frame[TIME].lt(np.inf)]
     if runs.empty:
         raise InsufficientData(
-            "no run measured messages; measure some, as in "
-            "python -m paradnn.train -m experiment=channel"
+            "no run measured messages; measure some: python -m paradnn.train -m experiment=channel"
         )
     runs = runs.astype({SIZE: "float64", TIME: "float64"})
     has_several_devices = runs["device"].nunique() > 1
@@ -200,7 +199,7 @@ def _format_settings(names: Sequence[str], values: Sequence[Any]) -> list[str]:
 
 
 def _answer(channels: Sequence[_Channel]) -> AnalysisAnswer:
-    """State start-up and bandwidth of the only channel, or the best of each."""
+    """State the start-up and bandwidth of a single channel, or the best ones of several."""
     runs = sum(len(each.runs) for each in channels)
     fits = {each.full_name: each.fit for each in channels if each.fit is not None}
     if not fits:
@@ -212,7 +211,9 @@ def _answer(channels: Sequence[_Channel]) -> AnalysisAnswer:
     format_rate = partial(format_number, unit="B/s", digits=3)
     bandwidth = format_with_interval(fits[widest].bandwidth, format_rate)
     if len(fits) == 1:
-        text = f"A message over {quickest} starts in {latency}, and large ones move at {bandwidth}"
+        text = (
+            f"A message over {quickest} starts in {latency}, and large messages reach {bandwidth}"
+        )
     else:
         text = (
             f"Of {counted(len(fits), 'channel')}, {quickest} has the shortest start-up, {latency}, "
@@ -224,7 +225,7 @@ def _answer(channels: Sequence[_Channel]) -> AnalysisAnswer:
 
 
 def _sentences(channels: Sequence[_Channel]) -> Iterator[Paragraph]:
-    """State the quality of each channel, the error of its fit, and where other lines hold."""
+    """State the start-up and bandwidth of each channel, the error of its fit, and its breaks."""
     for each in channels:
         if each.fit is not None:
             yield _channel_paragraph(each, each.fit)
@@ -232,8 +233,8 @@ def _sentences(channels: Sequence[_Channel]) -> Iterator[Paragraph]:
     if without_fit:
         yield Paragraph(f"Too few sizes for a fit: {'; '.join(without_fit)}.")
     yield Paragraph(
-        "A line is start-up + size / bandwidth, fitted to relative errors, in pieces where the "
-        "data require more than one. Intervals are 95%, over measurements."
+        "A line is start-up + size / bandwidth. The fit minimizes relative errors, with several "
+        "lines if the data require them. Intervals are 95%, over measurements."
     )
 
 
@@ -247,13 +248,13 @@ def _channel_paragraph(each: _Channel, fit: TransferFit) -> Paragraph:
     points = [f"The fit is off by {median_error} in the median, {largest_error} at most."]
     if len(set(assign_sessions(each.runs))) < 2:
         points.append(
-            "All runs are of one session. No interval includes an effect of that session."
+            "All runs are from one session, so no interval includes an effect of that session."
         )
     if fit.breaks:
         sizes = ", ".join(map(_format_bytes, fit.breaks))
         line_error = format_number(float(np.median(fit.line_errors)), share=True)
         points.append(
-            f"Other lines hold from {sizes} on; a single line would be off by {line_error} in the "
+            f"A new line begins at {sizes}; a single line would be off by {line_error} in the "
             "median."
         )
     return Paragraph(head, tuple(points))
@@ -278,7 +279,7 @@ def _format_bytes(count: float) -> str:
 
 
 def _draw(channels: Sequence[_Channel]) -> drawing.Figure:
-    """Draw the time of messages on the left, and size over time on the right.
+    """Draw the time of messages on the left, and their bandwidth (size / time) on the right.
 
     Marks are runs, lines are fits, and dotted lines separate the pieces of a fit.
     """

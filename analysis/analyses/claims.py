@@ -1,12 +1,12 @@
 """`claims`: check the paper's observations, or the claims of a YAML file, against runs.
 
-The paper has fourteen observations. A check is supported if the 95% interval of its number lies
-within the claimed range. It is refuted if the interval lies outside, and undecided if the interval
-includes the bound. A claim is refuted if any of its checks is. It is supported if all of its checks
-with data are; checks without data are named.
+The paper has fourteen observations. A check is supported if the 95% interval of its estimate lies
+within the claimed range. It is refuted if the interval lies outside the range, and undecided if the
+interval includes an end of the range. A claim is refuted if any of its checks is refuted. It is
+supported if all of its checks with data are supported; checks without data are named.
 
-For the kinds of checks see analysis/claims/kinds.py; for an example of a file see
-analysis/claims/observations.yaml.
+analysis/claims/kinds.py defines the kinds of checks. analysis/claims/observations.yaml is an
+example of a file.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from paradnn.core.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimsOptions(Options):
-    """Choice of the claims."""
+    """Options of `claims`: the file, and the claims to check."""
 
     file: str | None = option(
         None, "YAML file of claims (default: the paper's observations)", metavar="FILE"
@@ -46,17 +46,17 @@ class ClaimsOptions(Options):
     only: tuple[str, ...] | None = option(None, "claims by their ids, such as 7,8", metavar="IDS")
 
 
-#: How to read the numbers of the checks.
+#: Explanation of the intervals, the last sentence of a result.
 _INTERVALS = (
-    "Intervals are 95% for each check alone, on the measured points; those of trends and "
-    "rankings take models and batch sizes as a sample. An interval that holds both sides of a claim "
-    "leaves it undecided."
+    "Intervals are 95% for each check, without a correction for the number of checks. They hold for "
+    "the measured points; intervals of trends and rankings generalize over models and batch sizes. "
+    "A check is undecided if its interval includes an end of the claimed range."
 )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class ClaimsResult(Result):
-    """Answers to all claims.
+    """Answers to the claims.
 
     Attributes:
         verdicts: Every claim with its answer and the findings of its checks.
@@ -72,12 +72,15 @@ def answered(
 
     Args:
         verdicts: The claims with their answers.
-        sources: Ids of the runs that the answers rest on.
+        sources: Ids of the runs that the answers use.
         pooled: Description of pooled heterogeneous runs; empty if none were pooled.
     """
     paragraphs = [
-        Paragraph(f"{one.title}: {one.answer.upper()}{one.extent}", tuple(sentences(one)))
-        for one in verdicts
+        Paragraph(
+            f"{verdict.title}: {verdict.answer.upper()}{verdict.extent}",
+            tuple(sentences(verdict)),
+        )
+        for verdict in verdicts
     ]
     return ClaimsResult(
         verdicts=verdicts,
@@ -92,12 +95,16 @@ def answered(
 
 
 def _overview(verdicts: Sequence[ClaimVerdict]) -> pd.DataFrame:
-    """Return a row of text per claim: the claim, its answer, and its checks with data."""
+    """Return a row of text per claim: the claim, its answer, and its number of checks with data."""
     return pd.DataFrame(
         {
-            "claim": [f"{one.claim.id}. {one.claim.says.rstrip('.')}" for one in verdicts],
-            "answer": [one.answer.value for one in verdicts],
-            "checks with data": [f"{one.measured} of {len(one.findings)}" for one in verdicts],
+            "claim": [
+                f"{verdict.claim.id}. {verdict.claim.says.rstrip('.')}" for verdict in verdicts
+            ],
+            "answer": [verdict.answer.value for verdict in verdicts],
+            "checks with data": [
+                f"{verdict.measured} of {len(verdict.findings)}" for verdict in verdicts
+            ],
         }
     )
 
@@ -110,16 +117,17 @@ def _overview(verdicts: Sequence[ClaimVerdict]) -> pd.DataFrame:
     requires_one_protocol=True,
     gate="queries",
     title="The paper's observations as checks",
-    reading=("Supported: the 95% interval of its number lies on the claimed side."),
+    reading=("Supported: the 95% interval of the estimate lies within the claimed range."),
 )
 def check_claims(frame: pd.DataFrame, options: ClaimsOptions) -> ClaimsResult:
-    """Answer every claim, with its numbers and the data that are missing.
+    """Answer every claim, with the estimates of its checks and the missing data.
 
-    An obstacle to a single check raises nothing; the finding of the check names it.
+    If a check cannot be evaluated, its finding states the reason, and the other checks are
+    unaffected.
 
     Raises:
-        ConfigError: If no claim has a given id.
-        DataError: If the file holds no claims.
+        ConfigError: If no claim has a given id, or a claim in the file is invalid.
+        DataError: If the file cannot be read or has no claims.
     """
     from analysis.store.load import load_types
 
@@ -149,16 +157,18 @@ def _only(claims: Sequence[StatedClaim], ids: tuple[str, ...] | None) -> Sequenc
 
 
 _BOUND_COLOR = "#dbe7d3"
-# Conditions that do not distinguish the checks of a claim; labels omit them.
-_COMMON = (
+#: Columns of conditions that labels omit, since they rarely distinguish the checks of a claim.
+_UNLABELED_COLUMNS = (
     "mode",
     "device",
     "platform.name",
 )
-# Characters per line of a check's label at most, and the height of a line in inches.
-_WRAP = 58
-_LINE = 0.17
-_ORDER = ("standardized weight", "share", "ratio")
+#: Maximum number of characters per line of a label, and the height of a line in inches.
+_MAX_LABEL_CHARS = 58
+_LINE_HEIGHT = 0.17
+#: Scales of the panels, in the order of the figure.
+_SCALES = ("standardized weight", "share", "ratio")
+#: Marker of each answer, and the index of its color in `drawing.COLORS`.
 _MARKERS = {
     ClaimAnswer.SUPPORTED: ("o", 0),
     ClaimAnswer.REFUTED: ("X", 1),
@@ -169,22 +179,21 @@ _MARKERS = {
 def draw_claims(verdicts: Sequence[ClaimVerdict]) -> drawing.Figure:
     """Draw a row for each check that has data, in a panel for each scale.
 
-    The scales are standardized weights, shares and ratios. The range that the claim states is
-    shaded.
+    The scales are standardized weights, shares and ratios. The claimed range is shaded.
     """
     panels: dict[str, list[tuple[str, CheckFinding]]] = {}
     for verdict in verdicts:
         for finding in verdict.findings:
             if finding.points and np.isfinite(finding.value):
                 panels.setdefault(_scale(finding), []).append((_label(verdict, finding), finding))
-    order = sorted(panels, key=lambda name: (name not in _ORDER, name))
-    # Rows are as high as the longest label of their panel; its lines depend on the width.
+    order = sorted(panels, key=lambda name: (name not in _SCALES, name))
+    # All rows of a panel have the height of its longest label.
     counts = [
         len(panels[name]) * max(2, *(label.count("\n") + 1 for label, _ in panels[name]))
         for name in order
     ]
     count = max(1, len(panels))
-    drawn, axes = drawing.panels(count, 8.0, 1.1 + _LINE * sum(counts) / count)
+    drawn, axes = drawing.panels(count, 8.0, 1.1 + _LINE_HEIGHT * sum(counts) / count)
     if panels:
         axes[0].get_subplotspec().get_gridspec().set_height_ratios(counts)  # type: ignore[union-attr]
     else:
@@ -196,16 +205,19 @@ def draw_claims(verdicts: Sequence[ClaimVerdict]) -> drawing.Figure:
         drawing.handle(answer.value, marker=marker, color=drawing.COLORS[color], linestyle="-")
         for answer, (marker, color) in _MARKERS.items()
     ]
-    none = [verdict.claim.id for verdict in verdicts if not verdict.measured]
-    handles.append(drawing.Patch(color=_BOUND_COLOR, label="what the claim asks for"))
-    drawing.legend(drawn, handles, f"No data for {', '.join(none)}." if none else "")
+    handles.append(drawing.Patch(color=_BOUND_COLOR, label="claimed range"))
+    without_data = [verdict.claim.id for verdict in verdicts if not verdict.measured]
+    title = ""
+    if without_data:
+        title = f"No data for {', '.join(without_data)}."
+    drawing.legend(drawn, handles, title)
     return drawn
 
 
 def _scale(finding: CheckFinding) -> str:
-    """Name the scale of a finding's number; findings of the same scale share an axis."""
+    """Return the scale of a finding's estimate; findings of one scale share a panel."""
     if finding.check.kind in ("trend", "ranking"):
-        return _ORDER[0]
+        return _SCALES[0]
     words = {"share": "share", "fraction": "share", "speedup": "ratio", "ratio": "ratio"}
     return next(
         (name for word, name in words.items() if word in finding.quantity), finding.quantity
@@ -215,12 +227,16 @@ def _scale(finding: CheckFinding) -> str:
 def _label(verdict: ClaimVerdict, finding: CheckFinding) -> str:
     check = finding.check
     where = format_conditions(
-        {column: kept for column, kept in check.where.items() if column not in _COMMON}
+        {
+            column: conditions
+            for column, conditions in check.where.items()
+            if column not in _UNLABELED_COLUMNS
+        }
     )
     text = check.name or f"{check.sentence()}{f' ({where})' if where else ''}"
     text = text.replace("platform.name=", "").replace("model.", "")
-    letters = min(_WRAP, drawing.label_width_chars(8.0, smaller=1.2))
-    return textwrap.fill(f"{verdict.claim.id}. {text}", letters, break_on_hyphens=False)
+    width = min(_MAX_LABEL_CHARS, drawing.label_width_chars(8.0, smaller=1.2))
+    return textwrap.fill(f"{verdict.claim.id}. {text}", width, break_on_hyphens=False)
 
 
 def _panel(axes: drawing.Axes, name: str, rows: Sequence[tuple[str, CheckFinding]]) -> None:

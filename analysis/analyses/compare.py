@@ -1,9 +1,9 @@
-"""`compare`: two platforms, environments, versions or sweeps, with a verdict for all points, for
-each family and for each cell.
+"""`compare`: compare two platforms, environments, versions or sweeps, with a verdict for all points,
+for each family and for each cell (a point on both sides).
 
-A and B are conditions as in --where, several joined by ' & '. The verdict is about the points that
-both sides measured: faster, slower, equal within the margin, or undecided. The interval of every
-ratio allows for the scatter of processes and for what sessions, hosts and order do to one side
+A and B are conditions as in --where; ' & ' joins several. A verdict is about the points that both
+sides measured: faster, slower, equal within the margin, or undecided. The interval of every ratio
+allows for the scatter of processes and for the effects of sessions, hosts and order on one side
 (`paradnn.statistics.contrast`). The false discovery rate of all cells is controlled.
 """
 
@@ -45,7 +45,7 @@ _ALWAYS_SHOWN = ("a_count", "b_count", "p_adjusted", "verdict")
 
 @dataclass(frozen=True, kw_only=True)
 class CompareOptions(PairedOptions):
-    """Two sides, and how to test them."""
+    """Options of `compare`: the sides, and the false discovery rate."""
 
     a: str = option(
         text="condition of side A's runs, such as 'device=TPU v2'",
@@ -60,7 +60,11 @@ class CompareOptions(PairedOptions):
         names="conditions",
     )
     rate: float = option(
-        0.05, "share of false ones among the differences found", metavar="Q", above=0, below=1
+        0.05,
+        "false discovery rate: expected share of false findings among single points",
+        metavar="Q",
+        above=0,
+        below=1,
     )
 
 
@@ -71,8 +75,8 @@ class ComparedPoints(NamedTuple):
         cells: A row per pair of points, with the columns of `pairing.pair`, `p_adjusted`
             (Benjamini-Hochberg over all cells) and `verdict`.
         families: A row per family that either side measured, with the columns of `Contrast.row` and
-            `judge`, and `a_better`, `b_better` and `same`, the numbers of cells.
-        total: The row of all families together.
+            `judge`, and the numbers of cells with each verdict: `a_better`, `b_better`, `same`.
+        total: The row for all families together, without these numbers.
     """
 
     cells: pd.DataFrame
@@ -151,7 +155,7 @@ def _describe(compared: ComparedPoints, sides: Sides, options: CompareOptions) -
 
 
 def _describe_family(row: dict[Any, Any], word: str, margin: float, names: tuple[str, str]) -> str:
-    """Describe the verdict of one family from the side of the winner."""
+    """Describe the verdict of one family; the ratio is of the faster side over the slower one."""
     family = row["family"]
     count = row["points"]
     verdict = row["verdict"]
@@ -170,21 +174,24 @@ def _describe_family(row: dict[Any, Any], word: str, margin: float, names: tuple
     elif verdict == Verdict.UNDECIDED:
         outcome = f"undecided, {ratio}"
         if row["by_itself"] != Verdict.UNDECIDED:
-            outcome = f"undecided with the other families of the page (Holm), {ratio}"
+            outcome = f"undecided after a correction for the number of families (Holm), {ratio}"
     else:
         outcome = f"{leader} {ratio} {word}"
-    return f"{family}: {outcome} ({interval}); {leader} is ahead on {ahead} of {counted(count, 'point')}."
+    return (
+        f"{family}: {outcome} ({interval}); {leader} is ahead on {ahead} of "
+        f"{counted(count, 'point')}."
+    )
 
 
 def _describe_cells(
     cells: pd.DataFrame, options: CompareOptions, word: str, names: tuple[str, str]
 ) -> str:
-    """Say what the tests of single cells found."""
+    """State the number of cells with each verdict."""
     counts = _verdict_counts(cells)
     return (
         f"Single points: {names[0]} is {word} on {counts['a_better']}, {names[1]} on "
         f"{counts['b_better']}, {counts['same']} are equal within {options.margin:.0%}; at most "
-        f"{options.rate:.0%} of these are expected to be false (Benjamini-Hochberg)."
+        f"{options.rate:.0%} of these verdicts are expected to be false (Benjamini-Hochberg)."
     )
 
 
@@ -198,10 +205,11 @@ def compare_points(
     margin: float = MARGIN,
     unit: Unit = "crossed",
 ) -> ComparedPoints:
-    """Compare A with B point by point, and give all points and each family a verdict.
+    """Compare A with B: a verdict for each cell, for each family, and for all points.
 
-    A cell is equal if the adjusted p of the two one-sided tests against `margin` is at most `rate`.
-    Otherwise it is faster or slower if the adjusted p of no difference is at most `rate`.
+    A cell is equal if the adjusted p-value of the two one-sided tests against `margin` is at most
+    `rate`. Otherwise it is faster or slower if the adjusted p-value of the test for no difference is
+    at most `rate`, else undecided.
 
     Args:
         a: Runs of A.
@@ -210,10 +218,10 @@ def compare_points(
         on: Columns that identify a point; None for the default of `pair`.
         rate: False discovery rate of the cells.
         margin: Largest relative difference that counts as equal.
-        unit: What is taken as a sample.
+        unit: Unit of the sample: "crossed" levels, "model" or "point".
     """
     cells = pair(a, b, metric, on)
-    # pandas copies attrs with every slice.
+    # Without attrs, which pandas would copy with every slice.
     attrs = cells.attrs
     cells.attrs = {}
     _judge_cells(cells, rate, margin)
@@ -256,7 +264,7 @@ def _verdict_counts(cells: pd.DataFrame) -> dict[str, int]:
 
 
 def _draw(compared: ComparedPoints, sides: Sides, metric: str) -> drawing.Figure:
-    """Draw the ratio of every point, with the geometric mean of all."""
+    """Draw the ratio of every point, and their geometric mean."""
     ends = ("geometric_mean", "geometric_mean_low", "geometric_mean_high")
     return draw_ratios(
         compared.cells,

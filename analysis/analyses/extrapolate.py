@@ -1,11 +1,12 @@
-"""`extrapolate`: how long measured models would take on another device, from that device's kernels.
+"""`extrapolate`: predict the step time of measured models on another device from its kernels.
 
-It follows CANDLE's method. The profile of a step on one host says which share of the time products
-take, and the layers give the sizes of these. The kernels that ran on the other device (paradnn.train
--m experiment=kernels), or those of the atlas, predict the time of each operation there. Their sum is
-the step; with --examples it becomes an epoch, a run of --epochs and the runs per day of --nodes. If
-the same point was measured on the other device, the error of the prediction is stated. The other
-device may be the host itself: the prediction is then checked against its own measurement.
+The method is CANDLE's. The profile of a step on one host states the share of matrix products in the
+time, and the layers of the model give their sizes. Kernels that were measured on the other device
+(paradnn.train -m experiment=kernels), or the kernels of the atlas, predict the time of each
+operation there. The sum of these times is the step time. With --examples, the analysis derives the
+time of an epoch, of a run with --epochs, and the runs per day of --nodes. If the same point was
+measured on the other device, the error of the prediction is stated. The other device may be the
+host itself; this checks the prediction against the measurement.
 """
 
 from __future__ import annotations
@@ -29,34 +30,35 @@ from paradnn.families.operations import Operation
 
 #: Categories of a profile whose operations are products.
 _PRODUCT_CATEGORIES = ("category_share.matmul", "category_share.convolution")
-#: Columns that must agree for two runs to be of the same point.
+#: Columns, in addition to model.*, in which two runs of the same point agree.
 _POINT_COLUMNS = ("family", "batch_size", "precision", "mode", "compile", "framework.name")
 _SECONDS_PER_DAY = 86_400.0
-#: Maximum number of points that are predicted: each takes about 50 ms.
+#: Maximum number of points to predict: each takes about 50 ms.
 _MAX_POINTS = 40
-#: Share of the arithmetic that the named products cover, and their number at most.
+#: The largest products are named until they cover this share of the arithmetic, or until this
+#: number is named.
 _NAMED_SHARE = 0.95
 _MAX_NAMED = 4
-#: Points that are described; the table has all.
+#: Maximum number of points that sentences describe; the table has all.
 _MAX_DESCRIBED = 6
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExtrapolateOptions(Options):
-    """The devices, and the size of a unit of work."""
+    """Options of `extrapolate`: the devices, and the sizes of an epoch and a run."""
 
     to: tuple[str, ...] = option(
         (),
-        "a device whose kernels are in the store or in the atlas, repeatable; paradnn ask --list "
-        "names those of the atlas",
+        "a device whose kernels are in the store or in the atlas; paradnn ask --list names the "
+        "devices of the atlas; repeatable",
         metavar="DEVICE",
         several="repeat",
     )
     examples: int | None = option(
-        None, "examples of an epoch: adds the times of an epoch and of a run", low=1
+        None, "number of examples in an epoch: adds the times of an epoch and of a run", low=1
     )
-    epochs: int = option(1, "epochs of a run", low=1)
-    nodes: int = option(1, "nodes that complete runs independently", low=1)
+    epochs: int = option(1, "number of epochs in a run", low=1)
+    nodes: int = option(1, "number of nodes that complete runs independently", low=1)
 
 
 @analysis(
@@ -68,14 +70,18 @@ class ExtrapolateOptions(Options):
 def extrapolate(frame: pd.DataFrame, options: ExtrapolateOptions) -> Result:
     """Predict measured points on other devices.
 
-    Returns:
-        A row for each point of a host and each other device: family, point, host, device;
-        host_seconds, the measured step; product_share, the share of products in its profile (NaN
-        without a profile); seconds, low and high, the predicted step with its 95% interval;
-        speedup, host_seconds / seconds; measured_seconds there with error (seconds /
-        measured_seconds - 1) and covered, whether the interval holds it; steps of an epoch,
-        epoch_seconds, run_seconds and runs_per_day of all nodes, each of the latter two with _low
-        and _high; and missing, why there is no prediction.
+    The table has a row for each measured point and each other device:
+
+    - `family`, `point`, `host`, `device`.
+    - `host_seconds`: the step time measured on the host.
+    - `product_share`: the share of products in its profile; NaN without a profile.
+    - `seconds`, `low`, `high`: the predicted step time on the device with its 95% interval.
+    - `speedup`: host_seconds / seconds.
+    - `measured_seconds`: the step time measured on the device, if any, with `error`
+      (seconds / measured_seconds - 1) and `covered` (whether it is inside the interval).
+    - `missing`: the reason if there is no prediction.
+    - With --examples: `steps` of an epoch, `epoch_seconds`, `run_seconds` and `runs_per_day` of all
+      nodes; the last two with `_low` and `_high`.
 
     Raises:
         ConfigError: If no device is given, or one is unknown.
@@ -94,12 +100,12 @@ def extrapolate(frame: pd.DataFrame, options: ExtrapolateOptions) -> Result:
     rows = []
     paragraphs: list[Paragraph] = []
     for point in points.head(_MAX_POINTS).to_dict("records"):
-        of_point = [_row(point, device, kernels, points, options) for device in options.to]
-        rows += of_point
+        point_rows = [_row(point, device, kernels, points, options) for device in options.to]
+        rows += point_rows
         if len(paragraphs) == _MAX_DESCRIBED:
             continue
-        lines = [line for row in of_point for line in _describe_prediction(row, options)]
-        paragraphs.append(Paragraph(_describe_host(point, of_point[0]), tuple(lines)))
+        lines = [line for row in point_rows for line in _describe_prediction(row, options)]
+        paragraphs.append(Paragraph(_describe_host(point, point_rows[0]), tuple(lines)))
     table = pd.DataFrame(rows)
     return Result(
         numbers=table,
@@ -111,7 +117,7 @@ def extrapolate(frame: pd.DataFrame, options: ExtrapolateOptions) -> Result:
 
 
 def _answer(table: pd.DataFrame) -> AnalysisAnswer:
-    """State the predicted step of the only point, or the range of speedups on each device."""
+    """State the predicted step of a single point, or the range of speedups on each device."""
     points = table["point"].nunique()
     known = table[table["speedup"].notna()]
     if known.empty:
@@ -139,7 +145,7 @@ def _answer(table: pd.DataFrame) -> AnalysisAnswer:
 
 
 def _measured_models(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the measured steps of models with layers."""
+    """Return the runs that measured a step of a model with layers."""
     names = [
         name
         for name, family in FAMILIES.items()
@@ -202,9 +208,13 @@ def _row(
 def _predict(
     point: Mapping[Any, Any], device: str, kernels: pd.DataFrame
 ) -> tuple[float, float, float, str]:
-    """Return the step in seconds with its interval, and why it is not known if it is not.
+    """Predict the step time of a point on a device.
 
-    The device's kernels in the store take precedence over the atlas.
+    Kernels of the device in the store have precedence over the atlas.
+
+    Returns:
+        The step time in seconds, the low and high end of its 95% interval, and an empty text; three
+        NaN and the reason if the time is unknown.
     """
     from analysis.atlas.estimate import estimate_step_time
     from analysis.atlas.own import own_atlas
@@ -230,7 +240,12 @@ def _product_share(point: Mapping[Any, Any]) -> float:
 
 
 def _measured_there(point: Mapping[Any, Any], there: pd.DataFrame) -> float:
-    """Return the median step in seconds of the same point among other runs; NaN without any."""
+    """Return the median step time in seconds of a point on another device; NaN if not measured.
+
+    Args:
+        point: The point.
+        there: The points measured on the other device.
+    """
     keys = [name for name in map(str, there) if name.startswith("model.")]
     keys += [name for name in _POINT_COLUMNS if name in there]
     is_same = np.ones(len(there), dtype=bool)
@@ -244,10 +259,10 @@ def _measured_there(point: Mapping[Any, Any], there: pd.DataFrame) -> float:
 
 
 def _describe_host(point: Mapping[Any, Any], row: Mapping[str, Any]) -> str:
-    """State the measured step, the share of its products, and the largest of them."""
+    """State the measured step time, the share of products in it, and the largest products."""
     text = f"{row['point']}: {format_seconds(row['host_seconds'])} a step on {row['host']}"
     if not math.isnan(row["product_share"]):
-        text += f", of it {row['product_share']:.0%} in products by its profile"
+        text += f", {row['product_share']:.0%} of it in products according to its profile"
     return f"{text}. {_describe_products(point)}"
 
 
@@ -278,17 +293,17 @@ def _describe_products(point: Mapping[Any, Any]) -> str:
 
 
 def _describe_prediction(row: Mapping[str, Any], options: ExtrapolateOptions) -> Iterator[str]:
-    """State the prediction of a point on a device, the measurement there, and the unit of work."""
+    """State the predicted step, epoch and run of a point on a device, and the measured step."""
     if row["missing"]:
-        yield f"{row['device']}: not known; {row['missing']}."
+        yield f"{row['device']}: unknown; {row['missing']}."
         return
     text = f"{row['device']}: {_interval(row, '', format_seconds)} a step"
     if row["device"] != row["host"]:
         text += f", {format_number(row['speedup'], digits=3)} times as fast"
     if row["measured_seconds"] > 0:
-        place = "inside" if row["covered"] else "outside"
+        position = "inside" if row["covered"] else "outside"
         text += (
-            f"; measured {format_seconds(row['measured_seconds'])}, {place} the interval "
+            f"; measured {format_seconds(row['measured_seconds'])}, {position} the interval "
             f"(error {row['error']:+.0%})"
         )
     yield f"{text}."
@@ -304,7 +319,7 @@ def _describe_prediction(row: Mapping[str, Any], options: ExtrapolateOptions) ->
 
 
 def _format_duration(seconds: float) -> str:
-    """Format a time in seconds; in hours from two hours, and in days from two days."""
+    """Format a time given in seconds: from two hours on in hours, from two days on in days."""
     for unit, size in (("d", _SECONDS_PER_DAY), ("h", 3600.0)):
         if seconds >= 2 * size:
             return format_number(seconds / size, unit, digits=3)
@@ -312,7 +327,13 @@ def _format_duration(seconds: float) -> str:
 
 
 def _interval(row: Mapping[str, Any], name: str, format_value: Any) -> str:
-    """Format a quantity with its interval; the empty name is that of the step."""
+    """Format a quantity with its interval.
+
+    Args:
+        row: The row of a point and device.
+        name: The quantity; empty for the step time.
+        format_value: Function that formats a value.
+    """
     if name:
         keys = (name, f"{name}_low", f"{name}_high")
     else:
@@ -322,7 +343,7 @@ def _interval(row: Mapping[str, Any], name: str, format_value: Any) -> str:
 
 
 def _describe_errors(table: pd.DataFrame) -> Iterator[str]:
-    """Summarize the errors over the points that were measured on the other device."""
+    """Summarize the errors of the predictions, per device, over the points measured there."""
     for device, rows in table.groupby("device", sort=False):
         known = rows[rows["error"].notna()]
         if known.empty:

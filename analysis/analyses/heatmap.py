@@ -1,9 +1,9 @@
 """`heatmap`: any metric over any two hyperparameters, with out of memory as a result (the paper's
 Figures 2 a-c and 7).
 
-There is one map for each family on each device. A cell is the median of the points that ran. A cell
-in which no point ran says how they ended; if some did not, it says how many. The columns that a map
-pools over are named; fix one with --where.
+Each family on each device has a map. A cell shows the median of its measured points. If only some
+of its points ran, the cell states the number of the others; if none ran, it states their outcome. A
+sentence names the columns that the cells pool over; --where fixes them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class HeatmapOptions(Options):
 
 
 def _list_sections(rows: pd.DataFrame) -> Iterator[SectionSpec]:
-    """Yield a map for each kind of family over the first two hyperparameters that vary."""
+    """Yield a section for each group of families, over the axes that `choose_axes` returns."""
     for names, x, y in choose_axes(rows):
         if y:
             yield SectionSpec(
@@ -49,7 +49,7 @@ def _list_sections(rows: pd.DataFrame) -> Iterator[SectionSpec]:
 
 @analysis(
     HeatmapOptions,
-    summary="a metric over two hyperparameters, with out of memory as a result",
+    summary="a metric over two hyperparameters; cells that ran out of memory say so",
     example="python -m analysis heatmap --x batch_size --y nodes --where model.layers=64 "
     "--figure map.png",
     section="system",
@@ -60,9 +60,8 @@ def _list_sections(rows: pd.DataFrame) -> Iterator[SectionSpec]:
 def heatmap(frame: pd.DataFrame, options: HeatmapOptions) -> Result:
     """Show the median of a metric over two hyperparameters, for each family on each device.
 
-    Returns:
-        A row for each cell, with the columns of `HeatMaps.cells`; x, y and value have the names of
-        the hyperparameters and the metric.
+    The table has a row for each cell, with the columns of `HeatMaps.cells`. Its columns x, y and
+    value are renamed to the hyperparameters and the metric.
 
     Raises:
         ConfigError: If a column or the metric does not exist.
@@ -92,7 +91,7 @@ def heatmap(frame: pd.DataFrame, options: HeatmapOptions) -> Result:
 
 
 def _answer(maps: HeatMaps) -> AnalysisAnswer:
-    """State the highest and the lowest value of all maps, and where they are."""
+    """State the highest and the lowest value over all maps, with their cells."""
     points = int(maps.cells["points"].sum())
     measured = maps.cells[maps.cells["value"].notna()]
     name = label(maps.metric)
@@ -122,7 +121,10 @@ def _answer(maps: HeatMaps) -> AnalysisAnswer:
 
 
 def _text_grid(cells: pd.DataFrame, maps: HeatMaps) -> pd.DataFrame:
-    """Return a map as text: a row for each y, a column for each x; outcomes where no point ran."""
+    """Return a map as text: a row for each y and a column for each x.
+
+    A cell without a measured point shows its outcome.
+    """
     values = cells["value"].map(lambda value: si(value).strip())
     texts = values.where(cells["value"].notna(), cells["outcome"])
     grid = cells.assign(text=texts).pivot(index="j", columns="i", values="text")
@@ -160,7 +162,7 @@ def _format_extent(cells: pd.DataFrame, maps: HeatMaps) -> str:
 
 
 def _details(name: str, cells: pd.DataFrame, maps: HeatMaps) -> Iterator[str]:
-    """State what cells are medians over, and which points did not run."""
+    """State the points that cells pool, and the points that did not run."""
     measured = cells[cells["value"].notna()]
     if len(measured):
         note = maps.notes[name]

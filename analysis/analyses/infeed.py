@@ -1,11 +1,12 @@
-"""`infeed`: which models wait for their input, and what a faster input pipeline could gain (the
-paper's Figure 5).
+"""`infeed`: which models wait for their input, and the speedup that a faster input pipeline could
+bring (the paper's Figure 5).
 
 The host does a fixed amount of work per example, while the device's work grows with the model, so
-larger models wait less. Each point gets a verdict and a bound on the gain of a faster pipeline.
-Each family on each device gets the share of its points that are input-bound. Runs with a real input
-(data=images) also measured the gain of input without cost, and the processor time of the pipeline,
-from which follows how many cores would feed a model.
+larger models wait less. For each point, the analysis decides whether it is input-bound, and bounds
+the speedup of a faster pipeline. For each family on each device, it estimates the share of
+input-bound points. Runs with a real input pipeline (data=images) also measure the gain if input is
+free, that is, takes no time, and the processor time of the pipeline. From both follows the number
+of cores that would feed a model.
 """
 
 from __future__ import annotations
@@ -32,9 +33,10 @@ from paradnn.core.words import counted
 from paradnn.statistics.dependence import Unit, crossed_quantile, crossed_share, shared_levels
 from paradnn.statistics.estimate import Estimate
 
-#: The size of a model. The host's work per example is fixed, so the wait should fall with it.
+#: Column of a model's size. The host's work per example is fixed, so the wait should decrease with
+#: the size.
 _SIZE = "flops_per_example"
-#: The utilization of a run is the first of these that it has.
+#: Columns of the utilization; the first that a run has is used.
 _UTILIZATION = ("flops_utilization", "trace_flops_utilization", "flops_utilization_spec")
 
 
@@ -53,19 +55,19 @@ class InfeedOptions(Options):
 
 
 class InputBoundSummary(NamedTuple):
-    """The waits of one family on one device.
+    """Waits for input of one family on one device.
 
     Attributes:
         name: Family and device.
         runs: The runs.
-        points: One row per point: family, device, hyperparameters; `size` (FLOPs of an example);
-            `infeed_fraction`; `headroom` (the largest speedup that an input without cost could
-            bring); `input_bound`; and if any point has them, `utilization` (of FLOPS), `gain`
-            (measured with input without cost) and `cores` (that would feed the step at the speed it
-            then has), the last two with `_low` and `_high`.
+        points: One row per point: family, device, hyperparameters; `size` (FLOP per example);
+            `infeed_fraction` (the wait, as a share of the step); `headroom` (upper bound of the
+            speedup with free input); and `input_bound`. If any point has them, also `utilization`
+            (of FLOPS), `gain` (measured relative increase of the speed with free input) and `cores`
+            (that would feed the step at this speed); the last two with `_low` and `_high`.
         share: Share of the points that are input-bound.
-        median: Median wait.
-        sample: What the intervals are over.
+        median: Median wait, as a share of the step.
+        sample: The population that the intervals generalize over.
         gain: Median gain; None if it was not measured.
         cores: Median number of cores; None if it was not measured.
     """
@@ -92,8 +94,8 @@ class InputBoundSummary(NamedTuple):
 def infeed(frame: pd.DataFrame, options: InfeedOptions) -> Result:
     """Find the points that wait for their input.
 
-    Returns:
-        The points of `input_waits`, the longest wait first; `size` is called flops_per_example.
+    The table has the points of all summaries (`InputBoundSummary.points`), the longest wait first.
+    The column `size` is named flops_per_example there.
 
     Raises:
         InsufficientData: If no run has both a wait and a size.
@@ -114,7 +116,7 @@ def infeed(frame: pd.DataFrame, options: InfeedOptions) -> Result:
 
 
 def _answer(summaries: Sequence[InputBoundSummary], options: InfeedOptions) -> AnalysisAnswer:
-    """State how many points wait for their input, and the largest gain without the wait."""
+    """State the number of input-bound points, and the bound of their speedup without the wait."""
     points = sum(len(summary.points) for summary in summaries)
     waiting = [summary for summary in summaries if summary.points["input_bound"].any()]
     count = sum(int(summary.points["input_bound"].sum()) for summary in waiting)
@@ -157,12 +159,15 @@ def _sentences(
         yield Paragraph(head, tuple(_details(summary)))
     yield from (f"{reason}." for reason in omitted)
     samples = "; ".join(dict.fromkeys(summary.sample for summary in summaries))
-    yield f"Intervals are 95%, over {samples}. Headroom is a bound: the step without the wait."
+    yield (
+        f"Intervals are 95%, over {samples}. Headroom is an upper bound: it assumes that the wait "
+        "vanishes and the rest of the step does not change."
+    )
     yield from rare_event_caveat(min(len(summary.points) for summary in summaries))
 
 
 def _details(summary: InputBoundSummary) -> Iterator[str]:
-    """State which sizes of models wait, and what would be gained without the wait."""
+    """State the sizes of the models that wait, their possible gain, and the cores they need."""
     bound = summary.points[summary.points["input_bound"]]
     if len(bound):
         ends = (format_number(bound["size"].min()), format_number(bound["size"].max()))
@@ -175,7 +180,7 @@ def _details(summary: InputBoundSummary) -> Iterator[str]:
         )
     if summary.gain is not None:
         gain = format_percent_interval(summary.gain)
-        yield f"Measured: input without cost makes them {gain} faster in the median."
+        yield f"Measured: free input makes them {gain} faster in the median."
     if summary.cores is not None:
         most = summary.points["cores"].max()
         yield (
@@ -190,11 +195,11 @@ def input_waits(
     """Find the input-bound points of each family on each device.
 
     A point with the infeed fraction f is input-bound if f exceeds the threshold. Its headroom is
-    1 / (1 - f), Amdahl's bound: the rest of the step stays as it is. Only ok runs count, and
-    replicates become their median.
+    Amdahl's bound 1 / (1 - f), which assumes that the rest of the step does not change. Only ok
+    runs count, and a point with replicates has their median.
 
     Returns:
-        The summaries, and the groups without data together with the reasons.
+        The summaries, and the groups without data with the reasons.
 
     Raises:
         InsufficientData: If no run has both a wait and a size.
@@ -237,7 +242,7 @@ def _summarize(group: FamilyGroup, options: InfeedOptions) -> InputBoundSummary:
 
 
 def _median(points: pd.DataFrame, name: str, unit: Unit) -> Estimate | None:
-    """Return the median over the points with a value; None if no point has one."""
+    """Return the median of a column over the points that have a value; None if no point has one."""
     if name not in points or not points[name].notna().any():
         return None
     known = points[points[name].notna()]
@@ -245,11 +250,11 @@ def _median(points: pd.DataFrame, name: str, unit: Unit) -> Estimate | None:
 
 
 def _point_table(rows: pd.DataFrame, options: InfeedOptions) -> pd.DataFrame:
-    """Return `InputBoundSummary.points`, without columns in which no point has a value.
+    """Return `InputBoundSummary.points` without family and device, and without empty columns.
 
-    The number of cores is the rate of the step in examples/s with input without cost, times the
-    processor time of the pipeline per example. Its ends pair the slowest step with the cheapest
-    input and vice versa, so that the interval covers at least as often as each of the two.
+    The number of cores is the rate of the step with free input, in examples/s, times the processor
+    time of the pipeline per example. The low end of its interval is the product of both low ends,
+    and the high end the product of both high ends, so the interval is conservative.
     """
 
     def numbers(name: str) -> pd.Series:
@@ -279,11 +284,11 @@ def _point_table(rows: pd.DataFrame, options: InfeedOptions) -> pd.DataFrame:
 
 
 def draw_infeed(summaries: Sequence[InputBoundSummary], options: InfeedOptions) -> drawing.Figure:
-    """Draw the wait of every point over its size, and the utilization over the wait.
+    """Draw the wait of every point over the size of its model, and the utilization over the wait.
 
-    Points above the line of the left panel are input-bound. The right panel is the paper's Figure
-    5: models that wait longer have a lower utilization. Lines reach to the utilization with input
-    without cost, where it was measured. Without utilizations there is no right panel.
+    Points above the line in the left panel are input-bound. The right panel is the paper's Figure
+    5: models that wait longer have a lower utilization. If the gain of free input was measured, a
+    line ends at the utilization with free input. Without utilizations, the right panel is omitted.
     """
     columns = {name for summary in summaries for name in summary.points}
     has_utilization = "utilization" in columns
@@ -310,7 +315,7 @@ def draw_infeed(summaries: Sequence[InputBoundSummary], options: InfeedOptions) 
         right.set_ylim(bottom=0)
         title = "Utilization"
         if "gain" in columns:
-            title += "; lines reach to that with input without cost"
+            title += "; lines end at the utilization with free input"
         drawing.finish(right, title, wait_label, "FLOPS utilization", shares="xy")
     drawing.legend(figure)
     return figure

@@ -1,10 +1,10 @@
-"""`latency`: latency over the rate at which queries arrive, a curve for each policy and platform,
-with its knee.
+"""`latency`: latency over the rate at which queries arrive, with a curve and its knee for each
+policy and platform.
 
-The knee is the rate with the highest power, rate / latency. Below it a higher rate costs little
-latency; above it latency grows faster than the rate (Kleinrock, "Power and deterministic rules of
-thumb for probabilistic problems in computer communications", ICC 1979). For a single server with
-exponential times, the knee is at half of the rate that it can serve.
+The knee is the rate with the highest power, rate / latency. Below the knee, a higher rate adds
+little latency; above it, latency grows faster than the rate (Kleinrock, "Power and deterministic
+rules of thumb for probabilistic problems in computer communications", ICC 1979). For a single
+server with exponential times, the knee is at half of the rate that it can serve.
 """
 
 from __future__ import annotations
@@ -25,12 +25,14 @@ from paradnn.core.errors import InsufficientData
 from paradnn.statistics.estimate import LEVEL
 
 _RATE = "scheduled_queries_per_second"
-#: The limit for which a run searches the highest rate.
+#: Columns of the latency limit: some runs search the highest rate that meets it.
 _LIMIT = ("server.percentile", "server.latency_ms")
 #: Settings that are swept or searched, and thus not part of a policy.
 _SWEPT = ("server.rate", *_LIMIT)
+#: Probability that an interval misses the true value.
 _ERROR = 1 - LEVEL
-_MAX_CURVES = 12  # of a figure
+#: Maximum number of curves in a figure.
+_MAX_CURVES = 12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +45,13 @@ class LatencyOptions(Options):
 
 
 class Knee(NamedTuple):
-    """Rate with the highest power, and the outermost rates whose power may be as high."""
+    """Knee of a curve, in queries/s.
+
+    Attributes:
+        rate: Rate with the highest power.
+        low: Lowest rate whose power may be the highest.
+        high: Highest rate whose power may be the highest.
+    """
 
     rate: float
     low: float
@@ -56,15 +64,15 @@ class Curve(NamedTuple):
     Attributes:
         task: The task that policies compete for.
         name: The policy.
-        table: One row per rate, in ascending order: `rate` in queries/s, `latency` in ms with its
-            95% interval `low` to `high`, `median` in ms, `served` in queries/s, `held` (whether
-            every run served the queries that arrived), and the number of `runs`.
-        knee: The knee; None if the rates do not enclose one.
-        peaks: One row per limit for which runs searched the highest rate: the limit, and `rate` in
-            queries/s, the geometric mean over searches, at which `server.percentile` of the queries
-            took at most `server.latency_ms`.
+        table: One row per rate, in ascending order: `rate` in queries/s, `latency` (the quantile)
+            in ms with its 95% interval `low` to `high`, `median` in ms, `served` in queries/s,
+            `held` (whether every run served the queries that arrived), and the number of `runs`.
+        knee: The knee; None if it is at or beyond the lowest or highest rate.
+        peaks: One row per latency limit for which runs searched the highest rate: the columns of
+            the limit, and `rate` in queries/s, the geometric mean over searches. At this rate,
+            `server.percentile` percent of the queries took at most `server.latency_ms`.
         run_ids: Ids of the runs.
-        pooled: What differs among pooled runs.
+        pooled: Description of pooled heterogeneous runs; empty if none were pooled.
     """
 
     task: str
@@ -97,11 +105,11 @@ def _list_sections(rows: pd.DataFrame) -> list[SectionSpec]:
 def latency(frame: pd.DataFrame, options: LatencyOptions) -> Result:
     """Compute latency over rate for each policy.
 
-    Returns:
-        A row for each rate of each policy: task, policy, and the columns of `Curve.table`.
+    The table has a row for each rate of each policy: task, policy, and the columns of
+    `Curve.table`.
 
     Raises:
-        InsufficientData: If no run had queries by a schedule.
+        InsufficientData: If no run issued queries by a schedule.
         HeterogeneousError: If the runs of a task are heterogeneous.
     """
     metric = f"latency_{options.quantile}_ms"
@@ -152,8 +160,8 @@ def _sentences(curves: Sequence[Curve], quantile: str) -> Iterator[Paragraph]:
         ]
         yield Paragraph(f"{task}: {quantile} of the latency over the rate.", tuple(points))
     yield Paragraph(
-        "The knee is the rate with the highest rate / latency (Kleinrock 1979); brackets hold the "
-        "rates where it may be."
+        "The knee is the rate with the highest rate / latency (Kleinrock 1979); the brackets state "
+        "the range in which it may lie."
     )
 
 
@@ -195,7 +203,7 @@ def latency_curves(
         pool: Whether heterogeneous runs may be pooled.
 
     Raises:
-        InsufficientData: If no run had queries by a schedule.
+        InsufficientData: If no run issued queries by a schedule.
         HeterogeneousError: If the runs of a task are heterogeneous and `pool` is false.
     """
     runs = frame[:0]
@@ -208,7 +216,7 @@ def latency_curves(
             "measure=quick"
         )
         raise InsufficientData(
-            f"no run has queries by a schedule and {metric}; measure some, about two minutes: "
+            f"no run has queries by a schedule and {metric}; measure some (about two minutes): "
             f"{command}"
         )
     curves = []
@@ -241,7 +249,7 @@ def _make_curve(task: str, name: str, runs: pd.DataFrame, metric: str, pooled: s
 
 
 def _searched_peaks(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the highest rates that runs found, by limit."""
+    """Return `Curve.peaks`: the geometric mean of the highest rates that searches found."""
     peak = "peak_queries_per_second"
     searched = runs.reindex(columns=[*_LIMIT, peak]).astype("float64").dropna()
     searched = searched.assign(log_rate=np.log(searched[peak]))
@@ -252,7 +260,7 @@ def _searched_peaks(runs: pd.DataFrame) -> pd.DataFrame:
 def _rate_row(rate: object, runs: pd.DataFrame, metric: str) -> dict[str, object]:
     """Return the row of `Curve.table` for the runs at one rate.
 
-    If any run served its queries, only such runs count.
+    If any run served all its queries, runs that did not are excluded from the statistics.
     """
     served = runs[runs["outcome"].eq("ok")]
     shown = served if len(served) else runs
@@ -274,8 +282,8 @@ def _rate_row(rate: object, runs: pd.DataFrame, metric: str) -> dict[str, object
 def find_knee(table: pd.DataFrame) -> Knee | None:
     """Find the knee of a curve.
 
-    A latency without an interval counts with its value. A latency whose interval has no upper end
-    may have any power.
+    A latency without an interval counts as exact. If the interval of a latency has no upper end,
+    its power may be arbitrarily low.
 
     Args:
         table: Rates in ascending order, with `latency`, `low` and `high`.
@@ -295,7 +303,7 @@ def find_knee(table: pd.DataFrame) -> Knee | None:
     has_no_interval = np.isnan(low) & np.isnan(high)
     low = np.where(has_no_interval, latencies, low)
     high = np.where(has_no_interval, latencies, high)
-    # A rate may be the knee if its highest power reaches the lowest power of the knee.
+    # A rate may be the knee if its highest possible power reaches the lowest power of the knee.
     highest_knee_latency = np.nan_to_num(high[knee], nan=np.inf)
     is_possible = rate * highest_knee_latency >= rate[knee] * np.nan_to_num(low)
     possible = rate[is_possible]

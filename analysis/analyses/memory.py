@@ -1,7 +1,8 @@
-"""`memory`: where memory ends for each family on each device: the smallest points that failed, the
-largest that fitted.
+"""`memory`: the memory limit of each family on each device: the smallest points that ran out of
+memory, and the largest points that fitted.
 
-The only assumption is that memory grows with every size. Points that contradict others are named.
+The only assumption is that the memory of a point grows with every size. Points that contradict it
+are named.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneou
 from paradnn.core.errors import InsufficientData
 from paradnn.core.words import counted
 
-#: Contradicting points that are named.
+#: Maximum number of points that a sentence names.
 _MAX_NAMED = 3
-#: Sizes with which the memory of a device shrinks.
+#: Sizes whose increase reduces the memory that a device needs.
 _DECREASING = ("model.patch", "devices")
-#: Numbers that are not sizes.
+#: Numeric hyperparameters that are not sizes.
 _NOT_SIZES = ("model.dropout", "model.label_smoothing")
 #: Columns of `MemoryFrontier.points` that are not hyperparameters.
 _RESULTS = ("failed", "side", "edge")
@@ -40,11 +41,11 @@ class MemoryFrontier(NamedTuple):
 
     Attributes:
         group: The runs.
-        points: The tried points, the smallest first: hyperparameters; `failed`; `side`, what the
-            frontier of the other points says ("fits", "fails", "open" or "contradicted"); `edge`,
-            whether the point is one of the smallest that failed or of the largest that fitted.
-        tried: All columns of these points, by the same index.
-        excluded: Number of points that say nothing about memory, by outcome.
+        points: The tried points, the smallest first: hyperparameters; `failed`; `side`, the
+            prediction from the other points ("fits", "fails", "open" or "contradicted"); `edge`,
+            whether the point is a minimal failing or a maximal fitting point.
+        tried: The same points with all columns, and with the same index.
+        excluded: Outcome that says nothing about memory -> the number of its points.
     """
 
     group: FamilyGroup
@@ -61,7 +62,7 @@ def _list_sections(rows: pd.DataFrame) -> list[SectionSpec]:
 
 @analysis(
     Options,
-    summary="where memory ends: the smallest points that ran out of it, the largest that fitted",
+    summary="memory limits: the smallest points that ran out of memory, the largest that fitted",
     example="python -m analysis memory --device 'TPU v2'",
     gate="untimed",
     section="system",
@@ -72,14 +73,13 @@ def _list_sections(rows: pd.DataFrame) -> list[SectionSpec]:
     list_sections=_list_sections,
 )
 def memory(frame: pd.DataFrame, options: Options) -> Result:
-    """Find where memory ends for each family on each device.
+    """Find the memory limit of each family on each device.
 
-    Replicates count once; a point is ok if any replicate is. Points are compared if they agree in
-    everything that is not a size, such as the precision.
+    A point with replicates counts once, and is ok if any replicate is ok. Points are compared only
+    if they agree in everything that is not a size, such as the precision.
 
-    Returns:
-        A row for each tried point, those at the edge first: family, device, and the columns of
-        `MemoryFrontier.points`.
+    The table has a row for each tried point, points at the edge first: family, device, and the
+    columns of `MemoryFrontier.points`.
 
     Raises:
         InsufficientData: If sizes differ in no group.
@@ -116,7 +116,7 @@ def find_frontiers(
         pool: Whether heterogeneous runs may be pooled.
 
     Returns:
-        The frontiers, and the groups without one together with the reasons.
+        The frontiers, and the groups without a frontier with the reasons.
 
     Raises:
         InsufficientData: If sizes differ in no group.
@@ -169,7 +169,10 @@ def _size_columns(points: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
 
 
 def _comparable_rows(points: pd.DataFrame, settings: Sequence[str]) -> list[np.ndarray]:
-    """Return the positions of points that agree in some settings; a missing value is a value."""
+    """Return the positions of the points in each group with equal settings.
+
+    A missing value counts as a value.
+    """
     if not settings:
         return [np.arange(len(points))]
     groups = points.groupby(list(settings), dropna=False).indices
@@ -177,7 +180,7 @@ def _comparable_rows(points: pd.DataFrame, settings: Sequence[str]) -> list[np.n
 
 
 def _answer(frontiers: Sequence[MemoryFrontier]) -> AnalysisAnswer:
-    """State how many points ran out of memory, and the smallest of them per group."""
+    """State the number of points that ran out of memory, and the smallest one per group."""
     tried = sum(len(frontier.points) for frontier in frontiers)
     failed = sum(int(frontier.points["failed"].sum()) for frontier in frontiers)
     if not failed:
@@ -192,7 +195,7 @@ def _answer(frontiers: Sequence[MemoryFrontier]) -> AnalysisAnswer:
     text = f"{failed:,} of {counted(tried, 'tried point')} ran out of memory, the smallest "
     text += " and ".join(smallest[:_MAX_NAMED])
     if len(smallest) > _MAX_NAMED:
-        text += f" (and of {len(smallest) - _MAX_NAMED} more families)"
+        text += f" (and {len(smallest) - _MAX_NAMED} more, see the table)"
     return AnalysisAnswer(sentence=f"{text}.", points=tried)
 
 
@@ -230,8 +233,8 @@ def _details(points: pd.DataFrame) -> Iterator[str]:
             named.append(f"and {len(contradicting) - _MAX_NAMED} more")
         yield (
             f"{counted(len(contradicting), 'point')} fitted although points that are no larger in "
-            f"any size did not: {'; '.join(named)}. Either memory does not grow with every size "
-            "there, or the free memory differs from run to run."
+            f"any size did not: {'; '.join(named)}. Either the memory of a point does not grow with "
+            "every size, or the free memory varies from run to run."
         )
 
 

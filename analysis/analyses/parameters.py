@@ -1,8 +1,9 @@
-"""`parameters`: the range of trainable parameters of each family, real models as points (the
+"""`parameters`: the range of trainable parameters of each family, with real models as points (the
 paper's Figure 1).
 
-Models count, not runs, whatever their outcome: a model that ran with ten batch sizes on two devices
-counts once. With --space the models are those of a design space, and no run is needed.
+Distinct models are counted, not runs: a model that ran with ten batch sizes on two devices counts
+once. Runs of every outcome are included. With --space, the models of a design space are summarized
+without any run.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from paradnn.families import FAMILIES
 
 @dataclass(frozen=True, kw_only=True)
 class ParametersOptions(Options):
-    """The design space whose models are summarized instead of those of runs."""
+    """Options of `parameters`: a design space whose models are summarized instead of runs."""
 
     space: tuple[str, ...] = option(
         (),
-        "models of a design space in place of runs: overrides of paradnn.train, such as "
-        "experiment=paper_fc or 'model=gpt model.layers=2,4', repeatable",
+        "summarize the models of a design space instead of runs: overrides of paradnn.train, such "
+        "as experiment=paper_fc or 'model=gpt model.layers=2,4'; repeatable",
         metavar="OVERRIDES",
         several="repeat",
     )
@@ -83,14 +84,14 @@ def _read_models(overrides: str) -> pd.DataFrame:
 def parameters(frame: pd.DataFrame, options: ParametersOptions) -> Result:
     """Summarize the trainable parameters of the models of each family.
 
-    Returns:
-        A row for each parametric family, in the paper's order, then for each real model: family,
-        models, minimum, q25, median, q75, maximum, and span (maximum / minimum).
+    The table has a row for each parametric family, in the paper's order, and then for each real
+    model: family, models (their number), minimum, q25, median, q75, maximum, and span (maximum /
+    minimum).
 
     Raises:
         InsufficientData: If there are no runs.
     """
-    del options  # --space has chosen the frame, and models are not pooled
+    del options  # the frame holds the models of --space already
     require_runs(frame)
     models = _distinct_models(frame)
     ranges = _ranges(pd.concat([models.generated, models.real]))
@@ -107,9 +108,12 @@ def parameters(frame: pd.DataFrame, options: ParametersOptions) -> Result:
 
 
 class _Models(NamedTuple):
-    """Distinct models with their parameters: those that ParaDnn generates, and real ones.
+    """Distinct models with their parameters.
 
-    `unknown_runs` is the number of runs that do not report parameters.
+    Attributes:
+        generated: Models of parametric families, which ParaDnn generates.
+        real: Real models.
+        unknown_runs: Number of runs that do not report parameters.
     """
 
     generated: pd.DataFrame
@@ -124,8 +128,8 @@ def _distinct_models(frame: pd.DataFrame) -> _Models:
         counts = pd.Series(np.nan, frame.index)
     is_known = frame["family"].notna() & (counts > 0) & np.isfinite(counts)
     known = frame.assign(parameters=counts)[is_known]
-    # Runs of one model on several devices may report its count with different digits, so the
-    # configuration identifies a model where there is any.
+    # Runs of one model on several devices may report its parameters with different precision. If
+    # the runs have a configuration, it identifies the model instead.
     identity = [str(name) for name in known if str(name).startswith("model.")]
     models = known.drop_duplicates(["family", *(identity or ["parameters"])])
     models = models[["family", "parameters"]]
@@ -159,7 +163,7 @@ def _ranges(models: pd.DataFrame) -> pd.DataFrame:
 
 
 def _answer(ranges: pd.DataFrame) -> AnalysisAnswer:
-    """State how many models there are, and the smallest and the largest of them."""
+    """State the number of models, and the smallest and the largest model."""
     models = int(ranges["models"].sum())
     if not models:
         return AnalysisAnswer(sentence="No run reports trainable parameters.", points=0)
@@ -205,8 +209,8 @@ def _sentences(ranges: pd.DataFrame, models: _Models) -> Iterator[str]:
 def _draw(ranges: pd.DataFrame, models: _Models) -> drawing.Figure:
     """Draw a bar from the smallest to the largest model of each family.
 
-    Every model is a tick, and the median is marked. Real models have a row each below, so that
-    their labels never overlap.
+    Every model is a tick, and the median is marked. Each real model has a separate row below, so
+    that labels do not overlap.
     """
     real_models = models.real.groupby("family", sort=False)["parameters"]
     rows = len(ranges) + real_models.ngroups

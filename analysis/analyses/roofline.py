@@ -1,10 +1,10 @@
-"""`roofline`: the limit of each model, arithmetic or memory traffic, and the share of it that is
-reached; or the same for the operations of profiled runs.
+"""`roofline`: the limit of each model, arithmetic or memory traffic, and the share of the limit that
+the model reaches; or the limits of the operations of profiled runs.
 
-A roof belongs to a device and a precision. Its two ceilings are those that the runs hold as
-measured. Without measured ceilings, those of the specification are used. If a ceiling is unknown,
-verdict and share are unknown as well. Ceilings that were measured next to other work are lower
-bounds; they are marked as too low, and later measurements in the store replace them.
+A roof belongs to a device and a precision. It has two ceilings, which the runs record as measured.
+Without measured ceilings, the specified ones are used. If a ceiling is unknown, verdict and share
+are unknown as well. A ceiling that was measured while other programs were running is a lower bound.
+It is marked as too low, and a later measurement in the store replaces it.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ from paradnn.statistics.dependence import Unit, crossed_share, shared_levels
 
 #: Share of the roof below which neither ceiling explains a rate.
 _UNEXPLAINED_SHARE = 0.1
-#: Infeed fraction above which a point waits for its input.
+#: Infeed fraction above which a point counts as waiting for its input.
 _WAITING_FRACTION = 0.1
 _MAX_PANELS = 6
-#: Columns of the table that come first.
+#: First columns of the table, after the point.
 _LEADING_COLUMNS = (
     "device",
     "verdict",
@@ -69,12 +69,12 @@ _LEADING_COLUMNS = (
 
 @dataclass(frozen=True, kw_only=True)
 class RooflineOptions(Options):
-    """Options of `roofline`: models, or the operations of one of them."""
+    """Options of `roofline`: what to place under the roofs, and the colors."""
 
     operations: str | None = option(
         None,
-        "show the operations of one profiled run, by the beginning of its id; all: the types of "
-        "operation of all profiled runs",
+        "show the operations of one profiled run, given the beginning of its id; all: the types "
+        "of operation of all profiled runs",
         metavar="RUN_ID|all",
     )
     color: str | None = color_option(
@@ -101,17 +101,17 @@ def _list_sections(_: pd.DataFrame) -> list[SectionSpec]:
     order=60,
     title="Roofline of the models",
     reading="Memory traffic limits left of the ridge, arithmetic right of it. The distance below "
-    "the roof is what could be gained.",
+    "the roof is the possible gain.",
     list_sections=_list_sections,
 )
 def roofline(frame: pd.DataFrame, options: RooflineOptions) -> Result:
-    """Place models under the roofs of their devices, or the operations of profiled runs.
+    """Place models, or the operations of profiled runs, under the roofs of their devices.
 
-    Replicates of a point count once, with their median.
+    A point with replicates counts once, with their median.
 
     Returns:
-        The points of `analysis.roofs.PlacedModels`, or an `OperationsResult` if `operations` is
-        given.
+        A result with the points of `analysis.roofs.PlacedModels`. If `operations` is given, an
+        `OperationsResult`.
 
     Raises:
         ConfigError: If the color is not a column.
@@ -136,7 +136,7 @@ def roofline(frame: pd.DataFrame, options: RooflineOptions) -> Result:
     points = placed.points
     if color is not None and color not in points:
         points = points.merge(rows[["run_id", color]], on="run_id", how="left")
-    # A point rests on all its replicates.
+    # All replicates of a point are sources.
     used_points = rows.loc[rows["run_id"].isin(points["run_id"]), "point_id"]
     groups = summarize_families(points, options.unit)
     answer = _answer(placed, options.unit)
@@ -155,7 +155,7 @@ def roofline(frame: pd.DataFrame, options: RooflineOptions) -> Result:
 
 
 def _table(points: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the points under their names, what limits them first."""
+    """Return the points with their names; the columns of the limit come first."""
     named = rows.set_index("run_id").loc[points["run_id"]].reset_index(drop=True)
     table = with_point_names(points.reset_index(drop=True), named)
     leading = [POINT, *_LEADING_COLUMNS]
@@ -199,31 +199,32 @@ def draw_roofline(
 ) -> drawing.Figure:
     """Draw models by intensity and rate, with a panel for each device and precision.
 
-    Panels of one device have the same scales; its roofs at other precisions are gray there. Bars
-    are the intervals of the rates, or for traces the range of a run's captures.
+    Panels of one device have the same scales, and show the roofs of the device at other precisions
+    in gray. Bars are the intervals of the rates; for traces, they are the range over the captures
+    of a run.
 
     Args:
         points: The points of `analysis.roofs.PlacedModels`.
-        roofs: Their roofs.
+        roofs: The roofs of these points.
         color: Column that colors the marks; None for the family.
 
     Raises:
-        ConfigError: If there are more roofs than panels fit one figure.
+        ConfigError: If there are more roofs than a figure has panels.
     """
-    panels_of = [(roof, points[_is_under(points, roof)]) for roof in roofs]
-    panels_of = [(roof, rows) for roof, rows in panels_of if len(rows)]
-    if len(panels_of) > _MAX_PANELS:
+    rows_by_roof = [(roof, points[_is_under(points, roof)]) for roof in roofs]
+    rows_by_roof = [(roof, rows) for roof, rows in rows_by_roof if len(rows)]
+    if len(rows_by_roof) > _MAX_PANELS:
         problem = (
-            f"{len(panels_of)} roofs, one for each device and precision, do not fit one figure"
+            f"{len(rows_by_roof)} roofs, one for each device and precision, do not fit one figure"
         )
         remedy = "choose with --device or --where precision=..."
         raise ConfigError("--device", "(all)", problem, remedy)
     if color is None:
-        shades = _family_colors(points)
+        coloring = _family_colors(points)
     else:
-        shades = drawing.coloring(points[color], color)
-    figure, panels = drawing.panels(len(panels_of), 6.5, 4.4, across=2)
-    for axes, (roof, rows) in zip(panels, panels_of, strict=True):
+        coloring = drawing.coloring(points[color], color)
+    figure, panels = drawing.panels(len(rows_by_roof), 6.5, 4.4, across=2)
+    for axes, (roof, rows) in zip(panels, rows_by_roof, strict=True):
         intensity = rows["arithmetic_intensity"]
         rate = rows["flops_per_second"]
         drawing.marks(
@@ -237,10 +238,10 @@ def draw_roofline(
             capsize=0,
             zorder=1.5,
         )
-        for is_part, look in shades.parts(rows[color or "family"]):
+        for is_colored, look in coloring.parts(rows[color or "family"]):
             axes.scatter(
-                intensity[is_part],
-                rate[is_part],
+                intensity[is_colored],
+                rate[is_colored],
                 s=20,
                 edgecolors="white",
                 linewidths=0.4,
@@ -248,20 +249,22 @@ def draw_roofline(
                 zorder=2,
                 **look,
             )
-        of_device = points[points["device"] == roof.device]
-        others = [other for other, _ in panels_of if other.device == roof.device and other != roof]
-        draw_roofs(axes, of_device, roof, others)
+        device_points = points[points["device"] == roof.device]
+        others = [
+            other for other, _ in rows_by_roof if other.device == roof.device and other != roof
+        ]
+        draw_roofs(axes, device_points, roof, others)
         title = f"{roof.device}, {roof.precision}\n{format_roof(roof)}"
         drawing.finish(axes, title, "arithmetic intensity (FLOP/B)", "FLOP/s")
-    shades.explain(figure, panels)
+    coloring.explain(figure, panels)
     return figure
 
 
 def _family_colors(points: pd.DataFrame) -> drawing.Coloring:
-    """Return the look of every family; the title of the legend names settings that vary.
+    """Return the color and marker of every family.
 
-    A family keeps its color no matter which others are drawn. Real models come after parametric
-    ones.
+    A family keeps its color no matter which other families are drawn. Real models come after
+    parametric families. The title of the legend names the settings that vary.
     """
     names = drawing.families_with(points["family"])
     counts = points["family"].value_counts()
@@ -285,7 +288,7 @@ def _is_under(points: pd.DataFrame, roof: Roof) -> pd.Series:
 def _sentences(placed: PlacedModels, groups: pd.DataFrame) -> Iterator[Paragraph | str]:
     points = placed.points
     if not len(points):
-        yield "No run has a place under a roof: it takes an arithmetic intensity and a FLOP rate."
+        yield "No run can be placed under a roof: none has an arithmetic intensity and a FLOP rate."
     yield from map(roof_sentences, placed.roofs)
     keys = group_columns(points)
     for row in groups.to_dict("records"):
@@ -299,11 +302,11 @@ def _sentences(placed: PlacedModels, groups: pd.DataFrame) -> Iterator[Paragraph
     yield from _traffic_sentences(points)
     if placed.omitted:
         reasons = ", ".join(f"{count} {reason}" for reason, count in placed.omitted.items())
-        yield f"Without a place: {reasons}."
+        yield f"Not placed: {reasons}."
 
 
 def _family_paragraph(row: dict[Any, Any], points: pd.DataFrame, keys: Sequence[str]) -> Paragraph:
-    """State the limit of the points of a group, and the share of it that they reach."""
+    """State the verdicts of a group's points, and the share of the roof that they reach."""
     settings = "".join(f", {row[key]}" for key in keys[3:] if pd.notna(row[key]))
     name = f"{row['family']} on {row['device']} in {row['precision']}{settings}"
     count = counted(row["points"], "point")
@@ -324,11 +327,11 @@ def _family_paragraph(row: dict[Any, Any], points: pd.DataFrame, keys: Sequence[
         f"of their roof in the median{interval}, the middle half {quartiles}; the best, "
         f"{_format_point(best)}, {format_share(best['share'])}."
     )
-    return Paragraph(head, tuple(_remarks(points)))
+    return Paragraph(head, tuple(_unexplained_remarks(points)))
 
 
 def _format_point(point: pd.Series) -> str:
-    """Format a point by its sizes, or by its run if it has none."""
+    """Format a point as its sizes or, if it has none, as the id of its run."""
     sizes = [
         f"{label(name)} {point[name]}"
         for name in point.index
@@ -337,8 +340,8 @@ def _format_point(point: pd.Series) -> str:
     return " ".join(sizes) or str(point["run_id"])
 
 
-def _remarks(points: pd.DataFrame) -> Iterator[str]:
-    """Name the points that neither ceiling explains."""
+def _unexplained_remarks(points: pd.DataFrame) -> Iterator[str]:
+    """Yield remarks on points far below or above the roof, which the ceilings do not explain."""
     below = points[points["share"] < _UNEXPLAINED_SHARE]
     above = points[points["share"] > 1]
     if len(below):
@@ -360,14 +363,14 @@ def _remarks(points: pd.DataFrame) -> Iterator[str]:
 
 
 def _traffic_sentences(points: pd.DataFrame) -> Iterator[str]:
-    """State how the traffic of the points was obtained."""
+    """State how the memory traffic of the points was determined."""
     traced = int((points["traffic"] == "trace").sum())
     if traced < len(points):
         yield (
             "Intensity is exact work over compulsory traffic, which counts every tensor once per "
-            "use. Real traffic is higher where products exceed the caches, and lower where tensors "
-            "stay in them between uses."
+            "use. Real traffic is higher if products exceed the caches, and lower if tensors stay "
+            "in the caches between uses."
         )
     if traced:
         points_text = counted(traced, "point")
-        yield f"Placed by the profiler trace, the best of a run's captures: {points_text}."
+        yield f"Placed by the best capture of the run's profiler trace: {points_text}."

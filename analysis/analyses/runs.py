@@ -1,4 +1,4 @@
-"""`runs`: how many runs of each model family a store holds on each device, by outcome."""
+"""`runs`: the number of runs in a store by model family, device and outcome."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _UNFINISHED = "unfinished"
 
 @analysis(
     Options,
-    summary="what the store holds: runs by family, device and outcome",
+    summary="the runs in the store, counted by family, device and outcome",
     example="python -m analysis runs --unfinished",
     columns=(),
     accepts_no_runs=True,
@@ -25,11 +25,10 @@ _UNFINISHED = "unfinished"
 def runs(frame: pd.DataFrame, options: Options) -> Result:
     """Count the runs of each family on each device by outcome.
 
-    Returns:
-        A row for each family and device: family, device, runs, a column for each outcome, and the
-        UTC times at which the first and the last run started.
+    The table has a row for each family and device: family, device, runs, a column for each outcome,
+    and the UTC times at which the first and the last run started.
     """
-    del options  # every run counts, so there is nothing to choose
+    del options  # the analysis has no options
     if frame.empty:
         answer = AnalysisAnswer(sentence="No run matches.", points=0)
         return Result(numbers=frame[["family", "device"]], answer=answer, sources=())
@@ -54,7 +53,7 @@ def runs(frame: pd.DataFrame, options: Options) -> Result:
 
 
 def _answer(runs: pd.DataFrame) -> AnalysisAnswer:
-    """State how many runs there are, of what, and how they ended."""
+    """State the number of runs, their families and devices, and their outcomes."""
     measured = int(is_ok(runs).sum())
     ended = "all"
     if measured < len(runs):
@@ -66,10 +65,10 @@ def _answer(runs: pd.DataFrame) -> AnalysisAnswer:
     others = runs.loc[~is_ok(runs), "outcome"].value_counts()
     failures = "".join(f", {count:,} {label(str(name))}" for name, count in others.items())
     families = runs["family"].nunique()
-    of_families = f"{families} families"
+    family_text = f"{families} families"
     if families == 1:
-        of_families = str(runs["family"].iloc[0])
+        family_text = str(runs["family"].iloc[0])
     sentence = (
-        f"{counted(len(runs), 'run')} of {of_families} on {where}, {ended} measured{failures}."
+        f"{counted(len(runs), 'run')} of {family_text} on {where}, {ended} measured{failures}."
     )
     return AnalysisAnswer(sentence=sentence, points=len(runs))

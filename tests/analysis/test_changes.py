@@ -200,7 +200,7 @@ def test_gates_of_other_commands_metrics_and_bases_are_other_series(
     [
         pytest.param("[" * 100_000, "line 1: not a line of paradnn gate", id="nested too deeply"),
         pytest.param('{"ratio": 1}', "line 1: not a line of paradnn gate", id="fields missing"),
-        pytest.param("", "holds no gate", id="empty"),
+        pytest.param("", "has no gate results", id="empty"),
     ],
 )
 def test_a_file_without_gates_is_rejected_in_one_line(

@@ -547,8 +547,8 @@ def test_scaling_software_and_infeed_hold(
     assert pd.read_csv(StringIO(csv))["median"].tolist() == pytest.approx([2 / 3])
     error = run(capsys, "software", "--store", measured, "--baseline", "2.9", code=2)
     assert (
-        error
-        == "error: --baseline=2.9: needs exactly one column; name it, such as --by version.tensorflow\n"
+        error == "error: --baseline=2.9: needs exactly one column; "
+        "name it, such as --by version.tensorflow\n"
     )
     out = run(capsys, "infeed", *one, *alone)
     assert "fc on Test CPU, 2 cores: 8 of 16 points are input-bound, 50% (6.08% to 93.9%)" in out
@@ -724,7 +724,7 @@ def claim(check: str) -> str:
             id="negative margin",
         ),
         pytest.param(
-            "a, b or successive=neither: a ratio has",
+            "a, b or successive=neither: a ratio needs",
             claim("{kind: ratio, at_least: 1}"),
             id="ratio without sides",
         ),

@@ -238,8 +238,8 @@ def test_the_command_reports_and_draws_the_limit_of_each_family(tmp_path: Path) 
 def test_an_empty_roofline_is_reported() -> None:
     frame = planted().drop(columns="arithmetic_intensity").assign(point_id=range(31))
     result = said(frame)
-    assert result.text().startswith("No run has a place under a roof")
-    assert result.text().endswith("Without a place: 31 without an arithmetic intensity.")
+    assert result.text().startswith("No run can be placed under a roof")
+    assert result.text().endswith("Not placed: 31 without an arithmetic intensity.")
     assert not result.drawable
     nameless = planted(ceilings=False).assign(device=None, environment_id="e", point_id=range(31))
     assert "device not recorded in float32: no ceiling known" in said(nameless).text()

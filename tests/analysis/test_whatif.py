@@ -248,7 +248,7 @@ def test_points_that_ran_out_of_memory_fit_a_larger_one() -> None:
             {"to": ("peak=2", "bandwidth=2"), "memory": 2.0}, "write --to peak=2", id="memory"
         ),
         pytest.param(
-            {"to": ("peak=2", "memory=2")}, "--memory=2: does not change a speed", id="no speed"
+            {"to": ("peak=2", "memory=2")}, "--memory=2: does not change the speed", id="no speed"
         ),
         pytest.param({"to": "Nobody's"}, "has neither specifications", id="unknown target"),
         pytest.param({"to": "H200"}, "which has no specifications", id="unknown origin"),
