@@ -1,1 +1,1 @@
-"""The analyses, one module each: its options, numbers, sentences, table, figure and report section."""
+"""Analyses, one module each."""

@@ -97,7 +97,7 @@ def breakdown(frame: pd.DataFrame, options: BreakdownOptions) -> Result:
 
 
 def _answer(shares: pd.DataFrame) -> AnalysisAnswer:
-    """State the largest category of each group; groups with the same category are listed together."""
+    """State the largest category of each group; groups with the same one are listed together."""
     largest: dict[str, list[str]] = {}
     bases = []
     points = 0
@@ -122,8 +122,8 @@ def _headline(shares: pd.DataFrame) -> Highlight:
     largest_group = shares[shares["points"] == shares["points"].max()]
     row = largest_group.sort_values("median", ascending=False).iloc[0]
     text = (
-        f"{row['name']} takes {format_number(row['median'], share=True)} of the step of {_group_name(row)} "
-        f"in the median over {_sample_size(row, 'profiled point')}"
+        f"{row['name']} takes {format_number(row['median'], share=True)} of the step of "
+        f"{_group_name(row)} in the median over {_sample_size(row, 'profiled point')}"
     )
     interval = _format_interval(row)
     if interval:

@@ -48,9 +48,9 @@ class ClaimsOptions(Options):
 
 #: Explanation of the intervals, the last sentence of a result.
 _INTERVALS = (
-    "Intervals are 95% for each check, without a correction for the number of checks. They hold for "
-    "the measured points; intervals of trends and rankings generalize over models and batch sizes. "
-    "A check is undecided if its interval includes an end of the claimed range."
+    "Intervals are 95% for each check, without a correction for the number of checks. They hold "
+    "for the measured points; intervals of trends and rankings generalize over models and batch "
+    "sizes. A check is undecided if its interval includes an end of the claimed range."
 )
 
 

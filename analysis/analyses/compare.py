@@ -1,5 +1,5 @@
-"""`compare`: compare two platforms, environments, versions or sweeps, with a verdict for all points,
-for each family and for each cell (a point on both sides).
+"""`compare`: compare two platforms, environments, versions or sweeps, with a verdict for all
+points, for each family and for each cell (a point on both sides).
 
 A and B are conditions as in --where; ' & ' joins several. A verdict is about the points that both
 sides measured: faster, slower, equal within the margin, or undecided. The interval of every ratio
@@ -208,8 +208,8 @@ def compare_points(
     """Compare A with B: a verdict for each cell, for each family, and for all points.
 
     A cell is equal if the adjusted p-value of the two one-sided tests against `margin` is at most
-    `rate`. Otherwise it is faster or slower if the adjusted p-value of the test for no difference is
-    at most `rate`, else undecided.
+    `rate`. Otherwise it is faster or slower if the adjusted p-value of the test for no difference
+    is at most `rate`, else undecided.
 
     Args:
         a: Runs of A.

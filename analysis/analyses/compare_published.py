@@ -219,9 +219,9 @@ def _point_rows(
 def _find_rate(point: Mapping[Any, Any], device: str) -> _PlatformRate:
     """Find the rate of a step on a device, in the most similar precision that has one.
 
-    The precision of the point has precedence, then precisions of the same width, then others. Within
-    a precision, a published step has precedence over a prediction. If no precision has a rate, the
-    reason for the precision of the point is returned.
+    The precision of the point has precedence, then precisions of the same width, then others.
+    Within a precision, a published step has precedence over a prediction. If no precision has a
+    rate, the reason for the precision of the point is returned.
     """
     measured_precision = str(point["precision"])
     similar = [name for name in _PRECISIONS if _is_similar_precision(measured_precision, name)]

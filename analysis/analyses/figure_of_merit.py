@@ -38,7 +38,7 @@ from paradnn.statistics.verdict import Verdict
 
 @dataclass(frozen=True, kw_only=True)
 class FigureOfMeritOptions(Options):
-    """Options of `figure-of-merit`: the rate, the column whose values are the sides, the baseline."""
+    """Options of `figure-of-merit`: the rate, the sides, the baseline, and the units of work."""
 
     metric: str = column_option("examples_per_second", "a rate", "M")
     by: str = column_option("device", "column whose values are the sides, such as software.name")
@@ -160,8 +160,8 @@ def _describe_coverage(
     if omitted:
         yield f"Omitted, because not every side measured them: {omitted}."
     yield (
-        "95% intervals include the errors of the measurements. Intervals of ratios also include the "
-        "differences between sessions and hosts. The suite is taken as fixed."
+        "95% intervals include the errors of the measurements. Intervals of ratios also include "
+        "the differences between sessions and hosts. The suite is taken as fixed."
     )
     single = _list_counts({name: int(each["single"].sum()) for name, each in points.items()})
     if single:

@@ -86,8 +86,8 @@ class FrontierOptions(Options):
     price: tuple[str, ...] = price_option("cost becomes a quantity to choose by")
     limit: tuple[tuple[str, str], ...] = option(
         (),
-        "recommend a choice that keeps a limit, such as latency_p99_ms=15: a maximum, or a minimum if more is "
-        "better; repeatable",
+        "recommend a choice that keeps a limit, such as latency_p99_ms=15: a maximum, or a minimum "
+        "if more is better; repeatable",
         metavar="METRIC=VALUE",
         several="repeat",
     )
@@ -110,7 +110,8 @@ def _list_sections(frame: pd.DataFrame) -> Iterator[SectionSpec]:
     order=150,
     title="What to choose",
     reading=(
-        "The line joins the choices on the frontier. Filled: no other can be better; hollow: undecided; gray: beaten."
+        "The line joins the choices on the frontier. Filled: no other can be better; hollow: "
+        "undecided; gray: beaten."
     ),
     list_sections=_list_sections,
 )
@@ -191,7 +192,8 @@ def _paragraphs(
     )
     if any(front.has_session_effects for front in by_size):
         yield Paragraph(
-            "Choices that were measured in separate sessions may differ by effects of those sessions."
+            "Choices that were measured in separate sessions may differ by effects of those "
+            "sessions."
         )
 
 
@@ -320,7 +322,8 @@ def _advise(front: Frontier, limits: Mapping[str, float], currency: str) -> Para
 
     def describe(position: int, why: str = "") -> str:
         row = table.iloc[position]
-        return f"{row['choice']}{why}: {', '.join(_quantity(row, metric, currency) for metric in (by, *limits))}"
+        quantities = [_quantity(row, metric, currency) for metric in (by, *limits)]
+        return f"{row['choice']}{why}: {', '.join(quantities)}"
 
     if not keeps.any():
         scale = np.maximum(np.abs([*signed.values()]), 1e-12)
@@ -336,7 +339,8 @@ def _advise(front: Frontier, limits: Mapping[str, float], currency: str) -> Para
         )
     best = int(surely_keeps.argmax())
     others = keeps & ~(low > high[best]) & (np.arange(len(table)) != best)
-    why = f", of the {'lowest' if less_is_better(by) else 'highest'} {label(by)} among those that qualify with certainty"
+    extreme = "lowest" if less_is_better(by) else "highest"
+    why = f", of the {extreme} {label(by)} among those that qualify with certainty"
     points: tuple[str, ...] = ()
     if others.any():
         points = (f"May be as good: {'; '.join(table['choice'][others][:_MAX_LISTED])}.",)

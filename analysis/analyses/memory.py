@@ -233,8 +233,8 @@ def _details(points: pd.DataFrame) -> Iterator[str]:
             named.append(f"and {len(contradicting) - _MAX_NAMED} more")
         yield (
             f"{counted(len(contradicting), 'point')} fitted although points that are no larger in "
-            f"any size did not: {'; '.join(named)}. Either the memory of a point does not grow with "
-            "every size, or the free memory varies from run to run."
+            f"any size did not: {'; '.join(named)}. Either the memory of a point does not grow "
+            "with every size, or the free memory varies from run to run."
         )
 
 

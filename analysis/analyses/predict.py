@@ -575,7 +575,10 @@ def _describe_accuracy(completed: PredictedGrid) -> Iterator[Paragraph]:
         rest = f"{len(space.others) - excluded:,} are predicted"
         if space.failed or excluded:
             rest += f", {space.failed:,} did not run, {excluded:,} are taken to be out of memory"
-        share = f"{space.measured:,} of {space.total:,} points were measured, {space.measured / space.total:.0%}"
+        share = (
+            f"{space.measured:,} of {space.total:,} points were measured, "
+            f"{space.measured / space.total:.0%}"
+        )
         yield Paragraph(f"{space.name}: {share}; {rest}.", tuple(points))
     yield from (Paragraph(f"{omitted}: nothing is predicted.") for omitted in completed.omitted)
     if not completed.frame["predicted"].any():

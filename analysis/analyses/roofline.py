@@ -1,5 +1,5 @@
-"""`roofline`: the limit of each model, arithmetic or memory traffic, and the share of the limit that
-the model reaches; or the limits of the operations of profiled runs.
+"""`roofline`: the limit of each model, arithmetic or memory traffic, and the share of the limit
+that the model reaches; or the limits of the operations of profiled runs.
 
 A roof belongs to a device and a precision. It has two ceilings, which the runs record as measured.
 Without measured ceilings, the specified ones are used. If a ceiling is unknown, verdict and share

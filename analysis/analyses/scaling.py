@@ -188,7 +188,8 @@ def _answer(found: Scaling, unit: str) -> AnalysisAnswer:
 
     def describe(family: FamilyScaling) -> str:
         speed = format_with_interval(family.efficiency, format_share)
-        text = f"{family.family} runs on {family.counts[-1]} {unit} at {speed} of the speed without loss"
+        count = f"{family.counts[-1]} {unit}"
+        text = f"{family.family} runs on {count} at {speed} of the speed without loss"
         if family.efficiency.low > 1:
             text += ", which is more than linear"
         return text
@@ -215,7 +216,8 @@ def _sentences(found: Scaling, by: str) -> Iterator[Paragraph | str]:
         yield Paragraph(
             f"{scope}{_describe_fraction(family.fraction, what, weak=found.weak)}.",
             (
-                f"On {most}: a median of {format_percent_interval(family.efficiency)} of the speed of {most} without loss.",
+                f"On {most}: a median of {format_percent_interval(family.efficiency)} of the speed "
+                f"of {most} without loss.",
                 *_explain_superlinear(family, by),
             ),
         )
@@ -291,8 +293,8 @@ def _exchange_sentences(pairs: pd.DataFrame) -> Iterator[Paragraph]:
         share = float(most["communication_share"].median())
         exchange = float(most["communication_ms"].median())
         sentence = (
-            f"{name}, on {count}: {format_share(share)} of a step ({format_number(exchange)} ms) is "
-            "communication that computing does not hide"
+            f"{name}, on {count}: {format_share(share)} of a step ({format_number(exchange)} ms) "
+            "is communication that computing does not hide"
         )
         all_reduce = most["all_reduce_ms"].dropna()
         if all_reduce.empty:

@@ -394,8 +394,8 @@ def _answer(fits: Sequence[Fit], metric: str, headline: Highlight | None) -> Ana
         fit = max(fits, key=lambda fit: fit.regression.rows)
         row = fit.weights.iloc[0]
         sentence = (
-            f"Undecided what {label(metric)} of {fit.family} depends on: {label(str(row.name))} has "
-            f"the largest weight, {row['weight']:+.2f} (95% CI {row['low']:+.2f} to "
+            f"Undecided what {label(metric)} of {fit.family} depends on: {label(str(row.name))} "
+            f"has the largest weight, {row['weight']:+.2f} (95% CI {row['low']:+.2f} to "
             f"{row['high']:+.2f}) over {counted(fit.regression.rows, 'point')}."
         )
         return AnalysisAnswer(sentence=sentence, points=points, basis=fit.sample)

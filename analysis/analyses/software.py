@@ -145,8 +145,8 @@ def software(frame: pd.DataFrame, options: SoftwareOptions) -> Result:
         raise InsufficientData(
             "no point was measured on two sides",
             groups=omitted,
-            remedy="measure the same points with two versions, precisions or compile modes, about 10 "
-            "seconds each: python -m paradnn.train -m model=fc compile=graph,eager measure=quick",
+            remedy="measure the same points with two versions, precisions or compile modes, about "
+            "10 seconds each: python -m paradnn.train -m model=fc compile=graph,eager measure=quick",
         )
     table = judge(pd.DataFrame(rows)).rename(columns=_RENAMED_COLUMNS)[_TABLE_COLUMNS]
     limits = dict.fromkeys(limit for row in rows for limit in row["limits"])

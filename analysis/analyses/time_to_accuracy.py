@@ -126,8 +126,8 @@ def time_to_accuracy(frame: pd.DataFrame, options: TimeToAccuracyOptions) -> Res
     )
     if scores["is_upper_bound"].any():
         sentences.append(
-            "The target is evaluated after whole epochs: a score is an upper bound (at most) if all "
-            "runs reached it in the first epoch. Raise learn.target to distinguish such settings."
+            "The target is evaluated after whole epochs: a score is an upper bound (at most) if "
+            "all runs reached it in the first epoch. Raise learn.target to distinguish such settings."
         )
     picture = None
     if is_drawable:

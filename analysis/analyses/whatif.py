@@ -818,9 +818,9 @@ def _describe_check(table: pd.DataFrame, scenario: _Scenario) -> Iterator[str]:
     inside = int(known["inside"].astype(bool).sum())
     middle = math.exp(np.log(known["measured_speedup"]).mean())
     yield (
-        f"{counted(len(known), 'point')} measured on {scenario.device} too: {_times(middle)} as fast in "
-        f"the geometric mean, median error of the prediction {error:.0%}, {inside} inside the 95% "
-        "interval."
+        f"{counted(len(known), 'point')} measured on {scenario.device} too: {_times(middle)} as "
+        f"fast in the geometric mean, median error of the prediction {error:.0%}, {inside} inside "
+        "the 95% interval."
     )
 
 
