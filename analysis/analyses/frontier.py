@@ -348,7 +348,7 @@ def _advise(front: Frontier, limits: Mapping[str, float], currency: str) -> Para
 
 
 class Ordering(NamedTuple):
-    """What is known about the order of n choices in one quantity, of which less is better.
+    """Known order of n choices in one quantity. Less is better.
 
     Each attribute is a boolean table (n, n). Row i, column j compares choice i with choice j.
 
@@ -454,7 +454,7 @@ def efficient(values: np.ndarray) -> np.ndarray:
     """Return (n,) whether a choice is Pareto-efficient if the values were exact.
 
     Args:
-        values: (k, n) values of n choices in k quantities, of which less is better.
+        values: (k, n) values of n choices in k quantities. Less is better.
     """
     exact = [Ordering.of_intervals(one, one, one) for one in values]
     return ~_by_others(dominance(exact)[0])

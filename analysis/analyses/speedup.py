@@ -120,7 +120,7 @@ class Speedup(NamedTuple):
 
 @analysis(
     SpeedupOptions,
-    summary="how much faster A is than B, point by point, and what that depends on",
+    summary="how much faster A is than B, point by point, and what the speedup depends on",
     example=(
         "python -m analysis speedup --a 'device=TPU v2' --b device=V100 --color nodes "
         "--figure speedup.png"

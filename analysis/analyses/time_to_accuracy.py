@@ -289,7 +289,7 @@ def olympic_mean(values: Sequence[float], grain: float = 0.0) -> Estimate:
         values: Times or epochs, at least one, all positive. An infinite value represents a run that
             did not reach its target. For the standard deviation, the largest finite value replaces
             it.
-        grain: Step of which all values are multiples, such as 1 for epochs; 0 without rounding. The
+        grain: Unit to which the values are rounded, such as 1 for epochs; 0 without rounding. The
             variance of rounding, grain^2 / 12 (Sheppard), is added.
 
     Returns:
@@ -548,7 +548,7 @@ def _verdict_sentence(
         found_ratio = found.ratio
     return (
         f"{first} reaches the target {found_ratio:.3g}x as fast as {second} ({interval}), which "
-        f"takes {epoch_ratio:.3g}x as many epochs"
+        f"takes {epoch_ratio:.3g}x the number of epochs"
     )
 
 

@@ -224,8 +224,8 @@ def _bound(entry: Mapping[str, Any], names: Sequence[str], location: str) -> Bou
 
     Args:
         entry: The check.
-        names: The permitted kinds of bounds, of which one is required; empty if the check takes no
-            bound.
+        names: The permitted kinds of bounds. One is required, unless the check takes no bound and
+            this is empty.
         location: Location of the check, for messages.
 
     Raises:

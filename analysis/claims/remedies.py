@@ -19,7 +19,7 @@ from paradnn.statistics.estimate import Estimate
 #: Number of shifts of the log ratios to try, and the largest one: a factor of ten.
 _SHIFTS = 1000
 _LARGEST_SHIFT = math.log(10)
-#: Margin that stands for none: a bound is a number, not a range around it.
+#: A negligible margin, since a bound is a number without a range around it.
 _NO_MARGIN = 1e-9
 #: Maximum number of sessions to propose.
 _MAX_SESSIONS = 50
