@@ -31,7 +31,7 @@ class Question:
         words: The command after `python -m analysis`.
         stores: The stores that it reads: "demo", "archive" or both.
         pattern: Regular expression that a right answer matches.
-        reason: Why that is right.
+        reason: Independent source that confirms the answer.
     """
 
     text: str
@@ -164,7 +164,7 @@ def section(question: Question, text: str) -> str:
     indented = "\n".join(f"    {line}" for line in lines)
     return (
         f"## {question.text}\n\n```sh\n{command}\n```\n\n{indented}\n\n"
-        f"Right, because: {question.reason}.\n"
+        f"Check: {question.reason}.\n"
     )
 
 
