@@ -163,8 +163,7 @@ def section(question: Question, text: str) -> str:
         lines = [line for line in answer_text.splitlines() if not line.endswith("more line: --all")]
     indented = "\n".join(f"    {line}" for line in lines)
     return (
-        f"## {question.text}\n\n```sh\n{command}\n```\n\n{indented}\n\n"
-        f"Check: {question.reason}.\n"
+        f"## {question.text}\n\n```sh\n{command}\n```\n\n{indented}\n\nCheck: {question.reason}.\n"
     )
 
 
