@@ -11,9 +11,9 @@ Intervals are Student's t with one of these covariance estimates:
 The standard deviations s_x and s_y that standardize the rows are taken as known.
 
 If `when` gives the measurement times, the shift of each session is removed from the response. If a
-column varies mainly between sessions, sessions are random effects instead, whose variance is from
-`paradnn.statistics.priors`. If the rows were measured in the order of a column, intervals also
-include a drift of the machine.
+quarter or more of a column's variance lies between sessions, sessions are random effects instead.
+Their variance is from `paradnn.statistics.priors`. If the rows were measured in the order of a
+column, intervals also include a drift of the machine.
 
 In a simulation with 60 points, 94.7% of 3,000 intervals contained the true slope if the residual
 scatter differed 4-fold between points, and 93.8% if it differed 16-fold.
