@@ -1,4 +1,4 @@
-"""How much do repeated trainings scatter on GPUs? From published logs of MLPerf Training.
+"""Report how much repeated trainings scatter on GPUs, from published logs of MLPerf Training.
 
     git clone https://github.com/mlcommons/training_results_v4.0
     python -m benchmarks.accelerator_scatter training_results_v4.0
@@ -7,9 +7,10 @@ Submitters train each model 5 to 40 times on each system and log the throughput 
 evaluation interval. The median of a log is one measurement by one process. The program prints
 
 - the standard deviation between the processes of a system, over all systems and models;
-- the standard deviation between systems with equally many accelerators of one kind, over all models;
-- how often the prior of `paradnn.statistics.priors` alone would call two processes of a system, or
-  two such systems, different.
+- the standard deviation between systems with the same number of accelerators of one kind, over all
+  models;
+- how often the prior of `paradnn.statistics.priors` by itself would call two processes of a system,
+  or two such systems, different.
 """
 
 import argparse

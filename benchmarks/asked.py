@@ -4,9 +4,9 @@
 
 The file is `silicon_sample.csv` of github.com/ai-dynamo/aiconfigurator: times per output token of
 served models at fixed numbers of requests in flight. None of it is in the atlas, and nothing is
-fitted to it. The dense models of the presets count, with their tensor-parallel devices. While a
-request of `o` tokens is answered, the server takes `o` steps and reads one prompt for each leaving
-request, so that a token takes a step and (b - 1) / o prompts.
+fitted to it. Only the dense models of the presets are compared, with their tensor-parallel devices.
+While a request of `o` tokens is answered, the server takes `o` steps and reads one prompt for each
+leaving request, so that a token takes a step and (b - 1) / o prompts.
 
 It prints by device, engine and number of devices how many measured times are within the 95%
 intervals, the median error, and the median ratio of predicted to measured times. It also prints how

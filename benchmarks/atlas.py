@@ -1,11 +1,14 @@
-"""How accurate is the atlas for devices with little or no data, from its shipped timings alone?
+"""Report how accurate the atlas is for devices with little or no data, from its shipped timings.
 
     python -m benchmarks.atlas
 
-Reports its size and load time, and what `paradnn normal` says of published steps, unchanged and
-slowed. Transfer: 20 timings of a device, alone and next to the fit of another device, against the
-rest; and 200 own timings. Omitted devices: each device from the one with the most similar
-specifications, scaled by the ratios of peaks.
+Prints the atlas's size and load time, and three kinds of errors:
+
+- Normal results: how often `paradnn normal` calls published steps slow, unchanged and slowed down.
+- Transfer: the remaining timings of a device are predicted from 20 of its timings, from these 20
+  combined with the fit of another device, and from 200 of its timings.
+- Omitted devices: each device is predicted from the device with the most similar specifications,
+  scaled by the ratios of peaks.
 """
 
 import argparse
@@ -59,7 +62,7 @@ def held(fit: OperationTimes, group: TimingGroup, left: np.ndarray) -> tuple[flo
 
 
 def transfer(other: TimingGroup, group: TimingGroup, draws: int) -> str:
-    """Print a line: few timings alone, few next to the other device, and many."""
+    """Return a line with errors from few timings, few plus another device, and many."""
     rows = operations_from_rows(group.timings, group.kind)
     seconds = group.timings["seconds"].to_numpy(dtype=float)
     found = []
@@ -83,7 +86,7 @@ def transfer(other: TimingGroup, group: TimingGroup, draws: int) -> str:
 
 
 def left_out(group: TimingGroup) -> str | None:
-    """Print a line: a device's table from the most similar device."""
+    """Return a line with the error of a table that is predicted from the most similar device."""
     rest = Atlas(
         tuple(
             one

@@ -1,4 +1,4 @@
-"""Time and memory of reading a tracking store: SQL tables against MLflow's search API.
+"""Compare time and memory of reading a tracking store through SQL tables and MLflow's search API.
 
     python -m benchmarks.bench_store --runs 100000 --api-runs 5000
 

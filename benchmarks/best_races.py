@@ -1,10 +1,10 @@
-"""Planted candidates through `paradnn best`: false winners, coverage and measuring time.
+"""Race simulated candidates with `paradnn best`: false winners, coverage and measuring time.
 
     python -m benchmarks.best_races [--draws 1000]      # the table of docs/validation/best.md
 
 Each draw is one whole race of the command's own design in simulated time: 18 candidates with
-log-normal step times and a margin of 5%. The race may take half the time of measuring every
-candidate with the standard protocol.
+log-normal step times and a margin of 5%. The race may take half of the time that measuring every
+candidate with the standard protocol takes.
 """
 
 import argparse

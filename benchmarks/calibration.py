@@ -1,10 +1,11 @@
-"""Planted worlds, asked through the commands: how often are answers right, false or missing?
+"""Report how often the commands' answers about simulated runs are right, false or missing.
 
     python -m benchmarks.calibration [--draws 200] [--only hosts late ...] [--jobs 2]
 
-Each row plants runs of known truth with NumPy (`benchmarks.worlds`), writes them to a SQLite store
-and asks a command. Rates have 95% intervals (Clopper and Pearson). The rows are stored in
-benchmarks/results/calibration.csv, from which the table of docs/validation/calibration.md is made.
+Each row simulates runs of known truth with NumPy (`benchmarks.worlds`), writes them to a SQLite
+store and runs a command on it. Rates have 95% intervals (Clopper and Pearson). The rows are stored
+in benchmarks/results/calibration.csv, from which the table of docs/validation/calibration.md is
+made.
 """
 
 import argparse

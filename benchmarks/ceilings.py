@@ -1,4 +1,4 @@
-"""Compare measured ceilings with programs that share nothing with them, in turn.
+"""Compare measured ceilings with independent programs that run alternately.
 
     python -m benchmarks.ceilings [--rounds 5]
 

@@ -6,13 +6,13 @@
 References are bare loops over gRPC, TCP and gloo (`channel_plain.py`), `iperf3` (bandwidth) and
 `sockperf` (latency). Missing programs are skipped; gloo needs PyTorch in this interpreter.
 
-A start is a worker with its framework (`ours.py`) and two copies of the bare program, `plain` and
-`copy`, since two processes of one program differ too. For each case and size they fork fresh
-processes, which run short blocks in turn, in random order. iperf3 and sockperf are commands; a
-turn of either side then takes a second.
+A start consists of a worker with its framework (`ours.py`) and two copies of the bare program,
+`plain` and `copy`, since two processes of one program differ too. For each case and size they fork
+fresh processes, which alternately run short blocks in random order. iperf3 and sockperf are
+commands; with them a turn of either side takes a second.
 
-Ratios are of messages per second, above 1 if ours is faster: per start the median over rounds,
-then the geometric mean of the starts with Student's 95% interval.
+Ratios are of messages per second, and above 1 if ParaDnn is faster. A start has the median over
+rounds; the result is the geometric mean of the starts with Student's 95% interval.
 """
 
 import argparse
@@ -51,7 +51,7 @@ CASES = {
     "iperf3": "tcp bandwidth",
     "sockperf": "tcp latency",
 }
-#: Rounds of a start against a command, and seconds per turn.
+#: Rounds of a start with a command, and seconds per turn.
 COMMAND_ROUNDS = 2
 COMMAND_SECONDS = 1
 
@@ -76,8 +76,8 @@ def sockperf(size: int, seconds: int) -> float:
 
 #: Reference programs: microseconds per message from its bytes and the seconds to measure.
 COMMANDS = {"iperf3": iperf3, "sockperf": sockperf}
-#: The largest messages that they send, in bytes; sockperf's is that of a UDP datagram, over TCP
-#: too.
+#: The largest messages that they send, in bytes. sockperf sends at most a UDP datagram, also over
+#: TCP.
 LONGEST = {"iperf3": 2**20, "sockperf": 65507}
 
 

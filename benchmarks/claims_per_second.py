@@ -2,12 +2,12 @@
 
     python -m benchmarks.claims_per_second [--drivers 1,8,32,128] [--sleepers 1,8,32]
 
-Simulated drivers claim points of one sweep and record them with 40 metrics. Each has its own order
-of the points and its own connections, as a real driver has. Without a wait between the two the
-store is the limit. With a wait of `--sleep` seconds per point, points per second relative to one
-driver are the speed-up. Drivers are forked, so they share the memory of their imports. Every point
-must be recorded once. Results that go to files while the store is locked are logged at the end
-(`kept`). Processor time includes that of PostgreSQL. Writes
+Simulated drivers claim points of one sweep and record them with 40 metrics. Like a real driver,
+each has a separate order of the points and separate connections. Without a wait between claim and
+record, the store is the limit. With a wait of `--sleep` seconds per point, the speed-up is the
+number of points per second relative to one driver. Drivers are forked, so they share the memory of
+their imports. Every point must be recorded once. Results that go to files while the store is locked
+are logged at the end (`kept`). Processor time includes that of PostgreSQL. Writes
 benchmarks/results/claims_per_second.csv. Needs PostgreSQL.
 """
 

@@ -1,6 +1,4 @@
-"""Shared by the benchmarks: the command line on a separate store, and its runs read with plain
-SQL.
-"""
+"""Run the command line on a separate store and read its runs with SQL: shared by the benchmarks."""
 
 import csv
 import os

@@ -1,12 +1,13 @@
-"""Planted pairs through the stopping rule of `paradnn compare`: false verdicts and power.
+"""Apply the stopping rule of `paradnn compare` to simulated pairs: false verdicts and power.
 
     python -m benchmarks.compare_verdicts [--draws 2000]
     python -m benchmarks.compare_verdicts --gate [--draws 2000]
 
-The first prints the tables of docs/validation/comparisons.md, the second that of `paradnn gate`.
-Each draw is one whole comparison in simulated time, with the order of sides, looks, stopping rule
-and cap of the command. A visit takes five seconds; machine and process determine the logarithm of
-its speed. CV is the variation of one visit of one side.
+The first command prints the tables of docs/validation/comparisons.md, the second the table of
+`paradnn gate`. Each draw is one whole comparison in simulated time, with the order of sides, the
+looks, the stopping rule and the limit of rounds of the command. A visit takes five seconds; machine
+and process determine the logarithm of its speed. CV is the coefficient of variation of one visit of
+one side.
 """
 
 import argparse
@@ -56,11 +57,11 @@ def _beside(effect: Callable[[int, np.random.Generator], np.ndarray | float]) ->
     return lambda visits, cv, random: cv * random.standard_normal(visits) + effect(visits, random)
 
 
-#: By name; `own rho` is no machine's but of the sides, see `compare_planted`.
+#: By name. `own rho` is an effect of the sides, not of the machine: see `compare_planted`.
 MACHINES: dict[str, Machine] = {name: _beside(effect) for name, effect in EFFECTS.items()}
 MACHINES |= {f"state {rho}": _state(rho) for rho in (0.3, 0.5, 0.7)}
 _independent = MACHINES["independent"]
-#: Lag-one correlation from round to round of what each side has for itself.
+#: Lag-one correlation between rounds of the noise of each side.
 OWN = (0.3, 0.5, 0.7)
 
 

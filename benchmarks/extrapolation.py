@@ -1,11 +1,11 @@
-"""How well are times predicted from kernels? Cross-validated operations, and published models.
+"""Report how well times are predicted from kernels, for operations and for published models.
 
     python -m benchmarks.extrapolation DIR [--gpu NAME] [--most 1500]
 
-DIR is a clone of sitar-lab/NeuSight. Uses NeuSight's kernels, DeepBench's on a V100 (part of the
-package), and NeuSight's language models from its operations alone. Each operation is predicted by a
-fit to nine tenths of the shapes; replicates and directions of a shape are omitted together.
-NeuSight's own errors for products are 14 to 26% (its paper).
+DIR is a clone of sitar-lab/NeuSight. The program uses NeuSight's kernels and those of DeepBench on
+a V100 (part of the package). Each operation is predicted by a fit to nine tenths of the shapes;
+replicates and directions of a shape are omitted together. NeuSight's language models are predicted
+only from its operations. NeuSight's paper reports errors of 14 to 26% for products.
 
 NeuSight (Lee, Phanishayee and Mahajan, "NeuSight: Forecasting GPU Performance for Deep Learning
 Training and Inference", ASPLOS 2025) has PyTorch 2.1 in float32 on five GPUs. A `label` holds the

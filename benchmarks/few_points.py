@@ -1,4 +1,4 @@
-"""How well do few points predict a space? Designs replayed on fully measured tables.
+"""Report how well few points predict a space, by replaying designs on fully measured tables.
 
     python -m benchmarks.few_points --seeds 100  # the paper's archive, part of the package
     python -m benchmarks.few_points --timm FOLDER --table timm  # benchmark-*.csv of timm's results

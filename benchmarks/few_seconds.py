@@ -2,9 +2,9 @@
 
     python -m benchmarks.few_seconds [--measured 50 200 600 1000 2000]
 
-Among the 9,720 points of the paper's FC space on a planted machine: median seconds of one look
-(read, fit, predict, choose), and the peak memory. Each number of points runs in a separate
-process, so its memory is its own.
+A look reads the store, fits, predicts and chooses among the 9,720 points of the paper's FC space on
+a simulated machine. Prints the median seconds of a look and the peak memory. Each number of points
+runs in a separate process, so that its memory is measured separately.
 """
 
 import argparse

@@ -3,13 +3,13 @@
     python -m benchmarks.fidelity [--frameworks tensorflow,jax,torch] [--families fc,lstm]
         [--rounds 60] [--starts 3]
 
-Four programs live at the same time in separate processes and run short blocks in turn, in a new
-random order per round, while the others sleep:
+Four programs are alive at the same time in separate processes. They run short blocks in turn, in a
+new random order per round, while the others sleep:
 
 - `ours`: the worker's step (`ours.py`);
 - `plain` and `copy`: the same model in a hand-written loop (`plain_*.py`, which import nothing of
   ParaDnn), twice, since two processes of one program differ too;
-- `keras`: that loop with Keras' loss and optimizer.
+- `keras`: the hand-written loop with the loss and optimizer of Keras.
 
 A cell is measured only if all programs train weights of the same shapes and have the same losses
 from the same initial weights. Ratios are of throughput: 1.02 means 2% faster. Within a start the
@@ -192,8 +192,7 @@ def take_turns(
     times: dict[str, list[float]] = {program.name: [] for program in programs}
     for number in range(-WARM_ROUNDS, rounds):
         for program in order.sample(programs, len(programs)):
-            # A tenth of a block that is not timed brings back what the others drove out of the
-            # caches.
+            # A tenth of a block, which is not timed, refills the caches after the other programs.
             seconds = program.block(steps, lead=max(1, steps // 10)) / steps
             if number >= 0:
                 times[program.name].append(seconds)

@@ -1,10 +1,10 @@
-"""Find a planted 1% and pass equal code: `paradnn gate --count instructions` next to tools of time.
+"""Compare `paradnn gate --count instructions` with timing tools on planted and equal code.
 
     python -m benchmarks.gate_peers --python PYTHON --minutes 60
 
 PYTHON has NumPy, pytest and pytest-benchmark. A pair is a program at two commits: a pure-Python
-function or a NumPy loop that at the head repeats its work 1% more often, or that differs in
-comments, names and unused code alone. Four tools judge the same pairs:
+function or a NumPy loop. At the head it repeats its work 1% more often, or differs only in
+comments, names and unused code. Four tools judge the same pairs:
 
 - `paradnn gate --count instructions --fail-on count --more 0.2%`;
 - `paradnn gate --slower 2%` within 6 s, by wall time;
@@ -243,7 +243,7 @@ def judgements() -> Iterator[tuple[str, str, str, int]]:
         truths = ["equal", "slower by 1%"] if number % 4 == 3 else ["equal"]
         for truth in truths:
             yield "gate, instructions", program, truth, number
-        # The tools of time need more seconds, and less of a sample shows how often they err.
+        # Timing tools take longer, and a smaller sample suffices to show how often they err.
         if number % 8 == 3 or number % 16 == 7:
             for truth in truths:
                 for tool in list(TOOLS)[1:]:

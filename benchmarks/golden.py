@@ -1,4 +1,4 @@
-"""Tables of every analysis on the published archive at two commits: what differs?
+"""Compare the tables of every analysis on the published archive at two commits.
 
     python -m benchmarks.golden BASE [--head COMMIT] [--keep FOLDER]
 
@@ -23,12 +23,12 @@ from paradnn.core.scratch import Scratch
 from paradnn.platform.commits import WORKING_TREE, Checkout, checkouts
 
 _TOLERANCE = 1e-9
-#: Columns of identities, which no two stores share.
+#: Columns of identifiers, which differ between any two stores.
 _IDENTITIES = ("run_id", "parent_run_id", "artifact_uri")
 #: Present name of an analysis -> its earlier name.
 _FORMER_NAMES = {"compare-published": "beside"}
 #: File -> arguments of `python -m analysis`. Analyses without published inputs (`channel`,
-#: `latency`, `time-to-accuracy`, `extrapolate`, `overhead`) report the same lack of data.
+#: `latency`, `time-to-accuracy`, `extrapolate`, `overhead`) report missing data at both commits.
 COMMANDS = {
     "boxplot": "boxplot --metric examples_per_second --by device,batch_size",
     "boxplot-nodes": "boxplot --metric flops_per_second --by nodes --device 'TPU v2'",

@@ -3,14 +3,14 @@
     python -m benchmarks.kill [--sweeps 50] [--adaptive] [--drivers 3] [--kills 10]
         [--targets child ...]
 
-A sweep of 30 tiny points is killed (SIGKILL) and started again until it ends. Then every point
-must be measured once, no finished run lost, none left RUNNING, and no process or temporary file
-left over.
+A sweep of 30 tiny points is killed (SIGKILL) and started again until it ends. Then every point must
+be measured once. No finished run may be lost, no run may be left RUNNING, and no process or
+temporary file may remain.
 
 With --adaptive each sweep chooses 30 of 120 points. With --drivers several drivers share it, and
 one of them is killed each time, --kills times per sweep (0: never). --targets are drawn at
 random: the driver, the driver in its first two seconds (start), its process group, its worker,
-the measuring child, or a tool that describes the machine. Points that crash because of that are
+the measuring child, or a tool that describes the machine. Points that crash because of a kill are
 measured again.
 """
 
@@ -49,7 +49,7 @@ POINTS = 30
 TARGETS = ("driver", "start", "group", "worker", "child", "tool")
 #: Targets that the driver survives: points whose process was killed crash.
 OUTLIVED = ("worker", "child", "tool")
-#: How often in a row: another child comes at once, and a beginning is not waited for.
+#: Kills in a row. A killed child is replaced at once, and a kill at the start waits for nothing.
 ROW = {"start": 4, "tool": 4, "child": 6}
 KILLED: Counter[str] = Counter()
 Driver = subprocess.Popen[bytes]

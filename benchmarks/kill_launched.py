@@ -3,12 +3,12 @@
     python -m benchmarks.kill_launched [--launcher joblib] [--drivers 4] [--points 40] [--kills 25]
 
 Points sleep instead of computing (`benchmarks.simulated`); everything else is real. Sweeps are
-launched, and a random victim gets SIGKILL again and again: a driver, the launcher's process that
-started it, the launching process, and with Slurm or Ray a node with all its processes, which then
-starts again. Both nodes are this host, each with its own process namespace, so drivers see a lost
+launched, and random victims get SIGKILL: a driver, the launcher's process that started it, the
+launching process, or, with Slurm and Ray, a node with all its processes. A killed node starts
+again. Both nodes are on this host, each with a separate process namespace, so drivers see a lost
 node as a lost host. The command is repeated whenever the launching process has ended, until every
 point is measured. Then every point must be measured once, and no run may be RUNNING. At each kill
-`paradnn.watch` must show the points that plain SQL counts.
+`paradnn.watch` must show the number of points that plain SQL counts.
 
 Appends one row per kill to benchmarks/results/kill_launched.csv: the victim, the points that it
 was measuring, and the longest time until one of these was measured again.

@@ -1,4 +1,4 @@
-"""Compare what launchers cost: one sweep, bare and with every launcher, divided by layer.
+"""Compare the time of one sweep by layer, without a launcher and with every launcher.
 
     python -m benchmarks.launchers [--launchers bare,joblib,submitit_slurm,ray] [--rounds 3]
 

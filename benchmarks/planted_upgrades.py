@@ -1,4 +1,4 @@
-"""Are upgrades that are planted on this machine predicted?
+"""Compare predicted speedups with those of upgrades that are simulated on this machine.
 
     python -m benchmarks.planted_upgrades measure --out DIR [--rounds 8] [--block 0.12]
     python -m benchmarks.planted_upgrades predict DIR [--figure FILE]
@@ -12,9 +12,9 @@ The same models and kernels run under conditions that change the hardware in a k
 
 Blocks of all conditions alternate in a random order per round, so that they share drift. Kernels of
 the ceilings are measured in the same way. `predict` asks the analysis `whatif` for the speedups
-from the slower condition's times and the ratio of the measured ceilings alone. Overhead is predicted
-twice: with the planted factor (1, or half with the quota), and with the ratio of the smallest
-kernel's times, which is then a third measured ceiling.
+from the slower condition's times and the ratio of the measured ceilings alone. Overhead is
+predicted twice: with the planted factor (1, or half with the quota), and with the ratio of the
+smallest kernel's times, which is then a third measured ceiling.
 
 The quota needs a writable cgroup of version 1 (/sys/fs/cgroup/cpu); it is omitted without one.
 """

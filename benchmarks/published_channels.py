@@ -1,4 +1,4 @@
-"""How well do lines over the message size explain published times of collectives?
+"""Report how well lines over the message size explain published times of collectives.
 
     python -m benchmarks.published_channels
 

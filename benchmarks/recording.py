@@ -1,10 +1,10 @@
-"""Measure what recording through a tracking server costs.
+"""Measure the cost of recording through a tracking server.
 
     python -m benchmarks.recording [--rounds 3] [--points 30] [--drivers 1,4] [--server OPTIONS]
 
 Reports requests and seconds per run, runs per second of several drivers, and the processor time of
 drivers, server and database. A run is the record of a real point: metrics, params, tags, artifacts,
-and with --profile its tables and picture. It is claimed and written as a driver does; only its
+and with --profile its tables and picture. Runs are claimed and written as by a driver, but the
 model is not measured again. Takes two minutes. Needs PostgreSQL (Debian: postgresql) and
 paradnn[server].
 """

@@ -1,16 +1,22 @@
-"""Do reference kernels disturb a step, how much variation do they explain, what do they detect?
+"""Measure whether reference kernels disturb a step, and how much variation they explain.
 
     python -m benchmarks.reference [--processes 6] [--seconds 6] [--cells "fc train" ...] [--settle 0.01]
     python -m benchmarks.reference --disturbed [--points 4] [--seconds 2]  # neighbors, a quota
 
-Each process builds its model again and times it as a point. Then it alternates blocks that follow
-the kernels (and untimed steps for --settle seconds) with blocks that do not, in the order ABBA.
-The median ratio of neighboring blocks is the bias, with its 95% interval. A line per cell
-reports: the variation between processes as measured and at one speed of the machine, the
-correlation of log step and kernel times, the slope, half the 95% interval before and after, in
-how many ways to halve the processes the intervals of the halves agree, and the kernels' share of
-the time. Each process is saved to --file as it ends, so an interrupted run continues. With
---disturbed a line per disturbance reports the contended points and the kernels' times.
+Each process builds its model again and times it as a point. Then it alternates two kinds of blocks
+in the order ABBA: blocks that follow the kernels (and untimed steps for --settle seconds), and
+blocks that do not. The median ratio of neighboring blocks is the bias, with its 95% interval. A
+line per cell reports:
+
+- the bias;
+- the variation between processes as measured, and at one speed of the machine;
+- the correlation of log step and kernel times, and the slope;
+- half of the 95% interval before and after the correction;
+- in how many divisions of the processes into halves the intervals of the halves agree;
+- the share of the time that the kernels take.
+
+Each process is saved to --file as it ends, so an interrupted program can continue. With --disturbed
+a line per disturbance reports the contended points and the kernels' times.
 """
 
 import argparse

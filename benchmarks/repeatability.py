@@ -1,12 +1,13 @@
-"""Does the interval that a run reports cover a later measurement?
+"""Report whether the interval of a run covers a later measurement.
 
     python -m benchmarks.repeatability [--starts 3] [--pause 60] [--replicates 10] [--processes 5]
         [--folder FOLDER]
 
-Six points of six families, each measured `replicates` times in every start of the driver, each
-time in `processes` processes, with minutes of pause between starts. From the raw blocks: how
-often the interval of the first 1, 2, 3, ... processes covers the median of all, and how wide it
-is. With --folder measurements are kept, and a second call continues with them.
+The driver starts several times, with minutes of pause between starts. In every start it measures
+six points of six families `replicates` times, each time in `processes` processes. From the raw
+blocks the program computes how often the interval of the first 1, 2, 3, ... processes covers the
+median of all, and how wide it is. With --folder measurements are kept, and a second call continues
+with them.
 """
 
 import argparse
@@ -30,7 +31,7 @@ GRIDS = (
     f"{{model: 'rnn,lstm,gru', {RNN}}}]"
 )
 
-#: Of one run: when each of its processes began, and the step time in seconds of each of its blocks.
+#: Start time of each process of a run, and the step time in seconds of each of its blocks.
 Measured = list[tuple[float, list[float]]]
 
 

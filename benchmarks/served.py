@@ -7,10 +7,11 @@ first token and time per output token of 5,221 deployments at fixed numbers of r
 None of it is in the atlas.
 
 A step that writes one token for each of b requests is the sum of its kernels: products, attention
-of one token to a cache of a prompt and half an answer, experts, two all-reduces per layer if a
-layer is shared, and small kernels. While a request of `o` tokens is answered, o steps are taken
-and b - 1 prompts are read, one for each leaving request. A token therefore takes a step and (b -
-1) / o prompts. The first token of a request takes at least its own prompt.
+of one token to a cache that holds the prompt and half of the answer, experts, two all-reduces per
+layer if several devices share a layer, and small kernels. While a request of `o` tokens is
+answered, o steps are taken and b - 1 prompts are read, one for each leaving request. A token
+therefore takes a step and (b - 1) / o prompts. The first token of a request takes at least its own
+prompt.
 """
 
 import argparse
@@ -32,10 +33,10 @@ from paradnn.platform.specifications import find_hardware
 _ROOT = Path("aic-core/src/aiconfigurator_core")
 _ENGINES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
 _WIDTHS = {"bfloat16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5, "w4a16_mxfp4": 0.5}
-#: Kernels of a layer in addition to those that were timed: two norms, positions, cache, activation;
-#: quantization is in the products' own times. Two more where queries and keys are normalized.
-#: Seconds of each in addition to its traffic.
+#: Kernels of a layer in addition to those that were timed: two norms, positions, cache, activation.
+#: Times of products include quantization. There are two more if queries and keys are normalized.
 _SMALL = 5
+#: Seconds of each of these kernels in addition to its traffic.
 _KERNEL = 2e-6
 #: Distributions of tokens over experts in the timings; the closest to real ones first.
 _SKEW = "power_law_1.2"

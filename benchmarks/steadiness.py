@@ -1,8 +1,7 @@
-"""Planted series through the real protocol on a simulated clock: false and missed alarms,
-coverage.
+"""Measure simulated series with the real protocol: false alarms, missed changes and coverage.
 
     python -m benchmarks.steadiness [--series 400]     # the tables of docs/validation/intervals.md
-    python -m benchmarks.steadiness --coverage         # only the second
+        python -m benchmarks.steadiness --coverage         # only the table of coverage
     python -m benchmarks.steadiness --stop 0.02  # coverage if the interval decides when to stop
     python -m benchmarks.steadiness --table  # the critical values of paradnn/worker/series.py
 
@@ -31,8 +30,8 @@ PROTOCOLS = {
     "standard": Protocol(0.5, 10, 120.0, 0.05, 10.0),
     "quick": Protocol(0.5, 6, 20.0, 0.05, 2.0),
 }
-#: Step time at a second of the measurement, with blocks of a given duration in seconds, over that
-#: of a machine at rest.
+#: Step time relative to a machine at rest, from the seconds since the start of the measurement and
+#: the duration of a block in seconds.
 PLANTED: dict[str, Callable[[float, float], float]] = {
     "nothing": lambda now, block: 1.0,
     "drift of 5%/s": lambda now, block: 1 + 0.05 * now,
@@ -220,7 +219,7 @@ def print_table(series: int) -> None:
         found = np.array([change.correlation for change in changes])
         row: list[float] = []
         for column in (-0.2, 0.0, 0.2, 0.4, 0.6):
-            # If such series hardly reach an autocorrelation, use the nearest ones.
+            # If few such series have the given autocorrelation, use the nearest ones.
             distance = np.abs(np.clip(found, -0.2, 0.6) - column)
             near = distance <= max(0.1, float(np.sort(distance)[len(distance) // 100]))
             row.append(float(np.quantile(explained[near], 0.9)))

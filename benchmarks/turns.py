@@ -1,5 +1,4 @@
-"""Programs that run in turn: each lives in a separate process and waits on a pipe for its next
-block.
+"""Run programs in turn: each is a separate process that waits on a pipe for its next block.
 
 A program is a module with a `main` that ends in `take_part(prepare)`. It imports its framework
 once and forks a process per model, as ParaDnn's worker does per point. Nothing here is part of

@@ -1,5 +1,4 @@
-"""How often do intervals of single analyses cover the truth if points share models and batch
-sizes?
+"""Report how often intervals of single analyses cover the truth if points share models and batches.
 
     python -m benchmarks.verdicts [--draws 250]
 

@@ -1,4 +1,4 @@
-"""Do predicted upgrades agree with the devices that were built?
+"""Compare predicted upgrades with the devices that were built.
 
     python -m benchmarks.whatif [--aiconfigurator DIR] [--neusight DIR] [--deepbench DIR] [--timm DIR]
 
@@ -61,13 +61,13 @@ from paradnn.platform.specifications import find_hardware
 
 RESULTS = Path(__file__).with_name("results") / "whatif.csv"
 CHOICES = RESULTS.with_name("whatif_choices.csv")
-#: Operations of a table that are used, at random.
+#: Number of operations of a table that are used, chosen at random.
 _OPERATIONS = 400
 _DRAWS = 150
 _MIN_OPERATIONS = 40
 #: Operations that the predictor of `paradnn ask` is fitted to.
 _FITTED = 150
-#: Prior standard deviations of the logarithms of a pair's own gains.
+#: Prior standard deviations of the logarithms of the gains of a pair.
 _GAIN_SPREADS = np.array([0.5, 0.5, 0.5])
 #: Operations of a table in the quantile regression.
 _PER_TABLE = 20
@@ -84,9 +84,9 @@ _ESTIMATORS = (
 )
 #: Noise of a timing, as a logarithm: an interval that ends at exactly 1 covers 1.02.
 _ROUNDING = 0.02
-#: Difference of two upgrades' true speedups from which on a choice between them is decisive.
+#: Minimum difference between the true speedups of two upgrades in a decisive choice.
 _DECISIVE = 0.1
-#: Probability from which on an undecided choice counts as likely.
+#: Minimum probability of the better upgrade in a likely choice.
 _LIKELY = 0.8
 
 #: Pairs of systems in aiconfigurator's tables, the older first.

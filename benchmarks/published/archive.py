@@ -4,7 +4,7 @@
 
 The data files are those of the paper's artifact (github.com/Emma926/paradnn, folder
 scripts/data): parallel lists with a label per model. docs/validation/published-data.md explains
-the figures and how they differ from ParaDnn's own.
+the figures and how they differ from ParaDnn's.
 """
 
 import re
@@ -57,8 +57,7 @@ _RATES = ("example_per_sec", "step_per_sec", "flops", "fl", "params", "intensity
 _TRACED = ("flops_perc", "memory_bandwidth", "intensity", "rawMB")
 #: The lists that hold a value for each capture of a trace: FLOP rate and infeed, in percent.
 _CAPTURES = ("flops_trace", "infeed_trace")
-#: How the archive's states end here, in the driver's own words; the state itself is kept as the
-#: reason.
+#: Outcome of a run by the state in the archive. The state itself is kept as the reason.
 _OUTCOMES = {
     "OOM": "oom_device",
     "Deadline Exceeded": "timeout",

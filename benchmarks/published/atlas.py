@@ -2,7 +2,7 @@
 
     python -m benchmarks.published.atlas paradnn neusight=DIR aiconfigurator=DIR [out=DIR]
 
-Keeps a few hundred timings of each table, and how well they predict the others.
+Keeps a few hundred timings of each table, and the accuracy with which they predict the others.
 ai-dynamo/aiconfigurator (Apache-2.0): kernels under vLLM, SGLang and TensorRT-LLM in Parquet files,
 one latency per row, timed in CUDA graphs. sitar-lab/NeuSight (MIT): PyTorch 2.1 kernels in float32,
 called from Python. Emma926/paradnn (Apache-2.0): all whole training steps of fully connected models
@@ -34,7 +34,8 @@ from analysis.lazy import np, pd, special
 from paradnn.core.errors import DataError
 from paradnn.forecast.operation_times import MIN_OPERATIONS, OperationTimes
 
-#: Timings that are kept of a table, that errors are measured on, and that both are chosen from.
+#: Number of timings that are kept of a table, that errors are measured on, and that both are chosen
+#: from.
 _KEPT = 300
 _TESTED = 1000
 _LOOKED_AT = 6000
@@ -201,13 +202,12 @@ KERNEL_TABLES: dict[str, tuple[str, str, Sequence[str], Callable[[pd.DataFrame, 
         for name, column in (("nccl", "nccl"), ("custom_allreduce", "allreduce"))
     },
 }  # fmt: skip
-#: Of tables that time a shape in several ways, the way that a step takes: collectives within CUDA
-#: graphs, attention whose arithmetic is in 16 bits whatever its cache is in, and experts with
-#: gates.
+#: For tables that time a shape in several ways, the way that is used in a step: collectives within
+#: CUDA graphs, attention with 16-bit arithmetic for any type of cache, and experts with gates.
 PREFERRED_ROWS = {"backend": "_graph", "attn_dtype": "bfloat16", "kernel_source": "^(?!.*nongated)"}
-#: Products that were timed with what no step has. TensorRT-LLM's in fp8 look for their operand's
-#: scale, which weights bring along; vLLM's in blocks of fp8 are called outside of a graph in
-#: versions whose quickest takes longer than this.
+#: Products whose timings include work that no step does. TensorRT-LLM's fp8 products compute the
+#: scale of their operand, which published weights contain. vLLM's products in fp8 blocks are called
+#: outside of a graph in versions whose fastest product takes longer than this.
 _SCALED = ("TensorRT-LLM", "fp8")
 _CALLED = ("vLLM", "fp8_block")
 _IN_GRAPH = 1.5e-5

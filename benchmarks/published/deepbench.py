@@ -32,7 +32,7 @@ from paradnn.store.runs import DEEPBENCH
 #: 7 October 2019, the last change of a spreadsheet, in Unix milliseconds.
 _PUBLISHED = 1_570_406_400_000
 
-#: By the first word of a device: whose libraries are called, without a framework above them.
+#: Libraries that are called directly, without a framework, by the first word of a device.
 _LIBRARIES = {"NVIDIA": "cuda", "AMD": "rocm", "Intel": "mkl"}
 
 #: Params of measured runs that define a kernel. It has no optimizer; a run records the default.
