@@ -1,6 +1,6 @@
 """Fake interpreter under test: the real fork server, with a point whose profile fails.
 
-It needs no framework, so that a test covers only the handling of the answer. The key `profile` of
+It needs no framework, so a test covers only the handling of the answer. The key `profile` of
 the point selects how the profile fails.
 """
 

@@ -158,7 +158,7 @@ def test_points_are_measured_on_two_hosts(
     assert metrics["bus_bytes_per_second"] == pytest.approx(metrics["sent_bytes_per_second"])
 
 
-def test_a_host_that_is_gone_is_no_outcome_of_a_point(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_host_is_not_an_outcome_of_a_point(monkeypatch: pytest.MonkeyPatch) -> None:
     with second_host() as variables:
         for name, value in variables.items():
             monkeypatch.setenv(name, value)

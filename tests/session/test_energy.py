@@ -60,7 +60,7 @@ def ceilings_with(*idle: IdlePower | None) -> tuple[Record, Ceilings]:
     return record, Ceilings.of("run", record.metrics, record.tags)
 
 
-def test_energy_above_idle_is_told_from_the_total() -> None:
+def test_energy_above_idle_is_separated_from_the_total() -> None:
     """150 J in 3 s are 50 W; an idle machine takes 20 W of it."""
     _, ceilings = ceilings_with(IdlePower(20.0, "rapl"))
 

@@ -37,7 +37,7 @@ def test_processes_of_one_machine_are_another_environment_than_hosts(
     assert emulated is not None
     assert alone.environment_id != emulated.environment_id
     assert emulated.as_one_host().environment_id == alone.environment_id
-    # Ceilings are those of the machine.
+    # Ceilings belong to the machine, not to its processes.
     assert ceilings_identity(points[1], emulated) == ceilings_identity(points[0], alone)
     assert point_id(points[0]) != point_id(points[1])
     monkeypatch.setenv(HOSTS, OTHER)

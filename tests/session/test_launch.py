@@ -129,7 +129,7 @@ def test_drivers_end_with_the_process_that_launched_them(
         launching.send_signal(number)
         launching.wait(PATIENCE)
         assert wait_for(lambda: not any(one.is_running() for one in family))
-    # The last driver closes the sweep of a launching process that is gone.
+    # The last driver closes the sweep after its launching process has ended.
     assert [run["status"] for run in store.runs("sweep")] == ["KILLED"]
     assert {run["status"] for run in store.runs()} == {"KILLED"}
 

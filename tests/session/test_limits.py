@@ -1,6 +1,6 @@
-"""Results of a run apart from its timing, as a user obtains them.
+"""Results of a run other than its timing, as a user obtains them.
 
-They are the operation table, the figure, the ceilings, the latency and the energy.
+These are the operation table, the figure, the ceilings, the latency and the energy.
 """
 
 import json
@@ -359,8 +359,8 @@ def test_a_profile_that_is_requested_later_is_measured(store: Store) -> None:
     traces = list((store.files(kept["run_id"]) / "trace").rglob("plugins/profile/*/*.xplane.pb"))
     assert len(traces) == 1
     assert traces[0].stat().st_size > 1000
-    # A run with a trace also has a profile, and it satisfies a request for the timing alone. The
-    # timing alone satisfies a request for neither.
+    # A run with a trace also has a profile, and satisfies a request for only the timing. A run with
+    # only the timing satisfies a request for neither.
     assert (
         "Already in the store"
         in run(["paradnn.train", *TINY, "measure.profile=true"], store).stdout

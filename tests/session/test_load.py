@@ -172,7 +172,7 @@ def probed_rates(made: Record) -> list[float]:
 def test_the_peak_lies_between_passed_and_failed_rates(
     probes: dict[float, bool | None], failed: float, high: float | None
 ) -> None:
-    """An undecided probe counts as failed in the search, although the peak may be above it."""
+    """An undecided probe counts as failed in the search, although the peak may be higher."""
     made = record(load_point(latency_ms=60.0), [searched(200.0, probes)])
 
     assert made.metrics["peak_queries_per_second"] == pytest.approx(200.0)
@@ -278,7 +278,7 @@ def test_metrics_of_an_overload_are_recorded() -> None:
 #: An hour has 3,600 s. A million queries at 200 per second take 5,000 s.
 PRICE = "platform.price_per_hour=3.6"
 ASK = ["paradnn.train", *TINY, "mode=inference", "server.min_seconds=0.5"]
-#: Reason of another accepted outcome, on a machine that pauses the load generator or wakes it late.
+#: Reason of a second accepted outcome: the machine paused the load generator or woke it late.
 #: The record has the same metrics.
 LATE = "server.rate=50: the load generator could not keep up: "
 

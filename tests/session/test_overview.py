@@ -1,4 +1,4 @@
-"""The pictures of a run show its numbers, hold no foreign markup, and never cost a result."""
+"""Pictures of a run: they show its numbers, escape markup, and never lose a result if they fail."""
 
 import base64
 import hashlib
@@ -211,7 +211,7 @@ def test_the_page_allows_only_its_own_script_and_fetches_nothing() -> None:
     assert not re.search(r"\{\{\w+\}\}", html)
 
 
-def test_texts_are_no_markup() -> None:
+def test_texts_are_escaped() -> None:
     unsteady = timing(BLOCKS, steady=False, steady_reason="<script>alert('a & b')</script>")
     of = recorded(POINT, answered(unsteady))
     assert not [element for element in picture(of).iter() if "script" in element.tag]

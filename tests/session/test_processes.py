@@ -1,6 +1,6 @@
 """Points measured in several processes, and their records.
 
-Nothing is lost or doubled when drivers end or are killed.
+Nothing is lost or duplicated when drivers end or are killed.
 """
 
 import json
@@ -89,7 +89,7 @@ def test_the_processes_of_points_take_turns(measured: Store) -> None:
 
 
 def test_partial_results_are_deleted_in_the_end(measured: Store) -> None:
-    """Not even if a driver was killed between recording a point and removing partial results."""
+    """This holds even if a driver was killed between recording a point and removing its parts."""
     assert not list(measured.folder.glob("partial-*"))
     tags = measured.runs()[0]
     kept = PartialResults(Tracking(uri=measured.uri, folder=str(measured.folder)))
@@ -110,7 +110,7 @@ def test_partial_results_are_deleted_in_the_end(measured: Store) -> None:
 def test_a_killed_driver_leaves_nothing_behind_loses_no_process_and_doubles_none(
     store: Store,
 ) -> None:
-    """The driver is killed when one point is complete and the others have one process only."""
+    """The driver is killed when one point is complete and the others have only one process."""
     folder = store.folder / "kept"
     axes = [
         "-m",
@@ -180,7 +180,7 @@ def test_a_process_that_dies_ends_only_its_point(
     )
 
 
-def test_a_damaged_file_of_kept_processes_is_as_none(tmp_path: Path) -> None:
+def test_a_damaged_file_of_kept_processes_is_ignored(tmp_path: Path) -> None:
     kept = PartialResults(Tracking(folder=str(tmp_path)))
     identity = Identity("a", "b", 0)
     result = PointResult("timeout", "over 1 s", phases={"build": 0.5}, begun=3.0)

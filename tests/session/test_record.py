@@ -114,7 +114,7 @@ def test_disturbances_of_a_point_are_recorded_with_a_verdict() -> None:
 def test_a_step_has_a_processor_time() -> None:
     """The processes use 75% of two cores during a step of 500 ms.
 
-    A process that is stopped for half of that time uses half as much.
+    A process that is stopped for half of this time uses half as much processor time.
     """
     assert record(QUIET).metrics["processor_time_ms"] == pytest.approx(750.0)
     assert record(replace(QUIET, own_cpu_fraction=0.375)).metrics[
@@ -135,8 +135,9 @@ def test_a_median_of_single_steps_far_from_the_step_time_fails_a_check() -> None
     assert "single steps" not in record(QUIET, latencies=[1.1], other_phases=busy).tags["checks"]
 
 
-# XLA omits products of one example and products with padding, its CPU compiler computes depthwise
-# gradients for all pairs of channels, and an engine computes whole registers: no contradictions.
+# These are no contradictions: XLA omits products of one example and products with padding, its CPU
+# compiler computes depthwise gradients for all pairs of channels, and an engine computes whole
+# registers.
 @pytest.mark.parametrize(
     ("words", "metrics", "said"),
     [
@@ -349,9 +350,9 @@ def holds(found: Summarized, truth: float) -> bool:
 
 
 def test_an_interval_ends_at_the_extremes_or_has_a_reason_for_its_absence() -> None:
-    """No interval extends to values that no block is close to.
+    """No interval extends to values that are far from every block.
 
-    Such values would follow from a drift, or from two processes that lie apart.
+    Such an interval would follow from a drift, or from two processes that differ strongly.
     """
     drift = [1.0 + 0.05 * index for index in range(20)]
     assert summarize([drift]).low is None
@@ -380,7 +381,7 @@ def test_an_interval_that_decides_the_number_of_processes_keeps_its_coverage(
 ) -> None:
     """At most 30 processes differ by 1%; the coverage over 600 trials is 95%.
 
-    The tolerance is three standard deviations plus the method's own 1%.
+    The tolerance is three standard deviations, plus 1% for the error of the method.
     """
     random = np.random.default_rng(7)
     held = 0

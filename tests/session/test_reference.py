@@ -1,4 +1,4 @@
-"""Correction for the machine's speed, against planted machines with a known true step time."""
+"""Correction for the machine's speed, on simulated machines with a known true step time."""
 
 import math
 from collections.abc import Callable
@@ -40,9 +40,8 @@ def planted(
         processes: The number of processes.
 
     Returns:
-        Log step times around 0 and log kernel times, (blocks, processes) each. The third item has
-            the
-        log kernel times before the model, per process.
+        Log step times around 0 and log kernel times, (blocks, processes) each. The third item
+        contains the log kernel times before the model, per process.
     """
     steps = []
     kernels = []
@@ -76,7 +75,7 @@ def half(entry: dict[str, float]) -> float:
 
 
 def held(entries: list[dict[str, float]], log: float = 0.0) -> float:
-    """Return the share of intervals that contain 1 s, or exp(log) seconds."""
+    """Return the share of intervals that contain 1 s, or exp(`log`) seconds."""
     ends = [
         (entry["step_time_at_reference_low_ms"], entry["step_time_at_reference_high_ms"])
         for entry in entries
@@ -88,7 +87,7 @@ def held(entries: list[dict[str, float]], log: float = 0.0) -> float:
 @pytest.mark.parametrize(
     ("processes", "slope", "wide"), [(3, 0.4, 1.0), (5, 0.0, 1.001), (5, 0.4, 1.0), (5, 1.0, 0.8)]
 )
-def test_the_interval_is_no_wider_and_holds(
+def test_the_interval_is_no_wider_and_covers_the_truth(
     processes: int, slope: float, wide: float, best: float
 ) -> None:
     """The cases include a machine that is 15% from the reference speed, which is far.
@@ -112,7 +111,7 @@ def test_the_interval_is_no_wider_and_holds(
 def test_a_session_on_a_slow_machine_is_detected() -> None:
     """On a machine that is 15% slower, at least 93% of the intervals contain the truth.
 
-    Only intervals count whose slope is known precisely enough for such a correction.
+    Only intervals with a slope that is precise enough for such a correction count.
     """
     entries = found(slow=0.15)
     assert len(used := [entry for entry in entries if entry["reference_slope"]]) > 0.6 * POINTS
@@ -126,7 +125,7 @@ def test_a_session_on_a_slow_machine_is_detected() -> None:
 def test_a_side_that_slows_its_own_reference_does_not_win(own: float) -> None:
     """A side wins if its whole interval lies below the truth, which must be rare.
 
-    It never wins by the amount by which it slowed the kernel.
+    It never wins by as much as it slowed the kernel.
     """
     entries = found(own=own)
     assert np.mean([entry["step_time_at_reference_high_ms"] < 1e3 for entry in entries]) <= 0.05
@@ -137,7 +136,7 @@ def test_a_side_that_slows_its_own_reference_does_not_win(own: float) -> None:
 
 
 def test_one_process_is_brought_to_the_reference_speed_by_its_own_blocks() -> None:
-    """The machine runs at 90% of its best speed and wanders by 5%, and the steps with it."""
+    """The machine runs at 90% of its best speed and wanders by 5%; the steps follow its speed."""
     random = np.random.default_rng(0)
     kernels = 0.05 * random.standard_normal((20, 1))
     steps = kernels + 0.001 * random.standard_normal((20, 1))
@@ -265,7 +264,7 @@ class Changing(Machine):
 
     Args:
         slow: The factor at a time of the machine's clock.
-        model: Whether the factor applies to the steps alone, and not to the kernels.
+        model: Whether the factor applies only to the steps, and not to the kernels.
     """
 
     def __init__(self, slow: Callable[[float], float], model: bool = False) -> None:
@@ -296,7 +295,7 @@ def changing(
 def test_a_machine_that_gets_slower_does_not_make_a_point_unsteady() -> None:
     """A drift of the model itself, which no kernel shows, still makes a point unsteady.
 
-    Without references, either kind of drift does.
+    Without references, a drift of the model or of the machine makes it unsteady.
     """
     drift = partial(np.interp, xp=[1.0, 5.0], fp=[1.0, 1.3])
     seen = {

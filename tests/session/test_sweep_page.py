@@ -1,4 +1,4 @@
-"""The page of a sweep is stored with its run when it ends, and never fails the sweep.
+"""The page of a sweep is stored with its run when the sweep ends, and never fails the sweep.
 
 The points exceed the memory limit, so that no framework starts.
 """

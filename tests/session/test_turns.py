@@ -1,4 +1,4 @@
-"""Two sides that take turns: never at once, pair by pair, even if one side is gone."""
+"""Two sides that take turns: never at the same time, in pairs, and until both have ended."""
 
 import threading
 import time
@@ -20,7 +20,7 @@ PROTOCOL = Protocol(
 
 
 class Gone(Exception):
-    """End of a side's process."""
+    """Signals that a side's process has ended."""
 
 
 class Machine:
@@ -101,7 +101,7 @@ def test_blocks_alternate_and_the_pairs_say_which_side_is_slower() -> None:
 
 
 @pytest.mark.parametrize("gone", [(0, None), (None, 1), (5, None), (None, 40)])
-def test_a_side_whose_other_is_gone_is_measured_all_the_same(
+def test_a_side_is_measured_after_the_other_has_ended(
     gone: tuple[int | None, int | None],
 ) -> None:
     machine = Machine()
@@ -112,6 +112,6 @@ def test_a_side_whose_other_is_gone_is_measured_all_the_same(
     assert len(turns.pairs) <= left
 
 
-def test_two_that_are_gone_end_the_turns() -> None:
+def test_two_ended_sides_end_the_turns() -> None:
     turns, blocks = play(Machine(), (0.001, 0.001), (0, 2))
     assert (turns.pairs, blocks) == ([], [0, 0])

@@ -89,7 +89,7 @@ def test_folders_of_killed_drivers_are_removed(
 ) -> None:
     """A lock identifies living drivers.
 
-    Process numbers do not, since drivers in several containers may share this /tmp.
+    Process numbers do not identify drivers, since several containers may share /tmp.
     """
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     code = "from paradnn.core.scratch import Scratch; one = Scratch(); print(one.path, flush=True); input()"
@@ -402,7 +402,7 @@ def sharing() -> Iterator[subprocess.Popen[str]]:
             os.killpg(process.pid, signal.SIGKILL)  # the children would outlive the process
 
 
-def test_shared_pages_count_once_until_parted(
+def test_shared_pages_count_once_until_they_are_copied(
     sharing: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("paradnn.session.workers._PAUSE_FACTOR", 0)

@@ -189,7 +189,7 @@ def test_a_quantile_scatters_as_in_a_parametric_bootstrap(share: float) -> None:
 
 @pytest.mark.parametrize("missing", [(1, 0), (1, 1), (1, 2)])
 def test_bounds_hold_for_all_results_of_missing_points(missing: tuple[int, int]) -> None:
-    """A missing ratio is the furthest measured one to either side, or anything for the rest."""
+    """A missing ratio is the smallest or largest measured one, or for the bounds any ratio."""
     ratios = np.array([0.8, 1.1, 1.3, 1.7])
     known = evidence(np.full((2, 4), 0.01), missing={"fc": missing, "rnn": (5, 5)})
 
@@ -308,7 +308,7 @@ def test_other_models_have_the_wider_of_two_intervals_of_the_mean(
     assert math.log(population.value / population.low) == pytest.approx(half)
 
 
-def test_what_shifts_all_points_widens_the_mean_of_other_models() -> None:
+def test_effects_on_all_points_widen_the_mean_of_other_models() -> None:
     """Independent half widths add up as squares (Zou and Donner 2008)."""
     logs = np.random.default_rng(6).normal(0.1, 0.2, 9)
     shift = Effect("sessions and sides", 0.03, 4.0)
@@ -380,7 +380,7 @@ def test_speeds_at_one_speed_of_the_machine_have_no_effect_of_sessions(
 
 
 #: Rows of a page: geometric mean, standard error in logarithms, degrees of freedom, bias, verdict
-#: of the page and of the row alone at a margin of 5%.
+#: of the page and of only the row, at a margin of 5%.
 PAGE = [
     pytest.param(1.20, 0.020, 20.0, 0.0, "faster", "faster", id="faster"),
     pytest.param(0.80, 0.020, 20.0, 0.0, "slower", "slower", id="slower"),
@@ -402,7 +402,7 @@ def holm(p_values: np.ndarray) -> np.ndarray:
 
 
 def test_a_page_is_judged_by_two_tests_with_holms_correction() -> None:
-    """The p values are from SciPy, and Holm's correction from statsmodels."""
+    """The p values are from SciPy, and Holm's correction is from statsmodels."""
     rows = page()
     logs = np.log(rows["geometric_mean"])
     students = stats.t(rows["freedom"], scale=rows["error"])

@@ -54,7 +54,7 @@ def brute_force(
     The changes are linear in the response. So the jackknife of a factor contains known shares of
     the variances of all factors, which the weights make right on average. The degrees of freedom of
     a part are those of a quadratic form under effects of its factor (Bell and McCaffrey 2002). With
-    several factors the variance is at least that of points, the last factor.
+    several factors the variance is at least the variance of the last factor, the points.
     """
     whole = np.linalg.pinv(design)[coefficient]
     effects = [sizes[:, None] * indicators(code) for code in factors]
@@ -118,7 +118,7 @@ def test_points_without_common_levels_scatter_as_a_sample() -> None:
 
 @pytest.mark.parametrize("coefficient", [0, 1, 2])
 def test_coefficients_have_the_variance_of_a_jackknife_over_each_factor(coefficient: int) -> None:
-    """The first hyperparameter is one of models, and the second differs between points."""
+    """The first hyperparameter differs between models, and the second between points."""
     random = np.random.default_rng(3)
     points = incomplete_grid()
     model, batch = points.to_numpy().T
@@ -226,9 +226,9 @@ def test_variances_add_up(parts: list[Component], expected: tuple[float, float])
 
 
 def test_a_ratio_of_sums_is_a_weighted_regression() -> None:
-    """Each point alone: the variance is the jackknife of sum(above) / sum(below).
+    """For independent points the variance is the jackknife of sum(above) / sum(below).
 
-    The first point has nothing of either.
+    Both terms of the first point are 0.
     """
     random = np.random.default_rng(7)
     below = random.uniform(0.5, 3, 15)
@@ -245,7 +245,7 @@ def test_a_ratio_of_sums_is_a_weighted_regression() -> None:
     assert found == pytest.approx((ratio, ratio - half, ratio + half))
 
 
-def test_a_ratio_to_nothing_is_unknown() -> None:
+def test_a_ratio_to_zero_is_unknown() -> None:
     levels = shared_levels(grid(6, 1))
 
     assert all(map(math.isnan, crossed_ratio(np.ones(6), np.zeros(6), levels)))
@@ -356,7 +356,7 @@ def test_points_that_all_agree_are_worth_a_number_of_independent_ones(
 
 @pytest.mark.parametrize("share", [0.5, 0.8])
 def test_a_quantile_has_woodruffs_interval(share: float) -> None:
-    """Its ends have the shares below them that Wilson's interval of the share below it allows."""
+    """The shares of points below its ends are Wilson's interval of the share below the quantile."""
     points = grid(14, 9)
     model = points["model.nodes"].to_numpy()
     random = np.random.default_rng(10)
@@ -393,7 +393,7 @@ def test_an_extreme_quantile_of_few_models_has_no_end() -> None:
 
 
 def test_a_quantile_that_no_point_exceeds_has_the_interval_of_the_fewest_levels() -> None:
-    """All points are at most the quantile, so their shares below it say nothing."""
+    """All points are at most the quantile, so their shares below it do not depend on the model."""
     points = grid(40, 6)
     distinct = points["model.nodes"] + 40 * points["batch_size"]
     values = np.minimum(distinct, 80).to_numpy(dtype=float)

@@ -1,4 +1,4 @@
-"""Effects that two sides do not share, against least squares and covariances of planted schedules."""
+"""Effects that two sides do not share: least squares and covariances of simulated schedules."""
 
 import numpy as np
 import pandas as pd
@@ -41,7 +41,7 @@ def indicators(labels: np.ndarray) -> np.ndarray:
 
 
 def test_the_scatter_of_units_on_an_incomplete_table_is_hendersons() -> None:
-    """Sum of squares of units adjusted for cells, over its coefficient of their variance."""
+    """Compare with the sum of squares of units adjusted for cells, over its coefficient."""
     random = np.random.default_rng(3)
     cells = random.integers(0, 5, 30)
     units = random.integers(0, 4, 30)
@@ -67,7 +67,7 @@ def brownian_variance(weights: np.ndarray, hours: np.ndarray) -> float:
     "length", [pytest.param(1.0, id="an hour"), pytest.param(5.0, id="five hours")]
 )
 def test_the_weight_of_a_drift_is_the_variance_of_a_brownian_motion(length: float) -> None:
-    """Its rate makes the halves of two hours or more differ as two sessions do."""
+    """At its rate, the two halves of at least two hours differ as much as two sessions."""
     random = np.random.default_rng(2)
     hours = np.append(random.uniform(0, length, 8), [0.0, length])
     weights = random.normal(size=(3, 10))
@@ -237,7 +237,7 @@ def replicates(processes: float, sessions: int = 1) -> tuple[pd.DataFrame, np.nd
 
 @pytest.mark.parametrize("processes", [1.0, 4.0])
 def test_replicates_of_a_machine_update_the_prior_of_processes(processes: float) -> None:
-    """A run of several processes scatters less than one of them."""
+    """A run of several processes scatters less than a single process."""
     runs, logs = replicates(processes)
 
     found = learn_priors(runs, PRIORS)
@@ -249,13 +249,13 @@ def test_replicates_of_a_machine_update_the_prior_of_processes(processes: float)
     assert found.session.freedom == PRIORS.session.freedom
 
 
-def test_runs_that_are_not_repeated_teach_nothing() -> None:
+def test_runs_without_replicates_do_not_update_the_prior() -> None:
     runs, _ = replicates(1.0)
 
     assert learn_priors(runs.drop_duplicates("point_id"), PRIORS) is PRIORS
 
 
-def test_runs_of_unknown_sessions_teach_nothing() -> None:
+def test_runs_of_unknown_sessions_do_not_update_the_prior() -> None:
     runs, _ = replicates(1.0)
 
     assert learn_priors(runs.assign(source="published"), PRIORS) is PRIORS

@@ -47,7 +47,8 @@ def test_looks_grow_by_the_root_of_two() -> None:
 @pytest.mark.parametrize(
     ("mean", "half", "rounds"),
     [
-        # The interval narrows as the root of the rounds, to the mean, or to the rest of the margin.
+        # The half width is inversely proportional to the root of the rounds. It must fall to the
+        # mean, or to the remainder of the margin.
         pytest.param(0.05, 0.1, 80, id="to exclude 1: four times the rounds"),
         pytest.param(-0.05, 0.1, 80, id="the other side"),
         pytest.param(0.0, 2 * math.log1p(0.02), 80, id="to lie within the margin"),
@@ -147,7 +148,7 @@ def test_short_series_are_clipped_later(rounds: int, limit: float) -> None:
     ("last", "level"), [pytest.param(False, 0.0025, id="look"), pytest.param(True, 0.01, id="last")]
 )
 def test_an_outlier_counts_as_at_the_limit_in_hubers_estimate(last: bool, level: float) -> None:
-    """Its variance is the mean square of the clipped deviations by the squared share within.
+    """Its variance is the mean square of the clipped deviations over the squared share within.
 
     The signs alternate, so that rounds do not correlate.
     """

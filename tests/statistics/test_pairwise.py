@@ -1,4 +1,4 @@
-"""Differences of all pairs, compared with an enumeration of what can be equal, and planted."""
+"""Differences of all pairs, compared with an enumeration of equal pairs and with planted truths."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -26,7 +26,7 @@ def partitions(items: Sequence[int]) -> Iterator[list[list[int]]]:
 
 
 def equal_pairs(count: int) -> list[set[Pair]]:
-    """Return the sets of pairs that can be equal at once, one per partition."""
+    """Return the sets of pairs that can be equal at the same time, one per partition."""
     return [
         {pair for group in groups for pair in itertools.combinations(sorted(group), 2)}
         for groups in partitions(range(count))

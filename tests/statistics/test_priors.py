@@ -1,4 +1,4 @@
-"""Priors of the scatter: their posterior, their choice, and what data change."""
+"""Priors of the scatter: their posterior, their choice, and how data change them."""
 
 import math
 import re
@@ -138,7 +138,7 @@ def test_priors_are_those_of_the_documentation(effect: str, device: DeviceClass)
 
     priors = scatter_priors(device)
 
-    # The second table has what differs for accelerators.
+    # The second table has only the priors that differ for accelerators.
     size, unit, freedom = rows[-1] if device is DeviceClass.ACCELERATOR else rows[0]
     scale = float(size) / 100 if unit else float(size)
     prior = getattr(priors, DOCUMENTED[effect])

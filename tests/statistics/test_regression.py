@@ -41,7 +41,7 @@ def standard_scores(design: pd.DataFrame) -> np.ndarray:
 
 
 def slope_influence(design: pd.DataFrame) -> np.ndarray:
-    """Return how much each value (column) adds to each standardized slope (row)."""
+    """Return the derivatives of the standardized slopes (rows) by the values (columns)."""
     return np.linalg.pinv(sm.add_constant(standard_scores(design)))[1:]
 
 
@@ -93,14 +93,14 @@ def test_held_out_error_is_that_of_unseen_points() -> None:
     assert noise.r2_held_out < 0.05 < noise.r2 + 0.05
 
 
-def test_one_row_that_settles_a_term_gets_hc1() -> None:
+def test_one_row_that_determines_a_coefficient_gets_hc1_errors() -> None:
     design = pd.DataFrame({"a": np.arange(20.0), "only": [1.0] + [0.0] * 19})
     found = regress(design, np.random.default_rng(12).normal(size=20))
     assert found.covariance == "HC1"
     assert np.isfinite(found.weights[["low", "high"]]).all(axis=None)
 
 
-def test_a_line_is_no_surer_than_the_scatter_of_its_values() -> None:
+def test_the_error_of_a_line_is_at_least_the_scatter_of_its_values() -> None:
     """On a balanced grid the test equals the t test of a line through the means of the values."""
     draw = np.random.default_rng(6)
     x, other = (each.ravel() for each in np.meshgrid(np.arange(5.0), np.arange(3.0)))
@@ -228,7 +228,7 @@ def test_the_unit_decides_what_counts_as_a_sample() -> None:
     assert shared_levels(grid.assign(precision="x")).counts == (23, 9)
 
 
-def test_points_that_share_nothing_are_the_textbook() -> None:
+def test_points_that_share_nothing_have_textbook_intervals() -> None:
     values = np.random.default_rng(0).normal(1, 2, 40)
     alone = shared_levels(points(40, 1))
     low, high = stats.t.interval(0.95, 39, values.mean(), stats.sem(values))
@@ -294,10 +294,10 @@ def test_intervals_cover_at_their_rate(
 
 @depth(60, 200)
 def test_a_weight_of_models_is_judged_by_models(draws: int) -> None:
-    """A hyperparameter of models without an effect, while each model has a random effect.
+    """A hyperparameter of models has no effect, but each model has a random effect.
 
-    Treated as independent, points call it significant in half of the draws. Models call it
-    significant in one of twenty.
+    If points count as independent, it is significant in half of the draws. If models count as
+    the sample, it is significant in one of twenty.
     """
     random = np.random.default_rng(3)
     grid = points(12, 6)
@@ -428,7 +428,7 @@ def test_constant_and_collinear_columns_are_dropped_and_named() -> None:
         pytest.param(1e-5, ["a"], id="a share of 1e-10 is rounding"),
     ],
 )
-def test_a_column_with_a_small_part_of_its_own_has_a_weight(part: float, terms: list[str]) -> None:
+def test_a_nearly_collinear_column_has_a_weight(part: float, terms: list[str]) -> None:
     draw = np.random.default_rng(23)
     a, rest = draw.normal(size=(2, 20))
     design = pd.DataFrame({"a": a, "near": a + part * rest})
@@ -507,7 +507,7 @@ def test_a_drift_counts_if_values_were_measured_in_order() -> None:
     influence = slope_influence(design)
     times = when.hours - when.hours.min()
     squares = np.diag(influence @ np.minimum.outer(times, times) @ influence.T)
-    # A drift over half of the two hours at which it is largest: 6 x session variance x 1 h / 2 h.
+    # The drift is a Brownian motion whose variance grows by 6 x session variance in two hours.
     variance = 6 * session_prior.scale**2 / 2 * squares
     of_drift = stats.t.ppf(0.975, session_prior.freedom) * np.sqrt(variance)
     expected = np.hypot(hc3_half_widths(design, np.log(y)), of_drift / np.log(y).std(ddof=1))
@@ -538,9 +538,9 @@ def test_only_an_order_of_values_lets_a_drift_count(order: list[int], has_drift:
 
 
 def test_an_inner_loop_over_values_lets_a_drift_count() -> None:
-    """Of 23 steps from row to row 16 rise and 7 fall, 2.9 s of 2.6 that a random order allows.
+    """Of 23 steps between rows 16 rise and 7 fall: 2.9 standard deviations, and the limit is 2.6.
 
-    The square of rises less falls of n random values is (n + 1) / 3 on average.
+    The mean square of (rises - falls) of n values in random order is (n + 1) / 3.
     """
     x = np.tile([1.0, 2.0, 3.0], 8)
     position = np.linspace(-0.5, 0.5, 24)
@@ -634,7 +634,7 @@ def with_product(a: np.ndarray, b: np.ndarray) -> tuple[pd.DataFrame, dict[str, 
 
 
 def test_the_scatter_of_values_is_pooled_with_its_prior() -> None:
-    """On logarithms, the means of 5 values scatter about their line with 3 degrees of freedom."""
+    """The mean logarithms of 5 values scatter about their line with 3 degrees of freedom."""
     x, other = balanced(5, 2, 3)
     effects = np.array([0.3, -0.2, 0.1, 0.2, -0.3])
     logs = x + other + effects[np.unique(x, return_inverse=True)[1]]
@@ -655,7 +655,7 @@ def test_the_scatter_of_values_is_pooled_with_its_prior() -> None:
 
 
 def scatter_about_a_line(x: np.ndarray, logs: np.ndarray) -> float:
-    """Return the sum of squares of the means of values about their line, in units of the response."""
+    """Return the sum of squares of means of values about their line, in units of the response."""
     values = np.unique(x)
     means = [logs[x == value].mean() for value in values]
     line = stats.linregress(values, means)
@@ -664,7 +664,7 @@ def scatter_about_a_line(x: np.ndarray, logs: np.ndarray) -> float:
 
 
 def test_the_noise_of_a_mean_does_not_count_as_an_effect_that_the_prior_lacks() -> None:
-    """Without effects of values, their means scatter by the noise of a row over its repeats."""
+    """Without effects of values, their means scatter by the noise of a row / sqrt(repeats)."""
     x = np.repeat(np.arange(5.0), 8)
     logs = np.random.default_rng(18).normal(0, 0.2, 40)
 
@@ -736,7 +736,7 @@ def slope_scatter(factor: np.ndarray, other: np.ndarray, y: np.ndarray) -> tuple
     ],
 )
 def test_a_product_scatters_as_the_slopes_of_its_factors(of_a: float, of_b: float) -> None:
-    """On a balanced grid: lines through slopes, less the scatter of cells (Mandel 1961)."""
+    """Compare with lines through slopes, minus the scatter of cells (Mandel 1961)."""
     draw = np.random.default_rng(32)
     a, b = balanced(6, 5, 2)
     y = 0.3 * a * b + 0.1 * draw.normal(size=30)[np.tile(np.arange(30), 2)]

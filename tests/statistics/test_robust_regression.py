@@ -21,7 +21,7 @@ def test_linear_algebra_uses_one_thread() -> None:
 
 
 def test_without_observations_a_prediction_is_the_prior() -> None:
-    """Coefficients have their prior deviations, and errors one of 0.2 with four observations."""
+    """Coefficients have their prior deviations; errors have 0.2, worth four observations."""
     empty = np.zeros(0)
     x = np.array([0.0, 2.0])
 

@@ -141,7 +141,7 @@ def test_successive_sessions_of_a_side_are_one_turn(sessions: str, turns: list[i
         pytest.param("AB", False, id="two runs"),
         pytest.param("ABAB", True, id="four runs"),
         pytest.param("ABAAB", True, id="four blocks of five runs"),
-        # Wald and Wolfowitz: 13 blocks of 24 runs are expected, and 1% of orders have fewer than
+        # Wald and Wolfowitz: 24 runs have 13 blocks on average, and 1% of orders have fewer than
         # 6.9; for 22 runs 6.2.
         pytest.param("AAABBBB" * 3 + "AAA", True, id="seven blocks of 24 runs"),
         pytest.param("AAAABBBB" * 3, False, id="six blocks of 24 runs"),
@@ -266,7 +266,7 @@ def test_times_are_unknown_if_one_session_is() -> None:
         pytest.param(["p"], None, False, id="no column"),
     ],
 )
-def test_sides_have_other_protocols(
+def test_sides_have_different_protocols(
     a: list[str | None], b: list[str | None] | None, differ: bool
 ) -> None:
     sides = [pd.DataFrame({} if ids is None else {"protocol_id": ids}) for ids in (a, b)]

@@ -1,4 +1,4 @@
-"""The best of planted estimates: its interval holds the truth in spite of the selection."""
+"""The best of planted estimates: its interval covers the truth in spite of the selection."""
 
 import math
 

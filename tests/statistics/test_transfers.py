@@ -1,4 +1,4 @@
-"""Lines of transfer times against weighted least squares of statsmodels and planted sessions."""
+"""Lines of transfer times, compared with statsmodels' least squares and planted sessions."""
 
 from collections.abc import Callable
 
@@ -69,7 +69,7 @@ def test_sessions_that_shift_all_sizes_widen_every_interval(
 
 
 def test_scatter_within_sessions_is_not_counted_twice() -> None:
-    """Sessions whose means differ no more than their sizes scatter add nothing."""
+    """Sessions add nothing if their means differ by no more than the scatter of their sizes."""
     random = np.random.default_rng(2)
     noise = random.normal(0, 0.03, (3, len(SIZES)))
     noise -= noise.mean(axis=1, keepdims=True)
@@ -97,7 +97,7 @@ def test_runs_without_a_label_share_a_session() -> None:
     ("times", "start_up", "per_byte"),
     [
         pytest.param([7.0, 7.0, 7.0, 7.0], 7.0, 0.0, id="constant"),
-        # The fitted times are equal, so each counts as much.
+        # The fitted times are equal, so all have the same weight.
         pytest.param([9.0, 8.0, 7.0, 6.0], 7.5, 0.0, id="falling"),
         pytest.param([2.0, 4.0, 6.0, 8.0], 0.0, 2.0, id="proportional"),
         # The relative errors of a line through 0 sum to 0 at the mean time per byte.
@@ -154,7 +154,7 @@ def test_three_sizes_are_too_few() -> None:
 
 
 def test_sessions_and_sizes_that_scatter_add_up() -> None:
-    """The variance of a session mean is that of an analysis of variance over sizes and sessions."""
+    """The variance of a session mean is from an analysis of variance over sizes and sessions."""
     random = np.random.default_rng(7)
     logs = random.normal(0, 0.02, (3, len(SIZES))) + np.array([[-0.04], [0.01], [0.03]])
     times = LINE * np.exp(logs)
@@ -259,7 +259,7 @@ def relative_cost(x: np.ndarray, y: np.ndarray) -> float:
 def test_a_break_is_an_f_test_at_one_percent_over_five_numbers_of_pieces(
     level: float, breaks: int
 ) -> None:
-    """A second piece has three numbers, and its break may be at any of 16 edges."""
+    """A second piece has three parameters, and its break may be at any of 16 edges."""
     noise = np.exp(np.random.default_rng(11).normal(0, 0.05, 16))
 
     def times(jump: float) -> np.ndarray:
@@ -311,7 +311,7 @@ def test_each_of_48_sizes_may_be_a_break() -> None:
     assert fit_transfers(sizes, times).breaks == (42.0,)
 
 
-def test_many_sizes_from_none_on_may_break() -> None:
+def test_many_sizes_from_zero_bytes_on_may_break() -> None:
     sizes = np.arange(100.0)
     times = np.where(sizes < 16, 10 + 0.1 * sizes, 50 + 0.05 * sizes)
 

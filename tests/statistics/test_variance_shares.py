@@ -80,7 +80,7 @@ OWNERS = [frozenset("a"), frozenset("b"), frozenset("ab")]
 
 
 def two_factor_estimates(columns: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the shares of a and b, which own a product together, and the coefficients of all."""
+    """Return the shares of a and b, which include their product, and all coefficients."""
     count = len(values)
 
     def fit(*terms: int) -> tuple[float, np.ndarray]:
@@ -107,7 +107,7 @@ def jackknife(columns: np.ndarray, values: np.ndarray, code: np.ndarray) -> np.n
 
 
 def interval(share: float, variance: float, noise: float, freedom: float) -> Share:
-    """Return the interval of a share by that of its root, whose variance is at least `noise`."""
+    """Return the interval of a share from that of its root, whose variance is at least `noise`."""
     root = math.sqrt(max(share, 0.0))
     of_root = max(variance / (4 * max(share, noise)), noise)
     half = stats.t.ppf(0.975, freedom) * math.sqrt(of_root)
@@ -178,7 +178,7 @@ def test_intervals_of_points_that_share_levels_omit_whole_levels(
 
 
 def test_many_points_are_omitted_in_groups() -> None:
-    """200 groups of 600 points give about the interval of each point in turn."""
+    """Omitting 200 groups of 600 points gives about the same interval as omitting each point."""
     draw = np.random.default_rng(12)
     a, b = draw.normal(size=(2, 600))
     columns = standardized(np.column_stack([a, b, a * b]))

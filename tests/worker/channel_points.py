@@ -41,7 +41,7 @@ def exchange_by_shared_memory(point: dict[str, Any]) -> None:
 
 
 def measure_beside(point: dict[str, Any], server: int) -> None:
-    """Act as the process of a point that has another process behind a server."""
+    """Act as one process of a point whose other process is behind a server."""
     with Processes(point) as processes:
         processes.step().run(5)
         assert wait_for(lambda: len(children_of(server)) == 1)

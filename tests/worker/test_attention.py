@@ -19,7 +19,7 @@ def softmax(x: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("case", ["self", "causal", "memory"])
 def test_attention_is_the_papers_formula(case: str) -> None:
-    """Return softmax(Q K^T / sqrt(d)) V per head, concatenated and projected.
+    """Compare with softmax(Q K^T / sqrt(d)) V per head, concatenated and projected.
 
     See Vaswani et al. 2017, section 3.2.
     """
@@ -67,8 +67,8 @@ def swiglu(x: np.ndarray, joint: np.ndarray, last: np.ndarray) -> np.ndarray:
     return (gates / (1 + np.exp(-gates)) * hidden) @ last
 
 
-def test_llama_is_its_papers_formulas() -> None:
-    """RMS normalization, rotary positions, one key head per two query heads, and SwiGLU."""
+def test_llama_agrees_with_the_formulas_of_its_paper() -> None:
+    """The formulas are RMS normalization, rotary positions, grouped queries and SwiGLU."""
     model = build(LLAMA).model
     tokens = np.arange(10) % 7
     table, *blocks, scale, output = (variable.numpy() for variable in model.trainable_variables)

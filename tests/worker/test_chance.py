@@ -43,7 +43,7 @@ def test_beta_share_is_clipped(x: float, share: float) -> None:
 
 
 def test_one_query_in_time_can_pass_a_low_share() -> None:
-    # One query in time and none late: the chance of that is the share itself.
+    # With one query, the probability that it is in time is the share itself.
     assert passes(1, 0, share=0.04, confidence=0.95)
     assert not passes(1, 0, share=0.06, confidence=0.95)
     assert not passes(0, 0, share=0.04, confidence=0.95)

@@ -1,6 +1,6 @@
 """The phase `compile` on real TensorFlow functions.
 
-Also covers steps that wait by reading one of their numbers.
+The module also covers steps that wait for the device by reading one of its numbers.
 """
 
 from typing import Any

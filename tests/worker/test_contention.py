@@ -311,7 +311,7 @@ def test_descendants_belong_to_the_point() -> None:
 
 
 def _observe_child_and_grandchild() -> None:
-    """Compare the processes' CPU time with that of wait4 after they have ended."""
+    """Compare the processes' CPU time with the result of wait4 after they have ended."""
     before = read_counters()
     reading, writing = os.pipe()
     child = os.fork()

@@ -57,7 +57,7 @@ class Powercap:
 
 
 def observe(monkeypatch: pytest.MonkeyPatch, reason: str | None) -> None:
-    """Let the monitor of contention report a reason."""
+    """Let the contention monitor report a reason."""
     monkeypatch.setattr(ContentionMonitor, "start", lambda _: None)
     monkeypatch.setattr(ContentionMonitor, "stop", lambda _: SimpleNamespace(reason=reason))
 

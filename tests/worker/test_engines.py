@@ -241,9 +241,9 @@ def test_an_operation_that_an_engine_lacks_is_named(engine: str) -> None:
 @pytest.mark.framework
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_loop_is_quantized_or_unavailable(engine: str) -> None:
-    """LiteRT's converter would crash.
+    """LiteRT's converter would crash on a loop, so the point is unavailable before the conversion.
 
-    OpenVINO's first lines name a place in its source.
+    The first lines of OpenVINO's error name a line of its source, which the reason must omit.
     """
     step = step_of(engine, "gru", precision="int8")
     if engine == "onnxruntime":

@@ -286,7 +286,7 @@ def test_a_point_compiles_its_model_and_no_probe_of_the_processor(tmp_path: Path
 def test_devices_that_share_the_examples_count_the_work_of_the_whole_batch(
     pool: WorkerPool, framework: str, tmp_path: Path
 ) -> None:
-    """A program of one device has a part of the products of a user's model."""
+    """The program of one device contains only a part of the products of a user's model."""
     file = tmp_path / "models.py"
     file.write_text(
         "import keras\n"

@@ -219,7 +219,7 @@ def test_without_augmentation_the_crop_is_the_center(tmp_path: Path) -> None:
     assert values[0, :, 0, 0].mean() == pytest.approx(first_column, abs=4)
 
 
-def test_targets_that_are_no_labels_are_synthetic_and_stay(folder: Path) -> None:
+def test_targets_other_than_labels_are_synthetic_and_constant(folder: Path) -> None:
     source = feed(
         point(path=str(folder)), ArraySpec((7, 4), "float32"), ArraySpec((7,), "int32", 5)
     )

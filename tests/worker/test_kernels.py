@@ -172,7 +172,7 @@ def close(found: np.ndarray, expected: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("case", [name for name in CASES if name.startswith("gemm")])
-def test_a_product_of_matrices_however_they_are_stored(
+def test_a_product_of_matrices_in_each_storage_order(
     answers: tuple[str, Values], case: str
 ) -> None:
     options, (left, right) = CASES[case]

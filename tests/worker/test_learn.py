@@ -464,7 +464,7 @@ def test_a_folder_has_a_class_per_sub_folder(tmp_path: Path) -> None:
     assert data.sizes == (12, 3, 2)
     assert (data.pixels, data.channels) == (8, 3)
     assert arrays["training_classes"].tolist() == [0] * 8 + [1] * 4
-    # Every fifth: pictures 4 and 9 of the dark ones, and 4 of the light ones.
+    # Every fifth picture is held out: 4 and 9 of the dark ones, and 4 of the bright ones.
     assert arrays["heldout"][:, 0, 0].tolist() == [[44, 40, 40], [49, 40, 40], [204, 200, 200]]
 
 

@@ -723,7 +723,7 @@ def test_a_counter_that_does_not_count_reports_no_energy(
         pytest.param(Contention(2, 0.5, 0.3, 0.1, 0.0, None, "others"), 0.4, id="disturbed"),
     ],
 )
-def test_only_a_disturbed_attempt_reports_what_others_took(
+def test_only_a_disturbed_attempt_reports_other_processes(
     contention: Contention | None, taken: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ContentionMonitor, "stop", lambda _: contention)
@@ -817,8 +817,8 @@ def test_neighbors_on_opposite_sides_widen_nothing() -> None:
 def test_few_intervals_of_correlated_values_miss_the_median(n: int, rho: float) -> None:
     """At most 6% of intervals miss the median, and 3% with 48 values.
 
-    Three standard deviations of 600 series are 3%. Nearly all series of independent values have an
-    interval.
+    The tolerance of three standard deviations over 600 series is 3%. Nearly all series of
+    independent values have an interval.
     """
     found = coverage(n, f"ar {rho}", 600)
 

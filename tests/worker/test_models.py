@@ -181,7 +181,7 @@ def test_a_training_step_is_a_hand_written_one() -> None:
         np.testing.assert_allclose(variable.numpy(), value, atol=1e-5)
 
 
-def test_adam_is_that_of_its_paper() -> None:
+def test_adam_agrees_with_its_paper() -> None:
     """Compare with Kingma and Ba 2015, algorithm 1 in NumPy.
 
     The order of operations is that of section 2's last paragraph.
@@ -228,7 +228,7 @@ LARGE = [
 
 
 @pytest.mark.parametrize(("model", "batch", "compile_mode"), LARGE)
-def test_the_memory_bound_is_below_it(
+def test_the_memory_bound_is_below_the_measured_memory(
     pool: WorkerPool, model: dict[str, Any], batch: int, compile_mode: str
 ) -> None:
     """Compare a batch with twice the batch.
@@ -257,7 +257,7 @@ def test_the_memory_bound_is_below_it(
 
 
 def test_a_step_that_cannot_be_compiled_is_an_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Return a loss for which XLA has no kernel."""
+    """The loss has no kernel in XLA."""
 
     def broken(model: dict[str, Any]) -> BuiltModel:
         workload = build(model)

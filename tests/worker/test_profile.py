@@ -116,9 +116,9 @@ def test_fields_are_those_of_the_public_formats() -> None:
 
 
 def test_time_is_divided_among_concurrent_operations() -> None:
-    """Return ten seconds of two threads.
+    """Plant ten seconds of two threads.
 
-    One runs a loop around two operations, the other runs operations.
+    One thread runs a loop around two operations; the other runs operations.
     """
     events = [
         Event("one", "loop", "While", 0.0, 6.0),

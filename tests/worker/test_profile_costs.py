@@ -22,7 +22,7 @@ from paradnn.worker.profile.trace import read_trace
 def test_holes_of_dilation_are_no_work(
     size: int, stride: int, padding: int, outputs: int, dilation: int
 ) -> None:
-    """Compare with the positions themselves.
+    """Compare with a count of positions.
 
     Every `dilation`-th position holds a number, also beyond the edges.
     """
@@ -180,7 +180,7 @@ def test_fused_attention_on_a_gpu_counts_its_products() -> None:
     assert (forward.category, forward.dtype) == ("matmul", "bfloat16")
 
 
-def test_a_filters_gradient_with_the_biass_fused_in_is_the_filters() -> None:
+def test_a_filter_gradient_with_a_fused_bias_has_the_flops_of_the_filter() -> None:
     """oneDNN's kernel on some processors: `WithBias` is not an operation of the graph."""
     with tf.Graph().as_default() as graph:
         image = tf.ones([8, 32, 32, 3])
@@ -222,9 +222,9 @@ def test_operations_of_unknown_size_have_no_cost() -> None:
 
 
 def test_under_a_kernel_larger_than_the_image_xla_multiplies_no_padding() -> None:
-    """Image and kernel change places.
+    """XLA exchanges image and kernel.
 
-    Of 9 pairs of positions for each of 4 outputs, 4 remain.
+    For each of 4 outputs, 4 of 9 pairs of positions remain.
     """
     convolve = tf.function(lambda x, k: tf.nn.conv2d(x, k, 1, "SAME"), jit_compile=True)
     module = _module(convolve, tf.ones([4, 2, 2, 32]), tf.ones([3, 3, 32, 16]))

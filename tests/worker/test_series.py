@@ -391,7 +391,7 @@ def test_equal_values_show_no_change() -> None:
     ("n", "has_interval"), [pytest.param(9, False, id="nine"), pytest.param(10, True, id="ten")]
 )
 def test_few_rising_values_resemble_their_neighbors_too_much(n: int, has_interval: bool) -> None:
-    """Neighbors share a side with a probability by which all nine do with 5.7%, ten with 4.6%."""
+    """At this correlation all values are on one side with 5.7% (nine values) or 4.6% (ten)."""
     scores = stats.norm.ppf((np.arange(n) + 0.5) / n)
     same_side = 0.5 + np.arcsin(lag_one(scores)) / np.pi
 

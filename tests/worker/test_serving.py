@@ -1,4 +1,4 @@
-"""Serving on a planted clock.
+"""Serving on a simulated clock.
 
 Statistics are compared with SciPy, and query counts with MLPerf's LoadGen.
 """

@@ -18,7 +18,7 @@ FIRST_TOKEN_SECONDS = 0.03
 TOKEN_SECONDS = 0.002
 PROMPT_TOKENS = 3
 GOOD_REQUESTS = 10
-#: How long a server that is too late waits, in seconds. Tests set a much shorter patience.
+#: Seconds that a late server waits before it answers. The patience in tests is much shorter.
 LATE_SECONDS = 3.0
 
 
@@ -158,7 +158,7 @@ def reject_unknown_parameters(handler: Handler, body: dict[str, Any]) -> None:
 
 
 def fail_past_the_end(handler: Handler, body: dict[str, Any]) -> None:
-    """Report an error within the stream if the model must go on past its end."""
+    """Report an error within the stream if a request asks for tokens after the end of an answer."""
     if not body.get("ignore_eos"):
         answer(handler, body)
         return

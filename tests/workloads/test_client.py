@@ -1,4 +1,4 @@
-"""The client of `model=endpoint` against servers that behave, and servers that do not."""
+"""The client of `model=endpoint` with servers that answer correctly, and servers that fail."""
 
 import contextlib
 import datetime
@@ -265,7 +265,7 @@ def test_the_wait_that_a_server_asks_for_is_proposed(server: OpenAIServer) -> No
         client.wait_until_ready()
 
 
-def test_a_server_that_asks_for_more_than_the_patience_is_gone(server: OpenAIServer) -> None:
+def test_a_server_that_asks_for_too_long_a_wait_is_gone(server: OpenAIServer) -> None:
     endpoint = options(server, model="later-patient", patience=SHORT_PATIENCE)
     client = Client(endpoint, deadline=time.monotonic() + 60)
 

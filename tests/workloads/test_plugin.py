@@ -1,5 +1,6 @@
-"""A family and a kind of work, each in one file of another package, are in everything that theirs
-are in; nothing outside its folder names a kind of work.
+"""Plug-ins: a family and a kind of work, each in one file of another package, work everywhere.
+
+No module outside a kind of work's folder names it.
 """
 
 import json
@@ -57,7 +58,7 @@ COMMANDS = [
 
 
 @pytest.mark.framework
-def test_a_family_and_a_kind_of_work_of_other_packages_are_in_everything(store: Store) -> None:
+def test_plug_ins_of_other_packages_are_used_everywhere(store: Store) -> None:
     folders = ":".join(str(ROOT / "tests" / room / "plugin") for room in ("families", "workloads"))
     command = [sys.executable, "-c", PROGRAM, str(store.folder), json.dumps(COMMANDS)]
     environ = environment(store, PYTHONPATH=folders)
@@ -72,7 +73,7 @@ def test_a_family_and_a_kind_of_work_of_other_packages_are_in_everything(store: 
     )
     assert "Keys of model=plane\n  model.wings=8 " in told
     assert "Keys of task=tally\n  tally.steps=5 " in told
-    # However wide the terminal is.
+    # The result is independent of the terminal's width.
     assert (
         " ".join(model.split())
         == "plane One hidden layer between four features and two classes. model.wings=8"

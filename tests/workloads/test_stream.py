@@ -1,4 +1,4 @@
-"""Streamed answers: which are complete, how their tokens are counted, and why others fail."""
+"""Streamed answers: complete answers, their number of tokens, and the reasons of failures."""
 
 import http.client
 import io
@@ -28,7 +28,7 @@ def events(*contents: str) -> str:
 
 
 class Pieces:
-    """A stream that arrives in pieces; notes when each was requested, in ns."""
+    """A stream that arrives in pieces; it records the time in ns at which each was requested."""
 
     def __init__(self, pieces: list[bytes], end: Exception | None = None) -> None:
         self.request_times: list[int] = []
