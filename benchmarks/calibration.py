@@ -667,7 +667,10 @@ def _existing_rows() -> dict[str, Row]:
 
 
 def _own_rows() -> dict[str, Row]:
-    """Return ten worlds by somebody who has not read the estimator, each equal and 1.3x."""
+    """Return rows of ten worlds, each with equal sides and with a ratio of 1.3.
+
+    Their author had not read the estimator.
+    """
     found: dict[str, Row] = {}
     of_name: dict[str, tuple[str, Callable[..., pd.DataFrame]]] = {
         "kernels": ("each run takes one of two kernels, 15% apart", worlds.two_kernels),

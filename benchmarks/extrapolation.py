@@ -121,13 +121,13 @@ def labeled_models(folder: Path, gpu: str = GPU) -> Iterator[Labeled]:
             label.stem.count("-") != 3 or not graph.exists()
         ):  # a fourth component: fused, or over several GPUs
             continue
-        told = json.loads(label.read_text())
-        products, others = _operations(graph, int(told["num_layer"]))
+        document = json.loads(label.read_text())
+        products, others = _operations(graph, int(document["num_layer"]))
         if published.exists():
             predicted = json.loads(published.read_text())["e2e_latency"]
         else:
             predicted = math.nan
-        yield Labeled(label.stem, told["e2e_latency"] / 1e3, predicted / 1e3, products, others)
+        yield Labeled(label.stem, document["e2e_latency"] / 1e3, predicted / 1e3, products, others)
 
 
 def _operations(

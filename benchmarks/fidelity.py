@@ -221,12 +221,12 @@ def measure(given: argparse.Namespace, console: Console) -> list[Cell]:
                     Stage(commands(framework, given.platform), environ, ROOT)
                 )
                 for family in own:
-                    with told(console, f"{framework} {family}"):
+                    with reported_failure(console, f"{framework} {family}"):
                         opened.append((family, open_cell(stage, family)))
                 console.print(f"{framework}: start {start} of {given.starts} is compiled")
             settle(given.settle)
             for family, programs in order.sample(opened, len(opened)):
-                with told(console, f"{framework} {family}"):
+                with reported_failure(console, f"{framework} {family}"):
                     own[family].starts.append(
                         take_turns(programs, given.rounds, given.block, order)
                     )
@@ -235,7 +235,7 @@ def measure(given: argparse.Namespace, console: Console) -> list[Cell]:
 
 
 @contextlib.contextmanager
-def told(console: Console, what: str) -> Iterator[None]:
+def reported_failure(console: Console, what: str) -> Iterator[None]:
     """Print a failure and continue with the other cells."""
     try:
         yield

@@ -184,7 +184,7 @@ def run_gate(pair: Pair, python: str, options: list[str]) -> dict:
 
 
 def start(pair: Pair, python: str) -> list[str]:
-    """Return the interpreter's words; -S omits installed packages, which only NumPy needs."""
+    """Return the interpreter's command; -S omits installed packages, which only NumPy needs."""
     needs_packages = "import numpy" in (pair.base / "work.py").read_text()
     return [python] if needs_packages else [python, "-S"]
 

@@ -198,7 +198,7 @@ def search_timers(site: Served) -> dict[str, Callable[[], float]]:
 
 
 def measure(sites: Sequence[Served], rounds: int) -> Iterator[dict[str, Any]]:
-    """Time every page and filter on each store by turns, after one unreported round."""
+    """Time every page and filter on both stores alternately, after one unreported round."""
     with sync_playwright() as playwright:
         program = shutil.which("chromium") or shutil.which("google-chrome")
         browser = playwright.chromium.launch(

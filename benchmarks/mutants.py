@@ -271,7 +271,7 @@ def check_module(module: str, most: int, seed: int) -> None:
 
 
 def _import_libraries(files: list[str]) -> None:
-    """Import the libraries that some tests import, so that no fork pays for them."""
+    """Import the libraries that some tests import, so that no fork has to import them."""
     program = (
         "import pytest, sys; pytest.main(['--collect-only', '-qq', '-p', 'no:xdist', *sys.argv[1:]]); "
         "print(*sys.modules, sep='\\n')"

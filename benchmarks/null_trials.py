@@ -77,10 +77,14 @@ def ours(first: str, second: str, seconds: float) -> Found:
             capture_output=True,
             check=False,
         )
-        told = json.loads((folder / "a.json").read_text())
-    if told["ratio"] is None:
-        return math.nan, math.nan, told["problem"] or "too few rounds"
-    return math.log(told["ratio"]), math.log(told["high"] / told["low"]) / 2, told["verdict"]
+        document = json.loads((folder / "a.json").read_text())
+    if document["ratio"] is None:
+        return math.nan, math.nan, document["problem"] or "too few rounds"
+    return (
+        math.log(document["ratio"]),
+        math.log(document["high"] / document["low"]) / 2,
+        document["verdict"],
+    )
 
 
 def hyperfine(seconds: float) -> Found:

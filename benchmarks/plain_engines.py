@@ -91,7 +91,7 @@ def fresh(asked):
 
 
 def ours(asked):
-    """Return what run.py reports, in a folder with this point alone."""
+    """Return the report of run.py in a folder with only this point."""
     with tempfile.TemporaryDirectory() as name:
         for path in (asked, asked.with_suffix(".npz"), asked.parent / "run.py"):
             shutil.copy(path, name)

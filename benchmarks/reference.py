@@ -57,9 +57,7 @@ _SPIN = "while True: pass"
 
 
 def measured(name: str, seconds: float, settle: float, framework_name: str) -> dict[str, Any]:
-    """Time the point in this process, then return ratios of blocks after kernels to their
-    neighbors.
-    """
+    """Time the point, then return time ratios of blocks with and without preceding kernels."""
     from paradnn.core.channel import plain
     from paradnn.core.messages import References
     from paradnn.worker.fork_server import Phases

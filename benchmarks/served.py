@@ -43,7 +43,7 @@ _SKEW = "power_law_1.2"
 
 
 class NotExpressed(Exception):
-    """Why a row is omitted."""
+    """Exception with the reason for which a row is omitted."""
 
 
 @dataclass

@@ -706,7 +706,7 @@ def _print_choices(choices: pd.DataFrame) -> None:
 
 
 def bandwidth_alone(table: PairTimings, pairs: Sequence[DevicePair]) -> tuple[float, float]:
-    """Return median error and coverage of a pair as a change of bandwidth alone.
+    """Return median error and coverage of a pair in which only the bandwidth changed.
 
     H100 and H200 are the same chip with different memory.
     """

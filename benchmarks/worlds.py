@@ -163,7 +163,7 @@ def summarized(medians: np.ndarray, within: float = 0.005) -> tuple[np.ndarray, 
 
 
 def without(frame: pd.DataFrame, failed: Any) -> pd.DataFrame:
-    """Return the same with these runs out of memory."""
+    """Return the frame with these runs out of memory."""
     speed = frame["examples_per_second"].mask(failed)
     return frame.assign(outcome=np.where(failed, "oom_device", "ok"), examples_per_second=speed)
 
@@ -233,7 +233,7 @@ def blocks(
 
 
 def out_of_memory(random: Random) -> pd.DataFrame:
-    """Equal on average, but A is out of memory in most points where it wins."""
+    """Equal on average, but A is out of memory in most points where it is faster."""
     hours = mixed(random)
     logs = noise(random)
     truth = centered(random, 0.3)
@@ -288,7 +288,7 @@ def tiles(random: Random) -> pd.DataFrame:
 def nothing(
     random: Random, families: int = 3, devices: int = 4, spread: float = 0.1
 ) -> pd.DataFrame:
-    """A page of comparisons of equal sides whose points differ by `spread`."""
+    """Several comparisons of equal sides whose points differ by `spread`."""
     parts = []
     for family in range(families):
         for device in range(devices):
@@ -308,7 +308,7 @@ def nothing(
 
 
 def all_won(missed: int, random: Random) -> pd.DataFrame:
-    """144 points; A wins nearly all of them by a wide margin."""
+    """144 points; A is much faster in nearly all of them."""
     axes = {"model.nodes": 16, "batch_size": 9}
     hours = mixed(random, 144, 1)
     logs = noise(random, 144, 1)
@@ -345,7 +345,7 @@ def sloped(random: Random) -> pd.DataFrame:
 
 
 def even(random: Random) -> pd.DataFrame:
-    """The same with an equal weight of layers and batch size."""
+    """The world `sloped`, in which doubling the layers is also a factor of 1.3."""
     frame = sloped(random)
     return frame.assign(
         examples_per_second=frame["examples_per_second"] * frame["model.layers"] ** math.log2(1.3)
@@ -425,7 +425,7 @@ def noisy(random: Random) -> pd.DataFrame:
 
 
 def copied(world: World, whole: bool, random: Random) -> pd.DataFrame:
-    """The same with every run twice, or one run eleven times, under other ids."""
+    """A world with every run twice, or one run eleven times, under other ids."""
     runs = world(random).reset_index(drop=True)
     if whole:
         copies = [runs]
@@ -455,7 +455,7 @@ def restarted(random: Random) -> pd.DataFrame:
 
 
 def days(random: Random) -> pd.DataFrame:
-    """Equal sides: A on one day, the halves of B on two others; days differ by 5%."""
+    """Equal sides: A on one day, half of B on each of two other days; days differ by 5%."""
     logs = noise(random)
     of_day = random.normal(0, 0.05, 3)
     half = np.arange(27)[:, None] < 13
