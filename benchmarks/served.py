@@ -50,7 +50,7 @@ class NotExpressed(Exception):
 class Row:
     """A deployment: the count of each (phase, group, operation) per token."""
 
-    told: Mapping[str, Any]
+    deployment: Mapping[str, Any]
     counts: Counter[tuple[str, TimingGroup, Operation]] = field(default_factory=Counter)
     small: Counter[str] = field(default_factory=Counter)
 
@@ -69,23 +69,23 @@ class Row:
         self.counts[phase, group, make_operation(kind, columns, variant)] += count  # type: ignore[assignment]
 
 
-def expressed(told: Mapping[str, Any], config: Mapping[str, Any], atlas: Atlas) -> Row:
+def expressed(deployment: Mapping[str, Any], config: Mapping[str, Any], atlas: Atlas) -> Row:
     """Return the kernels of a deployment."""
-    if told["mode"] != "agg":
+    if deployment["mode"] != "agg":
         raise NotExpressed("prompts are read elsewhere")
     if "kv_lora_rank" in config or "hidden_size" not in config:
         raise NotExpressed("latent or linear attention")
-    if told["attention_dp_size"] > 1:
+    if deployment["attention_dp_size"] > 1:
         raise NotExpressed("attention shared by requests")
-    row = Row(told)
-    tensor = int(told["tp_size"])
-    device = atlas.device_name(told["system"].replace("_sxm", ""))
-    engine = _ENGINES[told["backend"]]
+    row = Row(deployment)
+    tensor = int(deployment["tp_size"])
+    device = atlas.device_name(deployment["system"].replace("_sxm", ""))
+    engine = _ENGINES[deployment["backend"]]
     is_oss = config["model_type"] == "gpt_oss"
-    if is_oss or told["gemm_quant_mode"] != told["gemm_quant_mode"]:
+    if is_oss or deployment["gemm_quant_mode"] != deployment["gemm_quant_mode"]:
         numbers = "bfloat16"
     else:
-        numbers = told["gemm_quant_mode"]
+        numbers = deployment["gemm_quant_mode"]
     of_experts = "w4a16_mxfp4" if is_oss else numbers
     if numbers == "fp8" and (config.get("quantization_config") or {}).get("weight_block_size"):
         numbers = of_experts = "fp8_block"
@@ -107,9 +107,9 @@ def expressed(told: Mapping[str, Any], config: Mapping[str, Any], atlas: Atlas) 
     normalized = config.get("use_qk_norm") or config["model_type"].startswith("qwen3")
     windows = Counter(config["sliding_window"] if kind.startswith("sliding") else 0
                       for kind in config.get("layer_types") or ["full"] * layers)  # fmt: skip
-    batch = int(told["batch_size"])
-    prompt = int(told["isl"])
-    answer = int(told["osl"])
+    batch = int(deployment["batch_size"])
+    prompt = int(deployment["isl"])
+    answer = int(deployment["osl"])
 
     def find(kind: str, precision: str) -> TimingGroup | None:
         """Return the group of the version nearest to the served one."""
@@ -119,7 +119,7 @@ def expressed(told: Mapping[str, Any], config: Mapping[str, Any], atlas: Atlas) 
             for one in atlas.groups
             if (one.device, one.kind, one.precision, one.engine) == asked
         }
-        served = version_key(str(told["backend_version"])) or [10**6]
+        served = version_key(str(deployment["backend_version"])) or [10**6]
         at_least = [one for one in versions if version_key(one) >= served]
         if not versions:
             return None
@@ -153,8 +153,8 @@ def expressed(told: Mapping[str, Any], config: Mapping[str, Any], atlas: Atlas) 
                 cache = "bfloat16"
             row.add(phase, find(kind, cache), kind, columns, many)
         if count:
-            tensors = max(1, int(told["moe_tp_size"]))
-            parallel = max(1, int(told["moe_ep_size"]))
+            tensors = max(1, int(deployment["moe_tp_size"]))
+            parallel = max(1, int(deployment["moe_ep_size"]))
             group = find("experts", of_experts) or find(
                 "experts", "fp8_block" if of_experts == "fp8" else of_experts
             )
@@ -210,8 +210,8 @@ def predicted(rows: list[Row]) -> pd.DataFrame:
         for (phase, group, one), count in row.counts.items():
             parts[f"{phase}.{one.kind}"] += count * wanted[group][one]  # type: ignore[assignment]
             parts[phase] += count * wanted[group][one]  # type: ignore[assignment]
-        share = (float(row.told["batch_size"]) - 1) / float(row.told["osl"])
-        table.append({**row.told, **parts, "token": parts["step"] + share * parts["prompt"]})
+        share = (float(row.deployment["batch_size"]) - 1) / float(row.deployment["osl"])
+        table.append({**row.deployment, **parts, "token": parts["step"] + share * parts["prompt"]})
     return pd.DataFrame(table)
 
 
@@ -234,12 +234,12 @@ def main() -> None:
     configs = _configs(given.aiconfigurator)
     rows = []
     left = Counter[str]()
-    for told in sample.to_dict("records"):
-        name = told["model_path"].split("/")[-1]
+    for deployment in sample.to_dict("records"):
+        name = deployment["model_path"].split("/")[-1]
         for ending in ("-Instruct", "-FP8", "-NVFP4", "-Instruct"):
             name = name if name in configs else name.removesuffix(ending)
         try:
-            rows.append(expressed(told, configs.get(name, {"kv_lora_rank": 0}), load()))
+            rows.append(expressed(deployment, configs.get(name, {"kv_lora_rank": 0}), load()))
         except NotExpressed as why:
             left[str(why)] += 1
     table = predicted(rows)
