@@ -27,7 +27,7 @@ _RUNS = "which runs (F, P and O take several: A,B)"
 
 
 def unit_option() -> Any:
-    """Return the option that chooses the samples of intervals, for analyses of many points."""
+    """Return the option for the unit of replication: what counts as one sample in an interval."""
     return option(
         "crossed",
         "what counts as a sample in intervals: models and batch sizes (crossed), models at these "

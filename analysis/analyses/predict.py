@@ -406,7 +406,7 @@ def complete(
     if metric not in PREDICTABLE:
         known = ", ".join(PREDICTABLE)
         raise ConfigError(
-            "--metric", metric, "does not follow from the time of a step", f"choose from {known}"
+            "--metric", metric, "cannot be computed from the step time", f"choose from {known}"
         )
     spaces, omitted = analyze_groups(
         frame,

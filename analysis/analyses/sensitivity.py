@@ -282,7 +282,8 @@ def _hardware(frame: pd.DataFrame, options: SensitivityOptions) -> Result:
         unexplained += [f"{reason}." for reason in reasons]
     if not fits:
         raise InsufficientData(
-            "no elasticity can be explained", remedy="measure more points of one family"
+            "no elasticity has enough points for a fit",
+            remedy="measure more points of one family",
         )
     every = [fit for found in fits.values() for fit in found]
     drawn = [

@@ -151,7 +151,12 @@ def find_run(run_id: str | None, store: str | None) -> Mapping[Any, Any]:
         timed = runs[:0]
     if run_id is None:
         if timed.empty:
-            raise _run_error("(the last)", "no run of a timed step is in the store")
+            raise ConfigError(
+                "RUN_ID",
+                "(none)",
+                "no run of a timed step is in the store",
+                "measure first with python -m paradnn.train",
+            )
         return dict(timed.iloc[-1])
     matches = timed[timed["run_id"].str.startswith(run_id)]
     if matches.empty:

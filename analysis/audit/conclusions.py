@@ -1,10 +1,10 @@
 """Conclusions that the series of one side, or of two sides, support.
 
-A file has the series of one session, which are usually measured one after the other. It only shows
-how they scatter within that session. The difference between two files includes the difference of
-their sessions. With three or more sessions per side, each session is one observation of Welch's
-t-test, which decides. With fewer, the scatter between sessions is taken from the prior of
-`paradnn.statistics.priors`, and so is the drift between two series of one file.
+A file holds the series of one session, which are usually measured one after the other. It only
+shows how they scatter within that session. The difference between two files includes the
+difference between their sessions. With three or more sessions per side, Welch's t-test decides,
+with each session as one observation. With fewer, the prior in `paradnn.statistics.priors` supplies
+the scatter between sessions. The same prior supplies the drift between two series of one file.
 """
 
 import math
@@ -32,7 +32,7 @@ MIN_SESSIONS = 3
 _MAX_SERIES_COMPARED = 20
 #: Largest number of characters of a command that a sentence repeats.
 _MAX_COMMAND_CHARS = 500
-#: Smallest share of a unit that three digits round up to the unit.
+#: Smallest share of a unit that rounds up to 1.00 at three digits.
 _ROUNDS_UP = 0.9995
 #: Smallest number of values with which a trend within a session is tested.
 _MIN_VALUES_FOR_TREND = 10
@@ -104,7 +104,7 @@ def _describe(series: Series) -> AuditFinding:
 
 
 def _describe_stability(series: Series) -> str:
-    """Return sentences about a trend and an outlier, each after a blank; empty if none."""
+    """Return sentences about a trend and an outlier, each after a space; empty if none."""
     values = series.values
     if len(values) < _MIN_VALUES_FOR_TREND:
         return ""
@@ -124,7 +124,7 @@ def _describe_stability(series: Series) -> str:
 
 
 def _compare_within_file(series: Sequence[Series]) -> Iterator[AuditFinding]:
-    """Compare the timed commands of one file with the first; other series are not alternatives."""
+    """Compare the first timed command of one file with each of the others."""
     comparable = [entry for entry in series if entry.values and entry.command]
     if not 2 <= len(comparable) <= _MAX_SERIES_COMPARED:
         return
@@ -246,7 +246,7 @@ def _prior_component(logs: Sequence[Sequence[float]], prior: VariancePrior) -> C
     The sessions of a side that are copies of each other count as one.
 
     Args:
-        logs: The logarithm of each session, of both sides.
+        logs: Per side, the logarithm of each session's center.
         prior: Prior of the scatter between sessions.
     """
     squares = 0.0

@@ -204,7 +204,7 @@ def _require_keys(entry: Any, needed: Sequence[str], others: Sequence[str], loca
         raise ConfigError(
             location, entry, "is not a mapping", f"write its keys: {', '.join(needed)}"
         )
-    allowed = sorted({*needed, *(name.rstrip("!") for name in others)})
+    allowed = sorted({*needed, *others})
     for key, value in entry.items():
         if key not in allowed:
             remedy = f"{did_you_mean(str(key), allowed)}keys here: {', '.join(allowed)}"
@@ -224,8 +224,7 @@ def _bound(entry: Mapping[str, Any], names: Sequence[str], location: str) -> Bou
 
     Args:
         entry: The check.
-        names: The permitted kinds of bounds. One is required, unless the check takes no bound and
-            this is empty.
+        names: The permitted kinds of bounds. The check must have exactly one, if any is permitted.
         location: Location of the check, for messages.
 
     Raises:

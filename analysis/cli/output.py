@@ -169,7 +169,7 @@ def _figure_files(result: Result, output: FigureOutput) -> list[Path]:
         for path in output.figure
     ]
     if output.width is not None and not files:
-        problem = "there is no figure to set"
+        problem = "needs a figure"
         raise ConfigError("--width", output.width, problem, "name its file with --figure")
     if files and not result.drawable:
         problem = "there is nothing to draw"

@@ -125,7 +125,7 @@ def _report(
 ) -> int:
     """Write the requested files, print the result, and return the exit code.
 
-    Files come first, since printing fails if the reader of a pipe has ended.
+    Files come first, since printing to a pipe fails if its reader has exited.
     """
     from paradnn.compare.report import print_results, write_files
 
@@ -133,7 +133,9 @@ def _report(
     print_results(results, sentences, closing, options.detail)
     if document["interrupted"]:
         if options.sides:
-            text = "interrupted; completed rounds are recorded; to start over, repeat the command"
+            text = (
+                "interrupted; completed rounds are recorded, but repeating the command starts over"
+            )
         else:
             text = "interrupted"
         print(text, file=sys.stderr)

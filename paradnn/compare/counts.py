@@ -226,7 +226,7 @@ def count_sides(
 def compare_counts(
     sides: Sequence[Command], quantity: str, protocol: CommandProtocol
 ) -> CountComparison:
-    """Count runs of both sides in turn.
+    """Count work, such as instructions, in alternating runs of both sides.
 
     Args:
         sides: The head and the base.

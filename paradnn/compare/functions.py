@@ -68,7 +68,7 @@ def is_function(text: str) -> bool:
 def comparison_of(
     sides: Sequence[Command], rule: Rule, protocol: CommandProtocol
 ) -> CommandComparison:
-    """Return the comparison of two functions in interleaved blocks, or of two commands in runs.
+    """Return a comparison that interleaves blocks of two functions, or alternates two commands.
 
     Args:
         sides: The two sides; both must name a function to be compared as functions.

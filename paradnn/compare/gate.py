@@ -420,7 +420,7 @@ def make_parser() -> Parser:
         type=share("--more"),
         default="1%",
         metavar="SHARE",
-        help="the increase of a count that is a regression (default: 1%%)",
+        help="smallest increase of a count that is a regression (default: 1%%)",
     )
     parser.add_argument(
         "--flame-graph",

@@ -30,7 +30,7 @@ class PointRules:
     hosts_may_be_processes: ClassVar[bool] = False
 
     def check_model(self, model: Model) -> None:
-        """Raise ConfigError if no point with this model can do this work."""
+        """Raise ConfigError if the model does not support this kind of work."""
 
     def reject_unused_keys(self, config: Mapping[str, Any]) -> None:
         """Raise ConfigError if a configuration selects other work but sets options of this kind."""
@@ -40,7 +40,7 @@ class PointRules:
         return point
 
     def check(self, point: Point) -> None:
-        """Raise ConfigError if the model or the input of a canonical point cannot do this work."""
+        """Raise ConfigError if a canonical point's model or input does not support this work."""
 
     def distributable_processes(self, point: Point) -> tuple[str, int]:
         """Return the key that sets the number of processes on all hosts, and this number.

@@ -262,7 +262,7 @@ class Measured:
 
     @property
     def timed(self) -> list[Measurement]:
-        """Measurements of the timed steps, one per process that has one."""
+        """Measurements of the processes that timed steps."""
         return measurements(self.answers)
 
     @property

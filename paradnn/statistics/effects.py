@@ -646,9 +646,9 @@ def _precedence(a: np.ndarray, b: np.ndarray) -> float:
 def selection_bias(lost: tuple[int, int], kept: tuple[int, int]) -> float:
     """Return how far lost replicates may bias the difference of two sides' means.
 
-    This is the worst case, in which the slowest replicates were lost. If a share f is lost, the
-    mean of a normal distribution that is cut at its quantile z of 1 - f is lower by
-    phi(z) / (1 - f). Equal shares on both sides cancel.
+    This is the worst case, in which the slowest replicates were lost. If the share f is lost, the
+    rest is a normal distribution truncated above its (1 - f) quantile z. Truncation lowers the mean
+    by phi(z) / (1 - f) standard deviations. If both sides lose the same share, the biases cancel.
 
     Args:
         lost: Numbers of lost replicates of A and of B.

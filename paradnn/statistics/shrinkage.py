@@ -59,8 +59,8 @@ def shrink_largest(
 def luck_of_largest(estimates: np.ndarray, errors: np.ndarray) -> float:
     """Return by how much the largest of several estimates exceeds its expected true value.
 
-    The expected value is shrunk toward the mean of the estimates that may be as large
-    (`shrinkage`).
+    The expected value is the largest estimate, shrunk toward the mean of its group (`shrinkage`).
+    The group consists of the estimates within `GROUP_ERRORS` standard errors of the largest.
 
     Args:
         estimates: (n,) the estimates.

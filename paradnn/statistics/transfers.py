@@ -151,7 +151,7 @@ def fit_transfers(
     x = means.index.to_numpy(dtype=float)
     y = np.exp(means.to_numpy())
     if len(x) < MIN_SIZES:
-        raise InsufficientData(f"{len(x)} sizes of messages; a fit takes {MIN_SIZES}")
+        raise InsufficientData(f"{len(x)} sizes of messages; a fit needs {MIN_SIZES}")
     shared = _session_variance(runs)
     edges = _edges(x)
 

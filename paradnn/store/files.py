@@ -49,7 +49,9 @@ def inside(folder: Path, name: str) -> Path:
     for part in parts:
         path = path / part
         if path.is_symlink():
-            raise DataError(f"{shown} is a link inside {folder}, which is not followed")
+            raise DataError(
+                f"{shown} is a symbolic link in {folder}; replace it with a regular file"
+            )
     return path
 
 

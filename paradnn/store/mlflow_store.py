@@ -478,7 +478,9 @@ class MlflowStore(RunIndex):
                         entry.run_id, status_of(record.outcome), _since_1970(record.end_time)
                     )
             return Uploaded("known", logged[0].run_id, record)
-        held = next((entry for entry in runs_of_point if record.is_held_by(entry.tags)), None)
+        held = next(
+            (entry for entry in runs_of_point if record.is_redundant_with(entry.tags)), None
+        )
         if begun:
             claim = Claim(begun.run_id, identity, record.start_time)
         else:

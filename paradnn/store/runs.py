@@ -35,7 +35,8 @@ SCHEMA_VERSION = "1"
 #: recorded by earlier versions have both tags without that prefix.
 OWNER = "mlflow.paradnn.owner"
 EXPIRES = "mlflow.paradnn.claim_expires"
-#: Tag of a claim: the lease of its driver, as the id of the sweep's run, a blank, and the driver.
+#: Tag of a claim: the lease of its driver, as the id of the sweep's run and the driver, separated
+#: by a space.
 LEASE = "mlflow.paradnn.lease"
 #: Prefix of the tags of a sweep's run that hold the leases of its drivers.
 DRIVER_LEASE = "mlflow.paradnn.driver."
@@ -159,12 +160,15 @@ class Record:
     description: str = ""
     history: Sequence[MetricSnapshot] = ()
 
-    def is_held_by(self, known: Mapping[str, str]) -> bool:
+    def is_redundant_with(self, known: Mapping[str, str]) -> bool:
         """Whether a stored run makes this record of the same point redundant.
 
-        A run without an outcome does not, nor does a failed run if the record is a success, a run
-        that ended at other limits than the record's, or a run that lacks the record's profile or
-        trace.
+        A stored run does not replace the record if one of these is true:
+
+        - it has no outcome;
+        - it failed, and the record is a success;
+        - a limit ended it, and the limits of the record differ;
+        - it lacks the record's profile or trace.
 
         Args:
             known: Tags of the stored run, which has the same identity.

@@ -78,7 +78,7 @@ def _held_file_pages() -> list[int]:
 
 
 class MemoryMeter:
-    """Counts the memory of this process, with growth relative to the creation of the meter.
+    """Measures the memory of this process, and its growth since the meter was created.
 
     Attributes:
         reference_bytes: Bytes of reference kernels and of the array that fills caches, which do not

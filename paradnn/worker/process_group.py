@@ -36,8 +36,8 @@ from paradnn.worker.frameworks import Step
 
 #: Longest time to wait for a reply, in seconds.
 _MAX_REPLY_SECONDS = 30.0
-#: Seconds for which a failed process stays alive after its report. Its exit would kill the point's
-#: own process before that has read the report.
+#: Seconds for which a failed process stays alive after its report. Its exit kills the point's own
+#: process, which must read the report first.
 _GRACE_SECONDS = 10.0
 #: Seconds to wait for the reports of other processes after this process has failed.
 _REPORT_SECONDS = 2.0
@@ -96,7 +96,7 @@ def listen(port: int, host: str = LOOPBACK, option: str = "model.port") -> socke
         option: The option that the error message proposes to change.
 
     Raises:
-        UnavailableError: If the port is taken or cannot be listened on.
+        UnavailableError: If the port is taken, or this process cannot listen on it.
     """
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -105,7 +105,7 @@ def listen(port: int, host: str = LOOPBACK, option: str = "model.port") -> socke
         if error.errno == errno.EADDRINUSE:
             why = "is taken"
         else:
-            why = f"cannot be listened on: {os.strerror(error.errno or 0)}"
+            why = f"cannot be opened: {os.strerror(error.errno or 0)}"
         raise UnavailableError(
             f"port {port} of {host} {why}; choose another with {option}, or 0"
         ) from error
@@ -169,8 +169,8 @@ def receive_message(channel: Connection, kind: Any) -> Any:
 def reply_timeout(point: Mapping[str, Any]) -> float:
     """Return the seconds to wait for a reply of another process of a point.
 
-    The result is below the driver's time limit for the point, because the reason of a timeout here
-    names the process that did not reply.
+    The result is below the driver's time limit for the point. This timeout therefore occurs first,
+    and its reason names the process that did not reply.
     """
     return float(min(_MAX_REPLY_SECONDS, 0.5 * point["measure"]["timeout"]))
 
@@ -332,7 +332,7 @@ class GroupStep(Step):
 
 
 def serve_steps(channel: Connection, step: Step) -> None:
-    """Run as many steps as each message of the channel requests, until the channel closes."""
+    """Run the number of steps that each message requests, until the channel closes."""
     with contextlib.suppress(EOFError):
         while True:
             step.run(receive_message(channel, int))
@@ -441,7 +441,7 @@ def processes_elsewhere(point: Mapping[str, Any], count: int, port: int = 0) -> 
         The processes by rank; empty if all processes of the point run on this host.
 
     Raises:
-        UnavailableError: If a server cannot be reached or has another key.
+        UnavailableError: If a server cannot be reached or has a different key.
         RankFailed: If a server fails or does not reply.
     """
     hosts = int(point.get("hosts", 1))
@@ -487,13 +487,13 @@ def _start_remote(
         process_port, life_port = receive_message(channel, list[int])
     except AuthenticationError:
         raise UnavailableError(
-            f"the server at {address} has another key: set the same {KEY} on both hosts"
+            f"the server at {address} has a different key: set the same {KEY} on both hosts"
         ) from None
     except (EOFError, OSError):
         raise RankFailed("crash", f"the server at {address} closed the connection") from None
     except ValueError as error:
         raise RankFailed(
-            "crash", f"the server at {address} answered something else: {error}"
+            "crash", f"the server at {address} sent an invalid reply: {error}"
         ) from None
     life = _connect((server, life_port), address, timeout)
     return RemoteProcess(
@@ -509,7 +509,7 @@ def _prove(connected: socket.socket, key: bytes, address: str, timeout: float) -
     """Prove that this side has the key, and verify the proof of the other side.
 
     Raises:
-        AuthenticationError: If the other side has another key.
+        AuthenticationError: If the other side has a different key.
         EOFError: If the other side closes the connection.
         RankFailed: If the other side does not reply in time.
     """
@@ -562,7 +562,7 @@ class PendingConnection:
         """Return whether the received bytes prove the key; False while they are incomplete.
 
         Raises:
-            AuthenticationError: If the client has another key.
+            AuthenticationError: If the client has a different key.
             OSError: If the client is gone.
         """
         part = self.connected.recv(2 * _NONCE_BYTES - len(self._received))
@@ -587,7 +587,7 @@ def accept(
 
     Args:
         connected: The connection to the client.
-        timeout: Seconds to wait for the request. Without one SIGALRM ends this process.
+        timeout: Seconds to wait for the request, after which SIGALRM kills this process.
 
     Returns:
         The request, the channel to the client, the socket on which this process listens, and the
@@ -609,7 +609,9 @@ def accept(
     except (MessageError, UnavailableError) as error:
         reason = str(error)
         if isinstance(error, MessageError):
-            reason = f"the server at {local} runs another version of ParaDnn: restart it ({error})"
+            reason = (
+                f"the server at {local} runs a different version of ParaDnn: restart it ({error})"
+            )
         channel.send_bytes(RankFailed("unavailable", reason).message())
         raise
     finally:

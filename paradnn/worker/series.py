@@ -60,7 +60,7 @@ class Change:
         at: The index of the first value after the jump; None for a drift.
         explained: The share of the variance that the change explains.
         correlation: The lag-one correlation of the residuals.
-        usual: The largest share of the variance that is likely to be explained by chance.
+        by_chance: The largest share of the variance that is likely to be explained by chance.
         relative_size: The change relative to the level before it; -1 or more.
     """
 
@@ -68,20 +68,22 @@ class Change:
     at: int | None
     explained: float
     correlation: float
-    usual: float
+    by_chance: float
     relative_size: float = 0.0
 
     @property
     def matters(self) -> bool:
         """Whether the change is large and unlikely by chance, so that the series is not steady."""
-        return abs(self.size) > SMALLEST_CHANGE and self.explained > self.usual
+        return abs(self.size) > SMALLEST_CHANGE and self.explained > self.by_chance
 
     def __str__(self) -> str:
         if self.at is None:
             kind = "drift"
         else:
             kind = f"jump before block {self.at + 1}"
-        evidence = f"explains {self.explained:.0%} of the variance, chance up to {self.usual:.0%}"
+        evidence = (
+            f"explains {self.explained:.0%} of the variance, chance up to {self.by_chance:.0%}"
+        )
         return f"{kind} of {self.relative_size:+.1%} {evidence}"
 
 
@@ -89,8 +91,8 @@ def find_change(values: Sequence[float]) -> Change:
     """Return the linear drift or the jump that explains most of the variance of a series.
 
     Both are fitted by least squares. Each side of a jump has at least two values and a tenth of the
-    series. From the correlation of the residuals follows the share of the variance that a fit
-    explains by chance.
+    series. The share of the variance that a fit explains by chance depends on the correlation of
+    the residuals.
 
     Args:
         values: A series of at least `MIN_VALUES` values.
@@ -134,7 +136,7 @@ def find_change(values: Sequence[float]) -> Change:
         at=at,
         explained=float(explained),
         correlation=correlation,
-        usual=float(chance),
+        by_chance=float(chance),
         relative_size=float(last / first - 1),
     )
 
@@ -160,9 +162,9 @@ def block_interval(values: Sequence[float]) -> tuple[float, float] | None:
     lie outside the range, the values do not determine an interval, and the result is None. There
     are two exceptions:
 
-    - Up to `_FEW_VALUES` values do not show their correlation well enough. If both widened ends lie
-      outside the range, the interval is the whole range, provided that the range covers the median
-      with 95% probability.
+    - At most `_FEW_VALUES` values are too few to estimate their correlation. If both widened ends
+      lie outside the range, the interval is the whole range, provided that the range covers the
+      median with 95% probability.
     - With a number of values in `_UNSURE_LENGTHS`, the AR(1) coefficient is uncertain. If it may
       well be 0.9, the interval is the whole range.
 
@@ -191,7 +193,7 @@ def missing_interval_reason(values: Sequence[float]) -> str:
     """Return why `block_interval` is None and what to do, as one line."""
     if len(values) < MIN_VALUES:
         return (
-            f"{len(values)} blocks, but an interval takes {MIN_VALUES}; "
+            f"{len(values)} blocks, but an interval needs {MIN_VALUES}; "
             "raise measure.max_seconds or measure.min_blocks"
         )
     remedy = "raise measure.min_seconds, or measure in several processes (measure.processes=5)"
@@ -374,7 +376,10 @@ def learn_slope(steps: np.ndarray, kernels: np.ndarray) -> Slope:
 
 
 def _mean_product(one: np.ndarray, other: np.ndarray, lag: int = 0) -> float:
-    """Return the mean product of values of two arrays that are `lag` blocks apart, else 0."""
+    """Return the mean product of values of two arrays that are `lag` blocks apart.
+
+    NaN products are ignored; returns 0 if all are NaN.
+    """
     end = max(0, len(one) - lag)
     products = one[lag:] * other[:end] + one[:end] * other[lag:]
     finite = products[np.isfinite(products)]

@@ -90,7 +90,7 @@ REJECTED = [
     ),
     (
         "boxplot --family fc --width 3.3",
-        "--width=3.3: there is no figure to set; name its file with --figure",
+        "--width=3.3: needs a figure; name its file with --figure",
     ),
     (
         "boxplot --family fc --figure '{folder}/out.png' --width 1",
@@ -200,7 +200,7 @@ print(*sys.modules)
 """
 
 
-def test_help_is_there_for_every_command_and_costs_no_heavy_import() -> None:
+def test_every_command_has_help_without_heavy_imports() -> None:
     *texts, modules = subprocess.check_output(
         [sys.executable, "-c", HELP], cwd=ROOT, text=True
     ).split("\0")
@@ -220,10 +220,10 @@ def test_the_module_runs_and_a_closed_pipe_is_no_error(store: str) -> None:
 
 def test_shipped_runs_are_logged_once(blank: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The imported tables of layer types then appear in `breakdown`."""
-    for logged, there in ((8, "none were there before"), (0, "8 were there already")):
+    for logged, present in ((8, "none were there before"), (0, "8 were there already")):
         assert main(["import-layers", "--store", blank]) == 0
         then = "Look at them: python -m analysis breakdown --experiment layers\n"
-        assert capsys.readouterr().out == f"logged {logged} published runs, {there}\n{then}"
+        assert capsys.readouterr().out == f"logged {logged} published runs, {present}\n{then}"
     assert (
         main(
             [
@@ -241,7 +241,7 @@ def test_shipped_runs_are_logged_once(blank: str, capsys: pytest.CaptureFixture[
     assert "vgg16, 1 profiled point: Convolution 93%" in capsys.readouterr().out
 
 
-def test_a_figure_for_print_is_as_wide_as_asked(store: str, tmp_path: Path) -> None:
+def test_width_sets_the_width_of_a_printed_figure(store: str, tmp_path: Path) -> None:
     pdf = tmp_path / "out.pdf"
     png = tmp_path / "out.png"
     chosen = ["boxplot", "--store", store, "--family", "fc"]

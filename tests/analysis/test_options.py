@@ -1,7 +1,4 @@
-"""Options agree as dataclasses, arguments and command line.
-
-Tables print to a terminal and as CSV.
-"""
+"""Options convert between dataclasses and command lines; tables print to terminals and as CSV."""
 
 import csv
 import dataclasses
@@ -46,16 +43,16 @@ def parsed(command: SubCommand, words: list[str]) -> tuple[Arguments, Selection]
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
-def test_a_command_line_of_options_gives_the_options_again(command: SubCommand) -> None:
+def test_options_survive_a_round_trip_through_a_command_line(command: SubCommand) -> None:
     options = filled(command.options)
     words = shlex.split(shlex.join(command_line(options)))
     assert parsed(command, words)[0] == options
     required = {
         entry.name: sample(entry) for entry in arguments(command.options) if _required(entry)
     }
-    least = command.options(**required)
-    assert parsed(command, command_line(least))[0] == least
-    assert len(command_line(least)) <= 2 * len(required)
+    minimal = command.options(**required)
+    assert parsed(command, command_line(minimal))[0] == minimal
+    assert len(command_line(minimal)) <= 2 * len(required)
 
 
 def _required(argument: Argument) -> bool:
@@ -71,7 +68,7 @@ def test_both_spellings_of_color_name_one_option(flag: str) -> None:
     assert options == RooflineOptions(color="nodes")
 
 
-def test_a_selection_is_repeated_with_the_options() -> None:
+def test_a_selection_and_options_survive_one_command_line() -> None:
     selection = filled(Selection)
     assert isinstance(selection, Selection)
     (boxplot,) = (command for command in COMMANDS if command.name == "boxplot")
@@ -84,8 +81,8 @@ def test_a_selection_is_repeated_with_the_options() -> None:
     )
 
 
-def shown(
-    monkeypatch: pytest.MonkeyPatch, width: int, rows: pd.DataFrame, **maps: pd.DataFrame
+def printed_lines(
+    monkeypatch: pytest.MonkeyPatch, width: int, rows: pd.DataFrame, **tables: pd.DataFrame
 ) -> list[str]:
     out = io.StringIO()
     terminal = SafeConsole(
@@ -93,7 +90,9 @@ def shown(
     )
     monkeypatch.setattr(output, "standard_output", lambda: terminal)
     output.print_result(
-        Result(sources=(), numbers=rows, rows=[*maps.items()], sentences=["said \x1b]0;owned\x07"])
+        Result(
+            sources=(), numbers=rows, rows=[*tables.items()], sentences=["said \x1b]0;owned\x07"]
+        )
     )
     return [line.rstrip() for line in out.getvalue().splitlines()]
 
@@ -115,7 +114,7 @@ ROWS = pd.DataFrame(
 def test_a_table_has_few_digits_and_only_columns_that_differ(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert shown(monkeypatch, 100, ROWS) == [
+    assert printed_lines(monkeypatch, 100, ROWS) == [
         "said \\x1b]0;owned",
         "",
         "family  batch_size    rate  count  share  parameters",
@@ -128,7 +127,7 @@ def test_a_table_has_few_digits_and_only_columns_that_differ(
 def test_a_narrow_terminal_names_the_columns_that_it_omits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    lines = shown(monkeypatch, 40, ROWS)
+    lines = printed_lines(monkeypatch, 40, ROWS)
     assert max(map(len, lines[:5])) <= 40
     assert lines[2].split() == ["family", "batch_size", "rate", "count", "share"]
     assert lines[5:] == [

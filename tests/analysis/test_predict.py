@@ -171,7 +171,7 @@ def test_invalid_options_give_one_line(options: str, message: str) -> None:
         pytest.param(
             "--metric peak_memory_bytes",
             whole().assign(peak_memory_bytes=1.0),
-            "does not follow from the time of a",
+            "cannot be computed from the step time",
             id="memory",
         ),
     ],

@@ -1,7 +1,4 @@
-"""Correct two sessions to one machine speed, through a store and `compare`.
-
-One session is 15% slower.
-"""
+"""`compare` corrects two sessions to one machine speed if the machine was 15% slower in one."""
 
 import math
 import re
@@ -22,7 +19,7 @@ from tests.session.test_reference import planted
 
 SAME = "are equally fast within"
 FASTER = "^precision=bfloat16 is .* faster"
-NONE = "^undecided"
+UNDECIDED = "^undecided"
 
 
 def side(
@@ -66,27 +63,32 @@ def side(
 
 @depth(2, 100)
 @pytest.mark.parametrize(
-    ("first", "second", "said", "least"),
+    ("first", "second", "verdict", "least_share"),
     [
-        ({"slow": 0.15}, {}, SAME, 0.95),
-        ({"slow": 0.15, "faster": 1.05}, {}, FASTER, 0.8),
-        ({"slow": 0.15, "slope": 0.4}, {"slope": 0.4}, SAME, 0.95),
-        ({"own": 0.15}, {}, SAME, 0.95),  # a side gains nothing by slowing its own kernel
-        ({"best": 0.15}, {}, SAME, 0.95),  # its ceilings were measured while the machine was busy
-        ({"slow": 0.15}, {"host": "another"}, NONE, 0.95),
+        pytest.param({"slow": 0.15}, {}, SAME, 0.95, id="slow machine"),
+        pytest.param(
+            {"slow": 0.15, "faster": 1.05}, {}, FASTER, 0.8, id="slow machine, faster model"
+        ),
+        pytest.param(
+            {"slow": 0.15, "slope": 0.4}, {"slope": 0.4}, SAME, 0.95, id="model with a slope of 0.4"
+        ),
+        # A side gains nothing by slowing its own kernel.
+        pytest.param({"own": 0.15}, {}, SAME, 0.95, id="model slows the kernel"),
+        pytest.param({"best": 0.15}, {}, SAME, 0.95, id="ceilings of a busy machine"),
+        pytest.param({"slow": 0.15}, {"host": "another"}, UNDECIDED, 0.95, id="different hosts"),
     ],
 )
 def test_sessions_are_compared_at_one_speed_of_one_machine(
     first: dict[str, float],
     second: dict[str, float],
-    said: str,
-    least: float,
+    verdict: str,
+    least_share: float,
     draws: int,
     tmp_path: Path,
     empty_database: Path,
 ) -> None:
     path = tmp_path / "mlflow.db"
-    times = 0
+    matches = 0
     shutil.copy(empty_database, path)
     store = Store(path)
     for seed in range(draws):
@@ -95,8 +97,8 @@ def test_sessions_are_compared_at_one_speed_of_one_machine(
         b = side(random, "B", **second)  # type: ignore[arg-type]
         store.plant(pd.concat([a, b]))
         text = store.result("compare", "precision=bfloat16", "precision=float32").text()
-        times += bool(re.search(said, text, re.MULTILINE))
-    assert times >= math.floor(least * draws)
+        matches += bool(re.search(verdict, text, re.MULTILINE))
+    assert matches >= math.floor(least_share * draws)
 
 
 def test_unknown_machine_speed_changes_nothing() -> None:

@@ -1,7 +1,4 @@
-"""Points measured in several processes, and their records.
-
-Nothing is lost or duplicated when drivers end or are killed.
-"""
+"""Points measured in several processes: records, and no lost or duplicate results after a kill."""
 
 import json
 import statistics
@@ -49,7 +46,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> 
     return store
 
 
-def test_the_headline_is_that_of_the_processes(measured: Store) -> None:
+def test_the_step_time_combines_all_processes(measured: Store) -> None:
     """SciPy computes the value and the interval again from the raw blocks."""
     for point in measured.runs():
         metrics = measured.values("latest_metrics", point["run_id"])
@@ -84,12 +81,12 @@ def test_the_processes_of_points_take_turns(measured: Store) -> None:
     ]
     rounds = [name for _, name in sorted(begun)]
     assert [len(set(rounds[at : at + 2])) for at in (0, 2, 4)] == [2, 2, 2], (
-        "each once before any again"
+        "each point is measured once before any is measured again"
     )
 
 
-def test_partial_results_are_deleted_in_the_end(measured: Store) -> None:
-    """This holds even if a driver was killed between recording a point and removing its parts."""
+def test_no_partial_results_remain(measured: Store) -> None:
+    """None remain even if a driver was killed between recording a point and removing them."""
     assert not list(measured.folder.glob("partial-*"))
     tags = measured.runs()[0]
     kept = PartialResults(Tracking(uri=measured.uri, folder=str(measured.folder)))
@@ -107,7 +104,7 @@ def test_partial_results_are_deleted_in_the_end(measured: Store) -> None:
     assert not list(measured.folder.glob("partial-*"))
 
 
-def test_a_killed_driver_leaves_nothing_behind_loses_no_process_and_doubles_none(
+def test_no_result_is_lost_or_measured_twice_after_a_driver_is_killed(
     store: Store,
 ) -> None:
     """The driver is killed when one point is complete and the others have only one process."""
@@ -180,7 +177,7 @@ def test_a_process_that_dies_ends_only_its_point(
     )
 
 
-def test_a_damaged_file_of_kept_processes_is_ignored(tmp_path: Path) -> None:
+def test_damaged_partial_results_are_ignored(tmp_path: Path) -> None:
     kept = PartialResults(Tracking(folder=str(tmp_path)))
     identity = Identity("a", "b", 0)
     result = PointResult("timeout", "over 1 s", phases={"build": 0.5}, begun=3.0)
@@ -192,7 +189,7 @@ def test_a_damaged_file_of_kept_processes_is_ignored(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace("timeout", "timeover"))
     assert kept.load(identity) == []
     write_document(path, {"protocol": PROTOCOL_VERSION - 1, "results": [plain(result)]})
-    assert kept.load(identity) == [], "another version may mean something else by it"
+    assert kept.load(identity) == [], "another version may use a different format"
     kept.save(identity, [result])
     kept.forget(identity, ended=False)
     assert not list(tmp_path.iterdir())

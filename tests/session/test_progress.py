@@ -31,7 +31,7 @@ def point(name: str, outcome: str = "ok") -> RecordedPoint:
 
 
 class Terminal(io.StringIO):
-    """Stream that keeps its output as the window of a terminal does."""
+    """Terminal stream whose final screen can be read."""
 
     def isatty(self) -> bool:
         return True
@@ -47,9 +47,10 @@ class Terminal(io.StringIO):
         column = 0
         for piece in re.findall(r"\x1b\[[?\d;]*[A-Za-z]|.|\n", self.getvalue(), re.DOTALL):
             if piece == "\n":
-                row = row + 1
+                row += 1
                 column = 0
-                lines += [""] * (row == len(lines))
+                if row == len(lines):
+                    lines.append("")
             elif piece == "\r":
                 column = 0
             elif piece == "\x1b[2K":
@@ -139,11 +140,11 @@ ALL = ["± 95%", "FLOP/s", "memory", "steady"]
 
 
 @pytest.mark.parametrize(
-    ("width", "left"),
+    ("width", "kept"),
     [(40, []), (59, ALL[:1]), (69, [ALL[0], ALL[3]]), (80, ALL), (100, ALL), (200, ALL)],
 )
 def test_narrow_windows_omit_columns(
-    width: int, left: list[str], monkeypatch: pytest.MonkeyPatch
+    width: int, kept: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on(terminal := Terminal(), width, monkeypatch)
     name = "gru 1x300 t10 b64 float32"
@@ -156,7 +157,7 @@ def test_narrow_windows_omit_columns(
     [row] = [line for line in lines if line.startswith(name)]
     [heading] = [line for line in lines if "examples/s" in line]
     assert "1,235,000" in row
-    assert [word for word in ALL if word in heading] == left
+    assert [word for word in ALL if word in heading] == kept
     assert "…" not in terminal.getvalue()
     if others:
         table = lines[: lines.index(f"gru b16384: oom_predicted: {REASON}")]

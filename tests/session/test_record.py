@@ -359,7 +359,7 @@ def test_an_interval_ends_at_the_extremes_or_has_a_reason_for_its_absence() -> N
     assert str(summarize([drift]).reason).startswith(
         "20 blocks resemble their neighbors too much: they count as"
     )
-    assert str(summarize([[1.0] * 5]).reason).startswith("5 blocks, but an interval takes 6")
+    assert str(summarize([[1.0] * 5]).reason).startswith("5 blocks, but an interval needs 6")
     apart = summarize([[1.0, 1.1] * 5, [2.0, 2.1] * 5])
     assert (apart.low, apart.high) == (None, None)
     assert str(apart.reason).startswith(

@@ -194,7 +194,7 @@ def test_both_ways_of_reading_tell_the_same(store: Store) -> None:
 def test_a_run_holds_another_that_adds_nothing(
     own: dict[str, str], known: dict[str, str], held: bool
 ) -> None:
-    assert Record("", "ok", None, {}, {}, own, {}, 0, 0).is_held_by(known) is held
+    assert Record("", "ok", None, {}, {}, own, {}, 0, 0).is_redundant_with(known) is held
 
 
 @pytest.mark.parametrize(

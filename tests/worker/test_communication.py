@@ -259,12 +259,14 @@ def test_clients_with_another_key_or_version_get_nothing(
     other = {**given, "other_hosts": {**given["other_hosts"], "key": "another"}}
     with pytest.raises(
         UnavailableError,
-        match=f"the server at {server.address} has another key: set the same {KEY} on",
+        match=f"the server at {server.address} has a different key: set the same {KEY} on",
     ):
         processes_elsewhere(other, 2)
     assert wait_for(lambda: not server.children())
     monkeypatch.setattr(remote, "PROTOCOL_VERSION", 0)
-    with pytest.raises(RankFailed, match=r"runs another version of ParaDnn: restart it") as refused:
+    with pytest.raises(
+        RankFailed, match=r"runs a different version of ParaDnn: restart it"
+    ) as refused:
         processes_elsewhere(given, 2)
     assert refused.value.outcome == "unavailable"
 

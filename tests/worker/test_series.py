@@ -148,7 +148,7 @@ def test_six_values_keep_their_extremes_unless_they_are_correlated(
 @pytest.mark.parametrize(
     ("count", "start"),
     [
-        pytest.param(5, "5 blocks, but an interval takes 6; raise measure.max_seconds", id="few"),
+        pytest.param(5, "5 blocks, but an interval needs 6; raise measure.max_seconds", id="few"),
         pytest.param(6, "6 blocks resemble their neighbors too much", id="correlated"),
     ],
 )

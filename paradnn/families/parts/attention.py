@@ -348,7 +348,7 @@ class Positions(layers.Layer):  # type: ignore[misc]
 
         Args:
             x: (batch, length, width), or (batch, n, width) with `first`.
-            first: Position of the first token of x; None: 0, and x has all positions.
+            first: Position of the first token of x; None if x holds all positions from 0.
         """
         if self._learned:
             table = self.table

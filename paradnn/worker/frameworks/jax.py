@@ -36,7 +36,7 @@ _compiled = {"programs": 0}
 
 
 class Jax(Framework):
-    """See `paradnn.worker.frameworks.Framework`."""
+    """JAX on one device."""
 
     name = "jax"
     compile_modes: tuple[str, ...] = ("xla",)
@@ -346,7 +346,7 @@ _AXIS = "batch"
 
 
 class DistributedJax(Jax):
-    """See `paradnn.worker.frameworks.Framework`."""
+    """JAX with the batch of a step sharded over several devices of one process."""
 
     def __init__(self, layout: DeviceLayout) -> None:
         super().__init__()
@@ -441,7 +441,7 @@ class _DividedWeights(keras.distribution.ModelParallel):  # type: ignore[misc]
 
 
 class ModelParallelJax(DistributedJax):
-    """See `paradnn.worker.frameworks.Framework`."""
+    """JAX with the weights of the model sharded over several devices of one process."""
 
     def __init__(self, layout: DeviceLayout) -> None:
         super().__init__(layout)
@@ -530,7 +530,7 @@ _HEARTBEAT_SECONDS = 30
 
 
 class GroupedJax(DistributedJax):
-    """See `paradnn.worker.frameworks.Framework`."""
+    """JAX with one process per host, whose devices form one mesh."""
 
     def __init__(self, member: Member) -> None:
         super().__init__(member.layout)

@@ -19,7 +19,7 @@ from paradnn.worker.frameworks.engines import Engine, Session, Source
 
 
 class LiteRT(Engine):
-    """See `paradnn.worker.frameworks.Framework`."""
+    """Inference with LiteRT, formerly TensorFlow Lite."""
 
     name = "litert"
     title = "LiteRT"

@@ -43,7 +43,7 @@ _FUSED_WITH_CONVOLUTIONS = (
 
 
 class OnnxRuntime(Engine):
-    """See `paradnn.worker.frameworks.Framework`."""
+    """Inference with ONNX Runtime."""
 
     name = "onnxruntime"
     title = "ONNX Runtime"

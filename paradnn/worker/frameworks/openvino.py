@@ -26,7 +26,7 @@ _HINTS = {"float32": "f32", "int8": "f32", "bfloat16": "bf16", "float16": "f16"}
 
 
 class OpenVino(Engine):
-    """See `paradnn.worker.frameworks.Framework`. ONNX Runtime's tools calibrate int8 models."""
+    """Inference with OpenVINO. ONNX Runtime's tools calibrate int8 models."""
 
     name = "openvino"
     title = "OpenVINO"

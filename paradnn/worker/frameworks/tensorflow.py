@@ -35,7 +35,7 @@ from paradnn.worker.profile.trace import WINDOW, Trace, read_trace
 
 
 class TensorFlow(Framework):
-    """See `paradnn.worker.frameworks.Framework`."""
+    """TensorFlow on one device."""
 
     name = "tensorflow"
     compile_modes: tuple[str, ...] = ("graph", "xla")
@@ -385,7 +385,7 @@ FRAMEWORK = TensorFlow
 
 
 class DistributedTensorFlow(TensorFlow):
-    """See `paradnn.worker.frameworks.Framework`."""
+    """TensorFlow on several devices of one process, under a MirroredStrategy."""
 
     def __init__(self, layout: DeviceLayout) -> None:
         super().__init__()
@@ -506,7 +506,7 @@ def _distributed_step(
 
 
 class GroupedTensorFlow(TensorFlow):
-    """See `paradnn.worker.frameworks.Framework`."""
+    """TensorFlow with one process per device, under a MultiWorkerMirroredStrategy."""
 
     def __init__(self, member: Member) -> None:
         super().__init__()

@@ -53,7 +53,7 @@ _REASON_CHARS = 160
 
 
 class Torch(Framework):
-    """See `paradnn.worker.frameworks.Framework`."""
+    """PyTorch on one device."""
 
     name = "torch"
     compile_modes: tuple[str, ...] = ("eager",)
@@ -368,7 +368,7 @@ FRAMEWORK = Torch
 
 
 class GroupedTorch(Torch):
-    """See `paradnn.worker.frameworks.Framework`."""
+    """PyTorch with one process per device, under DistributedDataParallel."""
 
     def __init__(self, member: Member) -> None:
         super().__init__()

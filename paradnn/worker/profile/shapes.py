@@ -130,11 +130,11 @@ def product_flops(output: Sequence[int], *summed: int) -> float:
 def attention_flops(
     query: Shape, keys: int, *, value_width: int | None = None, backward: bool = False
 ) -> float:
-    """Return the FLOPs of the products of an attention.
+    """Return the FLOPs of the matrix products of an attention operation.
 
-    The forward pass multiplies queries with keys, and weights with values. The backward pass has
-    two products for each of these. Scores that a fused kernel computes twice count once. Scores
-    that a causal mask hides count too.
+    The forward pass multiplies queries by keys, and attention weights by values. The backward pass
+    has two products for each of these. Scores that a fused kernel recomputes count once. Scores
+    that a causal mask hides are included.
 
     Args:
         query: Shape of the queries of all heads; its last dimension is the width of a head.

@@ -232,8 +232,8 @@ class _Participant:
             if self._transport == "grpc":
                 return GrpcStep(point, self._addresses[self._workers :], message, patience)
             if self._transport == "shared_memory":
-                there, back = self._lanes
-                return SharedMemoryStep(point, there, back, message, patience)
+                outgoing, incoming = self._lanes
+                return SharedMemoryStep(point, outgoing, incoming, message, patience)
             return TcpStep(point, self._addresses[0], message, patience)
         processes = _process_count(point)
         step: _TensorFlowStep | _TorchStep

@@ -70,12 +70,12 @@ class SharedLane:
 
 
 class SharedMemoryStep(Step):
-    """A step over two lanes: send a message and receive its echo, or a window and one byte.
+    """A step over two lanes: a message and its echo, or a window of messages and one byte back.
 
     Args:
         point: The request.
-        there: Carries messages to the other process.
-        back: Carries the answers of the other process.
+        outgoing: Carries messages to the other process.
+        incoming: Carries the answers of the other process.
         message: The message.
         patience: Seconds to wait for the other process.
     """
@@ -83,16 +83,16 @@ class SharedMemoryStep(Step):
     def __init__(
         self,
         point: Mapping[str, Any],
-        there: SharedLane,
-        back: SharedLane,
+        outgoing: SharedLane,
+        incoming: SharedLane,
         message: bytes,
         patience: float,
     ) -> None:
         self._window = message_window(point)
-        self._there = there
-        self._back = back
+        self._outgoing = outgoing
+        self._incoming = incoming
         self._message = message
-        for lane in (there, back):
+        for lane in (outgoing, incoming):
             lane.patience = patience
         self._answer = memoryview(bytearray(answer_bytes(point)))
 
@@ -100,16 +100,16 @@ class SharedMemoryStep(Step):
         """Run steps; each ends when the other process has answered."""
         for _ in range(steps):
             for _ in range(self._window):
-                self._there.send(self._message)
-            self._back.receive(self._answer)
+                self._outgoing.send(self._message)
+            self._incoming.receive(self._answer)
 
 
-def serve_lanes(point: Mapping[str, Any], there: SharedLane, back: SharedLane) -> None:
-    """Receive messages from `there` and answer them on `back`, until this process ends."""
+def serve_lanes(point: Mapping[str, Any], requests: SharedLane, answers: SharedLane) -> None:
+    """Receive messages from `requests` and answer them on `answers`, until this process ends."""
     window = message_window(point)
     message = memoryview(bytearray(point["model"]["bytes"]))
     answer = message[: answer_bytes(point)]
     while True:
         for _ in range(window):
-            there.receive(message)
-        back.send(answer)
+            requests.receive(message)
+        answers.send(answer)

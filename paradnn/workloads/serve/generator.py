@@ -113,7 +113,7 @@ class QueryGenerator(contextlib.AbstractContextManager["QueryGenerator"]):
         self._output = self._process.stdout.fileno()
         self._partial_record = b""
         self.ended = False
-        # Use the cores on which the point may not run but its parent process may, if any.
+        # Run on cores outside the point's affinity mask but inside its parent's, if there are any.
         with contextlib.suppress(AttributeError, OSError):
             free_cores = os.sched_getaffinity(os.getppid()) - os.sched_getaffinity(0)
             os.sched_setaffinity(self._process.pid, free_cores)
