@@ -60,7 +60,7 @@ class Change:
         at: The index of the first value after the jump; None for a drift.
         explained: The share of the variance that the change explains.
         correlation: The lag-one correlation of the residuals.
-        by_chance: The largest share of the variance that is likely to be explained by chance.
+        chance_share: The largest share of the variance that is likely to be explained by chance.
         relative_size: The change relative to the level before it; -1 or more.
     """
 
@@ -68,13 +68,13 @@ class Change:
     at: int | None
     explained: float
     correlation: float
-    by_chance: float
+    chance_share: float
     relative_size: float = 0.0
 
     @property
     def matters(self) -> bool:
         """Whether the change is large and unlikely by chance, so that the series is not steady."""
-        return abs(self.size) > SMALLEST_CHANGE and self.explained > self.by_chance
+        return abs(self.size) > SMALLEST_CHANGE and self.explained > self.chance_share
 
     def __str__(self) -> str:
         if self.at is None:
@@ -82,7 +82,7 @@ class Change:
         else:
             kind = f"jump before block {self.at + 1}"
         evidence = (
-            f"explains {self.explained:.0%} of the variance, chance up to {self.by_chance:.0%}"
+            f"explains {self.explained:.0%} of the variance, chance up to {self.chance_share:.0%}"
         )
         return f"{kind} of {self.relative_size:+.1%} {evidence}"
 
@@ -136,7 +136,7 @@ def find_change(values: Sequence[float]) -> Change:
         at=at,
         explained=float(explained),
         correlation=correlation,
-        by_chance=float(chance),
+        chance_share=float(chance),
         relative_size=float(last / first - 1),
     )
 
