@@ -134,8 +134,8 @@ def _with_list_of_inputs(model: keras.Model) -> keras.Model:
 
     Keras rejects a list if the inputs were given as a dict.
     """
-    declared = getattr(model, "inputs", None)
-    if declared and isinstance(model.input, dict):
+    # A Sequential model that was never called has inputs, but its `input` is not defined.
+    if isinstance(getattr(model, "input", None), dict):
         return keras.Model(model.inputs, model.output)
     return model
 
