@@ -77,7 +77,7 @@ def compare_populations(
         if number >= _MAX_TRIED or len(comparisons) >= _MAX_COMPARISONS:
             reason = (
                 f"{len(pairs) - number} pairs of populations are not compared, to keep the page "
-                "small; python -m analysis compare --help describes how to compare two"
+                "small; to compare two of them, use python -m analysis compare"
             )
             context.missing.append(Missing("Comparisons", "further populations", reason))
             break

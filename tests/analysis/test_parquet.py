@@ -371,7 +371,9 @@ def test_a_file_of_another_program_is_read(tmp_path: Path) -> None:
         pytest.param("export x.csv --parquet {folder}", "takes no file", id="two targets"),
         pytest.param("export --parquet {store}/mlflow.db/x", "cannot be written", id="unwritable"),
         pytest.param("export {tmp}/x.zip --store {remote}", "export the .zip from there", id="zip"),
-        pytest.param("boxplot --log --store {folder}", "only from", id="log into it"),
+        pytest.param(
+            "boxplot --log --store {folder}", "only python -m analysis export", id="log into it"
+        ),
         pytest.param("runs --store parquet:{store}", "no Parquet store at", id="other folder"),
     ],
 )

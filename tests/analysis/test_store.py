@@ -302,7 +302,7 @@ def test_tables_of_one_run_and_of_many(store: str) -> None:
     remote = load_tables(frame.assign(artifact_uri=None), "operation_types.json", store)
     pd.testing.assert_frame_equal(remote, tables)
     assert load_tables(frame, "nothing.json", store).empty
-    with pytest.raises(StoreError, match=r"has no table nothing\.json: profile it"):
+    with pytest.raises(StoreError, match=r"has no table nothing\.json: measure it again"):
         load_table(first, "nothing.json", store)
 
 
