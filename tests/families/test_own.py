@@ -299,4 +299,7 @@ def test_a_keras_file_cannot_run_code(tmp_path: Path, store: Store) -> None:
     assert outcomes == ["ok", *["unavailable"] * 4]
     assert "safe mode" in runs["code.keras"]["reason"]
     assert "no.keras is damaged or has another format" in runs["no.keras"]["reason"]
-    assert "Could not locate class 'Custom'; build it in a" in runs["custom.keras"]["reason"]
+    assert (
+        "Could not locate class 'Custom'; build it in your own function"
+        in runs["custom.keras"]["reason"]
+    )
