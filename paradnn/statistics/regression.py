@@ -503,28 +503,36 @@ def value_variances(
 
 
 def _value_scatters(design: np.ndarray, residual: np.ndarray) -> list[_ValueScatter]:
-    """Return the scatter of each column that has 3 to n / 2 values."""
-    influence = np.linalg.pinv(design).T
-    found = []
-    rest = residual
+    """Return the scatter of the values of each column that has 3 to n / 2 values.
+
+    Args:
+        design: (n, k) the columns.
+        residual: (n,) the residuals of the fit.
+    """
+    grouped = []
+    noise = residual  # what the mean residuals of all values leave unexplained
     freedom = len(residual) - 1
     for position, column in enumerate(design.T):
         values, code = np.unique(column, return_inverse=True)
         if not _MINIMUM_VALUES <= len(values) <= len(column) / 2:
             continue
-        counts = np.bincount(code)
-        means = np.bincount(code, residual) / counts
-        rest = rest - means[code]
+        means = np.bincount(code, residual) / np.bincount(code)
+        grouped.append((position, code, means))
+        noise = noise - means[code]
         freedom -= len(values) - 1
+    row_variance = float(noise @ noise) / max(freedom, 1)
+    influence = np.linalg.pinv(design)
+    scatters = []
+    for position, code, means in grouped:
+        value_freedom = len(means) - 2
         scatter = _ValueScatter(
             position=position,
-            effects=Component((means**2).sum() / (len(values) - 2), len(values) - 2),
-            noise=float((1 / counts).mean()),
-            moved=np.array([np.bincount(code, of_row) for of_row in influence.T]).T,
+            effects=Component((means**2).sum() / value_freedom, value_freedom),
+            noise=row_variance * float((1 / np.bincount(code)).mean()),
+            moved=np.array([np.bincount(code, of_coefficient) for of_coefficient in influence]).T,
         )
-        found.append(scatter)
-    of_row = float(rest @ rest) / max(freedom, 1)
-    return [scatter._replace(noise=scatter.noise * of_row) for scatter in found]
+        scatters.append(scatter)
+    return scatters
 
 
 def _prior_of_values(

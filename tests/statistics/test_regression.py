@@ -633,6 +633,15 @@ def with_product(a: np.ndarray, b: np.ndarray) -> tuple[pd.DataFrame, dict[str, 
     return design, {"a x b": np.column_stack([a, b])}
 
 
+def scatter_about_a_line(x: np.ndarray, logs: np.ndarray) -> float:
+    """Return the sum of squares of means of values about their line, in units of the response."""
+    values = np.unique(x)
+    means = [logs[x == value].mean() for value in values]
+    line = stats.linregress(values, means)
+    rest = (means - line.intercept - line.slope * values) / logs.std(ddof=1)
+    return float(rest @ rest)
+
+
 def test_the_scatter_of_values_is_pooled_with_its_prior() -> None:
     """The mean logarithms of 5 values scatter about their line with 3 degrees of freedom."""
     x, other = balanced(5, 2, 3)
@@ -643,24 +652,11 @@ def test_the_scatter_of_values_is_pooled_with_its_prior() -> None:
 
     prior = scatter_priors().value
     assert prior is not None
-    values = np.unique(x)
-    means = [logs[x == value].mean() for value in values]
-    line = stats.linregress(values, means)
-    rest = (means - line.intercept - line.slope * values) / logs.std(ddof=1)
     freedom = prior.freedom + 3
-    variance = (prior.freedom * prior.scale**2 + rest @ rest) / freedom
-    error = np.sqrt(variance / (5 * values.var())) * x.std(ddof=1)
+    variance = (prior.freedom * prior.scale**2 + scatter_about_a_line(x, logs)) / freedom
+    error = np.sqrt(variance / (5 * np.unique(x).var())) * x.std(ddof=1)
     assert found.weights.loc["x", "freedom"] == pytest.approx(freedom)
     assert found.weights.loc["x", "error"] == pytest.approx(error)
-
-
-def scatter_about_a_line(x: np.ndarray, logs: np.ndarray) -> float:
-    """Return the sum of squares of means of values about their line, in units of the response."""
-    values = np.unique(x)
-    means = [logs[x == value].mean() for value in values]
-    line = stats.linregress(values, means)
-    rest = (means - line.intercept - line.slope * values) / logs.std(ddof=1)
-    return float(rest @ rest)
 
 
 def test_the_noise_of_a_mean_does_not_count_as_an_effect_that_the_prior_lacks() -> None:
