@@ -90,10 +90,14 @@ def draw_conclusions(
 def _describe(series: Series) -> AuditFinding:
     """Describe how a series scatters within its session, and whether it was steady."""
     value = format_value(series.center, series.unit)
-    if series.count < 2:
+    if series.count >= 2:
+        sample = counted(series.count, series.observation)
+    elif series.stddev > 0:
+        sample = f"an unstated number of {series.observation}s"
+    else:
         sentence = f"{value}, a single number: its repeatability is unknown."
         return AuditFinding(series.name, sentence)
-    parts = [f"{value}, {series.statistic} over {counted(series.count, series.observation)}"]
+    parts = [f"{value}, {series.statistic} over {sample}"]
     if series.stddev > 0:
         parts.append(
             f"standard deviation {format_number(series.stddev / series.center, share=True)}"

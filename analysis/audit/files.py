@@ -18,12 +18,12 @@ from analysis.audit.language_benchmarks import (
     read_pyperf,
     with_name,
 )
+from analysis.audit.llama_bench import read_llama_bench
 from analysis.audit.load_tests import read_aiperf, read_guidellm, read_loadgen, read_vllm_bench
 from analysis.audit.microbenchmarks import (
     read_asv,
     read_google_benchmark,
     read_hyperfine,
-    read_llama_bench,
     read_pytest_benchmark,
 )
 from analysis.audit.series import Note, Reading, Results, Series, SharedSetting
@@ -35,8 +35,9 @@ MAX_FILE_BYTES = 64 * 2**20
 
 _BLANKS = re.compile(r"\s*")
 _GZIP_MAGIC = b"\x1f\x8b"
-#: Beginning of a line of JSON, in a text that also has other lines, such as a program's banner.
-_JSON_LINE = re.compile(r"^[{\[]", re.MULTILINE)
+#: Beginning of a line of JSON, in a text that also has other lines, such as a program's banner, or
+#: that ends within a list, because its harness was interrupted.
+_JSON_LINE = re.compile(r"^[ \t]*[{\[]", re.MULTILINE)
 
 
 class Harness(NamedTuple):
@@ -61,7 +62,7 @@ READERS: dict[str, Harness] = {
     "JMH": Harness(read_jmh, "JMH -rf json"),
     "Go": Harness(read_go, "go test -bench"),
     "Criterion.rs": Harness(read_criterion, "cargo bench"),
-    "llama-bench": Harness(read_llama_bench, "llama-bench -o json"),
+    "llama-bench": Harness(read_llama_bench, "llama-bench"),
     "GuideLLM": Harness(read_guidellm, "GuideLLM (benchmarks.json)"),
     "AIPerf": Harness(read_aiperf, "AIPerf (profile_export_aiperf.json)"),
     "vllm bench": Harness(read_vllm_bench, "vllm bench --save-result"),
@@ -179,7 +180,7 @@ def _parse_json(text: str) -> tuple[Sequence[Any], bool]:
             line = _JSON_LINE.search(text, position + 1)
             if line is None:
                 break
-            position = line.start()
+            position = line.end() - 1
             continue
         documents.append(document)
         position = _skip_blanks(text, position)

@@ -14,6 +14,7 @@ from analysis.audit.series import (
     Direction,
     Note,
     Reading,
+    Series,
     child,
     children,
     finite_number,
@@ -21,9 +22,13 @@ from analysis.audit.series import (
     from_values,
     text_conditions,
 )
+from analysis.format import format_number
 from paradnn.core.words import counted
 
 _MAX_LISTED_ERRORS = 3
+#: Largest ratio between a rate that GuideLLM reports and the total divided by the duration. The two
+#: differ somewhat, because requests at both ends of a load are weighted differently.
+_MAX_RATE_RATIO = 2
 
 _AIPERF_RATES = (
     "request_throughput",
@@ -207,18 +212,14 @@ def read_guidellm(document: Any) -> Reading:
     for position, entry in enumerate(entries, 1):
         load = _guidellm_load(entry, position)
         for name, statuses in child(entry, "metrics").items():
-            summary = child(statuses, "successful")
-            percentiles = child(summary, "percentiles")
-            if "median" not in summary and "p50" in percentiles:
-                summary = {**summary, "p50": percentiles["p50"]}
             full_name = f"{name} ({load})"
             if name.endswith("_per_second"):
-                # The count is of intervals between events, not of repetitions.
-                mean = {"mean": summary.get("mean", summary.get("median"))}
-                yield from_summary(full_name, "1/s", mean, better="higher")
+                yield _guidellm_rate(full_name, name, entry, child(statuses, "successful"))
             elif name.endswith("_ms"):
+                summary = _guidellm_latency(entry, statuses)
                 yield from_summary(full_name, "ms", summary, observation="request")
             elif name == "request_latency":
+                summary = _guidellm_latency(entry, statuses)
                 yield from_summary(full_name, "s", summary, observation="request")
         totals = (
             child(entry, "metrics", "request_totals")
@@ -232,6 +233,55 @@ def read_guidellm(document: Any) -> Reading:
                 f"{load}: {counted(round(incomplete), 'request')} cut off at the end of the load, "
                 "excluded from the numbers"
             )
+
+
+def _guidellm_latency(entry: Mapping[str, Any], statuses: Any) -> dict[str, Any]:
+    """Return the statistics of a latency over the successful requests.
+
+    The count of a latency per token is the number of tokens, since GuideLLM weights the mean of
+    each request by its tokens. A request is still one observation.
+    """
+    summary = dict(child(statuses, "successful"))
+    percentiles = child(summary, "percentiles")
+    if "median" not in summary and "p50" in percentiles:
+        summary["p50"] = percentiles["p50"]
+    requests = finite_number(child(entry, "metrics", "request_totals").get("successful"))
+    if finite_number(summary.get("count")) > requests > 0:
+        summary["count"] = requests
+    return summary
+
+
+def _guidellm_rate(
+    full_name: str, name: str, entry: Mapping[str, Any], summary: Mapping[str, Any]
+) -> Series | Note | None:
+    """Return the mean of a rate over time; a note if the totals of the load contradict it.
+
+    The count of the summary is of intervals between events, not of repetitions.
+    """
+    mean = finite_number(summary.get("mean", summary.get("median")))
+    total, noun = _guidellm_total(name, entry)
+    times = child(entry, "scheduler_metrics")
+    start = finite_number(times.get("measure_start_time"))
+    seconds = finite_number(times.get("measure_end_time")) - start
+    if mean > 0 and total > 0 and seconds > 0:
+        expected = total / seconds
+        if max(mean / expected, expected / mean) > _MAX_RATE_RATIO:
+            rates = [format_number(rate, "1/s", digits=3) for rate in (mean, expected)]
+            return Note(
+                f"{full_name}: {rates[0]} is excluded, because {total:,.0f} {noun} in "
+                f"{format_number(seconds, 's', digits=3)} are {rates[1]}"
+            )
+    return from_summary(full_name, "1/s", {"mean": mean}, better="higher")
+
+
+def _guidellm_total(name: str, entry: Mapping[str, Any]) -> tuple[float, str]:
+    """Return what a rate counts, summed over the successful requests of a load, and its noun."""
+    metrics = child(entry, "metrics")
+    if name == "requests_per_second":
+        return finite_number(child(metrics, "request_totals").get("successful")), "requests"
+    kind = name.partition("_")[0]
+    counts = child(metrics, f"{kind}_token_count", "successful")
+    return finite_number(counts.get("total_sum")), f"{kind} tokens"
 
 
 def _guidellm_settings(document: Any, entry: Mapping[str, Any]) -> Reading:

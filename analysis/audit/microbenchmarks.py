@@ -1,4 +1,4 @@
-"""Readers for hyperfine, pytest-benchmark, Google Benchmark, asv and llama-bench.
+"""Readers for hyperfine, pytest-benchmark, Google Benchmark and asv.
 
 Units, kinds, repetitions and failures are read as each harness's documentation and source define
 them.
@@ -26,27 +26,6 @@ from analysis.audit.series import (
 from paradnn.core.words import counted
 
 _MAX_LISTED_FAILURES = 5
-#: Fields of llama-bench that are not settings: build, results and time stamps, and the path of the
-#: model, which differs between machines.
-_LLAMA_BENCH_RESULTS = frozenset(
-    {
-        "build_commit",
-        "build_number",
-        "model_filename",
-        "model_size",
-        "model_n_params",
-        "n_prompt",
-        "n_gen",
-        "n_depth",
-        "test_time",
-        "avg_ns",
-        "stddev_ns",
-        "avg_ts",
-        "stddev_ts",
-        "samples_ns",
-        "samples_ts",
-    }
-)
 
 
 def read_hyperfine(document: Any) -> Reading:
@@ -283,45 +262,6 @@ def _asv_kind(name: str) -> tuple[str, Direction]:
         if pattern.match(function):
             return unit, better
     return "", "unknown"
-
-
-def read_llama_bench(document: Any) -> Reading:
-    """Read `llama-bench -o json` or `-o jsonl`: tokens per second of each repetition of a test.
-
-    Settings that vary within the file are part of the names; the others are conditions.
-    """
-    tests = children(document, "llama-bench")
-    values: dict[str, set[str]] = {}
-    for test in tests:
-        for key in test.keys() - _LLAMA_BENCH_RESULTS:
-            values.setdefault(key, set()).add(str(test[key]))
-    varied = [key for key in sorted(values) if len(values[key]) > 1]
-    for test in tests:
-        name = _llama_bench_name(test)
-        settings = ", ".join(f"{key}={test[key]}" for key in varied if key in test)
-        if settings:
-            name = f"{name} ({settings})"
-        series = from_values(name, "tokens/s", test.get("samples_ts"), better="higher")
-        if series is None:
-            summary = {"mean": test.get("avg_ts"), "stddev": test.get("stddev_ts")}
-            series = from_summary(name, "tokens/s", summary, better="higher")
-        yield series
-    yield from text_conditions(
-        {key: distinct.pop() for key, distinct in sorted(values.items()) if len(distinct) == 1}
-    )
-
-
-def _llama_bench_name(test: Mapping[str, Any]) -> str:
-    """Return the name that llama-bench prints for a test, such as "pp512+tg128 @ d1024"."""
-    parts = []
-    if finite_number(test.get("n_prompt")) > 0:
-        parts.append(f"pp{test['n_prompt']}")
-    if finite_number(test.get("n_gen")) > 0:
-        parts.append(f"tg{test['n_gen']}")
-    name = "+".join(parts)
-    if finite_number(test.get("n_depth")) > 0:
-        name += f" @ d{test['n_depth']}"
-    return name
 
 
 def _at(values: Any, position: int) -> Any:
