@@ -13,6 +13,7 @@ import statistics
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from paradnn.compare.loaded_code import LoadedFiles, foreign_code, load_trace
@@ -42,14 +43,15 @@ MIN_FAILURES = 3
 #: Default command of `--null`: a few tenths of a second of matrix products in NumPy.
 _PRODUCTS = "import numpy as n; a = n.ones((384, 384), 'f'); [a @ a for _ in range(100)]"
 NULL_COMMAND = shlex.join([sys.executable, "-c", _PRODUCTS])
-#: Remedy if a side loads code of another commit.
-_SEPARATE_ENVIRONMENTS = (
-    "give each side its own environment: "
-    "--setup 'python -m venv .venv-gate && .venv-gate/bin/pip install .' "
-    "-- .venv-gate/bin/python ..."
-)
-#: Remedy if PYTHONPATH may be the cause.
-_RELATIVE_PATHS = "write the folders of PYTHONPATH relative to the current folder"
+#: Remedy if a side loads code of another commit, per program; "" for all other programs.
+_SEPARATE_ENVIRONMENTS = {
+    "": "--setup 'python -m venv .venv-gate && .venv-gate/bin/pip install .' "
+    "-- .venv-gate/bin/python ...",
+    "node": "--setup 'npm ci' -- node ...",
+    "npm": "--setup 'npm ci' -- npm ...",
+}
+#: Variables with folders of packages. They have precedence over the packages of an environment.
+_PACKAGE_PATHS = ("PYTHONPATH", "NODE_PATH")
 
 #: One side's part of a round: consecutive runs; only the last may have failed.
 Visit = list[CommandRun]
@@ -255,7 +257,8 @@ class CommandComparison(PairedResult):
                 base.text,
                 f"fails at the base {base.label}, so there is nothing to compare with: "
                 f"{failures[1][-1]}",
-                "give a command that succeeds there within --timeout",
+                "give a command that succeeds there within --timeout, "
+                "or prepare the folder of each commit with --setup",
             )
         side = 0 if failures[0] else 1
         self._set_problem(side, f"failed: {failures[side][-1]}")
@@ -273,11 +276,7 @@ class CommandComparison(PairedResult):
         reason = foreign_code(self.loaded, checkouts, self.sides[0].text, begun)
         if reason:
             text = self.sides[0].text
-            remedy = _SEPARATE_ENVIRONMENTS
-            if os.environ.get("PYTHONPATH") or "PYTHONPATH=" in text:
-                # PYTHONPATH has precedence over the packages of an environment.
-                remedy = f"{_RELATIVE_PATHS}, or unset it and {remedy}"
-            raise ConfigError("command", text, reason, remedy)
+            raise ConfigError("command", text, reason, _separation_remedy(text))
 
     def _trace_words(self, side: Command) -> list[str]:
         """Return the words of a command that loads the code of a side once."""
@@ -323,6 +322,26 @@ class CommandComparison(PairedResult):
 
     def _successful_runs(self, side: int) -> list[CommandRun]:
         return [run for visit in self.visits[side] for run in visit if not run.failure]
+
+
+def _separation_remedy(command: str) -> str:
+    """Return how each side can load the code of its own commit."""
+
+    def is_set(variable: str) -> bool:
+        return bool(os.environ.get(variable)) or f"{variable}=" in command
+
+    if is_set("CARGO_TARGET_DIR"):
+        return "unset CARGO_TARGET_DIR, so that each side builds in its own folder"
+    program = Path(command.split()[0]).name
+    environments = _SEPARATE_ENVIRONMENTS.get(program, _SEPARATE_ENVIRONMENTS[""])
+    remedy = f"give each side its own environment: {environments}"
+    for variable in _PACKAGE_PATHS:
+        if is_set(variable):
+            remedy = (
+                f"write the folders of {variable} relative to the current folder, "
+                f"or unset it and {remedy}"
+            )
+    return remedy
 
 
 def _mean(visit: Visit) -> float:

@@ -143,7 +143,7 @@ def foreign_code(
         if _is_compiled(path, is_executed=loaded[0].files[path]) and _changed_after(path, begun)
     ]
     if built:
-        return f"both sides load what --setup built for one of them: {_listed(built)}"
+        return f"both sides load files that only one of them built: {_listed(built)}"
     return None
 
 

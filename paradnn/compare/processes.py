@@ -30,6 +30,8 @@ _MAX_OUTPUT = 10_000_000
 _SHELL_CHARACTERS = set("|&;<>()$`*?[]#~!{}\n")
 #: Exit code of a process that wrote to a pipe after its reader, such as head, had ended.
 _SIGPIPE_CODE = 128 + signal.SIGPIPE
+#: Beginning of a line that names an error. Node.js, for example, prints its version after it.
+_ERROR_LINE = re.compile(r"(?:[\w.]*(?:Error|Exception)|error|fatal|panic)\b")
 
 
 class Command(NamedTuple):
@@ -256,7 +258,10 @@ def _read(source: IO[bytes]) -> str:
 
 
 def failure_reason(code: int, good_codes: Sequence[int], err: IO[bytes]) -> str | None:
-    """Return why a process failed, with its last line of standard error; None on success."""
+    """Return why a process failed, with a line of standard error; None on success.
+
+    The line is the last one that names an error, else the last one.
+    """
     if code in good_codes:
         return None
     if code < 0:
@@ -264,7 +269,11 @@ def failure_reason(code: int, good_codes: Sequence[int], err: IO[bytes]) -> str 
     else:
         how = f"exit code {code}"
     lines = [line.strip() for line in _read(err).splitlines() if line.strip()]
-    return f"{how} ({lines[-1][:200]})" if lines else how
+    if not lines:
+        return how
+    errors = [line for line in lines if _ERROR_LINE.match(line)]
+    line = (errors or lines)[-1]
+    return f"{how} ({line[:200]})"
 
 
 def _signal_name(number: int) -> str:

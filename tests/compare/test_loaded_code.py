@@ -20,6 +20,8 @@ from tests.compare.conftest import Call, Outcome, commit, git
 
 FAST = "def work(): return 100\n"
 SLOW = "def work(): return 50\n"
+FAST_PROGRAM = '#include <stdio.h>\nint main(void) { puts("speed: 100"); }\n'
+SLOW_PROGRAM = '#include <stdio.h>\nint main(void) { puts("speed: 50"); }\n'
 BENCHMARK = "from package import work\nprint('speed:', work())\n"
 SPEED = ["--metric", "speed: ([0-9.]+)"]
 
@@ -186,20 +188,31 @@ def test_a_linked_node_module_is_rejected(
     monkeypatch.setenv("NODE_PATH", str(project / "node_modules"))
     outcome = run_gate(call, "--", "node", "bench.js")
     assert_rejected(outcome, "HEAD~1 loads files of the working tree: ")
+    assert "write the folders of NODE_PATH relative to the current folder" in outcome.errors
+    assert "--setup 'npm ci' -- node ..." in outcome.errors
 
 
 def test_a_shared_folder_of_builds_is_rejected(project: Path, call: Call, tmp_path: Path) -> None:
     """Both commits build the same program, as with CARGO_TARGET_DIR; the last build is used."""
-    commit_regression(
-        project,
-        "main.c",
-        '#include <stdio.h>\nint main(void) { puts("speed: 100"); }\n',
-        '#include <stdio.h>\nint main(void) { puts("speed: 50"); }\n',
-    )
+    commit_regression(project, "main.c", FAST_PROGRAM, SLOW_PROGRAM)
     built = tmp_path / "target" / "program"
     built.parent.mkdir()
     outcome = run_gate(call, "--setup", f"cc -o {built} main.c", "--", str(built))
-    assert_rejected(outcome, "both sides load what --setup built for one of them: ")
+    assert_rejected(outcome, "both sides load files that only one of them built: ")
+
+
+def test_a_shared_target_folder_of_cargo_names_the_variable(
+    project: Path, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit_regression(project, "main.c", FAST_PROGRAM, SLOW_PROGRAM)
+    built = tmp_path / "target" / "program"
+    built.parent.mkdir()
+    monkeypatch.setenv("CARGO_TARGET_DIR", str(built.parent))
+
+    outcome = run_gate(call, "--setup", f"cc -o {built} main.c", "--", str(built))
+
+    assert outcome.code == 2, outcome.output
+    assert "unset CARGO_TARGET_DIR, so that each side builds in its own folder" in outcome.errors
 
 
 def test_the_proposed_remedy_finds_the_regression(project: Path, call: Call) -> None:

@@ -131,3 +131,28 @@ def test_a_failure_has_the_last_line_of_standard_error() -> None:
 
 def test_a_signal_is_named() -> None:
     assert run("sh -c 'kill -9 $$'").failure == "killed by SIGKILL"
+
+
+@pytest.mark.parametrize(
+    ("errors", "line"),
+    [
+        pytest.param("loading\\nbroken", "broken", id="last line"),
+        pytest.param(
+            "Error: Cannot find module\\n    at index.js\\nNode.js v20.20.2",
+            "Error: Cannot find module",
+            id="Node.js",
+        ),
+        pytest.param(
+            "ValueError: first\\nModuleNotFoundError: second",
+            "ModuleNotFoundError: second",
+            id="chained exceptions",
+        ),
+        pytest.param(
+            "error: could not compile\\n  --> main.rs", "error: could not compile", id="Cargo"
+        ),
+    ],
+)
+def test_the_reason_of_a_failure_is_the_line_that_names_an_error(errors: str, line: str) -> None:
+    failed = run(f"printf '{errors}\\n' >&2; exit 1")
+
+    assert failed.failure == f"exit code 1 ({line})"
