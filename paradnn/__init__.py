@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 
 def end_quietly(*_: object) -> None:

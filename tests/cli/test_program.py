@@ -105,7 +105,7 @@ def test_every_command_has_its_help_page_and_a_version() -> None:
         page = run(["paradnn.__main__", "help", command])
         assert (page.returncode, len(page.stdout.splitlines()) > 4) == (0, True), command
     done = run(["paradnn.__main__", "check", "--version"])
-    assert (done.returncode, done.stdout) == (0, "paradnn 0.1.0\n")
+    assert (done.returncode, done.stdout) == (0, "paradnn 0.2.0\n")
 
 
 def test_long_work_reports_progress_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
