@@ -31,7 +31,14 @@ FREE_HEAP = 4 * 2**20
 def find_contradictions(
     point: Point, costs: Costs, metrics: Mapping[str, float], answer: Answer
 ) -> list[str]:
-    """Return the contradictions in one process of a measured point, one line each."""
+    """Return the contradictions in one process of a measured point, one line each.
+
+    Args:
+        point: The point.
+        costs: Analytic or counted costs of a step.
+        metrics: Metrics of the point's run.
+        answer: Answer of the process.
+    """
     measurement = answer.measurement
     if measurement is None:
         return ["the outcome is ok, but nothing was measured"]
@@ -39,11 +46,11 @@ def find_contradictions(
     if measurement.parameters != costs.parameters:
         problems.append(
             f"the model has {measurement.parameters} parameters, "
-            f"the analytic count is {costs.parameters}"
+            f"but the analytic count is {costs.parameters}"
         )
     wait_share = metrics.get("infeed_fraction", 0.0)
     if not 0 <= wait_share <= 1:
-        problems.append(f"the step waited for input for {wait_share:.3f} of its time")
+        problems.append(f"the step waited for input {wait_share:.3f} of its time, outside 0..1")
     latencies = _comparable_latencies(measurement, answer)
     if latencies:
         step = statistics.median(measurement.timing.step_times)
@@ -52,7 +59,7 @@ def find_contradictions(
         if not step / LATENCY_FACTOR <= single_step <= LATENCY_FACTOR * step + device_wait:
             problems.append(
                 f"the median of single steps is {single_step * 1e3:.4g} ms, "
-                f"a step of the blocks takes {step * 1e3:.4g} ms"
+                f"but a step of the blocks takes {step * 1e3:.4g} ms"
             )
     flops_ratio = metrics.get("profile_flops_ratio", 1.0)
     low, high = _flops_ratio_range(point)

@@ -24,7 +24,7 @@ class RecordedPoint:
         reason: Reason of the outcome; None if it needs none.
         metrics: Metrics of the run.
         tags: Tags of the run.
-        known: Whether the store held the outcome before this session.
+        known: Whether the store already held the outcome before this session.
     """
 
     run_id: str
@@ -60,13 +60,14 @@ class RecordedPoint:
 
 @dataclass(frozen=True)
 class DesignPoint:
-    """One measurement of a point.
+    """One measurement of a point, also called a visit.
 
     Attributes:
         point: The point.
         tags: Additional tags of this measurement.
-        excluded: Reason why the point counts as out of memory without a trial; None if tried.
-        turns: Turns in which this point and another one of the batch alternate; None if it is
+        excluded: Reason why the point counts as out of memory without a trial; None if it is to be
+            measured.
+        turns: Turns in which this point and another point of the batch alternate; None if it is
             measured alone.
     """
 
@@ -78,7 +79,7 @@ class DesignPoint:
 
 @dataclass(frozen=True)
 class DesignResult:
-    """Contents of the parent run in addition to counts and table.
+    """Result of a design, which the parent run of the sweep holds next to the counts of points.
 
     Attributes:
         text: Conclusion in Markdown.
@@ -98,7 +99,7 @@ class SweepDesign:
 
     Attributes:
         points: One representative point per required worker.
-        resumes: Whether an outcome in the store replaces a measurement; otherwise each visit is
+        resumes: Whether an outcome in the store replaces a measurement. If False, every visit is
             measured.
     """
 
@@ -138,7 +139,7 @@ class SweepDesign:
         return True
 
     def conclusion(self) -> DesignResult:
-        """Return the result, even if the session was interrupted."""
+        """Return the result of the design so far; also called after an interruption."""
         return DesignResult()
 
 
@@ -202,7 +203,7 @@ class Summary:
         return 0
 
     def counts(self) -> str:
-        """Return the counts of outcomes as text."""
+        """Return as text the counts of outcomes, and of skipped, repeated and missing points."""
         parts = [
             ", ".join(f"{count} {name}" for name, count in self.outcomes.most_common())
             or "none measured"

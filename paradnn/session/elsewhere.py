@@ -1,4 +1,4 @@
-"""Preparation of a folder that measures points on a machine with only an engine.
+"""Prepare a folder that measures points on another machine, which has only an inference engine.
 
 This machine builds and converts the models (docs/how-to/engines.md). On the other machine, run.py
 in the folder (`paradnn.session.run_elsewhere`) measures the points and keeps the results as files

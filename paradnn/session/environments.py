@@ -1,6 +1,6 @@
 """Environments of a session's workers, other hosts, and checks that points can be measured.
 
-Other hosts run servers (`paradnn.worker.host`), which start the processes of points there. Software
+On every other host, a server (`paradnn.worker.host`) starts the processes of points. Software
 stacks are installed before the first point is measured, so that no installer disturbs a
 measurement.
 """
@@ -16,7 +16,7 @@ from typing import Any
 
 from paradnn.config.point import Platform, Point
 from paradnn.core.errors import ConfigError, ParadnnError, WorkerError
-from paradnn.core.words import core_list, core_text
+from paradnn.core.words import core_list, core_text, counted
 from paradnn.platform.environment import (
     HOSTS,
     Environment,
@@ -38,7 +38,7 @@ def current_environments(points: Iterable[Point]) -> dict[WorkerKey, Environment
         framework.
 
     Raises:
-        ParadnnError: If an interpreter of the user cannot be used.
+        ParadnnError: If an interpreter that the user specified cannot be used.
     """
     environments: dict[WorkerKey, Environment | None] = {}
     for point in points:
@@ -67,16 +67,17 @@ def _find_environment(key: WorkerKey, stack: Stack | None) -> Environment | None
 
 
 class WorkerEnvironments(contextlib.ExitStack):
-    """The environments of a session's points. Its creation installs missing software stacks.
+    """The environments of a session's points.
 
-    The stacks are locked against removal until this context is closed.
+    The constructor installs missing software stacks. They are locked against removal until this
+    context is closed.
 
     Args:
         points: Points of the session.
         say: Prints a message to the user.
 
     Raises:
-        ParadnnError: If an interpreter of the user cannot be used.
+        ParadnnError: If an interpreter that the user specified cannot be used.
     """
 
     def __init__(self, points: Iterable[Point], say: Callable[[str], None]) -> None:
@@ -124,8 +125,9 @@ class WorkerEnvironments(contextlib.ExitStack):
                 self._stacks[wanted.key] = problem
                 self._say(problem)
         packages = self._stacks[wanted.key]
-        # A stack that cannot be installed gets placeholder versions, and thus another environment
-        # id. Its unavailable points do not count as measured once the installation succeeds.
+        # A stack that cannot be installed gets placeholder versions, and thus a different
+        # environment id. Its unavailable points do not count as measured after a later, successful
+        # installation.
         versions: Mapping[str, str] = {"stack": wanted.key}
         if isinstance(packages, str):
             self._problems[key] = packages
@@ -139,8 +141,8 @@ class WorkerEnvironments(contextlib.ExitStack):
 
 #: One address. A link-local address (fe80::2%eth0) is invalid, because other hosts cannot use it.
 _ADDRESS = re.compile(r"([\w.-]+|\[[\w.:]+\]):\d{1,5}")
-_ANSWER_SECONDS = 5.0  # time limit within which a running server answers
-_REMEDY = "docs/how-to/clusters.md explains points on several hosts"
+_ANSWER_SECONDS = 5.0  # time limit for a connection to a server
+_REMEDY = f"list the other hosts in {HOSTS} (docs/how-to/clusters.md)"
 _RESTART = (
     "start python -m paradnn.worker.host there (docs/how-to/clusters.md), "
     "then repeat this command here"
@@ -164,7 +166,7 @@ def _server_addresses(environ: Mapping[str, str]) -> list[str]:
             raise ConfigError(HOSTS, given, f"{address!r} is not HOST:PORT", remedy)
     if addresses and not environ.get(KEY):
         raise ConfigError(
-            KEY, "", f"{HOSTS} is set without it", "give it the value that it has on the servers"
+            KEY, "", f"must be set with {HOSTS}", "set it to the value that the servers use"
         )
     return addresses
 
@@ -180,7 +182,8 @@ def require_hosts(counts: Sequence[int], environ: Mapping[str, str]) -> None:
         return
     available = 1 + len(_server_addresses(environ))
     if min(counts) > available:
-        raise ConfigError("hosts", min(counts), f"this session has {available}", _REMEDY)
+        problem = f"this session has {counted(available, 'host')}"
+        raise ConfigError("hosts", min(counts), problem, _REMEDY)
 
 
 def other_hosts(hosts: int, environ: Mapping[str, str]) -> dict[str, Any]:
@@ -191,18 +194,20 @@ def other_hosts(hosts: int, environ: Mapping[str, str]) -> dict[str, Any]:
         environ: Variables for the processes on the other hosts.
 
     Raises:
-        WorkerError: If the session has fewer hosts.
+        ConfigError: If PARADNN_HOSTS is invalid, or PARADNN_HOSTS_KEY is not set.
+        WorkerError: If the session has fewer than `hosts` hosts.
     """
     addresses = _server_addresses(os.environ)
     if len(addresses) < hosts - 1:
-        raise WorkerError(f"hosts={hosts}: this session has {1 + len(addresses)}; {_REMEDY}")
+        available = counted(1 + len(addresses), "host")
+        raise WorkerError(f"hosts={hosts}: this session has {available}; {_REMEDY}")
     return {"addresses": addresses[: hosts - 1], "key": os.environ[KEY], "environ": dict(environ)}
 
 
 def require_answers() -> None:
-    """Raise WorkerError if the server of another host does not answer.
+    """Raise WorkerError if the server of any other host does not accept a connection.
 
-    A failure that a lost host explains must not be recorded as a result of the point.
+    If a host was lost, the failure of a point must not be recorded as its result.
     """
     for address in _server_addresses(os.environ):
         try:
@@ -220,9 +225,9 @@ def require_possible(points: Sequence[Point]) -> None:
     for data in dict.fromkeys(point.data for point in points):
         path = getattr(data, "path", None)
         if path is not None and not Path(path).exists():
-            remedy = "give a file or a folder"
+            remedy = "give an existing file or folder"
             if data.is_made:
-                remedy += ", or omit it for a generated set"
+                remedy += ", or omit the key to generate a data set"
             raise ConfigError("data.path", path, "there is no such file or folder", remedy)
     problems = [
         _problem(platform) for platform in dict.fromkeys(point.platform for point in points)
@@ -233,10 +238,11 @@ def require_possible(points: Sequence[Point]) -> None:
 
 
 def _problem(platform: Platform) -> ConfigError | None:
+    """Return the error if this machine lacks the device or the cores of a platform, or None."""
     problem = missing_device(platform.name)
     if problem:
         return ConfigError(
-            "platform", platform.name, problem, "choose another, such as platform=cpu"
+            "platform", platform.name, problem, "choose another platform, such as platform=cpu"
         )
     if platform.cores is not None and hasattr(os, "sched_getaffinity"):
         allowed = os.sched_getaffinity(0)

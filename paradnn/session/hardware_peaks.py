@@ -38,9 +38,10 @@ from paradnn.store.metrics import rounded_measurement
 from paradnn.store.runs import CEILINGS_OUTCOME, Claim, Claimed, Finished, Record, outcome_of
 
 _VERSION = 1  # increment if the measurement changes: ceilings of another version are ignored
+#: Time limit in seconds of a process that measures ceilings, and of the wait for another driver.
 _TIMEOUT = 600.0
 #: Number of processes that measure ceilings. Further processes follow, up to MAX_PROCESSES, until
-#: at least QUIET processes measured each kernel undisturbed.
+#: at least QUIET processes have measured each kernel undisturbed.
 PROCESSES = 3
 MAX_PROCESSES = 6
 QUIET = 2
@@ -52,13 +53,13 @@ _MARGIN = 0.05
 
 @dataclass(frozen=True)
 class Ceilings:
-    """Ceilings of one environment.
+    """Peak rates of one environment, best times of its reference kernels, and its idle power.
 
     Attributes:
         run_id: Run that holds the ceilings.
         flops_per_second: Precision -> FLOP/s of the fastest matrix product.
         bytes_per_second: Bandwidth of main memory in B/s; None if unknown.
-        contended: Description of the disturbance during the measurement; None without one.
+        contended: Description of the disturbance during the measurement; None if undisturbed.
         references: Metric -> best time of one call of a reference kernel, in ms.
         idle_watts: Power while nothing runs; None if unknown.
         idle_source: Counter that measured the idle power, or why it is unavailable; None if an
@@ -77,7 +78,7 @@ class Ceilings:
     def of(
         cls, run_id: str, metrics: Mapping[str, float], tags: Mapping[str, str] | None = None
     ) -> Self:
-        """Return the ceilings in a run's metrics and tags."""
+        """Return the ceilings that the metrics and tags of a run hold."""
         prefix = "peak_flops_per_second."
         peaks = {
             key.removeprefix(prefix): value
@@ -101,10 +102,10 @@ class Ceilings:
     def emulated_share(self, precision: str) -> float | None:
         """Return the rate of products in an emulated precision as a share of float32's rate.
 
-        A platform emulates a 16-bit precision if it is slower than float32.
+        A precision counts as emulated if its products are slower than those in float32.
 
         Returns:
-            The share, below 1; None if a rate is unknown or the precision is not slower.
+            The share, below 1; None if a rate is unknown or the precision is not emulated.
         """
         rate = self.flops_per_second.get(precision)
         float32_rate = self.flops_per_second.get("float32")
@@ -113,7 +114,7 @@ class Ceilings:
         return rate / float32_rate
 
     def tags(self, precision: str) -> dict[str, str]:
-        """Return the tags of a point that is compared with these ceilings."""
+        """Return the tags about these ceilings for a point of the given precision."""
         tags = {"ceilings_run": self.run_id}
         if self.contended:
             tags["ceilings_contended"] = f"the ceilings are too low: {self.contended}"
@@ -126,10 +127,10 @@ class Ceilings:
 
 
 def below_ceilings(point: Point, flops: float) -> bool:
-    """Return whether ceilings bound a point with `flops` FLOPs.
+    """Return whether ceilings bound a point with `flops` FLOPs per step.
 
-    They do not bound a point that only transfers data. They bound a model whose costs the worker
-    counts, although `flops` is then 0.
+    Ceilings do not bound a point that only transfers data. They do bound a model whose costs the
+    worker counts, although `flops` is 0 before the measurement.
     """
     return flops > 0 or point.model.is_counted
 
@@ -150,9 +151,9 @@ def ceilings_identity(point: Point, environment: Environment) -> Identity:
 
 
 def single_device(point: Point, environment: Environment) -> Point:
-    """Return the point on one device, for which ceilings are measured.
+    """Return a copy of the point on one device, for which ceilings are measured.
 
-    The devices of a host's CPU are merged into one that has all their cores.
+    The devices of a host's CPU are merged into one device with all their cores.
     """
     if point.device_count == 1:
         return point
@@ -225,8 +226,8 @@ def idle_power_tags(
         metrics: Metrics of the run.
 
     Returns:
-        `idle_power_note` with the reason and the remedy. Empty if the run has no energy at all, or
-        also its energy above idle.
+        `idle_power_note` with the reason and the remedy. Empty if the run has no power metric, if
+        `ceilings` is None, or if the energy above idle is known.
     """
     watts = metrics.get("power_watts")
     if watts is None or ceilings is None:
@@ -238,7 +239,7 @@ def idle_power_tags(
         problem = f"no idle power: {reason}"
     elif watts <= ceilings.idle_watts:
         problem = (
-            f"the steps took {watts:.3g} W, no more than the idle power of "
+            f"the steps drew {watts:.3g} W, no more than the idle power of "
             f"{ceilings.idle_watts:.3g} W: was the machine busy when idle power was measured?"
         )
     else:
@@ -273,7 +274,7 @@ def _ceilings_command(point: Point, environment: Environment) -> str:
 
 
 class CeilingsKeeper:
-    """Finds or measures ceilings, each once per session.
+    """Finds ceilings in the store or measures them, each at most once per session.
 
     Args:
         pool: Workers that measure the ceilings.
@@ -327,7 +328,7 @@ class CeilingsKeeper:
                 references=self._best_references(identity, metrics),
             )
         subject = f"{environment.device} ({point.framework.name}{stack})"
-        self._say(f"measuring the ceilings of {subject}, once: about half a minute")
+        self._say(f"measuring the ceilings of {subject} once, for about half a minute")
         try:
             result, rates = self._measure(point)
             record = make_ceilings_record(claim, name, point, environment, result, rates)
@@ -414,8 +415,8 @@ class CeilingsKeeper:
     def _measure(self, point: Point) -> tuple[PointResult, list[PeakRates]]:
         """Measure the ceilings in several processes.
 
-        The first process measures all kernels. The others measure only the fastest, until enough
-        processes were undisturbed or the maximum is reached.
+        The first process measures all kernels. Further processes measure only the fastest ones,
+        until enough processes were undisturbed or `MAX_PROCESSES` is reached.
 
         Returns:
             The result of the first process, and the rates of all processes.
@@ -443,7 +444,7 @@ class CeilingsKeeper:
 def _request(point: Point) -> dict[str, Any]:
     """Return the request to a worker that measures ceilings.
 
-    Arrays may take a quarter of the free memory, since they only have to exceed the caches.
+    Its arrays may use a quarter of the free memory, since they need only exceed the caches.
     """
     return {
         "task": "ceilings",
@@ -500,7 +501,10 @@ def make_ceilings_record(
 
 
 def _rate_tables(processes: Sequence[PeakRates]) -> dict[str, Any]:
-    """Return the artifacts: a table of all measured products, and one of all bandwidths, if any."""
+    """Return two artifacts: the tables of all measured products and of all bandwidths.
+
+    Empty tables are omitted.
+    """
     tables: dict[str, Any] = {}
     for kind in ("matmul", "bandwidth"):
         rows = [_rounded(plain(row)) for rates in processes for row in getattr(rates, kind)]
@@ -533,7 +537,8 @@ def _fastest(rates: PeakRates) -> list[ProductRate]:
 def _kernels(processes: Sequence[PeakRates]) -> dict[str, list[tuple[float, str | None]]]:
     """Return the rates of the kernels that define the ceilings, by the name of the metric.
 
-    Each process contributes a pair: the rate, and the description of a disturbance or None.
+    Each process contributes a pair: the rate in FLOP/s or B/s, and a description of the disturbance
+    or None.
     """
     rates: dict[str, list[tuple[float, str | None]]] = defaultdict(list)
     best = {(row.size, row.compile, row.precision) for row in _fastest(processes[0])}
@@ -549,7 +554,7 @@ def _kernels(processes: Sequence[PeakRates]) -> dict[str, list[tuple[float, str 
 
 
 def _disturbance(processes: Sequence[PeakRates]) -> str | None:
-    """Return why a kernel has too few undisturbed processes; None if every kernel has enough."""
+    """Return why a kernel has too few undisturbed measurements; None if every kernel has enough."""
     for name, rows in _kernels(processes).items():
         reasons = [disturbed for _, disturbed in rows if disturbed]
         if reasons and len(rows) - len(reasons) < QUIET:
@@ -588,7 +593,8 @@ def _metrics(processes: Sequence[PeakRates]) -> dict[str, float]:
 def _idle_metrics(processes: Sequence[PeakRates]) -> dict[str, float]:
     """Return the idle power: a geometric mean with a 95% interval over undisturbed processes.
 
-    Disturbed processes never count, because other load raises the power above idle.
+    Disturbed processes never count, because other load raises the power above idle. The result is
+    empty if every process was disturbed or power could not be measured.
     """
     watts = [
         each.idle.watts

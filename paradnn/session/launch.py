@@ -2,8 +2,8 @@
 
 A launcher of Hydra starts the jobs. Each job runs `python -m paradnn.train` with the same command
 line, and the drivers share the points through claims. The launching process opens and closes the
-parent run. It reads results from the store only, because launchers lose the results of killed jobs,
-and some wait for them forever.
+parent run. It reads results only from the store, because launchers lose the results of killed jobs.
+Some launchers even wait for a killed job forever.
 """
 
 import contextlib
@@ -44,7 +44,8 @@ from paradnn.store.journal import Journal
 from paradnn.store.leases import LAUNCH, Heartbeat, Lease, Owner, no_point_is_left, planned_points
 from paradnn.store.tracker import open_tracker
 
-#: Minimum pause in seconds between two polls of the store, also relative to the duration of a poll.
+#: Minimum pause between two polls of the store, in seconds and as a multiple of the duration of a
+#: poll.
 _POLL_SECONDS = 2.0
 _POLL_FACTOR = 20.0
 #: Seconds within which a launcher must return once its drivers have ended.
@@ -145,7 +146,7 @@ class DriverTask:
 
     @contextlib.contextmanager
     def _log(self, number: int) -> Iterator[IO[bytes] | None]:
-        """Open the log of a driver; None if the folder is not writable on this host."""
+        """Yield the open log of a driver, or None if the folder is not writable on this host."""
         with contextlib.ExitStack() as stack:
             log = None
             with contextlib.suppress(OSError):
@@ -171,7 +172,7 @@ def _ray_job() -> str:
 
 
 def _terminate(process: subprocess.Popen[bytes]) -> None:
-    """End a driver that still runs, and give it time to release its points."""
+    """End a driver that is still running; kill it if it does not release its points in time."""
     if process.poll() is None:
         process.terminate()
         try:
@@ -182,7 +183,10 @@ def _terminate(process: subprocess.Popen[bytes]) -> None:
 
 
 def _last_error(log: IO[bytes], begin: int) -> str:
-    """Return the last error in a log after the given position; empty without one."""
+    """Return the last error in a log after byte `begin`, or else its last line of text.
+
+    Empty if there is no text after `begin`.
+    """
     log.seek(begin)
     lines = log.read().decode(errors="replace").splitlines()
     errors = [line for line in lines if line.startswith("error: ")]
@@ -197,6 +201,9 @@ def launch_sweep(points: Sequence[Point], settings: Settings, sweep: SweepInfo) 
         points: Points of the sweep.
         settings: Settings of the command, with the number of drivers.
         sweep: The sweep and its launcher.
+
+    Returns:
+        A summary of the whole sweep.
 
     Raises:
         ParadnnError: If the launcher started no driver.
@@ -356,7 +363,11 @@ class _Follower:
         self._latest_alive = time.monotonic()
 
     def follow(self, jobs: _Jobs) -> None:
-        """Return once the launcher has returned, or once its drivers have ended without it."""
+        """Show progress until the launcher returns.
+
+        Also return if all drivers have ended, no point is missing, and the launcher has not
+        returned within `_RETURN_SECONDS` seconds.
+        """
         over_since: float | None = None
         pause = _POLL_SECONDS
         while not jobs.wait(pause):
@@ -371,7 +382,10 @@ class _Follower:
             elif over_since is None:
                 over_since = now
             elif now - over_since > _RETURN_SECONDS:
-                self._reporter.say("every driver has ended, but the launcher does not return")
+                self._reporter.say(
+                    "every driver has ended, but the launcher does not return; "
+                    "the sweep ends without waiting for it"
+                )
                 return
         with contextlib.suppress(StoreError):
             self._poll()
@@ -399,8 +413,8 @@ class _Follower:
             return True
         if drivers and time.monotonic() - self._latest_alive > _SILENT_SECONDS:
             self._reporter.say(
-                "no driver runs and points are missing: waiting for the scheduler to start one; "
-                "Ctrl-C ends the sweep, and the same command continues it",
+                "no driver is running, but points are missing: waiting for the scheduler to start "
+                "a driver; Ctrl-C ends the sweep, and the same command continues it",
                 once=True,
             )
         return False
@@ -424,14 +438,19 @@ class _Follower:
                 if lease.shares_cores_with(other):
                     self._reporter.say(
                         f"several drivers, such as {first} and {second}, share cores of "
-                        f"{lease.owner.host}: each disturbs the times of the others; give each "
-                        "driver its own host or cores",
+                        f"{lease.owner.host} and disturb each other's measurements; give each "
+                        "driver separate cores or a separate host",
                         once=True,
                     )
                     return
 
     def stop_drivers(self, lease: Lease) -> None:
-        """Ask all drivers to end, and wait until they have released their points."""
+        """Make all drivers end, and wait until they have released their points.
+
+        Args:
+            lease: Lease of this process; its stored copy tells the drivers that the user
+                interrupted the sweep.
+        """
         self._reporter.begin("interrupted", "waiting for the drivers to end")
         with contextlib.suppress(StoreError, KeyboardInterrupt):
             self._tracker.register(LAUNCH, replace(lease, is_stopped=True))

@@ -42,10 +42,13 @@ class Summarized:
         high: Upper end of the 95% interval of `value`; None if there is too little data.
         minimum: Smallest value of all processes.
         maximum: Largest value of all processes.
-        cv: Coefficient of variation (standard deviation over mean) within a process.
-        error: Standard error of the logarithm of `value`.
-        process_cv: Standard deviation of the logarithms of the processes' medians.
-        between_cv: Part of `process_cv` that the spread within processes does not explain.
+        cv: Coefficient of variation (standard deviation over mean) within a process; None if every
+            process has a single value.
+        error: Standard error of the logarithm of `value`; None if unknown.
+        process_cv: Standard deviation of the logarithms of the processes' medians; None for a
+            single process.
+        between_cv: Part of `process_cv` that the spread within processes does not explain; None
+            if unknown.
         reason: Why there is no interval; None if there is one.
     """
 
@@ -86,7 +89,7 @@ def quantile_metrics(
 
     Args:
         name: Prefix of the metrics' names.
-        share: Quantile, in 0..1.
+        share: Share of the values below the quantile, in 0..1.
         each: Values of each process, in the order in which they were measured.
         of: Function that returns the quantile of a process, given its values and `share`.
         scale: Factor that converts a value to ms.
@@ -117,7 +120,7 @@ def quantile_metrics(
 
 
 def t_quantile(degrees: int) -> float:
-    """Return the 97.5% quantile of Student's t distribution."""
+    """Return the 97.5% quantile of Student's t distribution with `degrees` degrees of freedom."""
     from scipy.special import stdtrit
 
     return float(stdtrit(degrees, 0.975))
@@ -141,12 +144,12 @@ def mean_interval(values: Sequence[float], widening: float = 1.0) -> tuple[float
 
 
 def narrow_enough(processes: Sequence[Sequence[float]], goal: float) -> bool:
-    """Return whether the interval is narrow enough, so that no more processes are needed.
+    """Return whether the 95% interval is so narrow that no further process is needed.
 
     The half-width must be at most the share `goal` of the value. Stopping at the first narrow
     interval would favor intervals that are narrow by chance. The interval is therefore widened by
-    the factor `STOPPING_FACTOR`, and its squared half-width gets a term that decreases with the
-    number of processes (Chow and Robbins, Annals of Mathematical Statistics 36, 1965). The
+    the factor `STOPPING_FACTOR`. A term that decreases with the number of processes is also added
+    to its squared half-width (Chow and Robbins, Annals of Mathematical Statistics 36, 1965). The
     resulting coverage is 93.9 to 96.5%.
 
     Args:
@@ -202,10 +205,13 @@ def summarize(
         widening = STOPPING_FACTOR
     low, high = mean_interval(medians, widening)
     if low < minimum / (maximum / minimum) or high > maximum * (maximum / minimum):
-        apart = f"{len(medians)} processes lie {max(medians) / min(medians) - 1:.0%} apart"
+        difference = max(medians) / min(medians) - 1
         low = None
         high = None
-        reason = f"{apart}, too few to predict further processes; raise measure.processes"
+        reason = (
+            f"the medians of {len(medians)} processes differ by up to {difference:.0%}, and so few "
+            "processes do not predict further ones; raise measure.processes"
+        )
     process_cv = statistics.stdev(math.log(value) for value in medians)
     known = [error for error in errors if error is not None]
     between = None
@@ -227,7 +233,7 @@ def _log_error(values: Sequence[float]) -> float | None:
 
 @dataclass(frozen=True)
 class Measured:
-    """Measured point: the input of its record.
+    """A measured point: everything from which its record is computed.
 
     Attributes:
         point: The point.
@@ -276,7 +282,10 @@ class Measured:
         )
 
     def ending(self) -> tuple[str, str | None]:
-        """Return the outcome and its reason; the outcome is `ok` only if all processes are `ok`."""
+        """Return the outcome of the point, and the reason or None.
+
+        This is the outcome of the first process that did not end with `ok`; otherwise `ok`.
+        """
         for number, result in enumerate(self.results, 1):
             if result.outcome != "ok":
                 where = f"process {number}: " if number > 1 else ""

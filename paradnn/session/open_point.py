@@ -1,4 +1,4 @@
-"""Open points: points that are claimed but not recorded. Also the progress of their measurement."""
+"""Open points, which are claimed but not recorded yet, and the progress of their measurement."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -76,8 +76,9 @@ class OpenPoint:
         claim: Claim in the store.
         tags: Tags with which its run begins.
         costs: FLOPs, bytes and parameters of a step.
-        excluded: Reason why this visit counts as out of memory without a trial; None if tried.
-        turns: Turns that this visit shares with another; None without any.
+        excluded: Reason why the point counts as out of memory without a trial; None if it is to be
+            measured.
+        turns: Turns in which this point and another point alternate; None if it is measured alone.
         results: Results of the processes so far.
         load: Load average of the host at the start; None if unknown.
         memory_limit: Limit of the host memory of the latest process, in bytes.
@@ -128,8 +129,9 @@ class OpenPoint:
     def request(self) -> dict[str, Any]:
         """Return the request to the next process.
 
-        Only the first process profiles. If a point has several processes, no process extends its
-        measurement to narrow an interval, and each process has a different schedule of queries.
+        Only the first process records a profile. If a point has several processes, no process
+        extends its measurement to narrow an interval, and each process has a different schedule of
+        queries.
         """
         measure = self.point.measure
         if measure.processes > 1:
@@ -140,7 +142,10 @@ class OpenPoint:
         return point_request(replace(self.point, measure=measure, workload=work))
 
     def record(self) -> Record:
-        """Return the record of the run."""
+        """Return the record of the point's run.
+
+        If the reported values are impossible, the outcome of the point is `crash`.
+        """
         point = self.point
         environment = self.environment
         costs = self.costs

@@ -117,7 +117,7 @@ class Reporter:
         self._ended = self._ended + seconds
 
     def subtract_processes(self, processes: int) -> None:
-        """Subtract processes that need not be run from the number of remaining processes."""
+        """Reduce the number of remaining processes by `processes`."""
         self._processes_left -= processes
 
     def begin(self, name: str, phase: str = "starting") -> None:
@@ -186,7 +186,12 @@ class Reporter:
 
 
 def describe_point(row: RecordedPoint, where: str) -> str:
-    """Return the results of one point as a few lines of text; `where` names the store."""
+    """Return the results of one point as a few lines of text.
+
+    Args:
+        row: The point and its run.
+        where: Location of the run, as text.
+    """
     metrics = row.metrics
     tags = row.tags
     own = _own_text(row)
@@ -231,7 +236,7 @@ def _step_lines(row: RecordedPoint, own: ResultText | None) -> Iterator[tuple[st
 
 
 def _time_lines(row: RecordedPoint, own: ResultText | None) -> Iterator[tuple[str, str]]:
-    """Yield throughput, step time, and the compile time if it is long."""
+    """Yield lines with the throughput, the step time and, if it is long, the compile time."""
     metrics = row.metrics
     tags = row.tags
     # The metric is absent in runs recorded before points could have several processes.
@@ -263,7 +268,7 @@ def _time_lines(row: RecordedPoint, own: ResultText | None) -> Iterator[tuple[st
 
 
 def _work_lines(metrics: Mapping[str, float]) -> Iterator[tuple[str, str]]:
-    """Yield the arithmetic of a step, and its share of the machine's peaks."""
+    """Yield lines with the arithmetic of a step, the machine's speed, and the utilization."""
     if "flops_per_second" in metrics:
         flops = f"{si(metrics['flops_per_step'])}FLOP a step"
         rate = f"{si(metrics['flops_per_second'])}FLOP/s"
@@ -281,10 +286,10 @@ def _work_lines(metrics: Mapping[str, float]) -> Iterator[tuple[str, str]]:
 
 
 def _input_and_latency_lines(metrics: Mapping[str, float]) -> Iterator[tuple[str, str]]:
-    """Yield the wait for input and the latency percentiles, if they were measured."""
+    """Yield lines with the wait for input and the latency percentiles, if they were measured."""
     if "infeed_gain" in metrics:
         wait = f"the step waits {metrics['infeed_fraction']:.0%} of its time"
-        gain = f"free input changes its rate by {metrics['infeed_gain']:+.0%}"
+        gain = f"free input would change the rate by {metrics['infeed_gain']:+.0%}"
         alone = (
             f"the pipeline alone reaches {rounded(metrics['input_examples_per_second'])} examples/s"
         )
@@ -299,7 +304,7 @@ def _input_and_latency_lines(metrics: Mapping[str, float]) -> Iterator[tuple[str
 
 
 def _profile_lines(row: RecordedPoint) -> Iterator[tuple[str, str]]:
-    """Yield the operations that take most of the time, or why there is no profile."""
+    """Yield a line with the operations that take most of the time, or why there is no profile."""
     leading = [key for key in row.metrics if key.startswith("op_share.")][:_LEADING_OPERATIONS]
     if leading:
         shares = [f"{key.removeprefix('op_share.')} {row.metrics[key]:.0%}" for key in leading]
@@ -344,7 +349,7 @@ def describe_sweep(summary: Summary) -> None:
     done = f"{counted(summary.total, 'point')} in {_duration(summary.seconds)}: {summary.counts()}."
     lines = [f"{done} Runs are in {summary.where}", summary.conclusion]
     if summary.skipped and not rows:
-        lines.append("python -m analysis report shows its runs")
+        lines.append("python -m analysis report shows the runs")
     utilization_by_remedy: dict[str, list[float]] = {}
     for row in rows:
         if "ceilings_remedy" in row.tags:
@@ -362,9 +367,9 @@ def describe_sweep(summary: Summary) -> None:
 
 
 def _print_points(console: Console, rows: Sequence[RecordedPoint]) -> None:
-    """Print a table of the measured points, then the reasons of the others.
+    """Print a table of the measured points, then a line with outcome and reason per other point.
 
-    Reasons are printed as lines because they are too long for a column.
+    Reasons are too long for a column of the table.
     """
     measured: list[tuple[RecordedPoint, Headline]] = []
     for row in rows:
@@ -402,7 +407,7 @@ def _print_points(console: Console, rows: Sequence[RecordedPoint]) -> None:
 
 
 def _own_text(row: RecordedPoint) -> ResultText | None:
-    """Return the description of the first kind of work that describes the point."""
+    """Return the description of the first kind of work that describes the point, or None."""
     for work in WORKLOADS.values():
         text = work.role(ResultDescription).describe(row.metrics, row.tags)
         if text:

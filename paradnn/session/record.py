@@ -82,9 +82,14 @@ def run_name(point: Point) -> str:
 
 
 def run_tags(kind: str, measured: identity.Identity, environment: Environment) -> dict[str, str]:
-    """Return the tags that identify a run of any kind, and the versions of its software.
+    """Return the tags that identify a run of any kind and the versions of its software.
 
-    All of them are known before the measurement.
+    All of these tags are known before the measurement.
+
+    Args:
+        kind: Kind of the run, such as "point" or "ceilings".
+        measured: Identity of the measurement.
+        environment: Environment of the measurement.
     """
     tags = {
         "kind": kind,
@@ -188,7 +193,7 @@ def _step_tags(
     Args:
         measured: The point.
         metrics: Its metrics.
-        begun_tags: Tags with which the run began. They override tags of the same name.
+        begun_tags: Tags with which the run began. They override measured tags of the same name.
     """
     tags = {**_measured_tags(measured), **begun_tags}
     speed = metrics.get("reference_speed")
@@ -208,7 +213,10 @@ def _step_tags(
 
 
 def _with_overview(measured: Measured, record: Record) -> Record:
-    """Add the pictures of a run. If drawing fails, a tag reports it and the result is kept."""
+    """Return the record with the overview pictures of its run.
+
+    If drawing fails, the record gets a tag `overview` with the error instead.
+    """
     try:
         pictures = overview_files(measured, record)
     except Exception as error:
@@ -262,7 +270,7 @@ def _measured_tags(measured: Measured) -> dict[str, str]:
 
 
 def precision_tags(types: Mapping[str, float], precision: str) -> dict[str, str]:
-    """Return tags about the operand types of matrix products; none if the types are unknown.
+    """Return tags about the operand types of matrix products; empty if the types are unknown.
 
     Args:
         types: Operand type -> share of the products' FLOPs.
@@ -274,7 +282,7 @@ def precision_tags(types: Mapping[str, float], precision: str) -> dict[str, str]
     share = types.get(precision, 0.0)
     if share < 0.99:
         tags["precision_note"] = (
-            f"{1 - share:.0%} of the products have operands of another type than {precision}"
+            f"{1 - share:.0%} of the products have operands of a type other than {precision}"
         )
     return tags
 
@@ -282,8 +290,8 @@ def precision_tags(types: Mapping[str, float], precision: str) -> dict[str, str]
 def profile_tags(profile: Profile | NoProfile) -> dict[str, str]:
     """Return tags about the profile and its caveats, such as a slowdown by the profiler.
 
-    The tag `extras` lists the requested additions to the timing that the run has: `profile` and
-    `keep_trace`. Its word `limited` means that a higher time or memory limit may yield a profile.
+    The tag `extras` lists the additions to the timing, `profile` and `keep_trace`, that the run has
+    or cannot have. The word `limited` follows if a higher time or memory limit may yield a profile.
     """
     if isinstance(profile, NoProfile):
         extras = f"profile keep_trace{' limited' if profile.limited else ''}"
@@ -291,14 +299,14 @@ def profile_tags(profile: Profile | NoProfile) -> dict[str, str]:
     notes = []
     if profile.slowdown > _MAX_SLOWDOWN:
         notes.append(
-            "shares are of a step that took "
+            "the shares refer to a step that took "
             f"{profile.slowdown:.2f} times as long under the profiler"
         )
     if profile.command_buffers:
         buffers = counted(profile.command_buffers, "command buffer")
         notes.append(
             f"the profile lacks the operations in {buffers} of the GPU: "
-            "framework.env.XLA_FLAGS=--xla_gpu_enable_command_buffer= shows them, "
+            "'+framework.env.XLA_FLAGS=\"--xla_gpu_enable_command_buffer=\"' shows them, "
             "but changes the speed"
         )
     tags = {"profile": "ok", "extras": "profile keep_trace" if profile.trace else "profile"}
@@ -318,16 +326,16 @@ def _contended_tags(answers: Sequence[Answer]) -> dict[str, str]:
             for phase, prefix in work.role(ResultDescription).contention_prefixes.items()
         },
     }
-    watched: list[tuple[str, Contention]] = []
+    contentions: list[tuple[str, Contention]] = []
     for answer in answers:
         if answer.measurement and answer.measurement.contention:
-            watched.append(("", answer.measurement.contention))
-        watched += [
+            contentions.append(("", answer.measurement.contention))
+        contentions += [
             (prefixes.get(phase, f"in phase {phase}: "), seen)
             for phase, seen in answer.contention.items()
         ]
-    reasons = [f"{when}{seen.reason}" for when, seen in watched if seen.reason]
-    tags = {"contended": str(bool(reasons)).lower()} if watched else {}
+    reasons = [f"{when}{seen.reason}" for when, seen in contentions if seen.reason]
+    tags = {"contended": str(bool(reasons)).lower()} if contentions else {}
     # Of reasons that differ only in their numbers, keep the one with the largest numbers.
     worst: dict[str, str] = {}
     for reason in reasons:
@@ -442,7 +450,7 @@ def _describe_operations(metrics: Mapping[str, float]) -> str:
 
 
 def energy_text(metrics: Mapping[str, float]) -> str:
-    """Return the energy per example, its share above idle, and the power, as text."""
+    """Return as text the energy per example, its part above idle, and the power."""
     example = metrics["energy_per_example_joules"]
     text = f"{si(example)}J an example"
     watts = metrics.get("power_watts")
@@ -489,7 +497,7 @@ class Headline:
     def relative(self) -> str:
         """Return the half-width of the interval as a share of the value, such as "2.1%".
 
-        Shares of ten or more are shown as ">1000%".
+        Shares of ten or more are shown as ">1000%", a missing interval as "-".
         """
         if not self.ends:
             return "-"

@@ -3,9 +3,9 @@
 `paradnn.worker.series` models the times of the kernels. A kernel's best time comes from the
 ceilings, which belong to one environment, so times of different devices are never compared.
 
-A point may slow the kernel, through heat, clock rates or the memory that it fills. The kernel also
-runs before the model is built. The extra time that it takes between the blocks is attributed to the
-point, so the step time is not corrected for it.
+A point itself may slow the kernel, through heat, clock rates or the memory that the point fills.
+The kernel therefore also runs before the model is built. If it takes longer between the blocks, the
+extra time is attributed to the point, and the step time is not corrected for it.
 """
 
 import math
@@ -78,6 +78,9 @@ def at_reference(
         best: Logarithm of the kernel's best time in seconds, from the ceilings. If it is None,
             there are no metrics of the step at the best speed.
         batch_size: Examples per step.
+
+    Returns:
+        Metric name -> value.
     """
     slope = learn_slope(steps, kernels)
     own, own_error = _own_slowdown(np.nanmean(kernels, axis=0) - before)
@@ -115,7 +118,7 @@ def _own_slowdown(growth: np.ndarray) -> tuple[float, float]:
 
     Returns:
         The slowdown as a logarithm, and the half-width of its 95% interval. For a single process,
-        the half-width is the size of the slowdown. Both are 0 if the slowdown does not count.
+        the half-width equals the slowdown. Both are 0 if the slowdown is below the threshold.
     """
     count = len(growth)
     mean = float(growth.mean())
@@ -133,10 +136,10 @@ def _own_slowdown(growth: np.ndarray) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class _Adjusted:
-    """A step at the reference speed.
+    """A step time that was adjusted to the reference speed.
 
     Attributes:
-        log_time: Logarithm of its time in seconds.
+        log_time: Logarithm of the adjusted time in seconds.
         half_width: Half-width of the 95% interval of `log_time`; None if there is no interval.
         slope: The slope that the adjustment used; 0 if it changed nothing.
     """

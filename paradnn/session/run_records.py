@@ -1,4 +1,4 @@
-"""Additions of a kind of work to the run of a point: metrics, tags, files, and progress."""
+"""What a kind of work adds to the run of a point: metrics, tags, files, and progress."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class RunRecords:
     """The role of a kind of work that records its own results (`Workload.role`).
 
     Attributes:
-        is_resumable: Whether the worker keeps its progress in a file (`checkpoint` of the request),
-            from which another worker continues.
+        is_resumable: Whether the worker saves its progress in a file (field `checkpoint` of the
+            request), from which a later worker can continue.
         is_profile_complete: Whether a profile of a step shows every matrix product.
         can_take_turns: Whether the point is timed only in blocks, so that blocks of two points can
             alternate.
@@ -94,7 +94,7 @@ class RunRecords:
         return []
 
     def find_contradictions(self, costs: Costs, answer: Answer) -> list[str]:
-        """Return how the answer of a process contradicts the analytic costs, one line each."""
+        """Return the contradictions between a process's answer and the costs, one line each."""
         return []
 
 

@@ -69,7 +69,7 @@ def block_series(measured: Measured) -> list[MetricSnapshot]:
 def latency_series(requests: Sequence[tuple[int, int]], start_time: int) -> list[MetricSnapshot]:
     """Return median and maximum latency over time, in `_WINDOWS` windows of equal duration.
 
-    The step of a value is the begin of its window, in milliseconds after the first request was due.
+    The step of a value is the start of its window, in milliseconds after the first request was due.
 
     Args:
         requests: Pairs of the time at which a request was due and its latency, in ns; at least one.

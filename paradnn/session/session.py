@@ -1,12 +1,13 @@
 """One session of a driver: find the missing points, measure them and record them.
 
-Nothing else runs while a worker measures. The driver's own cost is recorded too: every second
-between two points belongs to one of the phases schedule, start and record.
+While a worker measures, the driver only monitors it and renews its lease. The driver's own cost is
+recorded too: every second between two points belongs to one of the phases schedule, start and
+record.
 
-Each point is claimed, measured in one or more processes, and recorded. Points that need several
-processes form groups. A session runs one process of each point of a group, then another one of each
-in another order. Minutes therefore lie between the processes of a point, so its confidence interval
-includes drift.
+Each point is claimed, measured in one or more processes, and recorded. A session measures a group
+of points in rounds. Each round runs one process of every incomplete point of the group; with
+sweep.order=random, the order differs between rounds. Minutes therefore lie between the processes of
+a point, so its confidence interval includes drift.
 """
 
 import contextlib
@@ -87,12 +88,12 @@ _LONGEST_PAUSE = 5.0
 
 
 def measure_points(points: Sequence[Point], settings: Settings, sweep: SweepInfo | None) -> Summary:
-    """Measure and record points in the given order.
+    """Measure and record points in the given order; return a summary of the session.
 
     Args:
-        points: The points; a point whose outcome the store already holds is skipped.
+        points: The points. A point is skipped if `settings.resume` accepts its stored outcome.
         settings: Settings of the command.
-        sweep: Name and id of the sweep, None for a single point outside a multirun.
+        sweep: Name and id of the sweep; None for a single point outside a multirun.
 
     Raises:
         ParadnnError: If an error that the user can correct is found before the first measurement.
@@ -103,7 +104,10 @@ def measure_points(points: Sequence[Point], settings: Settings, sweep: SweepInfo
 
 
 def follow_design(design: SweepDesign, settings: Settings, sweep: SweepInfo) -> Summary:
-    """Measure batches of points that a design chooses, until it chooses none.
+    """Measure the batches of points that a design chooses, until it returns an empty batch.
+
+    Returns:
+        A summary of the session, with the conclusion of the design.
 
     Raises:
         ParadnnError: If an error that the user can correct is found before the first measurement.
@@ -116,10 +120,13 @@ def follow_design(design: SweepDesign, settings: Settings, sweep: SweepInfo) -> 
 
 
 def measure_ceilings(point: Point, settings: Settings) -> tuple[Ceilings | None, str]:
-    """Measure the ceilings of a point's platform again.
+    """Measure the ceilings (peak rates) of a point's platform, even if the store holds them.
 
     Returns:
         The ceilings, or None if they cannot be measured; and the location of their run, as text.
+
+    Raises:
+        WorkerError: If the device or the software stack of the point is unavailable.
     """
     with _open_session([point], Reporter(1, None), settings, None) as session:
         problem = session.environments.problem(point)
@@ -133,11 +140,12 @@ def measure_ceilings(point: Point, settings: Settings) -> tuple[Ceilings | None,
 
 @dataclass(frozen=True)
 class _ProcessStart:
-    """Start of a process of a point.
+    """When a process of a point started, and how long the driver needed before that.
 
     Attributes:
-        schedule_seconds: Time since the previous process ended or the previous point was recorded.
-        unix_seconds: Time of the start, in Unix seconds.
+        schedule_seconds: Seconds since the previous process ended or the previous point was
+            recorded, without the time to measure ceilings.
+        unix_seconds: Start of the process in Unix seconds.
     """
 
     schedule_seconds: float
@@ -146,15 +154,15 @@ class _ProcessStart:
 
 @dataclass(eq=False)
 class _Session:
-    """The points of one session and the resources that it holds.
+    """One session: its points, the resources that it holds, and its results so far.
 
     Attributes:
-        sweep: Name and id of the sweep, None for a single point.
-        load_monitor: Observes the load by other processes since `begin`.
-        begin: Start of the session, on the clock of `time.perf_counter`.
+        sweep: Name and id of the sweep; None for a single point.
+        load_monitor: Observes the load that other processes have caused since `begin`.
+        begin: Start of the session in seconds, on the clock of `time.perf_counter`.
         findings: Problems of this machine, recorded in the environment of every run.
         tags: Tags of every run.
-        start_metrics: Seconds until this process was ready, recorded with every run.
+        start_metrics: Start-up durations of this driver in seconds, recorded with every run.
     """
 
     sweep: SweepInfo | None
@@ -185,13 +193,13 @@ class _Session:
 
     @property
     def _shared_sweep_id(self) -> str | None:
-        """Id of the sweep if other drivers share it."""
+        """Id of the sweep if several drivers share it; otherwise None."""
         if self.sweep and self.sweep.driver is not None:
             return self.sweep.sweep_id
         return None
 
     def run(self, points: Sequence[Point]) -> Summary:
-        """Measure the points that have no outcome yet."""
+        """Measure the points that have no accepted outcome yet; return the summary."""
         missing = self._find_missing(points)
         self._points = points
         self.summary.total = len(points)
@@ -205,15 +213,19 @@ class _Session:
         return self._carry_out(prepare, work, processes, DesignResult)
 
     def follow(self, design: SweepDesign) -> Summary:
-        """Measure what the design chooses; its result is stored in the parent run."""
+        """Measure the points that a design chooses, and store its conclusion in the parent run."""
         prepare = partial(self._prepare, design.points)
         work = partial(self._follow, design)
         return self._carry_out(prepare, work, design.left, design.conclusion)
 
     def _prepare(self, points: Sequence[Point], planned: int | None = None) -> None:
-        """Start the first worker and open the parent run.
+        """Start the first worker and, for a sweep, open the parent run.
 
         The worker imports its framework while the driver imports MLflow and opens the sweep.
+
+        Args:
+            points: The points to measure, or representatives of them.
+            planned: Number of points to measure; None if a design chooses them.
         """
         possible = (point for point in points if not self.environments.problem(point))
         first = next(possible, None)
@@ -252,11 +264,12 @@ class _Session:
         self.tracker.register(driver, lease)
         if self._shared_sweep_id is None:
             return
-        for other, held in self.tracker.leases_of_sweep().items():
-            if other != driver and held.is_alive and held.shares_cores_with(lease):
+        for other, other_lease in self.tracker.leases_of_sweep().items():
+            is_alive = other != driver and other_lease.is_alive
+            if is_alive and other_lease.shares_cores_with(lease):
                 self.reporter.say(
-                    f"drivers {other} and {driver} share cores of {lease.owner.host}: each "
-                    "disturbs the times of the other; give each driver its own host or cores"
+                    f"drivers {other} and {driver} share cores of {lease.owner.host} and disturb "
+                    "each other's measurements; give each driver separate cores or a separate host"
                 )
 
     def _follow(self, design: SweepDesign) -> None:
@@ -319,7 +332,7 @@ class _Session:
         return summary
 
     def _session_tags(self) -> dict[str, str]:
-        """Tags of every run of this session; those of ParaDnn override the user's."""
+        """Return the tags of every run of this session; ParaDnn's tags override the user's."""
         options = self.settings.sweep
         tags = {**self.settings.tracking.tags, **job_tags()}
         if self.sweep:
@@ -345,7 +358,10 @@ class _Session:
             self.reporter.say(f"this machine is busy: {load}: {advice}")
 
     def _find_missing(self, points: Sequence[Point]) -> list[Point]:
-        """The distinct points without an accepted outcome; the others are counted as skipped."""
+        """Return the distinct points without an accepted outcome.
+
+        The other points are counted in the summary as skipped or repeated.
+        """
         finished: Mapping[Identity, Sequence[Finished]] = {}
         if self.resume.queries_store:
             finished = self.tracker.finished(
@@ -433,26 +449,27 @@ class _Session:
     def _measure_all(self, points: Sequence[Point]) -> None:
         """Measure all points in groups; retry points that another driver holds."""
         queue = [DesignPoint(point, {}) for point in self._own_order(points)]
-        held_in_a_row = 0
+        unmeasured_in_a_row = 0
         pause = 1.0
         while queue:
             queue = self._with_lost_points_first(queue)
             size = self._group_size(len(queue))
             group = queue[:size]
             count_before = len(self.summary.rows)
-            held = self._measure_batch(group)
-            queue = queue[size:] + held
-            if len(held) == len(group):
-                held_in_a_row += len(held)
+            unmeasured = self._measure_batch(group)
+            queue = queue[size:] + unmeasured
+            if len(unmeasured) == len(group):
+                unmeasured_in_a_row += len(unmeasured)
             else:
-                held_in_a_row = 0
+                unmeasured_in_a_row = 0
                 pause = 1.0
             if len(self.summary.rows) == count_before:  # other drivers measure these points
                 queue = self._without_finished(queue)
-            if held_in_a_row and held_in_a_row >= len(queue):
-                # No claim is held here, so drivers that wait for each other cannot deadlock.
+            if unmeasured_in_a_row and unmeasured_in_a_row >= len(queue):
+                # A waiting driver holds no claim, so drivers that wait for each other cannot
+                # deadlock.
                 waiting = counted(len(queue), "point")
-                self.reporter.begin(f"waiting for {waiting} that another driver measures")
+                self.reporter.begin("waiting", f"another driver is measuring {waiting}")
                 time.sleep(pause * random.uniform(0.5, 1.5))
                 pause = min(1.5 * pause, _LONGEST_PAUSE)
 
@@ -468,16 +485,16 @@ class _Session:
         self._next_check_for_lost_points = now + HEARTBEAT_SECONDS * random.uniform(0.5, 1.5)
         try:
             lost = self.tracker.lost_points(self._shared_sweep_id)
-        except StoreError:  # only the order suffers
+        except StoreError:  # lost points then keep their places in the queue
             return queue
         if not lost:
             return queue
         return sorted(queue, key=lambda visit: self._identify(visit.point) not in lost)
 
     def _own_order(self, points: Sequence[Point]) -> Sequence[Point]:
-        """The points in the order in which this driver measures them.
+        """Return the points in the order in which this driver measures them.
 
-        Drivers of a shared sweep begin at different positions of the same order.
+        All drivers of a shared sweep use the same cyclic order, but begin at different positions.
         """
         drivers = self.settings.sweep.drivers
         if self.sweep is None or self.sweep.driver is None:
@@ -486,21 +503,25 @@ class _Session:
         return [*points[start:], *points[:start]]
 
     def _group_size(self, missing: int) -> int:
-        """Number of points in the next group: fewer towards the end of a shared sweep."""
+        """Return the number of points in the next group; it shrinks as a shared sweep ends.
+
+        Args:
+            missing: Number of points that have no outcome yet.
+        """
         drivers = self.settings.sweep.drivers
         if drivers == 1:
             return GROUP
         return max(1, min(GROUP, math.ceil(missing / (drivers * _GROUPS_PER_DRIVER))))
 
     def _without_finished(self, queue: Sequence[DesignPoint]) -> list[DesignPoint]:
-        """Remove the points that other drivers have recorded in the meantime."""
+        """Return the queue without the points that other drivers have recorded in the meantime."""
         if not self.resume.queries_store or len(queue) < 2:
             return list(queue)
         try:
             finished = self.tracker.finished(
                 self.environments.environment_ids, self._shared_sweep_id
             )
-        except StoreError:  # the claim of a finished point will return its result
+        except StoreError:  # an attempt to claim a finished point returns its result
             return list(queue)
         missing = []
         for visit in queue:
@@ -518,12 +539,12 @@ class _Session:
         batch: Sequence[DesignPoint],
         is_wanted: Callable[[DesignPoint, bool], bool] = lambda *_: True,
     ) -> list[DesignPoint]:
-        """Measure a batch of points, at most `GROUP`.
+        """Measure a batch of points in rounds, with one process per point and round.
 
         Args:
-            batch: The visits; each measures a point.
-            is_wanted: Returns whether a visit is still needed. It is called before the point is
-                claimed (with False) and after (with True).
+            batch: The visits. A visit is one measurement of a point.
+            is_wanted: Returns whether a visit is still needed. It is called with False before the
+                point is claimed, and with True afterwards.
 
         Returns:
             The visits that were not measured, because they are no longer needed or because other
@@ -558,11 +579,17 @@ class _Session:
     def _begin_visit(
         self, visit: DesignPoint, is_still_wanted: Callable[[], bool] = lambda: True
     ) -> bool:
-        """Claim a point and run its first process, unless the visit takes turns with another.
+        """Claim the point of a visit and run its first process.
+
+        If the visit takes turns with another visit, no process is run yet.
+
+        Args:
+            visit: The visit.
+            is_still_wanted: Returns, after the claim, whether the visit is still needed.
 
         Returns:
             Whether the point has an outcome or is open. False if another driver holds it, or if
-            the visit is no longer needed after the claim.
+            the visit is no longer needed.
         """
         point = visit.point
         name = run_name(point)
@@ -628,7 +655,13 @@ class _Session:
         self.summary.skipped[outcome] += 1
 
     def _find_ceilings(self, point: Point, environment: Environment) -> Ceilings | None:
-        """The ceilings of a point's platform; the time to measure them counts for no point."""
+        """Return the ceilings of a point's platform.
+
+        The time to measure them is excluded from the phases of all points.
+
+        Returns:
+            The ceilings; None if they are disabled, do not bound the point, or are unavailable.
+        """
         is_usable = self.settings.ceilings and not self.environments.problem(point)
         if not is_usable or not below_ceilings(point, step_costs(point).flops_per_step):
             return None
@@ -640,7 +673,10 @@ class _Session:
         return ceilings
 
     def _load_kept_results(self, point: Point, claim: Claim) -> list[PointResult]:
-        """Results of processes that an earlier driver saved; none without a requested profile."""
+        """Return the results of the point's processes that an earlier driver saved.
+
+        The list is empty if the point requests a profile or a trace that these results lack.
+        """
         if claim.repeats:
             return []
         results = self.partial.load(claim.identity)
@@ -652,7 +688,7 @@ class _Session:
         return [] if lacks_extras else results
 
     def _identify(self, point: Point) -> Identity:
-        """The identity of a point's measurement on this machine."""
+        """Return the identity of a point's measurement on this machine."""
         environment_id = self.environments.environment(point).environment_id
         return Identity(point_id(point), environment_id, point.replicate)
 
@@ -725,7 +761,7 @@ class _Session:
             side: Index of the point, 0 or 1, in a pair that takes turns; otherwise 0.
 
         Returns:
-            The result of the process, or the reason why it was not started.
+            The result. If no process was started, its outcome is `unavailable` or `oom_predicted`.
         """
         # Points that take turns share the time and the memory.
         sides = 2 if entry.turns else 1
@@ -734,7 +770,7 @@ class _Session:
         problem = self.environments.problem(entry.point)
         if problem:
             return PointResult("unavailable", problem)
-        # Build no model that exceeds the memory by its costs or by the outcomes of other points.
+        # Do not build a model that exceeds the memory according to its costs or to other points.
         reason = entry.excluded or exceeds_memory(entry.point, entry.costs, limits.memory_bytes)
         if reason:
             return PointResult("oom_predicted", reason)
@@ -833,6 +869,6 @@ def _open_session(
 
 
 def _end_driver(say: Callable[[str], None], reason: str) -> None:
-    """End this driver by SIGTERM, as the user could; the heartbeat calls this with the reason."""
+    """Print why this driver must end, and send it SIGTERM; the heartbeat calls this function."""
     say(f"ended: {reason}")
     os.kill(os.getpid(), signal.SIGTERM)

@@ -52,9 +52,9 @@ class SweepPage:
     notify: Callable[[str], None]
 
     def add_to(self, end: SweepRun, summary: Summary) -> SweepRun:
-        """Return the end of the sweep with page and table as artifacts and in the description.
+        """Return `end` with the page and the table as artifacts, named in the description.
 
-        Without a page, return `end` unchanged.
+        If the sweep gets no page, `end` is returned unchanged.
 
         Args:
             end: The end of the sweep.
@@ -66,7 +66,7 @@ class SweepPage:
             problem = self._run("--only", "page", "--out", str(folder))
             if problem:
                 self.notify(
-                    f"the page of this sweep is not drawn ({problem}); "
+                    f"the page of this sweep was not drawn ({problem}); "
                     f"python -m analysis sweep-page {self.sweep.sweep_id} --log draws it"
                 )
                 return end
@@ -91,7 +91,7 @@ class SweepPage:
         return summary.total >= _MIN_POINTS
 
     def _run(self, *options: str) -> str:
-        """Run `analysis sweep-page`; return why it failed, empty if it succeeded."""
+        """Run `analysis sweep-page`; return why it failed, or an empty text if it succeeded."""
         command = [sys.executable, "-m", "analysis", "sweep-page", self.sweep.sweep_id, *options]
         # Pass the address in the environment: it may hold credentials, and `ps` shows arguments.
         variables = {
@@ -106,7 +106,7 @@ class SweepPage:
 
 
 def _problem(command: Sequence[str], variables: dict[str, str]) -> str:
-    """Run a command; return why it failed, empty if it succeeded."""
+    """Run a command; return why it failed, or an empty text if it succeeded."""
     try:
         done = subprocess.run(
             command,
@@ -119,7 +119,7 @@ def _problem(command: Sequence[str], variables: dict[str, str]) -> str:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return f"it takes longer than {_TIMEOUT:.0f} s"
+        return f"drawing takes longer than {_TIMEOUT:.0f} s"
     except OSError as error:
         return str(error.strerror)
     if done.returncode == 0:

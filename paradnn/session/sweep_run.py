@@ -1,7 +1,7 @@
 """The parent run of a sweep, opened before its first point and closed with counts of its points.
 
 If several drivers share a sweep, its points are counted in the store. The process that launched the
-drivers closes the parent run; without such a process the last driver does.
+drivers closes the parent run. If no process launched them, the last driver closes it.
 """
 
 import time
@@ -92,7 +92,7 @@ def end_parent(
 
 
 def shared_summary(tracker: Journal, sweep: SweepInfo, points: Sequence[Point]) -> Summary:
-    """Return the present summary of a sweep that several drivers share, from the store.
+    """Summarize a sweep that several drivers share, from the runs that the store holds now.
 
     Args:
         tracker: The store.
@@ -123,7 +123,14 @@ def shared_summary(tracker: Journal, sweep: SweepInfo, points: Sequence[Point]) 
 
 
 def shared_row(tracker: Journal, run: Finished, family: str, *, has_metrics: bool) -> RecordedPoint:
-    """Return a point of a shared sweep; read its name and metrics only if `has_metrics`."""
+    """Return the row of a point that a driver of a shared sweep measured.
+
+    Args:
+        tracker: The store.
+        run: The run of the point.
+        family: Model family of the point.
+        has_metrics: Whether to read the metrics and the name of the run from the store.
+    """
     metrics: Mapping[str, float] = {}
     tags = run.tags
     if has_metrics:
@@ -147,7 +154,7 @@ def end_shared_sweep(
     conclusion: DesignResult,
     page: SweepPage,
 ) -> None:
-    """End this driver's part of a shared sweep, and the sweep if no other process is left.
+    """End this driver's part of a shared sweep; if no other process is left, close the sweep too.
 
     Args:
         tracker: The store.

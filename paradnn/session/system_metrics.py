@@ -49,7 +49,7 @@ class SystemSampler:
             start of the run in ms. MLflow shows metrics that begin with system/ in a separate tab.
 
     Args:
-        interval: Seconds between two samples; doubled whenever there are `MAX_VALUES`.
+        interval: Seconds between two samples; doubled whenever `MAX_VALUES` samples exist.
         start_time: Start of the run in Unix milliseconds.
     """
 

@@ -5,7 +5,8 @@ ways, so most of it cancels in the ratio of the two points (duet benchmarking: B
 2020).
 
 Each point of the pair is a side. A side reports the end of its turn (`paradnn.worker.turns`). The
-driver then stops its processes until its next turn, so that its thread pools do not spin.
+driver then stops the side's processes until the side's next turn, so that their thread pools do not
+spin.
 """
 
 import contextlib
@@ -28,7 +29,7 @@ _CHECK_SECONDS = 0.2  # seconds between two checks for a premature end of a side
 def takes_turns(point: Point) -> bool:
     """Return whether blocks of the point can alternate with those of another point.
 
-    A waiting point must neither compute nor hold memory of a device that the other one needs.
+    While a point waits, it must neither compute nor hold device memory that the other point needs.
     """
     alone = point.devices == point.hosts == 1 and point.data.name == "synthetic"
     return alone and point.platform.name == "cpu" and point.workload.role(RunRecords).can_take_turns
@@ -86,7 +87,8 @@ class BlockTurns(contextlib.ExitStack):
         orders: Yields the order of the two sides in each round.
         seconds: Minimum total duration of each side's turns in seconds.
         blocks: Minimum number of rounds.
-        timeout: Maximum duration of a turn in seconds. A turn that exceeds it is the side's last.
+        timeout: Maximum duration of a turn in seconds; None means no limit. A turn that exceeds
+            the limit is the last turn of its side.
 
     Attributes:
         pairs: Seconds per step of the first and the second side, for blocks that ran one
@@ -121,7 +123,7 @@ class BlockTurns(contextlib.ExitStack):
         return str(self._folder / str(side))
 
     def play(self, ended: Sequence[HasEnded]) -> None:
-        """Give turns until there are enough blocks, then let the sides finish one after the other.
+        """Alternate turns until there are enough blocks, then let one side finish after the other.
 
         Args:
             ended: A function per side that returns whether its process has ended.

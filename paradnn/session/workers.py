@@ -18,7 +18,8 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, Self, TypeGuard
 
-with contextlib.suppress(ModuleNotFoundError):  # absent as in `paradnn.platform.environment`
+# psutil may be absent on a machine with only an engine (`paradnn.session.run_elsewhere`).
+with contextlib.suppress(ModuleNotFoundError):
     import psutil
 
 from paradnn.config.outcome import OUTCOMES, Ending, PointResult, classify, signal_name
@@ -52,7 +53,7 @@ class WorkerKey:
     Attributes:
         python: Path of the interpreter under test.
         framework: Name of the framework.
-        threads: Bound of the threads of an operation; None leaves the framework's default.
+        threads: Maximum number of threads of an operation; None leaves the framework's default.
         platform: Name of the platform, such as "cpu".
         env: Additional environment variables, as sorted pairs of name and value.
         side: Index of the point, 0 or 1, in a pair that takes turns; otherwise 0.
@@ -70,7 +71,12 @@ class WorkerKey:
 
     @classmethod
     def of(cls, point: Point, side: int = 0) -> Self:
-        """Return the key of the worker that can measure `point`."""
+        """Return the key of the worker that can measure a point.
+
+        Args:
+            point: The point.
+            side: Index of the point, 0 or 1, in a pair that takes turns; otherwise 0.
+        """
         platform = point.platform
         framework = point.framework
         variables = tuple(sorted(framework.env.items()))
@@ -88,8 +94,8 @@ class WorkerKey:
     def environ(self) -> dict[str, str]:
         """Return the environment variables of the worker.
 
-        These are the driver's variables, overridden by the key's. The `MLFLOW_` variables are
-        omitted, because they give access to the store.
+        These are the driver's variables, overridden by those of the key. The `MLFLOW_` variables
+        are omitted, because they give access to the store.
         """
         own = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
         return {"TF_CPP_MIN_LOG_LEVEL": "2", **own, **self.variables()}
@@ -120,10 +126,11 @@ class WorkerKey:
 _CHECK_SECONDS = 0.1  # seconds between two checks of the child's memory
 _GRACE_SECONDS = 10.0  # time limit for the exit of a killed child or worker
 _START_TIMEOUT = 300.0  # time limit of the framework's import, in seconds
-#: Signals by which schedulers end a job, and seconds until all processes of the job received them.
+#: Signals with which schedulers end a job, and seconds until every process of the job has received
+#: the signal.
 _SCHEDULER_SIGNALS = (signal.SIGTERM, signal.SIGUSR2)
 _SIGNAL_SECONDS = 0.5
-#: Limits of the reported end of a child's standard error.
+#: Maximum number of lines and bytes that are reported from the end of a child's standard error.
 _STDERR_LINES = 60
 _STDERR_BYTES = 2**16
 #: Limits in bytes of one message, and of all messages about one point. The trace of a profile and
@@ -166,8 +173,9 @@ class PointProcesses:
 
         Each process counts with at least the file-backed pages of the worker, because a separate
         process would hold the same pages (`paradnn.worker.memory`). If the total exceeds the limit,
-        pages that the processes share count once. This corrected value is cached for a while,
-        because private memory is slow to read.
+        pages that the processes share count once. This corrected value is reused for
+        `_PAUSE_FACTOR` times as long as its computation took, because private memory is slow to
+        read.
 
         Args:
             pid: Process id of the child.
@@ -222,7 +230,7 @@ class ProcessMonitor:
     """Driver's observations of a child process.
 
     Attributes:
-        begin: Start of the request; this and other times are `time.perf_counter` in seconds.
+        begin: Start of the request. All times are in seconds, on the clock of `time.perf_counter`.
         processes: The processes whose memory counts.
         has_eager: Whether an eager mode exists as an alternative to the point's compilation.
         pid: Process id of the child; None before it starts.
@@ -233,7 +241,7 @@ class ProcessMonitor:
         stopped: Why the driver killed the child: "timeout" or "memory"; None if it did not.
         killed_at: Time at which the driver killed the child.
         answer: Final answer; None until it arrives.
-        measured: Answer as of the start of the profile; None before.
+        measured: Answer that the child sends when it starts the profile; None before that.
         news: Workload messages so far.
         fault: Description of a message that violates the protocol; None if all are valid.
     """
@@ -315,7 +323,7 @@ class Worker:
         limits: Limits,
         on_news: Callable[[str | WorkloadMessage], None],
     ) -> PointResult:
-        """Measure one point. Afterwards, `alive` says whether the worker can measure another one.
+        """Measure one point. Afterwards, `alive` is False if the worker cannot measure another one.
 
         Args:
             point: The request, in the form of `paradnn.config.identity.point_request`.
@@ -327,7 +335,7 @@ class Worker:
             is an outcome too.
         """
         has_eager = not self._is_engine and point.get("compile", "eager") != "eager"
-        watch = ProcessMonitor(time.perf_counter(), PointProcesses(self.pid), has_eager)
+        monitor = ProcessMonitor(time.perf_counter(), PointProcesses(self.pid), has_eager)
         try:
             problem = self._wait_ready()
         except MessageError as error:
@@ -337,7 +345,7 @@ class Worker:
             )
             self._kill_worker()
         if problem:
-            phases = {"start": time.perf_counter() - watch.begin}
+            phases = {"start": time.perf_counter() - monitor.begin}
             return PointResult(*problem, phases=phases, stderr=self._tail(self._log))
         self._points += 1
         self._received = 0
@@ -352,15 +360,15 @@ class Worker:
             self._to.flush()
         oom_kills = oom_kill_count()
         try:
-            ending = self._follow(watch, limits, time.perf_counter(), on_news)
+            ending = self._follow(monitor, limits, time.perf_counter(), on_news)
         except MessageError as error:
             # After a protocol violation no further message of this worker can be trusted.
-            watch.fault = str(error)
+            monitor.fault = str(error)
             self.reached_point = True
-            ending = Ending(None, None, "worker", watch.phase)
+            ending = Ending(None, None, "worker", monitor.phase)
             self._kill_worker()
         was_oom_killed = oom_kill_count() != oom_kills
-        return self._result(watch, ending, limits, stderr, was_oom_killed=was_oom_killed)
+        return self._result(monitor, ending, limits, stderr, was_oom_killed=was_oom_killed)
 
     def close(self) -> None:
         """Kill the worker and its child, and remove their files."""
@@ -390,7 +398,7 @@ class Worker:
                 last = lines[-1]
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     code = self._process.wait(_GRACE_SECONDS)
-                    # A signal is no failure of the software, so a new worker may measure the point.
+                    # A signal is not a failure of the software: a new worker may measure the point.
                     if code < 0:
                         self.reached_point = False
                         return (
@@ -400,12 +408,12 @@ class Worker:
                 return "unavailable", f"the worker exited while importing: {last}"
             if not self._ready and time.perf_counter() >= deadline:
                 self.alive = False
-                return "crash", f"the framework's import took over {_START_TIMEOUT:.0f} s"
+                return "crash", f"the framework's import exceeded {_START_TIMEOUT:.0f} s"
         return None
 
     def _follow(
         self,
-        watch: ProcessMonitor,
+        monitor: ProcessMonitor,
         limits: Limits,
         sent: float,
         on_news: Callable[[str | WorkloadMessage], None],
@@ -413,10 +421,13 @@ class Worker:
         """Read events until the child has exited, and kill the child if it exceeds a limit.
 
         Args:
-            watch: Receives the observations of the child.
+            monitor: Receives the observations of the child.
             limits: Limits of the point.
             sent: Time at which the request was sent, by `time.perf_counter`.
             on_news: Called as in `measure`.
+
+        Returns:
+            How the child ended. `stopped` is "worker" if the worker itself exited first.
 
         Raises:
             MessageError: If a message violates the protocol or answers another request.
@@ -425,16 +436,22 @@ class Worker:
             for event in self._events(_CHECK_SECONDS):
                 self._require_valid(event)
                 if isinstance(event, messages.Exited):
-                    watch.peak = max(watch.peak, event.max_resident_bytes)
-                    if watch.answer is None and event.exit_code == 0 and self._broken:
-                        watch.fault = self._broken
+                    monitor.peak = max(monitor.peak, event.max_resident_bytes)
+                    if monitor.answer is None and event.exit_code == 0 and self._broken:
+                        monitor.fault = self._broken
                     return Ending(
-                        event.exit_code, event.signal, watch.stopped, watch.phase, watch.has_eager
+                        event.exit_code,
+                        event.signal,
+                        monitor.stopped,
+                        monitor.phase,
+                        monitor.has_eager,
                     )
-                self._observe(event, watch, on_news)
+                self._observe(event, monitor, on_news)
             if not self.alive:
-                return Ending(None, None, watch.stopped or "worker", watch.phase, watch.has_eager)
-            self._enforce(watch, limits, sent)
+                return Ending(
+                    None, None, monitor.stopped or "worker", monitor.phase, monitor.has_eager
+                )
+            self._enforce(monitor, limits, sent)
 
     def _require_valid(self, event: Event) -> None:
         """Raise MessageError if an event cannot belong to the latest request."""
@@ -443,54 +460,54 @@ class Worker:
         answers_request = messages.Started | messages.PointAnswered | messages.Exited
         if isinstance(event, answers_request) and event.id != self._points:
             name = type(event).__name__.lower()
-            raise MessageError(f"{name}.id={event.id}: the request is {self._points}")
+            raise MessageError(f"{name}.id={event.id}: expected the request's id {self._points}")
         if isinstance(event, messages.PointAnswered) and event.answer.outcome not in OUTCOMES:
             raise MessageError(f"result.answer.outcome={event.answer.outcome!r} is not an outcome")
 
     def _observe(
         self,
         event: Event,
-        watch: ProcessMonitor,
+        monitor: ProcessMonitor,
         on_news: Callable[[str | WorkloadMessage], None],
     ) -> None:
-        """Record an event in `watch`, and report phases and workload messages."""
+        """Record an event in `monitor`, and report phases and workload messages."""
         if isinstance(event, messages.Started):
-            watch.pid = event.pid
-            watch.started = time.perf_counter()
+            monitor.pid = event.pid
+            monitor.started = time.perf_counter()
             self.reached_point = True
         elif isinstance(event, messages.PhaseBegun):
-            watch.phase = event.phase
-            watch.entered = time.perf_counter()
-            watch.measured = event.answer or watch.measured
-            on_news(watch.phase)
+            monitor.phase = event.phase
+            monitor.entered = time.perf_counter()
+            monitor.measured = event.answer or monitor.measured
+            on_news(monitor.phase)
         elif isinstance(event, messages.News):
-            watch.news.append(event.part)
+            monitor.news.append(event.part)
             on_news(event.part)
         elif isinstance(event, messages.PointAnswered):
-            watch.answer = event.answer
+            monitor.answer = event.answer
 
-    def _enforce(self, watch: ProcessMonitor, limits: Limits, sent: float) -> None:
+    def _enforce(self, monitor: ProcessMonitor, limits: Limits, sent: float) -> None:
         """Kill the child if it exceeds a limit; kill the worker if the child does not exit."""
         now = time.perf_counter()
-        if watch.stopped:
-            if now - watch.killed_at > _GRACE_SECONDS:
+        if monitor.stopped:
+            if now - monitor.killed_at > _GRACE_SECONDS:
                 self._kill_worker()
             return
-        if watch.pid is not None and limits.memory_bytes is not None:
-            resident = watch.processes.resident_bytes(watch.pid, limits.memory_bytes)
-            watch.peak = max(watch.peak, resident)
-        if limits.memory_bytes is not None and watch.peak > limits.memory_bytes:
-            watch.stopped = "memory"
+        if monitor.pid is not None and limits.memory_bytes is not None:
+            resident = monitor.processes.resident_bytes(monitor.pid, limits.memory_bytes)
+            monitor.peak = max(monitor.peak, resident)
+        if limits.memory_bytes is not None and monitor.peak > limits.memory_bytes:
+            monitor.stopped = "memory"
         elif now - sent > limits.timeout:
-            watch.stopped = "timeout"
+            monitor.stopped = "timeout"
         else:
             return
-        watch.killed_at = now
-        if watch.pid is None:
+        monitor.killed_at = now
+        if monitor.pid is None:
             self._kill_worker()
         else:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(watch.pid, signal.SIGKILL)
+                os.killpg(monitor.pid, signal.SIGKILL)
 
     def _kill_worker(self) -> None:
         self.alive = False
@@ -499,7 +516,7 @@ class Worker:
 
     def _result(
         self,
-        watch: ProcessMonitor,
+        monitor: ProcessMonitor,
         ending: Ending,
         limits: Limits,
         stderr: Path,
@@ -515,41 +532,41 @@ class Worker:
         stderr.unlink(missing_ok=True)
         for folder in self._folder.path.glob("trace-*"):  # left behind by a child that was killed
             shutil.rmtree(folder, ignore_errors=True)
-        if watch.fault:
+        if monitor.fault:
             # After a protocol violation the answer cannot be trusted.
             answer = None
             news = []
         else:
-            answer = watch.answer
-            news = watch.news
+            answer = monitor.answer
+            news = monitor.news
         outcome, reason = classify(
             ending,
             answer,
             tail,
             timeout=limits.timeout,
             memory_limit=limits.memory_bytes,
-            peak=watch.peak,
+            peak=monitor.peak,
             was_oom_killed=was_oom_killed,
         )
         reported_stderr = "" if outcome == "ok" else tail
-        phases = {"start": (watch.started or now) - watch.begin}
-        if watch.fault:
+        phases = {"start": (monitor.started or now) - monitor.begin}
+        if monitor.fault:
             outcome = "crash"
-            reason = f"the worker sent an invalid message: {watch.fault}"
-        elif not answer and _is_within_memory(watch.measured, limits):
+            reason = f"the worker sent an invalid message: {monitor.fault}"
+        elif not answer and _is_within_memory(monitor.measured, limits):
             # The profile runs after all timed phases, so only the profile is lost.
             lost_profile = messages.NoProfile(
                 f"{outcome}: {reason}", limited=ending.stopped in ("timeout", "memory")
             )
-            answer = replace(watch.measured, profile=lost_profile)
+            answer = replace(monitor.measured, profile=lost_profile)
             outcome = "ok"
             reason = None
-            phases["profile"] = now - watch.entered
-        timed = answer or watch.measured
+            phases["profile"] = now - monitor.entered
+        timed = answer or monitor.measured
         if timed:
             phases = {**timed.phases, **phases}
         return PointResult(
-            outcome, reason, answer, phases, reported_stderr, watch.peak or None, news=news
+            outcome, reason, answer, phases, reported_stderr, monitor.peak or None, news=news
         )
 
     def _events(self, timeout: float) -> list[Event]:
@@ -566,10 +583,10 @@ class Worker:
         self.alive = self.alive and bool(data)
         self._received += len(data)
         self._buffer += data
-        sizes = ((self._received, _MAX_TOTAL_BYTES), (len(self._buffer), _MAX_LINE_BYTES))
-        for size, limit in sizes:
-            if size > limit:
-                raise MessageError(f"its message exceeds {limit // 2**20} MiB")
+        if self._received > _MAX_TOTAL_BYTES:
+            raise MessageError(f"its messages exceed {_MAX_TOTAL_BYTES // 2**20} MiB in total")
+        if len(self._buffer) > _MAX_LINE_BYTES:
+            raise MessageError(f"a message exceeds {_MAX_LINE_BYTES // 2**20} MiB")
         if b"\n" not in data:
             return []
         *lines, rest = self._buffer.split(b"\n")
@@ -591,16 +608,18 @@ class Worker:
 
 
 def _is_within_memory(measured: Answer | None, limits: Limits) -> TypeGuard[Answer]:
-    """Return whether all timed phases ended, with a memory peak within the limit."""
+    """Return whether all timed phases ended with a memory peak within the limit."""
     if measured is None:
         return False
     return limits.memory_bytes is None or (measured.peak_memory_bytes or 0) <= limits.memory_bytes
 
 
 class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
-    """Live workers by key, so that interleaved software stacks do not repeat the import.
+    """Live workers by key.
 
-    If a new worker would exceed a limit, idle workers are closed, the least recently used first.
+    Workers stay alive between points, so that points of several software stacks can alternate
+    without repeated imports. If a new worker would exceed a limit, idle workers are closed, the
+    least recently used first.
 
     Args:
         limit: Maximum number of workers.
@@ -620,9 +639,12 @@ class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
         self.close()
 
     def prepare(self, key: WorkerKey) -> None:
-        """Start the worker of `key` without waiting.
+        """Start the worker of `key`, and return before it is ready.
 
         The framework's import then overlaps with the driver's other work.
+
+        Raises:
+            OSError: If the interpreter cannot be started, or the pool is closed.
         """
         self._get(key)
 
@@ -640,7 +662,7 @@ class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
         try:
             worker = self._get(key)
         except OSError as error:  # the interpreter was removed
-            return PointResult("unavailable", f"{key.python} does not start: {error.strerror}")
+            return PointResult("unavailable", f"{key.python} cannot be started: {error.strerror}")
         self._busy.add(key)
         try:
             result = worker.measure(point, limits, on_news)

@@ -102,7 +102,7 @@ REJECTED = [
     ("train tracking.uri=http://me:secret@127.0.0.1:9", "tracking.uri=http://***@127.0.0.1:9: "),
     (
         "train tracking.uri=sqlite:////proc/x/y.db",
-        "tracking.uri=sqlite:////proc/x/y.db: /proc/x cannot be made",
+        "tracking.uri=sqlite:////proc/x/y.db: /proc/x cannot be created",
     ),
     (
         "train -m model=fc,rnn model.nodes=8",
@@ -134,16 +134,16 @@ REJECTED = [
     ("train -m model=fc,lstn", "model=lstn: no such option; did you mean lstm? choose one of "),
     (
         "train model=lstm model.nodes=64",
-        "model.nodes=64: no key of model=lstm, whose keys are model.layers, model.",
+        "model.nodes=64: is not a key of model=lstm, whose keys are model.layers, ",
     ),
     (
         "train data.path=/tmp",
-        ("data.path=/tmp: no key of data=synthetic, which has none; it belongs to data=cifar10"),
+        "data.path=/tmp: is not a key of data=synthetic, which has no keys; it belongs to data=",
     ),
     ("train server.rate=5", "server.rate=5: is a key of scenario=server; add scenario=server"),
     (
         "train -m mode=inference scenario=single_stream,offline offline.min_seconds=3",
-        "offline.min_seconds=3: is a key only of scenario=offline; run a separate comm",
+        "offline.min_seconds=3: is a key of scenario=offline only; run a separate comm",
     ),
     ("train modle=fc", "modle=fc: no such key; did you mean model? "),
     ("train --batch_size 64", "--batch_size: keys are written without dashes: batch_size=64"),
@@ -158,11 +158,11 @@ REJECTED = [
     ("train -m hydra.sweeper.params=x", "hydra.sweeper.params=x: is not a mapping of axes"),
     (
         "train batch_size=64, 128",
-        "batch_size=64, 128: values have no blanks between them; write batch_size=64,128",
+        "batch_size=64, 128: values must not be separated by spaces; write batch_size=64,128",
     ),
     (
         "train batch_size=64,",
-        "batch_size=64,: values have no blanks between them; write batch_size=64",
+        "batch_size=64,: values must not be separated by spaces; write batch_size=64",
     ),
     ("train lstm", "lstm: is not an override; write key=value, such as batch_size=64"),
     ("train sweep.plan=zzz", "sweep.plan=zzz: is internal; omit it"),
@@ -246,11 +246,11 @@ REJECTED = [
     ),
     (
         "train model=channel hosts=2",
-        "hosts=2: this session has 1; docs/how-to/clusters.md explains points on several",
+        "hosts=2: this session has 1 host; list the other hosts in PARADNN_HOSTS",
     ),
     (
         "train -m model=residual data=images,synthetic data.examples=8",
-        "data.examples=8: no key of data=images,synthetic, which has none",
+        "data.examples=8: is not a key of data=images,synthetic, which has no keys",
     ),
     (
         "train elsewhere=/etc",
@@ -353,7 +353,7 @@ NOWHERE = Point(FullyConnected(), platform=Platform("tpu"))
         pytest.param(
             "10.0.0.2:5000",
             "",
-            "PARADNN_HOSTS_KEY='': PARADNN_HOSTS is set without it; give it the value",
+            "PARADNN_HOSTS_KEY='': must be set with PARADNN_HOSTS; set it to the value",
             id="no key",
         ),
         pytest.param(
@@ -392,7 +392,7 @@ NOWHERE = Point(FullyConnected(), platform=Platform("tpu"))
         pytest.param(
             "node2:5000,[2001:db8::3]:65535",
             "x",
-            "hosts=4: this session has 3; ",
+            "hosts=4: this session has 3 hosts; ",
             id="too few hosts",
         ),
     ],
@@ -408,7 +408,7 @@ def test_points_without_hosts_are_outcomes_if_others_have_theirs(
     monkeypatch.delenv(HOSTS, raising=False)
     two = Point(Communication(), CHANNEL, batch_size=1, hosts=2)
     require_possible([HERE, two])
-    with pytest.raises(ConfigError, match="hosts=2: this session has 1"):
+    with pytest.raises(ConfigError, match="hosts=2: this session has 1 host; "):
         require_possible([two])
 
 

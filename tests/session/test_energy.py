@@ -90,7 +90,7 @@ def test_energy_above_idle_is_separated_from_the_total() -> None:
         ),
         pytest.param(
             IdlePower(60.0, "rapl"),
-            "the steps took 50 W, no more than the idle power of 60 W: was the machine busy when "
+            "the steps drew 50 W, no more than the idle power of 60 W: was the machine busy when "
             f"idle power was measured? {REMEDY}",
             id="idle power above that of the steps",
         ),

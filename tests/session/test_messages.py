@@ -186,7 +186,7 @@ ENDINGS = [
         READY,
         {"event": "started", "id": 7, "pid": 1},
         "crash",
-        f"{UNCLEAR}started.id=7: the request is 1",
+        f"{UNCLEAR}started.id=7: expected the request's id 1",
         id="other-request",
     ),
     pytest.param(
@@ -289,7 +289,7 @@ def test_a_worker_that_prints_without_end_is_stopped(
     monkeypatch.setattr("paradnn.session.workers._MAX_TOTAL_BYTES", 30 * 2**20)
     result = answered([READY], [], then=f"while True: print({chunk}, end='')")
     assert (result.outcome, result.answer) == ("crash", None)
-    assert result.reason.endswith("its message exceeds 30 MiB")
+    assert result.reason.endswith("its messages exceed 30 MiB in total")
 
 
 @pytest.mark.parametrize(("times", "outcome"), [(1, "ok"), (9, "crash")])

@@ -4,6 +4,8 @@ SciPy and the standard library compute the expected summaries. For points in sev
 tests also cover the request to each process and the end of the measurement.
 """
 
+import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import zip_longest
@@ -11,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from paradnn.config.identity import Identity, point_id, point_request
 from paradnn.config.point import Measure, Platform, Point, step_costs
@@ -21,7 +24,9 @@ from paradnn.core.messages import (
     Contention,
     InputMeasurement,
     Measurement,
+    OperationTable,
     PipelinePart,
+    Profile,
     Timing,
 )
 from paradnn.core.words import rounded
@@ -31,7 +36,7 @@ from paradnn.session.contradictions import find_contradictions
 from paradnn.session.hardware_peaks import ceilings_identity
 from paradnn.session.measured import Summarized, narrow_enough, summarize
 from paradnn.session.open_point import OpenPoint
-from paradnn.session.record import precision_tags, priced
+from paradnn.session.record import precision_tags, priced, profile_tags
 from paradnn.store.runs import Claim, Record
 from paradnn.worker.arrivals import LOADGEN_SEED
 from paradnn.workloads.serve import Server
@@ -128,7 +133,7 @@ def test_a_step_has_a_processor_time() -> None:
 
 
 def test_a_median_of_single_steps_far_from_the_step_time_fails_a_check() -> None:
-    problem = "the median of single steps is 1100 ms, a step of the blocks takes 500 ms"
+    problem = "the median of single steps is 1100 ms, but a step of the blocks takes 500 ms"
     assert problem in record(QUIET, latencies=[1.1]).tags["checks"]
     assert "single steps" not in record(QUIET, latencies=[0.6]).tags["checks"]
     busy = {"latency": replace(QUIET, reason="it was busy")}
@@ -144,13 +149,13 @@ def test_a_median_of_single_steps_far_from_the_step_time_fails_a_check() -> None
         pytest.param(
             "model=fc",
             {"parameters": 7},
-            "the model has 7 parameters, the analytic count is",
+            "the model has 7 parameters, but the analytic count is",
             id="parameters",
         ),
         pytest.param(
             "model=fc",
             {"infeed_fraction": 1.2},
-            "the step waited for input for 1.200 of its time",
+            "the step waited for input 1.200 of its time",
             id="infeed above 1",
         ),
         pytest.param("model=fc", {"infeed_fraction": 1.0}, None, id="infeed of 1"),
@@ -341,8 +346,23 @@ def test_precision_is_that_of_the_operands() -> None:
     mixed = precision_tags({"bfloat16": 0.75, "float32": 0.25}, "bfloat16")
     assert mixed["matmul_types"] == "bfloat16 75.0%, float32 25.0%"
     assert (
-        mixed["precision_note"] == "25% of the products have operands of another type than bfloat16"
+        mixed["precision_note"] == "25% of the products have operands of a type other than bfloat16"
     )
+
+
+def test_the_remedy_for_command_buffers_is_a_valid_override() -> None:
+    empty = OperationTable([], [])
+    profile = Profile(empty, empty, 1.0, 0.0, 0.0, {}, steps=3, slowdown=1.0, command_buffers=2)
+
+    note = profile_tags(profile)["profile_note"]
+
+    quoted = re.search("'.*'", note)
+    assert quoted
+    [word] = shlex.split(quoted[0])
+    override = OverridesParser.create().parse_override(word)
+    assert override.is_add(), "framework.env has no keys by default"
+    assert override.key_or_group == "framework.env.XLA_FLAGS"
+    assert override.value() == "--xla_gpu_enable_command_buffer="
 
 
 def holds(found: Summarized, truth: float) -> bool:
@@ -363,7 +383,7 @@ def test_an_interval_ends_at_the_extremes_or_has_a_reason_for_its_absence() -> N
     apart = summarize([[1.0, 1.1] * 5, [2.0, 2.1] * 5])
     assert (apart.low, apart.high) == (None, None)
     assert str(apart.reason).startswith(
-        "2 processes lie 95% apart, too few to predict further processes"
+        "the medians of 2 processes differ by up to 95%, and so few processes"
     )
     near = summarize([[1.0, 1.5] * 5, [1.01, 1.5] * 5])
     assert near.reason is None

@@ -71,7 +71,7 @@ def test_a_sweep_whose_page_fails_ends_as_usual(
         PYTHONPATH=str(tmp_path),
     )
 
-    assert "the page of this sweep is not drawn" in done.stdout + done.stderr
+    assert "the page of this sweep was not drawn" in done.stdout + done.stderr
     assert expected in done.stdout + done.stderr
     sweep = newest_sweep(store)
     assert sweep["status"] == "FINISHED"

@@ -138,7 +138,10 @@ def roofline_chart(metrics: Mapping[str, float]) -> Chart:
 
 
 def _block_chart(timings: Sequence[Timing], metrics: Mapping[str, float]) -> Chart:
-    """Return a chart of the step time per block; the first warm-up has negative block numbers."""
+    """Return a chart of the step time per block.
+
+    The warm-up of the first process has negative block numbers.
+    """
     warmup = [1e3 * seconds for seconds in warmup_step_times(timings[0])]
     middle = metrics["step_time_ms"]
     ends = [metrics[name] for name in ("step_time_low_ms", "step_time_high_ms") if name in metrics]
@@ -227,9 +230,10 @@ def distribution_chart(
     """Return a chart of latency quantiles. Its x axis is logarithmic in 1 / (1 - quantile).
 
     Args:
-        title: The title.
-        processes: Latencies in milliseconds of each process; at least one.
-        limit: A limit to show.
+        title: Title of the chart.
+        processes: Latencies in milliseconds of each process; at least one process, each with at
+            least one latency.
+        limit: Latency limit in milliseconds, drawn as a line; None draws no line.
     """
     largest_count = max(map(len, processes))
     values = [value for process in processes for value in process]

@@ -98,7 +98,10 @@ class ChartAxis:
         return cls(label, low / widening, high * widening, is_log=True, text=text)
 
     def share(self, value: float) -> float:
-        """Return the position of a value: 0 at the low end, 1 at the high end, limited to both."""
+        """Return the position of a value on the axis, from 0 at `low` to 1 at `high`.
+
+        A value outside the axis is moved to the nearer end.
+        """
         if not self.is_log:
             position = (value - self.low) / (self.high - self.low)
         elif value <= 0:
@@ -163,7 +166,10 @@ class Chart:
     def dots(
         self, points: Sequence[Point], color: str, tips: Sequence[str], radius: float = 2.5
     ) -> None:
-        """Draw dots, each with a tip; a dot outside the y axis is hollow, at the axis's end."""
+        """Draw dots, each with a tip.
+
+        A dot outside the range of the y axis is drawn hollow at the nearer end of the axis.
+        """
         group = [f'<g fill="{color}" stroke="{color}">']
         for (x, y), tip in zip(points, tips, strict=True):
             hollow = "" if self.y.low <= y <= self.y.high else ' fill="white"'
@@ -185,7 +191,7 @@ class Chart:
             )
 
     def interval(self, x: float, low: float, high: float, color: str) -> None:
-        """Draw a vertical error bar."""
+        """Draw a vertical error bar from `low` to `high`."""
         left = self._left(x)
         bottom = self._top(low)
         top = self._top(high)
@@ -195,7 +201,7 @@ class Chart:
         )
 
     def band(self, low: float, high: float, color: str, tip: str) -> None:
-        """Draw a horizontal band across the plot."""
+        """Draw a horizontal band from `low` to `high` across the plot."""
         top = self._top(high)
         height = max(1.0, self._top(low) - top)
         self._marks.append(
