@@ -68,22 +68,22 @@ class StoreAddress:
 
     @property
     def is_sql(self) -> bool:
-        """Whether the tables can be read directly."""
+        """Whether the store is a SQL database, whose tables can be read directly."""
         return self.scheme in _SQL
 
     @property
     def is_bundle(self) -> bool:
-        """Whether it is a read-only file of results (`paradnn.store.bundle`)."""
+        """Whether the store is a read-only file of results (`paradnn.store.bundle`)."""
         return self.scheme == BUNDLE
 
     @property
     def is_parquet(self) -> bool:
-        """Whether it is a folder of Parquet files (`paradnn.store.parquet`)."""
+        """Whether the store is a folder of Parquet files (`paradnn.store.parquet`)."""
         return self.scheme == PARQUET
 
     @property
     def is_read_only(self) -> bool:
-        """Whether runs cannot be logged into it: a file of results or a Parquet store."""
+        """Whether the store accepts no new runs: a file of results or a Parquet store."""
         return self.is_bundle or self.is_parquet
 
     @property
@@ -150,7 +150,7 @@ def address_of(uri: str | None = None) -> StoreAddress:
     except (OSError, RuntimeError, ValueError) as error:  # too long, unknown ~user, invalid port
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())
         raise StoreError(
-            f"no tracking store can be at {without_secrets(uri)[:200]}: {reason[:200]}"
+            f"{without_secrets(uri)[:200]} cannot be a tracking store: {reason[:200]}"
         ) from None
 
 
@@ -161,7 +161,7 @@ def migration_remedy(address: StoreAddress) -> str:
         address: An address at which no database exists.
 
     Returns:
-        A sentence with the command; empty if the address is no such folder.
+        A sentence with the command; empty if the address is not such a folder.
     """
     if address.database is not None:
         folder: Path | None = address.database.parent
@@ -192,9 +192,10 @@ def locate(uri: str | None, *, write: bool = True) -> StoreAddress:
     address = address_of(uri)
     if not address.is_sql and not address.is_server:
         remedy = migration_remedy(address) or (
-            "give sqlite:///path/of/mlflow.db, a database or the http address of an mlflow server"
+            "give a database, such as sqlite:///path/of/mlflow.db, or the http address of an "
+            "mlflow server"
         )
-        raise StoreError(f"tracking.uri={address.public}: no tracking store; {remedy}")
+        raise StoreError(f"tracking.uri={address.public}: is not a tracking store; {remedy}")
     if write and address.database:
         problem = _make_writable(address.database)
         if problem:
@@ -203,7 +204,10 @@ def locate(uri: str | None, *, write: bool = True) -> StoreAddress:
 
 
 def _make_writable(path: Path) -> str:
-    """Create the folder of a database; return why it cannot be written, empty if it can."""
+    """Create the folder of a database; return why the database cannot be written.
+
+    The text is empty if it can be written.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         existing = path
@@ -211,7 +215,7 @@ def _make_writable(path: Path) -> str:
             existing = path.parent
         is_writable = not path.is_dir() and os.access(existing, os.W_OK)
     except OSError as error:
-        return f"{path.parent} cannot be made ({error.strerror})"
+        return f"{path.parent} cannot be created ({error.strerror})"
     if not is_writable:
         return f"{path} cannot be written"
     return ""
@@ -242,9 +246,9 @@ def artifact_folder(
     """Return the local folder of a run's artifacts.
 
     A folder is trusted if it is inside the folder of its store or inside a folder in
-    PARADNN_ARTIFACTS. For a store without a folder, it is trusted if it has MLflow's usual layout
-    LOCATION/RUN_ID/artifacts. If a store was moved, its artifacts are looked up next to its
-    database.
+    PARADNN_ARTIFACTS. If the store has no folder, an artifact folder with MLflow's usual layout
+    LOCATION/RUN_ID/artifacts is trusted. If a store was moved, its artifacts are looked up next to
+    its database.
 
     Args:
         address: Artifact address of the run.

@@ -140,7 +140,11 @@ def read_artifact(address: str, name: str) -> bytes | None:
 
 
 def artifacts_of(address: str) -> Iterator[tuple[str, bytes]]:
-    """Yield every file of a run as (name, content), given its artifact address."""
+    """Yield every file of a run as (name, content).
+
+    Args:
+        address: Artifact address of the run, which points into a bundle.
+    """
     path, prefix, members = _locate(address)
     for member in members:
         yield member.removeprefix(prefix), b"".join(_read_pieces(path, member))
@@ -205,7 +209,7 @@ def _row(path: Path, line: bytes) -> Row:
     if "/" in entry.run_id or "#" in entry.run_id:
         raise ValueError(f"run_id={entry.run_id[:80]!r} is not a run id")
     if not all(0 <= (time or 0) < 2**53 for time in (entry.start_ms, entry.end_ms)):
-        raise ValueError("start_ms or end_ms is outside 0..2**53")
+        raise ValueError(f"start_ms={entry.start_ms} or end_ms={entry.end_ms} is outside 0..2**53")
     for key, text in (*entry.params.items(), *entry.tags.items()):
         if len(text) > _MAX_TEXT_CHARS or len(key) > _MAX_TEXT_CHARS:
             raise ValueError(
@@ -249,9 +253,9 @@ def _opened(path: Path, changed: int, size: int) -> _Bundle:
         unpacked = sum(member.file_size for member in file.infolist())
         max_bytes = min(_MAX_BYTES, _MAX_RATIO * size + _FREE_BYTES)
         if files > _MAX_FILES or unpacked > max_bytes:
-            contents = f"{files:,} files of {unpacked:,} bytes in one of {size:,} bytes"
+            contents = f"{files:,} files of {unpacked:,} bytes in an archive of {size:,} bytes"
             limit = f"at most {_MAX_FILES:,} files of {max_bytes:,} bytes are read"
-            raise DataError(f"{path}: {contents}; {limit}: do not trust this file")
+            raise DataError(f"{path}: {contents}; {limit}; do not trust this file")
         manifest: dict[str, Any] = read_json(file.read(_MANIFEST))
         format_tag = manifest.get("format")
         version = manifest.get("schema_version")
@@ -262,10 +266,11 @@ def _opened(path: Path, changed: int, size: int) -> _Bundle:
     except _DAMAGE_ERRORS:
         raise DataError(f"{path}: not a bundle of results, or a damaged one") from None
     if format_tag != FORMAT:
-        raise DataError(f"{path}: format {format_tag!r}, this version reads {FORMAT!r}")
+        problem = f"format {format_tag!r}, this version reads {FORMAT!r}"
+        raise DataError(f"{path}: {problem}; use the release that wrote the bundle")
     if version != SCHEMA_VERSION:
         problem = f"schema_version={version}, this version reads {SCHEMA_VERSION}"
-        raise SchemaError(f"{path}: {problem}: use the release that wrote it")
+        raise SchemaError(f"{path}: {problem}; use the release that wrote the bundle")
     runs: dict[str, list[str]] = {}
     for name in sums:
         if not is_inside(path.parent, name):

@@ -177,7 +177,8 @@ class RunIndex:
 
         Args:
             environment_ids: The environments.
-            sweep_id: Sweep whose runs are included regardless of their environment; None without.
+            sweep_id: Id of a sweep whose runs are included whatever their environment; None
+                includes no such sweep.
         """
         wanted = [("environment_id", name) for name in environment_ids]
         if sweep_id:
@@ -257,7 +258,7 @@ class RunIndex:
         return self._entries(tags={key: (value,)})
 
     def _entries(self, **conditions: Any) -> list[Entry]:
-        """Return the runs that satisfy conditions, which are fields of `Query`, newest first."""
+        """Return the runs that satisfy the given fields of `Query`, newest first."""
         conditions.setdefault("experiments", (self._experiment,))
         query = Query(unfinished=True, columns=_INDEX_COLUMNS, **conditions)
         newest = sorted(
@@ -271,7 +272,11 @@ class RunIndex:
         return self._with_leases([entry for entry in entries if entry.is_readable])
 
     def leases(self, run_id: str) -> dict[str, Lease]:
-        """Return the leases of a sweep's drivers, by driver; `run_id` is its parent run."""
+        """Return the leases of a sweep's drivers, by driver.
+
+        Args:
+            run_id: Id of the parent run of the sweep.
+        """
         return leases_in(self._all_tags(run_id))
 
     def _all_tags(self, run_id: str) -> Mapping[str, str]:
@@ -284,7 +289,7 @@ class RunIndex:
         return rows[0].tags
 
     def _with_leases(self, entries: Sequence[Entry]) -> list[Entry]:
-        """Return the entries with the expiries and leases of their drivers."""
+        """Return the entries, each completed by `_with_lease`."""
         known: dict[str, Mapping[str, Lease]] = {}
         return [self._with_lease(entry, known) for entry in entries]
 

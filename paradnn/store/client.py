@@ -5,8 +5,8 @@ Errors become StoreAwayError (unreachable), StoreRefusalError (access denied) or
 other). A retry makes sense only for StoreAwayError: no connection, a time-out, or the HTTP status
 408, 429 or 5xx.
 
-A message gives the innermost cause. Addresses are removed from it, because MLflow may repeat an
-address with its password.
+A message gives the innermost cause. Credentials in addresses are masked, because MLflow may repeat
+an address with its password.
 """
 
 from __future__ import annotations
@@ -151,10 +151,14 @@ def require_usable(address: StoreAddress, name: str, stage: str, location: str) 
     """
     if stage != "active":
         raise StoreError(
-            f"{address.public}: experiment {name} was deleted there; restore it or name another"
+            f"{address.public}: experiment {name} was deleted there; "
+            "restore it or name another experiment"
         )
     if address.is_sql and location.startswith("mlflow-artifacts:"):
-        raise StoreError(f"{address.public}: a server keeps the files of {name}; record through it")
+        raise StoreError(
+            f"{address.public}: a server stores the artifacts of experiment {name}; "
+            "give the address of that server"
+        )
 
 
 @contextlib.contextmanager
@@ -199,9 +203,9 @@ def wraps_errors(kind: type[T]) -> type[T]:
 
 
 def is_listening(uri: str) -> bool:
-    """Whether a server answers at an address, in one request with a short time-out.
+    """Whether a server answers a single request with a time limit of three seconds.
 
-    Returns True for every database.
+    Always True for a database.
     """
     if not uri.startswith("http"):
         return True
@@ -216,7 +220,7 @@ def is_listening(uri: str) -> bool:
 
 
 def one_line_of(error: BaseException) -> str:
-    """Return the innermost cause in one line, without credentials in addresses."""
+    """Return the innermost cause of an error in one line, without credentials in addresses."""
     *_, cause = _causes(error)
     return without_secrets(" ".join(str(cause).split()))[:300] or type(cause).__name__
 
@@ -233,8 +237,8 @@ def _store_error(where: str, error: BaseException) -> StoreError:
         if "Invalid Host" in text:
             remedy = "start the server with --allowed-hosts"
         else:
-            remedy = f"{_CREDENTIALS} of a user who is allowed to"
-        return StoreRefusalError(f"{where}: the server forbids it (HTTP 403: {text}); {remedy}")
+            remedy = f"{_CREDENTIALS} of a user with access"
+        return StoreRefusalError(f"{where}: the server denies access (HTTP 403: {text}); {remedy}")
     if any(words in text for words in _DISK_FULL_TEXTS):  # waiting frees no space
         return StoreError(f"{where}: {text}; free some space")
     http_errors = _loaded(

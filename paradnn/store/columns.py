@@ -16,7 +16,7 @@ from paradnn.store.runs import LARGEST, OUTCOME_TAGS, Query, Row, Run, Values
 
 
 class Texts:
-    """A column with one text per run, or None.
+    """A column with a text or None for each run.
 
     Attributes:
         codes: Code of each run's text, of shape (runs,) and type int32; -1 means no text.
@@ -48,7 +48,7 @@ class Texts:
         return np.equal(self.codes, self.places.get(text, -2))
 
     def filled(self, other: Self) -> Self:
-        """Return a copy in which missing texts are taken from another column."""
+        """Return a copy whose missing texts come from the column `other` of the same runs."""
         filled = type(self)(self.codes.copy(), dict(self.places))
         missing = np.flatnonzero((self.codes < 0) & (other.codes >= 0))
         codes = [filled.places.setdefault(text, len(filled.places)) for text in other.places]

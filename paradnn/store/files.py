@@ -44,7 +44,7 @@ def inside(folder: Path, name: str) -> Path:
     )
     if is_invalid or any(len(part.encode(errors="replace")) > _MAX_PART_BYTES for part in parts):
         raise DataError(
-            f"{shown} is not a file name inside {folder}; do not trust where it came from"
+            f"{shown} is not a file name inside {folder}; do not trust the source of this name"
         )
     for part in parts:
         path = path / part
@@ -96,7 +96,7 @@ def new_file(folder: Path, begin: str = "", end: str = ".tmp") -> Iterator[tuple
 
     Args:
         folder: The folder.
-        begin: Begin of the name, after a dot.
+        begin: Beginning of the name, after a dot; cut after 100 characters.
         end: End of the name.
 
     Yields:
@@ -139,7 +139,7 @@ def whole_file(path: Path, key: str) -> Iterator[Path]:
     except OSError as error:
         reason = error.strerror or " ".join(str(error).split())
         raise ConfigError(
-            key, str(path), f"cannot be written ({reason})", "give another"
+            key, str(path), f"cannot be written ({reason})", "give another path"
         ) from error
 
 
@@ -178,7 +178,7 @@ def append_line(path: Path, key: str, content: Any) -> None:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     except OSError as error:
         raise ConfigError(
-            key, str(path), f"cannot be written ({error.strerror})", "give another"
+            key, str(path), f"cannot be written ({error.strerror})", "give another path"
         ) from error
 
 

@@ -103,8 +103,11 @@ class Journal:
     """Runs as files in a folder. Methods raise StoreError if a file cannot be written.
 
     Args:
-        folder: The folder.
+        folder: The folder, which is created if it is absent.
         key: The `store_key` of the store that receives the results; empty if they stay in files.
+
+    Raises:
+        StoreError: If `key` is empty and the folder cannot be created or written.
     """
 
     def __init__(self, folder: Path, key: str = "") -> None:
@@ -123,7 +126,9 @@ class Journal:
         try:
             _make_folder(self.folder)
             if not os.access(self.folder, os.W_OK):
-                raise StoreError(f"tracking.folder={folder}: cannot be written; give another")
+                raise StoreError(
+                    f"tracking.folder={folder}: cannot be written; give another folder"
+                )
         except StoreError:
             # With a store, the folder is needed only while the store does not answer.
             if not key:
@@ -141,7 +146,8 @@ class Journal:
 
         Args:
             environment_ids: The environments.
-            sweep_id: Sweep whose runs are included regardless of their environment; None without.
+            sweep_id: Id of a sweep whose runs are included whatever their environment; None
+                includes no such sweep.
         """
         wanted = set(environment_ids)
         return {
@@ -153,13 +159,13 @@ class Journal:
 
     @property
     def problem(self) -> str:
-        """How many results of this process were deleted, as text; empty if none was."""
+        """Message about deleted result files of this process; empty if no file was deleted."""
         count = sum(not path.is_file() for path in self._own_results)
         if not count:
             return ""
         return (
-            f"{counted(count, 'result')} of this session were deleted from {self.folder} "
-            "while it ran; the same command measures those points again"
+            f"{counted(count, 'result')} of this session disappeared from {self.folder} "
+            "while it ran; the same command measures the missing points again"
         )
 
     def finished_anywhere(self, identity: Identity) -> list[Finished]:
@@ -176,7 +182,7 @@ class Journal:
         return self.folder / f"{run_id}.json"
 
     def open_sweep(self, name: str, description: str, tags: Mapping[str, str]) -> str:
-        """Open the parent run of all points that follow; return its id."""
+        """Open the parent run of all points that are recorded from now on; return its id."""
         self._sweep = SweepRun("RUNNING", description, tags=dict(tags), name=name)
         return tags["sweep_id"]
 
@@ -197,13 +203,13 @@ class Journal:
         path = self._lease_path(tags["sweep_id"], LAUNCH)
         if is_launched and not self._key and not path.exists():
             raise StoreError(
-                f"tracking.folder={self.folder}: the launching process has another folder; "
-                "drivers share points through the folder, so give one that all hosts share"
+                f"tracking.folder={self.folder}: the launching process uses a different folder; "
+                "give a folder that all hosts share, because drivers share points through it"
             )
         return Journal.open_sweep(self, name, description, tags)
 
     def annotate_sweep(self, end: SweepRun) -> None:
-        """Add the result of a design to the parent run, which another process closes."""
+        """Add the result of a design to the parent run, which another process will close."""
         if self._sweep is not None:
             tags = {**self._sweep.tags, **end.tags}
             self._sweep = replace(self._sweep, tags=tags)
@@ -329,14 +335,17 @@ class Journal:
         return {entry.identity for entry in entries if entry and not entry.is_abandoned()}
 
     def lost_points(self, sweep_id: str) -> set[Identity]:
-        """Return the points of a sweep that were claimed by drivers that are gone."""
+        """Return the points that were claimed by drivers that are gone.
+
+        Claims in files are not separated by sweep, so `sweep_id` is ignored.
+        """
         entries = map(_claim_in, self.folder.glob("*.claim"))
         return {entry.identity for entry in entries if entry and entry.is_abandoned()}
 
     def log_snapshots(self, claim: Claim, snapshots: Sequence[MetricSnapshot]) -> None:
         """Store metrics of a point while it is being measured.
 
-        This class does nothing: only a store can show them.
+        A journal ignores the snapshots, because only a store can show them.
         """
 
     def record(self, claim: Claim, record: Record, recording_metrics: RecordingMetrics) -> str:
@@ -375,9 +384,9 @@ class Journal:
         )
 
     def keep(self, document: Document) -> Path:
-        """Write a document and release the claim of its point; return the path.
+        """Write a document and release the claim of its point; return the path of the file.
 
-        The claim is released because two drivers could otherwise wait for each other's points.
+        Without the release, two drivers could wait for each other's points.
         """
         path = self.path_of(document.offline_id)
         tags = document.record.tags
@@ -393,7 +402,7 @@ class Journal:
         return path
 
     def left_behind(self) -> Iterator[Path]:
-        """Yield the files for this store that drivers left when they ended."""
+        """Yield the result files for this store whose drivers ended before they uploaded them."""
         if not self._key:
             return
         for path in self.folder.glob(f"{self._file_prefix}*.json"):
@@ -403,7 +412,7 @@ class Journal:
                     yield path
 
     def abandon(self, claim: Claim, reason: str) -> None:
-        """Release a point without an outcome."""
+        """Release the claim of a point that has no outcome; a store also records the reason."""
         self._release(claim.identity)
 
     def close_abandoned(self) -> int:
@@ -536,7 +545,9 @@ def read_document(path: Path) -> dict[str, Any]:
     """
     try:
         if path.stat().st_size > _MAX_FILE_BYTES:
-            raise DataError(f"{path}: larger than any result, {_MAX_FILE_BYTES:,} bytes")
+            raise DataError(
+                f"{path}: not a result file, which has at most {_MAX_FILE_BYTES:,} bytes"
+            )
         outer = read_json(path.read_text())
         body = outer["body"]
         if hashlib.sha256(body.encode()).hexdigest() != outer["sha256"]:
@@ -548,7 +559,10 @@ def read_document(path: Path) -> dict[str, Any]:
             f"{path}: not a result file, or a damaged one ({type(error).__name__})"
         ) from None
     if format_tag != FORMAT:
-        raise DataError(f"{path}: format {str(format_tag)[:80]!r}, this version reads {FORMAT!r}")
+        raise DataError(
+            f"{path}: format {str(format_tag)[:80]!r}, this version reads {FORMAT!r}; "
+            "use the release that wrote the file"
+        )
     return content
 
 
@@ -568,7 +582,7 @@ def read_record(path: Path) -> Document:
 
 
 def read_sweep(path: Path) -> SweepRun:
-    """Return how a sweep ended, from the file that `Journal.close_sweep` wrote.
+    """Return the parent run of an ended sweep from the file that `Journal.close_sweep` wrote.
 
     Raises:
         DataError: If the file is damaged, has another version, or is not the end of a sweep.
@@ -597,7 +611,8 @@ def _checked(path: Path, kind: str) -> Iterator[dict[str, Any]]:
     version = content.get("schema_version")
     if version != SCHEMA_VERSION:
         raise DataError(
-            f"{path}: schema_version {str(version)[:80]}, this version reads {SCHEMA_VERSION}"
+            f"{path}: schema_version {str(version)[:80]}, this version reads {SCHEMA_VERSION}; "
+            "use the release that wrote the file"
         )
     sweep = content.get("sweep")
     if isinstance(sweep, dict):
@@ -675,5 +690,5 @@ def _make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StoreError(
-            f"tracking.folder={folder}: cannot be made ({error.strerror}); give another"
+            f"tracking.folder={folder}: cannot be created ({error.strerror}); give another folder"
         ) from None

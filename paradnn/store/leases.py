@@ -21,7 +21,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 
-with contextlib.suppress(ModuleNotFoundError):  # as in `paradnn.platform.environment`
+# psutil may be absent on a machine with only an engine (`paradnn.session.run_elsewhere`).
+with contextlib.suppress(ModuleNotFoundError):
     import psutil
 
 from paradnn.core.channel import read_message
@@ -59,7 +60,7 @@ class Owner:
 
     @classmethod
     def current(cls) -> Owner:
-        """Return this process."""
+        """Return the owner that identifies this process."""
         process = psutil.Process()
         return cls(socket.gethostname(), boot_id(), process.pid, process.create_time())
 
@@ -80,7 +81,7 @@ class Owner:
 
     @property
     def is_on_this_boot(self) -> bool:
-        """Whether this process runs in the same boot and process namespace, so that ids compare."""
+        """Whether the owner runs in this boot and process namespace, so that its id is valid here."""
         return self.boot == boot_id()
 
     def is_gone(self, expires: float) -> bool:
@@ -110,7 +111,10 @@ class Owner:
 
 
 def owner_tag() -> str:
-    """Return the owner tag of this process; a later process with the same id has another tag."""
+    """Return the owner tag of this process.
+
+    A later process with the same process id has a different tag.
+    """
     return json.dumps(asdict(Owner.current()))
 
 
@@ -159,7 +163,7 @@ class Lease:
 
     @property
     def text(self) -> str:
-        """The lease as text, for `read`."""
+        """The lease as JSON text, which `read` parses."""
         return json.dumps(asdict(self))
 
     @property
@@ -213,7 +217,11 @@ def _cores(lease: Lease) -> set[int]:
 
 
 def planned_points(leases: Mapping[str, Lease]) -> int | None:
-    """Return the number of points of a sweep over all environments; None if no lease has it."""
+    """Return the planned number of points of a sweep over all environments.
+
+    Returns:
+        The number; None if no lease states one.
+    """
     known = [lease.planned for lease in leases.values() if lease.planned is not None]
     if not known:
         return None
@@ -225,9 +233,10 @@ def planned_points(leases: Mapping[str, Lease]) -> int | None:
 
 
 def no_point_is_left(leases: Mapping[str, Lease]) -> bool:
-    """Return whether a driver of every environment ended because no point was left.
+    """Return whether, in every environment, a driver ended because no point was left.
 
-    The sweep itself may hold fewer points than planned, since other sweeps record the same points.
+    The sweep may then still have fewer runs than planned, because other sweeps recorded some of
+    its points.
     """
     environments = {name for lease in leases.values() for name in lease.planned or ()}
     completed = {

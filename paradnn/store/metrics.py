@@ -54,13 +54,13 @@ _MILLION = 1e6
 
 @dataclass(frozen=True)
 class PriceMetric:
-    """A cost in the currency of the prices.
+    """A metric of cost, in the currency of the prices.
 
     Attributes:
         name: Name of the metric.
         description: Formula of the metric.
-        of: Metrics from which to compute the cost; the first known one applies. They are durations
-            in seconds, or rates per second if `rate` is set.
+        of: Metrics from which to compute the cost; the first known metric is used. They are
+            durations in seconds, or rates per second if `rate` is set.
         rate: Whether the cost is the cost of one million items, computed from a rate.
         learning: Whether the cost also applies to a training that failed.
     """
@@ -73,9 +73,9 @@ class PriceMetric:
 
     @property
     def ends(self) -> tuple[str, ...]:
-        """Names of the interval ends of the rate, upper end first; empty if `rate` is not set.
+        """Names of the metrics at the ends of the rate's interval; empty if `rate` is not set.
 
-        The upper end of the rate determines the lower end of the cost.
+        The upper end comes first, because it determines the lower end of the cost.
         """
         if not self.rate:
             return ()
@@ -108,19 +108,28 @@ _SERVED = ("peak_queries_per_second", "scheduled_queries_per_second", "queries_p
 COSTS = (
     PriceMetric(
         "cost_per_million_examples",
-        "price / 3600 * 1e6 / the rate",
+        "price of an hour / 3600 * 1e6 / examples_per_second",
         ("examples_per_second",),
         rate=True,
     ),
     PriceMetric(
-        "cost_per_million_queries", "of queries: at the peak, or as scheduled", _SERVED, rate=True
+        "cost_per_million_queries",
+        "price of an hour / 3600 * 1e6 / queries per second: at the peak, scheduled, or measured",
+        _SERVED,
+        rate=True,
     ),
     PriceMetric(
-        "cost_per_million_tokens", "the same for tokens", ("tokens_per_second",), rate=True
+        "cost_per_million_tokens",
+        "price of an hour / 3600 * 1e6 / tokens_per_second",
+        ("tokens_per_second",),
+        rate=True,
     ),
     COST_TO_TARGET,
     PriceMetric(
-        "cost_of_learning", "the same for learning_seconds", ("learning_seconds",), learning=True
+        "cost_of_learning",
+        "price of an hour / 3600 * learning_seconds",
+        ("learning_seconds",),
+        learning=True,
     ),
 )
 _COMMON_METRICS = (
@@ -128,7 +137,7 @@ _COMMON_METRICS = (
         "speed_ratio",
         "1",
         None,
-        "examples/s of the first side / the second's, mean over rounds",
+        "examples/s of the first side / examples/s of the second, mean over rounds",
         has_interval=True,
     ),
     Metric("comparison_rounds", "1", None, "rounds in which both sides were measured"),
@@ -138,17 +147,17 @@ _COMMON_METRICS = (
         "race_lead",
         "1",
         None,
-        "score of a race's best candidate / the next one's, shrunk",
+        "score of a race's best candidate / score of the second best, shrunk",
         has_interval=True,
     ),
     Metric("race_risk", "1", "lower", "bound of the probability that another candidate is better"),
-    Metric("design_candidates", "1", None, "points that the sweep might have measured"),
-    Metric("design_measured", "1", None, "points measured, or tried, by all drivers and sessions"),
+    Metric("design_candidates", "1", None, "distinct points that the sweep could measure"),
+    Metric("design_measured", "1", None, "points that any driver or session measured or tried"),
     Metric(
         "design_expected_error",
         "1",
         "lower",
-        "median relative error expected of the others' step times",
+        "expected median relative error of the step times that were not measured",
     ),
     Metric(
         "published_flops_per_second", "FLOP/s", "higher", "as printed; TPU v2: one core of eight"
@@ -160,7 +169,10 @@ _COMMON_METRICS = (
         "trace_flops_utilization", "1", "higher", "FLOP rate in the best trace / specified peak"
     ),
     Metric(
-        "peak_flops_per_second.<precision>", "FLOP/s", None, "fastest product of a ceilings run"
+        "peak_flops_per_second.<precision>",
+        "FLOP/s",
+        None,
+        "rate of the fastest matrix product of a ceilings run",
     ),
     Metric(
         "peak_flops_per_second_low.<precision>", "FLOP/s", None, "lower end of its 95% interval"
@@ -183,26 +195,31 @@ _COMMON_METRICS = (
             "overhead_seconds",
             "s",
             "lower",
-            "schedule + start + record: what the stack itself cost",
+            "schedule + start + record: the cost of ParaDnn itself",
         ),
         Metric(
             "task_start_seconds",
             "s",
             "lower",
-            "the driver's process began until its first point could",
+            "time from the start of the driver's process until its first point could begin",
         ),
         Metric(
             "queue_seconds",
             "s",
             "lower",
-            "the launch of the driver until its scheduler's job began",
+            "time from the launch of the driver to the start of its job",
         ),
-        Metric("launcher_seconds", "s", "lower", "the job began until the driver's process began"),
+        Metric(
+            "launcher_seconds",
+            "s",
+            "lower",
+            "time from the start of the job to the start of the driver's process",
+        ),
         Metric(
             "session_seconds",
             "s",
             None,
-            "the session's first point could begin until this one was recorded",
+            "time from when the session's first point could begin until this point was recorded",
         ),
         *(
             Metric(f"phase_{name}_seconds", "s", "lower", f"wall time of the phase '{name}'")
@@ -211,7 +228,7 @@ _COMMON_METRICS = (
     ),
     *in_section(
         "trace",
-        Metric("trace_captures", "1", None, "how often the profiler captured the traced run"),
+        Metric("trace_captures", "1", None, "number of the profiler's captures of the traced run"),
         Metric(
             "trace_flops_utilization_median",
             "1",
@@ -233,7 +250,7 @@ _COMMON_METRICS = (
             None,
             "FLOPs / bytes moved, both counted by a trace",
         ),
-        Metric("trace_bytes", "B", None, "memory traffic in the whole of a profiler trace"),
+        Metric("trace_bytes", "B", None, "memory traffic in a whole profiler trace"),
     ),
     *in_section(
         "cost",

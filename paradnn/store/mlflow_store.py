@@ -72,7 +72,7 @@ _PARENT = "mlflow.parentRunId"
 _JOIN_SECONDS = 30.0
 _NOTE = "mlflow.note.content"
 _SOURCE = {"mlflow.source.name": "paradnn.train", "mlflow.source.type": "LOCAL"}
-#: MLflow truncates it to one line.
+#: Description of the experiment; MLflow's UI truncates it to one line.
 _EXPERIMENT_DESCRIPTION = (
     "One run per measured point, nested under its sweep. The tag `outcome` says how it ended; "
     "docs/reference/metrics.md explains the metrics."
@@ -298,7 +298,7 @@ class MlflowStore(RunIndex):
         self._client.set_tag(self._parent, f"{runs.DRIVER_LEASE}{self._driver}", lease.text)
 
     def is_lost(self, claim: Claim) -> bool:
-        """Whether another driver has closed the run of a claim, since the lease had expired."""
+        """Whether another driver has closed the run of a claim, because the lease had expired."""
         self._check_renewal_gap()
         if claim.run_id not in self._possibly_lost:
             return False
@@ -348,10 +348,10 @@ class MlflowStore(RunIndex):
     ) -> Claimed:
         """Claim a point by creating its run.
 
-        The claim is valid if the store holds no other claim after it is written. If two drivers
-        claim at once, both withdraw and try again later. If a run of the point is likely to exist,
-        the store is also checked before the claim, which saves creating a run. This is the case for
-        ceilings, and for points after a claim has found a run of another driver.
+        After a claim is written, it is valid if the store holds no other claim of the point. If two
+        drivers claim at once, both withdraw and try again later. If a run of the point is likely to
+        exist, the store is also checked before the claim, which saves creating a run. This is the
+        case for ceilings, and for points after a claim has found a run of another driver.
         """
         self._require_present()
         is_shared = tags.get("kind") == "ceilings"  # shared by all experiments of the store
@@ -405,7 +405,15 @@ class MlflowStore(RunIndex):
         except_run: str = "",
         everywhere: bool = False,
     ) -> tuple[Finished | None, bool]:
-        """Look for other runs of a point, which replace or forbid its measurement.
+        """Find other runs of a point that replace or block its measurement.
+
+        Abandoned runs are closed on the way.
+
+        Args:
+            identity: The measurement.
+            accepts: Returns whether a stored run replaces the measurement.
+            except_run: Id of a run to ignore.
+            everywhere: Whether to consider all experiments of the store.
 
         Returns:
             An accepted run or None; and whether another driver is measuring the point.
@@ -446,8 +454,8 @@ class MlflowStore(RunIndex):
     def upload(self, document: Document, *, repeats: bool = False) -> Uploaded:
         """Log a result from a file into the run that was created for it, or into a new run.
 
-        Nothing is logged if the store already has this result, or, without `repeats`, if a run of
-        the same point makes it redundant.
+        Nothing is logged if the store already has this result. Without `repeats`, nothing is logged
+        either if another run of the same point makes the result redundant.
 
         Args:
             document: The result.
@@ -467,8 +475,10 @@ class MlflowStore(RunIndex):
         record = document.record
         identity = identity_of(document.record.tags)
         runs_of_point = self.of_point(identity)
-        begun = next((entry for entry in runs_of_point if entry.run_id == document.run_id), None)
-        logged = [*self.with_tag("offline_id", document.offline_id), *filter(None, [begun])]
+        begun_run = next(
+            (entry for entry in runs_of_point if entry.run_id == document.run_id), None
+        )
+        logged = [*self.with_tag("offline_id", document.offline_id), *filter(None, [begun_run])]
         logged = [entry for entry in logged if entry.outcome]
         if logged:
             # The store accepted the result, but its answer was lost, or the run was not ended.
@@ -478,19 +488,21 @@ class MlflowStore(RunIndex):
                         entry.run_id, status_of(record.outcome), _since_1970(record.end_time)
                     )
             return Uploaded("known", logged[0].run_id, record)
-        held = next(
+        equivalent = next(
             (entry for entry in runs_of_point if record.is_redundant_with(entry.tags)), None
         )
-        if begun:
-            claim = Claim(begun.run_id, identity, record.start_time)
+        if begun_run:
+            claim = Claim(begun_run.run_id, identity, record.start_time)
         else:
             claim = None
-        if held and not (document.repeats or (repeats and record.tags.get("kind") == "point")):
-            if begun and claim and begun.status == "RUNNING":
+        if equivalent and not (
+            document.repeats or (repeats and record.tags.get("kind") == "point")
+        ):
+            if begun_run and claim and begun_run.status == "RUNNING":
                 self.abandon(
                     claim, "another driver measured the point while the store was unreachable"
                 )
-            return Uploaded("withheld", held.run_id, record)
+            return Uploaded("withheld", equivalent.run_id, record)
         parent = self._parent_of(document.sweep) if document.sweep else None
         if claim is None:
             tags = {
@@ -505,7 +517,7 @@ class MlflowStore(RunIndex):
                 dict,
             )
         except Exception:
-            if not begun:  # do not leave an incomplete run
+            if not begun_run:  # do not leave an incomplete run
                 with contextlib.suppress(Exception):
                     self._client.delete_run(claim.run_id)
             raise
@@ -541,7 +553,7 @@ class MlflowStore(RunIndex):
                 self._end_sweep(known.run_id, replace(sweep, tags={}))
 
     def is_back(self) -> bool:
-        """Whether a store that did not answer answers again; the time-out is short."""
+        """Whether the store answers again, tested with a short time-out."""
         try:
             with store_errors(self.where):
                 self._require_present()
@@ -552,7 +564,7 @@ class MlflowStore(RunIndex):
             return False
 
     def delete_orphaned_claims(self, keep: Container[str]) -> None:
-        """Delete claims of this process whose creation it does not know, as the answer was lost.
+        """Delete claims of this process whose ids it never received, because an answer was lost.
 
         Args:
             keep: Ids of the runs of known claims.
@@ -655,7 +667,8 @@ def _require_no_workspace(address: StoreAddress) -> None:
     if address.is_sql and workspace not in ("", "default"):
         raise StoreError(
             f"tracking.uri={address.public}: MLFLOW_WORKSPACE={workspace} selects a workspace, and "
-            "only a tracking server writes into one; give its address, or unset the variable"
+            "only a tracking server writes into one; give the address of a server, or unset the "
+            "variable"
         )
 
 

@@ -157,10 +157,11 @@ def _check_marker(folder: Path) -> None:
     except (OSError, ValueError, KeyError, TypeError):
         raise DataError(f"{folder}: {MARKER} is damaged") from None
     if format_tag != FORMAT:
-        raise DataError(f"{folder}: format {format_tag!r}, this version reads {FORMAT!r}")
+        problem = f"format {format_tag!r}, this version reads {FORMAT!r}"
+        raise DataError(f"{folder}: {problem}; use the release that wrote the store")
     if version != SCHEMA_VERSION:
         problem = f"schema_version={version}, this version reads {SCHEMA_VERSION}"
-        raise SchemaError(f"{folder}: {problem}: use the release that wrote it")
+        raise SchemaError(f"{folder}: {problem}; use the release that wrote the store")
 
 
 def _partitions(table: pa.Table) -> Iterator[tuple[tuple[str, ...], pa.Array]]:

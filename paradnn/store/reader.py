@@ -1,4 +1,4 @@
-"""Open a store read-only: SQL tables directly, tracking servers through MLflow's search.
+"""Open a store for reading: SQL tables directly, tracking servers through MLflow's search.
 
 Resume, claims, planning and analysis all read through this module. It imports MLflow or SQLAlchemy
 only when a store is opened.
@@ -50,7 +50,7 @@ def open_reader(
 
     Args:
         address: The store.
-        method: How to read the store.
+        method: How to read a SQL store or a server; other stores ignore it.
         client: MLflow's client, if one is already open.
         pooled: Whether to keep connections open, for many small reads.
 

@@ -45,7 +45,7 @@ DRIVER_LEASE = "mlflow.paradnn.driver."
 #: in the store.
 ADDED_PARAMS: Mapping[str, str] = as_params(added_defaults())
 
-#: Table of a sweep's run: ids of the points that earlier sweeps had measured and this one skipped.
+#: Artifact of a sweep's run: table of the runs of earlier sweeps that replaced measurements.
 EARLIER_POINTS = "earlier_points.json"
 #: Tag that names the tables among a run's artifacts, for MLflow.
 LOGGED_TABLES = "mlflow.loggedArtifacts"
@@ -136,7 +136,7 @@ class Record:
 
     Attributes:
         name: Name of the run.
-        outcome: How the run ended.
+        outcome: Outcome of the measurement, such as "ok" or "timeout".
         reason: Why the run ended with this outcome; None if the outcome needs no reason.
         params: Param name -> text.
         metrics: Metric name -> final value.
@@ -182,10 +182,10 @@ class Record:
 
 
 def wanted_extras(point: Point) -> set[str]:
-    """Return which extras a point requests in addition to its timing.
+    """Return the extras that a point requests in addition to its timing.
 
     Returns:
-        Keys of `EXTRA_KEYS`, such as "profile". A kept trace implies a profile.
+        Elements of `EXTRA_KEYS`, such as "profile". A kept trace implies a profile.
     """
     wanted = {key for key in EXTRA_KEYS if getattr(point.measure, key)}
     return wanted and wanted | {"profile"}
@@ -317,7 +317,7 @@ class Row(NamedTuple):
 class Query:
     """A selection of runs in given experiments; deleted runs are never included.
 
-    A run must satisfy every given condition.
+    A run must satisfy every given condition. A field that is None sets no condition.
 
     Attributes:
         experiments: Names of experiments.
@@ -326,7 +326,7 @@ class Query:
         run_id: Id of a single run.
         status: An MLflow run status.
         since_ms: Earliest start, inclusive, in Unix milliseconds.
-        until_ms: Latest start, exclusive, in Unix milliseconds.
+        until_ms: Upper bound of the start, exclusive, in Unix milliseconds.
         unfinished: Whether to include runs without a recorded outcome.
         newest: Maximum number of runs; those that started last are kept. None means no limit.
         columns: Kind of values -> keys to read. All keys of an unlisted kind are read.

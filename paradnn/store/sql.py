@@ -83,8 +83,8 @@ def engine_of(address: StoreAddress, *, pooled: bool = False) -> sa.Engine:
 
     Raises:
         NoStoreError: If the file of a SQLite store does not exist.
-        StoreError: If the address is invalid or its driver is not installed. The message contains
-            no password.
+        StoreError: If the address is invalid or its database driver is not installed. The message
+            contains no password.
     """
     options: dict[str, Any] = {}
     if not pooled:
@@ -107,7 +107,7 @@ def engine_of(address: StoreAddress, *, pooled: bool = False) -> sa.Engine:
         if address.scheme == "postgresql":
             command = " with pip install 'paradnn[postgres]'"
         raise StoreError(
-            f"cannot open a {address.scheme} store: {error}; install that driver{command}"
+            f"cannot open a {address.scheme} store: {error}; install the database driver{command}"
         ) from error
     if is_sqlite:
         sa.event.listen(
@@ -121,7 +121,7 @@ def _sqlite_file_url(url: sa.URL, address: StoreAddress) -> sa.URL:
     if not (url.database and Path(url.database).is_file()):
         remedy = migration_remedy(address) or (
             "measure first with python -m paradnn.train, import with python -m analysis "
-            "import-archive, or name another with --store"
+            "import-archive, or name another store with --store"
         )
         raise NoStoreError(f"no tracking store at {address.public}: {remedy}")
     path = Path(url.database).absolute()
@@ -143,14 +143,15 @@ class SqlReader:
 
     @cached_property
     def unexpected(self) -> str:
-        """The columns of TABLES that the store lacks, as one line of text; empty if it has all.
+        """Message that lists the columns of TABLES that the store lacks; empty if it has all.
 
         Raises:
             NoStoreError: If the database has no table of TABLES.
         """
         if not self._columns:
             raise NoStoreError(
-                f"{self._address.public} holds no MLflow tables: is it a tracking store?"
+                f"{self._address.public} holds no MLflow tables; give the database of a tracking "
+                "store"
             )
         wanted = [f"{table}.{column}" for table, columns in TABLES.items() for column in columns]
         missing = [column for column in wanted if column not in self._columns]
@@ -223,8 +224,9 @@ class SqlReader:
     def columns(self, query: Query) -> Records:
         """Return the runs that satisfy a query as columns; faster than `read` for many runs.
 
-        Most stored runs are finished points. A query for these reads the tags of all runs and
-        selects runs in memory, because SQLite takes eight times as long for the selection.
+        Most stored runs are finished points. A query for finished points therefore reads the tags
+        of all runs and selects runs in memory, because SQLite takes eight times as long for the
+        selection.
         """
         from paradnn.store.columns import Records, in_parts  # slow imports
 

@@ -95,7 +95,7 @@ def _unused_variables() -> Iterator[str]:
 
 
 class Tracker(Journal):
-    """A journal in front of a store.
+    """A store with a journal in front of it.
 
     Methods raise StoreError if neither the store nor the disk accepts a result.
     """
@@ -108,8 +108,8 @@ class Tracker(Journal):
         self._notify = notify
         self._patience = settings.patience
         self._command = sync_command(self.folder, settings)
-        self._kept: list[Path] = []  # files to upload
-        self._held: set[str] = set()  # runs of claims that are neither recorded nor released
+        self._pending_files: list[Path] = []  # files to upload
+        self._open_claims: set[str] = set()  # runs of claims that are neither recorded nor released
         self._has_unclosed_sweep = False  # whether the end of the sweep was written to a file
         self._away_since: float | None = None  # monotonic seconds; None while the store answers
         self._next_attempt = 0.0  # monotonic seconds of the next attempt to reach the store
@@ -124,10 +124,10 @@ class Tracker(Journal):
     def where(self) -> str:
         if self._loss:
             return f"{self.folder} until {self._command}"
-        if not self._kept and not self._has_unclosed_sweep:
+        if not self._pending_files and not self._has_unclosed_sweep:
             return self._store.where
-        if self._kept:
-            pending = f"{len(self._kept)} of them"
+        if self._pending_files:
+            pending = f"{len(self._pending_files)} of them"
         else:
             pending = "the end of the sweep"
         return f"{self._store.where}, {pending} in files until {self._command}"
@@ -150,8 +150,8 @@ class Tracker(Journal):
 
     def close_abandoned(self) -> int:
         """Upload the results that drivers left when they ended early, then close their runs."""
-        self._kept += self.left_behind()
-        self._upload_kept("left by drivers that ended early")
+        self._pending_files += self.left_behind()
+        self._upload_pending("left by drivers that ended early")
         return self._store.close_abandoned()
 
     def open_sweep(self, name: str, description: str, tags: Mapping[str, str]) -> str:
@@ -174,7 +174,7 @@ class Tracker(Journal):
 
     def unregister(self, *, is_complete: bool = False, conclusion: str = "") -> None:
         with contextlib.suppress(StoreError):  # an interruption may have left an orphaned claim
-            self._store.delete_orphaned_claims(self._held)
+            self._store.delete_orphaned_claims(self._open_claims)
         # If several drivers end at once, a write to a SQLite store may fail because it is locked. A
         # driver that does not end its lease counts as running, and the sweep stays open.
         deadline = time.monotonic() + _UNREGISTER_SECONDS
@@ -192,7 +192,7 @@ class Tracker(Journal):
 
     def renew_lease(self) -> str:
         self._renew_file_claims()
-        return self._store.renew_lease(tuple(self._held))
+        return self._store.renew_lease(tuple(self._open_claims))
 
     def close_sweep(self, end: SweepRun) -> None:
         if end.status == "KILLED":  # an interrupted sweep ends at once
@@ -200,7 +200,7 @@ class Tracker(Journal):
 
         def close() -> None:
             self._store.close_sweep(end)
-            self._store.delete_orphaned_claims(self._held)
+            self._store.delete_orphaned_claims(self._open_claims)
 
         try:
             self._call_store(close)  # uploads the kept files first
@@ -221,7 +221,7 @@ class Tracker(Journal):
                 self._away_since = None
                 self._has_accepted_claim = True
                 if isinstance(answer, Claim):
-                    self._held.add(answer.run_id)
+                    self._open_claims.add(answer.run_id)
                 return answer
             except StoreError as error:
                 if isinstance(error, StoreRefusalError) and not self._has_accepted_claim:
@@ -242,13 +242,13 @@ class Tracker(Journal):
             ClaimLostError: If another driver has taken over the point, because this process was
                 suspended for longer than its lease.
         """
-        is_in_store = claim.run_id in self._held
-        self._held.discard(claim.run_id)
+        is_in_store = claim.run_id in self._open_claims
+        self._open_claims.discard(claim.run_id)
         if is_in_store and self._away_since is None and self._is_lost(claim):
-            raise ClaimLostError(f"{record.name}: another driver has taken it over")
+            raise ClaimLostError(f"{record.name}: another driver has taken over this point")
         document = self.document(claim, record, recording_metrics())
         path: Path | None = None
-        with contextlib.suppress(StoreError):  # the store may accept what the disk does not
+        with contextlib.suppress(StoreError):  # the disk may be full; the store may still accept
             path = self.keep(document)
         if self._away_since is None and is_in_store:
             try:
@@ -263,9 +263,9 @@ class Tracker(Journal):
                 return self._call_store(lambda: self._store.upload(document)).run_id
             except StoreAwayError as error:
                 raise self._no_space_error(record.name) from error
-        self._kept.append(path)
-        if self._away_since is None:  # claimed while the store was away
-            self._upload_kept("the store answers again")
+        self._pending_files.append(path)
+        if self._away_since is None:  # the point was claimed while the store did not answer
+            self._upload_pending("the store answers again")
         return path.stem
 
     def _is_lost(self, claim: Claim) -> bool:
@@ -275,11 +275,11 @@ class Tracker(Journal):
             return False
 
     def abandon(self, claim: Claim, reason: str) -> None:
-        if claim.run_id not in self._held:
+        if claim.run_id not in self._open_claims:
             super().abandon(claim, reason)
         elif self._away_since is None:
             self._store.abandon(claim, reason)
-        self._held.discard(claim.run_id)
+        self._open_claims.discard(claim.run_id)
 
     def _no_space_error(self, lost_result: str = "") -> StoreError:
         detail = ""
@@ -287,13 +287,13 @@ class Tracker(Journal):
             detail = f": {lost_result} is lost"
         return StoreError(
             f"neither {self._store.where} nor {self.folder} accepts results{detail}; "
-            f"{counted(len(self._kept), 'result')} in files. "
+            f"{counted(len(self._pending_files), 'result')} in files. "
             "Free some space; the same command then continues"
         )
 
     def _try_store(self, claim: Claim, write: Callable[[], None]) -> None:
         """Call `write` if the store answers and holds the claim; a failure is not an error."""
-        if self._away_since is None and claim.run_id in self._held:
+        if self._away_since is None and claim.run_id in self._open_claims:
             try:
                 write()
             except StoreError as error:
@@ -324,15 +324,15 @@ class Tracker(Journal):
             if not self._loss:
                 self._loss = f"{error}. {self._rescue()}"
                 self._notify(
-                    f"{self._loss}. Results from now on go to files: upload them afterwards with\n"
+                    f"{self._loss}. From now on, results go to files; upload them afterwards with\n"
                     f"  {self._command}"
                 )
             return
         if self._away_since is None:
             self._away_since = now
             self._notify(
-                f"the store does not answer ({error}). Results go to files until it does. "
-                f"If it stays away, upload them with:\n  {self._command}"
+                f"the store does not answer ({error}). Results go to files until it answers again. "
+                f"If it never does, upload them with:\n  {self._command}"
             )
         if not isinstance(error, StoreAwayError) or now - self._away_since >= self._patience:
             self._next_attempt = now + _BACKGROUND_RETRY_SECONDS
@@ -342,19 +342,19 @@ class Tracker(Journal):
         copy = self._store.rescue(self.folder)
         if copy:
             return f"Its runs were copied to {copy}: move that file back to restore them"
-        return "Its runs are lost: this process could not read them any more"
+        return "Its runs are lost, because this process can no longer read them"
 
     def _is_available(self) -> bool:
         """Whether the store answers.
 
-        Waits for a store that stopped answering less than `tracking.patience` ago, and uploads the
-        kept files once it answers again.
+        If the store stopped answering less than `tracking.patience` seconds ago, wait for it. Once
+        it answers again, upload the kept files.
         """
         while self._away_since is not None:
             now = time.monotonic()
             if now < self._next_attempt:
                 return False
-            if self._store.is_back() and self._upload_kept("the store answers again"):
+            if self._store.is_back() and self._upload_pending("the store answers again"):
                 # Drivers on other hosts could not renew their leases either.
                 self._store.expiries_count_from = time.monotonic() + HEARTBEAT_SECONDS
                 return True
@@ -364,24 +364,24 @@ class Tracker(Journal):
                 time.sleep(_WAITING_RETRY_SECONDS)
         return True
 
-    def _upload_kept(self, why: str) -> bool:
+    def _upload_pending(self, why: str) -> bool:
         """Upload the kept files and remove them; return False if the store stops answering.
 
         Args:
             why: Reason for the upload, for the message to the user.
         """
         count = 0
-        while self._kept:
+        while self._pending_files:
             try:
-                count += self._upload(self._kept[0])
+                count += self._upload(self._pending_files[0])
             except StoreAwayError as error:
                 self._note_failure(error)
                 return False
             except (StoreError, DataError) as error:  # the file stays for `paradnn.sync`
-                self._notify(f"{self._kept[0]} was not uploaded: {error}")
-            self._kept.pop(0)
+                self._notify(f"{self._pending_files[0]} was not uploaded: {error}")
+            self._pending_files.pop(0)
         try:
-            self._store.delete_orphaned_claims(self._held)
+            self._store.delete_orphaned_claims(self._open_claims)
         except StoreError:
             return False
         if count:
@@ -429,7 +429,7 @@ def sync(
         folder: The folder of a sweep with `tracking=offline`, or of results that were kept because
             a store did not answer.
         settings: The store and the experiment.
-        repeats: Whether to also upload results of points that the store already holds.
+        repeats: Whether to also upload redundant results, whose points the store already holds.
 
     Returns:
         Each uploaded file with the result of its upload; and one line per file that is damaged or
@@ -437,7 +437,8 @@ def sync(
 
     Raises:
         DataError: If the folder does not exist.
-        StoreError: If the store does not answer or rejects the credentials.
+        StoreError: If the store does not answer, rejects the credentials, or is not a valid
+            address.
     """
     if not folder.is_dir():
         raise DataError(

@@ -42,8 +42,8 @@ class View:
         name: Name in MLflow's menu.
         content: Description of the shown runs, for a list of links.
         filter: Condition on runs in MLflow's grammar; empty for all runs.
-        order: Column by which the table is sorted. Sorted by time, the UI nests runs below their
-            parents; otherwise it lists all runs on one level.
+        order: Column by which the table is sorted. If it is the start time, the UI nests runs below
+            their parents. Otherwise the UI lists all runs on one level.
         columns: Columns of the table.
         charts: Charts as MLflow stores them.
     """

@@ -194,7 +194,7 @@ def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path) -> None:
         write(lambda: Path("/dev/full").write_text("x" * 10))
     assert (
         str(told.value)
-        == f"--figure={path}: cannot be written (No space left on device); give another"
+        == f"--figure={path}: cannot be written (No space left on device); give another path"
     )
     with pytest.raises(KeyboardInterrupt):
         write(interrupted)
@@ -336,7 +336,8 @@ def test_a_bundle_that_unpacks_to_much_more_is_not_unpacked(tmp_path: Path) -> N
         tmp_path / "b.zip", {"artifacts/r1/x": bytes(80 * 2**20)}, compress=zipfile.ZIP_DEFLATED
     )
     with pytest.raises(
-        DataError, match=r"3 files of 83,88\d,\d{3} bytes in one of 8\d,\d{3} bytes; at most"
+        DataError,
+        match=r"3 files of 83,88\d,\d{3} bytes in an archive of 8\d,\d{3} bytes; at most",
     ):
         load(str(bomb))
 

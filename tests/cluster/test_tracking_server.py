@@ -155,7 +155,7 @@ def test_the_tables_and_the_server_give_the_same_frame(
     assert "2 skipped" in again.stdout
     direct = run(["paradnn.train", f"tracking.uri={database.uri(name)}", *TINY])
     assert direct.returncode == 2
-    assert "a server keeps the files of paradnn; record through it" in direct.stderr
+    assert "a server stores the artifacts of experiment paradnn" in direct.stderr
     assert database.password not in direct.stderr
 
 
@@ -269,7 +269,7 @@ def test_a_read_only_user_gets_an_error(guarded: Guarded, tmp_path: Path) -> Non
         )
         assert done.returncode == 2, done.stderr
         assert done.stderr.splitlines()[-1].startswith(
-            f"error: {guarded.server.uri}: the server forbids it (HTTP 403"
+            f"error: {guarded.server.uri}: the server denies access (HTTP 403"
         )
     assert not list(tmp_path.iterdir())
 

@@ -89,7 +89,7 @@ def test_a_deleted_folder_of_results_is_reported(
         done = run(["paradnn.train", *AXES, *offline], store)
 
     assert done.returncode == 1
-    assert f"error: 2 results of this session were deleted from {files}" in done.stderr
+    assert f"error: 2 results of this session disappeared from {files}" in done.stderr
     assert len(list(files.glob("point-*.json"))) == 2
     assert "2 skipped" in succeeded(["paradnn.train", *AXES, *offline], store).stdout
 

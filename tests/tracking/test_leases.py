@@ -157,7 +157,7 @@ def test_a_suspended_driver_does_not_record_a_point_that_was_taken_over(
     other = driver_of(store, HERE, "1")
     taken = claimed(other, 1)
 
-    with pytest.raises(ClaimLostError, match="another driver has taken it over"):
+    with pytest.raises(ClaimLostError, match="another driver has taken over this point"):
         suspended.record(claim, record_of(claim), dict)
     suspended.record(kept, record_of(kept), dict)
     other.record(taken, record_of(taken), dict)
@@ -423,7 +423,7 @@ def test_launched_drivers_without_a_store_need_a_shared_folder(tmp_path: Path) -
     launching.open_sweep("sweep", "", SWEEP)
     launching.register(LAUNCH, lease_of(HERE))
     Journal(tmp_path / "a").join_sweep("sweep", "", SWEEP, is_launched=True)
-    with pytest.raises(StoreError, match="the launching process has another folder"):
+    with pytest.raises(StoreError, match="the launching process uses a different folder"):
         Journal(tmp_path / "b").join_sweep("sweep", "", SWEEP, is_launched=True)
 
 

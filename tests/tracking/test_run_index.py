@@ -361,7 +361,7 @@ def test_an_owner_is_gone_if_its_process_or_its_claim_ended(
 def test_an_invalid_address_gives_one_line(uri: str) -> None:
     with pytest.raises(StoreError) as said:
         address_of(uri)
-    assert re.fullmatch(r"no tracking store can be at .{1,200}: .{1,200}", str(said.value))
+    assert re.fullmatch(r".{1,200} cannot be a tracking store: .{1,200}", str(said.value))
 
 
 @pytest.mark.parametrize(
