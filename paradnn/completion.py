@@ -25,7 +25,7 @@ from paradnn.families import FAMILIES
 from paradnn.listing import KINDS, entries
 from paradnn.store.metrics import METRICS
 
-#: Shells for which there is a script cli/completion.SHELL. The script adds a blank to a completed
+#: Shells for which there is a script cli/completion.SHELL. The script adds a space to a completed
 #: word, unless the word ends in `=`.
 _SHELLS = ("bash", "zsh", "fish")
 #: Commands that take overrides only.
@@ -46,7 +46,7 @@ usage: paradnn completion SHELL
 
 @program
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the script of a shell, or the proposals for a line, and return the exit code."""
+    """Print the script of a shell, or the proposals for a command line; return the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words in ([], ["-h"], ["--help"]):
         print(_USAGE)
@@ -69,7 +69,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def proposals(line: str) -> list[str]:
-    """Return words that may complete the last word of a command line, which may be empty."""
+    """Return the words that may complete the last word of a command line.
+
+    Args:
+        line: The command line up to the cursor. It ends with a space if the last word is empty.
+    """
     *words, current = line.split(" ")
     before = [word for word in words if word][1:]  # without the program
     return sorted({word for word in _candidates(before, current) if word.startswith(current)})

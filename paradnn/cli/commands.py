@@ -43,11 +43,13 @@ COMMANDS = {
     "stacks": CommandEntry("paradnn.stacks", "list, install and remove software stacks"),
     "sync": CommandEntry("paradnn.sync", "upload results that were kept as files"),
     "analysis": CommandEntry(
-        "analysis.cli", "analyze the runs in a tracking store, write a report"
+        "analysis.cli", "analyze the runs in a tracking store, or write a report of all analyses"
     ),
     "ui": CommandEntry("paradnn.ui", "start the MLflow UI of the store, with links to views of it"),
     "list": CommandEntry(
         "paradnn.listing", "list models, presets, metrics or keys, or search them"
     ),
-    "completion": CommandEntry("paradnn.completion", "complete words in the shell"),
+    "completion": CommandEntry(
+        "paradnn.completion", "print a script that completes words in your shell"
+    ),
 }

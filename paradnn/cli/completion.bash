@@ -1,7 +1,7 @@
 _paradnn() {
   local line="${COMP_LINE:0:COMP_POINT}" word head
   word="${line##* }"
-  head="${word%"${word##*[=:]}"}"  # readline replaces what stands after the last sign of COMP_WORDBREAKS alone
+  head="${word%"${word##*[=:]}"}"  # readline replaces only the text after the last character of COMP_WORDBREAKS
   local IFS=$'\n'
   COMPREPLY=($(paradnn completion "$line" 2>/dev/null))
   COMPREPLY=("${COMPREPLY[@]#"$head"}")

@@ -45,8 +45,8 @@ def say(text: object, file: TextIO | None = None) -> None:
 class Ticker:
     """Progress of long work on standard error.
 
-    On a terminal it is one line, which is updated. Otherwise a line is printed every
-    `QUIET_SECONDS`.
+    On a terminal, a single line is updated. Otherwise a line is printed at most every
+    `QUIET_SECONDS` seconds.
 
     Args:
         unit: Items that are counted, such as "runs".
@@ -117,9 +117,10 @@ def unlimited_output() -> SafeConsole:
 
 
 def si(value: float) -> str:
-    """Return a value with three digits and an SI prefix, such as "12.3 G", before a unit.
+    """Return a value with three significant digits and an SI prefix, such as "12.3 G".
 
-    Infinite values give "∞ " and "-∞ ".
+    The text ends with the prefix or a space, so that a unit can follow. Infinite values give "∞ "
+    and "-∞ ".
     """
     if math.isinf(value):
         return "∞ " if value > 0 else "-∞ "
@@ -135,13 +136,14 @@ def fitting_table(
     rows: Sequence[Sequence[RenderableType]],
     spare: Sequence[str],
 ) -> Table:
-    """Return a table without lines that fits the width of a console.
+    """Return a table without borders that fits the width of a console.
 
     Args:
         console: The console that prints the table.
         columns: The columns.
         rows: The cells of each row.
-        spare: Headings of columns that a narrow terminal omits, in this order, until the rest fits.
+        spare: Headings of columns to omit on a narrow terminal, one after the other, until the
+            table fits.
     """
     spare = spare if console.width < _NARROW else ()
     headings = [str(column.header) for column in columns]

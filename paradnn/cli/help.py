@@ -14,22 +14,22 @@ from paradnn.families import FAMILIES
 
 #: Group of conf/ -> its meaning.
 _GROUPS = {
-    "brief": "durations of a scenario under measure=quick; chosen with both",
-    "data": "where batches come from",
+    "brief": "durations of a scenario under measure=quick; follows from both",
+    "data": "the source of the batches",
     "experiment": "presets: the axes of a whole sweep; needs -m",
-    "fit": "input size and classes of a data set; chosen with the data set and the model",
-    "framework": "the framework below Keras",
-    "learning": "default learning rate of some models; chosen with the model",
+    "fit": "input size and number of classes of a data set; follows from data and model",
+    "framework": "the framework below Keras, or an inference engine",
+    "learning": "default learning rate of some models; follows from the model",
     "measure": "protocol of a point: durations, processes and limits",
-    "model": "the family",
-    "optimizer": "the update rule, with the paper's constants",
+    "model": "the model family, or a published model",
+    "optimizer": "the update rule and its constants",
     "platform": "the kind of device",
     "price": "price per hour of devices (docs/how-to/cost.md)",
     "scenario": "how inference is requested: step after step, or as MLPerf Inference defines it",
     "software": "the interpreter under test: this one, or a stack that is installed on first use",
-    "step": "defaults that depend on the model; chosen with it",
+    "step": "defaults that depend on the model; follow from it",
     "task": "measured work: a step, training to an accuracy, or the accuracy of a trained model",
-    "tracking": "where runs are recorded",
+    "tracking": "the store that receives the runs",
 }
 #: Keys that only this program sets.
 _INTERNAL_KEYS = ("name", "plan", "grids")
@@ -43,7 +43,7 @@ def help_text(page: str | None = None) -> str:
     """Return the help: every group with its options, and every key with default and meaning.
 
     Args:
-        page: The text before the groups, which describes the command.
+        page: The text before the groups, which describes the command; None omits it.
     """
     lines = [f"{(page or '').strip()}\n", "Groups (key=option)", *_group_lines()]
     for heading, keys in documented_keys().items():
@@ -103,7 +103,7 @@ def _fields(options: type, prefix: str) -> Iterator[tuple[str, dataclasses.Field
 def _group_lines() -> Iterator[str]:
     for group in group_names():
         options = " | ".join(option_names(group))
-        meaning = _GROUPS.get(group, "chosen with a model")
+        meaning = _GROUPS.get(group, "follows from the model")
         yield from _entry_lines(group, f"{options}: {meaning}")
 
 
@@ -136,7 +136,10 @@ def _format_default(default: Any) -> str:
 
 
 def _entry_lines(name: str, text: str) -> Iterator[str]:
-    """Yield the lines of an entry: the name, with its text next to it or, if too long, below."""
+    """Yield the lines of an entry: its name, and its text to the right of the name.
+
+    The text begins on the next line if the name is too long.
+    """
     lines = textwrap.wrap(text, _TEXT_WIDTH) or [""]
     if len(name) <= _NAME_WIDTH:
         yield f"  {name:<{_NAME_WIDTH}} {lines[0]}"

@@ -1,8 +1,8 @@
 """Overrides of a command line: check them before Hydra reads them, and explain Hydra's errors.
 
 Without these checks, Hydra would exit with the messages of its parser, or misread an unknown word.
-Some overrides make it raise a ValueError or TypeError. An exception from inside Hydra's parser or
-composer is the user's error. Every other exception is a bug in ParaDnn.
+Some overrides make Hydra raise a ValueError or TypeError. An exception from inside Hydra's parser
+or composer counts as an error of the user. Every other exception is a bug in ParaDnn.
 """
 
 import contextlib
@@ -39,11 +39,11 @@ from paradnn.families import FAMILIES
 _FOLDER_OPTIONS = {"--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn"}
 #: Packages and modules whose exceptions report an error of the user.
 _PARSERS = {"hydra", "omegaconf", "antlr4", "yaml", "argparse.py"}
-#: Key that cannot be set -> the reason and the remedy.
+#: Key that a user must not set -> the reason and the remedy.
 _REJECTED_KEYS = {
     "sweep.plan": ("is internal", "omit it"),
 }
-#: Launcher -> the extra of this package that installs it.
+#: Launcher -> the extra of this package that installs it; empty if no extra is needed.
 _LAUNCHERS = {
     "basic": "",
     "joblib": "joblib",
@@ -220,11 +220,19 @@ def _check_launcher(name: str, arguments: Sequence[str]) -> None:
 
 
 def _parse_word(word: str, following: str) -> Override:
-    """Parse an override. `following` is the next word, which may belong to a list of values."""
+    """Parse an override.
+
+    Args:
+        word: The override.
+        following: The next word of the command line; empty if there is none.
+
+    Raises:
+        ParadnnError: If the word is not an override, or if spaces separate its values.
+    """
     if word.endswith(",") and "=" not in following:
         joined = f"{word}{following}" if following else word.rstrip(",")
         typed = f"{word} {following}".strip()
-        raise ParadnnError(f"{typed}: values have no blanks between them; write {joined}")
+        raise ParadnnError(f"{typed}: values must not be separated by spaces; write {joined}")
     if "=" not in word and not word.startswith("~"):
         raise ParadnnError(
             f"{word or repr(word)}: is not an override; write key=value, such as batch_size=64"
@@ -234,7 +242,7 @@ def _parse_word(word: str, following: str) -> Override:
     except HydraException:
         raise ParadnnError(
             f"{' '.join(word.split())}: cannot be read; close every bracket and quote, "
-            "and quote text with blanks or signs, as in \"key='a b'\""
+            "and quote text with spaces or special characters, as in \"key='a b'\""
         ) from None
 
 
@@ -353,7 +361,7 @@ def one_line(error: BaseException, arguments: Sequence[str] | None = None) -> st
         return text
     if isinstance(error, RecursionError):
         deepest = max(words, key=lambda word: sum(map(word.count, "[{(")))
-        return f"{deepest}: nested too deeply to be read"
+        return f"{deepest}: is nested too deeply to be read; use fewer brackets"
     match = _NO_SUCH_OPTION.search(text)
     if match:
         return str(_no_such_option(match[1], match[2], match[3].split()))
@@ -400,7 +408,7 @@ def _no_such_key(key: str, arguments: Sequence[str]) -> str:
     if work and key in known_keys():
         if "," in chosen_option(work.key, arguments):
             remedy = f"run a separate command for each {work.key}"
-            return f"is a key only of {work.key}={work.name}; {remedy}"
+            return f"is a key of {work.key}={work.name} only; {remedy}"
         return f"is a key of {work.key}={work.name}; add {work.key}={work.name}"
     chosen = chosen_option(group, arguments)
     holders = []
@@ -408,9 +416,9 @@ def _no_such_key(key: str, arguments: Sequence[str]) -> str:
         holders = [option for option in option_names(group) if name in keys_of(group, option)]
     if holders and chosen:
         keys = ", ".join(f"{group}.{known}" for known in keys_of(group, chosen))
-        described = f"whose keys are {keys}" if keys else "which has none"
+        described = f"whose keys are {keys}" if keys else "which has no keys"
         others = ", ".join(f"{group}={option}" for option in holders[:_MAX_SUGGESTIONS])
-        return f"no key of {group}={chosen}, {described}; it belongs to {others}"
+        return f"is not a key of {group}={chosen}, {described}; it belongs to {others}"
     # Suggest keys that begin or end with the word first, then keys with a similar spelling.
     related = [known for known in known_keys() if known.startswith(f"{key}_")]
     related += [known for known in known_keys() if known.rpartition(".")[2] == key]
@@ -427,9 +435,9 @@ def keys_of(group: str, option: str) -> tuple[str, ...]:
 
 
 def chosen_option(group: str, arguments: Sequence[str]) -> str:
-    """Return the option of a group that a command line chooses, or the default.
+    """Return the option of a group that a command line chooses, or the default option.
 
-    Empty if there is neither.
+    Empty if the command line chooses none and the group has no default.
     """
     values = [
         word.partition("=")[2] for word in arguments if word.partition("=")[0].lstrip("+~") == group

@@ -26,8 +26,9 @@ class Parser(argparse.ArgumentParser):
 
     Args:
         prog: The command, as a user types it.
-        about: Docstring of the command's module. Its first line, after a colon if it has one, is
-            the description. Its other lines are printed after the options.
+        about: Docstring of the command's module. The description is the part of its first line
+            after a colon, or the whole line if it has no colon. The other lines are printed after
+            the options.
         settings: Further arguments of argparse.ArgumentParser.
     """
 
@@ -161,7 +162,9 @@ def split_quoted(key: str, text: str) -> list[str]:
     try:
         return shlex.split(text)
     except ValueError as error:
-        raise ConfigError(key, text, f"cannot be split ({error})", "close the quotation") from None
+        raise ConfigError(
+            key, text, f"cannot be split into words ({error})", "close the quotation mark"
+        ) from None
 
 
 def sub_commands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:

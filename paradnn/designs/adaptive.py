@@ -94,10 +94,10 @@ class DesignKnowledge:
         self._known_devices = set(self._devices)
 
     def describe(self) -> None:
-        """Compute costs and model inputs of the points with the ceilings that the store has now.
+        """Compute costs and model inputs of the points from the ceilings that the store holds now.
 
         Raises:
-            ParadnnError: If a session would raise it before its first point.
+            ParadnnError: For the same reasons as a session before its first measurement.
         """
         status = sweep_status(self._all_points, self._settings, self._history)
         first_index: dict[Identity, int] = {}
@@ -175,7 +175,8 @@ class DesignKnowledge:
         """Read the store again; if it does not answer, keep the earlier knowledge.
 
         Args:
-            read_runs: Whether to read measurements, not only which points ended or are claimed.
+            read_runs: Whether to read measurements too. If False, only the outcomes and claims of
+                points are read.
         """
         with contextlib.suppress(StoreError):
             # A point that ends between the two queries is in both results; it is removed from
@@ -232,18 +233,18 @@ class DesignKnowledge:
 
     @property
     def tried(self) -> int:
-        """Number of points that were measured or attempted, without predicted outcomes."""
+        """Number of points that were measured or attempted; predicted outcomes do not count."""
         return sum(ended.tags["outcome"] != "oom_predicted" for ended in self.ended.values())
 
     def runs(self) -> RunHistory:
-        """Return the measured candidates as one session."""
+        """Return the runs of the measured candidates, treated as one session."""
         runs = RunHistory.from_runs(list(self.past.values()), self._rates)
         return replace(runs, table=replace(runs.table, sessions=[_SESSION] * len(runs)))
 
     def too_large(self) -> dict[int, str]:
-        """Return index -> reason, for candidates without an outcome that run out of memory.
+        """Return index -> reason, for candidates without an outcome that would run out of memory.
 
-        The reason is a run that proves it, or the analytic memory bound.
+        The reason names a run that proves it, or the analytic memory bound.
         """
         outcomes = {index: ended.tags["outcome"] for index, ended in self.ended.items()}
         tried = [
@@ -316,12 +317,14 @@ class DesignState(NamedTuple):
 
 
 class AdaptiveSweep(SweepDesign):
-    """Decides which points to measure next, and when to stop.
+    """A design that decides which points to measure next, and when to stop.
 
     Attributes:
+        points: Points of the sweep.
+        rule: Criteria that end the sweep.
         begin: Start of the command on the monotonic clock, in seconds.
-        looks: The state before each batch.
-        reason: Why the sweep is over; empty as long as it is not.
+        looks: States of the design, one before each batch.
+        reason: Why the sweep is over; empty while it continues.
         excluded: Index of a candidate that was not tried -> why it would run out of memory.
     """
 
@@ -428,8 +431,9 @@ class AdaptiveSweep(SweepDesign):
     def next(self) -> list[int]:
         """Return the candidates to measure next; an empty list if the sweep is over.
 
-        `reason` then states why. While other drivers measure all remaining points, this waits for
-        them: if a driver is killed, its points become free again.
+        At the end of the sweep, `reason` states why it ended. While other drivers measure all
+        remaining points, this function waits, because the points of a killed driver become free
+        again.
         """
         while True:
             self.knowledge.look()
@@ -440,7 +444,7 @@ class AdaptiveSweep(SweepDesign):
 
     @one_thread()
     def _choose(self) -> list[int]:
-        """Return candidates to measure next.
+        """Return the candidates to measure next.
 
         The list is empty if the sweep is over or other drivers measure all remaining points.
         """
@@ -515,11 +519,11 @@ class AdaptiveSweep(SweepDesign):
     def _exhausted(self) -> str:
         """Return why no point is left to measure."""
         if not self.knowledge.tried:
-            return "every point is out of memory"
+            return "no point fits in memory"
         measured = "every point is measured"
         if self.excluded:
             measured = "every point that fits in memory is measured"
-        return f"{measured} before {' or '.join(self.rule.overrides)}"
+        return f"{measured}, before {' or '.join(self.rule.overrides)} was reached"
 
     def conclusion(self) -> DesignResult:
         """Return the result of the whole design, over all sessions and drivers."""
@@ -539,7 +543,7 @@ class AdaptiveSweep(SweepDesign):
         if state.error is not None:
             text += f" Expected median error of the others: {state.error:.1%}."
             metrics["design_expected_error"] = state.error
-        text += f" Ended by {self.reason}." if self.reason else " Interrupted."
+        text += f" Ended: {self.reason}." if self.reason else " Interrupted."
         tags = {"design": "adaptive", "design_end": self.reason or "interrupted"}
         looks = {"columns": [*DesignState._fields], "data": [*map(list, self.looks)]}
         return DesignResult(text, metrics, tags, {"design.json": looks})

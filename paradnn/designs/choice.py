@@ -66,7 +66,7 @@ def choose(
         is_open[best] = False
         total = variance[best] + own[best] + posterior.noise**2
         step = core @ root[best] / np.sqrt(total)
-        # A measured candidate needs no prediction any more, and neither do its replicates.
+        # A measured candidate and its replicates need no prediction.
         gram -= group_weight[best] * np.outer(root[best], root[best])
         turned = core @ (gram @ step)
         along, across = (root @ np.stack([step, turned], axis=1)).T
@@ -84,8 +84,8 @@ def choose(
 def first_points(coordinates: Array, count: int, seed: int) -> list[int]:
     """Choose candidates that fill their space evenly.
 
-    The candidates are those nearest to a scrambled Sobol sequence (Owen, 1998) over the ranks of
-    each coordinate's values.
+    Each point of a scrambled Sobol sequence (Owen, 1998) selects the nearest candidate that is not
+    chosen yet. Distances are measured between the ranks of each coordinate's values.
 
     Args:
         coordinates: (n, k) positions of the candidates.
@@ -93,7 +93,8 @@ def first_points(coordinates: Array, count: int, seed: int) -> list[int]:
         seed: Seed of the sequence.
 
     Returns:
-        Distinct indices in random order.
+        Distinct indices of candidates, in the order of the sequence. If `count` covers all
+        candidates, they are in random order.
     """
     from scipy.stats import qmc
 
@@ -153,7 +154,9 @@ def calibration_ratio(errors: LeaveOneOutErrors) -> float:
 
 @dataclass(frozen=True)
 class StoppingRule:
-    """Criteria that end an adaptive sweep: the first one that is met ends it; None is never met.
+    """Criteria that end an adaptive sweep: the first criterion that is met ends it.
+
+    A criterion of None is never met.
 
     Attributes:
         points: Number of measured points, of all drivers and sessions.
@@ -167,7 +170,7 @@ class StoppingRule:
 
     @property
     def overrides(self) -> list[str]:
-        """Each criterion as an override of the command line."""
+        """Each criterion that is set, as an override of the command line."""
         return [f"sweep.{key}={value:g}" for key, value in vars(self).items() if value is not None]
 
     def reached(self, measured: int, minutes: float, error: float | None) -> str:

@@ -1,7 +1,7 @@
-"""Search of the largest batch or model within limits of memory and time.
+"""Search for the largest batch or model within limits of memory and time.
 
-`batch_size=largest` doubles the batch until one fails, then bisects. `largest.of=model.nodes`
-searches the largest model by one of its sizes instead.
+`batch_size=largest` doubles the batch size until an attempt fails, then bisects.
+`largest.of=model.nodes` searches for the largest model by one of its sizes instead.
 """
 
 import math
@@ -28,7 +28,7 @@ from paradnn.store.runs import ResumePolicy
 _INITIAL_MEMORY_SHARE = 0.25
 #: First batch size if the analytic bound is unknown.
 _INITIAL_BATCH_SIZE = 64
-#: No framework has larger shapes.
+#: Largest size to try; no framework supports larger shapes.
 _MAX_SIZE = 2**39
 #: Outcome of a size that the model cannot have.
 _INVALID = "refused"
@@ -37,7 +37,7 @@ _TOO_LARGE = ("oom_host", "oom_device", "oom_predicted", "timeout", _INVALID)
 
 @dataclass
 class Search:
-    """Bracketing search of the largest size of one point that fits.
+    """Bracketing search for the largest size at which one point fits.
 
     Attributes:
         unit: All sizes are multiples of this number.
@@ -56,7 +56,7 @@ class Search:
     problem: str = ""
 
     def next(self) -> int | None:
-        """Return the size to try next; None once the answer is known."""
+        """Return the size to try next; None once the search has ended."""
         if self.problem or self.fits >= _MAX_SIZE:
             return None
         if self.fails is None:
@@ -95,7 +95,7 @@ class _SizeResult(NamedTuple):
 
 
 class LargestBatch(SweepDesign):
-    """Searches the largest batch, or the largest model, of each point.
+    """A design that searches for the largest batch, or the largest model, of each point.
 
     All tried sizes are multiples of the size that the point specifies.
     """
@@ -132,12 +132,12 @@ class LargestBatch(SweepDesign):
 
     @cached_property
     def _history(self) -> History:
-        """History of the store; opened once stacks and store exist."""
+        """History of the store, opened on first use, when the stacks and the store exist."""
         return open_history(self._settings.tracking)
 
     @cached_property
     def _environment_ids(self) -> Mapping[WorkerKey, str]:
-        """Worker -> id of its environment; a stack that cannot be installed has none."""
+        """Worker -> id of its environment; workers whose stack cannot be installed are absent."""
         return {
             key: environment.environment_id
             for key, environment in current_environments(self.points).items()
@@ -200,7 +200,7 @@ class LargestBatch(SweepDesign):
         return sizes
 
     def _point(self, index: int, size: int) -> Point:
-        """Return a point with another size.
+        """Return a copy of a point with the given size.
 
         Raises:
             ConfigError: If the model cannot have this size.
@@ -223,7 +223,10 @@ class LargestBatch(SweepDesign):
             search.problem = f"{attempt.outcome}: {attempt.reason}"
 
     def _take_stored(self) -> bool:
-        """Record the next attempts that the store already has; return whether there were any."""
+        """Record the next attempts whose results the store already has.
+
+        Return whether there were any.
+        """
         next_sizes = self._next_sizes()
         if not next_sizes or not self._policy.queries_store:
             return False
@@ -252,7 +255,7 @@ class LargestBatch(SweepDesign):
             size_name = "batch"
             name = name.replace(f" b{point.batch_size} ", " ")
         if search.problem:
-            return f"{name}: no largest {size_name}, {search.problem}"
+            return f"{name}: no largest {size_name} was found: {search.problem}"
         failure = ""
         if search.fails is not None:
             failure = f"; {search.fails:,}: {self._describe(index, search.fails)}"

@@ -126,7 +126,7 @@ def test_memory_excludes_larger_points_and_names_the_proving_run(tmp_path: Path)
     assert (
         design.conclusion()
         .tags["design_end"]
-        .startswith("every point that fits in memory is measured before ")
+        .startswith("every point that fits in memory is measured, before ")
     )
 
 
@@ -136,13 +136,13 @@ def test_memory_excludes_larger_points_and_names_the_proving_run(tmp_path: Path)
         pytest.param(
             {"layers": [1], "nodes": [32], "sizes": [16]},
             {},
-            "every point is measured before sweep.error=0.05",
+            "every point is measured, before sweep.error=0.05 was reached",
             id="one point",
         ),
         pytest.param(
             {"layers": [1, 2], "nodes": [32], "sizes": [16, 64]},
             {"error": 0.001},
-            "every point is measured before sweep.error=0.001",
+            "every point is measured, before sweep.error=0.001 was reached",
             id="target not reached",
         ),
         pytest.param(
@@ -154,7 +154,7 @@ def test_memory_excludes_larger_points_and_names_the_proving_run(tmp_path: Path)
         pytest.param(
             {"layers": [1, 2], "nodes": [32], "sizes": [16], "measure": {"memory_limit": 1000}},
             {"points": 9},
-            "every point is out of memory",
+            "no point fits in memory",
             id="everything out of memory",
         ),
         pytest.param({}, {"minutes": 0.01}, "sweep.minutes=0.01", id="time limit"),
