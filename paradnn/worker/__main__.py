@@ -1,9 +1,9 @@
 """`python -m paradnn.worker --framework tensorflow`: import once, fork a child per point.
 
 The import of a framework takes seconds, and happens once. A fork takes milliseconds and gives each
-point its own process, with its own memory peak and without the graphs of earlier points. A crash
-ends only that process. The worker touches no device before the fork, since neither a GPU context
-nor a thread pool survives it.
+point a separate process, with a separate memory peak and without the graphs of earlier points. A
+crash ends only that process. The worker accesses no device before the fork, since neither a GPU
+context nor a thread pool survives a fork.
 """
 
 import argparse
@@ -27,7 +27,9 @@ def main() -> int:
     )
     parser.add_argument("--framework", choices=FRAMEWORKS, default="tensorflow")
     parser.add_argument(
-        "--driver", type=int, help="process that reads the answers; the worker exits with it"
+        "--driver",
+        type=int,
+        help="id of the process that reads the answers; the worker exits when it exits",
     )
     arguments = parser.parse_args()
     die_with_parent(driver=arguments.driver)

@@ -1,4 +1,4 @@
-"""Binds a point to some of the host's cores (`platform.cores`) before any device is opened.
+"""Bind a point to some of the host's cores (`platform.cores`) before any device is opened.
 
 Threads inherit the cores of the thread that starts them. Frameworks create their thread pools when
 the device is opened, with one thread per core of the process. PyTorch counts the cores earlier,
@@ -21,7 +21,7 @@ def bind_cores(platform: Mapping[str, Any]) -> Mapping[str, Any]:
         platform: The platform of the point.
 
     Returns:
-        The platform; unless `threads` is set, it is the number of these cores.
+        The platform. If `threads` was unset, it is now the number of these cores.
 
     Raises:
         UnavailableError: If the process may not use one of the cores, or the system cannot pin
@@ -50,8 +50,8 @@ class DeviceLayout:
         devices: Number of devices.
         threads: Threads of each CPU device: `platform.threads`, by default an equal share of the
             cores.
-        cores: The first `threads` cores belong to the first device, the next to the second, and so
-            on.
+        cores: Numbers of the cores. The first `threads` cores belong to the first device, the next
+            `threads` cores to the second, and so on.
     """
 
     devices: int
@@ -80,9 +80,10 @@ def device_layout(devices: int, platform: Mapping[str, Any], hosts: int = 1) -> 
     if platform["name"] == "cpu" and platform["threads"] and needed > len(cores):
         setting = f"devices={devices} with platform.threads={threads}"
         if hosts > 1:
-            setting = f"hosts={hosts} on this one, devices={devices}, platform.threads={threads}"
+            setting = f"hosts={hosts} on this machine, {setting}"
         raise UnavailableError(
-            f"{setting} each need {needed} cores, this process may use {len(cores)}"
+            f"{setting} needs {needed} cores in total, but this process may use only {len(cores)}: "
+            "lower or omit platform.threads"
         )
     # Without platform.threads there may be more devices than cores. Devices then share cores.
     device_cores = tuple(cores[index % len(cores)] for index in range(needed))
@@ -90,6 +91,6 @@ def device_layout(devices: int, platform: Mapping[str, Any], hosts: int = 1) -> 
 
 
 def pin_to_cores(cores: Sequence[int]) -> None:
-    """Restrict this process, and threads that it starts later, to cores, if the system can."""
+    """Restrict this process and its future threads to `cores`; do nothing if the system cannot."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, cores)

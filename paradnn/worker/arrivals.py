@@ -1,8 +1,8 @@
 """Random arrival times of queries: MLPerf LoadGen's schedule, query for query.
 
 LoadGen draws with libstdc++'s std::exponential_distribution from a std::mt19937. Python's generator
-is also a Mersenne Twister, but turns a seed into another state. This module therefore sets the
-state as C++ does.
+is also a Mersenne Twister, but derives a different state from the seed. This module therefore sets
+the state as C++ does.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def arrivals(rate: float, seed: int, seconds: float, queries: int) -> array[int]
     Args:
         rate: Mean queries per second.
         seed: Seed of the generator.
-        seconds: The last query arrives at this time or later.
+        seconds: Arrival times are drawn until one is at least this value.
         queries: Minimum number of queries.
     """
     draw = _mersenne_twister(seed).getrandbits

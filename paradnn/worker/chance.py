@@ -13,9 +13,9 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
-#: Numbers of batches, each with a safety factor for the estimated variance of their means:
-#: (t quantile / normal quantile)**2, with one degree of freedom less than batches. Few long batches
-#: reveal correlations that extend over many queries.
+#: Numbers of batches, each with a safety factor for the estimated variance of the batch means. The
+#: factor is (t quantile / normal quantile)**2, with one degree of freedom less than batches. Few
+#: long batches reveal correlations that extend over many queries.
 _BATCHES = {32: (2.0395 / 1.9600) ** 2, 16: (2.1314 / 1.9600) ** 2, 8: (2.3646 / 1.9600) ** 2}
 #: For the continued fraction of `beta_share`: largest number of terms, relative tolerance, and
 #: replacement for a denominator of zero.
@@ -59,9 +59,9 @@ def required_in_time_queries(late: int, share: float, confidence: float) -> int:
     """Return the number of in-time queries that LoadGen requires for `late` late queries.
 
     This is LoadGen's early stopping with tolerance 0. The null hypothesis is that at most `share`
-    of all queries are in time. The result is the smallest number of in-time queries that rejects
-    it, given `late` late queries: under the hypothesis, so few late queries would have a
-    probability below 1 - confidence.
+    of all queries are in time. The result is the smallest number of in-time queries that, together
+    with `late` late queries, rejects the hypothesis. To reject it, `late` or fewer late queries
+    must have a probability below 1 - `confidence` under the hypothesis.
 
     Args:
         late: The number of late queries.
@@ -77,15 +77,16 @@ def required_in_time_queries(late: int, share: float, confidence: float) -> int:
 
 
 def passes(in_time: float, late: float, share: float, confidence: float) -> bool:
-    """Return whether counts show with `confidence` that at least `share` of queries is in time.
+    """Return whether counts show with `confidence` that at least `share` of all queries is in time.
 
-    The counts may be fractions, because they may be corrected for correlation.
+    The counts of in-time and late queries may be fractional, because they may be corrected for
+    correlation.
     """
     return in_time > 0 and beta_share(share, in_time, late + 1) < 1 - confidence
 
 
 def events_factor(cumulative: Sequence[int]) -> float:
-    """Return the variance of the share of events, relative to the variance for independent trials.
+    """Return the variance of the share of trials with an event, relative to independent trials.
 
     The result is the largest estimate over batches of several lengths, and at least 1.
 
@@ -119,7 +120,8 @@ def quantile_ranks(count: int, share: float, factor: float = 1.0) -> tuple[int |
         factor: The variance relative to independent values (`events_factor`).
 
     Returns:
-        The ranks of both ends, from 0; None for an end that lies beyond all values.
+        The ranks of the lower and the upper end, from 0; None for an end that lies beyond all
+        values.
     """
     effective_count = max(1.0, count / factor)
 

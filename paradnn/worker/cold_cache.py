@@ -1,4 +1,4 @@
-"""Fills the caches of a device with other data, so that the next step starts cold."""
+"""Fill the caches of a device with other data, so that the next step starts cold."""
 
 import re
 from collections.abc import Callable
@@ -15,10 +15,10 @@ _UNITS = {"K": 2**10, "M": 2**20, "": 1}
 
 
 class ColdCache:
-    """Reads a large array on the open device, in the same framework and threads as the step.
+    """Fills the caches of the open device: reads a large array, with the framework of the step.
 
     Args:
-        platform: The kind of device.
+        platform: The kind of device, such as "cpu".
 
     Attributes:
         nbytes: Bytes of the array.
@@ -36,7 +36,7 @@ class ColdCache:
         self()
 
     def __call__(self) -> None:
-        """Fill the caches, and wait for the end."""
+        """Fill the caches, and wait until the device has finished."""
         self._sum()
 
 

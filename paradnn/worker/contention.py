@@ -1,10 +1,10 @@
-"""Processor time that others took while a point was measured.
+"""Contention: processor time that was taken from a point during its measurement.
 
 Counters are read just before the first block and just after the last. Three things take cores away
 from a point: other processes, the hypervisor (steal), and the quota of a control group. Time in
 which a core was neither idle, nor stolen, nor used by the point was used by other processes. The
 error of this time is about 0.01 s per core (docs/how-to/check.md has the measurement). Only Linux
-provides the counters; on other systems nothing is reported.
+provides the counters; on other systems the values are unknown.
 """
 
 import contextlib
@@ -26,19 +26,20 @@ try:
 except ModuleNotFoundError:  # Windows, where the worker does not run
     resource = None  # type: ignore[assignment]
 
-#: Blocks are contended if others take more than this share of the capacity of the point's cores, or
-#: if a quota stops the point for more than this share of the time. docs/how-to/check.md explains
-#: the values.
+#: Blocks are contended if other processes take more than this share of the capacity of the point's
+#: cores. docs/how-to/check.md explains this value and the next two.
 MAX_FOREIGN_SHARE = 0.05
+#: Blocks are contended if the hypervisor takes more than this share of the capacity.
 MAX_STEAL_SHARE = 0.05
+#: Blocks are contended if a quota stops the point for more than this share of the time.
 MAX_THROTTLED_SHARE = 0.01
-#: With many cores, one busy core is a small share of the capacity. But if no core is idle, every
-#: step waits for the thread that shares that core. Blocks are therefore also contended if others
-#: take more than MAX_FOREIGN_CORES cores while the point and the others together use more than
-#: FULL_SHARE of the capacity.
+#: Blocks are also contended if other processes take more than this number of cores while hardly any
+#: core is idle (`FULL_SHARE`). With many cores, one core is a small share of the capacity. Yet every
+#: step waits for the thread that must share its core.
 MAX_FOREIGN_CORES = 0.5
+#: Hardly any core is idle if all processes together use more than this share of the capacity.
 FULL_SHARE = 0.9
-#: Error of the counters in core-seconds. In a short phase it is a large share of the capacity.
+#: Error of the counters in core-seconds. In a short phase, it is a large share of the capacity.
 UNCERTAIN_CORE_SECONDS = 0.0125
 #: The time that the kernel accounts for must be at least this share of the capacity. Otherwise the
 #: counters are ignored: in a sandbox they may not advance.
@@ -47,14 +48,16 @@ _MIN_ACCOUNTED_SHARE = 0.5
 _ROOT = Path("/")
 #: Cores that other processes of the point on this host use.
 _watched_cores: set[int] = set()
-#: Number of fields of a line of /proc/stat: user nice system idle iowait irq softirq steal. The
-#: further fields, time of guests, are already part of user and nice.
+#: Number of fields to read from a line of /proc/stat: user nice system idle iowait irq softirq
+#: steal. The remaining fields, the time of guests, are already part of user and nice.
 _STAT_FIELDS = 8
 
 
 @dataclass(frozen=True)
 class Counters:
-    """Counters at one moment, or their growth. None if the system does not provide a counter.
+    """Counters at one moment, or their growth between two moments.
+
+    A counter that the system does not provide is None.
 
     Attributes:
         seconds: Seconds of `time.perf_counter`.
@@ -78,10 +81,12 @@ class Counters:
 
 
 class ContentionMonitor:
-    """Observes a measurement: `start` before its first block, `stop` after its last.
+    """Observes the contention of a measurement.
+
+    Call `start` before the first block and `stop` after the last.
 
     Attributes:
-        seen: The contention of the last measurement; None before its end.
+        seen: The contention of the last measurement; None before the first measurement ends.
     """
 
     def __init__(self) -> None:
@@ -101,7 +106,7 @@ class ContentionMonitor:
         self._before = read_counters()
 
     def stop(self) -> Contention | None:
-        """End a measurement and return its contention; None if it never began."""
+        """End a measurement and return its contention; None if `start` was not called."""
         if self._before is None:
             return None
         contention = contention_between(self._before, read_counters())
@@ -121,7 +126,7 @@ class ContentionMonitor:
 
 
 class TurnsMonitor:
-    """Observes the turns of a point that alternates with another one.
+    """Observes the contention of a point that alternates with another point.
 
     `start` and `stop` enclose each turn, so the work of the other point does not count.
     """
@@ -150,12 +155,12 @@ class TurnsMonitor:
 
 
 def watch_cores(cores: Iterable[int]) -> None:
-    """Include these cores in the counters: other processes of the point on this host use them."""
+    """Include in the counters the cores that other processes of the point use on this host."""
     _watched_cores.update(cores)
 
 
 def read_counters(root: Path = _ROOT) -> Counters:
-    """Return the counters now.
+    """Return the current values of the counters.
 
     Args:
         root: The folder with `proc` and `sys`.
@@ -178,7 +183,7 @@ def read_counters(root: Path = _ROOT) -> Counters:
 
 
 def counter_growth(before: Counters, after: Counters) -> Counters:
-    """Return how much each counter grew; None for a counter that the system does not provide."""
+    """Return the growth of each counter; None for a counter that the system does not provide."""
     return Counters(
         seconds=after.seconds - before.seconds,
         cores=after.cores,

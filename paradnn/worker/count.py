@@ -1,9 +1,9 @@
-"""`python -m paradnn.worker.count`: the products of a forward pass of a model with unknown layers.
+"""`python -m paradnn.worker.count`: count the products in a model whose layers are unknown.
 
-`paradnn ask` runs this command. Standard input is JSON with framework, model and batch size. The
-answer is JSON with the category, the FLOPs and the operand sizes of each product, and the number of
-parameters. If they cannot be counted, the answer has the reason. PyTorch runs the pass on the CPU;
-other frameworks only trace it.
+`paradnn ask` runs this command. Standard input is JSON with framework, model and batch size.
+Standard output is JSON with the category, the FLOPs and the operand sizes of each product of a
+forward pass, and with the number of parameters. If they cannot be counted, the output has the
+reason (`why`). PyTorch runs the forward pass on the CPU; other frameworks only trace it.
 """
 
 import json
@@ -20,7 +20,7 @@ _MAX_REASON_CHARS = 300
 
 
 def count_products(request: dict[str, Any]) -> dict[str, Any]:
-    """Return the products and the number of parameters of a model.
+    """Return the matrix products and convolutions of a model, and its number of parameters.
 
     Args:
         request: The keys `framework`, `model` and `batch_size`.
@@ -29,7 +29,7 @@ def count_products(request: dict[str, Any]) -> dict[str, Any]:
         UnavailableError: If the products of the model cannot be counted. Building the model may
             raise other exceptions.
     """
-    backend = FRAMEWORKS[request["framework"]].backend  # an engine's models are built with it
+    backend = FRAMEWORKS[request["framework"]].backend  # builds the models of an engine
     framework = load(backend)
     from paradnn.worker.step import prepare_step
 
@@ -44,7 +44,8 @@ def count_products(request: dict[str, Any]) -> dict[str, Any]:
     workload, step = prepare_step(point, framework)
     if not callable(workload.model):
         raise UnavailableError(
-            "the products of an ONNX file are not counted; ask for the model that it was made from"
+            "the products of an ONNX file cannot be counted: "
+            "specify the model from which the file was exported"
         )
     products = [
         (cost.category, cost.product_flops, cost.operands)

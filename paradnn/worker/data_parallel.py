@@ -1,6 +1,6 @@
 """Training over several processes, on one host or on many (`hosts`, docs/how-to/clusters.md).
 
-Every process holds the same model and its share of the batch. The framework sums the gradients over
+Every process has the same model and a share of the batch. The framework sums the gradients over
 the processes: MultiWorkerMirroredStrategy, DistributedDataParallel or `jax.distributed`. The
 point's own process has rank 0. It measures, and decides how many steps all processes run.
 
@@ -8,9 +8,9 @@ A block begins with an untimed step, whose gradient exchange synchronizes the pr
 processes continue with the timed steps without a further message, so a block contains only the
 framework's own messages.
 
-After the measurement, every process times steps on its share of the batch that exchange nothing.
-All processes do this at the same time. The difference between the common step and these steps is
-the communication that does not overlap with computation.
+After the measurement, every process times steps on its share of the batch without communication.
+All processes do this at the same time. The difference between the time of a common step and the
+time of such a step is the communication time that does not overlap with computation.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ from paradnn.worker.process_group import (
 from paradnn.worker.profile.shapes import Cost
 from paradnn.worker.step import prepare_step
 
-#: Longest measurement of the steps without the other processes, in seconds.
+#: Longest measurement of the steps without communication, in seconds.
 _ALONE_SECONDS = 1.0
-#: Seconds in which a process on another host must import the framework.
+#: Seconds within which a process on another host must import the framework.
 _IMPORT_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
 class _Order:
-    """Request of the first process to the others.
+    """Request of the first process to the other processes of the point.
 
     Attributes:
         task: `run`, `begin_steps`, `memory`, `prepare_alone` or `alone`.
@@ -73,11 +73,10 @@ class _Reply:
 
     Attributes:
         rank: Number of the process.
-        loss: Loss of the process's share after the last step.
+        loss: Loss of the last step on the process's share of the batch.
         memory: Peak memory of the process, and growth of its memory in the steps, in bytes; empty
             if they are unknown.
-        step_seconds: Median time of a step without the other processes; None if it cannot be
-            measured.
+        step_seconds: Median time of a step without communication; None if it cannot be measured.
     """
 
     rank: int
@@ -108,7 +107,7 @@ def _member(
         point: The request.
         framework: The imported framework.
         rank: Number of the process, from 0.
-        addresses: Addresses of all processes, by rank.
+        addresses: Addresses of all processes, in order of rank.
         shares_host: Whether all processes of the point run on one host.
     """
     devices = int(point["devices"])
@@ -147,7 +146,7 @@ class _Process:
         self.framework.open_device(point["platform"])
 
     def prepare_alone(self) -> None:
-        """Build and compile a step on this process's share that needs no other process."""
+        """Build and compile a step on this process's share of the batch, without communication."""
         count = len(self._member.addresses)
         share = {
             **self._point,
@@ -158,13 +157,16 @@ class _Process:
         try:
             _, step = prepare_step(share, self.framework.alone())
             compile_steps(step)
-        except Exception:  # the point itself is measured; only the communication stays unknown
+        except Exception:  # the point is already measured; only its communication time is unknown
             traceback.print_exc()
         else:
             self._alone = step
 
     def time_alone(self) -> float | None:
-        """Return the median seconds of a step without the other processes; None if it failed."""
+        """Return the median seconds of a step without communication.
+
+        Returns None if `prepare_alone` could not build or compile the step.
+        """
         if self._alone is None:
             return None
         protocol = Protocol.from_settings(self._point["measure"])
@@ -190,13 +192,13 @@ def _serve(
     *,
     shares_host: bool,
 ) -> None:
-    """Run a process other than the first: carry out the orders of the first until `channel` closes.
+    """Carry out the orders of the first process in another process, until `channel` closes.
 
     Args:
         point: The request.
         framework: The imported framework.
         rank: Number of this process, from 1.
-        addresses: Addresses of all processes, by rank.
+        addresses: Addresses of all processes, in order of rank.
         channel: Connection to the first process.
         shares_host: Whether all processes of the point run on one host.
 
@@ -246,12 +248,12 @@ def serve_elsewhere(
     own: socket,
     channel: Connection,
 ) -> None:
-    """Run a process of a point that another host measures.
+    """Run, on this host, a process of a point that another host measures.
 
     Args:
         point: The request.
         rank: Number of this process.
-        addresses: Addresses of all processes, by rank.
+        addresses: Addresses of all processes, in order of rank.
         own: Socket that reserved the port of this process; closed here, so that the framework can
             listen on the port.
         channel: Connection to the measuring process.
@@ -264,7 +266,7 @@ def serve_elsewhere(
     try:
         framework = frameworks.load(name)
     except Exception as error:
-        reason = f"process {rank + 1}: {name} cannot be imported there: {error}"
+        reason = f"process {rank + 1}: {name} cannot be imported on its host: {error}"
         raise RankFailed("unavailable", reason) from error
     bind_cores(point["platform"])
     _serve(point, framework, rank, addresses, channel, shares_host=False)
@@ -278,7 +280,7 @@ class DataParallelGroup(OtherProcesses, contextlib.AbstractContextManager["DataP
     reached or software is missing, and RankFailed if a process fails.
 
     Args:
-        run: The request. Its framework is replaced by the framework of the group.
+        run: The run of the point. The context replaces its framework by that of the group.
     """
 
     def __init__(self, run: PointRun) -> None:
@@ -312,8 +314,8 @@ class DataParallelGroup(OtherProcesses, contextlib.AbstractContextManager["DataP
         def member(rank: int) -> Member:
             return _member(point, framework, rank, addresses, shares_host=not elsewhere)
 
-        # This raises UnavailableError if there are too few cores. Do it before the processes start,
-        # since every one of them would report the same.
+        # `member` raises UnavailableError if there are too few cores. Call it before the processes
+        # start, since every process would report the same error.
         own_member = member(0)
 
         def serve(rank: int, channel: Connection) -> None:
@@ -334,7 +336,7 @@ class DataParallelGroup(OtherProcesses, contextlib.AbstractContextManager["DataP
         self._ask(_Order("begin_steps"))
 
     def memory(self) -> list[ProcessMemory]:
-        """Return the memory of the other processes on this host, without unknown values."""
+        """Return the memory of each other process on this host whose memory is known."""
         replies = self._ask(_Order("memory"))
         return [
             ProcessMemory(*reply.memory)
@@ -343,10 +345,11 @@ class DataParallelGroup(OtherProcesses, contextlib.AbstractContextManager["DataP
         ]
 
     def time_alone(self) -> list[float]:
-        """Return, by rank, the seconds of a step that does not wait for the other processes.
+        """Return the seconds of a step without communication, for each process in order of rank.
 
         All processes run these steps at the same time, so that processes of one host compete for
-        its memory bandwidth as in the common step. The result is empty if a process fails.
+        its memory bandwidth as in the common step. The result is empty if a process cannot measure
+        its steps.
         """
         self._processes.send(_Order("prepare_alone"))
         self._own.prepare_alone()
@@ -365,10 +368,10 @@ class DataParallelGroup(OtherProcesses, contextlib.AbstractContextManager["DataP
 def _require_equal_versions(
     framework: Framework, elsewhere: Sequence[RemoteProcess], processes: ProcessGroup
 ) -> None:
-    """Wait until every process has imported the framework.
+    """Wait until all processes have imported the framework, and require the same versions.
 
     Raises:
-        RankFailed: If a process failed, did not import the framework in time, or has other
+        RankFailed: If a process failed, did not import the framework in time, or has different
             versions.
     """
     for remote in elsewhere:
@@ -392,7 +395,7 @@ def _require_equal_versions(
 
 
 class _CommonStep(Step):
-    """A training step of all processes; its loss is the mean over their shares."""
+    """A training step of all processes. Its loss is the mean over their shares of the batch."""
 
     def __init__(self, own: Step, processes: ProcessGroup) -> None:
         self._own = own
@@ -425,7 +428,7 @@ class _CommonStep(Step):
 
 
 class _Blocks(SynchronizedRun):
-    """Runs timed blocks of a common step, each after an untimed step that synchronizes all."""
+    """Runs timed blocks of a common step, each after an untimed synchronizing step."""
 
     def __init__(self, own: Step, processes: ProcessGroup) -> None:
         self._own = own
@@ -444,7 +447,10 @@ class _Blocks(SynchronizedRun):
 
 
 def _mean_loss(own: float | None, processes: ProcessGroup) -> float | None:
-    """Receive the losses of the other processes, and return the mean over all equal shares."""
+    """Receive the losses of the other processes, and return the mean over all processes.
+
+    All shares of the batch have the same size. Returns None if no process reports a loss.
+    """
     losses = [own, *(reply.loss for reply in processes.receive(_Reply))]
     known = [loss for loss in losses if loss is not None]
     return statistics.fmean(known) if known else None

@@ -1,7 +1,7 @@
 """Energy of a measurement, from the counters of the machine.
 
 RAPL counts the energy of CPU packages, NVML the energy of an NVIDIA GPU. A counter covers a whole
-package or board, so on a shared machine it includes the work of others.
+package or board. On a shared machine, it therefore includes the energy of other processes.
 """
 
 import os
@@ -21,7 +21,8 @@ _SETTLE_SECONDS = 1.0
 _IDLE_SECONDS = 2.0
 
 
-#: The energy source if the counter stays constant, as in virtual machines that emulate RAPL.
+#: The value of `EnergyMeter.source` if the counter stays constant, as in virtual machines that
+#: emulate RAPL.
 STOPPED_COUNTER = "unavailable: the counter does not advance"
 
 
@@ -40,10 +41,10 @@ class Reading:
 
 @dataclass
 class EnergyMeter:
-    """Counts the joules since `start`.
+    """Measures the energy in joules since `start`.
 
     Attributes:
-        source: "rapl", "nvml", or "unavailable: " and the reason.
+        source: "rapl", "nvml", or "unavailable: " followed by the reason.
     """
 
     source: str
@@ -56,11 +57,11 @@ class EnergyMeter:
         return self._read is not None
 
     def start(self) -> None:
-        """Begin to count."""
+        """Begin to measure the energy."""
         self._begin = self._readings()
 
     def joules(self) -> float | None:
-        """Return the energy since `start`; None if it is unavailable.
+        """Return the energy since `start`, in joules; None if it is unavailable.
 
         The result is correct if each counter wrapped around at most once.
         """
@@ -88,10 +89,10 @@ class EnergyMeter:
 
 
 def open_energy_meter(platform: str, index: int, root: Path = _POWERCAP) -> EnergyMeter:
-    """Return the meter of a platform.
+    """Return the energy meter of a platform.
 
     Args:
-        platform: "cpu" for every package of the host, or "gpu".
+        platform: "cpu" for all CPU packages of the host, or "gpu". Other platforms have no counter.
         index: The number of the GPU.
         root: The folder of the RAPL counters.
     """
@@ -107,12 +108,12 @@ def measure_idle_power(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.perf_counter,
 ) -> IdlePower:
-    """Measure the power while the framework is loaded and has nothing to do.
+    """Measure the idle power: the power while the framework is loaded and has nothing to do.
 
-    It takes three seconds if the energy is counted, and no time otherwise.
+    The measurement takes three seconds if the meter is available, and no time otherwise.
 
     Args:
-        meter: Counts the energy.
+        meter: Measures the energy.
         sleep: Waits a number of seconds.
         clock: Returns seconds.
     """
@@ -158,7 +159,7 @@ def _rapl_meter(root: Path) -> EnergyMeter:
         return EnergyMeter(f"unavailable: {error.filename}: {error.strerror}")
     if packages:
         return EnergyMeter("rapl", read)
-    return EnergyMeter("unavailable: this host shows no RAPL counter")
+    return EnergyMeter("unavailable: this host has no RAPL counter")
 
 
 def _nvml_meter(index: int) -> EnergyMeter:
@@ -181,7 +182,7 @@ def _nvml_meter(index: int) -> EnergyMeter:
         return EnergyMeter(f"unavailable: NVML: {error}")
 
     def read() -> list[Reading]:
-        # The counter holds millijoules since the driver was loaded. It has 64 bits, so it never
+        # The counter is in millijoules since the driver was loaded. It has 64 bits, so it never
         # wraps around.
         return [Reading(pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) * 1e-3, 0.0)]
 
@@ -189,10 +190,10 @@ def _nvml_meter(index: int) -> EnergyMeter:
 
 
 def _board_name(visible: str | None, index: int) -> str:
-    """Return the number or the UUID of a board in NVML.
+    """Return the identifier of a GPU board in NVML: its number or its UUID.
 
-    NVML sees every board of the host. A framework sees the boards that CUDA_VISIBLE_DEVICES lists,
-    in the order of the list.
+    NVML numbers every board of the host. A framework numbers only the boards that
+    CUDA_VISIBLE_DEVICES lists, in the order of the list.
 
     Args:
         visible: The value of CUDA_VISIBLE_DEVICES; None if it is not set.

@@ -24,22 +24,22 @@ def read_arrays(path: str) -> dict[str, np.ndarray]:
         with np.load(path) as file:
             return {name: file[name] for name in _NAMES}
     except (OSError, ValueError, KeyError) as error:
-        raise UnavailableError(f"the set to learn from cannot be read: {error}") from error
+        raise UnavailableError(f"the data set {path} cannot be read: {error}") from error
 
 
 def fit_examples(arrays: Arrays, shape: tuple[int, ...]) -> Arrays:
     """Return a data set in the input format of a model.
 
-    If the model takes vectors, pictures are flattened. If it takes images, each pixel is repeated
-    to fill the input. Values are standardized with the mean and standard deviation of the training
-    examples, pictures separately per channel.
+    If the model's inputs are vectors, images are flattened. If its inputs are images, each pixel is
+    repeated to fill the input. Values are standardized with the mean and standard deviation of the
+    training examples; for images, separately per channel.
 
     Args:
-        arrays: The data set; pictures have the shape (examples, pixels, pixels, channels).
+        arrays: The data set; images have the shape (examples, pixels, pixels, channels).
         shape: The shape of the model's input without the batch axis.
 
     Returns:
-        Inputs (examples, *shape) as float32, classes (examples,) as int32.
+        The data set with inputs (examples, *shape) as float32, and classes (examples,) as int32.
 
     Raises:
         ValueError: If the pixels cannot be repeated to fill the input.
@@ -72,7 +72,7 @@ def evaluate(
     """Return accuracy and mean cross entropy over the held-out examples.
 
     Args:
-        outputs: The forward pass, which takes a list of inputs and returns logits (batch, classes).
+        outputs: The forward pass: returns logits (batch, classes) for a list of inputs.
         examples: The data set, as `fit_examples` returns it.
         batch_size: Examples per forward pass.
         likeliest: An example is right if its class is among this number of likeliest classes.
@@ -96,8 +96,8 @@ def score(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return for each example whether it is classified correctly, and its cross entropy.
 
-    A class with the same logit as the right one counts as likelier. Otherwise a model that returns
-    equal logits for all classes would be right every time.
+    A class with the same logit as the right class counts as likelier. Otherwise a model that
+    returns equal logits for all classes would be right every time.
 
     Args:
         logits: Logits (examples, classes).

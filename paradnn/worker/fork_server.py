@@ -1,8 +1,8 @@
 """The fork server: reads requests, forks a child for each, and reports how it exited.
 
-The server sleeps in `select` until the driver sends a line or the child exits, so it takes no time
-from the measurement. When standard input ends, because the driver is gone, the server kills the
-child.
+The server sleeps in `select` until the driver sends a line or the child exits, so it uses no
+processor time during the measurement. When standard input ends because the driver has exited, the
+server kills the child.
 """
 
 import contextlib
@@ -31,8 +31,9 @@ from paradnn.core.messages import (
 )
 from paradnn.worker.memory import release_free_memory, remember_file_pages
 
-#: Reports the begin of a phase, given its name, or a message of the kind of work to the driver. The
-#: second argument is the answer that counts if the process dies in that phase.
+#: Reports to the driver that a phase begins, or sends a message of the kind of work. The first
+#: argument is the name of the phase, or the message. The second argument is the answer that the
+#: driver uses if the process dies in that phase; None if no answer is complete.
 Report = Callable[[str | WorkloadMessage, Answer | None], None]
 #: Measures a point, given as plain values, and returns the answer.
 Handler = Callable[[Mapping[str, Any], Report], Answer]
@@ -49,8 +50,8 @@ def die_with_parent(parent: int | None = None, driver: int | None = None) -> Non
     Args:
         parent: Process id of the parent, which a forked child read before the fork. By default the
             current parent.
-        driver: Process id of the driver, which is not the parent if it started this interpreter
-            through a wrapper.
+        driver: Process id of the driver; None not to check it. The driver is not the parent if it
+            started this interpreter through a wrapper.
     """
     parent = os.getppid() if parent is None else parent
     if sys.platform == "linux":
@@ -74,7 +75,7 @@ def serve(channel: EventWriter, handler: Handler) -> None:
         channel: Writes events to the driver.
         handler: Measures a point in the child and returns the answer.
     """
-    # A collection in a child would write to the pages of all imported objects, and so copy them.
+    # Garbage collection in a child would write to, and so copy, the pages of all imported objects.
     release_free_memory()
     gc.freeze()
     remember_file_pages()
@@ -101,7 +102,7 @@ def serve(channel: EventWriter, handler: Handler) -> None:
 
 
 class _LineReader:
-    """Reads lines from a descriptor, with a buffer of its own.
+    """Reads lines from a descriptor that is also passed to `select`.
 
     A Python file object would read ahead, and `select` would not see the lines in its buffer.
 
@@ -151,8 +152,8 @@ class Phases:
 
         Args:
             name: The name of the phase.
-            answer: The answer that counts if the process dies in the phase; None if it is not
-                complete.
+            answer: The answer that the driver uses if the process dies in the phase; None if no
+                answer is complete.
         """
         if name != self.current:
             self.current = name
@@ -165,7 +166,10 @@ class Phases:
 
 
 def _wait(request_id: int, pid: int, wakeup: int, requests: _LineReader) -> Exited:
-    """Sleep until the child `pid` exits, and return how; kill it if standard input ends."""
+    """Sleep until the child `pid` exits, and return how it exited.
+
+    If standard input ends, kill the child.
+    """
     ended_pid, status, usage = os.wait4(pid, os.WNOHANG)
     while not ended_pid:
         watched = [wakeup]
@@ -196,7 +200,7 @@ def _run_child(
     worker: int,
     closing: tuple[int, ...],
 ) -> NoReturn:
-    """Measure one point, then always exit, without the clean-up handlers of the parent.
+    """Measure one point, then always exit, without running the parent's clean-up handlers.
 
     Args:
         request: The request.

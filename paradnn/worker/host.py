@@ -4,9 +4,9 @@
     node1$ PARADNN_HOSTS_KEY=... PARADNN_HOSTS=10.0.0.2:5000 \\
            python -m paradnn.train model=channel hosts=2
 
-See docs/how-to/clusters.md. The server imports no framework. For each client that proves the key,
-it forks a process, which imports the framework of the point. The server runs until it is stopped.
-With --with-stdin, it also ends when standard input ends.
+See docs/how-to/clusters.md. The server imports no framework. For each client that proves that it
+has the key, it forks a process, which imports the framework of the point. The server runs until it
+is stopped. With --with-stdin, it also ends when standard input ends.
 """
 
 import argparse
@@ -37,18 +37,19 @@ from paradnn.worker.process_group import (
 )
 from paradnn.worker.workload import WorkerSide
 
-#: Seconds in which the process of a point must make its second connection.
+#: Seconds within which a client must send its request and open the second connection.
 _SECOND_CONNECTION_SECONDS = 30.0
-#: Seconds in which a client must prove the key.
+#: Seconds within which a client must prove that it has the key.
 _KEY_SECONDS = 10.0
-#: Most clients that have not proved the key yet. If another connects, the oldest is dropped.
+#: Largest number of clients that have not yet proved that they have the key. If one more connects,
+#: the oldest of them is dropped.
 _MAX_PENDING = 64
-#: Most running processes. Further requests are rejected.
+#: Largest number of running processes. Further requests are rejected.
 _MAX_PROCESSES = 512
 
 
 def main() -> int:
-    """Serve until stopped; return 2 if this host cannot serve."""
+    """Run the server until it is stopped, and return the exit code; 2 if it cannot start."""
     parser = argparse.ArgumentParser(
         prog="python -m paradnn.worker.host",
         description=__doc__,
@@ -64,9 +65,9 @@ def main() -> int:
         "--port",
         type=_port_number,
         default=0,
-        help="0: any free port, which is printed (default)",
+        help="port to listen on (default: 0, any free port); the port is printed",
     )
-    parser.add_argument("--with-stdin", action="store_true", help="end when standard input does")
+    parser.add_argument("--with-stdin", action="store_true", help="end when standard input ends")
     arguments = parser.parse_args()
     key = os.environ.pop(KEY, "")
     if not key:
@@ -117,12 +118,12 @@ def _own_address(text: str) -> str:
 
 
 def _serve(listening: socket.socket, key: bytes, *, with_stdin: bool) -> None:
-    """Fork a process for each client that proves the key.
+    """Fork a process for each client that proves that it has the key.
 
     Args:
         listening: The socket on which clients connect.
         key: The shared key.
-        with_stdin: Whether to return when standard input ends; otherwise this never returns.
+        with_stdin: Whether to return when standard input ends. If False, this never returns.
     """
     pending: dict[int, PendingConnection] = {}
     running: set[int] = set()
@@ -150,7 +151,7 @@ def _serve(listening: socket.socket, key: bytes, *, with_stdin: bool) -> None:
 
 
 def _accept_client(listening: socket.socket, pending: dict[int, PendingConnection]) -> None:
-    """Accept a new client, and drop the oldest pending one if there are too many."""
+    """Accept a new client, and drop the oldest pending client if `_MAX_PENDING` are pending."""
     try:
         connected, _ = listening.accept()
         client = PendingConnection(connected, time.monotonic())
@@ -189,7 +190,9 @@ def _fork(
         work = requested_workload(request.point)
         serve_process = work.role(WorkerSide).remote_process_server()
         if serve_process is None:
-            raise RankFailed("unavailable", f"{work.name} has no processes on other hosts")
+            raise RankFailed(
+                "unavailable", f"task={work.name} cannot run processes on other hosts: set hosts=1"
+            )
         serve_process(request.point, rank, addresses, own, channel)
 
     return run_rank(request.rank, server, channel, [], serve)

@@ -1,7 +1,7 @@
 """Time a step: calibration, warm-up, measured blocks, and the steadiness verdict.
 
 A block is a number of steps between two synchronizations. It is long enough that neither the clock
-nor the dispatch of the host dominates. One series of measured blocks is an attempt.
+nor the host's dispatch dominates its time. An attempt is one series of measured blocks.
 
 - If the blocks of an attempt are not steady, they become warm-up, and the next attempt measures
   twice the number of blocks. This happens at most twice.
@@ -30,43 +30,43 @@ from paradnn.worker.frameworks import Step
 from paradnn.worker.series import MIN_VALUES, adjusted_times, block_interval, find_change
 from paradnn.worker.turns import Turn
 
-#: Blocks of a window. The warm-up ends once its last two or three windows show no change.
+#: Number of blocks in a window. The warm-up ends once its last two or three windows show no change.
 WINDOW = 4
-#: How often blocks that are not steady are measured again.
+#: Largest number of repetitions because the blocks of an attempt were not steady.
 REPEATS = 2
-#: How often blocks that something disturbed are measured again.
+#: Largest number of repetitions because something disturbed an attempt.
 DISTURBED_REPEATS = 1
-#: `measure.relative_interval` stops no measurement before this many blocks. If neighbors are
-#: correlated, the interval of fewer blocks is sometimes too narrow, and a stopping rule would stop
-#: just then (`python -m benchmarks.steadiness --stop 0.02`).
+#: `measure.relative_interval` stops no measurement before this number of blocks. If neighboring
+#: blocks are correlated, the interval of fewer blocks is sometimes too narrow. A stopping rule
+#: would stop at just such an interval (`python -m benchmarks.steadiness --stop 0.02`).
 MIN_BLOCKS_TO_STOP = 40
 #: The interval is checked again once the number of blocks has grown by this factor. Checks take
 #: longer as blocks accumulate, so their number must grow slower than the number of blocks.
 _CHECK_GROWTH = 1.05
 #: A block has at most this many steps, however short a step is.
 MAX_STEPS = 1_000_000
-#: The calibration aims at this multiple of the shortest block. From one trial to the next the
-#: number of steps grows at most by the second factor.
+#: The calibration aims at this multiple of `block_seconds`.
 _CALIBRATION_MARGIN = 1.1
+#: From one trial of the calibration to the next, the number of steps grows at most by this factor.
 _MAX_CALIBRATION_GROWTH = 10
 #: When two points take turns, the caches hold the data of the other point at the start of a block.
 #: Blocks of more steps than this therefore begin with an untimed step.
 _LEAD_THRESHOLD = 3
-#: The share of the time for reference kernels with measure.reference=true.
+#: Share of the measuring time that measure.reference=true allots to the reference kernels.
 REFERENCE_SHARE = 0.2
 #: After reference kernels, steps run untimed for this many seconds, because caches, sleeping
 #: threads and clocks do not recover at once.
 SETTLE_SECONDS = 0.01
 #: `compile_steps` ends after this many steps, even if each of them compiles again.
 MAX_COMPILE_STEPS = 8
-#: Number of synchronized steps for the latency quantiles (p99 needs at least a hundred), and the
-#: limit of their total time in seconds.
+#: Number of synchronized steps for the latency quantiles. p99 needs at least a hundred.
 LATENCY_STEPS = 200
+#: Limit of the total time of these steps, in seconds.
 LATENCY_SECONDS = 10.0
 
 #: Runs every reference kernel, and returns the seconds per call by kernel name.
 Reference = Callable[[], Mapping[str, float]]
-#: Runs a number of steps, waits for the device, and returns the last loss.
+#: Runs a number of steps, waits for the device, and returns the last loss; None in inference.
 Run = Callable[[int], "float | None"]
 #: Fills the caches with other data (`paradnn.worker.cold_cache`).
 FillCaches = Callable[[], None]
@@ -89,7 +89,7 @@ class SynchronizedRun(ABC):
 
     @abstractmethod
     def end(self) -> float | None:
-        """Wait for the other processes, and return the loss over all of them."""
+        """Wait for the other processes, and return the loss of all processes together."""
 
 
 class NotFinite(PointEnded):
@@ -103,15 +103,15 @@ class Protocol:
     """The timing protocol; see `paradnn.config.point.Measure`.
 
     Attributes:
-        min_seconds: Shortest duration of an attempt.
-        min_blocks: Fewest blocks of an attempt.
+        min_seconds: Shortest duration of the first attempt.
+        min_blocks: Fewest blocks of the first attempt.
         max_seconds: Longest duration of all attempts together.
-        block_seconds: Shortest block.
-        warmup_seconds: Longest warm-up.
-        relative_interval: Stop once half the width of the 95% interval is at most this share of the
-            median; None to stop after `min_seconds` and `min_blocks`.
-        reference: Share of the time for reference kernels; True for `REFERENCE_SHARE`, False for
-            none.
+        block_seconds: Shortest duration of a block.
+        warmup_seconds: Longest duration of the warm-up.
+        relative_interval: Stop once half the width of the median's 95% confidence interval is at
+            most this share of the median. None to stop after `min_seconds` and `min_blocks`.
+        reference: Share of the measuring time for reference kernels, from 0 to 1; True for
+            `REFERENCE_SHARE`, False for no reference kernels.
         cache: "cold" if other data fills the caches before each step, else "warm".
     """
 
@@ -126,14 +126,14 @@ class Protocol:
 
     @property
     def reference_share(self) -> float:
-        """The largest share of the time between blocks for reference kernels."""
+        """The largest share of the measuring time for reference kernels, from 0 to 1."""
         if self.reference is True:
             return REFERENCE_SHARE
         return float(self.reference)
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> Self:
-        """Return the protocol in the `measure` group of a request; other settings are ignored."""
+        """Return the protocol of the `measure` group of a request, ignoring its other settings."""
         fields = {name: settings[name] for name in cls.__dataclass_fields__ if name in settings}
         return cls(**fields)
 
@@ -153,11 +153,11 @@ class AttemptRecorder:
     It records the contention, the energy, and the number of programs that were compiled.
 
     Args:
-        meter: Counts the energy; by default the energy is unavailable.
+        meter: Measures the energy; None if the energy is unavailable.
         compilations: Returns how many programs the step has compiled so far.
 
     Attributes:
-        kept: Index of the attempt that counts, by default the last.
+        kept: Index of the attempt that is reported; by default the last.
     """
 
     def __init__(
@@ -177,9 +177,9 @@ class AttemptRecorder:
         self._monitor.start()
 
     def stop(self) -> float:
-        """End the attempt, and return the share of the cores that others took during it.
+        """End the attempt, and return the share of the cores that was taken from the point.
 
-        The share is 0 unless it is large enough to count as a disturbance.
+        This is `Contention.taken` if it is large enough to count as a disturbance, else 0.
         """
         contention = self._monitor.stop()
         programs = self._compilations() - self._compiled_before
@@ -190,19 +190,22 @@ class AttemptRecorder:
 
     @property
     def contention(self) -> Contention | None:
-        """Contention during the attempt that counts; None if the system does not report it."""
+        """Contention during the reported attempt; None if the system does not provide it."""
         return self._attempts[self.kept].contention
 
     @property
     def energy(self) -> tuple[float | None, str]:
-        """Joules of the attempt that counts, or None; and the counter, or why it is unavailable."""
+        """Energy of the reported attempt in joules, and the name of the energy counter.
+
+        If the energy is unavailable, it is None, and the second value is the reason.
+        """
         joules = self._attempts[self.kept].joules
         if joules == 0:
             return None, STOPPED_COUNTER
         return joules, self._meter.source
 
     def checked(self, timing: Timing) -> Timing:
-        """Return the timing, marked as not steady if steps compiled programs or were stopped."""
+        """Return the timing, marked as not steady if steps compiled or SIGSTOP stopped them."""
         attempt = self._attempts[self.kept]
         if attempt.programs:
             problem = f"compiled {counted(attempt.programs, 'program')}"
@@ -226,22 +229,22 @@ def measure_steps(  # noqa: PLR0913 - each parameter is one instrument of the me
     turns_monitor: TurnsMonitor | None = None,
     fill_caches: FillCaches | None = None,
 ) -> Timing:
-    """Calibrate, warm up and measure.
+    """Measure step times: calibrate the block length, warm up, and time blocks of steps.
 
     Args:
         run: Runs steps.
         protocol: The timing protocol.
-        phase: Enters a phase by its name.
+        phase: Returns the context of the phase with a given name, "warmup" or "measure".
         clock: Returns seconds.
         recorder: Observes the attempts; None to observe nothing.
-        reference: Runs the reference kernels between blocks; None to run none.
+        reference: Runs the reference kernels between blocks; None to run no reference kernels.
         turn: Alternates with another point: each turn has one block of this point. None if the
             point runs without interruption.
-        turns_monitor: Observes the turns of this point.
+        turns_monitor: Observes the turns of this point; None to observe nothing.
         fill_caches: Called before each step, and not timed. None if caches stay warm.
 
     Returns:
-        The timing of the attempt that counts.
+        The timing of the least disturbed attempt.
 
     Raises:
         NotFinite: If the loss is NaN or infinite.
@@ -259,7 +262,7 @@ def measure_steps(  # noqa: PLR0913 - each parameter is one instrument of the me
             attempts = [(0.0, timer.measure_in_turns(warmup, turn, turns_monitor))]
         else:
             attempts = timer.measure_attempts(warmup)
-    # The least disturbed attempt counts. An undisturbed attempt is always the last.
+    # Keep the least disturbed attempt; of equally disturbed attempts, the last.
     kept = min(reversed(range(len(attempts))), key=lambda index: attempts[index][0])
     if recorder and not turn:
         recorder.kept = kept
@@ -303,13 +306,14 @@ class _BlockTimer:
         self.loss: float | None = None
         #: Runs of the reference kernels since the warm-up began.
         self._references: list[References] = []
-        #: Seconds of each such run in the current attempt, including the untimed steps after it.
+        #: Seconds of each run of the reference kernels in the current attempt, including the
+        #: untimed steps after it.
         self._reference_seconds: list[float] = []
         #: Number of blocks before the current attempt.
         self._first_block = 0
 
     def time_block(self, steps: int | None = None) -> float:
-        """Run a block and return its seconds.
+        """Run a block, and return its duration in seconds.
 
         Args:
             steps: Number of steps; by default the calibrated number.
@@ -348,9 +352,9 @@ class _BlockTimer:
     def calibrate(self) -> list[Trial]:
         """Set `steps` so that a block lasts at least `block_seconds`, and return all trials.
 
-        Two trials in a row must last that long, because the first steps are slower than the rest.
-        For cold steps the time to fill the caches is included. Otherwise blocks of short steps
-        would take far too long.
+        Two consecutive trials must last that long, because the first steps are slower than the
+        rest. With cold caches, the time to fill them counts toward `block_seconds`. Otherwise
+        blocks of short steps would take far too long.
         """
         goal = self._protocol.block_seconds
         confirmations = 0
@@ -375,7 +379,7 @@ class _BlockTimer:
             warmup: Seconds of the blocks of the warm-up.
 
         Returns:
-            For each attempt, the share of the cores that others took, and the timing.
+            For each attempt, `Contention.taken` (0 if undisturbed), and the timing.
         """
         attempts: list[tuple[float, Timing]] = []
         begin = self._clock()
@@ -401,11 +405,11 @@ class _BlockTimer:
     def _attempt(
         self, scale: int, begin: float, before: Sequence[float], first_block: int
     ) -> tuple[float, Timing]:
-        """Make one attempt, and return the share that others took, and the timing.
+        """Make one attempt, and return `Contention.taken` (0 if undisturbed) and the timing.
 
         Args:
-            scale: Factor of the least number of blocks and seconds.
-            begin: When the first attempt began.
+            scale: Factor by which `min_blocks` and `min_seconds` are multiplied.
+            begin: Time at which the first attempt began, in seconds of the clock.
             before: Seconds of earlier blocks, for the steadiness verdict.
             first_block: Number of blocks before this attempt.
         """
@@ -420,7 +424,7 @@ class _BlockTimer:
 
     @staticmethod
     def _is_last(attempts: Sequence[tuple[float, Timing]], scale: int) -> bool:
-        """Return whether the last attempt needs no repetition, or may not be repeated."""
+        """Return whether the latest attempt needs no repetition, or may not be repeated."""
         taken, timing = attempts[-1]
         if taken:
             disturbed = sum(share > 0 for share, _ in attempts)
@@ -430,7 +434,13 @@ class _BlockTimer:
     def measure_in_turns(
         self, warmup: Sequence[float], turn: Turn, monitor: TurnsMonitor | None
     ) -> Timing:
-        """Time one block in each turn of this point, while `monitor` observes the turn."""
+        """Time one block in each turn of this point, and return the timing of all blocks.
+
+        Args:
+            warmup: Seconds of the blocks of the warm-up.
+            turn: Alternates with another point.
+            monitor: Observes the turns; None to observe nothing.
+        """
         monitor = monitor or TurnsMonitor()
         blocks: list[float] = []
         turn.end()
@@ -444,11 +454,12 @@ class _BlockTimer:
         return self._judge(warmup, blocks)
 
     def _measure_blocks(self, scale: int, begin: float) -> list[float]:
-        """Time the blocks of one attempt.
+        """Return the seconds of each block of one attempt.
 
         Args:
-            scale: Factor of `min_blocks` and `min_seconds`.
-            begin: When the first attempt began; all attempts together have `max_seconds`.
+            scale: Factor by which `min_blocks` and `min_seconds` are multiplied.
+            begin: Time at which the first attempt began, in seconds of the clock. `max_seconds`
+                after it, the attempt ends.
         """
         protocol = self._protocol
         blocks: list[float] = []
@@ -471,7 +482,7 @@ class _BlockTimer:
                 next_check = max(MIN_BLOCKS_TO_STOP, _CHECK_GROWTH * len(blocks))
 
     def _is_narrow(self, blocks: list[float], goal: float) -> bool:
-        """Return whether half the width of the 95% interval is at most `goal` times the median."""
+        """Return whether half the 95% interval of the median is at most `goal` times the median."""
         [times] = adjusted_times([self._timing([], blocks)])
         interval = block_interval(times)
         if interval is None:
@@ -484,12 +495,15 @@ class _BlockTimer:
 
         The verdict also uses the last two windows of the blocks `before` the attempt, because ten
         blocks alone do not show a drift. If reference kernels ran, the times are adjusted first, so
-        that a change of the machine's speed is not taken for a change of the step.
+        that a change of the machine's speed is not mistaken for a change of the step time.
         """
         [series] = adjusted_times([self._timing(before[-2 * WINDOW :], blocks)])
         if len(series) < MIN_VALUES:
             steady = False
-            reason = f"too few blocks for a verdict: {len(series)} of {MIN_VALUES}"
+            reason = (
+                f"too few blocks for a verdict: {len(series)} of {MIN_VALUES}; "
+                "raise measure.min_blocks or measure.max_seconds"
+            )
         else:
             change = find_change(series)
             steady = not change.matters
@@ -504,7 +518,8 @@ class _BlockTimer:
     def _timing(self, before: Sequence[float], blocks: list[float]) -> Timing:
         """Return a timing of the blocks `before` this attempt followed by its own `blocks`.
 
-        The references are numbered from the first of these blocks; earlier ones are omitted.
+        The runs of the reference kernels are numbered from the first of these blocks. Earlier runs
+        are omitted.
         """
         offset = len(before) - self._first_block
         references = [replace(each, blocks=each.blocks + offset) for each in self._references]
@@ -520,11 +535,11 @@ class _BlockTimer:
         )
 
     def run_reference_if_due(self, blocks: int, start: float) -> None:
-        """Run the reference kernels and then untimed steps, unless that exceeds their time share.
+        """Run the reference kernels and then untimed steps, unless they exceed their time share.
 
         Args:
             blocks: Number of blocks of this attempt so far.
-            start: When the attempt began.
+            start: Time at which the attempt began, in seconds of the clock.
         """
         if self._reference is None:
             return
@@ -558,7 +573,8 @@ def compile_steps(
     state that it received.
 
     Returns:
-        The seconds and compiled programs of these steps, and the loss of the very first step.
+        The seconds and the number of compiled programs of each step, and the loss of the first
+        step.
     """
     seconds: list[float] = []
     programs: list[int] = []
@@ -593,13 +609,14 @@ def single_latencies(
 ) -> tuple[list[float], Contention | None]:
     """Return the seconds of single synchronized steps, and the contention while they ran.
 
-    If something disturbed them, they are timed once more, and the less disturbed of both counts.
+    If something disturbed the steps, they are timed once more. The less disturbed of the two tries
+    is returned.
 
     Args:
         run: Runs steps.
-        max_seconds: Limit of each of the two tries, in addition to `LATENCY_SECONDS`.
+        max_seconds: Longest duration of each try; at most `LATENCY_SECONDS`.
         clock: Returns seconds.
-        monitor: Observes the contention.
+        monitor: Observes the contention; None for a new monitor.
         fill_caches: Called before each step, and not timed; None if caches stay warm.
     """
     monitor = monitor or ContentionMonitor()

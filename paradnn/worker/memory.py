@@ -1,9 +1,9 @@
-"""Memory of a point: its peak, as without a fork server, and the growth during its steps.
+"""Memory of a point: the peak that it would have without a fork server, and its growth.
 
 A forked child begins with the anonymous pages of its parent, but without pages of files, because
 Linux does not copy their page tables. A file page counts for the child only once the child uses it.
-The file pages that only the fork server holds are therefore added to the peak. The growth excludes
-file pages.
+File pages that are in the memory of the fork server only are therefore added to the peak. The
+growth excludes file pages.
 """
 
 import contextlib
@@ -21,8 +21,8 @@ _M_MMAP_THRESHOLD = -3
 _PAGE_BYTES = mmap.PAGESIZE
 #: Bytes of an entry of /proc/self/pagemap.
 _ENTRY_BYTES = 8
-#: Translates the last byte of such an entry to 1 if the page is in memory (bit 0x80) and belongs to
-#: a file (bit 0x20), else to 0.
+#: Translates the last byte of a pagemap entry to 1 if the page is in memory (bit 0x80) and belongs
+#: to a file (bit 0x20), else to 0.
 _IS_FILE_PAGE = bytes(flags & 0xA0 == 0xA0 for flags in range(256))
 #: The fork server's mappings of files: address and length in bytes.
 _mappings: list[tuple[int, int]] = []
@@ -39,7 +39,7 @@ def release_free_memory() -> None:
 
 
 def keep_freed_memory() -> None:
-    """Let malloc keep freed blocks of up to 32 MiB, 512 MiB in total.
+    """Let malloc reuse freed blocks of up to 32 MiB, 512 MiB in total, instead of returning them.
 
     By default, glibc adapts these limits to earlier deallocations. If only small blocks were freed
     before, gRPC calls with 1 MiB take 1.2 to 3 times as long.
@@ -51,19 +51,23 @@ def keep_freed_memory() -> None:
 
 
 def remember_file_pages() -> None:
-    """Record which file pages this process, the fork server, holds. Takes about 25 ms."""
+    """Record which file pages are in the memory of this process, the fork server.
+
+    The call takes about 25 ms.
+    """
     with contextlib.suppress(OSError), open("/proc/self/maps") as mappings:
         for line in mappings:
             if "/" in line:
                 first, end = (int(address, 16) for address in line.split()[0].split("-"))
                 _mappings.append((first, end - first))
-    _server_pages[:] = _held_file_pages()
+    _server_pages[:] = _resident_file_pages()
 
 
-def _held_file_pages() -> list[int]:
-    """Return which pages of the server's mappings this process holds, as in `_server_pages`.
+def _resident_file_pages() -> list[int]:
+    """Return which pages of the server's mappings are in the memory of this process.
 
-    If the kernel does not provide this, returns the pages of the server, so that no page is added.
+    The format is that of `_server_pages`. If the kernel does not provide the information, the
+    result is `_server_pages`, so that the peak does not change.
     """
     with contextlib.suppress(OSError), open("/proc/self/pagemap", "rb", buffering=0) as table:
         pages = []
@@ -101,23 +105,24 @@ class MemoryMeter:
             control.write("5")  # resets the peak to the current value (proc(5))
 
     def peak_bytes(self) -> tuple[int | None, int | None]:
-        """Return the peak so far, and the growth of anonymous memory in the steps, in bytes.
+        """Return the peak so far, and the growth of anonymous memory, in bytes.
 
-        Both are None if the system does not provide them.
+        The growth is the peak since `begin_steps`, minus the size when the meter was created. The
+        values are None if the system does not provide them.
         """
         status = _status()
         if "VmHWM" not in status:
             return None, None
         # Without a fork server the process would not have released memory, so add it to the peak.
         peak = max(self._compile_peak_bytes, status["VmHWM"] + self._released_bytes)
-        for server, own in zip(_server_pages, _held_file_pages(), strict=True):
+        for server, own in zip(_server_pages, _resident_file_pages(), strict=True):
             peak += _PAGE_BYTES * (server & ~own).bit_count()
         growth = _anonymous_bytes(status, "VmHWM") - self._baseline_bytes
         return peak - self.reference_bytes, max(0, growth - self.reference_bytes)
 
 
 def _status() -> dict[str, int]:
-    """Return bytes by name from /proc/self/status; empty on other systems."""
+    """Return bytes by name from /proc/self/status; empty on systems other than Linux."""
     if not sys.platform.startswith("linux"):
         return {}
     with open("/proc/self/status") as status:
@@ -131,6 +136,6 @@ def _anonymous_bytes(status: dict[str, int], total: str) -> int:
     Args:
         status: Result of `_status`.
         total: "VmRSS" for the current memory, "VmHWM" for the peak. The current file pages are
-            subtracted in both cases; they are rarely dropped.
+            subtracted even from the peak, because the system rarely drops file pages.
     """
     return status.get(total, 0) - status.get("RssFile", 0)

@@ -17,7 +17,7 @@ class RateSchedule(keras.optimizers.schedules.LearningRateSchedule):  # type: ig
     Args:
         rate: The highest learning rate.
         shape: The shape after warm-up: "constant", "linear", or "cosine" for half a cosine.
-        rise: Number of warm-up steps; the first already has a rate above 0.
+        rise: Number of warm-up steps. The rate of the first step is already above 0.
         steps: The step at which the rate reaches 0, unless it stays constant.
     """
 
@@ -45,13 +45,13 @@ class RateSchedule(keras.optimizers.schedules.LearningRateSchedule):  # type: ig
 
 
 def make_optimizer(point: Mapping[str, Any], variables: Any) -> keras.optimizers.Optimizer:
-    """Return the optimizer of a point, built for its weights.
+    """Return the optimizer of a point, with its state built for the given weights.
 
-    With float16 the optimizer scales the loss dynamically, because gradients would underflow.
+    With float16, the optimizer scales the loss dynamically, because gradients would underflow.
 
     Args:
-        point: The point as plain values. `schedule` in its `optimizer` group, if present, holds the
-            keyword arguments of `RateSchedule` other than `rate`.
+        point: The point as plain values. `schedule` in its `optimizer` group, if present, contains
+            the keyword arguments of `RateSchedule` other than `rate`.
         variables: The weights.
     """
     settings = point["optimizer"]

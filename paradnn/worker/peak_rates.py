@@ -2,10 +2,11 @@
 
 The idle power is measured first, before the kernels heat the machine.
 
-There are two kernels. One multiplies square matrices, in each precision and compile mode, over a
-range of sizes. The other adds an array to another in place; both exceed every cache. It is the add
-kernel of STREAM (McCalpin 1995) with two arrays instead of three. The traffic is exactly two arrays
-read and one written, even if the processor reads a cache line before it writes to it.
+There are two kernels. The matmul kernel multiplies square matrices, in each precision and compile
+mode, over a range of sizes. The add kernel adds one array to a second array in place. Both arrays
+exceed every cache. This is the add kernel of STREAM (McCalpin 1995) with two arrays instead of
+three. The traffic is exactly two arrays read and one written, even if the processor reads a cache
+line before it writes to the line.
 """
 
 import statistics
@@ -24,7 +25,8 @@ REPEATS = 32
 
 _PRECISIONS = ("float32", "bfloat16", "float16")
 _MATMUL_SIZES = (256, 512, 1024, 2048, 4096, 8192)
-#: Upper bound of the memory of a product per element of a matrix: four matrices of four bytes.
+#: Upper bound of the memory of a product, in bytes per element of a matrix: four matrices, and four
+#: bytes per element.
 _MATMUL_BYTES_PER_ELEMENT = 4 * 4
 #: Bytes of each of the two arrays.
 ARRAY_BYTES = 2**28
@@ -33,9 +35,9 @@ _PROTOCOL = Protocol(
 )
 #: Sizes whose single product would take longer than this, in seconds, are skipped.
 _MAX_PRODUCT_SECONDS = 0.5
-#: Number of runs of the reference kernels, and the share of the time that determines how long each
-#: run takes, as at a point with the default protocol.
+#: Number of runs of the reference kernels after the first samples.
 _REFERENCES = 30
+#: Share of the time for reference kernels. It determines how long each run takes.
 _REFERENCE_SHARE = 0.35
 
 
@@ -60,11 +62,11 @@ def measure_peak_rates(
     """Measure the idle power, and the rates of matrix products and of memory traffic.
 
     Args:
-        request: A dictionary with `platform`, with `memory_bytes`, the memory in which the arrays
-            must fit, and optionally with `only`: the rows of an earlier answer to measure again.
+        request: The point's `platform`, and `memory_bytes`, the memory into which the arrays must
+            fit. The optional `only` contains the rows of an earlier answer to measure again.
         framework: The imported framework, whose device is open.
-        phase: Enters a phase by its name.
-        meter: Counts the energy of the device.
+        phase: Returns the context of the phase with a given name.
+        meter: Measures the energy of the device.
     """
     from paradnn.worker.reference import Reference
 
@@ -109,7 +111,7 @@ def _measure_sizes(
     for size in _MATMUL_SIZES:
         if _MATMUL_BYTES_PER_ELEMENT * size**2 > memory:
             break
-        # Estimate the time of a product at the rate of the size before.
+        # Estimate the time of a product at the rate of the previous size.
         if rates and _product_flops(size) / rates[-1].flops_per_second > _MAX_PRODUCT_SECONDS:
             break
         rates.append(_measure_product(framework, precision, size, compile))

@@ -1,4 +1,4 @@
-"""The search for the highest rate at which a percentile of the latency meets a limit."""
+"""Search for the highest query rate at which a percentile of the latency meets a limit."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from paradnn.worker.chance import beta_share, events_factor, passes
 _FIRST_FRACTION = 0.5
 #: A search ends without result below this fraction of the capacity.
 _LOWEST_FRACTION = 1e-3
-#: Factors between successive rates: down while no rate has passed, up while no rate has failed.
+#: Factor between successive rates while no rate has passed.
 _STEP_DOWN = 0.4
+#: Factor between successive rates while no rate has failed.
 _STEP_UP = 1.6
-#: Runs of full length that may fail.
+#: Largest number of full-length runs.
 _MAX_RUNS = 4
 
 Number = TypeVar("Number", int, float)
@@ -24,16 +25,16 @@ Number = TypeVar("Number", int, float)
 
 @dataclass(frozen=True)
 class Probe:
-    """One tried rate of a search.
+    """A short run at one rate of a search.
 
     Attributes:
         rate: Queries per second.
-        queries: Number of queries that were served.
+        queries: Number of served queries.
         late: Number of queries that took longer than the limit.
         seconds: Duration of the probe.
         latency: Latency at the percentile of the limit, in seconds.
-        held: Whether the limit was met; None if that is undecided.
-        reason: Why the load differed from the requested rate; None if it did not.
+        held: Whether the limit was met; None if undecided.
+        reason: Why the actual load differed from the requested rate; None if it did not differ.
     """
 
     rate: float
@@ -46,7 +47,7 @@ class Probe:
 
 
 def percentile(values: Iterable[Number], share: float) -> Number:
-    """Return a percentile as LoadGen defines it: the value at index floor(n x share) of n.
+    """Return a percentile as LoadGen defines it: of n sorted values, that at index floor(n share).
 
     Args:
         values: The values, in any order.
@@ -80,7 +81,7 @@ def verdict(cumulative: Sequence[int], share: float, error: float) -> bool | Non
     if late <= (1 - share) * count:
         return None
     # The probability of at least this number of late queries, if the true share of late queries
-    # were exactly the allowed one.
+    # were exactly the allowed share.
     probability = beta_share(1 - share, late / factor, (count - late) / factor + 1)
     return False if probability < error else None
 
@@ -91,10 +92,10 @@ class PeakSearch:
 
     Attributes:
         rate: Rate of the last full-length run, in queries per second; None before the first run.
-        run: The result of that run.
-        held: Whether that run met the limit.
-        lowest_failed: The lowest rate that failed; infinite if none did.
-        passed: The rates whose probe met the limit, and 0.
+        run: The result of the last full-length run.
+        held: Whether the last full-length run met the limit.
+        lowest_failed: The lowest rate that failed; infinite if no rate has failed.
+        passed: 0, and the rates whose probes met the limit.
     """
 
     rate: float | None = None
@@ -105,11 +106,14 @@ class PeakSearch:
 
     @property
     def highest_passed(self) -> float:
-        """The highest rate that passed among those below all failed rates; 0 if none did."""
+        """The highest passed rate below all failed rates; 0 if no rate below them has passed."""
         return max(rate for rate in self.passed if rate < self.lowest_failed)
 
     def next_rate(self, capacity: float) -> float:
-        """Return the rate to try next: between the highest that passed and the lowest that failed.
+        """Return the rate to try next.
+
+        Once rates have passed and failed, it is the geometric mean of the highest passed rate and
+        the lowest failed rate.
 
         Args:
             capacity: Largest number of queries per second that can be served.
@@ -158,7 +162,7 @@ def find_peak(
         search.held, search.run = run(passed)
         if search.held:
             return search
-        # A short probe at a rate nearby would pass again, so lower the rate, more each time.
+        # A short probe at a nearby rate would pass again. Lower the rate by more after each run.
         search.lowest_failed = passed / (1 + precision) ** 2**number
     return search
 

@@ -1,4 +1,4 @@
-"""The state of a request while it is measured, and the operations that all kinds of work share."""
+"""State of a request during its measurement, and operations that all kinds of work share."""
 
 import contextlib
 import math
@@ -32,19 +32,19 @@ from paradnn.worker.profile.run import profile_steps
 from paradnn.worker.profile.shapes import shares
 from paradnn.worker.turns import Turn
 
-#: Enters a phase by its name.
+#: Returns the context of the phase with a given name.
 Phase = Callable[[str], contextlib.AbstractContextManager[None]]
 
 
 @dataclass(frozen=True)
 class TimedSteps:
-    """Timed blocks with the observations made while they ran.
+    """Timed blocks, with the observations that were made while they ran.
 
     Attributes:
         timing: The blocks.
-        joules: Energy of the blocks; None if it is unknown.
-        energy_source: The energy counter, or why it is unavailable.
-        contention: Contention during the blocks; None if the system does not report it.
+        joules: Energy of the blocks in joules; None if it is unknown.
+        energy_source: Name of the energy counter, or why it is unavailable.
+        contention: Contention during the blocks; None if the system does not provide it.
     """
 
     timing: Timing
@@ -85,18 +85,19 @@ class OtherProcesses(ABC):
 
     @abstractmethod
     def memory(self) -> Sequence[ProcessMemory]:
-        """Return the memory of the other processes on this host."""
+        """Return the memory of each other process on this host whose memory is known."""
 
     @abstractmethod
     def time_alone(self) -> Sequence[float]:
-        """Return, for each process, the seconds of a step that does not wait for the others.
+        """Return the seconds of a step without communication, for each process.
 
-        The measuring process comes first.
+        The measuring process comes first. The result is empty if a process cannot measure its
+        steps.
         """
 
 
 class PointRun:
-    """A request while it is measured.
+    """A request that is being measured.
 
     Results are noted in the answer as soon as they are known, so that they survive a later failure.
     The point's kind of work calls these methods and decides what to measure.
@@ -104,13 +105,13 @@ class PointRun:
     Args:
         request: The point as plain values.
         framework: The imported framework.
-        report: Called with the name of each phase as it begins. At the start of the profile it also
-            gets the answer so far, which the driver uses if the profile exceeds a limit.
+        report: Called with the name of each phase when it begins. The call for the profile also has
+            the answer so far, which the driver uses if the profile exceeds a limit.
 
     Attributes:
-        phases: Enters phases and counts their seconds.
-        memory: Counts the memory of this process.
-        reference: Runs the reference kernels; None if none are requested.
+        phases: Enters phases and measures their durations.
+        memory: Measures the memory of this process.
+        reference: Runs the reference kernels; None if they are not requested.
         fill_caches: Fills the caches before each step; None if caches stay warm.
         answered: The answer so far.
         turn: Alternates with another point; None if the point runs without interruption.
@@ -171,7 +172,7 @@ class PointRun:
         return float(self.request["measure"]["timeout"] - sum(self.phases.seconds.values()))
 
     def begin_steps(self) -> None:
-        """Begin to measure the memory peak of the timed steps, which excludes the compilation."""
+        """Begin to measure the memory of the timed steps, excluding the compilation."""
         if self.others:
             self.others.begin_steps()
         self.memory.begin_steps()
@@ -184,7 +185,7 @@ class PointRun:
         Args:
             run: Runs steps.
             step: The compiled step, whose compilations are counted.
-            phase: Enters a phase by its name; by default `phases`.
+            phase: Returns the context of the phase with a given name; None for `phases`.
         """
         recorder = AttemptRecorder(self.energy_meter(), step.compilations)
         turns_monitor = TurnsMonitor()
@@ -203,7 +204,8 @@ class PointRun:
             return TimedSteps(timing, None, source, turns_monitor.contention())
         joules, source = recorder.energy
         if self.fill_caches:
-            joules, source = None, "unavailable: the energy includes that of filling the caches"
+            joules = None
+            source = "unavailable: the counter includes the energy of filling the caches"
         if self.reference:
             first_references = [References(-1, seconds) for seconds in self.reference.before]
             timing = replace(timing, references=[*first_references, *timing.references])
@@ -225,10 +227,10 @@ class PointRun:
 
         Args:
             timed: The timed blocks.
-            workload: The built model; None if the steps have none.
-            compilation: The first steps.
-            products: FLOPs of products by the element type of their operands.
-            loss: The loss of the very first step; None in inference.
+            workload: The built model; None if the steps run no model.
+            compilation: Seconds and compiled programs of the first steps.
+            products: FLOPs of the products by the element type of their operands.
+            loss: The loss of the first step; None in inference.
         """
         parameters = 0
         counted = None
@@ -302,10 +304,10 @@ class PointRun:
         self.note(peak_memory_bytes=peak, step_memory_bytes=steps)
 
     def energy_meter(self) -> EnergyMeter:
-        """Return the meter for the energy of the point's device."""
+        """Return the energy meter of the point's device."""
         platform = self.request["platform"]
         if self.devices > 1 and platform["name"] != "cpu":
-            reason = "unavailable: the counter is that of one board, the point has several"
+            reason = "unavailable: the counter covers one board, but the point uses several"
             return EnergyMeter(reason)
         return open_energy_meter(platform["name"], int(platform["index"]))
 
@@ -319,8 +321,8 @@ class PointRun:
 def counted_costs(workload: BuiltModel, point: Mapping[str, Any], flops: float) -> Costs | None:
     """Return the costs of a step of a model whose layers are unknown; None for other models.
 
-    The model counts as one layer with all parameters, so the bytes of tensors between layers are
-    not included.
+    The model counts as one layer with all parameters. The costs therefore exclude the bytes of the
+    tensors between layers.
 
     Args:
         workload: The built model.
@@ -354,5 +356,5 @@ def counted_costs(workload: BuiltModel, point: Mapping[str, Any], flops: float) 
 
 
 def _count_elements(arrays: Sequence[Any]) -> int:
-    """Return the total number of elements of arrays, or of specifications of arrays."""
+    """Return the total number of elements of arrays or array specifications."""
     return sum(math.prod(array.shape) for array in arrays)

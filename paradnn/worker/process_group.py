@@ -1,12 +1,12 @@
-"""The additional processes of a multi-process point: `model=channel`, or training.
+"""Additional processes of a point that runs in several processes: `model=channel`, or training.
 
-The point's own process is the one that the fork server forked; it has rank 0. It forks the other
-processes, or they run on other hosts (`python -m paradnn.worker.host`). They end when the point's
-own process ends.
+The fork server forks the point's own process, which has rank 0. The point's own process forks the
+additional processes, or starts them on other hosts (`python -m paradnn.worker.host`). They end when
+the point's own process ends.
 
-Each process receives the number of steps to run over its own channel. If a process exits
-unexpectedly, the kernel kills the point's own process with SIGIO, even while that process is
-blocked. The driver then reports the failure.
+Each additional process has a channel, over which it receives the number of steps to run. If an
+additional process exits unexpectedly, the kernel kills the point's own process with SIGIO, even
+while that process is blocked. The driver then reports the failure.
 """
 
 import contextlib
@@ -91,8 +91,8 @@ def listen(port: int, host: str = LOOPBACK, option: str = "model.port") -> socke
     """Return a socket that listens on a port.
 
     Args:
-        port: The port; 0 for any free one.
-        host: The address to listen on.
+        port: The port; 0 for any free port.
+        host: The IP address to listen on.
         option: The option that the error message proposes to change.
 
     Raises:
@@ -107,7 +107,7 @@ def listen(port: int, host: str = LOOPBACK, option: str = "model.port") -> socke
         else:
             why = f"cannot be opened: {os.strerror(error.errno or 0)}"
         raise UnavailableError(
-            f"port {port} of {host} {why}; choose another with {option}, or 0"
+            f"port {port} of {host} {why}; set {option} to another port, or to 0 for any free port"
         ) from error
 
 
@@ -116,11 +116,11 @@ def free_addresses(count: int, host: str = LOOPBACK, first: int = 0) -> list[str
 
     Args:
         count: The number of addresses.
-        host: The address of this host.
+        host: An IP address of this host.
         first: The first of `count` consecutive ports; 0 for any free ports.
 
     Raises:
-        UnavailableError: If a port is taken.
+        UnavailableError: If a port is taken, or this process cannot listen on it.
     """
     # Keep each socket open until the last is chosen, so that no port is chosen twice.
     with contextlib.ExitStack() as sockets:
@@ -167,7 +167,7 @@ def receive_message(channel: Connection, kind: Any) -> Any:
 
 
 def reply_timeout(point: Mapping[str, Any]) -> float:
-    """Return the seconds to wait for a reply of another process of a point.
+    """Return the longest time to wait for a reply of another process of the point, in seconds.
 
     The result is below the driver's time limit for the point. This timeout therefore occurs first,
     and its reason names the process that did not reply.
@@ -176,8 +176,8 @@ def reply_timeout(point: Mapping[str, Any]) -> float:
 
 
 def reply_timeout_error(peer: str, seconds: float) -> RankFailed:
-    """Return the failure of a peer that does not reply."""
-    return RankFailed("timeout", f"{peer} did not answer within {seconds:g} s")
+    """Return the failure of a peer that did not reply within the given number of seconds."""
+    return RankFailed("timeout", f"{peer} did not reply within {seconds:g} s")
 
 
 @dataclass(frozen=True)
@@ -185,11 +185,11 @@ class RemoteProcess:
     """Process of a point on another host.
 
     Attributes:
-        rank: The number of the process in its point.
+        rank: Rank of the process within its point.
         address: Free address (host:port) at which the process can listen.
-        local: The address of this host in the connection to the other host.
-        channel: Connection to the process. Its first message must be the addresses of all
-            processes of the point, by rank.
+        local: IP address that this host uses in the connection to the other host.
+        channel: Connection to the process. The first message sent over it must be the addresses of
+            all processes of the point, in order of rank.
         life: Descriptor of a connection that closes when either side exits (see `die_with`).
     """
 
@@ -205,15 +205,15 @@ class RemoteProcess:
 
 
 class ProcessGroup(contextlib.AbstractContextManager["ProcessGroup"]):
-    """Processes 1 to `count` - 1 of a point; the calling process is number 0.
+    """Processes 1 to `count` - 1 of a point; the calling process has rank 0.
 
-    The processes end with the context, at the latest with the calling process.
+    The processes are killed when the context exits, or when the calling process ends.
 
     Args:
-        count: The number of processes of the point.
-        serve: Runs in each further process of this host as `serve(rank, channel)`. It returns when
-            the channel closes.
-        elsewhere: The processes on other hosts, which run already and have the highest ranks.
+        count: The number of processes of the point, including the calling process.
+        serve: Called as `serve(rank, channel)` in each additional process on this host. It must
+            return when the channel closes.
+        elsewhere: Processes on other hosts, which are already running and have the highest ranks.
     """
 
     def __init__(
@@ -300,7 +300,8 @@ class ProcessGroup(contextlib.AbstractContextManager["ProcessGroup"]):
             kind: The type of the messages.
 
         Returns:
-            One message per channel: processes on other hosts first, then those of this host.
+            One message per process: first from processes on other hosts, then from those on this
+            host.
 
         Raises:
             RankFailed: If a process reports a failure, or has exited.
@@ -312,7 +313,7 @@ class ProcessGroup(contextlib.AbstractContextManager["ProcessGroup"]):
 
 
 class GroupStep(Step):
-    """Step that all processes run at the same time. It has no loss.
+    """Step that all processes of a point run at the same time. It has no loss.
 
     `run` raises RankFailed if another process fails.
 
@@ -360,13 +361,13 @@ def run_rank(
     others: list[Connection],
     serve: Callable[[int, Connection], None],
 ) -> NoReturn:
-    """Run a forked process of a point, and exit without the clean-up handlers of the parent.
+    """Run a forked process of a point, and exit without running the parent's clean-up handlers.
 
     Args:
-        rank: The number of the process in its point.
+        rank: Rank of the process within its point.
         parent: The id of the parent process.
         channel: The channel to the point's own process.
-        others: Inherited channels, which this process closes.
+        others: Inherited channels of other processes, which this process closes.
         serve: The work of the process, called as `serve(rank, channel)`.
     """
     code = 1
@@ -388,10 +389,10 @@ def run_rank(
         os._exit(code)
 
 
-# Processes of a point on other hosts. There `python -m paradnn.worker.host` runs as a server. The
-# point's own process, the client, opens one connection to a server for each process that it needs.
-# Both sides prove that they have the same key before they read anything else, and before the server
-# forks:
+# Processes of a point on other hosts. On each of these hosts, `python -m paradnn.worker.host` runs
+# as a server. The point's own process, the client, opens one connection to a server for each
+# process that it needs. Both sides prove that they have the same key before they read anything
+# else, and before the server forks:
 # 1. The server sends a random nonce.
 # 2. The client replies with its own nonce and a proof (HMAC-SHA256) over both nonces.
 # 3. The server replies with its own proof.
@@ -413,10 +414,10 @@ class ProcessRequest:
 
     Attributes:
         protocol: The protocol version of the client (`PROTOCOL_VERSION`).
-        rank: The number of the process in its point.
-        port: The port to listen on; 0 for any free port.
+        rank: Rank of the process within its point.
+        port: The port on which the process listens; 0 for any free port.
         environ: Environment variables of the process.
-        point: The point as in a request to a worker.
+        point: The point, in the format of a request to a worker.
     """
 
     protocol: int
@@ -433,12 +434,13 @@ def processes_elsewhere(point: Mapping[str, Any], count: int, port: int = 0) -> 
     The started processes wait for the addresses of all processes.
 
     Args:
-        point: The point as in a request to a worker.
+        point: The point, in the format of a request to a worker.
         count: The number of processes of the point on all hosts.
-        port: The first port that the processes of each host listen on; 0 for free ports.
+        port: The port on which the first process of each host listens. The other processes of the
+            host use the following ports. 0 for any free ports.
 
     Returns:
-        The processes by rank; empty if all processes of the point run on this host.
+        The started processes, in order of rank; empty if all processes run on this host.
 
     Raises:
         UnavailableError: If a server cannot be reached or has a different key.
@@ -470,7 +472,12 @@ def processes_elsewhere(point: Mapping[str, Any], count: int, port: int = 0) -> 
 def _start_remote(
     address: str, key: bytes, request: ProcessRequest, timeout: float
 ) -> RemoteProcess:
-    """Connect to a server and have it start a process."""
+    """Let the server at `address` start a process, and return the process.
+
+    Raises:
+        UnavailableError: If the server cannot be reached or has a different key.
+        RankFailed: If the server fails or does not reply.
+    """
     connected = _connect(host_and_port(address), address, timeout)
     local = connected.getsockname()[0]
     server = connected.getpeername()[0]
@@ -543,7 +550,7 @@ def _proof(key: bytes, side: bytes, nonces: bytes) -> bytes:
 
 
 class PendingConnection:
-    """Connection to this server whose client has not proved the key yet. No method blocks.
+    """Connection of a client that has not yet proved that it has the key. No method blocks.
 
     Attributes:
         connected: The socket of the connection.
@@ -559,15 +566,17 @@ class PendingConnection:
         connected.send(self._own_nonce)  # short enough for any send buffer
 
     def is_authenticated(self, key: bytes) -> bool:
-        """Return whether the received bytes prove the key; False while they are incomplete.
+        """Read available bytes, and return whether the client has proved that it has the key.
+
+        The result is False while the client's nonce and proof are incomplete.
 
         Raises:
             AuthenticationError: If the client has a different key.
-            OSError: If the client is gone.
+            OSError: If the client has closed the connection, or no bytes are available.
         """
         part = self.connected.recv(2 * _NONCE_BYTES - len(self._received))
         if not part:
-            raise ConnectionError("it exited")
+            raise ConnectionError("the client closed the connection")
         self._received += part
         if len(self._received) < 2 * _NONCE_BYTES:
             return False
@@ -583,7 +592,7 @@ class PendingConnection:
 def accept(
     connected: socket.socket, timeout: float
 ) -> tuple[ProcessRequest, Connection, socket.socket, list[str]]:
-    """Read the request of a client that has proved the key, and exchange addresses with it.
+    """Read the request of a client that has proved to have the key, and exchange addresses with it.
 
     Args:
         connected: The connection to the client.
@@ -591,7 +600,7 @@ def accept(
 
     Returns:
         The request, the channel to the client, the socket on which this process listens, and the
-        addresses of all processes of the point, by rank.
+        addresses of all processes of the point, in order of rank.
 
     Raises:
         MessageError: If the request is not valid.
@@ -625,7 +634,7 @@ def accept(
 
 
 def _connect(target: tuple[str, int], address: str, timeout: float) -> socket.socket:
-    """Connect to `target`, a port of the server at `address`, which error messages name."""
+    """Connect to `target`, a port of a server. Error messages name the server by `address`."""
     try:
         connected = socket.create_connection(target, timeout=timeout)
     except TimeoutError:
@@ -639,7 +648,10 @@ def _connect(target: tuple[str, int], address: str, timeout: float) -> socket.so
 
 
 def _detach_kept_alive(life: socket.socket) -> int:
-    """Enable TCP keep-alive, so that a lost host closes the connection; return its descriptor."""
+    """Enable TCP keep-alive, and return the descriptor of the socket.
+
+    Keep-alive closes the connection if the other host is lost.
+    """
     life.settimeout(None)
     life.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _KEEP_ALIVE:

@@ -3,9 +3,9 @@
 They run between the blocks of a point, in the same framework and on the same device. Three kernels
 take some milliseconds each: arithmetic (matrix products and tanh), memory traffic (the sum of an
 array that exceeds every cache), and dispatch (a chain of operations on one number). They consist of
-uncompiled Keras operations, so that every framework runs the same ones. Their sizes depend only on
-the platform, so that their times are comparable between runs. `paradnn.session.reference` evaluates
-the times.
+uncompiled Keras operations, so that every framework runs the same operations. Their sizes depend
+only on the platform, so that their times are comparable between runs. `paradnn.session.reference`
+evaluates the times.
 """
 
 import math
@@ -20,12 +20,12 @@ from keras import ops
 #: Rows of the matrices and elements of the array, on a CPU and on other devices.
 _CPU_SIZES = (384, 2**23)
 _DEVICE_SIZES = (4096, 2**26)
-#: Longest sample of a kernel, in seconds. It is shorter if the reference kernels' share of the time
-#: requires it.
+#: Longest sample of a kernel, in seconds. Samples are shorter if the reference kernels' share of
+#: the time requires it.
 _SECONDS = 0.005
 #: All kernels run for this many seconds before the first sample. The first calls compile code and
-#: allocate memory. For half a second after only one core was busy, products are up to a third
-#: slower.
+#: allocate memory. After a period in which only one core was busy, products are up to a third
+#: slower for half a second.
 _WARMUP_SECONDS = 0.5
 #: Number of samples before the model is built.
 _SAMPLES_BEFORE = 12
@@ -54,13 +54,14 @@ class Reference:
     """The reference kernels on the open device.
 
     Args:
-        platform: The kind of device.
-        block_seconds: Shortest block of the point.
-        share: Share of the time for all three kernels together.
+        platform: The kind of device, such as "cpu".
+        block_seconds: Shortest duration of the point's blocks.
+        share: Share of the time for all three kernels together, from 0 to 1 (exclusive).
 
     Attributes:
-        nbytes: Bytes that the kernels hold.
-        before: Samples from before the model was built: seconds per call by kernel.
+        nbytes: Size of the kernels' arrays in bytes.
+        before: Samples from before the model was built. Each has the seconds per call, by kernel
+            name.
     """
 
     def __init__(self, platform: str, block_seconds: float, share: float) -> None:
@@ -83,7 +84,7 @@ class Reference:
         self.before = [self() for _ in range(_SAMPLES_BEFORE)]
 
     def __call__(self) -> dict[str, float]:
-        """Run a sample of each kernel, and return the seconds per call by kernel."""
+        """Run a sample of each kernel, and return the seconds per call, by kernel name."""
         return {name: kernel.seconds() for name, kernel in self._kernels.items()}
 
     def _warm_up(self) -> None:

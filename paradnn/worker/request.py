@@ -28,7 +28,7 @@ def answer_request(request: Mapping[str, Any], framework: Framework, report: Rep
     Args:
         request: The point as plain values; with task=ceilings, a request for the peak rates.
         framework: The imported framework.
-        report: Called with the name of each phase as it begins.
+        report: Called with the name of each phase when it begins.
     """
     run = PointRun(request, framework, report)
     try:
@@ -83,14 +83,14 @@ def _exit_reason(error: SystemExit, run: PointRun) -> str:
     location = _user_location(error, run.request["model"].get("build"))
     return (
         f"{run.phases.current}: the model's code ends the process with SystemExit({error.code!r})"
-        f"{location}: raise another exception there"
+        f"{location}: raise a different exception instead"
     )
 
 
 def _first_line(error: Exception) -> str:
-    """Return the first line of the message, which names the operation.
+    """Return the first line of the framework's message, which names the operation.
 
-    Keras inserts a line, partly in bold, before the message of the framework. It is skipped.
+    Keras inserts a line, partly in bold, before the framework's message. This function skips it.
     """
     lines = [line for line in _BOLD.sub("", str(error)).splitlines() if line.strip()]
     if len(lines) > 1 and lines[0].startswith("Exception encountered when calling"):
@@ -99,7 +99,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _user_location(error: BaseException, build: str | None) -> str:
-    """Return " (FILE, line N)" for the innermost frame in the user's file; "" if there is none.
+    """Return " (FILE, line N)" for the innermost frame in the user's file; "" without such a frame.
 
     Args:
         error: The exception.

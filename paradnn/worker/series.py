@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from paradnn.core.messages import Timing
+from paradnn.core.words import counted
 from paradnn.worker.chance import quantile_ranks
 
 #: A series with fewer values has neither a verdict nor an interval.
@@ -73,7 +74,7 @@ class Change:
 
     @property
     def matters(self) -> bool:
-        """Whether the change is large and unlikely by chance, so that the series is not steady."""
+        """Whether the series is not steady: the change is large and unlikely to be chance."""
         return abs(self.size) > SMALLEST_CHANGE and self.explained > self.chance_share
 
     def __str__(self) -> str:
@@ -82,17 +83,17 @@ class Change:
         else:
             kind = f"jump before block {self.at + 1}"
         evidence = (
-            f"explains {self.explained:.0%} of the variance, chance up to {self.chance_share:.0%}"
+            f"explains {self.explained:.0%} of the variance (chance: up to {self.chance_share:.0%})"
         )
         return f"{kind} of {self.relative_size:+.1%} {evidence}"
 
 
 def find_change(values: Sequence[float]) -> Change:
-    """Return the linear drift or the jump that explains most of the variance of a series.
+    """Return the linear drift or the jump that explains the largest share of a series' variance.
 
-    Both are fitted by least squares. Each side of a jump has at least two values and a tenth of the
-    series. The share of the variance that a fit explains by chance depends on the correlation of
-    the residuals.
+    Drift and jump are fitted by least squares. Each side of a jump has at least two values and at
+    least a tenth of the series. The share of the variance that a fit explains by chance depends on
+    the correlation of the residuals.
 
     Args:
         values: A series of at least `MIN_VALUES` values.
@@ -126,7 +127,8 @@ def find_change(values: Sequence[float]) -> Change:
     chance = np.interp(math.log(n), np.log(list(_CRITICAL_SHARES)), by_length)
     if at is None:
         first, last = np.mean(values) - size / 2, np.mean(values) + size / 2
-        # A line through positive values may reach below 0. If so, compare the means of both ends.
+        # A line through positive values may reach below 0. If so, compare the mean of the first
+        # `edge` values with the mean of the last.
         if min(first, last) <= 0:
             first, last = np.mean(values[:edge]), np.mean(values[-edge:])
     else:
@@ -165,8 +167,8 @@ def block_interval(values: Sequence[float]) -> tuple[float, float] | None:
     - At most `_FEW_VALUES` values are too few to estimate their correlation. If both widened ends
       lie outside the range, the interval is the whole range, provided that the range covers the
       median with 95% probability.
-    - With a number of values in `_UNSURE_LENGTHS`, the AR(1) coefficient is uncertain. If it may
-      well be 0.9, the interval is the whole range.
+    - With a number of values in `_UNSURE_LENGTHS`, the AR(1) coefficient is uncertain. If the
+      values are compatible with 0.9, the interval is the whole range.
 
     `python -m benchmarks.steadiness --coverage` measures how many intervals contain a known median;
     see docs/explanation/method.md.
@@ -190,16 +192,17 @@ def block_interval(values: Sequence[float]) -> tuple[float, float] | None:
 
 
 def missing_interval_reason(values: Sequence[float]) -> str:
-    """Return why `block_interval` is None and what to do, as one line."""
+    """Return one line that says why `block_interval` is None, and what to do."""
+    blocks = counted(len(values), "block")
     if len(values) < MIN_VALUES:
         return (
-            f"{len(values)} blocks, but an interval needs {MIN_VALUES}; "
+            f"{blocks}, but an interval needs {MIN_VALUES}; "
             "raise measure.max_seconds or measure.min_blocks"
         )
     remedy = "raise measure.min_seconds, or measure in several processes (measure.processes=5)"
     return (
-        f"{len(values)} blocks resemble their neighbors too much: "
-        f"they count as fewer than {MIN_VALUES}; {remedy}"
+        f"{blocks} are too strongly autocorrelated: "
+        f"they count as fewer than {MIN_VALUES} independent blocks; {remedy}"
     )
 
 
@@ -213,7 +216,7 @@ def widened_interval(values: Sequence[float]) -> tuple[float, float] | None:
     r is the lag-one correlation of the normal scores of the values. A short series underestimates
     the correlation, so r is replaced by (n r + 5) / (n - 6). This is more cautious than Kendall's
     correction (n r + 1) / (n - 3), since r is itself uncertain. For n below 20 the constants 5 and
-    6 are replaced by n / 4 and 0.3 n. The result is limited to 0..1 - 0.3 / n.
+    6 are replaced by n / 4 and 0.3 n. The result is limited to the range from 0 to 1 - 0.3 / n.
 
     Returns:
         The ends of the interval, which may lie outside the range of the values; None for fewer than
@@ -296,7 +299,8 @@ class Slope(NamedTuple):
 def adjusted_times(timings: Sequence[Timing]) -> list[list[float]]:
     """Return the step times, adjusted to the mean speed of the machine over all processes.
 
-    The times are unchanged if no reference kernel ran or none is correlated with them.
+    The times are unchanged if no reference kernel ran, or if the step times correlate with the
+    times of no kernel.
 
     Args:
         timings: The timing of each process of a point.
@@ -388,13 +392,13 @@ def _mean_product(one: np.ndarray, other: np.ndarray, lag: int = 0) -> float:
     return float(finite.mean()) / 2
 
 
-def process_mean(each: np.ndarray) -> float:
+def process_mean(values: np.ndarray) -> float:
     """Return the mean over processes of the mean over their blocks; NaN values are ignored.
 
     Args:
-        each: Values (blocks, processes).
+        values: Array of shape (blocks, processes).
     """
-    return float(np.nanmean(each, axis=0).mean())
+    return float(np.nanmean(values, axis=0).mean())
 
 
 def _columns(each: Iterable[Iterable[float]]) -> np.ndarray:
@@ -407,9 +411,16 @@ def step_logs(timings: Sequence[Timing]) -> np.ndarray:
 
 
 def slowness(timings: Sequence[Timing], kernel: str) -> np.ndarray:
-    """Return log seconds of a kernel call at the middle of each block (blocks, processes).
+    """Return the log of the seconds of a kernel call at the middle of each block.
 
     The values are interpolated linearly between the runs of the kernel before and after the block.
+
+    Args:
+        timings: The timing of each process of a point.
+        kernel: A name of `KERNELS`.
+
+    Returns:
+        An array (blocks, processes); NaN where a process has fewer blocks.
     """
     kernel_times = []
     for timing in timings:

@@ -1,5 +1,6 @@
 """Build the model of a point and its step. Every process of a point uses this module."""
 
+import sys
 import traceback
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +19,7 @@ POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixe
 
 
 def prepare_step(point: Mapping[str, Any], framework: Framework) -> tuple[BuiltModel, Step]:
-    """Return the model, initialized with the point's seed, and the step with its batch in place.
+    """Return the model, initialized with the point's seed, and the step with its batch.
 
     Args:
         point: The point as plain values.
@@ -35,8 +36,8 @@ def prepare_step(point: Mapping[str, Any], framework: Framework) -> tuple[BuiltM
         return framework.converted_step(point)
     family = point["model"]["name"]
     if family not in FAMILIES:
-        remedy = "install the package that provides it there, too"
-        raise UnavailableError(f"no family {family} in this interpreter: {remedy}")
+        remedy = "install the package that provides this family in that interpreter"
+        raise UnavailableError(f"model={family} is unknown to {sys.executable}: {remedy}")
     choose_types(point, framework)
     with framework.scope():
         workload = build(point["model"])
@@ -44,7 +45,7 @@ def prepare_step(point: Mapping[str, Any], framework: Framework) -> tuple[BuiltM
         _require_trainable(workload)
     if workload.batch_size not in (None, point["batch_size"]):
         raise UnavailableError(
-            f"the model takes only batches of {workload.batch_size}: "
+            f"the model accepts only batches of {workload.batch_size}: "
             f"set batch_size={workload.batch_size}"
         )
     batch = synthetic_batch(workload, point["batch_size"], point["seed"])
@@ -63,14 +64,15 @@ def _require_trainable(workload: BuiltModel) -> None:
 
 
 def choose_types(point: Mapping[str, Any], framework: Framework, *, mixed: bool = True) -> None:
-    """Set Keras' random seed, and the element types of weights and products.
+    """Set Keras' random seed, and the element types of weights and of matrix products.
 
     For an engine, the types are float32; the engine converts the model later.
 
     Args:
         point: The point as plain values.
         framework: The framework.
-        mixed: Whether weights stay in float32; otherwise they have the point's precision.
+        mixed: Whether weights stay in float32 (mixed precision). If False, weights also have the
+            point's precision.
 
     Raises:
         UnavailableError: If Keras does not support the precision.
@@ -115,8 +117,8 @@ def _draw(spec: ArraySpec, batch_size: int, generator: np.random.Generator) -> n
 def product_flops(step: Step) -> dict[str, float]:
     """Return the FLOPs of the step's products by the element type of their operands.
 
-    The result is empty if they are unknown. An exception is printed to standard error and does not
-    end the point.
+    The result is empty if the FLOPs are unknown. If they cannot be counted because of an exception,
+    the exception is printed to standard error, and the point continues.
     """
     try:
         return sum_products(step.products())

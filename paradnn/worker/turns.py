@@ -1,8 +1,8 @@
-"""Turns of a point, or of a Python function, that alternates with another one.
+"""Alternate a point with another point, or a Python function with another function.
 
-A point computes only during its turns, which its driver assigns (`paradnn.session.turns`). In the
-first turn it is built and warmed up. Every further turn has one block. `serve` does the same for a
-Python function in `paradnn compare bench.py:old bench.py:new`.
+A point computes only during its turns, which its driver assigns (`paradnn.session.turns`). In its
+first turn, it is built and warmed up. In every further turn, it runs one block. `serve` does the
+same for a Python function in `paradnn compare bench.py:old bench.py:new`.
 """
 
 import importlib
@@ -17,7 +17,7 @@ from typing import Any
 
 from paradnn.worker.fork_server import die_with_parent
 
-#: Shortest block of calls of a Python function.
+#: Approximate duration of a block of calls of a Python function.
 BLOCK_SECONDS = 0.05
 #: The exit code if the function cannot be imported.
 MISSING = 66
@@ -37,14 +37,14 @@ class Turn:
         self.end(os.getpgrp())
 
     def wait(self) -> bool:
-        """Sleep until the next turn of this process; return False if there are no more turns."""
+        """Sleep until the next turn of this process; return False if no turn remains."""
         if self._lines.readline():
             return True
         self.close()
         return False
 
     def end(self, seconds: float = 0.0) -> None:
-        """End the turn, and report the mean seconds of a step in its block."""
+        """End the turn, and report the mean seconds of a step in its block; 0 without a block."""
         self._lines.write(f"{seconds!r}\n")
         self._lines.flush()
 
@@ -107,7 +107,7 @@ def _block_seconds(call: Callable[[], Any], calls: int) -> float:
 
 
 def _calibrate(call: Callable[[], Any]) -> int:
-    """Return the number of calls of a block of `BLOCK_SECONDS`. The trials also warm up."""
+    """Return the number of calls that take about `BLOCK_SECONDS`. The trials are also a warm-up."""
     calls = 1
     seconds = _block_seconds(call, calls)
     while seconds < BLOCK_SECONDS:

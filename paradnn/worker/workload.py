@@ -1,4 +1,4 @@
-"""The role of a kind of work in the worker."""
+"""The part of a kind of work that runs in the worker."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ if TYPE_CHECKING:
 
 
 class WorkerSide:
-    """The role of a kind of work that measures points in the worker (`Workload.role`)."""
+    """The part of a kind of work that measures its points in the worker (see `Workload.role`)."""
 
     def open_devices(self, run: PointRun) -> None:
-        """Open the devices of the point. Every process of the point that has devices calls this."""
+        """Open the devices of the point, in every process of the point that has devices."""
         run.open_devices()
 
     def measure(self, run: PointRun) -> None:
-        """Build, compile, warm up and measure.
+        """Measure the point: build, compile, warm up, and measure.
 
-        Results are noted in `run` as soon as they are known, so that they survive a later failure.
+        Notes every result in `run` as soon as it is known, so that it survives a later failure.
         """
         raise NotImplementedError
 

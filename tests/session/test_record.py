@@ -377,7 +377,7 @@ def test_an_interval_ends_at_the_extremes_or_has_a_reason_for_its_absence() -> N
     drift = [1.0 + 0.05 * index for index in range(20)]
     assert summarize([drift]).low is None
     assert str(summarize([drift]).reason).startswith(
-        "20 blocks resemble their neighbors too much: they count as"
+        "20 blocks are too strongly autocorrelated: they count as"
     )
     assert str(summarize([[1.0] * 5]).reason).startswith("5 blocks, but an interval needs 6")
     apart = summarize([[1.0, 1.1] * 5, [2.0, 2.1] * 5])

@@ -157,7 +157,7 @@ def test_shared_memory_carries_whole_messages(pattern: str) -> None:
 def test_shared_memory_without_an_answer_is_a_timeout() -> None:
     given = point(transport="shared_memory")
     step = SharedMemoryStep(given, SharedLane(1000), SharedLane(1000), bytes(1000), 0.1)
-    with pytest.raises(RankFailed, match=r"did not answer within 0\.1 s") as failed:
+    with pytest.raises(RankFailed, match=r"did not reply within 0\.1 s") as failed:
         step.run(1)
     assert failed.value.outcome == "timeout"
 
@@ -165,7 +165,7 @@ def test_shared_memory_without_an_answer_is_a_timeout() -> None:
 def test_a_server_that_never_answers_is_a_timeout() -> None:
     released = threading.Event()
     address, thread = served_once(lambda connected: released.wait(PATIENCE))
-    silent = pytest.raises(RankFailed, match=f"the peer at {address} did not answer within 1.5 s")
+    silent = pytest.raises(RankFailed, match=f"the peer at {address} did not reply within 1.5 s")
     with closing(TcpStep(point(), address, bytes(1000), 1.5)) as step, silent as failed:
         step.run(1)
     assert failed.value.outcome == "timeout"
@@ -192,7 +192,7 @@ def test_a_port_that_is_taken_and_a_host_that_is_not_there() -> None:
         port = held.getsockname()[1]
         with pytest.raises(
             UnavailableError,
-            match=f"port {port} of 127.0.0.1 is taken; choose another with model.port",
+            match=f"port {port} of 127.0.0.1 is taken; set model.port to another port, or to 0",
         ):
             listen(port)
         with pytest.raises(UnavailableError, match=f"127.0.0.1:{port} is taken"):

@@ -70,8 +70,8 @@ def test_devices_train_as_one_does(pool: WorkerPool) -> None:
                 "devices": 2,
                 "platform": {"name": "cpu", "threads": CORES, "index": 0},
             },
-            f"devices=2 with platform.threads={CORES} each need {2 * CORES} cores, "
-            f"this process may use {CORES}",
+            f"devices=2 with platform.threads={CORES} needs {2 * CORES} cores in total, "
+            f"but this process may use only {CORES}",
             id="too few cores",
         ),
         pytest.param(
@@ -95,8 +95,8 @@ def test_tensorflow_does_not_share_the_weights_among_devices(pool: WorkerPool) -
     result = measure(pool, parallel="model")
     assert result.outcome == "unavailable"
     assert result.reason == (
-        "parallel=model needs JAX, the only framework in which Keras divides weights among "
-        "devices, not framework=tensorflow: set framework=jax or parallel=data"
+        "framework=tensorflow has no parallel=model: Keras divides weights among devices only "
+        "with JAX; set framework=jax or parallel=data"
     )
 
 

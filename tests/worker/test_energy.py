@@ -153,7 +153,7 @@ def test_without_a_counter_nobody_waits_for_idle_power(tmp_path: Path) -> None:
 
     idle = measure_idle_power(meter, pytest.fail)
 
-    assert idle == IdlePower(None, "unavailable: this host shows no RAPL counter")
+    assert idle == IdlePower(None, "unavailable: this host has no RAPL counter")
 
 
 def test_a_counter_that_stands_still_is_unavailable(

@@ -146,12 +146,15 @@ def test_outputs_without_elements_are_equal() -> None:
     ("precision", "expected", "reason"),
     [
         pytest.param(
-            "float32", [1.0, -2.0], r"by 0\.05 of the largest, more than 0\.001$", id="float32"
+            "float32",
+            [1.0, -2.0],
+            r"by 0\.05 of the largest output; the tolerance is 0\.001$",
+            id="float32",
         ),
         pytest.param(
             "int8",
             [1.0, -4.0],
-            r"by 0\.47 of the largest, more than 0\.25: set precision=float32$",
+            r"by 0\.47 of the largest output; the tolerance is 0\.25: set precision=float32$",
             id="int8",
         ),
         pytest.param("int8", [1.0, -2.0], None, id="int8-may-differ-by-more"),

@@ -90,15 +90,15 @@ def test_jax_shares_the_weights_in_every_mode(
         pytest.param(
             "torch",
             {},
-            "parallel=model needs JAX, the only framework in which Keras divides weights among "
-            "devices, not framework=torch: set framework=jax or parallel=data",
-            id="another framework",
+            "framework=torch has no parallel=model: Keras divides weights among devices only with "
+            "JAX; set framework=jax or parallel=data",
+            id="different framework",
         ),
         pytest.param(
             "jax",
             {"devices": 7, "batch_size": 7},
-            "no weight of this model has a last axis that devices=7 divide: choose other sizes of "
-            "the model, or parallel=data",
+            "the last axis of each weight has a length that is not a multiple of devices=7: "
+            "choose other sizes of the model, or set parallel=data",
             id="indivisible weights",
         ),
     ],

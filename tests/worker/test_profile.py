@@ -157,7 +157,7 @@ def planted_device(
     It has one event per millisecond, half a millisecond long.
     """
     plane = protos.XSpace().planes.add(name=name)
-    lane = plane.lines.add(name=line, timestamp_ns=1_000_000)
+    track = plane.lines.add(name=line, timestamp_ns=1_000_000)
     plane.lines.add(name="Steps").events.add(metadata_id=1, duration_ps=10**12)
     keys: dict[str, int] = {}
 
@@ -172,7 +172,7 @@ def planted_device(
         plane.event_metadata[index].name = label
         fill(plane.event_metadata[index].stats, metadata)
         fill(
-            lane.events.add(
+            track.events.add(
                 metadata_id=index, offset_ps=index * 10**9, duration_ps=5 * 10**8
             ).stats,
             values,

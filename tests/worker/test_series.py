@@ -149,7 +149,7 @@ def test_six_values_keep_their_extremes_unless_they_are_correlated(
     ("count", "start"),
     [
         pytest.param(5, "5 blocks, but an interval needs 6; raise measure.max_seconds", id="few"),
-        pytest.param(6, "6 blocks resemble their neighbors too much", id="correlated"),
+        pytest.param(6, "6 blocks are too strongly autocorrelated", id="correlated"),
     ],
 )
 def test_a_missing_interval_has_a_reason_and_a_remedy(count: int, start: str) -> None:

@@ -1,8 +1,8 @@
-"""The frameworks below Keras behind one interface.
+"""One interface for all frameworks on which Keras runs.
 
-Each module implements `Framework` under the name FRAMEWORK: how to find devices, place batches,
-compile a training or inference step, synchronize the device and classify errors. The rest of the
-worker does not depend on the framework.
+Each module of this package implements `Framework` under the name FRAMEWORK. A `Framework` finds
+devices, places batches, compiles a training or inference step, synchronizes the device and
+classifies errors. The rest of the worker does not depend on the framework.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from paradnn.core.versions import FRAMEWORKS
 from paradnn.worker.profile.shapes import Cost
 from paradnn.worker.profile.trace import Trace, read_trace
 
-if TYPE_CHECKING:  # importing Keras belongs to `load`, where a failure is reported
+if TYPE_CHECKING:  # `load` imports Keras, and reports a failure
     from paradnn.families.built import BuiltModel
     from paradnn.worker.affinity import DeviceLayout
 
-#: Packages that Keras imports if they are installed, for features that no point uses. They take
-#: 150 MB and a third of the processor time of a worker's start.
+#: Packages that Keras imports if they are installed, for features that no point uses. They need
+#: 150 MB, and a third of the processor time of a worker's start.
 _UNUSED_PACKAGES = ("IPython", "matplotlib", "pandas", "sklearn")
 #: The input arrays and the target arrays of a batch.
 Batch = tuple[Sequence[Any], Sequence[Any]]
 
 
 class Step:
-    """A compiled step with its batch in place.
+    """A step with its batch on the device. The first run compiles the step.
 
-    By default a step compiles nothing and reports no costs of its kernels.
+    The methods of this base class report no compilations and no kernel costs.
 
     Attributes:
-        parameters_per_device: Most trainable parameters that one device holds; None if each device
-            holds all of them.
+        parameters_per_device: Largest number of trainable parameters on one device; None if every
+            device has all parameters.
     """
 
     parameters_per_device: int | None = None
@@ -57,22 +57,22 @@ class Step:
         return 0
 
     def compile_note(self) -> str | None:
-        """Return how the framework interpreted `compile`; None if it did what the value says."""
+        """Return a note on how the framework compiled the step; None without a note."""
         return None
 
     def conversion(self) -> Conversion | None:
-        """Return facts about the artifact of an engine; None for frameworks that convert none."""
+        """Return the conversion of the model to an engine's artifact; None for other frameworks."""
         return None
 
     def products(self) -> Sequence[Cost]:
         """Return the costs of the matrix products and convolutions in the compiled program.
 
-        Empty if the framework does not show the program.
+        Empty if the framework does not expose the program.
         """
         return ()
 
     def kernel_cost(self, name: str, kind: str) -> Cost:
-        """Return the cost of a kernel for a trace that does not state it.
+        """Return the cost of a kernel if the trace does not state its cost.
 
         Args:
             name: The kernel's name in the trace.
@@ -81,13 +81,13 @@ class Step:
         return Cost(kind, "other")
 
     def calibrate(self, examples: Any) -> None:
-        """Calibrate a quantized model on `examples` in place of the step's batch.
+        """Calibrate a quantized model on `examples` instead of the step's batch.
 
-        Call it before the first run. Other steps ignore it.
+        Call this method before the first run. Steps without a quantized model ignore the call.
         """
 
-    # The members below serve the kinds of work that train or evaluate a model (task=learn), and the
-    # input pipeline. Steps that support neither leave them as they are.
+    # The members below are for work that trains or evaluates a model (task=learn), and for the
+    # input pipeline. Steps that support neither do not override them.
 
     _variables: Sequence[Any] = ()
 
@@ -106,7 +106,7 @@ class Step:
         raise NotImplementedError
 
     def values(self) -> list[Any]:
-        """Return NumPy copies of the variables of the model, then of the optimizer."""
+        """Return NumPy copies of the model's variables, followed by the optimizer's."""
         raise NotImplementedError
 
     def model_variables(self, model: Any) -> list[Any]:
@@ -128,12 +128,12 @@ class Step:
 
 @dataclass(frozen=True)
 class Member:
-    """One of the processes that share the steps of a point.
+    """A process that shares the steps of a point with other processes.
 
     Attributes:
         rank: Number of the process, from 0.
         local_rank: Number of the process among the processes of its host, from 0.
-        addresses: Address (host:port) of every process, by rank.
+        addresses: Address (host:port) of every process, in order of rank.
         layout: The devices of this process.
     """
 
@@ -149,7 +149,7 @@ class Member:
 
 
 class Framework(ABC):
-    """A framework. It touches no device before `open_device`."""
+    """Base class of the frameworks. A framework accesses no device before `open_device`."""
 
     name: str
     #: Values of `compile` that compile a matrix product to different programs. Peak rates are
@@ -164,7 +164,7 @@ class Framework(ABC):
             platform: The platform of the point.
 
         Raises:
-            UnavailableError: If there is no such device.
+            UnavailableError: If the host has no such device.
         """
 
     def processes_per_host(self, devices: int, hosts: int) -> int:
@@ -179,12 +179,12 @@ class Framework(ABC):
     def alone(self) -> Framework:
         """Return a framework for steps that this process runs without the other processes.
 
-        It uses the devices that this framework has opened.
+        The returned framework uses the devices that this framework has opened.
         """
         raise NotImplementedError
 
     def scope(self) -> AbstractContextManager[Any]:
-        """Return a context. Models that are built in it have their variables on every device."""
+        """Return a context in which a model is built with its variables on every device."""
         return contextlib.nullcontext()
 
     @abstractmethod
@@ -194,7 +194,7 @@ class Framework(ABC):
         Args:
             workload: The model and its loss.
             batch: The inputs and targets as NumPy arrays.
-            point: The point as in a request to a worker.
+            point: The point, in the format of a request to a worker.
         """
 
     def make_kernel(
@@ -216,8 +216,8 @@ class Framework(ABC):
     ) -> AbstractContextManager[Callable[[], AbstractContextManager[Any]]]:
         """Return a context in which the profiler runs.
 
-        Entering the context gives a function. That function returns a second context, in which the
-        profiled steps run; it marks them in the trace.
+        Entering the context gives a function. That function returns a second context, which marks
+        the steps that run in it as the profiled steps of the trace.
 
         Args:
             folder: The folder into which the profiler writes.
@@ -230,7 +230,7 @@ class Framework(ABC):
         """Read the trace that `trace` wrote into `folder`.
 
         Raises:
-            ValueError: If it cannot be read.
+            ValueError: If the trace cannot be read.
         """
         return read_trace(folder)
 
@@ -244,11 +244,11 @@ class Framework(ABC):
 
 
 def load(name: str) -> Framework:
-    """Import the framework `name`, and Keras with that backend."""
+    """Import Keras with the backend of the framework `name`, and return the framework."""
     backend = FRAMEWORKS[name].backend
     os.environ["KERAS_BACKEND"] = backend
     if backend != "tensorflow":
-        # To set random seeds, Keras imports TensorFlow if it is installed, in every child.
+        # Hide TensorFlow. Otherwise Keras would import it in every child, to set random seeds.
         sys.modules["tensorflow"] = None  # type: ignore[assignment]
     hidden = [package for package in _UNUSED_PACKAGES if package not in sys.modules]
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
@@ -271,7 +271,7 @@ def distributed(framework: Framework, layout: DeviceLayout, parallel: str = "dat
         parallel: What is divided among the devices: "data" for the batch, "model" for the weights.
 
     Raises:
-        UnavailableError: If the framework has no such steps.
+        UnavailableError: If the framework cannot divide the batch or the weights.
     """
     if not FRAMEWORKS[framework.name].parallel and parallel == "data":
         raise UnavailableError(
@@ -283,8 +283,8 @@ def distributed(framework: Framework, layout: DeviceLayout, parallel: str = "dat
         return typing.cast("Framework", module.DISTRIBUTED(layout))
     if not hasattr(module, "MODEL_PARALLEL"):
         raise UnavailableError(
-            f"parallel={parallel} needs JAX, the only framework in which Keras divides weights "
-            f"among devices, not framework={framework.name}: set framework=jax or parallel=data"
+            f"framework={framework.name} has no parallel={parallel}: Keras divides weights among "
+            "devices only with JAX; set framework=jax or parallel=data"
         )
     return typing.cast("Framework", module.MODEL_PARALLEL(layout))
 
@@ -304,7 +304,7 @@ def grouped(framework: Framework, member: Member) -> Framework:
     module = importlib.import_module(f"paradnn.worker.frameworks.{framework.name}")
     if not hasattr(module, "GROUPED"):
         raise UnavailableError(
-            f"framework={framework.name} does not train over several processes here: "
+            f"framework={framework.name} cannot train over several processes: "
             "set framework=tensorflow, or hosts=1"
         )
     return typing.cast("Framework", module.GROUPED(member))

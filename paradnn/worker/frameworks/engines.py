@@ -2,14 +2,14 @@
 
 TensorFlow builds the Keras model in float32 with a fixed batch size. The engine's converter turns
 the model into an artifact: the file that the engine loads. The timed step is one call of the engine
-on a batch that stays in place.
+on a batch that stays in memory.
 
 `precision` applies to the artifact. int8_dynamic has 8-bit weights and quantizes activations at run
 time. int8 has 8-bit weights and activations, calibrated on batches of the point's inputs. Every
 conversion is checked: if the outputs differ from the outputs of Keras by more than the tolerance of
 the precision, the point is unavailable.
 
-An engine has to know when it loads an artifact whether to record the times of operations. The
+An engine records the times of operations only if that is requested when it loads the artifact. The
 profile therefore comes from a second session, which loads the artifact again.
 """
 
@@ -42,24 +42,24 @@ try:
 except ModuleNotFoundError:  # not needed where only converted artifacts are run
     TensorFlow = Framework  # type: ignore[assignment, misc]
 
-#: Number of batches that `precision=int8` is calibrated on.
+#: Number of batches that calibrate `precision=int8`.
 CALIBRATION_BATCHES = 8
-#: Largest difference between the outputs of an artifact and of Keras, as a share of the largest
-#: output, by precision.
+#: Largest accepted difference between the outputs of an artifact and of Keras, as a share of the
+#: largest output, by precision.
 _TOLERANCE = {"float32": 1e-3, "bfloat16": 0.1, "float16": 0.02, "int8": 0.25, "int8_dynamic": 0.25}
 
 
 @dataclass(frozen=True)
 class Session:
-    """An artifact that an engine has loaded, with its inputs in place.
+    """An artifact that an engine has loaded, together with its input arrays.
 
     Attributes:
         run: Runs one step.
         outputs: Returns the outputs of the last step.
         compute_type: Element type in which the engine computes, as the engine reports it; empty if
             it reports none.
-        trace: Returns the trace of all steps but the first. Only a session that was loaded for a
-            profile has operations in it.
+        trace: Returns the trace of all steps but the first. The trace has operations only if the
+            session was loaded for a profile.
         copy: Copies the inputs into the engine; does nothing if the engine reads them in place.
     """
 
@@ -75,7 +75,7 @@ class Source:
 
     #: The converted model if another machine converted it, else empty.
     artifact = b""
-    #: Name of the program whose outputs an engine has to reproduce.
+    #: Name of the program whose outputs an engine must reproduce, within the tolerance.
     reference = "Keras"
 
     def __init__(self, workload: BuiltModel, batch: Sequence[Any], threads: int | None) -> None:
@@ -83,7 +83,7 @@ class Source:
         self.examples: Any = None
         if not hasattr(model, "layers"):
             raise UnavailableError(
-                "an engine runs models, not single operations or generations: "
+                "an engine runs whole models, not single operations or text generation: "
                 "set framework=tensorflow"
             )
         self.batch = [np.array(array, order="C") for array in batch]
@@ -119,8 +119,8 @@ class Source:
     def calibration_batches(self) -> Iterator[list[np.ndarray[Any, Any]]]:
         """Yield the `CALIBRATION_BATCHES` batches on which int8 is calibrated.
 
-        Each batch takes the next calibration examples, from the first again after the last. Without
-        examples, the values of the step's batch are permuted along its first axis.
+        Each batch consists of the next calibration examples. After the last example, the first
+        follows. Without examples, the values of the step's batch are permuted along its first axis.
         """
         size = len(self.batch[0])
         for number in range(CALIBRATION_BATCHES):
@@ -152,7 +152,9 @@ class OnnxSource(Source):
 
     def expected_outputs(self) -> list[np.ndarray[Any, Any]]:
         with reraise_as_unavailable(
-            "onnxruntime, which checks the outputs, is not installed", ImportError
+            "onnxruntime, which computes the expected outputs, is not installed",
+            ImportError,
+            remedy="; pip install 'paradnn[engines]'",
         ):
             import onnxruntime
         session = onnxruntime.InferenceSession(
@@ -183,7 +185,7 @@ class ConvertedArtifact(Source):
 
 
 class Engine(TensorFlow):
-    """Base class of the engines. A subclass converts and loads models.
+    """Base class of the inference engines. A subclass converts and loads models.
 
     Attributes:
         title: The engine's name in messages.
@@ -199,7 +201,8 @@ class Engine(TensorFlow):
     def open_device(self, platform: Mapping[str, Any]) -> None:
         if platform["name"] != "cpu":
             raise UnavailableError(
-                f"framework={self.name} is measured on a cpu, not on a {platform['name']}"
+                f"framework={self.name} runs only on a CPU, not on platform={platform['name']}: "
+                "set platform=cpu"
             )
         super().open_device(platform)
         self._threads = platform["threads"]
@@ -230,9 +233,12 @@ class Engine(TensorFlow):
         return self._step
 
     def converted_step(self, point: Mapping[str, Any]) -> tuple[BuiltModel, Step]:
-        """Return the step of a model that another machine converted.
+        """Return a model that another machine converted, and its step.
 
-        The returned model has only the sizes of its arrays.
+        The returned model contains no values, only the sizes of its inputs and parameters.
+
+        Args:
+            point: The point. Its `artefact` is the path of a file that `EngineStep.save` wrote.
         """
         source = ConvertedArtifact(Path(point["artefact"]), self._threads)
         self._step = EngineStep(self, source, point["precision"])
@@ -241,7 +247,15 @@ class Engine(TensorFlow):
         return BuiltModel(FunctionModel(len, trainable, fixed), specs), self._step
 
     def convert(self, source: Source, precision: str) -> bytes:
-        """Convert the model. Raises UnavailableError if the engine cannot."""
+        """Return the model as an artifact, the content of the file that the engine loads.
+
+        Args:
+            source: The model with its batch.
+            precision: The precision of the artifact.
+
+        Raises:
+            UnavailableError: If the engine cannot convert the model.
+        """
         raise NotImplementedError
 
     def load(
@@ -253,8 +267,8 @@ class Engine(TensorFlow):
             artifact: Result of `convert`.
             source: The model with its batch.
             precision: The precision of the point.
-            traces: Folder into which the engine writes the times of operations; None to record
-                none.
+            traces: Folder into which the engine writes the times of operations; None if it does not
+                record them.
 
         Raises:
             UnavailableError: If the engine cannot run the model, with the engine's message.
@@ -265,11 +279,12 @@ class Engine(TensorFlow):
     def as_unavailable(
         self, *errors: type[Exception], precision: str = "float32"
     ) -> Iterator[None]:
-        """Turn an exception of these types into UnavailableError with a line of its message.
+        """Reraise exceptions of the given types as UnavailableError, with a line of their message.
 
         Args:
             *errors: Types of exceptions by which the engine rejects a model.
-            precision: The precision of the point. The message proposes float32 for any other.
+            precision: The precision of the point. Unless it is float32, the message proposes
+                float32.
         """
         try:
             yield
@@ -289,11 +304,10 @@ class Engine(TensorFlow):
 class EngineStep(Step):
     """A step of an engine.
 
-    The first run converts and loads the model, just as the first run of a step of a framework
-    compiles it.
+    The first run converts and loads the model, just as a framework's first step compiles it.
 
     Attributes:
-        profile: The session with the times of operations, once `profiled` was entered.
+        profile: The session that records the times of operations. `profiled` sets it.
     """
 
     profile: Session
@@ -332,7 +346,8 @@ class EngineStep(Step):
         if not error <= tolerance:  # also true if the error is NaN
             raise UnavailableError(
                 f"outputs of {self._engine.title} differ from those of {self._source.reference} "
-                f"by {error:.2g} of the largest, more than {tolerance:g}{_remedy(self._precision)}"
+                f"by {error:.2g} of the largest output; the tolerance is {tolerance:g}"
+                f"{_remedy(self._precision)}"
             )
         self._conversion = Conversion(seconds, float(len(self._artifact)), error)
         self._session = session
@@ -361,7 +376,7 @@ class EngineStep(Step):
 
     @contextlib.contextmanager
     def profiled(self, folder: Path) -> Iterator[None]:
-        """Run in a session that records the times of operations, inside the context."""
+        """Return a context in which the step runs in a session that records operation times."""
         plain = self._session
         self.profile = self._engine.load(self._artifact, self._source, self._precision, folder)
         self._session = self.profile
@@ -398,9 +413,9 @@ class EngineStep(Step):
 
 
 def _informative_line(error: Exception) -> str:
-    """Return the line of a message that names an operation, else the first; 200 characters at most.
+    """Return the line of an error's message that names an operation, or else its first line.
 
-    If the message is empty, return the type of the exception.
+    The result has at most 200 characters. If the message is empty, it is the exception's type.
     """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if not lines:
@@ -415,7 +430,7 @@ def _informative_line(error: Exception) -> str:
 
 
 def _remedy(precision: str) -> str:
-    """Return the end of a message that proposes float32; empty if that is the precision."""
+    """Return the end of a message that proposes float32; empty if `precision` is float32."""
     if precision == "float32":
         return ""
     return ": set precision=float32"
@@ -424,7 +439,8 @@ def _remedy(precision: str) -> str:
 def largest_error(outputs: Sequence[Any], expected: Sequence[Any]) -> float:
     """Return the largest difference between outputs, as a share of the largest expected value.
 
-    The result is infinite if shapes differ or an output is not finite. Empty arrays are ignored.
+    The result is infinite if shapes differ or an output is not finite. Empty arrays are ignored. If
+    all expected values are 0, the result is the absolute difference.
     """
     if [np.shape(values) for values in outputs] != [np.shape(values) for values in expected]:
         return float("inf")
@@ -444,7 +460,7 @@ def largest_error(outputs: Sequence[Any], expected: Sequence[Any]) -> float:
 
 
 def onnx_model(source: Source) -> Any:
-    """Return the model in ONNX. tf2onnx converts it unless it is an ONNX file already.
+    """Return the model in ONNX. tf2onnx converts a model that does not come from an ONNX file.
 
     Raises:
         UnavailableError: If tf2onnx is needed and is not installed.
@@ -512,9 +528,9 @@ def operation_cost(
 ) -> Cost:
     """Return the cost of an operation of ONNX or OpenVINO.
 
-    Engines that change the layout of a weight no longer list it among the inputs. The FLOPs of a
-    matrix product follow from its input and output alone. A convolution needs the weight's shape:
-    its FLOPs are unknown if neither the inputs nor `details` have it.
+    Engines that change the layout of a weight omit it from the inputs. The FLOPs of a matrix
+    product follow from its input and output alone. The FLOPs of a convolution require the shape of
+    its weight. They are unknown if neither the inputs nor `details` have this shape.
 
     Args:
         kind: Name of the operation's type.
@@ -588,12 +604,12 @@ def _projected_attention_flops(inputs: Sequence[Shape], output: Sequence[int]) -
 def _convolution_flops(
     kind: str, inputs: Sequence[Shape], output: Sequence[int], details: OperationDetails
 ) -> float | None:
-    """Return the FLOPs of a convolution; None if its weight is not known.
+    """Return the FLOPs of a convolution; None if the shape of its weight is unknown.
 
     A weight has the dimensions (outputs, inputs / groups, *kernel). For a transposed convolution
     they are (inputs, outputs / groups, *kernel). OpenVINO puts a separate axis of groups first.
-    The product of the last dimensions, from the second of these on, is the number of
-    multiply-accumulates per element of the output, or of the input if transposed.
+    The product of all these dimensions except the first, without the axis of groups, is the number
+    of multiply-accumulates per element of the output, or of the input if transposed.
     """
     weight = details.weight
     if details.channels:

@@ -1,8 +1,8 @@
 """JAX: one jitted step that uses Keras' stateless calls, synchronized once per block.
 
 The state is donated: one compiled program reads weights, moving statistics and the optimizer's
-variables and overwrites them in place. XLA is JAX's only compiler, so `compile=graph` and
-`compile=xla` are the same program. `compile=eager` runs each operation separately
+variables, and overwrites them in place. XLA is JAX's only compiler, so `compile=graph` and
+`compile=xla` give the same program. `compile=eager` runs each operation separately
 (`jax.disable_jit`).
 """
 
@@ -56,7 +56,8 @@ class Jax(Framework):
         if index >= len(devices):
             raise UnavailableError(
                 f"JAX {jax.__version__} sees {counted(len(devices), f'{kind} device')}, "
-                f"so there is no platform.index={index}"
+                f"so there is no platform.index={index}: "
+                "choose another platform.index or platform"
             )
         self._device = devices[index]
         self._devices = [self._device]
@@ -94,7 +95,7 @@ class Jax(Framework):
             return run
 
         def add(total: Any, values: Any) -> Any:
-            # The sum overwrites `total`. A loop is needed, since XLA would fuse additions in a row.
+            # The sum overwrites `total`. Without the loop, XLA would fuse consecutive additions.
             return jax.lax.fori_loop(0, REPEATS, lambda _, partial: partial + values, total)
 
         function = jax.jit(add, donate_argnums=0)
@@ -150,9 +151,9 @@ class JaxStep(Step):
         optimizer: The optimizer; None for inference.
         inputs: Inputs of the batch, on the device.
         targets: Targets of the batch, on the device.
-        device: A device, or a sharding over several.
+        device: A device, or a sharding over several devices.
         eager: Whether each operation runs separately (`jax.disable_jit`).
-        outputs: Sharding of all that the compiled step returns; None if XLA may choose it.
+        outputs: Sharding of all values that the compiled step returns; None if XLA may choose it.
     """
 
     def __init__(
@@ -211,7 +212,10 @@ class JaxStep(Step):
             return float(loss)
 
     def advance(self) -> Any:
-        """Run one inference step and return its outputs. It updates the carried variables."""
+        """Run one inference step and return its outputs.
+
+        If the model carries variables from step to step, the step updates them.
+        """
         if not self._carrying:
             return self.function(*self._state, *self._constants)
         output, self._state[1] = self.function(*self._state, *self._constants)
@@ -275,7 +279,7 @@ class JaxStep(Step):
             return ()
         try:
             from paradnn.worker.profile.protos import HloModuleProto
-        except ModuleNotFoundError:  # protobuf, which the worker needs only here
+        except ModuleNotFoundError:  # protobuf is not installed
             return ()
         # JAX returns the program that it has already compiled for these arguments.
         program = self.function.lower(*self._state, *self._constants).compile()
@@ -287,9 +291,10 @@ class JaxStep(Step):
 
 
 def _training_step(workload: BuiltModel, optimizer: keras.optimizers.Optimizer) -> Any:
-    """Return a function of weights, other variables, optimizer variables, inputs and targets.
+    """Return a training step as a function.
 
-    That function returns the updated variables, in the order of its arguments, and the loss.
+    Its arguments are weights, other variables, optimizer variables, inputs and targets. It returns
+    the updated variables, in the order of the arguments, and the loss.
     """
     model = workload.model
 
@@ -312,9 +317,10 @@ def _training_step(workload: BuiltModel, optimizer: keras.optimizers.Optimizer) 
 
 
 def _inference_step(workload: BuiltModel, *, carrying: bool = False) -> Any:
-    """Return a function of weights, other variables and inputs that returns the outputs.
+    """Return the forward pass as a function of weights, other variables and inputs.
 
-    With `carrying` that function also returns the updated other variables.
+    The function returns the outputs. If `carrying` is true, it also returns the updated other
+    variables.
     """
     model = workload.model
 
@@ -338,9 +344,10 @@ jax.monitoring.register_event_duration_secs_listener(_count_compilation)
 FRAMEWORK = Jax
 
 
-# With several devices in one process, the jitted step is the same, its batch is sharded and its
-# state is replicated. XLA's partitioner turns the step into one program for all devices and inserts
-# the all-reduces. The result is the same as on one device: batch statistics cover the whole batch.
+# With several devices in one process, the jitted step is unchanged, but its batch is sharded and
+# its state is replicated. XLA's partitioner turns the step into one program for all devices and
+# inserts the all-reduces. The result is the same as on one device: batch statistics cover the whole
+# batch.
 
 _AXIS = "batch"
 
@@ -364,7 +371,8 @@ class DistributedJax(Jax):
         if index + count > len(devices):
             raise UnavailableError(
                 f"JAX {jax.__version__} sees {counted(len(devices), f'{kind} device')}, "
-                f"but the point needs {count} from platform.index={index} on"
+                f"but the point needs {count} from platform.index={index} on: "
+                "lower devices or platform.index, or choose another platform"
             )
         self._devices = devices[index : index + count]
         self._mesh = jax.sharding.Mesh(np.array(self._devices), (_AXIS,))
@@ -374,8 +382,8 @@ class DistributedJax(Jax):
         layout = self._layout
         pin_to_cores(layout.cores)
         # NPROC sets the size of the thread pool that all CPU devices share. A device that waits in
-        # an all-reduce occupies a thread. Without spare threads the other devices would never reach
-        # the all-reduce.
+        # an all-reduce occupies a thread. Without spare threads, the other devices could not reach
+        # the all-reduce, and the step would deadlock.
         os.environ["NPROC"] = str(layout.devices * (layout.threads + 1))
         jax.config.update("jax_num_cpu_devices", count)
 
@@ -412,9 +420,9 @@ class DistributedJax(Jax):
 DISTRIBUTED = DistributedJax
 
 
-# The devices of one process can also share the weights. Each weight is divided along its last axis,
-# the outputs of a layer. Every device gets the whole batch, and XLA's partitioner inserts the
-# communication between the devices.
+# The weights can also be divided among the devices of one process. Each weight is divided along its
+# last axis, which corresponds to the outputs of a layer. Every device gets the whole batch, and
+# XLA's partitioner inserts the communication between the devices.
 
 _WEIGHTS_AXIS = "weights"
 
@@ -422,8 +430,8 @@ _WEIGHTS_AXIS = "weights"
 class _DividedWeights(keras.distribution.ModelParallel):  # type: ignore[misc]
     """Divides variables of two or more axes along the last axis.
 
-    Every device has a copy of a variable with one axis, and of a variable whose last axis has a
-    length that is not a multiple of the number of devices.
+    Variables with fewer than two axes are copied to every device. So are variables whose last axis
+    has a length that is not a multiple of the number of devices.
 
     Args:
         devices: Names of the devices, as in `keras.distribution.list_devices`.
@@ -474,15 +482,15 @@ class ModelParallelJax(DistributedJax):
 
 
 class ModelParallelStep(JaxStep):
-    """A step whose devices share the weights.
+    """A step of a model whose weights are divided among several devices.
 
     Args:
         workload: The model and its loss.
         optimizer: The optimizer; None for inference.
         inputs: Inputs of the batch, on every device.
         targets: Targets of the batch, on every device.
-        **placement: The arguments `device` and `eager` of JaxStep. `device` is the sharding that
-            puts a copy on each device.
+        **placement: The arguments `device` and `eager` of JaxStep. `device` must be the sharding
+            that puts a copy on each device.
 
     Raises:
         UnavailableError: If no weight can be divided.
@@ -496,8 +504,8 @@ class ModelParallelStep(JaxStep):
         device_count = len(placement["device"].device_set)
         if sum(counts) == sum(variable.value.size for variable in weights):
             raise UnavailableError(
-                f"no weight of this model has a last axis that devices={device_count} divide: "
-                "choose other sizes of the model, or parallel=data"
+                "the last axis of each weight has a length that is not a multiple of "
+                f"devices={device_count}: choose other sizes of the model, or set parallel=data"
             )
         self.parameters_per_device = sum(counts)
         variables = [*weights], [*workload.model.non_trainable_variables]
@@ -522,7 +530,7 @@ def _parameters_per_device(variable: Any) -> int:
 MODEL_PARALLEL = ModelParallelJax
 
 
-# With several hosts, each host has one process, whose devices are a part of the common mesh. All
+# With several hosts, each host runs one process, whose devices are a part of the common mesh. All
 # processes compile the same program and run it at the same time.
 
 #: Seconds without a heartbeat after which JAX ends the other processes.
@@ -563,7 +571,8 @@ class GroupedJax(DistributedJax):
         if len(self._devices) < count:
             raise UnavailableError(
                 f"JAX {jax.__version__} sees {counted(len(self._devices), f'{kind} device')}, "
-                f"but the point needs {count} from platform.index={index} on"
+                f"but the point needs {count} from platform.index={index} on: "
+                "lower devices or platform.index, or choose another platform"
             )
         self._device = self._devices[0]
         jax.config.update("jax_default_device", self._device)

@@ -1,7 +1,7 @@
 """LiteRT (TensorFlow Lite): its interpreter runs a FlatBuffer of built-in operations.
 
 Models are converted without TensorFlow's own operations (Flex), which need TensorFlow at run time.
-A model that has no other form is unavailable.
+A model that needs these operations is unavailable.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class LiteRT(Engine):
         has_loop = any(entry.type == "Enter" for entry in function.graph.get_operations())
         if precision == "int8" and has_loop:
             raise UnavailableError(
-                "LiteRT's converter crashes in the calibration of a loop: "
+                "LiteRT's converter crashes when it calibrates a model with a loop: "
                 "set precision=int8_dynamic"
             )
         converter = tf.lite.TFLiteConverter.from_concrete_functions([function])

@@ -26,7 +26,7 @@ from paradnn.worker.frameworks.engines import (
 from paradnn.worker.profile.shapes import Shape
 from paradnn.worker.profile.trace import Event, Trace
 
-#: NumPy's names of element types by ONNX Runtime's, where they differ.
+#: NumPy's names of element types, by ONNX Runtime's names. All other names are the same.
 _DTYPES = {"float": "float32", "double": "float64", "bool": "bool"}
 #: Operations that ONNX Runtime merges into a preceding convolution.
 _FUSED_WITH_CONVOLUTIONS = (
@@ -85,7 +85,7 @@ class OnnxRuntime(Engine):
 
 
 def read_profile(file: Path, artifact: bytes = b"") -> Trace:
-    """Read the trace of all runs but the first.
+    """Return the trace of all runs except the first.
 
     Operations within a loop have separate events, in addition to the event of the loop.
 
@@ -124,7 +124,7 @@ def operation_details(artifact: bytes) -> dict[str, OperationDetails]:
     """Return the details of a model's operations by their names in ONNX Runtime's traces.
 
     The result is empty if the package onnx is not installed. A machine that only runs converted
-    models may lack it.
+    models does not need onnx.
     """
     try:
         import onnx
@@ -149,10 +149,11 @@ def _blocked_convolutions(
 ) -> dict[str, OperationDetails]:
     """Return the details of convolutions in ONNX Runtime's blocked layout, by name in a trace.
 
-    The layout pads channels to a multiple of 8 or 16. In a trace such a convolution has the name of
-    its output with the suffix "_nchwc". If other operations are fused with it, that is the output
-    of the last of them. The model does not show the fusions, so all possible names are returned,
-    except names that two convolutions with different weights may have.
+    The layout pads channels to a multiple of 8 or 16. In a trace, the name of such a convolution is
+    the name of its output with the suffix "_nchwc". If following operations are fused with the
+    convolution, it is the output of the last fused operation. The model does not show the fusions,
+    so all possible names are returned. Names that two convolutions with different weights may have
+    are excluded.
     """
     consumers: dict[str, list[Any]] = {}
     for node in nodes:
@@ -206,10 +207,10 @@ def quantize(model: Any, source: Source, precision: str) -> bytes:
     Raises:
         UnavailableError: If the tools cannot quantize the model.
     """
-    # Imported here because it needs the package onnx.
+    # Import the tools here, because they need the package onnx.
     from onnxruntime.quantization import QuantFormat, QuantType, quantize_dynamic, quantize_static
 
-    # Suppress ONNX Runtime's advice to prepare the model, which is prepared already.
+    # Suppress ONNX Runtime's advice to prepare the model, which is already prepared.
     logging.getLogger().setLevel(logging.ERROR)
     names = [entry.name for entry in graph_inputs(model)]
     batches = (dict(zip(names, arrays, strict=True)) for arrays in source.calibration_batches())
@@ -224,8 +225,8 @@ def quantize(model: Any, source: Source, precision: str) -> bytes:
                 quantize_dynamic(before, after, weight_type=QuantType.QInt8)
             else:
                 reader: Any = SimpleNamespace(get_next=lambda: next(batches, None))
-                # Activations are symmetric, because OpenVINO computes wrong results if they have a
-                # zero point: the error is 1.7 instead of 0.013.
+                # Quantize activations symmetrically. With a zero point, OpenVINO computes wrong
+                # results: the error is 1.7 instead of 0.013.
                 quantize_static(
                     before,
                     after,

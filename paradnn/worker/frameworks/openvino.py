@@ -1,8 +1,8 @@
 """OpenVINO on a CPU, from an ONNX model.
 
-By default OpenVINO compute_type in bfloat16 on processors that support it, even if the model has
-another element type. The precision is therefore set explicitly, and the type in which OpenVINO
-reports to compute is recorded.
+By default, OpenVINO computes in bfloat16 on processors that support it, even if the model has a
+different element type. The precision is therefore set explicitly, and the element type that
+OpenVINO reports is recorded.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from paradnn.worker.frameworks.engines import Engine, Session, Source, onnx_mode
 from paradnn.worker.profile.shapes import Cost, Shape
 from paradnn.worker.profile.trace import Event, Trace
 
-#: Prefixes of NumPy's type names by prefixes of OpenVINO's.
+#: Prefixes of NumPy's type names, by the prefixes of OpenVINO's type names.
 _TYPE_PREFIXES = {"f": "float", "bf": "bfloat", "i": "int", "u": "uint", "boolean": "bool"}
 #: OpenVINO's type for each `precision`. The quantized operations of int8 are part of the model.
 _HINTS = {"float32": "f32", "int8": "f32", "bfloat16": "bf16", "float16": "f16"}
@@ -37,7 +37,9 @@ class OpenVino(Engine):
         if precision != "int8":
             return bytes(model.SerializeToString())
         with reraise_as_unavailable(
-            "precision=int8 is calibrated by ONNX Runtime's tools", ImportError
+            "precision=int8 needs ONNX Runtime's tools for the calibration",
+            ImportError,
+            remedy="; pip install 'paradnn[engines]'",
         ):
             from paradnn.worker.frameworks.onnxruntime import quantize
         return quantize(model, source, precision)
@@ -80,8 +82,8 @@ class _ProfiledRequest:
 
     For each operation, OpenVINO reports the mean time over all runs of a model, in whole
     microseconds. The times of the first run, which also prepares the model, are subtracted.
-    OpenVINO does not report when an operation begins. In the trace the operations of a step follow
-    each other without gaps, because OpenVINO runs them one after the other.
+    OpenVINO does not report when an operation begins. In the trace, the operations of a step follow
+    each other without gaps, because OpenVINO runs them sequentially.
     """
 
     def __init__(self, request: Any, costs: Mapping[str, Cost]) -> None:
@@ -128,9 +130,9 @@ class _ProfiledRequest:
 
 
 def operation_costs(model: Any, compiled: Any) -> dict[str, Cost]:
-    """Return the cost of each operation of a compiled model by its name.
+    """Return the cost of each operation of a compiled model by the operation's name.
 
-    The products of a fused operation are the products of the operations that it fuses.
+    The product FLOPs of a fused operation are the sum over the operations that it fuses.
 
     Args:
         model: The model before compilation.

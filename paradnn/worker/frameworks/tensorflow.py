@@ -1,7 +1,7 @@
 """TensorFlow: one compiled step in a plain loop, synchronized once per block.
 
-Unlike Keras' `fit`, the loop does not read the loss after every step, which would wait for the
-device each time.
+Unlike Keras' `fit`, the loop does not read the loss after every step, because each read would wait
+for the device.
 """
 
 import contextlib
@@ -53,7 +53,8 @@ class TensorFlow(Framework):
         if index >= len(devices):
             raise UnavailableError(
                 f"TensorFlow {tf.__version__} sees {counted(len(devices), f'{kind} device')}, "
-                f"so there is no platform.index={index}"
+                f"so there is no platform.index={index}: "
+                "choose another platform.index or platform"
             )
         if kind == "GPU":
             _show_gpus(devices[index : index + 1])
@@ -98,7 +99,8 @@ class TensorFlow(Framework):
 
             def kernel(*operands: tf.Tensor) -> Any:
                 product = tf.matmul(*operands)
-                # The scalar is read. Returning the product makes TensorFlow compute all of it.
+                # `wait_for` reads the scalar. Because the product is returned as well, TensorFlow
+                # computes all of it.
                 return product[0, 0], product
         else:
             total = tf.Variable(tf.zeros([size], precision))
@@ -131,7 +133,8 @@ class TensorFlow(Framework):
         trace = super().read_trace(folder)
         if self._is_xla and not trace.ran:
             raise UnavailableError(
-                f"TensorFlow {tf.__version__} traces nothing inside a program that XLA compiled"
+                f"TensorFlow {tf.__version__} cannot trace the operations of a program that XLA "
+                "compiled: set compile=graph to profile the point"
             )
         return trace
 
@@ -162,9 +165,9 @@ class TensorFlowStep(Step):
 
     Args:
         function: The timed function.
-        arguments: The arrays of the batch, as a flat tuple, since nested arguments take longer to
-            pass.
-        point: The point as in a request to a worker.
+        arguments: The arrays of the batch, as a flat tuple, because passing nested arguments takes
+            longer.
+        point: The point, in the format of a request to a worker.
         variables: Variables of the model, then of the optimizer; empty in inference.
         forward: The forward pass as a function of the inputs; None if `outputs` is not needed.
     """
@@ -245,14 +248,14 @@ class TensorFlowStep(Step):
 def _kind_of(platform: Mapping[str, Any]) -> str:
     """Return TensorFlow's name for the type of the platform's devices."""
     if platform["name"] == "tpu":
-        raise UnavailableError("framework=tensorflow does not support TPUs here: set framework=jax")
+        raise UnavailableError("ParaDnn runs TensorFlow only on CPUs and GPUs: set framework=jax")
     return str(platform["name"]).upper()
 
 
 def _show_gpus(devices: Sequence[Any]) -> None:
-    """Make only these GPUs visible, with memory growth.
+    """Make only these GPUs visible, and let TensorFlow allocate their memory as needed.
 
-    Without growth TensorFlow takes all memory at once, and no peak can be measured.
+    Without memory growth, TensorFlow allocates all memory at once, and no peak can be measured.
     """
     tf.config.set_visible_devices(devices, "GPU")
     for device in devices:
@@ -260,7 +263,7 @@ def _show_gpus(devices: Sequence[Any]) -> None:
 
 
 def _reset_operation_times() -> None:
-    """Make TensorFlow prepare every function anew at its next call.
+    """Make TensorFlow prepare every function again at its next call.
 
     TensorFlow's profiler omits operations whose mean over about 80 recent runs is below a few
     microseconds. Preparing a function resets these means. The options of the graph optimizer are
@@ -274,7 +277,7 @@ def _reset_operation_times() -> None:
 
 @contextlib.contextmanager
 def _profiler(folder: Path) -> Iterator[None]:
-    """Run TensorFlow's profiler, without Python events, inside the context.
+    """Return a context in which TensorFlow's profiler runs, without Python events.
 
     Python events would be most of the trace and cause most of the slowdown.
     """
@@ -290,7 +293,10 @@ def _profiler(folder: Path) -> Iterator[None]:
 
 
 def _traced_products(step: TensorFlowStep) -> Sequence[Cost]:
-    """Return the costs of the products in the XLA programs that one step runs."""
+    """Run one step, and return the costs of the products in the XLA programs that it ran.
+
+    The result is empty if protobuf is not installed.
+    """
     with tempfile.TemporaryDirectory(prefix="trace-", dir=".") as name:
         with _profiler(Path(name)), tf.profiler.experimental.Trace(WINDOW):
             step.run(1)
@@ -298,7 +304,8 @@ def _traced_products(step: TensorFlowStep) -> Sequence[Cost]:
             trace = read_trace(Path(name))
         except UnavailableError:  # protobuf is not installed
             return ()
-    # The trace contains every program of this process, also those that this step did not run.
+    # The trace contains every program of this process, including programs that this step did not
+    # run.
     ran = trace.ran
     return HloCosts([module for module in trace.modules if module.name in ran]).products()
 
@@ -306,9 +313,9 @@ def _traced_products(step: TensorFlowStep) -> Sequence[Cost]:
 def wait_for(output: Any) -> Any:
     """Wait for the device, and return the first tensor of `output` as a NumPy value.
 
-    Reading a tensor waits for all work in the stream of its device. To keep the copy small, a
-    compiled function returns a scalar first, unless a CPU runs it, whose tensors are read in place.
-    Indexing the tensor here instead would take longer than many steps.
+    Reading a tensor waits for all work in the stream of its device. To keep the copy small, the
+    first output of a compiled function is a scalar. On a CPU this is unnecessary, because tensors
+    are read in place. Indexing the tensor here instead would take longer than many steps.
     """
     first = output[0] if isinstance(output, tuple) else output
     try:
@@ -365,7 +372,7 @@ def inference_step(workload: BuiltModel, *, number: bool) -> Any:
 
     def step(*inputs: tf.Tensor) -> Any:
         argument = inputs[0] if len(inputs) == 1 else list(inputs)
-        # All outputs, since TensorFlow does not compute what a function does not return.
+        # Return all outputs: TensorFlow omits computations whose results are not returned.
         outputs = tf.nest.flatten(model(argument, training=False))
         if number:
             return (outputs[0][(0,) * outputs[0].shape.rank], *outputs)
@@ -378,7 +385,7 @@ FRAMEWORK = TensorFlow
 
 
 # With several devices in one process, a MirroredStrategy of tf.distribute runs one compiled step,
-# with a replica on each device. Each replica has its shard of the batch in place, and computes
+# with a replica on each device. Each replica has its shard of the batch on its device. It computes
 # batch statistics over that shard, as usual in tf.distribute. The loss of a replica is divided by
 # the number of replicas, and Keras' optimizers sum the gradients over the replicas. All replicas
 # therefore have the same weights after every update.
@@ -402,18 +409,20 @@ class DistributedTensorFlow(TensorFlow):
             if index + count > len(devices):
                 raise UnavailableError(
                     f"TensorFlow {tf.__version__} sees {counted(len(devices), f'{kind} device')}, "
-                    f"but the point needs {count} from platform.index={index} on"
+                    f"but the point needs {count} from platform.index={index} on: "
+                    "lower devices or platform.index, or choose another platform"
                 )
             _show_gpus(devices[index : index + count])
         else:
             if index >= len(devices):
                 raise UnavailableError(
                     f"TensorFlow {tf.__version__} sees {counted(len(devices), f'{kind} device')}, "
-                    f"so there is no platform.index={index}"
+                    f"so there is no platform.index={index}: "
+                    "choose another platform.index or platform"
                 )
-            # Divide the only CPU into logical devices, each with its own thread pool.
+            # Divide the only CPU into logical devices, each with a separate thread pool.
             pin_to_cores(layout.cores)
-            # Without this variable the devices of a process share one pool.
+            # Without this variable, the devices of a process would share one thread pool.
             os.environ["TF_OVERRIDE_GLOBAL_THREADPOOL"] = "1"
             tf.config.threading.set_intra_op_parallelism_threads(layout.threads)
             tf.config.threading.set_inter_op_parallelism_threads(count * layout.threads)
@@ -489,7 +498,7 @@ def _distributed_step(
         strategy: Distribution strategy of tf.distribute.
         replica: Function that each device runs on its shard of the batch.
         arguments: Arrays of the batch, divided among the devices.
-        point: The point as in a request to a worker.
+        point: The point, in the format of a request to a worker.
     """
 
     def step(*shares: Any) -> Any:

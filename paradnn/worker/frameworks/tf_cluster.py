@@ -14,7 +14,7 @@ def connect(rank: int, addresses: Sequence[str], implementation: str = "AUTO") -
 
     Args:
         rank: Number of this process.
-        addresses: Address (host:port) of every process, by rank.
+        addresses: Address (host:port) of every process, in order of rank.
         implementation: A `tf.distribute.experimental.CommunicationImplementation`: AUTO, RING or
             NCCL.
     """

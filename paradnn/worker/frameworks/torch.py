@@ -1,9 +1,9 @@
 """PyTorch: forward pass, gradients and update in a plain loop. The loss is read once per block.
 
 `compile=eager` is PyTorch without a compiler: Keras' optimizers update lists of tensors, with one
-operation per list. `compile=graph` is `torch.compile` with two compiled functions. One computes the
-loss of a batch, and its gradients. The other updates the weights, and fuses the operations on each
-weight. `compile=xla` is unavailable.
+operation per list. `compile=graph` is `torch.compile` with two compiled functions. The first
+computes the loss of a batch, and its gradients. The second updates the weights, and fuses the
+operations on each weight. `compile=xla` is unavailable.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 # PyTorch reads these variables when it is imported. Neither an initialized CUDA nor Inductor's pool
-# of compiler processes survives a fork. With NVML PyTorch counts devices without initializing CUDA,
-# and with one compile thread it creates no pool.
+# of compiler processes survives a fork. With NVML, PyTorch counts devices without initializing
+# CUDA. With one compile thread, PyTorch creates no pool.
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
@@ -45,10 +45,11 @@ from paradnn.worker.profile.kineto import FILE, read_kineto
 from paradnn.worker.profile.shapes import Cost
 from paradnn.worker.profile.trace import WINDOW, Trace
 
-# Without this the compiler breaks the graph within `pad` and leaves most of a model uncompiled.
+# Without this call, the compiler breaks the graph within `pad` and leaves most of a model
+# uncompiled.
 torch.compiler.allow_in_graph(keras.ops.pad)
 _COMPILERS = ("g++", "clang++", "c++")
-#: Largest number of characters in a note from a reason of torch.compile.
+#: Largest number of characters that a note quotes from a reason of torch.compile.
 _REASON_CHARS = 160
 
 
@@ -70,16 +71,18 @@ class Torch(Framework):
             if index:
                 raise UnavailableError(
                     f"PyTorch {torch.__version__} sees 1 cpu device, "
-                    f"so there is no platform.index={index}"
+                    f"so there is no platform.index={index}: "
+                    "choose another platform.index or platform"
                 )
             return
         if kind != "gpu":
-            raise UnavailableError(f"PyTorch {torch.__version__} has no {kind} here")
+            raise UnavailableError("ParaDnn runs PyTorch only on CPUs and GPUs: set framework=jax")
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if index >= count:
             raise UnavailableError(
                 f"PyTorch {torch.__version__} sees {counted(count, 'gpu device')}, "
-                f"so there is no platform.index={index}"
+                f"so there is no platform.index={index}: "
+                "choose another platform.index or platform"
             )
         # Keras places its variables on "cuda", which is the current device.
         torch.cuda.set_device(index)
@@ -131,15 +134,15 @@ class Torch(Framework):
         return step
 
     def _training_callable(self, model: Any) -> Any:
-        """Return the callable that computes the outputs of a model in training."""
+        """Return the callable that computes the outputs of `model` in a training step."""
         return model
 
     def _uncompiled_run(
         self, workload: BuiltModel, inputs: Sequence[Any], targets: Sequence[Any]
     ) -> Callable[[], object] | None:
-        """Return a function that runs the products of one step, for `products` to count.
+        """Return a function that runs the products of one step, so that they can be counted.
 
-        Returns None if a step itself can run for that purpose.
+        Returns None if the step itself can run for that purpose.
         """
         return None
 
@@ -206,7 +209,7 @@ class _Step(Step):
         function: The timed function.
         batches: The tensors of the inputs and of the targets.
         device: The device of the tensors.
-        point: The point as in a request to a worker.
+        point: The point, in the format of a request to a worker.
         variables: Variables of the model, then of the optimizer; empty in inference.
         forward: The forward pass as a function of the inputs.
     """
@@ -229,9 +232,9 @@ class _Step(Step):
         self._batch = inputs[0] if len(inputs) == 1 else list(inputs)
         self._training = point["mode"] == "train"
         self._compiled = point["compile"] != "eager"
-        #: Runs the products of one step for `products` to count; None to run a step.
+        #: Runs the products of one step, so that `products` can count them; None to run a step.
         self.uncompiled_run: Callable[[], object] | None = None
-        #: Whether the model has no analytic FLOP count.
+        #: Whether the FLOPs must be counted, because the model has no analytic FLOP count.
         self._needs_counting = "model" in point and make_model(point["model"]).is_counted
 
     def run(self, steps: int) -> float | None:
@@ -249,7 +252,7 @@ class _Step(Step):
         return None
 
     def feed(self, steps: int, take: Callable[[], tuple[Any, ...]]) -> float | None:
-        # The compiled loss refers to the tensors of the first targets. Overwrite these tensors.
+        # The compiled loss refers to the tensors of the first targets, so overwrite these tensors.
         for _ in range(steps):
             for tensors, arrays in zip(self._batches, take(), strict=True):
                 for tensor, array in zip(tensors, arrays, strict=True):
@@ -295,7 +298,8 @@ class _Step(Step):
             with products:
                 run()
         elif self._needs_counting and _is_partly_compiled():
-            # Inductor compiled only a part of the model, or a part twice. Count an uncompiled step.
+            # Inductor compiled only a part of the model, or compiled a part twice. Count the
+            # products of an uncompiled step instead.
             products.costs.clear()
             with torch.compiler.set_stance("force_eager"), products:
                 run()
@@ -312,7 +316,7 @@ def _is_partly_compiled() -> bool:
 def _in_parentheses(reason: str) -> str:
     """Return the first line of a reason, such as " (data-dependent branch)"; "" if it is empty.
 
-    Further lines are advice.
+    The other lines of a reason only give advice.
     """
     lines = reason.strip().splitlines()
     if not lines:
@@ -328,22 +332,27 @@ def _compiled(function: Any, compile: str, device: Any, mode: str) -> Any:
     """
     if compile == "xla":
         raise UnavailableError(
-            "PyTorch has no XLA here: compile=graph is torch.compile, compile=eager runs uncompiled"
+            "ParaDnn runs PyTorch without XLA: set compile=graph (torch.compile), or compile=eager "
+            "(no compiler)"
         )
     compilers = [os.environ["CXX"]] if "CXX" in os.environ else _COMPILERS
     if not any(shutil.which(name) for name in compilers):
         raise UnavailableError(
-            f"torch.compile needs a C++ compiler, but {', '.join(compilers)} are not installed"
+            f"torch.compile needs a C++ compiler, but finds no {' or '.join(compilers)}: "
+            "install g++, or set compile=eager"
         )
     if device.type == "cuda" and not torch.utils._triton.has_triton():
-        raise UnavailableError("torch.compile on a GPU needs the package triton")
+        raise UnavailableError(
+            "torch.compile on a GPU needs the package triton: install it, or set compile=eager"
+        )
     if device.type == "cpu":
         # PyTorch detects the processor's instruction sets by compiling probes, which takes about
         # ten seconds. Do this while the cache is still the folder that all points share.
         cpu_vec_isa.pick_vec_isa()
-    # As in the other frameworks, every point compiles anew. The new folder is inside the worker's
-    # folder and is deleted with it. Importing PyTorch sets the variable to the shared folder. Any
-    # other value was chosen by the user, or set here by an earlier call.
+    # As in the other frameworks, every point compiles its model again, so it needs an empty cache.
+    # The new folder is inside the worker's folder and is deleted with it. Importing PyTorch sets
+    # the variable to the shared folder. Any other value comes from the user, or from an earlier
+    # call.
     shared = default_cache_dir()
     if os.environ.get("TORCHINDUCTOR_CACHE_DIR", shared) == shared:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.abspath(
@@ -393,7 +402,7 @@ class GroupedTorch(Torch):
             MASTER_ADDR=host,
             MASTER_PORT=str(port),
         )
-        # Without an interface, Gloo and NCCL resolve the name of the host, which may give a
+        # If no interface is set, Gloo and NCCL resolve the name of the host, which may give a
         # loopback address.
         interface = interface_of(host_and_port(member.addresses[member.rank])[0])
         if interface:

@@ -6,7 +6,7 @@ convolutions, fused recurrent layers, fused Transformer layers, products with ve
 bodies of higher-order operators such as `scan`. As in `attention_flops`, the scores of an attention
 count once, even if a kernel computes them twice.
 
-Each formula takes the arguments of an operator and returns its FLOPs.
+A formula is a function of the arguments of an operator that returns its FLOPs.
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _vector_product(matrix: torch.Tensor, *_: Any) -> float:
-    """mv(matrix, vector), dot(vector, vector) and vdot: one multiply-accumulate per element."""
+    """Return the FLOPs of mv(matrix, vector), dot(vector, vector) or vdot(vector, vector)."""
     return float(2.0 * matrix.numel())
 
 
 def _biased_vector_product(bias: torch.Tensor, matrix: torch.Tensor, *_: Any) -> float:
-    """addmv(bias, matrix, vector)."""
+    """Return the FLOPs of addmv(bias, matrix, vector)."""
     return float(2.0 * matrix.numel())
 
 
 def _matrix_product(left: torch.Tensor, right: torch.Tensor, *_: Any) -> float:
-    """_int_mm(left, right), with right of shape (inner, columns)."""
+    """Return the FLOPs of _int_mm(left, right); `right` has the shape (inner, columns)."""
     return float(2.0 * left.numel() * right.shape[-1])
 
 
 def _summed_batch_product(
     bias: torch.Tensor, left: torch.Tensor, right: torch.Tensor, *_: Any
 ) -> float:
-    """addbmm(bias, left, right)."""
+    """Return the FLOPs of addbmm(bias, left, right)."""
     return _matrix_product(left, right)
 
 
 def _grouped_product(left: torch.Tensor, right: torch.Tensor, *_: Any) -> float:
-    """_grouped_mm(left, right, offsets).
+    """Return the FLOPs of _grouped_mm(left, right, offsets).
 
     The offsets divide the rows, the columns or the inner axis into groups. Each row, column or
     inner index belongs to one group, and is multiplied only with the matrix of that group.
@@ -65,12 +65,15 @@ def _grouped_product(left: torch.Tensor, right: torch.Tensor, *_: Any) -> float:
 
 
 def _packed_product(values: torch.Tensor, *_: Any, result: torch.Tensor) -> float:
-    """Product with a weight in a packed layout, from which its shape cannot be read."""
+    """Return the FLOPs of a product with a packed weight, whose layout hides its shape."""
     return float(2.0 * result.numel() * values.shape[-1])
 
 
 def _attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any) -> float:
-    """Scores and weighted sum of an attention; tensors are (batch, heads, tokens, head width)."""
+    """Return the FLOPs of an attention's scores and weighted sum.
+
+    Tensors have the shape (batch, heads, tokens, head width).
+    """
     pairs = math.prod(query.shape[:-1]) * key.shape[-2]
     return float(2.0 * pairs * (query.shape[-1] + value.shape[-1]))
 
@@ -78,16 +81,19 @@ def _attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: 
 def _attention_backward(
     gradient: torch.Tensor, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any
 ) -> float:
-    """Gradient of an attention: two products for each of the two products of the forward pass."""
+    """Return the FLOPs of the gradients of an attention.
+
+    The gradients need two products for each of the two products of the forward pass.
+    """
     return float(2.0 * _attention(query, key, value))
 
 
 def _convolution(inputs: torch.Tensor, weight: torch.Tensor, *settings: Any) -> float:
-    """convolution(inputs, weight, bias, stride, padding, dilation, transposed, ...).
+    """Return the FLOPs of convolution(inputs, weight, bias, stride, padding, dilation, ...).
 
-    The weight is (outputs, inputs / groups, *kernel), or (inputs, outputs / groups, *kernel) if
-    transposed. Each element of the weight takes part in one multiply-accumulate per position of
-    the output, or per position of the input if transposed.
+    The weight has the shape (outputs, inputs / groups, *kernel), or (inputs, outputs / groups,
+    *kernel) if transposed. Each element of the weight is used in one multiply-accumulate per
+    position of the output, or per position of the input if transposed.
     """
     is_transposed = settings[4]
     if is_transposed:
@@ -104,7 +110,7 @@ def _output_positions(
     paddings: Sequence[int],
     dilations: Sequence[int],
 ) -> int:
-    """Return the number of examples times the number of output positions."""
+    """Return the number of examples times the number of output positions of a convolution."""
     axes = len(weight.shape) - 2
     settings = [list(values) * (axes // len(values)) for values in (strides, paddings, dilations)]
     positions = inputs.shape[0]
@@ -117,10 +123,10 @@ def _output_positions(
 def _convolution_backward(
     gradient: torch.Tensor, inputs: torch.Tensor, weight: torch.Tensor, *settings: Any
 ) -> float:
-    """convolution_backward(gradient, inputs, weight, bias sizes, ..., transposed, ..., mask).
+    """Return the FLOPs of convolution_backward(gradient, inputs, weight, bias sizes, ..., mask).
 
-    The mask requests gradients of inputs, weight and bias. The gradients of inputs and of weight
-    each cost as much as the forward pass.
+    The mask selects the gradients of inputs, weight and bias. The gradient of the inputs costs as
+    much as the forward pass, and so does the gradient of the weight.
     """
     is_transposed = settings[4]
     output_mask = settings[7]
@@ -130,7 +136,10 @@ def _convolution_backward(
 
 
 def _recurrent_layer(inputs: torch.Tensor, *rest: Any) -> float:
-    """mkldnn_rnn_layer(inputs, weights, recurrent weights, ...): one direction of a layer."""
+    """Return the FLOPs of mkldnn_rnn_layer(inputs, weights, recurrent weights, ...).
+
+    The operator computes one direction of a layer.
+    """
     weights = rest[0].numel() + rest[1].numel()
     return float(2.0 * math.prod(inputs.shape[:-1]) * weights)
 
@@ -140,7 +149,10 @@ def _recurrent_layer_backward(inputs: torch.Tensor, *rest: Any) -> float:
 
 
 def _recurrent_network(inputs: torch.Tensor, weights: Sequence[torch.Tensor], *_: Any) -> float:
-    """_cudnn_rnn(inputs, weights, ...): all layers and directions; vectors are biases."""
+    """Return the FLOPs of _cudnn_rnn(inputs, weights, ...): all layers and directions.
+
+    Weights that are vectors are biases and do not count.
+    """
     matrices = sum(weight.numel() for weight in weights if weight.ndim > 1)
     return float(2.0 * math.prod(inputs.shape[:-1]) * matrices)
 
@@ -162,7 +174,10 @@ def _multi_head_attention(
     output_weight: torch.Tensor,
     *_: Any,
 ) -> float:
-    """Projections and attention of a multi-head layer; tensors are (batch, tokens, width)."""
+    """Return the FLOPs of the projections and the attention of a multi-head layer.
+
+    Tensors have the shape (batch, tokens, width).
+    """
     projections = 2.0 * width * width * (query.numel() + key.numel() + value.numel()) / width
     mixing = 2.0 * 2.0 * query.numel() * key.shape[-2]
     output = 2.0 * query.numel() * output_weight.shape[0]
@@ -170,7 +185,10 @@ def _multi_head_attention(
 
 
 def _encoder_layer(inputs: torch.Tensor, width: int, heads: int, *weights: Any) -> float:
-    """_transformer_encoder_layer_fwd: self-attention, then two feed-forward products."""
+    """Return the FLOPs of _transformer_encoder_layer_fwd.
+
+    The layer consists of self-attention and two feed-forward products.
+    """
     joint_weight, joint_bias, output_weight = weights[:3]
     matrices = [value for value in weights[3:] if _is_tensor(value) and value.ndim == 2]
     first, second = matrices[:2]
@@ -182,7 +200,7 @@ def _encoder_layer(inputs: torch.Tensor, width: int, heads: int, *weights: Any) 
 
 
 def _packets(formula: Callable[..., float], namespace: Any, *names: str) -> dict[Any, Any]:
-    """Return the formula by operator, for the named operators that this PyTorch version has."""
+    """Return a dictionary that maps each named operator of this PyTorch version to the formula."""
     return {getattr(namespace, name): formula for name in names if hasattr(namespace, name)}
 
 
@@ -230,7 +248,7 @@ _COMPOUND = (
 
 
 def _operator(function: Any) -> Any:
-    """Return the operator (overload packet) of an overload, or a higher-order operator itself."""
+    """Return the operator (overload packet) of an overload; return other functions unchanged."""
     return getattr(function, "_overloadpacket", function)
 
 
@@ -269,16 +287,16 @@ def product_cost(function: Any, args: Any, kwargs: Any, result: Any) -> Cost:
     # Gradients, attentions and whole layers consist of several products, so their sizes are not
     # the operands of one product.
     if _is_tensor(result) and formula not in _COMPOUND:
-        # Leave out vectors, which are biases.
+        # Omit vectors, which are biases.
         operands = tuple(int(tensor.numel()) for tensor in tensors if tensor.ndim > 1)[-3:]
     return Cost(kind, category, flops, None, flops, dtype, operands)
 
 
 class ProductCounter(TorchDispatchMode):  # type: ignore[misc]
-    """Collects the costs of products.
+    """Collects the costs of matrix products and convolutions.
 
-    These are the products that run while this mode is entered, and the products in the graphs that
-    `GraphProducts` passes on.
+    It counts the products that run while this mode is active. `GraphProducts` adds the products of
+    compiled graphs.
 
     Attributes:
         costs: The cost of each product.
@@ -324,12 +342,12 @@ class GraphProducts(CustomGraphPass):  # type: ignore[misc]
 
     Inductor calls this pass with the body of a higher-order operator before the graph that contains
     the operator. The products of a body count once per iteration of a `scan` or `map`, and once if
-    the number of iterations is not known.
+    the number of iterations is unknown.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        #: Costs of each graph so far, by the `id` of the module that owns the graph.
+        #: Costs of each graph compiled so far, by the `id` of the module that owns the graph.
         self._costs_by_module: dict[int, list[Cost]] = {}
 
     def __call__(self, graph: Any) -> None:
@@ -353,7 +371,7 @@ class GraphProducts(CustomGraphPass):  # type: ignore[misc]
             if is_product(node.target):
                 costs.append(product_cost(node.target, args, kwargs, node.meta.get("val")))
             elif isinstance(node.target, HigherOrderOperator):
-                # The body was counted once, when Inductor passed it.
+                # The body was counted once, when Inductor called this pass with it.
                 for body in self._bodies(graph, node):
                     costs += self._costs_by_module.get(id(body), []) * (_iterations(node) - 1)
         return costs
@@ -370,8 +388,8 @@ class GraphProducts(CustomGraphPass):  # type: ignore[misc]
 
 
 def _iterations(node: Any) -> int:
-    """Return how often a higher-order operator runs its body; 1 if the graph does not say."""
-    # Position of the argument that holds the sequences over which the operator iterates.
+    """Return how often a higher-order operator runs its body; 1 if the number is unknown."""
+    # Position of the argument with the sequences over which the operator iterates.
     positions: Mapping[str, int] = {"scan": 2, "map_impl": 1}
     position = positions.get(node.target.__name__)
     if position is None or not node.args[position]:

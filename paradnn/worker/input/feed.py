@@ -1,6 +1,6 @@
-"""Feeds batches of an input pipeline to a step, and measures how long the step waits for them.
+"""Feed batches of an input pipeline to a step, and measure how long the step waits for them.
 
-The pipeline works in its own `data.threads` threads while the step runs. A new `Feed` waits until
+The pipeline runs in `data.threads` separate threads while the step runs. A new `Feed` waits until
 the buffers of the pipeline are full.
 """
 
@@ -34,7 +34,7 @@ _GRAPH_PLACES = re.compile(
 
 
 def _with_threads(dataset: tf.data.Dataset, threads: int, *, is_tuned: bool) -> tf.data.Dataset:
-    """Return `dataset` with a private pool of `threads` threads, which keep the order of elements.
+    """Return `dataset` with a private pool of threads, which preserve the order of elements.
 
     Args:
         dataset: The dataset.
@@ -61,7 +61,7 @@ class Feed:
     Args:
         point: The request.
         workload: The model of the step.
-        delay: Called for each batch; its time counts as waiting. Tests insert a known delay.
+        delay: Called for each batch; its duration counts as waiting. Tests insert a known delay.
 
     Attributes:
         batch_size: Examples per batch.
@@ -128,7 +128,7 @@ class Feed:
         return dataset
 
     def take(self) -> tuple[Any, ...]:
-        """Return the arguments of the next step.
+        """Return the next batch as the arguments of a step: (inputs, targets), or (inputs,).
 
         Raises:
             UnavailableError: If the input is damaged or does not fill one batch.
@@ -142,20 +142,20 @@ class Feed:
                 batch = next(self._iterator)
         except StopIteration:
             raise UnavailableError(
-                f"{self._source}: holds too few readable pictures for one batch of "
-                f"{self.batch_size}"
+                f"{self._source}: has too few readable images for one batch of "
+                f"{self.batch_size}; lower batch_size"
             ) from None
         except (tf.errors.InvalidArgumentError, tf.errors.DataLossError) as error:
             reason = _GRAPH_PLACES.sub("", error.message)[:200]
             raise UnavailableError(
-                f"{self._source}: damaged, or of another format: {reason}"
+                f"{self._source}: damaged, or in an unsupported format: {reason}"
             ) from None
         self._delay()
         self.waited += time.perf_counter() - start
-        pictures, labels = batch
+        images, labels = batch
         if self._is_training:
-            return ([pictures], self._targets or [labels])
-        return ([pictures],)
+            return ([images], self._targets or [labels])
+        return ([images],)
 
     def wait_until_full(self) -> None:
         """Wait until the buffers of the pipeline are full, and the pipeline is idle."""
@@ -170,30 +170,32 @@ class Feed:
         """Take batches without using them.
 
         Args:
-            batches: Number of batches; 0 to empty the buffers, so that the next batches have to be
-                waited for.
+            batches: Number of batches; 0 to empty the buffers, so that the next steps must wait for
+                their batches.
         """
         for _ in range(batches or self._buffered):
             self.take()
 
 
-# In the timed blocks every step takes a batch from the pipeline. Two measurements follow:
-# - Rounds: one segment of steps on a batch that stays on the device while the pipeline is idle,
-#   then one segment of steps on fed batches. The ratio of both segments is free of drift.
-# - Alone: the pipeline without the step, for its rate and its processor time.
+# In the timed blocks, every step takes a batch from the pipeline. Two measurements follow:
+# - Rounds. In the first segment of a round, steps run on a batch that stays on the device, while
+#   the pipeline is idle. In the second segment, steps run on fed batches. Because the segments
+#   follow each other directly, the ratio of their times is free of drift.
+# - Alone. The pipeline runs without the step, to measure its rate and its processor time.
 
-#: Number of rounds. Six are the fewest for a 95% interval of a median.
+#: Number of rounds. A 95% interval of a median needs at least six.
 _ROUNDS = 6
 #: Duration of a segment.
 _SEGMENT_SECONDS = 0.15
 #: No further round starts after this time.
 _ROUNDS_SECONDS = 30.0
-#: The pipeline alone: number of parts, and minimum and maximum duration of all parts together.
+#: Number of parts of the measurement of the pipeline alone.
 _ALONE_PARTS = 6
+#: Minimum and maximum duration of all these parts together.
 _ALONE_MIN_SECONDS = 1.0
 _ALONE_MAX_SECONDS = 15.0
-#: Steps that wait for a larger fraction of their time outrun the pipeline, so that its buffers are
-#: empty in the long run.
+#: If steps wait for more than this fraction of their time, they outrun the pipeline: its buffers
+#: are empty in the long run.
 _WAITING_FRACTION = 0.01
 
 
@@ -203,7 +205,7 @@ class FedStep:
     Attributes:
         step: The step.
         source: The feed.
-        waits: Seconds that each call of `run` waited for batches.
+        waits: For each call of `run`, the seconds that it waited for batches.
     """
 
     def __init__(self, step: Step, feed: Feed) -> None:
@@ -226,7 +228,7 @@ class FedStep:
         """Measure the cost of the input pipeline.
 
         Args:
-            timing: The timed blocks of this step, whose waiting times are part of the result.
+            timing: The timed blocks of this step. The result includes their waiting times.
         """
         first_block = len(timing.calibration) + len(timing.warmup) - 1
         waits = self.waits[first_block : first_block + len(timing.blocks)]
@@ -250,7 +252,7 @@ class FedStep:
 
 
 def _segment_steps(step_seconds: float) -> int:
-    """Return the number of steps of a segment."""
+    """Return the number of steps that take about `_SEGMENT_SECONDS`, at least 1."""
     return max(1, math.ceil(_SEGMENT_SECONDS / max(step_seconds, 1e-6)))
 
 
@@ -262,7 +264,7 @@ def _step_seconds(run: Callable[[int], float | None], steps: int) -> float:
 
 
 def _measure_pipeline(feed: Feed) -> list[PipelinePart]:
-    """Run the pipeline without the step, and return its times in several parts."""
+    """Run the pipeline without the step, and return the size and the times of several parts."""
     feed.drain()
 
     def drain_one(_: int) -> None:

@@ -1,8 +1,8 @@
-"""Pipelines of pictures in tf.data: read, decode, crop, resize, flip, normalize and batch.
+"""Pipelines of images in tf.data: read, decode, crop, resize, flip, normalize and batch.
 
-This module also generates a set of pictures if the user provides none.
+This module also generates a set of images if the user provides none.
 
-Each picture has a number: its position in the order of reading. Random decisions depend on the seed
+Each image has a number: its position in the order of reading. Random decisions depend on the seed
 and this number, so batches do not depend on the number of threads.
 """
 
@@ -19,42 +19,42 @@ import tensorflow as tf
 from paradnn.core import locks
 from paradnn.core.errors import UnavailableError
 
-#: Mean and standard deviation of the channels of ImageNet's training pictures, in 0..255.
+#: Mean and standard deviation of the channels of ImageNet's training images, in 0..255.
 MEAN = (123.675, 116.28, 103.53)
 STANDARD_DEVIATION = (58.395, 57.12, 57.375)
-_PICTURE_SUFFIXES = (".jpg", ".jpeg", ".png")
+_IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png")
 _OTHER_SUFFIXES = (".json", ".txt")
-#: Height and width of a central crop, as a fraction of the picture's height and width.
+#: Height and width of a central crop, as a fraction of the image's height and width.
 _CENTER_FRACTION = 0.875
 
 
 def _image_files(data: Mapping[str, Any]) -> tuple[list[str], list[int] | None]:
     """Return the input files, and the label of each file.
 
-    Files are pictures or TFRecord files. The label of a picture is the index of its class folder,
+    Files are images or TFRecord files. The label of an image is the index of its class folder,
     the folder directly below the root, in alphabetical order. The labels are None for TFRecord
-    files, which contain the labels of their pictures.
+    files, which contain the labels of their images.
 
     Args:
         data: The options of the input.
 
     Raises:
-        UnavailableError: If there are neither pictures nor TFRecord files.
+        UnavailableError: If the path does not exist, or has neither images nor TFRecord files.
     """
     if data["path"] is None:
         return [str(path) for path in generated_images(data)], None
     root = Path(data["path"])
     if not root.exists():
-        raise UnavailableError(f"data.path={root}: there is no such file or folder here")
+        raise UnavailableError(f"data.path={root}: no such file or folder on this machine")
     if root.is_file():
         files = [root]
     else:
         files = sorted(path for path in root.rglob("*") if path.is_file())
-    pictures = [path for path in files if path.suffix.lower() in _PICTURE_SUFFIXES]
-    if pictures:
-        folders = [_class_folder(path, root) for path in pictures]
+    images = [path for path in files if path.suffix.lower() in _IMAGE_SUFFIXES]
+    if images:
+        folders = [_class_folder(path, root) for path in images]
         labels = {folder: label for label, folder in enumerate(sorted(set(folders)))}
-        return [str(path) for path in pictures], [labels[folder] for folder in folders]
+        return [str(path) for path in images], [labels[folder] for folder in folders]
     records = [
         str(path)
         for path in files
@@ -62,26 +62,26 @@ def _image_files(data: Mapping[str, Any]) -> tuple[list[str], list[int] | None]:
     ]
     if not records:
         raise UnavailableError(
-            f"data.path={root}: there are neither pictures (jpg, jpeg, png) nor TFRecord files"
+            f"data.path={root}: contains neither images (jpg, jpeg, png) nor TFRecord files"
         )
     return records, None
 
 
 def _class_folder(path: Path, root: Path) -> str:
-    """Return the folder directly below `root` that contains a picture; "" if it is in `root`."""
+    """Return the folder directly below `root` that contains an image; "" if it is in `root`."""
     if path.parent in (root, root.parent):
         return ""
     return path.relative_to(root).parts[0]
 
 
 class ImagePipeline:
-    """Labeled pictures in batches.
+    """Labeled images in batches.
 
     Args:
         data: The options of the input.
-        shape: Shape of a picture: (height, width, 3).
-        classes: Labels are taken modulo this number; None to leave them as they are.
-        batch_size: Pictures per batch.
+        shape: Shape of an image: (height, width, 3).
+        classes: Labels are reduced modulo this number; None to keep them unchanged.
+        batch_size: Images per batch.
         seed: Seed of all random decisions.
     """
 
@@ -108,24 +108,25 @@ class ImagePipeline:
             self._cached = records.cache()
 
     def batches(self, threads: int) -> tf.data.Dataset:
-        """Return a dataset of pictures (batch, *shape) as float32, with labels (batch,) as int32.
+        """Return a dataset of images (batch, *shape) as float32, with labels (batch,) as int32.
 
         Args:
-            threads: Number of pictures that are processed in parallel, or AUTOTUNE.
+            threads: Number of images that are processed in parallel, or AUTOTUNE.
         """
         data = self._data
         records = self._cached or self._records(data["readers"])
         if data["shuffle"] > 1:
             records = records.shuffle(data["shuffle"], self._seed)
-        # One `map` does all the work: a second one added a sixth of the time of a decoded picture.
+        # A single `map` does all the work. A second `map` took an additional sixth of the time of
+        # a decoded image.
         numbered = records.repeat().enumerate()
         return numbered.map(self._finished, threads).batch(self._batch_size, drop_remainder=True)
 
     def _records(self, readers: int) -> tf.data.Dataset:
         """Return a dataset of one pass over all records, with the files in a random order.
 
-        A record is (encoded picture, label) for picture files, a serialized Example for TFRecord
-        files.
+        A record of an image file is (encoded image, label). A record of a TFRecord file is a
+        serialized Example.
         """
         parallel = readers if readers > 1 else None
         if self._labels is not None:
@@ -139,7 +140,7 @@ class ImagePipeline:
         )
 
     def _parsed(self, record: tf.Tensor, *label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the encoded picture and the label of a record of either form."""
+        """Return the encoded image and the label of a record of an image or TFRecord file."""
         if label:
             return record, label[0]
         features = {
@@ -154,12 +155,12 @@ class ImagePipeline:
         return _decode(encoded), label
 
     def _cropped(self, image: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
-        """Return the window of a decoded picture."""
+        """Return the window of a decoded image."""
         begin, size = self._window(tf.shape(image), number)
         return tf.slice(image, begin, size)
 
     def _decoded_window(self, encoded: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
-        """Return the window of an encoded picture. For a JPEG, only the window is decoded."""
+        """Return the window of an encoded image. For a JPEG, only the window is decoded."""
 
         def jpeg() -> tf.Tensor:
             begin, size = self._window(tf.io.extract_jpeg_shape(encoded), number)
@@ -172,10 +173,10 @@ class ImagePipeline:
         return tf.cond(tf.io.is_jpeg(encoded), jpeg, other)
 
     def _window(self, shape: tf.Tensor, number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return begin and size of the window to crop from a picture, both as (y, x, channel).
+        """Return start and size of the window to crop from an image, both as (y, x, channel).
 
-        Without augmentation, it is the center of the picture. With augmentation, it is random as in
-        Inception's training (Szegedy et al., CVPR 2015, section 6).
+        Without augmentation, the window is the center of the image. With augmentation, it is random
+        as in Inception's training (Szegedy et al., CVPR 2015, section 6).
         """
         if not self._data["augment"]:
             fractions = (_CENTER_FRACTION, _CENTER_FRACTION, 1.0)
@@ -193,7 +194,7 @@ class ImagePipeline:
         return begin, size
 
     def _finished(self, number: tf.Tensor, record: Any) -> tuple[tf.Tensor, ...]:
-        """Return a cropped, resized and normalized picture, and its label."""
+        """Return a cropped, resized and normalized image, and its label."""
         if self._data["cache"] == "decoded":
             image = self._cropped(record[0], number)
             label = record[1]
@@ -209,7 +210,7 @@ class ImagePipeline:
         return tf.ensure_shape(normalized, self._shape), tf.cast(label, tf.int32)
 
     def _flipped_at_random(self, image: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
-        """Return a picture, mirrored horizontally with probability 1/2."""
+        """Return an image, mirrored horizontally with probability 1/2."""
         # This draws the same number as `tf.random.stateless_uniform`, which needs four operations.
         drawn = tf.raw_ops.StatelessRandomUniform(
             shape=tf.constant([], tf.int32), seed=tf.stack([self._seed, -1 - number])
@@ -223,15 +224,15 @@ def _decode(encoded: tf.Tensor) -> tf.Tensor:
     return image
 
 
-# Sets of pictures, generated once per machine. The pictures are noise whose amplitude falls with
+# Sets of images, generated once per machine. The images are noise whose amplitude falls with
 # the spatial frequency, as in natural scenes (Field, J. Opt. Soc. Am. A 4, 1987), plus white noise
 # (grain). Size and decoding time of the JPEG files therefore resemble those of photographs.
 
-#: Part of the name of every set. Raise it when the content changes.
+#: Part of the name of every set. Increase it when the content changes.
 _VERSION = 2
 #: Number of files of a set. Several files can be read in parallel.
 _FILES = 8
-#: Labels of generated pictures are below this number.
+#: Labels of generated images are below this number.
 CLASSES = 1000
 _JPEG_QUALITY = 90
 #: Standard deviations of light, color and grain, for channels from 0 to 255.
@@ -240,22 +241,24 @@ _COLOR = 10.0
 _GRAIN = 3.0
 #: Mean light.
 _GRAY = 120
-#: Number of noise fields from which the pictures are mixed.
+#: Number of noise fields from which the images are mixed.
 _FIELDS = 8
-#: Range of picture sizes relative to the mean, smallest side in pixels, and fraction of pictures in
-#: portrait format.
+#: Range of image sizes relative to the mean size.
 _SCALES = (0.8, 1.2)
+#: Smallest side of an image in pixels.
 _MIN_SIDE = 16
+#: Fraction of images in portrait format.
 _PORTRAIT_FRACTION = 0.25
 
 
 def generated_images(options: Mapping[str, Any]) -> list[Path]:
-    """Return the TFRecord files of a set of generated pictures, and generate the set if needed.
+    """Return the TFRecord files of a set of generated images, and generate the set if needed.
 
     One process generates the set; other processes wait for it.
 
     Args:
-        options: `examples`, the number of pictures, and `width` and `height`, their mean size.
+        options: `examples` is the number of images; `width` and `height` are their mean size in
+            pixels.
     """
     examples = options["examples"]
     width = options["width"]
@@ -282,7 +285,7 @@ def _cache_folder() -> Path:
 
 
 def _noise(generator: np.random.Generator, size: int) -> np.ndarray:
-    """Return periodic noise (fields, size, size) of variance 1 with amplitude 1 / frequency."""
+    """Return periodic noise (fields, size, size) with variance 1 and amplitudes ~ 1 / frequency."""
     vertical = np.fft.fftfreq(size)[:, None]
     horizontal = np.fft.rfftfreq(size)[None, :]
     frequency = np.maximum(np.hypot(vertical, horizontal), 1 / size)
@@ -291,10 +294,10 @@ def _noise(generator: np.random.Generator, size: int) -> np.ndarray:
     return np.asarray(values / values.std(axis=(1, 2), keepdims=True), np.float32)
 
 
-def _picture(
+def _image(
     generator: np.random.Generator, fields: np.ndarray, width: int, height: int
 ) -> np.ndarray:
-    """Return a random picture (height, width, 3) as uint8.
+    """Return a random image (height, width, 3) as uint8.
 
     Light, red and blue are fields of noise, each with a random shift.
     """
@@ -315,9 +318,9 @@ def _picture(
 
 
 def _write_images(folder: Path, examples: int, width: int, height: int) -> None:
-    """Write a set of pictures to a folder.
+    """Write a set of images to a folder.
 
-    Sizes vary by up to a fifth around `width` x `height`. A quarter of the pictures is in portrait
+    Sizes vary by up to a fifth around `width` x `height`. A quarter of the images are in portrait
     format.
     """
     generator = np.random.default_rng(_VERSION)
@@ -328,18 +331,18 @@ def _write_images(folder: Path, examples: int, width: int, height: int) -> None:
         with tf.io.TFRecordWriter(str(folder / f"train-{number:05d}-of-{files:05d}")) as writer:
             for _ in range(number, examples, files):
                 scale = generator.uniform(*_SCALES)
-                picture_width = max(_MIN_SIDE, round(width * scale))
-                picture_height = max(_MIN_SIDE, round(height * scale))
+                image_width = max(_MIN_SIDE, round(width * scale))
+                image_height = max(_MIN_SIDE, round(height * scale))
                 if generator.random() < _PORTRAIT_FRACTION:
-                    picture_width, picture_height = picture_height, picture_width
-                picture = _picture(generator, fields, picture_width, picture_height)
+                    image_width, image_height = image_height, image_width
+                image = _image(generator, fields, image_width, image_height)
                 label = int(generator.integers(CLASSES))
-                writer.write(_example(picture, label).SerializeToString())
+                writer.write(_example(image, label).SerializeToString())
 
 
-def _example(picture: np.ndarray, label: int) -> Any:
-    """Return a picture and its label in the format of ImageNet's TFRecord files."""
-    encoded = tf.io.encode_jpeg(picture, quality=_JPEG_QUALITY).numpy()
+def _example(image: np.ndarray, label: int) -> Any:
+    """Return an image and its label in the format of ImageNet's TFRecord files."""
+    encoded = tf.io.encode_jpeg(image, quality=_JPEG_QUALITY).numpy()
     features = {
         "image/encoded": tf.train.Feature(bytes_list=tf.train.BytesList(value=[encoded])),
         "image/class/label": tf.train.Feature(int64_list=tf.train.Int64List(value=[label])),

@@ -1,8 +1,8 @@
 """Categories of operations: matmul, convolution, reduction, control, communication, and so on.
 
-A trace names operations in one of five vocabularies, called languages here: operations of
-TensorFlow, operations of PyTorch, opcodes of HLO, ONNX operators as the engines name them, and
-kernels of a device whose operation is unknown (in lower case).
+A trace names operations in one of five vocabularies, which this module calls languages: operations
+of TensorFlow, operations of PyTorch, opcodes of HLO, ONNX operators as the engines name them, and
+lower-case names of device kernels whose operation is unknown.
 """
 
 import functools
@@ -11,7 +11,7 @@ import re
 #: Categories whose FLOPs count as products.
 PRODUCTS = ("matmul", "convolution")
 
-#: For each language, categories with a regular expression. The first match decides.
+#: For each language, pairs of a category and a regular expression. The first match decides.
 _PATTERNS: dict[str, tuple[tuple[str, str], ...]] = {
     "tensorflow": (
         ("matmul", r"^(MatMul|BatchMatMul(V[23])?|Einsum|XlaDotV2|SparseTensorDenseMatMul)$"),
@@ -25,7 +25,7 @@ _PATTERNS: dict[str, tuple[tuple[str, str], ...]] = {
             r"|(Max|Avg)Pool(Grad)?|(Unsorted)?SegmentSum|SparseSegment\w+|(Log)?Softmax"
             r"|(Sparse)?SoftmaxCrossEntropyWithLogits)$",
         ),
-        # These pass a buffer on without moving data, or control which operations run.
+        # These operations pass a buffer on without moving data, or control which operations run.
         (
             "control",
             r"^(Reshape|Identity(N)?|(Read|Assign)VariableOp|Squeeze|ExpandDims|(Variable)?Shape"
@@ -69,7 +69,7 @@ _PATTERNS: dict[str, tuple[tuple[str, str], ...]] = {
         # Nodes of the autograd graph, which call other operations.
         ("control", r"^(?!aten::|c10d::|inductor::)"),
         ("communication", r"^c10d::"),
-        # These return another view of a buffer, or leave their work to operations that they call.
+        # These operations return a view of a buffer, or call other operations that do the work.
         (
             "control",
             r"^aten::(_?reshape\w*|view\w*|_unsafe_view|t|transpose|permute|expand\w*|slice|select"

@@ -1,6 +1,6 @@
 """Costs of the instructions of a compiled program, from its HLO.
 
-The FLOPs of a fusion are the sum over its instructions. Its bytes are only its own inputs and
+The FLOPs of a fusion are the sum over its instructions. Its bytes are those of its inputs and
 outputs, since intermediate values stay in registers. The bytes of a fusion that reads or updates
 slices of a larger buffer are unknown.
 """
@@ -40,7 +40,8 @@ _DTYPES = {
 }
 
 _SLICES = {"slice", "dynamic-slice", "gather", "dynamic-update-slice"}
-#: Pairs of a part of a library call's target, and the operation that the call computes.
+#: Pairs of a part of a library call's target, and the operation that the call computes. The first
+#: match decides.
 _LIBRARY_CALLS = (
     ("conv", "convolution"),
     ("fmha", "attention"),
@@ -48,7 +49,8 @@ _LIBRARY_CALLS = (
     ("gemm", "dot"),
     ("dot", "dot"),
 )
-#: Operations after which a fusion is named, in order of priority: the most expensive come first.
+#: Operations after which a fusion is named: the first of these that the fusion contains. The most
+#: expensive operations come first.
 _FUSION_KINDS = ("convolution", "dot", "reduce-window", "reduce", "scatter", "gather")
 
 
@@ -91,7 +93,10 @@ class HloCosts:
         return self._cost(module, instruction, by_id)
 
     def products(self) -> list[Cost]:
-        """Return the costs of all products of the programs; the body of a loop counts once."""
+        """Return the costs of all matrix products and convolutions of the programs.
+
+        The body of a loop counts once.
+        """
         # Skip fusions: the instructions within them are listed under their own computations.
         costs = [
             _instruction_cost(instruction, by_id)
@@ -166,7 +171,7 @@ def _instruction_cost(instruction: Any, by_id: Mapping[int, Any]) -> Cost:
 def _product_flops(
     operation: str, instruction: Any, inputs: Sequence[Shape], outputs: Sequence[Shape]
 ) -> float | None:
-    """Return the FLOPs of a product; None if the shapes do not determine them."""
+    """Return the FLOPs of a matrix product or convolution; None if shapes do not determine them."""
     if not inputs or not outputs:
         return None
     if operation == "attention":

@@ -2,9 +2,9 @@
 
 On a CPU, the time of an operation excludes the operations that it calls. Matrix products and
 convolutions are the exception: their time includes their callees, which do the work. On a GPU, the
-time is the time of the kernels. A kernel belongs to the operation that launched it, and all kernels
-of one call count as one execution. The cost of a call follows from the shapes and arguments in the
-trace.
+time of an operation is the time of its kernels. A kernel belongs to the operation that launched it,
+and all kernels of one call count as one execution. The cost of a call follows from the shapes and
+arguments in the trace.
 """
 
 import gzip
@@ -33,7 +33,7 @@ _DEVICE_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset")
 #: Prefix of the name of a compiled region, inside which not all work has events.
 _REGION = "## Call CompiledFxGraph"
 
-#: An event as it is in the JSON of the trace.
+#: An event in the format of the trace's JSON.
 RawEvent = Mapping[str, Any]
 
 
@@ -46,11 +46,11 @@ class _Operation(NamedTuple):
 
 
 def read_kineto(folder: Path, *, on_device: bool = False) -> Trace:
-    """Return the trace in `folder`.
+    """Return the trace that PyTorch's profiler wrote into `folder`.
 
     Args:
         folder: The folder into which the profiler wrote.
-        on_device: Whether the steps ran on a GPU, so that the trace must have kernels.
+        on_device: Whether the steps ran on a GPU. If so, the trace must contain kernels.
 
     Raises:
         ValueError: If no trace exists, or it lacks the annotated steps or the kernels.
@@ -69,21 +69,26 @@ def read_kineto(folder: Path, *, on_device: bool = False) -> Trace:
     kernels = [event for event in events if event.get("cat") in _DEVICE_CATEGORIES]
     if on_device and not kernels:
         raise ValueError(
-            "the profiler saw no kernel of the device; check that CUPTI is installed and permitted"
+            "the profiler recorded no kernels of the device; "
+            "check that CUPTI is installed and permitted"
         )
     executions = _kernels(kernels, calls.owners) if kernels else _host_executions(calls)
-    for lane, event, operation, is_continued in executions:
+    for track, event, operation, is_continued in executions:
         trace.stated_costs[operation.name, operation.kind] = operation.cost
         start = (event["ts"] - origin) * 1e-6
         end = start + event["dur"] * 1e-6
         trace.events.append(
-            Event(lane, operation.name, operation.kind, start, end, continues=is_continued)
+            Event(track, operation.name, operation.kind, start, end, continues=is_continued)
         )
     return trace
 
 
 def _window(events: Iterable[RawEvent]) -> RawEvent:
-    """Return the event around the profiled steps."""
+    """Return the event that encloses the profiled steps.
+
+    Raises:
+        ValueError: If the trace has no such event.
+    """
     for event in events:
         if event["name"] == WINDOW and event.get("cat") == "user_annotation":
             return event
@@ -94,26 +99,26 @@ class _Calls:
     """The calls of operations in a trace.
 
     Attributes:
-        owners: By external id, which links kernels to calls: the enclosing product of the call, or
-            the call itself.
-        operations: The calls that are not part of a product.
-        callers: The Python `id` of each call that leaves its work to calls within it.
+        owners: The call to which kernels belong, by external id. If a matrix product or convolution
+            encloses the call with that id, the owner is the enclosing call.
+        operations: The calls that no matrix product or convolution encloses.
+        callers: The Python `id` of each call that delegates its work to nested calls.
     """
 
     def __init__(self, events: Iterable[RawEvent]) -> None:
         self.owners: dict[int, RawEvent] = {}
         self.operations: list[RawEvent] = []
         self.callers: set[int] = set()
-        lanes: dict[Any, list[RawEvent]] = {}
+        tracks: dict[Any, list[RawEvent]] = {}
         for event in events:
             if event.get("cat") == "cpu_op" or event["name"].startswith(_REGION):
-                lanes.setdefault(event["tid"], []).append(event)
-        for lane in lanes.values():
-            self._add_lane(lane)
+                tracks.setdefault(event["tid"], []).append(event)
+        for track in tracks.values():
+            self._add_track(track)
 
-    def _add_lane(self, lane: Iterable[RawEvent]) -> None:
+    def _add_track(self, track: Iterable[RawEvent]) -> None:
         enclosing: list[RawEvent] = []
-        for event in sorted(lane, key=lambda entry: (entry["ts"], -entry["dur"])):
+        for event in sorted(track, key=lambda entry: (entry["ts"], -entry["dur"])):
             while enclosing and event["ts"] >= enclosing[-1]["ts"] + enclosing[-1]["dur"]:
                 enclosing.pop()
             product = next((outer for outer in enclosing if _is_product(outer)), None)
@@ -127,10 +132,11 @@ class _Calls:
             enclosing.append(event)
 
     def _add_callers(self, event: RawEvent, enclosing: Iterable[RawEvent]) -> None:
-        """Mark the enclosing calls that only pass their input on to `event`.
+        """Add to `callers` the enclosing calls that only pass their input on to `event`.
 
-        Inner calls may also prepare scalars or buffers. An outer call is therefore marked only if
-        the largest input of `event` has at least half the elements of the outer call's largest.
+        Nested calls may also prepare scalars or buffers. An enclosing call is therefore added only
+        if the largest input of `event` has at least half the elements of the largest input of the
+        enclosing call.
         """
         size = _largest_argument(_arguments(event))
         for outer in enclosing:
@@ -167,12 +173,12 @@ def _kernels(
     begun: set[int] = set()
     for event in sorted(kernels, key=lambda entry: entry["ts"]):
         arguments = _arguments(event)
-        lane = f"stream {arguments.get('stream', event['tid'])}"
+        track = f"stream {arguments.get('stream', event['tid'])}"
         owner = owners.get(arguments.get("External id", -1))
         if owner is None:
-            yield lane, event, _kernel_operation(event["name"]), False
+            yield track, event, _kernel_operation(event["name"]), False
         else:
-            yield lane, event, _operation(owner), id(owner) in begun
+            yield track, event, _operation(owner), id(owner) in begun
             begun.add(id(owner))
 
 
@@ -185,7 +191,7 @@ def _kernel_operation(name: str) -> _Operation:
 
 
 def _operation(call: RawEvent, *, is_caller: bool = False) -> _Operation:
-    """Return the operation of a call. A caller has no cost, since its callees do the work."""
+    """Return the operation of a call. A caller has zero cost, since its callees do the work."""
     kind = call["name"].split(": ")[0]
     if kind.startswith(_REGION):
         name = "compiled region"
@@ -196,7 +202,7 @@ def _operation(call: RawEvent, *, is_caller: bool = False) -> _Operation:
     return _Operation(kind, _label(kind, arguments), aten_cost(kind, arguments))
 
 
-#: NumPy's names of element types by Kineto's.
+#: NumPy's names of element types, by the names that Kineto uses.
 _DTYPES = {
     "float": "float32",
     "double": "float64",
@@ -225,7 +231,7 @@ def _largest_argument(arguments: Mapping[str, Any]) -> int:
 
 
 def _label(kind: str, arguments: Mapping[str, Any]) -> str:
-    """Return the operation with its shapes, so that each shape has its own row in the table."""
+    """Return the operation's name with its input shapes, so that each shape has a separate row."""
     if _FUSED.match(kind):
         return kind
     tensors = _tensors(arguments)
@@ -239,7 +245,7 @@ def _label(kind: str, arguments: Mapping[str, Any]) -> str:
 
 
 def aten_cost(kind: str, arguments: Mapping[str, Any]) -> Cost:
-    """Return the cost of one call.
+    """Return the cost of one call of a PyTorch operation.
 
     Args:
         kind: The operation, such as aten::mm.
@@ -299,7 +305,7 @@ def _product_cost(
         return _attention_cost(kind, inputs)
     if "rnn" in kind:
         return _recurrent_cost(kind, inputs)
-    # aten::addmm and similar operations take the addend first.
+    # The first argument of aten::addmm and similar operations is the addend.
     operands = inputs[1:3] if "add" in kind else inputs[:2]
     if len(operands) < 2 or not all(operands):
         return Cost(kind, category)
@@ -387,7 +393,7 @@ def _convolution_flops(
     if kind == "aten::convolution_backward":
         gradient, image, weight = (shapes[0] for shapes in inputs[:3])
         is_transposed = _flag(arguments, 7)
-        # The mask says whether the gradients of input and weight are computed.
+        # The mask selects which of the gradients of input and weight are computed.
         gradient_count = sum(_list(arguments, -1)[:2] or (1, 1))
         forward_output = image if is_transposed else gradient
         return gradient_count * product_flops(forward_output.dimensions, *weight.dimensions[1:])
@@ -408,7 +414,7 @@ def _output_sizes(
 ) -> list[int] | None:
     """Return the spatial sizes of a convolution's output; None if its settings are unknown."""
     spatial = len(weight.dimensions) - 2
-    # mkldnn::_convolution_pointwise takes the padding before the stride.
+    # In mkldnn::_convolution_pointwise, the padding precedes the stride.
     positions = (3, 4, 5) if kind.startswith("aten::") else (4, 3, 5)
     settings = [_list(arguments, position) for position in positions]
     if not all(len(values) in (1, spatial) for values in settings):
@@ -442,7 +448,7 @@ def _tensors(arguments: Mapping[str, Any]) -> list[list[Shape]]:
 
 
 def _concrete(arguments: Mapping[str, Any], position: int) -> str:
-    """Return an argument as the text that the profiler writes; "" if it is absent."""
+    """Return the text that the profiler wrote for an argument; "" if the argument is absent."""
     values = arguments.get("Concrete Inputs", ())
     if -len(values) <= position < len(values):
         return str(values[position])
@@ -450,7 +456,7 @@ def _concrete(arguments: Mapping[str, Any], position: int) -> str:
 
 
 def _list(arguments: Mapping[str, Any], position: int) -> list[int]:
-    """Return a list argument, written as "[1, 1]" or "[True, True, False]"."""
+    """Return a list argument, written as "[1, 1]" or "[True, True, False]"; [] if it is no list."""
     text = _concrete(arguments, position)
     if not text.startswith("["):
         return []

@@ -1,8 +1,9 @@
 """Protocol buffers of XSpace (a profiler's trace) and HLO (a compiled program).
 
-TensorFlow ships classes for both in private modules that move between versions; JAX ships none. The
-field numbers are fixed by the formats (openxla: xplane.proto, hlo.proto, xla_data.proto).
-`protos.txtpb` describes only the fields that profiles need, and parsing skips all others.
+TensorFlow ships classes for these formats in private modules that move between versions. JAX ships
+no classes for them. The formats fix the field numbers (openxla: xplane.proto, hlo.proto,
+xla_data.proto). `protos.txtpb` describes only the fields that profiles need. Parsing skips all
+other fields.
 """
 
 from pathlib import Path

@@ -1,6 +1,6 @@
 """Profile a few untimed steps after all measurements, and tabulate their operations.
 
-One table has a row for each operation, the other for each type of operation.
+The first table has a row for each operation; the second has a row for each type of operation.
 """
 
 import base64
@@ -57,8 +57,8 @@ def profile_steps(
     expected = ASSUMED_SLOWDOWN * (steps + 1) * step_seconds
     if expected > seconds_left:
         reason = (
-            f"the profile may take {expected:.0f} s, but measure.timeout leaves "
-            f"{seconds_left:.0f} s"
+            f"the profile may take {expected:.0f} s, but measure.timeout leaves only "
+            f"{seconds_left:.0f} s: raise measure.timeout"
         )
         return NoProfile(reason, limited=True)
     try:
@@ -94,10 +94,10 @@ def _profile(
 
 
 #: Columns that are summed over the operations of a type. All values are per step: executions,
-#: seconds of self time, seconds of explained wall time, fraction of the step time, FLOPs, bytes.
+#: seconds of self time, seconds of wall time, fraction of the step time, FLOPs, bytes.
 _SUMS = ("count", "self_seconds", "wall_seconds", "share", "flops", "bytes")
-#: Columns of the table of operations; the table of types has all but `operation`. The last three
-#: are in FLOP/s, bytes/s and FLOP/byte.
+#: Columns of the table of operations. The table of operation types has the same columns except
+#: `operation`. The units of the last three columns are FLOP/s, bytes/s and FLOP/byte.
 COLUMNS = (
     "operation",
     "type",
@@ -117,14 +117,14 @@ Row = dict[str, Any]
 def make_profile(
     trace: Trace, steps: int, slowdown: float, kernel_cost: Callable[[str, str], Cost]
 ) -> Profile:
-    """Return the profile of a trace, with rows by falling share and the remainder last.
+    """Return the profile of a trace, with rows in order of decreasing share, the remainder last.
 
     Args:
         trace: The trace.
         steps: Number of steps in the trace.
         slowdown: Step time under the profiler, divided by the step time without it.
-        kernel_cost: Returns the cost of a framework's operation by its name and type. Used for
-            operations whose cost the trace does not state.
+        kernel_cost: Returns the cost of a framework's operation by its name and type. It is called
+            for operations whose cost the trace does not state.
     """
     usage, idle_seconds = attribute(trace.events, 0.0, trace.seconds)
     program_costs = HloCosts(trace.modules)
@@ -164,7 +164,7 @@ def make_profile(
 
 
 def _row(name: str, cost: Cost, used: Usage, steps: int, total_seconds: float) -> Row:
-    """Return the row of an operation, per step."""
+    """Return the row of an operation. All values are per step."""
     executions = used.count / steps
     return {
         "operation": name,
@@ -182,17 +182,18 @@ def _row(name: str, cost: Cost, used: Usage, steps: int, total_seconds: float) -
 def _count_command_buffers(trace: Trace) -> int:
     """Return the number of command buffers: parts of a program that a GPU runs as one graph.
 
-    XLA puts each into a computation named command_buffer (openxla/xprof issues 2544 and 3070).
+    XLA puts each command buffer into a computation whose name begins with command_buffer
+    (openxla/xprof issues 2544 and 3070).
     """
     names = [part.name for module in trace.modules for part in module.computations]
     return sum(name.startswith("command_buffer") for name in names)
 
 
 def _type_rows(rows: Iterable[Row]) -> list[Row]:
-    """Return the sums over the operations of each type.
+    """Return one row per operation type, with the sums over the operations of the type.
 
-    If a cost is unknown for some operations, its sum is a lower bound. If it is unknown for all,
-    the sum is None.
+    If a value is unknown for some operations, the sum is a lower bound. If it is unknown for all
+    operations, the sum is None.
     """
     totals: dict[tuple[str, str], Row] = {}
     for row in rows:
@@ -205,7 +206,10 @@ def _type_rows(rows: Iterable[Row]) -> list[Row]:
 
 
 def _table(rows: Iterable[Row], remainder: Row, columns: Sequence[str]) -> OperationTable:
-    """Return a table of rows by falling share, then the remainder, with rates per self time."""
+    """Return a table of rows in order of decreasing share, followed by the remainder.
+
+    Adds the columns with rates, which are relative to the self time, to each row.
+    """
     ordered = [*sorted(rows, key=lambda row: -row["share"]), remainder]
     for row in ordered:
         row["flops_per_second"] = _ratio(row, "flops", "self_seconds")

@@ -6,7 +6,7 @@ All frameworks' profiles share these rules, which follow the cost analyses of XL
 - An elementwise operation counts as 1 FLOP per element of its output.
 - A reduction counts as 1 FLOP per element of its input.
 - Multiplications with padding count. Multiplications with the zeros that dilation of the input
-  inserts do not.
+  inserts do not count.
 - Bytes: every input is read once, every output is written once.
 """
 
@@ -70,7 +70,7 @@ class Cost:
 def plain_cost(
     kind: str, category: str, inputs: Sequence[Shape | None], outputs: Sequence[Shape]
 ) -> Cost:
-    """Return the cost of an operation that multiplies no matrices.
+    """Return the cost of an operation that is neither a matrix product nor a convolution.
 
     Args:
         kind: The framework's name for the type of operation.
@@ -98,7 +98,10 @@ def plain_cost(
 
 
 def sum_products(costs: Iterable[Cost]) -> dict[str, float]:
-    """Return the FLOPs of all products by the element type of their operands."""
+    """Return the total FLOPs of all products, by the element type of their operands.
+
+    The type is "unknown" for products that do not state one.
+    """
     totals: dict[str, float] = {}
     for cost in costs:
         if cost.product_flops:
@@ -140,7 +143,7 @@ def attention_flops(
         query: Shape of the queries of all heads; its last dimension is the width of a head.
         keys: Number of keys that each query attends to.
         value_width: Width of a head's values; None if it equals the width of the queries.
-        backward: Count the backward pass instead.
+        backward: Whether to count the backward pass instead of the forward pass.
     """
     width = query.dimensions[-1]
     queries = query.elements // max(width, 1)
@@ -157,7 +160,7 @@ def spatial_pairs(
 
     Counts the pairs of an output and a kernel position whose input is a value, not a zero that
     base dilation inserts between the values. XLA computes the input gradient of a strided
-    convolution as such a convolution.
+    convolution as a convolution with base dilation.
 
     Args:
         outputs: Length of the output.

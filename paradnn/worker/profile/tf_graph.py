@@ -1,9 +1,13 @@
 """Costs of TensorFlow's operations, from the traced graph.
 
-A trace names a kernel by its node ("scope/name:Type"), without shapes. The traced graph holds the
-shapes of every node. But the graph optimizer changes names: a fusion has the name of its last node,
-a rewritten node gets a prefix, and a node of an inlined function has the path of the call before
-its name (".../body/_12/name"). This module maps each name in a trace back to the traced graph.
+A trace names a kernel by its node ("scope/name:Type"), without shapes. The traced graph contains
+the shapes of every node, but the graph optimizer changes names:
+
+- A fusion has the name of its last node.
+- A rewritten node gets a prefix.
+- A node of an inlined function has the path of the call before its name (".../body/_12/name").
+
+This module maps each name in a trace back to a node of the traced graph.
 """
 
 import math
@@ -21,16 +25,17 @@ from paradnn.worker.profile.shapes import Cost, Shape, plain_cost, product_flops
 _REWRITTEN = re.compile(r"ArithmeticOptimizer/[A-Za-z]+_(?:(?:Leaf|Internal)_\d+_)?")
 #: A name within an inlined function: the path of the call, then the name in the function.
 _PREFIX = re.compile(r".*/_\d+/(.+)")
-#: The function of a loop or condition, which follows the name of its node in a path.
+#: The part of a path that names a function of a loop or condition. It follows the node's name.
 _BRANCH = re.compile(r"(body|cond|then|else|branch(\d+))/_\d+/")
-#: The attribute that names the function of a branch.
+#: The attribute of a node that names the function of a branch, by the branch's name in a path.
 _BRANCH_ATTRIBUTES = {
     "body": "body",
     "cond": "cond",
     "then": "then_branch",
     "else": "else_branch",
 }
-#: Parts of a kernel's type that name oneDNN or a fusion; without them it is the operation's type.
+#: Parts of a kernel's type that name oneDNN or a fusion. Without these parts, the kernel's type is
+#: the operation's type.
 _KERNEL_AFFIXES = re.compile(r"^_(Mkl(Native)?)?(Fused)?|WithBias$")
 #: Longest chain of elementwise operations that the optimizer fuses into a product.
 _LONGEST_CHAIN = 8
@@ -91,7 +96,10 @@ class GraphCosts:
         return _cost(kind, operation, scope, node)
 
     def products(self) -> list[Cost]:
-        """Return the costs of all products in the graph; the body of a loop counts once."""
+        """Return the costs of all matrix products and convolutions in the graph.
+
+        The body of a loop counts once.
+        """
         return [
             _cost(node.kind, node.kind, scope, node)
             for scope in self._scopes
@@ -105,7 +113,7 @@ class GraphCosts:
         The name is the path through the inlined calls. If the path does not lead to a node, look
         for the end of the name in all functions, and prefer a node of the kernel's type.
         """
-        # Without the optimizer's prefix, the name of a rewritten node is the original one.
+        # Without the optimizer's prefix, the name of a rewritten node is its original name.
         names = [_REWRITTEN.sub("", name)]
         exact = self._follow(self._main, names[0])
         if exact:
@@ -139,12 +147,14 @@ class GraphCosts:
 
 
 def _fused_product(scope: _Scope, node: _Node, kind: str) -> _Node | None:
-    """Return the product at the start of the chain of fused operations that ends in `node`.
+    """Return the product at the start of the chain of fused operations that ends with `node`.
+
+    Returns None if the chain has no such product.
 
     Args:
         scope: The nodes among which to search.
         node: The last, elementwise operation of the chain.
-        kind: The type of the product.
+        kind: The operation type of the product.
     """
     nearest = {node.name: node}
     for _ in range(_LONGEST_CHAIN):
@@ -201,7 +211,7 @@ def _cost(kind: str, operation: str, scope: _Scope, node: _Node) -> Cost:
     moved = None
     if len(known) == len(inputs) and outputs:
         moved = total_bytes([*known, *outputs])
-    # Leave out vectors: they are the shapes that gradients of convolutions take as inputs.
+    # Omit vectors: gradients of convolutions have a shape as an input, which is a vector.
     operands = [shape.elements for shape in (*known, *outputs) if len(shape.dimensions) > 1]
     return Cost(
         kind,
@@ -217,7 +227,7 @@ def _cost(kind: str, operation: str, scope: _Scope, node: _Node) -> Cost:
 def _segment_cost(
     kind: str, category: str, inputs: Sequence[Shape | None], outputs: Sequence[Shape]
 ) -> Cost:
-    """Return the cost of summing rows of a table, as an embedding of several tokens does.
+    """Return the cost of summing rows of a table, as in an embedding of several tokens.
 
     For each index, SparseSegmentSum(table, indices, segments) reads one row and performs one FLOP
     per element of the row.
@@ -251,7 +261,7 @@ def _matmul_flops(
         flags = ("adj_x", "adj_y")
     else:
         flags = ("transpose_a", "transpose_b")
-    # The contracted dimension is the last of the left operand, and the last but one of the right.
+    # The contracted dimension is the last of the left operand, or the last but one of the right.
     for shape, flag, axis in zip(inputs, flags, (-1, -2), strict=False):
         if shape is None:
             continue
@@ -265,8 +275,8 @@ def _matmul_flops(
 def _einsum_flops(node: _Node, inputs: Sequence[Shape | None]) -> float | None:
     """Return the FLOPs of an Einsum: 2 x the product of the lengths of all multiplied labels.
 
-    A label that only one operand has, and the output lacks, is summed before the multiplication and
-    does not count. The dimensions of an ellipsis are broadcast.
+    If a label occurs in only one operand and not in the output, it is summed before the
+    multiplication and does not count. The dimensions of an ellipsis are broadcast.
 
     Returns:
         The FLOPs; 0 if the Einsum has one operand, None if a shape is unknown.
@@ -294,9 +304,9 @@ def _einsum_flops(node: _Node, inputs: Sequence[Shape | None]) -> float | None:
 
 
 def _einsum_labels(operand: str, rank: int) -> list[str] | None:
-    """Return the label of each dimension of an operand; None if the rank does not fit the labels.
+    """Return the label of each dimension; None if the rank does not match the operand's labels.
 
-    The dimensions of an ellipsis have the labels ".1", ".2", ..., counted from its end.
+    The dimensions of an ellipsis have the labels ".1", ".2", ..., counted from the last dimension.
     """
     before, ellipsis, after = operand.partition("...")
     broadcast = rank - len(before) - len(after)
@@ -310,9 +320,9 @@ def _convolution_flops(
 ) -> float | None:
     """Return the FLOPs of a convolution or of one of its gradients.
 
-    Both gradients have the same number of multiplications as the forward pass: for each element of
-    the forward output, one per filter position and input channel. TensorFlow computes a transposed
-    convolution as the gradient of the input.
+    The gradients of the input and of the filter have the same number of multiplications as the
+    forward pass: for each element of the forward output, one per filter position and input channel.
+    TensorFlow computes a transposed convolution as the gradient of the input.
     """
     if len(inputs) < 2 or not outputs:
         return None
@@ -360,7 +370,7 @@ def _parameters(function: Any) -> dict[str, _Node]:
 
 
 def _dtype(attributes: Any, keys: Sequence[str]) -> str:
-    """Return the element type in the first of these attributes that holds one, or "unknown"."""
+    """Return the first element type that the attributes `keys` state; "unknown" if none does."""
     for key in keys:
         if key in attributes and attributes[key].type:
             return str(tf.as_dtype(attributes[key].type).name)

@@ -19,18 +19,18 @@ OperationKey = tuple[str, str]
 
 @dataclass(frozen=True)
 class Event:
-    """An operation that ran on a lane: a thread, or a stream of a device.
+    """A period in which an operation ran on a track: a thread, or a stream of a device.
 
     Attributes:
-        lane: Name of the lane.
+        track: Name of the track.
         name: Name of the operation.
         kind: Type of the operation.
-        start: Begin, in seconds.
-        end: End, in seconds.
-        continues: Whether the event belongs to the same execution as the event before it.
+        start: Start time, in seconds.
+        end: End time, in seconds.
+        continues: Whether the event belongs to the same execution as the previous event.
     """
 
-    lane: str
+    track: str
     name: str
     kind: str
     start: float
@@ -44,8 +44,8 @@ class Usage:
 
     Attributes:
         count: Number of executions that began in the window.
-        self_seconds: Self time.
-        wall_seconds: Explained wall time.
+        self_seconds: Self time: the duration without nested operations.
+        wall_seconds: The operation's share of the wall time.
     """
 
     count: int = 0
@@ -58,30 +58,30 @@ def attribute(
 ) -> tuple[dict[OperationKey, Usage], float]:
     """Divide the time of the window [start, end] among operations.
 
-    Lanes run in parallel, and an event may contain others of its lane. The self time of an
-    operation is its duration without the operations within it on the same lane. Its wall time is
-    the time that it explains: each instant is divided equally among the operations that run at that
-    instant. Wall times and the idle time sum to the length of the window.
+    Tracks run in parallel, and an event may contain other events of its track. The self time of an
+    operation is its duration without the operations within it on the same track. To determine its
+    wall time, each instant is divided equally among the operations that run at that instant. Wall
+    times and the idle time sum to the length of the window.
 
     Args:
-        events: The events of all lanes.
-        start: Begin of the window, in seconds.
+        events: The events of all tracks.
+        start: Start of the window, in seconds.
         end: End of the window, in seconds.
 
     Returns:
         The usage of every (name, kind), and the seconds in which no operation ran.
     """
     usage: defaultdict[OperationKey, Usage] = defaultdict(Usage)
-    lanes: defaultdict[str, list[Event]] = defaultdict(list)
+    tracks: defaultdict[str, list[Event]] = defaultdict(list)
     for event in events:
         if event.end > start and event.start < end:
-            lanes[event.lane].append(event)
+            tracks[event.track].append(event)
             used = usage[event.name, event.kind]
-            # An event that began before the window is not an execution of these steps.
+            # An event that began before the window is not an execution of the profiled steps.
             if event.start >= start and not event.continues:
                 used.count += 1
     edges: list[tuple[float, int, OperationKey]] = []
-    for members in lanes.values():
+    for members in tracks.values():
         for event, begins, ends in _innermost(members):
             low = max(begins, start)
             high = min(ends, end)
@@ -100,13 +100,13 @@ def _divide_wall_time(
     start: float,
     end: float,
 ) -> float:
-    """Add to the wall time of each operation; return the seconds in which none ran.
+    """Add up each operation's wall time in `usage`; return the seconds in which no operation ran.
 
     Args:
         edges: Time, change of the number of running executions (1 or -1), and operation.
         usage: The usage of every operation, which is changed.
-        start: Begin of the window.
-        end: End of the window.
+        start: Start of the window, in seconds.
+        end: End of the window, in seconds.
     """
     running: Counter[OperationKey] = Counter()
     active = 0
@@ -127,7 +127,7 @@ def _divide_wall_time(
 
 
 def _innermost(events: Iterable[Event]) -> Iterator[tuple[Event, float, float]]:
-    """Yield (event, begin, end) for each part of a lane's time in which the event is innermost."""
+    """Yield (event, start, end) for each period in which an event is the innermost of its track."""
     stack: list[Event] = []
     since = 0.0
     sentinel = Event("", "", "", math.inf, math.inf)
@@ -143,7 +143,7 @@ def _innermost(events: Iterable[Event]) -> Iterator[tuple[Event, float, float]]:
         stack.append(event)
 
 
-#: Prefix of the kind of an event of a compiled program; the module's name follows.
+#: Prefix of the kind of an event from a compiled program. The name of the module follows.
 COMPILED = "hlo:"
 #: The annotation around the profiled steps.
 WINDOW = "paradnn_steps"
@@ -183,8 +183,9 @@ class Trace:
     def module_name(self, module: str, program: int | None) -> str:
         """Return a name for a module that is unique in the trace.
 
-        If several programs share the name, the number of the program is added. Without jit JAX
-        compiles a program for each operation and shape, and names every product "jit_dot_general".
+        If several programs share the module's name, the number of the program is added. Without
+        jit, JAX compiles a program for each operation and shape, and names every product
+        "jit_dot_general".
 
         Args:
             module: The name of the module.
@@ -234,7 +235,7 @@ def read_trace(folder: Path) -> Trace:
     ]
     for plane in devices:
         read_device(plane, trace, origin)
-    # If there is a device, the events of the host only launch kernels.
+    # If the trace has a device, the operations of the host only launch kernels.
     if not devices:
         for plane in space.planes:
             if plane.name.startswith("/host:CPU"):
@@ -243,7 +244,11 @@ def read_trace(folder: Path) -> Trace:
 
 
 def _window(space: Any) -> tuple[int, int]:
-    """Return start and duration of the annotated steps, in picoseconds."""
+    """Return start and duration of the annotated steps, in picoseconds.
+
+    Raises:
+        ValueError: If the trace lacks the annotation.
+    """
     for plane in space.planes:
         wanted = {key for key, entry in plane.event_metadata.items() if entry.name == WINDOW}
         if not wanted:
@@ -256,9 +261,9 @@ def _window(space: Any) -> tuple[int, int]:
 
 
 def _span(line: Any, event: Any, origin: int) -> tuple[float, float]:
-    """Return begin and end of an event, in seconds since `origin`.
+    """Return start and end of an event, in seconds since `origin`.
 
-    Picoseconds since 1970 do not fit a float, so the origin is subtracted first.
+    Picoseconds since 1970 exceed the precision of a float, so the origin is subtracted first.
     """
     start = (line.timestamp_ns * 1000 + event.offset_ps - origin) * 1e-12
     return start, start + event.duration_ps * 1e-12
@@ -267,7 +272,7 @@ def _span(line: Any, event: Any, origin: int) -> tuple[float, float]:
 def _values(stats: Any, names: Mapping[int, str]) -> dict[str, Any]:
     """Return the values of statistics by name.
 
-    A value is bytes, a text, which `names` holds if the statistic refers to it, or a number.
+    A value is bytes, text or a number. A statistic may refer to its text by an id in `names`.
     """
     values = {}
     for stat in stats:
@@ -289,7 +294,7 @@ def _programs(space: Any, message: Any) -> Iterator[tuple[int | None, Any]]:
                 yield values.get("program id"), message.FromString(values["hlo proto"]).hlo_module
 
 
-# The plane of the host.
+# Reading the plane of the host.
 
 #: TensorFlow names its kernels "scope/name:Type". The runtime's own events ("Executor::Process")
 #: do not match.
@@ -300,7 +305,7 @@ _EAGER = "EagerLocalExecute: "
 _CONTAINER = re.compile(
     r"(__inference|__forward|__backward)_|(Stateful)?PartitionedCall$|(Stateless)?(While|If|Case)$"
 )
-#: Statistics of instructions of compiled programs. `_p` and `_c` link an instruction to the event
+#: Statistics of instructions of compiled programs. `_p` of an instruction equals `_c` of the event
 #: at its end, which may be on another thread.
 _HLO_STATS = ("hlo_op", "hlo_module", "program_id", "_p", "_c")
 
@@ -309,7 +314,7 @@ _HLO_STATS = ("hlo_op", "hlo_module", "program_id", "_p", "_c")
 class _Instruction:
     """An instruction of a compiled program on a thread, with its statistics."""
 
-    lane: str
+    track: str
     values: Mapping[str, Any]
     start: float
     end: float
@@ -318,7 +323,7 @@ class _Instruction:
 def _read_host(plane: Any, trace: Trace, origin: int) -> None:
     """Add to a trace the kernels and the instructions of compiled programs on the host."""
     names = {key: entry.name for key, entry in plane.stat_metadata.items()}
-    # Most of the many events are the runtime's own. Skip them by their metadata, which is fast.
+    # Most events belong to the runtime. Skipping them by their metadata is fast.
     kernels = {key: _kernel(entry.name) for key, entry in plane.event_metadata.items()}
     endings = {key for key, entry in plane.event_metadata.items() if entry.name.startswith("end: ")}
     wanted = {key for key, name in names.items() if name in _HLO_STATS}
@@ -326,7 +331,7 @@ def _read_host(plane: Any, trace: Trace, origin: int) -> None:
     ends: dict[int, float] = {}
     instructions: list[_Instruction] = []
     for number, line in enumerate(plane.lines):
-        lane = f"{line.name}#{number}"
+        track = f"{line.name}#{number}"
         for event in line.events:
             kernel = kernels.get(event.metadata_id)
             if kernel is None and not has_programs:
@@ -337,11 +342,11 @@ def _read_host(plane: Any, trace: Trace, origin: int) -> None:
                 stats = (stat for stat in event.stats if stat.metadata_id in wanted)
                 values = _values(stats, names)
             if "hlo_op" in values:
-                instructions.append(_Instruction(lane, values, start, end))
+                instructions.append(_Instruction(track, values, start, end))
             elif event.metadata_id in endings and "_c" in values:
                 ends[values["_c"]] = start
             elif kernel:
-                trace.events.append(Event(lane, *kernel, start, end))
+                trace.events.append(Event(track, *kernel, start, end))
     _add_instructions(instructions, ends, trace)
 
 
@@ -350,23 +355,23 @@ def _add_instructions(
 ) -> None:
     """Add instructions to a trace.
 
-    An instruction may end on another thread, where an event marks its end. It then gets a lane of
-    its own, since its thread starts other instructions before it ends.
+    An instruction may end on another thread, where an event marks its end. Such an instruction gets
+    a separate track, since its thread starts other instructions before it ends.
     """
     for index, instruction in enumerate(instructions):
         values = instruction.values
         end = max(instruction.end, ends.get(values.get("_p", -1), instruction.end))
         module = trace.module_name(values.get("hlo_module", ""), values.get("program_id"))
-        lane = instruction.lane
+        track = instruction.track
         if end > instruction.end:
-            lane = f"{lane}/{index}"
+            track = f"{track}/{index}"
         trace.events.append(
-            Event(lane, values["hlo_op"], COMPILED + module, instruction.start, end)
+            Event(track, values["hlo_op"], COMPILED + module, instruction.start, end)
         )
 
 
 def _kernel(name: str) -> OperationKey | None:
-    """Return the kernel's name and type from the name of an event; None if it is no kernel."""
+    """Return name and type of the kernel from an event's name; None if the event is no kernel."""
     if name.startswith(_EAGER):
         kind = name.removeprefix(_EAGER)
         return None if _CONTAINER.match(kind) else (kind, kind)
@@ -376,9 +381,9 @@ def _kernel(name: str) -> OperationKey | None:
     return match[1], match[2]
 
 
-# The plane of a GPU or a TPU. On a GPU, the statistics of a kernel may name the operation that
-# launched it: `hlo_op` for a compiled program, else one of `_ANNOTATIONS`. On a TPU, the metadata
-# hold the compiler's counts of FLOPs and bytes.
+# Reading the plane of a GPU or a TPU. On a GPU, the statistics of a kernel may name the operation
+# that launched it: `hlo_op` for a compiled program, else one of `_ANNOTATIONS`. On a TPU, the
+# metadata contain the compiler's counts of FLOPs and bytes.
 
 #: Prefix of the lines whose events are used. On a GPU the line "XLA Ops" only repeats the streams.
 _COMPUTE_LINES = {"GPU": "Stream", "TPU": "XLA Ops"}
@@ -392,7 +397,7 @@ def read_device(plane: Any, trace: Trace, origin: int) -> None:
     Args:
         plane: The plane of a GPU or a TPU.
         trace: The trace, which is changed.
-        origin: Begin of the profiled steps, in picoseconds.
+        origin: Start of the profiled steps, in picoseconds.
     """
     names = {key: entry.name for key, entry in plane.stat_metadata.items()}
     device = "GPU" if plane.name.startswith("/device:GPU") else "TPU"
@@ -401,20 +406,20 @@ def read_device(plane: Any, trace: Trace, origin: int) -> None:
             continue
         previous = ("", "")
         launched: set[str] = set()
-        lane = f"{plane.name}/{line.name}#{number}"
+        track = f"{plane.name}/{line.name}#{number}"
         for event in sorted(line.events, key=lambda entry: entry.offset_ps):
             metadata = plane.event_metadata[event.metadata_id]
             values = _values(metadata.stats, names) | _values(event.stats, names)
             key = _operation(metadata, values, trace)
-            # Different kernels of one operation in a row belong to one execution. A kernel that
-            # was launched before begins the next execution.
+            # Consecutive different kernels of one operation belong to one execution. If a kernel
+            # repeats, the next execution has begun.
             continues = key == previous and metadata.name not in launched
             if not continues:
                 launched = set()
             launched.add(metadata.name)
             previous = key
             start, end = _span(line, event, origin)
-            trace.events.append(Event(lane, *key, start, end, continues))
+            trace.events.append(Event(track, *key, start, end, continues))
             cost = _stated_cost(metadata.name, values)
             if cost is not None:
                 trace.stated_costs[key] = cost
@@ -423,7 +428,7 @@ def read_device(plane: Any, trace: Trace, origin: int) -> None:
 def _operation(metadata: Any, values: Mapping[str, Any], trace: Trace) -> OperationKey:
     """Return name and type of the operation that a kernel belongs to."""
     if "hlo_op" in values:
-        # Of nested instructions ("while.2::fusion.3"), take the innermost.
+        # Use the innermost of nested instructions ("while.2::fusion.3").
         name = str(values["hlo_op"]).rpartition("::")[2]
         module = trace.module_name(str(values.get("hlo_module", "")), values.get("program_id"))
         return name, f"{COMPILED}{module}"
@@ -431,16 +436,16 @@ def _operation(metadata: Any, values: Mapping[str, Any], trace: Trace) -> Operat
         match = _KERNEL.match(str(values.get(key, "")))
         if match:
             return match[1], match[2]
-    # A TPU's metadata is named by the whole instruction: "%fusion.3 = f32[...] ...".
+    # The name of a TPU's metadata is the whole instruction: "%fusion.3 = f32[...] ...".
     name = metadata.name.removeprefix("%").split(" = ")[0]
     return name, str(values.get("hlo_category") or name)
 
 
 def _stated_cost(name: str, values: Mapping[str, Any]) -> Cost | None:
-    """Return the cost of a kernel as the trace states it.
+    """Return the cost of a kernel that the trace states, if any.
 
-    If the trace states no cost, return None for a kernel with an operation, from which the cost
-    follows, and otherwise a Cost that has only a type and a category.
+    If the trace states no cost but names the kernel's operation, return None: the cost follows from
+    the operation. Otherwise return a Cost that has only a type and a category.
     """
     category = categorize("kernel", f"{values.get('hlo_category', '')} {name}".lower())
     kind = str(values.get("hlo_category") or name.split("(")[0])
