@@ -20,7 +20,7 @@ def end_quietly(*_: object) -> None:
 
 
 def _is_command() -> bool:
-    """Whether this process is a command of the suite, and neither a worker nor a user's program.
+    """Return whether this process is a command of the suite, not a worker or a user's program.
 
     During the import of `python -m MODULE`, sys.argv[0] is `-m`.
     """
@@ -28,6 +28,6 @@ def _is_command() -> bool:
     return program in ("-m", "paradnn") and "paradnn.worker" not in " ".join(sys.orig_argv)
 
 
-# Keep another handler: a background job ignores Ctrl-C.
+# Keep a handler that was already set: a background job ignores Ctrl-C.
 if _is_command() and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, end_quietly)

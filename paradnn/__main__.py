@@ -26,8 +26,9 @@ def main() -> int:
         return 0
     if name not in COMMANDS:
         hint = did_you_mean(name, COMMANDS)
+        problem = f"{name}: unknown command" if name else "no command"
         raise ParadnnError(
-            f"{name or 'no command'}: {hint}choose one of {', '.join(COMMANDS)}; each has --help"
+            f"{problem}; {hint}choose one of {', '.join(COMMANDS)}; every command has --help"
         )
     del sys.argv[1]
     return int(importlib.import_module(COMMANDS[name].module).main())

@@ -1,11 +1,11 @@
 """`python -m paradnn.ceilings`: measure and record the peak rates and idle power of this machine.
 
   python -m paradnn.ceilings                                 measure the CPU of this machine
-  python -m paradnn.ceilings platform=gpu framework=jax      measure its GPU with another framework
+  python -m paradnn.ceilings platform=gpu framework=jax      measure its GPU, with JAX
 
-The command takes the keys of `python -m paradnn.train`, of which only platform, framework and
-software matter. A sweep measures missing peak rates itself. Use this command to inspect them or to
-measure them again.
+The command accepts the keys of `python -m paradnn.train`, but only platform, framework and software
+have an effect. A sweep measures missing peak rates automatically. Use this command to inspect peak
+rates, or to measure them again.
 """
 
 import sys
@@ -17,7 +17,7 @@ from paradnn.cli.program import program
 
 
 def _measure_ceilings(config: DictConfig) -> int:
-    """Measure the ceilings of the composed configuration, and print them."""
+    """Measure the ceilings (peak rates and idle power) of a configuration, and print them."""
     from paradnn.cli.console import si
     from paradnn.config.reading import read_point
     from paradnn.config.settings import read_settings

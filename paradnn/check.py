@@ -1,8 +1,8 @@
 """`python -m paradnn.check`: find out what disturbs measurements on this machine, and what to do.
 
-The command prints a verdict and a table of findings. With --speed it measures the peak performance
+The command prints a verdict and a table of findings. With --speed, it measures the peak performance
 again, for about half a minute, to see whether the whole machine is slower than at its best. It
-changes no settings of the host; python -m pyperf system tune does.
+changes no settings of the host. To change them, run python -m pyperf system tune.
 """
 
 import json
@@ -95,8 +95,8 @@ def _speed() -> Finding:
         what="speed",
         value=problem or "near its best",
         harms=problem is not None,
-        why="a lower clock, or neighbors of a virtual machine, slow everything down and show in no "
-        "counter",
+        why="a lower clock or other virtual machines on the same host slow everything down, and no "
+        "counter shows it",
         remedy="measure later" if problem else "",
     )
 

@@ -17,11 +17,13 @@ from paradnn.store.metrics import METRICS
 
 #: Kind -> the configuration group whose options it lists; empty if it lists no group.
 KINDS = {"models": "model", "presets": "experiment", "metrics": "", "keys": ""}
-#: Width of a name, in characters like the following.
+#: Width of the column of names, in characters.
 _NAME_WIDTH = 34
-#: Width of a terminal below which descriptions are printed below names, and their indentation.
+#: In a terminal with fewer columns than this, descriptions are printed below the names.
 _MIN_WIDTH = 80
+#: Indentation of descriptions below names.
 _NARROW_INDENT = 4
+#: Lines are wrapped to this width, even in a wider terminal.
 _MAX_WIDTH = 160
 _DIRECTIONS = {"higher": ", higher is better", "lower": ", lower is better", None: ""}
 _USAGE = """\
@@ -59,7 +61,10 @@ def entries(kind: str) -> list[tuple[str, str]]:
 
 
 def _keys() -> Iterator[tuple[str, str]]:
-    """Yield the keys of the command line with descriptions; a key of several models is repeated."""
+    """Yield the keys of the command line with their descriptions.
+
+    A key of several models occurs once for each model.
+    """
     for heading, keys in documented_keys().items():
         choice = heading.removeprefix("Keys of ")
         suffix = f" ({choice})" if "=" in choice else ""
@@ -102,7 +107,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _hint(wanted: str, known: Sequence[tuple[str, str]]) -> str:
-    """Return a hint with names, or last parts of dotted names, that are similar to a word."""
+    """Return a hint such as `did you mean fc? `; empty if no name is similar to a word.
+
+    The word is compared with names and with the last parts of dotted names.
+    """
     candidates = []
     for name, _ in known:
         key = name.partition("=")[0]
@@ -111,7 +119,10 @@ def _hint(wanted: str, known: Sequence[tuple[str, str]]) -> str:
 
 
 def _line(name: str, description: str) -> str:
-    """Return a name with its description next to it, or below it if there is no room."""
+    """Return a name with its description next to it, or below it if the terminal is too narrow.
+
+    The description also begins on a new line if the name is too long.
+    """
     width = min(shutil.get_terminal_size((120, 24)).columns, _MAX_WIDTH)
     indent = _NAME_WIDTH if width >= _MIN_WIDTH else _NARROW_INDENT
     separator = f"\n{' ' * indent}"

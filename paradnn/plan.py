@@ -1,10 +1,10 @@
-"""`python -m paradnn.plan`: predict how long a sweep takes, without measuring anything.
+"""`python -m paradnn.plan`: predict how long a sweep will take, without measuring anything.
 
   python -m paradnn.plan -m experiment=paper_fc                    predict from runs in the store
   python -m paradnn.plan -m experiment=paper_fc plan.hosts=1,4     predict for one and four hosts
   python -m paradnn.plan -m experiment=quick plan.out=points.csv   write a row per point to a file
 
-The command takes the overrides of `python -m paradnn.train` in addition to its own options.
+The command accepts the overrides of `python -m paradnn.train` in addition to its own options.
 """
 
 import sys
@@ -76,7 +76,7 @@ def split_options(arguments: Sequence[str]) -> tuple[PlanOptions, list[str]]:
 
 
 def _plan(config: DictConfig, options: PlanOptions) -> int:
-    """Predict how long measuring the configured points takes, and print it."""
+    """Predict how long it will take to measure the configured points, and print the prediction."""
     from paradnn.config.tasks import read_task
     from paradnn.forecast.forecast import describe, forecast, write_points
     from paradnn.forecast.history import open_history

@@ -21,7 +21,7 @@ def make_parser() -> Parser:
     commands.add_parser("list", help="list installed stacks, and those that conf/software names")
     make = commands.add_parser("make", help="install a stack now")
     make.add_argument("name")
-    remove = commands.add_parser("remove", help="remove a stack, whatever its requirements were")
+    remove = commands.add_parser("remove", help="remove all installations of a stack")
     remove.add_argument("name")
     return parser
 

@@ -1,9 +1,9 @@
-"""`python -m paradnn.sync FOLDER`: record results that were kept as files in the tracking store.
+"""`python -m paradnn.sync FOLDER`: upload results that were saved as files to the tracking store.
 
-The command may be repeated, even after an interruption: it skips files whose run the store has. If
-the store has another measurement of a point, the file is listed but not recorded, unless
-`--repeats` is given. If a file is damaged, it is listed, the other files are recorded, and the exit
-code is 1. No file is removed.
+The command may be repeated, even after an interruption: it skips files whose runs are already in
+the store. If the store has a different measurement of the same point, the file is listed but not
+recorded, unless `--repeats` is given. If a file is damaged, it is listed, the other files are
+recorded, and the exit code is 1. No file is removed.
 """
 
 import sys
@@ -36,17 +36,17 @@ def make_parser() -> Parser:
 
 @program
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command.
+    """Record the results of a folder in the tracking store.
 
     Returns:
-        0, 1 if a file is damaged, 2 for invalid input, or 130 after an interruption.
+        The exit code: 0, 1 if a file is damaged, 2 for invalid input, or 130 after an interruption.
     """
     given = make_parser().parse_args(arguments)
     settings = Tracking(uri=given.uri, experiment=given.experiment)
     try:
         done, problems = sync(given.folder, settings, repeats=given.repeats)
     except KeyboardInterrupt:
-        print("interrupted; the same command continues", file=sys.stderr)
+        print("interrupted; repeat the command to continue", file=sys.stderr)
         return 130
     for problem in problems:
         say(f"rejected: {problem}", sys.stderr)
@@ -65,7 +65,7 @@ def _explain(withheld: Sequence[tuple[Path, Uploaded]], command: str) -> None:
     points = [entry for entry in withheld if entry[1].record.tags.get("kind", "point") == "point"]
     if len(withheld) > len(points):
         count = counted(len(withheld) - len(points), "measurement")
-        print(f"{count} of ceilings not logged: the store has them")
+        print(f"{count} of ceilings not logged: already in the store")
     if not points:
         return
     count = counted(len(points), "point")

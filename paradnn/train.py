@@ -17,7 +17,8 @@ The same sweep on a cluster (docs/how-to/clusters.md):
 python -m paradnn.plan -m experiment=paper_fc forecasts how long a sweep takes. python -m
 paradnn.compare measures which of two settings is faster (docs/how-to/compare.md).
 
-Values are swept as a,b,c or range(1,9) or choice(...); lists are written model.blocks=[3,4,6,3].
+To sweep a key, write its values as a,b,c, range(1,9) or choice(...). A list as a single value is
+written in brackets: model.blocks=[3,4,6,3].
 """
 
 # Keep imports inside the functions that need them, so that help and input errors are fast.

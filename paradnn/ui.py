@@ -17,8 +17,8 @@ from paradnn.store.reader import open_reader
 from paradnn.store.runs import Query
 from paradnn.store.views import VIEWS, is_outdated, run_link, view_link, view_tags
 
-#: Disable the jobs for traces and evaluations, which ParaDnn does not use: they would start eight
-#: more processes.
+#: Environment variables of MLflow's server. They disable jobs for traces and evaluations, which
+#: ParaDnn does not use and which would start eight more processes.
 _SETTINGS = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
 
 
@@ -37,12 +37,12 @@ def make_parser() -> Parser:
 
 @program
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Create the views of the experiment, print their links, and replace this process by MLflow's.
+    """Create the views of the experiment, print their links, and start MLflow's server.
 
-    If the store is behind a server, only the links are printed.
+    The server replaces this process. If the store already has a server, none is started.
 
     Returns:
-        0, or 2 for invalid input.
+        The exit code: 0, or 2 for invalid input.
     """
     given = make_parser().parse_args(arguments)
     address = address_of(given.store)
@@ -99,7 +99,7 @@ def prepare_views(address: StoreAddress, experiment: str) -> str:
 def _links(
     address: StoreAddress, experiment: str, server: str, experiment_id: str
 ) -> Iterator[str]:
-    """Yield lines with the addresses of the views, and of the newest sweep."""
+    """Yield lines with the links to the views and to the newest sweep."""
     for key, view in VIEWS.items():
         yield f"{view.content}:"
         yield f"  {view_link(server, experiment_id, key)}"
@@ -133,7 +133,9 @@ def _require_free_port(host: str, port: int) -> None:
     except (OSError, OverflowError) as error:
         problem = getattr(error, "strerror", None) or str(error)
         other = port % 65535 + 1
-        remedy = f"choose another: make ui PORT={other}, or python -m paradnn.ui --port {other}"
+        remedy = (
+            f"choose another port: make ui PORT={other}, or python -m paradnn.ui --port {other}"
+        )
         raise ConfigError("--port", port, f"is not available ({problem})", remedy) from None
 
 

@@ -1,6 +1,6 @@
-"""`python -m paradnn.watch`: show a sweep in progress, from the tracking store alone.
+"""`python -m paradnn.watch`: show the progress of a running sweep, from the tracking store alone.
 
-The command works on any host that reaches the store, even if the terminal of the sweep is closed.
+The command works on any host that can reach the store, even if the sweep's terminal is closed.
 Ctrl-C ends the display, and the sweep continues. With `--once`, or if the output is not a terminal,
 the command prints the current state and exits.
 """
@@ -49,8 +49,9 @@ class Progress:
         planned: Number of planned points; None if the sweep does not record it.
         done: Points with an outcome, in the order in which they ended.
         running: Points that a process is measuring.
-        is_abandoned: Whether no process measures points of the sweep or will end it.
-        now: Time of the state in Unix seconds.
+        is_abandoned: Whether the sweep can make no progress: no process measures its points, and no
+            driver is left to end the sweep.
+        now: Time at which the state was read, in Unix seconds.
     """
 
     sweep: Row
@@ -95,10 +96,10 @@ def make_parser() -> Parser:
 
 @program
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Show a sweep until it ends or Ctrl-C is pressed.
+    """Show the progress of a sweep until it ends or Ctrl-C is pressed.
 
     Returns:
-        0, or 2 for invalid input or a store without a sweep.
+        The exit code: 0, or 2 for invalid input or a store without a sweep.
     """
     given = make_parser().parse_args(arguments)
     console = standard_output()
@@ -133,8 +134,8 @@ def _find(reader: Reader, experiment: str, sweep_id: str | None, where: str) -> 
     if experiment not in reader.experiments():
         names = ", ".join(reader.experiments())
         raise StoreError(
-            f"{where} has no experiment {experiment}, it has {names}: "
-            "measure first, with paradnn train -m"
+            f"{where} has no experiment {experiment}; it has {names}; "
+            "give --experiment, or measure first, with paradnn train -m"
         )
     sweeps = sorted(
         reader.read(_query(experiment, {"kind": ("sweep",)})), key=lambda row: row.run.start_ms or 0
@@ -175,7 +176,13 @@ def _query(
 
 
 def progress_of(reader: Reader, experiment: str, sweep: Row) -> Progress:
-    """Return the current state of a sweep, given its parent run, which is read again."""
+    """Return the current state of a sweep.
+
+    Args:
+        reader: Reads the store.
+        experiment: The experiment of the sweep.
+        sweep: The parent run of the sweep. It is read again.
+    """
     sweep = next(iter(reader.read(_query(experiment, {}, sweep.run.run_id))), sweep)
     tags = {"sweep_id": (sweep.tags["sweep_id"],), "kind": ("point",)}
     points = reader.read(Query((experiment,), tags=tags, unfinished=True, columns=_COLUMNS))
@@ -209,7 +216,7 @@ def _abandoned_ids(reader: Reader, experiment: str) -> set[str]:
 
 
 def view(progress: Progress) -> RenderableType:
-    """Return the display: the whole sweep, the running points, and the newest results."""
+    """Return the display of a state: the sweep, its running points, and the newest results."""
     done = progress.done
     running = progress.running
     planned = progress.planned
@@ -250,7 +257,7 @@ def view(progress: Progress) -> RenderableType:
 
 
 def _expectation(progress: Progress) -> str:
-    """Return as text when the sweep is expected to end, or how it ended."""
+    """Return text that says when the sweep is expected to end, or how it ended."""
     if not progress.is_running:
         status = progress.sweep.run.status or ""
         end = (progress.sweep.run.end_ms or 0) / 1e3
@@ -259,7 +266,7 @@ def _expectation(progress: Progress) -> str:
         )
         return f"{how} {_clock(end)}, after {_span(end - progress.begun)}"
     if progress.is_abandoned:
-        return "its driver exited: repeat the command to continue it"
+        return "the driver of the sweep has exited: repeat its command to continue the sweep"
     passed = f"running for {_span(progress.now - progress.begun)}"
     if not progress.done:
         return f"{passed}, no point has ended yet"
@@ -270,7 +277,7 @@ def _expectation(progress: Progress) -> str:
 
 
 def _line(text: str) -> Text:
-    """Return a text that is truncated to the available width."""
+    """Return text on one line, truncated with an ellipsis to the available width."""
     return Text(text, overflow="ellipsis", no_wrap=True)
 
 
@@ -279,7 +286,7 @@ _MAX_TIME = 2.5e11
 
 
 def _clock(seconds: float) -> str:
-    """Format a local time of day, with the date if it is not today."""
+    """Return a Unix time as the local time of day, with the date if it is not today."""
     then = datetime.fromtimestamp(min(max(seconds, 0), _MAX_TIME))
     return then.strftime(
         "%H:%M:%S" if then.date() == datetime.now().date() else "%Y-%m-%d %H:%M:%S"

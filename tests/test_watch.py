@@ -197,7 +197,10 @@ def test_times_that_no_clock_shows_are_shown_as_the_last_it_does(store: Store) -
 def test_which_sweep_is_meant(store: Store) -> None:
     done = run(["paradnn.watch", "--once"], store)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "has no experiment paradnn, it has Default: measure first" in done.stderr
+    assert (
+        "has no experiment paradnn; it has Default; give --experiment, or measure first"
+        in done.stderr
+    )
     Sweep(store, "20260101-1", 4).end()
     done = run(["paradnn.watch", "--once"], store)
     assert done.returncode == 2
@@ -224,7 +227,7 @@ def test_a_sweep_without_its_driver_is_reported(store: Store) -> None:
         f"UPDATE tags SET value = replace(value, '\"pid\": {os.getpid()}', '\"pid\": {int(process.stdout)}')"
     )
     text = once(store)
-    assert "its driver exited: repeat the command to continue it" in text
+    assert "the driver of the sweep has exited: repeat its command to continue the sweep" in text
     assert "3 of 4 points: 2 ok, 1 oom_host\n" in text
 
 

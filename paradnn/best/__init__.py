@@ -1,1 +1,1 @@
-"""Races of settings: find the one that is best for a model on this machine."""
+"""Races between settings: find the best settings for a model on this machine."""

@@ -1,4 +1,4 @@
-"""`python -m paradnn.best`: find the settings that are best for a model on this machine."""
+"""`python -m paradnn.best`: find the best settings for a model on this machine."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from paradnn.config.tasks import SweepInfo
     from paradnn.session.design import Summary
 
-#: Maximum number of candidates. The first round measures all of them, at seconds per candidate.
+#: Maximum number of candidates. The first round measures all of them, and takes some seconds for
+#: each.
 _MAX_CANDIDATES = 500
 _TIME = re.compile(r"(\d+(?:\.\d+)?) *(us|ms|s)?")
 _MS_PER_UNIT = {"us": 1e-3, "ms": 1.0, "s": 1e3}
@@ -37,11 +38,11 @@ _MS_PER_UNIT = {"us": 1e-3, "ms": 1.0, "s": 1e3}
 
 @program
 def main() -> int:
-    """Race the candidates of the command line.
+    """Run a race between the candidates of the command line.
 
     Returns:
-        The exit code: 0 if the race is decided, 1 if it is not, 2 for wrong input, 130 after an
-        interruption.
+        The exit code: 0 if the race is decided, 1 if it is undecided or had a problem, 2 for wrong
+        input, 130 after an interruption.
     """
     options = read_arguments(sys.argv[1:])
 
@@ -129,7 +130,7 @@ def _report(answer: RaceAnswer, summary: Summary, options: argparse.Namespace) -
 def _candidates(
     options: argparse.Namespace, points: Sequence[Point], info: SweepInfo
 ) -> list[Candidate]:
-    """Return the distinct candidates, invalid ones included.
+    """Return the distinct candidates, including invalid candidates.
 
     Raises:
         ConfigError: If there is only one candidate, there are too many, or a value is invalid in
@@ -151,15 +152,15 @@ def _candidates(
         raise ConfigError(
             "candidates",
             " ".join(options.words),
-            "is one candidate",
+            "is only one candidate",
             "give a key several values, such as compile=graph,xla",
         )
     if len(configs) > _MAX_CANDIDATES:
         raise ConfigError(
             "candidates",
             f"{len(configs):,}",
-            f"are more than {_MAX_CANDIDATES}, the most that a race measures",
-            "name fewer values, or set sweep.sample=100",
+            f"exceeds the maximum of {_MAX_CANDIDATES} candidates",
+            "give fewer values, or set sweep.sample=100",
         )
     axes = axis_values(configs, options.axes)
     for number, invalid in enumerate(info.invalid_points):
@@ -189,25 +190,30 @@ def _limits(options: argparse.Namespace, points: Sequence[Point]) -> WinnerLimit
     if options.memory is not None:
         memory = memory_bytes(options.memory, "--memory")
         if memory is None:
-            raise ConfigError("--memory", options.memory, "is not a size", "give one such as 8GiB")
+            raise ConfigError(
+                "--memory", options.memory, "is not a size", "write a size such as 8GiB"
+            )
     p99_ms = None
     if options.p99 is not None:
         match = _TIME.fullmatch(options.p99.strip())
         p99_ms = float(match[1]) * _MS_PER_UNIT[match[2] or "ms"] if match else 0.0
         if not p99_ms > 0:
-            raise ConfigError("--p99", options.p99, "is not a time", "write for example 20ms")
+            raise ConfigError("--p99", options.p99, "is not a time", "write a time such as 20ms")
         if any(point_request(point).get("mode") == "train" for point in points):
             raise ConfigError(
                 "--p99",
                 options.p99,
                 "single steps are timed only in inference",
-                "add mode=inference, or omit it",
+                "add mode=inference, or omit --p99",
             )
     return WinnerLimits(memory, p99_ms)
 
 
 def _with_memory_limit(point: Point, limit: int) -> Point:
-    """Return a point whose memory limit is at most `limit` bytes; only CPUs have such a limit."""
+    """Return a point whose memory limit is at most `limit` bytes.
+
+    A point that does not run on a CPU is unchanged, because it has no memory limit.
+    """
     from paradnn.core.schema import memory_bytes
 
     if point.platform.name != "cpu":

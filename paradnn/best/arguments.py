@@ -1,4 +1,4 @@
-"""`paradnn best`: find the settings that are best for a model on this machine.
+"""`paradnn best`: find the best settings for a model on this machine.
 
   paradnn best model=lstm batch_size=16,64,256 compile=graph,xla precision=float32,bfloat16
   paradnn best model=fc mode=inference batch_size=1 framework=tensorflow,jax --for latency
@@ -9,9 +9,9 @@ Every word is an override of python -m paradnn.train (its --help lists them). Ke
 values are the axes, and every combination of their values is a candidate. Invalid combinations are
 reported and dropped.
 
-Candidates are measured in turn, each time in a fresh process. A candidate that can no longer be the
-best is dropped. The race ends once it is 95% certain that no other candidate is better than the
-leader by more than the margin. All measurements are runs of one sweep.
+Every round measures all remaining candidates once, each in a fresh process. A candidate that can no
+longer be the best is dropped. The race ends once it is 95% certain that no other candidate is
+better than the leader by more than the margin. All measurements are runs of one sweep.
 
 Exit code: 0 the race is decided; 1 the race is undecided, or no candidate could be measured;
 2 wrong input; 130 interrupted.
@@ -30,7 +30,7 @@ MINUTES = 10.0
 #: Default of --margin.
 MARGIN = 0.05
 _GOALS = ("throughput", "latency", "memory", "cost")
-#: Keys that a user cannot set in a race -> the reason.
+#: Keys that a user cannot set in a race -> the reason or the remedy.
 _RESERVED_KEYS = {
     **dict.fromkeys(
         ("replicate", "measure.processes", "measure.relative_interval", "resume", "retry"),
@@ -41,7 +41,7 @@ _RESERVED_KEYS = {
         "a race chooses the measurements and decides when to stop",
     ),
     "sweep.minutes": "use --minutes",
-    "hydra/sweeper": "a race plans its candidates itself",
+    "hydra/sweeper": "a race chooses the sweeper",
 }
 
 
@@ -65,8 +65,8 @@ def read_arguments(arguments: Sequence[str]) -> argparse.Namespace:
             raise ConfigError(key, value, "cannot be set in a race", _RESERVED_KEYS[key])
     if not overrides:
         raise ParadnnError(
-            "candidates are needed, such as model=fc compile=graph,xla; "
-            "paradnn best --help shows how"
+            "name the candidates, such as model=fc compile=graph,xla; "
+            "paradnn best --help has examples"
         )
     if "measure" not in keys:
         overrides.insert(0, "measure=quick")
@@ -109,7 +109,7 @@ def make_parser() -> Parser:
         type=share("--margin"),
         default=MARGIN,
         metavar="SHARE",
-        help="largest advantage that does not matter (default: 5%%)",
+        help="candidates whose difference is at most this share count as equal (default: 5%%)",
     )
     parser.add_argument(
         "--memory",
@@ -131,7 +131,7 @@ def make_parser() -> Parser:
         "--epoch",
         type=number("--epoch", int, 1),
         metavar="N",
-        help="examples of an epoch, for the time per epoch",
+        help="number of examples per epoch, to report the time per epoch",
     )
     parser.add_argument(
         "--json", type=Path, metavar="FILE", help="write the answer and all candidates to FILE"

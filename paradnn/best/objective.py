@@ -1,4 +1,4 @@
-"""The objective of a race, and the limits that its winner must keep."""
+"""The objective of a race, and the limits that its winner must not exceed."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class _Goal(NamedTuple):
     """Text fragments of an answer.
 
     Attributes:
-        predicate: Predicate of the winner.
-        rival: Text after the winner's score, with `{ratio}` and the closest `{rival}`.
+        predicate: Predicate of a sentence about the winner.
+        rival: Text after the winner's score, with placeholders for `{ratio}` and closest `{rival}`.
     """
 
     predicate: str
@@ -39,14 +39,14 @@ GOALS = {
 _MEMORY = "peak_memory_bytes"
 _STEP_TIME = "step_time_ms"
 _P99 = "latency_p99_ms"
-#: Unit of work that a cost refers to.
+#: Cost metric -> the unit of work that the cost refers to.
 COST_UNITS = {
     "cost_per_million_examples": "per million examples",
     "cost_per_million_tokens": "per million tokens",
     "cost_per_million_queries": "per million queries",
     "cost_of_learning": "per training",
 }
-#: Metric -> its unit, as it follows a number.
+#: Metric -> its unit, with the space that separates it from a number.
 _UNITS = {
     "examples_per_second": " examples/s",
     "tokens_per_second": " tokens/s",
@@ -57,11 +57,11 @@ _UNITS = {
 
 @dataclass(frozen=True)
 class WinnerLimits:
-    """Limits that the winner must keep.
+    """Limits that the winner must not exceed.
 
     Attributes:
-        memory_bytes: Largest peak memory; None for no limit.
-        p99_ms: Largest 99th percentile of the latency; None for no limit.
+        memory_bytes: Largest peak memory in bytes; None for no limit.
+        p99_ms: Largest 99th percentile of the latency in ms; None for no limit.
     """
 
     memory_bytes: int | None = None
@@ -70,8 +70,9 @@ class WinnerLimits:
     def violation(self, rows: Sequence[RecordedPoint]) -> str | None:
         """Return which limit a candidate exceeds, with value and limit; None if it exceeds none.
 
-        A single process may exceed the limit of the latency by chance, so the lower end of its
-        interval is compared. For several processes the geometric mean is compared.
+        A single process may exceed the latency limit by chance, so the lower end of its confidence
+        interval is compared with the limit. For several processes, their geometric mean is
+        compared.
 
         Args:
             rows: The successful measurements of the candidate.
@@ -117,7 +118,7 @@ class Objective:
 
     Attributes:
         goal: A key of `GOALS`.
-        names: Metrics that measure the goal; the first one that a run has is used.
+        names: Metrics that measure the goal; the first metric that a run has is used.
     """
 
     goal: str
@@ -152,7 +153,7 @@ class Objective:
         """Return why a run has no score."""
         if self.names[0].startswith("cost_per_million") and "device" in row.tags:
             return f"{row.tags['device']} has no price: add it to the table, or use --price 1.5"
-        return f"its runs have no {' or '.join(self.names)}"
+        return f"its runs have no metric {' or '.join(self.names)}"
 
 
 def objective_of(goal: str, points: Sequence[Point]) -> Objective:
@@ -172,7 +173,7 @@ def objective_of(goal: str, points: Sequence[Point]) -> Objective:
                 key,
                 ",".join(sorted(values)),
                 "selects different kinds of work, which have no common metric",
-                "race one kind at a time",
+                "race one kind of work at a time",
             )
     work = points[0].workload
     cost, *benefits, last = work.role(ResultDescription).objectives
@@ -204,12 +205,15 @@ def format_value(name: str, value: float, currency: str = "") -> str:
 
 
 def format_bytes(count: float) -> str:
-    """Return a number of bytes in GiB."""
+    """Return a number of bytes as text in GiB."""
     return f"{count / 2**30:.2f} GiB"
 
 
 def as_value(name: str, score: float) -> float:
-    """Return the value of a metric with the given score, or the score of a value."""
+    """Convert a score to the value of a metric, or a value to its score.
+
+    The score is the value itself if a larger value is better, else its reciprocal.
+    """
     return score ** _sign(name)
 
 
@@ -226,7 +230,7 @@ def mean_metrics(rows: Sequence[RecordedPoint]) -> Mapping[str, float]:
 def is_larger_better(name: str) -> bool:
     """Return whether a larger value of a metric is better.
 
-    `METRICS` has no direction for a scheduled rate, which is better if it is larger.
+    `METRICS` states no direction for a scheduled rate. A larger scheduled rate is better.
     """
     return name in _UNITS or METRICS[name].better == "higher"
 

@@ -22,12 +22,12 @@ class Candidate:
     """One combination of settings.
 
     Attributes:
-        label: The settings, as a user types them.
+        label: The settings, in the syntax of the command line.
         point: The point to measure; None if the combination is invalid.
         outcome: "ok", or the outcome that excludes the candidate.
         problem: Why the candidate is excluded; empty if it may win.
         rows: Successful measurements of the candidate.
-        seconds: Duration of each measurement, failed ones included.
+        seconds: Duration of each measurement, including failed measurements.
     """
 
     label: str
@@ -52,7 +52,7 @@ class Race(SweepDesign):
         name: Identifier of the sweep, which also seeds the random order of each round.
         candidates: The candidates; those with a `problem` are not measured.
         objective: The quantity that is compared.
-        limits: Limits that the winner must keep.
+        limits: Limits that the winner must not exceed.
         rule: Stopping rule.
         seconds: Time limit in seconds.
         clock: Function that returns the time in seconds.
@@ -104,7 +104,7 @@ class Race(SweepDesign):
 
     @property
     def progress(self) -> str:
-        """The round and the candidate in the lead."""
+        """The number of the round and the leading candidate, as text."""
         state = self.state()
         if state is None:
             return f"round {self._round}"
@@ -153,14 +153,16 @@ class Race(SweepDesign):
         return self._known_state[1]
 
     def is_decided(self) -> bool:
-        """Return whether all candidates are measured and one has won."""
+        """Return whether all candidates are measured and one of them has won."""
         if any(not each.problem and not each.rows for each in self.candidates):
             return False
         state = self.state()
         return state is not None and state.is_decided()
 
     def seconds_needed(self) -> float | None:
-        """Return the estimated further seconds until the race is decided; None if it is decided.
+        """Return the estimated remaining seconds until the race is decided.
+
+        Returns None if the race is already decided, or if no measured candidate may win.
 
         The estimate assumes that every further round measures all current contenders
         (`RaceState.rounds_needed`).
@@ -175,7 +177,10 @@ class Race(SweepDesign):
         return rounds * round_seconds + unmeasured * self._typical_seconds()
 
     def minutes_needed(self) -> float | None:
-        """Return the estimated minutes of a race that is decided; None if this one is decided."""
+        """Return the estimated minutes of the whole race until it is decided.
+
+        Returns None if the race is already decided, or if no measured candidate may win.
+        """
         seconds = self.seconds_needed()
         if seconds is None:
             return None
@@ -215,20 +220,20 @@ class Race(SweepDesign):
         return expected > 0 and self._elapsed() + expected > self._limit
 
     def _typical_seconds(self) -> float:
-        """Median duration of the measurements so far; 0 without any."""
+        """Return the median duration of the measurements so far; 0 before the first."""
         seconds = [value for each in self.candidates for value in each.seconds]
         return statistics.median(seconds) if seconds else 0.0
 
     def _visit(self, index: int) -> DesignPoint:
         candidate = self.candidates[index]
         assert candidate.point is not None
-        # Each round is one new process per candidate, and nothing would read a profile.
+        # A round measures each candidate in one new process. A race does not use profiles.
         measure = replace(candidate.point.measure, processes=1, profile=False)
         point = replace(candidate.point, replicate=self._round, measure=measure)
         return DesignPoint(point, {"race": self._name, "candidate": candidate.label})
 
     def _collect(self, row: RecordedPoint) -> None:
-        """Add the measurement that has just ended."""
+        """Add the measurement that has just ended to its candidate, or exclude the candidate."""
         assert self._current is not None
         candidate = self.candidates[self._current]
         candidate.seconds.append(self._clock() - self._visit_begin)
@@ -250,7 +255,7 @@ class Race(SweepDesign):
 def axis_values(
     configs: Sequence[Mapping[str, Any]], typed_keys: Sequence[str]
 ) -> list[dict[str, str]]:
-    """Return, per candidate, the values of the typed axes that differ between candidates.
+    """Return, for each candidate, its values of the typed axes that differ between candidates.
 
     Args:
         configs: The settings of each candidate as nested mappings of plain values.
@@ -265,13 +270,13 @@ def axis_values(
 def label_candidates(
     axes: Sequence[Mapping[str, str]], points: Sequence[Point | None]
 ) -> list[str]:
-    """Return distinct names of candidates: their settings, as a user types them.
+    """Return distinct names of candidates: their settings, in the syntax of the command line.
 
     A preset varies keys that the user did not type. Its candidates get the names of their runs.
 
     Args:
         axes: The result of `axis_values`.
-        points: The candidates; None for an invalid one.
+        points: The point of each candidate; None for an invalid candidate.
     """
     labels = [" ".join(f"{key}={value}" for key, value in row.items()) for row in axes]
     if len(set(labels)) == len(labels):
@@ -285,10 +290,10 @@ def label_candidates(
 
 
 def is_combination_invalid(index: int, axes: Sequence[Mapping[str, str]], valid: int) -> bool:
-    """Return whether only the combination of an invalid candidate's values is invalid.
+    """Return whether a candidate is invalid only because of the combination of its values.
 
-    In this case each value occurs in a valid candidate. Otherwise a value itself is wrong, for
-    example misspelled.
+    In this case, each of its values also occurs in a valid candidate. Otherwise one value is
+    invalid in every combination, for example because it is misspelled.
 
     Args:
         index: Index of the invalid candidate.
@@ -301,7 +306,7 @@ def is_combination_invalid(index: int, axes: Sequence[Mapping[str, str]], valid:
 def _value(params: Mapping[str, str], key: str) -> str:
     """Return the value of a typed key as text; for a group, the name of the chosen option.
 
-    An integer that was read as a float has the text of an integer.
+    An integer that was read as a float loses its ".0".
     """
     text = params.get(f"{key}.name", params.get(key, ""))
     return text.removesuffix(".0")

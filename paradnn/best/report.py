@@ -25,7 +25,7 @@ from paradnn.session.design import DesignResult
 from paradnn.statistics.elimination import MIN_PROCESSES, Interval, RaceState
 from paradnn.store.metrics import COSTS
 
-#: Maximum number of candidates in the table, and of listed exclusions.
+#: Maximum number of candidates in the table, and of lines about excluded candidates.
 _ROWS = 20
 #: Maximum number of rivals that a sentence names.
 _NAMED = 3
@@ -170,7 +170,7 @@ class RaceAnswer:
         return document
 
     def conclusion(self) -> DesignResult:
-        """The answer for the parent run: description, metrics, tag and table."""
+        """Return the answer for the parent run: description, metrics, tag and document."""
         state = self.race.state()
         document = self.document()
         metrics = {
@@ -200,7 +200,7 @@ class RaceAnswer:
         return [each for each in self.race.candidates if not each.problem and not each.rows]
 
     def _order(self, state: RaceState) -> list[int]:
-        """The leader, then its rivals by their scores."""
+        """Return the indices of the leader and then of its rivals, the closest first."""
         rivals = sorted(state.rivals, key=lambda each: state.lead(each).value)
         return [state.leader, *rivals]
 
@@ -210,7 +210,7 @@ class RaceAnswer:
         return Interval(ends[0], min(ends[1:]), max(ends[1:]))
 
     def _score_text(self, state: RaceState) -> str:
-        """The leader's value with its unit and its 95% interval."""
+        """Return the leader's value with its unit and its 95% confidence interval."""
         name = self.race.metric
         interval = self._value_interval(state.score(state.leader))
         return (
@@ -228,7 +228,7 @@ class RaceAnswer:
         return heading
 
     def _rival_text(self, state: RaceState, rival: int) -> str:
-        """A rival and the ratio of its value to the leader's."""
+        """Return a rival's label and the ratio of its value to the leader's value."""
         ratio = state.lead(rival)
         if is_larger_better(self.race.metric):
             ratio = Interval(1 / ratio.value, 1 / ratio.high, 1 / ratio.low)
@@ -256,7 +256,10 @@ class RaceAnswer:
         return text
 
     def _extra_columns(self) -> list[str]:
-        """Return headings of further metrics that any candidate has, except the compared metric."""
+        """Return the headings of all columns for which a candidate has a metric.
+
+        The compared metric has a separate column and is excluded.
+        """
         known = {
             name for each in self.race.candidates if each.rows for name in mean_metrics(each.rows)
         }
@@ -325,7 +328,7 @@ _HEADINGS = {
     "latency_p99_ms": "latency p99, ms",
     "peak_memory_bytes": "memory, GiB",
 }
-#: Heading of a column -> its metrics; a cell shows the first one that the candidate has.
+#: Heading of a column -> its metrics; a cell shows the first metric that the candidate has.
 _COLUMNS: Mapping[str, tuple[str, ...]] = {
     "step time": ("step_time_ms",),
     "speed": ("examples_per_second", "tokens_per_second", "queries_per_second"),
@@ -361,7 +364,7 @@ def _ratio(value: float) -> str:
 
 
 def _rounded_up(minutes: float) -> str:
-    """Round up to two digits, or to whole minutes, such as 0.7, 3.5 or 120."""
+    """Return minutes as text, rounded up: to tenths below 10, else to whole minutes."""
     if minutes < 10:
         return f"{math.ceil(10 * minutes) / 10:g}"
     return str(math.ceil(minutes))

@@ -1,1 +1,1 @@
-"""Hosts, devices and software stacks: detection, specifications, state, installation."""
+"""Hosts, devices and software stacks: detection, specifications, load and installation."""

@@ -16,12 +16,12 @@ from paradnn.platform.process_guard import ProcessGuard
 
 #: The reference that means the working tree, including uncommitted changes.
 WORKING_TREE = "."
-#: Prefix of the names of worktrees. It identifies those that a killed run left registered.
+#: Prefix of the names of worktrees. It identifies worktrees that a killed run left registered.
 _TREE_PREFIX = "paradnn-commit-"
 #: Part of git's message if it rejects a submodule whose URL is a local path.
 _FILE_PROTOCOL = "transport 'file' not allowed"
 _ALLOW_LOCAL_SUBMODULES = (
-    "git clones none from a path of this machine by default; to allow it: "
+    "by default, git does not clone submodules from a path of this machine; to allow it: "
     "export GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=protocol.file.allow GIT_CONFIG_VALUE_0=always"
 )
 
@@ -31,7 +31,7 @@ class Checkout:
     """The files of one commit, or the working tree.
 
     Attributes:
-        label: The name in messages.
+        label: The name of the commit or working tree in messages.
         tree: The top folder of the checkout, resolved.
         folder: The folder in the checkout that corresponds to the current folder.
         created: Time of the checkout, before any setup, in seconds since the epoch.
@@ -70,14 +70,14 @@ def checkouts(
     Args:
         references: Two references, each a branch, tag or commit, or WORKING_TREE.
         setup: A shell command that is run once in each checkout.
-        guard: Ends the setup command if this process is killed.
+        guard: Ends the setup command if this process is killed; None for a new guard.
 
     Yields:
         The checkouts, in the order of the references.
 
     Raises:
-        ConfigError: If git does not find a commit, the current folder does not exist in it, or the
-            setup command fails.
+        ConfigError: If git does not find a commit, a commit lacks the current folder, or the setup
+            command fails.
     """
     with contextlib.ExitStack() as stack:
         stack.enter_context(_without_repository_variables())
@@ -111,7 +111,7 @@ def checkouts(
 
 @contextlib.contextmanager
 def _without_repository_variables() -> Iterator[None]:
-    """Remove the environment variables by which git passes the repository and its index to hooks.
+    """Remove, in the context, the variables by which git passes repository and index to hooks.
 
     With these variables, a git command in a worktree would use the repository and index of the
     user's own checkout.
@@ -168,7 +168,7 @@ def _remove_worktree(tree: Path) -> None:
 
 
 def _remove_stale_worktrees() -> None:
-    """Remove registrations of worktrees that killed runs left behind and whose folder is gone."""
+    """Remove the registrations of worktrees of killed runs whose folder no longer exists."""
     for line in _git("worktree", "list", "--porcelain").splitlines():
         tree = Path(line.removeprefix("worktree "))
         if tree.name.startswith(_TREE_PREFIX) and not tree.exists():
@@ -188,14 +188,14 @@ def _set_up(setup: str, checkout: Checkout, reference: str, guard: ProcessGuard)
 
 
 def commit_of(reference: str = WORKING_TREE, folder: Path | None = None) -> str:
-    """Return the abbreviated hash of a commit; for a modified working tree it ends in -dirty.
+    """Return the abbreviated hash of a commit. A modified working tree adds the suffix -dirty.
 
     Args:
         reference: A branch, tag or commit, or WORKING_TREE.
         folder: A folder of the repository, by default the current folder.
 
     Raises:
-        ParadnnError: If the folder is in no repository, or git is not installed.
+        ParadnnError: If the folder is not in a repository, or git is not installed.
     """
     described = "--dirty" if reference == WORKING_TREE else reference
     return _git("describe", "--always", "--abbrev=12", "--exclude=*", described, folder=folder)
@@ -229,6 +229,6 @@ def _git(*words: str, folder: Path | None = None) -> str:
 
 
 def _last_line(done: "subprocess.CompletedProcess[str]") -> str:
-    """Return the last line that a failed process printed, else its exit code."""
+    """Return the last line that a failed process printed, or its exit code if it printed none."""
     lines = (done.stderr or done.stdout).strip().splitlines()
     return lines[-1][:200] if lines else f"exit code {done.returncode}"

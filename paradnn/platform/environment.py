@@ -20,7 +20,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-# psutil may be absent where an engine alone measures (`paradnn.session.run_elsewhere`).
+# psutil may be absent on a machine that only runs converted models
+# (`paradnn.session.run_elsewhere`).
 with contextlib.suppress(ModuleNotFoundError):
     import psutil
 
@@ -57,10 +58,10 @@ _ISA = {
 #: Environment variable with the addresses (host:port) of the servers on the other hosts, by host.
 HOSTS = "PARADNN_HOSTS"
 
-#: Key of the hardware fact that says that processes of one host stand in for the hosts of a point.
+#: Key of the hardware fact that is present if processes of one host emulate the hosts of a point.
 _EMULATION = "hosts"
 
-#: Share of the available memory that a point may take by default.
+#: Share of the available memory that a point may use by default.
 _SAFE_SHARE = 0.9
 
 
@@ -92,7 +93,7 @@ class Environment:
         return digest({"hardware": self.hardware, "software": self.software})
 
     def as_one_host(self) -> "Environment":
-        """Return the environment without emulated hosts, the one in which peaks are measured."""
+        """Return the environment without emulated hosts, in which peak rates are measured."""
         hardware = {name: fact for name, fact in self.hardware.items() if name != _EMULATION}
         return replace(self, hardware=hardware)
 
@@ -106,8 +107,8 @@ class Environment:
 def separate_hosts(point: Point) -> int:
     """Return the number of physical hosts on which a point runs.
 
-    It is 1 if `PARADNN_HOSTS` is not set and the kind of work allows processes of this host to
-    stand in for the hosts of the point.
+    It is 1 if `PARADNN_HOSTS` is not set, and the kind of work allows processes of this host to
+    emulate the hosts of the point.
     """
     if point.workload.role(PointRules).hosts_may_be_processes and not os.environ.get(HOSTS):
         return 1
@@ -127,7 +128,7 @@ def describe_environment(
         platform_name: Kind of platform: "cpu", "gpu" or "tpu".
         software: Versions of the software under test by package.
         packages: All packages of a software stack that ParaDnn installed, as name==version.
-        emulates_hosts: Whether processes of this host stand in for the hosts of a point.
+        emulates_hosts: Whether processes of this host emulate the hosts of a point.
     """
     hardware: dict[str, Any] = dict(_processor())
     if emulates_hosts:
@@ -154,7 +155,7 @@ _host_findings = functools.cache(host_findings)
 
 
 def missing_device(platform_name: str) -> str | None:
-    """Return a message if this machine has no such device; None if it has or may have one.
+    """Return a message if this machine lacks a device; None if the device is or may be present.
 
     Args:
         platform_name: Kind of platform: "cpu", "gpu" or "tpu".
@@ -162,7 +163,7 @@ def missing_device(platform_name: str) -> str | None:
     if sys.platform != "linux" or platform_name == "cpu":
         return None
     if platform_name == "gpu":
-        # The device files cover other vendors, and NVIDIA if `nvidia-smi` is not installed.
+        # The device files cover other vendors, and also NVIDIA if `nvidia-smi` is not installed.
         is_present = bool(_nvidia()) or any(
             Path(f"/dev/{name}").exists() for name in ("nvidiactl", "kfd", "dxg")
         )
@@ -205,9 +206,9 @@ def _resident_bytes() -> int:
 
 
 def memory_limit(point: Point) -> int:
-    """Return the bytes of host memory that a point may take now.
+    """Return the bytes of host memory that a point may use now.
 
-    This is `measure.memory_limit`, by default a safe share of the available memory.
+    This is `measure.memory_limit`, or by default a safe share of the available memory.
     """
     configured_limit = memory_bytes(point.measure.memory_limit, "measure.memory_limit")
     if configured_limit is not None:
@@ -239,7 +240,9 @@ def exceeds_memory(point: Point, costs: Costs, limit: int | None) -> str | None:
 
 @functools.cache
 def software_versions(python: str, framework: str) -> Mapping[str, str]:
-    """Return the versions of the software under test in an interpreter, without importing it.
+    """Return the versions of the software under test in an interpreter.
+
+    The packages are not imported.
 
     Args:
         python: Path of the interpreter.
@@ -247,7 +250,7 @@ def software_versions(python: str, framework: str) -> Mapping[str, str]:
 
     Raises:
         ConfigError: If the framework is not installed, or the interpreter cannot be started.
-        WorkerError: If the interpreter cannot describe itself.
+        WorkerError: If the interpreter cannot report its packages.
     """
     if python == sys.executable:
         return _require(versions(framework), framework, python)
@@ -272,14 +275,14 @@ def software_versions(python: str, framework: str) -> Mapping[str, str]:
         output = [
             *done.stdout.splitlines(),
             *done.stderr.splitlines(),
-            f"it ended with {done.returncode}",
+            f"exit code {done.returncode}",
         ]
         last = output[-2:][0][:200]
-        raise WorkerError(f"software.python={python}: cannot describe itself: {last}") from None
+        raise WorkerError(f"software.python={python}: cannot report its packages: {last}") from None
 
 
 def _require(found: Mapping[str, str], framework: str, python: str) -> Mapping[str, str]:
-    """Return the versions `found` in an interpreter if they include the framework and Keras.
+    """Return `found`, the versions in an interpreter, if they include the framework and Keras.
 
     Raises:
         ConfigError: If a package is missing.
@@ -349,7 +352,7 @@ def processor_name(cpuinfo: str) -> str:
     """Return the name of the first processor in the text of /proc/cpuinfo; empty if it has none.
 
     The name is in the row "model name" on x86, "cpu" on POWER, and "uarch" on RISC-V. Arm servers
-    have only codes of implementer and part, which are translated into a name.
+    report only codes of implementer and part. `_ARM_CORES` translates them into a name.
     """
     rows: dict[str, str] = {}
     for line in cpuinfo.splitlines():
@@ -367,7 +370,10 @@ def processor_name(cpuinfo: str) -> str:
 
 
 def _cpuinfo(*heads: str) -> str:
-    """Return the value of the first row of /proc/cpuinfo with one of these names, or ""."""
+    """Return the value of the first row of /proc/cpuinfo whose name begins with one of `heads`.
+
+    The result is "" if no row does.
+    """
     rows = read_text(Path("/proc/cpuinfo")).splitlines()
     return next((row.partition(":")[2].strip() for row in rows if row.startswith(heads)), "")
 

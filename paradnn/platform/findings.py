@@ -1,7 +1,7 @@
 """Findings: settings and facts of a host that may disturb measurements (`python -m paradnn.check`).
 
-This module only reads. A fact that the host does not report is omitted. Files are read below a
-given root, so that tests can imitate a host.
+This module changes no settings. A fact that the host does not report is omitted. Files are read
+below a given root, so that tests can imitate a host.
 """
 
 import os
@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 from paradnn.core.control_groups import cpu_quota_cores, memory_limit_bytes
 from paradnn.core.slurm import allocated_cores, allocated_memory_bytes
-from paradnn.core.words import core_list, core_text
+from paradnn.core.words import core_list, core_text, counted
 from paradnn.platform.load import BUSY_CORES, ForeignProcess, HostLoad, format_processes
 
 _CPUS = "sys/devices/system/cpu"
 _SLOW_CLOCKS = ("hpet", "acpi_pm", "jiffies", "refined-jiffies")
-#: Swap in use above which pages of a point may be on disk.
+#: If more swap than this is in use, pages of a point may be on disk.
 _MAX_SWAP_MIB = 100
 #: The fields of nvidia-smi from which `_board` derives its findings.
 _NVIDIA_QUERY = (
@@ -87,7 +87,7 @@ _DESCRIPTIONS = {
     ),
     "turbo": _Description(
         "turbo boost",
-        "the clock above its base depends on the temperature and on the number of busy cores",
+        "a clock above the base clock depends on the temperature and on the number of busy cores",
     ),
     "thp": _Description(
         "transparent huge pages",
@@ -98,7 +98,7 @@ _DESCRIPTIONS = {
         "load average", "the number of processes that run or wait for a core"
     ),
     "foreign_cpu": _Description(
-        "other processes take",
+        "cores used by other processes",
         "a step waits for its slowest thread, and a thread that shares its core with another "
         "process takes up to twice as long",
     ),
@@ -108,8 +108,8 @@ _DESCRIPTIONS = {
     ),
     "smt": _Description(
         "simultaneous multithreading",
-        "two threads of a core share its arithmetic units: using both makes a product no faster, "
-        "but its times less regular; platform.threads sets the number of threads",
+        "the two threads of a core share its arithmetic units: using both makes a product no "
+        "faster, but its times less regular; platform.threads sets the number of threads",
     ),
     "numa": _Description(
         "memory nodes",
@@ -127,7 +127,7 @@ _DESCRIPTIONS = {
         "memory limit", "a point that exceeds it is killed: outcome oom_host"
     ),
     "swap": _Description(
-        "swap", "a page that is read from a disk takes 10,000 times as long as one in memory"
+        "swap", "reading a page from a disk takes 10,000 times as long as reading it from memory"
     ),
     "clock_source": _Description(
         "clock source",
@@ -136,9 +136,9 @@ _DESCRIPTIONS = {
     "virtual": _Description(
         "machine",
         "other virtual machines on the same host share caches, memory bandwidth and cores, and no "
-        "counter shows it: compare points of one sweep",
+        "counter shows their load: compare only points of one sweep",
     ),
-    "battery": _Description("battery", "most machines lower their clock on a battery"),
+    "battery": _Description("battery", "most machines lower their clock on battery power"),
     "gpu_persistence": _Description(
         "GPU {} persistence",
         "without it the driver unloads between processes, and opening the device takes at least a "
@@ -151,22 +151,22 @@ _DESCRIPTIONS = {
     "gpu_throttling": _Description("GPU {} slow-downs", "the board runs below the requested clock"),
     "gpu_processes": _Description(
         "processes on the GPUs",
-        "a board runs the kernels of two processes in turn: kernels of one process wait for "
-        "kernels of the other",
+        "a board alternates between the kernels of different processes, so the kernels of a point "
+        "wait for those of other processes",
     ),
 }
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One fact about a host.
+    """One setting or fact of a host that may disturb measurements.
 
     Attributes:
         name: The name in stored runs, a key of `_DESCRIPTIONS`.
         what: The name to display.
         value: The current value.
-        harms: Whether it widens intervals or shifts results, and can be changed.
-        why: Why it matters.
+        harms: Whether the value widens intervals or shifts results, and can be changed.
+        why: Why the finding matters.
         remedy: A command or advice; may be empty.
     """
 
@@ -187,7 +187,7 @@ def _finding(
         name: A key of `_DESCRIPTIONS`.
         value: The current value.
         remedy: A command or advice; may be empty.
-        harms: Whether the finding harms; by default it does if there is a remedy.
+        harms: Whether the finding harms measurements. By default, a finding with a remedy does.
         board: The number of the GPU.
     """
     description = _DESCRIPTIONS[name]
@@ -198,7 +198,7 @@ def _finding(
 
 
 def host_findings(root: Path = Path("/")) -> list[Finding]:
-    """Return findings about the host that rarely change. Takes some milliseconds.
+    """Return findings about the host that rarely change. The call takes some milliseconds.
 
     Args:
         root: The folder with `proc` and `sys`.
@@ -252,11 +252,11 @@ def load_findings(load: HostLoad) -> list[Finding]:
 
 
 def _foreign_cpu(load: HostLoad) -> Finding:
-    """Return the finding about the cores that other processes take.
+    """Return the finding about the cores that other processes use.
 
-    The remedy does not propose to end processes of ParaDnn, which measure.
+    The remedy does not propose to end measurements of ParaDnn.
     """
-    value = f"{load.foreign_cores:.2f} of {load.cores} cores"
+    value = f"{load.foreign_cores:.2f} of {counted(load.cores, 'core')}"
     if load.processes:
         value += f": {'; '.join(format_processes(load.processes))}"
     harms = load.foreign_cores > BUSY_CORES
@@ -264,11 +264,11 @@ def _foreign_cpu(load: HostLoad) -> Finding:
     others = _pids(process for process in load.processes if not process.measures)
     measurements = _pids(process for process in load.processes if process.measures)
     if others:
-        remedies.append(f"end them or wait: ps {' '.join(others)}")
+        remedies.append(f"end these processes, or wait until they end: ps {' '.join(others)}")
     if measurements:
         remedies.append(
-            f"ParaDnn measures here ({', '.join(measurements)}): wait for its end, "
-            "python -m paradnn.watch shows it"
+            f"wait until ParaDnn's own measurement ends (process {', '.join(measurements)}): "
+            "python -m paradnn.watch shows its progress"
         )
     remedy = "; ".join(remedies) if harms else ""
     return _finding("foreign_cpu", value, remedy, harms=harms)
@@ -291,7 +291,7 @@ def _core_facts(root: Path, cores: Sequence[int]) -> Iterator[Finding]:
     siblings.discard("")
     threads = sum(len(core_list(group)) for group in siblings)
     if threads > len(siblings):
-        yield _finding("smt", f"{threads} threads on {len(siblings)} cores")
+        yield _finding("smt", f"{threads} threads on {counted(len(siblings), 'core')}")
     elif siblings:
         yield _finding("smt", "off")
 
@@ -310,14 +310,14 @@ def _core_facts(root: Path, cores: Sequence[int]) -> Iterator[Finding]:
         yield _finding("cpu_quota", "none")
     elif quota < len(cores):
         remedy = f"platform.threads={max(1, int(quota))}, or a container without a quota"
-        yield _finding("cpu_quota", f"{quota:g} of {len(cores)} cores", remedy)
+        yield _finding("cpu_quota", f"{quota:g} of {counted(len(cores), 'core')}", remedy)
     else:
-        yield _finding("cpu_quota", f"{len(cores)} of {len(cores)} cores")
+        yield _finding("cpu_quota", f"{len(cores)} of {counted(len(cores), 'core')}")
 
     allocated = allocated_cores()
     if allocated is not None:
         remedy = f"platform.threads={allocated}" if allocated < len(cores) else ""
-        yield _finding("allocated_cores", f"{allocated} of {len(cores)} cores", remedy)
+        yield _finding("allocated_cores", f"{allocated} of {counted(len(cores), 'core')}", remedy)
 
 
 def _machine_facts(root: Path) -> Iterator[Finding]:
@@ -354,7 +354,7 @@ def _machine_facts(root: Path) -> Iterator[Finding]:
     supplies = sorted((root / "sys/class/power_supply").glob("*/status"))
     states = [read_text(path) for path in supplies]
     if any(states):
-        remedy = "plug it in" if "Discharging" in states else ""
+        remedy = "connect the machine to a power supply" if "Discharging" in states else ""
         yield _finding("battery", ", ".join(states), remedy)
 
 
@@ -379,7 +379,7 @@ def gpu_findings(query: Callable[..., list[list[str]]] | None = None) -> list[Fi
         value = "; ".join(f"{name} ({pid})" for pid, name in users) or "none"
         remedy = ""
         if users:
-            remedy = f"end them: {' '.join(pid for pid, _ in users)}"
+            remedy = f"end these processes: {' '.join(pid for pid, _ in users)}"
         found.append(_finding("gpu_processes", value, remedy))
     return found
 
@@ -395,7 +395,10 @@ def _board(
 
     remedy = ""
     if max_clock.isdigit():
-        remedy = f"sudo nvidia-smi -i {number} -lgc MHZ,MHZ, with a clock that it holds under load"
+        remedy = (
+            f"sudo nvidia-smi -i {number} -lgc MHZ,MHZ, with a clock that the board sustains under "
+            "load"
+        )
     value = f"{clock} of at most {max_clock} MHz"
     yield _finding("gpu_clock", value, remedy, harms=False, board=number)
 
@@ -404,19 +407,19 @@ def _board(
         reasons = ", ".join(text for bit, text in _THROTTLE_REASONS.items() if bit & bits)
         remedy = ""
         if reasons:
-            remedy = "let it cool, or see nvidia-smi -q -d PERFORMANCE,POWER"
+            remedy = "let the board cool, or find the cause: nvidia-smi -q -d PERFORMANCE,POWER"
         yield _finding("gpu_throttling", reasons or "none", remedy, board=number)
 
 
 def nvidia_smi(kind: str, *fields: str) -> list[list[str]]:
-    """Query nvidia-smi.
+    """Query nvidia-smi for fields of all boards or of all processes on them.
 
     Args:
         kind: `gpu` or `compute-apps`.
         fields: Names of the fields.
 
     Returns:
-        The fields of each board or process; empty if nvidia-smi does not answer.
+        The fields of each board or process; empty if nvidia-smi is not installed or fails.
     """
     command = ["nvidia-smi", f"--query-{kind}={','.join(fields)}", "--format=csv,noheader,nounits"]
     try:

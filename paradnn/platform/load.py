@@ -10,16 +10,16 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-# An engine that measures alone has no psutil (`paradnn.platform.environment`).
+# psutil may be absent on a machine that only runs converted models.
 with contextlib.suppress(ModuleNotFoundError):
     import psutil
 
 from paradnn.core.words import counted
 from paradnn.worker.contention import contention_between, read_counters
 
-#: A host is busy if foreign processes take more than this number of cores, or the hypervisor takes
-#: more than this share of the cores' capacity.
+#: A host is busy if foreign processes take more than this number of cores.
 BUSY_CORES = 0.3
+#: A host is also busy if the hypervisor takes more than this share of the cores' capacity.
 BUSY_STEAL = 0.05
 #: A machine is slow as a whole if a reference kernel runs at less than this share of its best
 #: speed.
@@ -28,8 +28,9 @@ SLOW = 0.75
 _MIN_SECONDS = 0.2
 #: Processes that take at most this number of cores are not listed.
 _MIN_CORES = 0.05
-#: Largest number of foreign processes that are listed, and that a sentence names.
+#: Largest number of foreign processes that `HostLoad` lists.
 _MAX_LISTED = 5
+#: Largest number of foreign processes that a sentence names.
 _MAX_NAMED = 2
 #: Largest number of characters in the label of a process.
 _MAX_LABEL = 60
@@ -90,12 +91,12 @@ class HostLoad:
         return (self.steal or 0.0) > BUSY_STEAL
 
     def __str__(self) -> str:
-        """Return the end of a sentence, such as `load 3.2 on 2 cores, others take 1.4 of them`."""
+        """Return the load as text: `load 3.2 on 2 cores, other processes take 1.4 of them`."""
         parts = []
         if self.average is not None:
             parts.append(f"load {self.average:.1f} on {counted(self.cores, 'core')}")
         if self.foreign_cores > BUSY_CORES:
-            part = f"others take {self.foreign_cores:.1f} of them"
+            part = f"other processes take {self.foreign_cores:.1f} of them"
             if self.processes:
                 part += f" ({', '.join(format_processes(self.processes[:_MAX_NAMED]))})"
             parts.append(part)
@@ -113,12 +114,12 @@ def format_processes(processes: Sequence[ForeignProcess]) -> Iterator[str]:
 def slow_tags(speeds: Mapping[str, float], tags: Mapping[str, str]) -> dict[str, str]:
     """Return the tags `contended` and `contended_reason` if the machine is slow as a whole.
 
-    No counter shows a lower clock, or the load of other virtual machines on the same host. But both
-    reduce the speed of reference kernels.
+    No counter shows a lower clock, or the load of other virtual machines on the same host. Both of
+    these reduce the speed of reference kernels.
 
     Args:
         speeds: For each reference kernel, its speed as a share of its best speed on this machine.
-        tags: Existing tags of the run. A reason in them is kept and extended.
+        tags: Existing tags of the run. The new reason is appended to a reason in these tags.
 
     Returns:
         The tags; empty if the machine is not slow.
@@ -129,7 +130,7 @@ def slow_tags(speeds: Mapping[str, float], tags: Mapping[str, str]) -> dict[str,
     speed = speeds[slowest]
     if speed >= SLOW:
         return {}
-    reason = f"the machine ran at {speed:.0%} of its best ({slowest})"
+    reason = f"the machine ran at {speed:.0%} of its best speed ({slowest})"
     known = tags.get("contended_reason")
     return {"contended": "true", "contended_reason": f"{known}; {reason}" if known else reason}
 
@@ -142,7 +143,10 @@ class LoadMonitor:
         self._times = _processor_seconds()
 
     def look(self) -> HostLoad:
-        """Return the load since construction, after waiting until the interval is long enough."""
+        """Return the load since the construction of this object.
+
+        If the interval is still too short, wait first.
+        """
         time.sleep(max(0.0, self._counters.seconds + _MIN_SECONDS - time.perf_counter()))
         counters = read_counters()
         seen = contention_between(self._counters, counters)
@@ -203,7 +207,7 @@ def process_label(words: Sequence[str]) -> str:
     shown = [program]
     for word in words[1:]:
         if word == "-c":
-            return f"{program} -c"  # the program text may hold anything
+            return f"{program} -c"  # the program text may contain secrets
         shown.append(word)
         if shown[-2] == "-m" or not word.startswith("-"):
             break
@@ -214,7 +218,7 @@ def _own_pids() -> set[int]:
     """Return the ids of this process, of its ancestors (a shell, make), and of its descendants."""
     this = psutil.Process()
     children = this.children(recursive=True)
-    # Leave out the process with id 1, the ancestor of all processes.
+    # Omit the process with id 1, the ancestor of all processes.
     parents = [parent for parent in this.parents() if parent.pid > 1]
     return {this.pid, *(process.pid for process in (*children, *parents))}
 

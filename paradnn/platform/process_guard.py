@@ -1,7 +1,7 @@
 """A helper process that kills the commands of a driver that is interrupted or killed.
 
 A driver that receives SIGKILL cannot end the process groups that it started. The helper reads the
-ids of these groups from a pipe. When the pipe closes, it kills every group that is still
+ids of these groups from a pipe. When the pipe closes, the helper kills every group that is still
 registered. It needs only the standard library and starts in about 15 ms.
 
 A process can leave its group, as daemons do. Therefore every command gets an environment variable
@@ -22,13 +22,13 @@ from collections.abc import Iterator
 from typing import Any, Self
 
 _ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-#: The environment variable of a command. All of its values have the same length, since the size of
-#: the environment can change the speed of a program.
+#: The environment variable that marks the processes of a command. All its values have the same
+#: length, since the size of the environment can change the speed of a program.
 _VARIABLE = "PARADNN_COMMAND"
 #: Line that a driver sends to its helper if it ends normally.
 _END = "."
-#: Number of searches in a row that must find no process. One search can miss a process that forks
-#: and exits during the search, as daemons do when they start.
+#: Number of consecutive searches that must find no process. A single search can miss a process that
+#: forks and exits during the search, as daemons do when they start.
 _EMPTY_SEARCHES = 3
 #: The folder in which the kernel shows the environment of each process.
 _PROCESSES = "/proc"
@@ -42,13 +42,13 @@ class ProcessGuard:
 
     Entering the context starts the helper process, and leaving the context ends it. If an
     interruption such as KeyboardInterrupt leaves the context, the helper first kills all processes
-    of this driver's commands, including background processes of commands that have ended.
+    of this driver's commands. These include background processes of commands that have ended.
     """
 
     def __enter__(self) -> Self:
         self._variables: dict[int, str] = {}
-        # If this driver is itself a command of another driver, its helper must outlive it, so it
-        # must not inherit the variable.
+        # This driver may itself be a command of another driver, which kills all processes with the
+        # variable. The helper must survive this to clean up, so it must not inherit the variable.
         environment = {name: text for name, text in os.environ.items() if name != _VARIABLE}
         self._helper = subprocess.Popen(
             # -I and -S keep the environment and site-packages from changing what the helper runs.
@@ -69,7 +69,7 @@ class ProcessGuard:
         self._helper.wait()
 
     def start(self, words: list[str], **options: Any) -> "subprocess.Popen[bytes]":
-        """Start a command in a new process group, which `kill` or the helper can kill.
+        """Start a command in a new process group, so that `kill` or the helper can end it.
 
         Args:
             words: The command and its arguments.
@@ -84,18 +84,18 @@ class ProcessGuard:
         return process
 
     def kill(self, process: "subprocess.Popen[bytes]") -> None:
-        """Kill a command and all processes that it started. It must not be released yet."""
+        """Kill a command and all processes that it started. Call this before `release`."""
         _kill_group(process.pid)
         _kill_processes_with(self._variables[process.pid])
 
     def release(self, process: "subprocess.Popen[bytes]") -> None:
-        """Forget a command that has ended, because another process may get the same id."""
+        """Unregister a command that has ended, because a new process may get the same id."""
         del self._variables[process.pid]
         self._send(f"-{process.pid}")
 
     @contextlib.contextmanager
     def running(self, words: list[str], **options: Any) -> "Iterator[subprocess.Popen[bytes]]":
-        """Run a command during a context, and wait for its end when the context is left.
+        """Start a command, and wait for its end when the context is left.
 
         If an exception leaves the context, the command is killed first. Background processes of a
         command that ended normally keep running.
@@ -127,7 +127,7 @@ class ProcessGuard:
         """
         import tempfile  # here, since the helper process does not need it
 
-        # Write to files: a pipe would end only when background processes have closed it, too.
+        # Write to files: a pipe would end only when background processes have closed it as well.
         with (
             tempfile.TemporaryFile() as output,
             tempfile.TemporaryFile() as errors,
@@ -141,7 +141,7 @@ class ProcessGuard:
 
     def _send(self, line: str) -> None:
         assert self._helper.stdin is not None
-        # If the helper is gone, the driver still ends its commands itself, unless it is killed.
+        # Without the helper, the driver still ends its commands itself, unless it is killed.
         with contextlib.suppress(OSError):
             os.write(self._helper.stdin.fileno(), f"{line}\n".encode())
 
@@ -154,10 +154,11 @@ def _content(descriptor: int) -> str:
 
 @contextlib.contextmanager
 def _deferred_signals() -> Iterator[None]:
-    """Defer signals that would end this process until the end of the block.
+    """Return a context that defers signals that would end this process.
 
-    Otherwise an exception of a signal handler could leave a command that was started but not yet
-    registered. The signals are not blocked, because the command would inherit the signal mask.
+    Otherwise the exception of a signal handler could interrupt the process after it has started a
+    command and before it has registered the command. The signals are not blocked, because the
+    command would inherit the signal mask.
     """
     if threading.current_thread() is not threading.main_thread():
         yield  # signal handlers run only in the main thread
@@ -189,15 +190,15 @@ def _kill_group(group: int) -> None:
 
 
 def _kill_processes_with(variable: str) -> None:
-    """Kill every process with an environment variable, until none is left.
+    """Kill every process with an environment variable, until no such process is left.
 
     Args:
-        variable: `NAME=value`, or the beginning of it.
+        variable: `NAME=value`, or the beginning of this text.
     """
     killed: set[int] = set()
     empty_searches = 0
     while empty_searches < _EMPTY_SEARCHES:
-        # A killed process may still be listed, but it starts no others.
+        # A killed process may still be listed, but it starts no further processes.
         found = _processes_with(variable) - killed
         for pid in found:
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -210,14 +211,18 @@ def _kill_processes_with(variable: str) -> None:
 
 
 def _processes_with(variable: str) -> set[int]:
-    """Return the ids of the processes that were started with an environment variable."""
+    """Return the ids of the processes that were started with an environment variable.
+
+    Args:
+        variable: `NAME=value`, or the beginning of this text.
+    """
     pids: set[int] = set()
     try:
         names = os.listdir(_PROCESSES)
     except OSError:  # not Linux
         return pids
     for name in filter(str.isdecimal, names):
-        # The environments of other users are not readable, and a process may be gone.
+        # Environments of other users' processes are not readable, and a process may have ended.
         with contextlib.suppress(OSError), open(f"{_PROCESSES}/{name}/environ", "rb") as file:
             if f"\0{variable}".encode() in b"\0" + file.read():
                 pids.add(int(name))

@@ -9,8 +9,8 @@ socket) unless the name of the part says otherwise.
   part has any.
 - The rate of a CPU is cores x base clock x float32 FLOPs per cycle: 64 with two 512-bit FMA units,
   32 with two 256-bit units.
-- The clock of a GPU is its highest boost clock, which may come from another source than the rates:
-  another data sheet, or the whitepaper of the architecture.
+- The clock of a GPU is its highest boost clock. Its source may differ from the source of the rates:
+  a different data sheet, or the whitepaper of the architecture.
 
 A part or a precision that the table lacks is unknown. Its values are never inferred from a similar
 part.
@@ -79,8 +79,8 @@ def _part(row: Mapping[str, str]) -> Hardware:
 #: All parts of the table.
 HARDWARE = tuple(map(_part, rows(__file__)))
 
-#: Rejects a name in which the alias is followed by a suffix of a different part, which has another
-#: clock, memory or board.
+#: Rejects a name in which the alias is followed by the suffix of a different part, which has a
+#: different clock, memory or board.
 _VARIANT = r"(?![ -](?:pcie|nvl|sxm\d?-32gb|sxm-64gb|ti|super|d\b|laptop|max-q|mobile))"
 
 
@@ -92,7 +92,7 @@ def find_hardware(device: str, cores: int | None = None) -> Hardware | None:
 
     Args:
         device: Name of a device, such as "NVIDIA H200" or "TPU v2".
-        cores: Number of cores of the host. By default it is read from the end of the name, such as
+        cores: Number of cores of the host. None to read it from the end of the name, such as
             "..., 24 cores" in stored runs.
     """
     text = device.lower()

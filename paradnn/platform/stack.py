@@ -1,6 +1,6 @@
 """Software stacks: interpreters with a framework of a given version, installed on first use.
 
-A stack consists of a Python version and a list of requirements; conf/software names them. uv
+A file in conf/software specifies a stack by a Python version and a list of requirements. uv
 installs each stack once, outside the repository. The folder gets its final name only when the stack
 is complete, so a partial stack is never used.
 
@@ -8,8 +8,8 @@ A lock file per stack coordinates drivers. A driver that uses a stack holds a sh
 that installs or removes the stack holds an exclusive lock. A second driver that needs a stack
 therefore waits until it is installed, and a stack in use is not removed.
 
-The output of uv may contain the address and the password of a package index. Messages show one line
-of it, with every address reduced to its host.
+The output of uv may contain the address and the password of a package index. Messages show only one
+line of this output, with every address reduced to its host.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ _MAKING = ".making-"
 _TIMEOUT = 3600.0
 #: Seconds between two attempts to acquire a lock.
 _PAUSE = 0.2
-#: Environment variables that would make uv use another environment than the given one.
+#: Environment variables that would make uv use a different environment.
 _MISLEADING_VARIABLES = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
 #: Parts of uv's output if it could not connect to a package index.
 _CONNECTION_ERRORS = (
@@ -56,8 +56,8 @@ _CONNECTION_ERRORS = (
     "tcp connect error",
 )
 _MAX_REASON_CHARS = 300
-#: Program that prints version and packages of the interpreter that runs it. It reads the metadata
-#: of distributions without importing them.
+#: Program that prints version and packages of its interpreter. It reads the metadata of
+#: distributions without importing them.
 _DESCRIBE = """
 import importlib.metadata, json, platform
 versions = {entry.metadata["Name"]: entry.version for entry in importlib.metadata.distributions()}
@@ -94,7 +94,7 @@ class Stack:
 
     @property
     def key(self) -> str:
-        """Name of the stack's folder, which depends on requirements and kind of machine."""
+        """Name of the stack's folder, with a hash of Python version, requirements and platform."""
         parts = [self.python_version, self.requirements, sys.platform, platform.machine()]
         return f"{_slug(self.name)}-{digest(parts)}"
 
@@ -119,7 +119,7 @@ def _stacks_folder() -> Path:
 
 @cache
 def interpreter_of(software: Software) -> str:
-    """Return the path of the interpreter under test. A stack's path may not exist yet."""
+    """Return the path of the interpreter under test, which may be a stack that is not installed."""
     stack = Stack.of(software)
     if stack:
         return str(stack.python)
@@ -138,7 +138,7 @@ def open_stack(stack: Stack, say: Say) -> Iterator[tuple[str, ...]]:
         The packages of the stack, as name==version.
 
     Raises:
-        WorkerError: If the stack cannot be installed; the message has uv's reason on one line.
+        WorkerError: If the stack cannot be installed; the message contains uv's reason on one line.
     """
     with contextlib.ExitStack() as lock_context:
         try:
@@ -170,7 +170,7 @@ def _ensure_installed(stack: Stack, lock: int, say: Say) -> tuple[str, ...]:
             if not problem:
                 return packages
             if locks.try_lock(lock) and (problem := _check(stack)[1]):
-                cause = f"; the installed one {problem}" if stack.folder.exists() else ""
+                cause = f"; the installed stack {problem}" if stack.folder.exists() else ""
                 description = (
                     f"{stack.name} (Python {stack.python_version}, {', '.join(stack.requirements)})"
                 )
@@ -188,7 +188,7 @@ def _ensure_installed(stack: Stack, lock: int, say: Say) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def _lock_of(key: str) -> Iterator[int]:
-    """Open the lock file of a stack, and release any lock on it at the end."""
+    """Open the lock file of a stack, and release any lock on it when the context ends."""
     folder = _stacks_folder() / ".locks"
     folder.mkdir(parents=True, exist_ok=True)
     lock = os.open(folder / f"{key}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -208,7 +208,10 @@ def _marker(folder: Path) -> dict[str, Any] | None:
 
 
 def _check(stack: Stack) -> tuple[tuple[str, ...], str]:
-    """Return the packages of a stack, and why it cannot be used; the reason is "" if it can."""
+    """Return the packages of a stack, and why it cannot be used; the reason is "" if it is usable.
+
+    The reason is a predicate, such as "is incomplete".
+    """
     marker = _marker(stack.folder)
     if marker is None:
         return (), "is incomplete"
@@ -264,7 +267,7 @@ def _make(stack: Stack, lock: int) -> None:
 
 
 def _describe(python: Path) -> dict[str, Any]:
-    """Return the `python` version and the `packages` of an interpreter.
+    """Return a dictionary with the `python` version and the `packages` of an interpreter.
 
     Raises:
         WorkerError: If the interpreter does not run.
@@ -274,7 +277,7 @@ def _describe(python: Path) -> dict[str, Any]:
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
         description: dict[str, Any] = json.loads(done.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
-        raise WorkerError(f"{python} cannot describe itself ({type(error).__name__})") from None
+        raise WorkerError(f"{python} cannot report its packages ({type(error).__name__})") from None
     return description
 
 
@@ -286,18 +289,23 @@ def named_stack(name: str) -> Stack:
     """Return the stack of conf/software/NAME.yaml.
 
     Raises:
-        ConfigError: If the name is unknown, or names an interpreter that exists already.
+        ConfigError: If the name is unknown, or names an existing interpreter instead of a stack.
     """
     if name not in (names := option_names("software")):
         raise ConfigError("software", name, "no such option", f"choose one of {', '.join(names)}")
     stack = Stack.of(read(Software, option_content("software", name), "software"))
     if stack is None:
-        raise ConfigError("software", name, "is not a stack", "it names an existing interpreter")
+        raise ConfigError(
+            "software",
+            name,
+            "is not a stack, but an existing interpreter",
+            "choose an option that has requirements",
+        )
     return stack
 
 
 def list_stacks() -> Iterator[str]:
-    """Yield a line for every stack that conf/software names or that is installed."""
+    """Yield a line of text for every stack that conf/software names or that is installed."""
     known = set()
     for name in option_names("software"):
         with contextlib.suppress(ConfigError):
@@ -317,15 +325,15 @@ def _folders() -> list[Path]:
 def _state(folder: Path) -> str:
     marker = _marker(folder)
     if marker is None:
-        return "not made"
+        return "not installed"
     size = sum(entry.lstat().st_size for entry in folder.rglob("*")) / 1e9
     made = time.strftime("%Y-%m-%d", time.localtime(marker["made"]))
     requirements = ", ".join(marker["requirements"])
-    return f"made {made}, {size:.2f} GB, Python {marker['python']}, {requirements}"
+    return f"installed {made}, {size:.2f} GB, Python {marker['python']}, {requirements}"
 
 
 def remove_stacks(name: str) -> Iterator[str]:
-    """Remove every stack with the given name, and yield a line for each.
+    """Remove every stack with the given name, and yield a line of text for each.
 
     Raises:
         WorkerError: If a stack is in use.
@@ -337,7 +345,7 @@ def remove_stacks(name: str) -> Iterator[str]:
     for folder, key in matching:
         with _lock_of(key) as lock:
             if not locks.try_lock(lock):
-                raise WorkerError(f"{folder} is in use; remove it when the sweep is over")
+                raise WorkerError(f"{folder} is in use; remove it when the sweep has ended")
             shutil.rmtree(folder)
         yield f"removed {folder}"
     if not matching:
@@ -345,7 +353,7 @@ def remove_stacks(name: str) -> Iterator[str]:
 
 
 def _run(command: Sequence[str], lock: int) -> None:
-    """Run uv to its end. If an exception or a timeout interrupts this, kill uv and its processes.
+    """Run uv to its end. If an exception or the time limit interrupts it, kill its processes.
 
     Args:
         command: The command.
@@ -371,7 +379,7 @@ def _run(command: Sequence[str], lock: int) -> None:
     try:
         output, _ = process.communicate(timeout=_TIMEOUT)
     except subprocess.TimeoutExpired:
-        raise WorkerError(f"uv: took over {_TIMEOUT / 60:.0f} minutes") from None
+        raise WorkerError(f"uv: exceeded its limit of {_TIMEOUT / 60:.0f} minutes") from None
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
@@ -384,8 +392,8 @@ def _run(command: Sequence[str], lock: int) -> None:
 def _problem(output: str) -> str:
     """Return the reason for a failure on one line, from the whole output of uv in quiet mode.
 
-    Versions of uv break lines at different places and draw different symbols between them.
-    Therefore only word characters and printable ASCII are kept. Addresses are cut to their host.
+    Versions of uv break lines at different places and draw different symbols between them. The
+    result therefore has only word characters and printable ASCII. Addresses are cut to their host.
     """
     text = " ".join(
         re.sub(r"[^\w\x20-\x7e]+", " ", output.partition("hint:")[0]).split()
@@ -395,5 +403,5 @@ def _problem(output: str) -> str:
     )
     text = text if len(text) <= _MAX_REASON_CHARS else f"{text[: _MAX_REASON_CHARS - 3]}..."
     if any(word in output for word in _CONNECTION_ERRORS):
-        return f"{text} (a package index was not reached)"
+        return f"{text} (could not reach a package index)"
     return text

@@ -29,7 +29,7 @@ def main() -> int:
     parser.add_argument(
         "--driver",
         type=int,
-        help="id of the process that reads the answers; the worker exits when it exits",
+        help="process id of the driver, which reads the answers; the worker exits with the driver",
     )
     arguments = parser.parse_args()
     die_with_parent(driver=arguments.driver)

@@ -34,8 +34,8 @@ MAX_STEAL_SHARE = 0.05
 #: Blocks are contended if a quota stops the point for more than this share of the time.
 MAX_THROTTLED_SHARE = 0.01
 #: Blocks are also contended if other processes take more than this number of cores while hardly any
-#: core is idle (`FULL_SHARE`). With many cores, one core is a small share of the capacity. Yet every
-#: step waits for the thread that must share its core.
+#: core is idle (`FULL_SHARE`). With many cores, one core is a small share of the capacity. But
+#: every step waits for the thread that must share its core.
 MAX_FOREIGN_CORES = 0.5
 #: Hardly any core is idle if all processes together use more than this share of the capacity.
 FULL_SHARE = 0.9
@@ -288,7 +288,10 @@ def _reason(contention: Contention, uncertain_share: float) -> str | None:
 
 
 def _core_seconds(root: Path, cores: list[int]) -> tuple[float | None, float | None, float | None]:
-    """Return the idle, stolen and total core-seconds of these cores from /proc/stat (proc(5))."""
+    """Return the idle, stolen and total core-seconds of `cores` from /proc/stat (proc(5)).
+
+    The values are None if the system does not provide them.
+    """
     names = {f"cpu{core}" for core in cores}
     ticks_per_second = os.sysconf("SC_CLK_TCK")
     counts: list[list[float]] = []
@@ -306,18 +309,18 @@ def _core_seconds(root: Path, cores: list[int]) -> tuple[float | None, float | N
 
 
 def _own_seconds(root: Path) -> float:
-    """Return the processor seconds of this process and its descendants, including ended ones."""
+    """Return the processor seconds of this process and its current and former descendants."""
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     seconds = time.process_time() + ended.ru_utime + ended.ru_stime
     for pid in _descendants(root, os.getpid()):
         with contextlib.suppress(OSError):  # the process has ended in the meantime
-            # The id of another process's clock, as clock_getcpuclockid(3) computes it.
+            # The argument is the id of the process's clock, as clock_getcpuclockid(3) computes it.
             seconds += time.clock_gettime((~pid << 3) | 2)
     return seconds
 
 
 def _descendants(root: Path, pid: int) -> Iterator[int]:
-    """Yield the ids of a process's descendants; none if the kernel does not list children."""
+    """Yield the ids of a process's descendants; nothing if the kernel does not list children."""
     for path in (root / f"proc/{pid}/task").glob("*/children"):
         children: list[str] = []
         with contextlib.suppress(OSError):

@@ -1,9 +1,9 @@
 """`python -m paradnn.worker.count`: count the products in a model whose layers are unknown.
 
 `paradnn ask` runs this command. Standard input is JSON with framework, model and batch size.
-Standard output is JSON with the category, the FLOPs and the operand sizes of each product of a
-forward pass, and with the number of parameters. If they cannot be counted, the output has the
-reason (`why`). PyTorch runs the forward pass on the CPU; other frameworks only trace it.
+Standard output is JSON with the number of parameters, and with category, FLOPs and operand sizes of
+each product of a forward pass. If they cannot be counted, the output has the reason (`why`).
+PyTorch runs the forward pass on the CPU; other frameworks only trace it.
 """
 
 import json

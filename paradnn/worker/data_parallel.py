@@ -9,8 +9,8 @@ processes continue with the timed steps without a further message, so a block co
 framework's own messages.
 
 After the measurement, every process times steps on its share of the batch without communication.
-All processes do this at the same time. The difference between the time of a common step and the
-time of such a step is the communication time that does not overlap with computation.
+All processes do this at the same time. A common step takes longer than a step without
+communication. The difference is the communication time that does not overlap with computation.
 """
 
 from __future__ import annotations

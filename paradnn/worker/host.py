@@ -37,7 +37,7 @@ from paradnn.worker.process_group import (
 )
 from paradnn.worker.workload import WorkerSide
 
-#: Seconds within which a client must send its request and open the second connection.
+#: Longest time to wait for the request of a client, and then for its second connection, in seconds.
 _SECOND_CONNECTION_SECONDS = 30.0
 #: Seconds within which a client must prove that it has the key.
 _KEY_SECONDS = 10.0

@@ -49,8 +49,8 @@ MAX_STEPS = 1_000_000
 _CALIBRATION_MARGIN = 1.1
 #: From one trial of the calibration to the next, the number of steps grows at most by this factor.
 _MAX_CALIBRATION_GROWTH = 10
-#: When two points take turns, the caches hold the data of the other point at the start of a block.
-#: Blocks of more steps than this therefore begin with an untimed step.
+#: When two points take turns, the caches contain the other point's data at the start of a block.
+#: Blocks with more steps than this number therefore begin with an untimed step.
 _LEAD_THRESHOLD = 3
 #: Share of the measuring time that measure.reference=true allots to the reference kernels.
 REFERENCE_SHARE = 0.2
@@ -157,7 +157,7 @@ class AttemptRecorder:
         compilations: Returns how many programs the step has compiled so far.
 
     Attributes:
-        kept: Index of the attempt that is reported; by default the last.
+        reported: Index of the attempt whose values are reported; -1 (the last) by default.
     """
 
     def __init__(
@@ -168,7 +168,7 @@ class AttemptRecorder:
         self._compilations = compilations
         self._compiled_before = 0
         self._attempts: list[_ObservedAttempt] = []
-        self.kept = -1
+        self.reported = -1
 
     def start(self) -> None:
         """Begin an attempt."""
@@ -191,7 +191,7 @@ class AttemptRecorder:
     @property
     def contention(self) -> Contention | None:
         """Contention during the reported attempt; None if the system does not provide it."""
-        return self._attempts[self.kept].contention
+        return self._attempts[self.reported].contention
 
     @property
     def energy(self) -> tuple[float | None, str]:
@@ -199,14 +199,14 @@ class AttemptRecorder:
 
         If the energy is unavailable, it is None, and the second value is the reason.
         """
-        joules = self._attempts[self.kept].joules
+        joules = self._attempts[self.reported].joules
         if joules == 0:
             return None, STOPPED_COUNTER
         return joules, self._meter.source
 
     def checked(self, timing: Timing) -> Timing:
         """Return the timing, marked as not steady if steps compiled or SIGSTOP stopped them."""
-        attempt = self._attempts[self.kept]
+        attempt = self._attempts[self.reported]
         if attempt.programs:
             problem = f"compiled {counted(attempt.programs, 'program')}"
         elif attempt.contention and attempt.contention.stops:
@@ -265,7 +265,7 @@ def measure_steps(  # noqa: PLR0913 - each parameter is one instrument of the me
     # Keep the least disturbed attempt; of equally disturbed attempts, the last.
     kept = min(reversed(range(len(attempts))), key=lambda index: attempts[index][0])
     if recorder and not turn:
-        recorder.kept = kept
+        recorder.reported = kept
     blocks = [timing.blocks for _, timing in attempts]
     earlier_blocks = [*chain(*blocks[:kept])]
     later_blocks = [*chain(*blocks[kept + 1 :])]
@@ -494,8 +494,8 @@ class _BlockTimer:
         """Return the timing of an attempt, with the steadiness verdict.
 
         The verdict also uses the last two windows of the blocks `before` the attempt, because ten
-        blocks alone do not show a drift. If reference kernels ran, the times are adjusted first, so
-        that a change of the machine's speed is not mistaken for a change of the step time.
+        blocks alone do not show a drift. If reference kernels ran, the times are adjusted first.
+        Otherwise a change of the machine's speed could be mistaken for a change of the step time.
         """
         [series] = adjusted_times([self._timing(before[-2 * WINDOW :], blocks)])
         if len(series) < MIN_VALUES:

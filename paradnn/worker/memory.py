@@ -21,8 +21,8 @@ _M_MMAP_THRESHOLD = -3
 _PAGE_BYTES = mmap.PAGESIZE
 #: Bytes of an entry of /proc/self/pagemap.
 _ENTRY_BYTES = 8
-#: Translates the last byte of a pagemap entry to 1 if the page is in memory (bit 0x80) and belongs
-#: to a file (bit 0x20), else to 0.
+#: Translates the last byte of a pagemap entry to 1 or 0. The result is 1 if the page is in memory
+#: (bit 0x80) and belongs to a file (bit 0x20).
 _IS_FILE_PAGE = bytes(flags & 0xA0 == 0xA0 for flags in range(256))
 #: The fork server's mappings of files: address and length in bytes.
 _mappings: list[tuple[int, int]] = []

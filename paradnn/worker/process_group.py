@@ -600,7 +600,7 @@ def accept(
 
     Returns:
         The request, the channel to the client, the socket on which this process listens, and the
-        addresses of all processes of the point, in order of rank.
+        addresses of all processes in order of rank.
 
     Raises:
         MessageError: If the request is not valid.

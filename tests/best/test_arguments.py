@@ -18,7 +18,7 @@ def test_the_protocol_is_quick_unless_another_is_typed() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        pytest.param([], "candidates are needed, such as model=fc", id="nothing"),
+        pytest.param([], "name the candidates, such as model=fc", id="nothing"),
         pytest.param(["replicate=1,2"], "replicate=1,2: cannot be set in a race", id="replicate"),
         pytest.param(["sweep.minutes=3"], "sweep.minutes=3: cannot be set", id="sweep.minutes"),
         pytest.param(["a=1", "--minutes", "0"], "--minutes=0: must be positive", id="minutes"),

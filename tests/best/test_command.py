@@ -121,12 +121,12 @@ COMPILED = "model=fc compile=graph,xla"
     [
         pytest.param(
             "model=fc",
-            "candidates=model=fc: is one candidate; give a key several values",
+            "candidates=model=fc: is only one candidate; give a key several values",
             id="one candidate",
         ),
         pytest.param(
             "model=fc seed=range(0,1000)",
-            "candidates=1,000: are more than 500, the most that a race measures; name fewer",
+            "candidates=1,000: exceeds the maximum of 500 candidates; give fewer",
             id="too many candidates",
         ),
         pytest.param(

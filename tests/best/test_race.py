@@ -214,12 +214,12 @@ def test_a_costlier_rival_may_be_as_good_at_the_ratio_of_the_costs() -> None:
         ),
         pytest.param(
             Objective("cost", ("cost_of_learning",)),
-            "its runs have no cost_of_learning",
+            "its runs have no metric cost_of_learning",
             id="target that is not reached",
         ),
         pytest.param(
             Objective("latency", ("latency_p50_ms", "step_time_ms")),
-            "its runs have no latency_p50_ms or step_time_ms",
+            "its runs have no metric latency_p50_ms or step_time_ms",
             id="latency",
         ),
     ],

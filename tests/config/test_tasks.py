@@ -143,7 +143,7 @@ def test_a_single_point_prints_its_result(store: Store, monkeypatch: pytest.Monk
         store.folder.name,
     ):
         assert word in done.stdout
-    line = "this machine is busy: load 3.2 on 2 cores, others take 1.4 of them (spin (17) 1.4): intervals will be wide"
+    line = "this machine is busy: load 3.2 on 2 cores, other processes take 1.4 of them (spin (17) 1.4): intervals will be wide"
     assert done.stderr.count(line) == 1
     [point] = store.runs()
     metrics = store.values("latest_metrics", point["run_id"])

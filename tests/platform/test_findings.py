@@ -79,7 +79,7 @@ def test_every_disturbing_setting_is_found(tmp_path: Path) -> None:
         "governor": "powersave",
         "turbo": "on",
         "thp": "always",
-        "smt": "2 threads on 1 cores",
+        "smt": "2 threads on 1 core",
         "numa": "2 of 2 in use",
         "cpu_quota": "1.5 of 2 cores",
         "memory_limit": "4.0 GiB",
@@ -151,10 +151,10 @@ def test_foreign_processes_make_a_machine_busy() -> None:
     busy = replace(QUIET, average=3.2, foreign=0.7, processes=(ForeignProcess(17, "python", 1.4),))
     [harm] = [finding for finding in load_findings(busy) if finding.harms]
     assert busy.is_busy
-    assert str(busy) == "load 3.2 on 2 cores, others take 1.4 of them (python (17) 1.4)"
+    assert str(busy) == "load 3.2 on 2 cores, other processes take 1.4 of them (python (17) 1.4)"
     assert harm.name == "foreign_cpu"
     assert harm.value == "1.40 of 2 cores: python (17) 1.4"
-    assert harm.remedy == "end them or wait: ps 17"
+    assert harm.remedy == "end these processes, or wait until they end: ps 17"
 
 
 def test_a_measurement_of_this_suite_is_not_to_be_ended() -> None:
@@ -165,7 +165,8 @@ def test_a_measurement_of_this_suite_is_not_to_be_ended() -> None:
         if finding.harms
     ]
     assert harm.remedy == (
-        "ParaDnn measures here (18): wait for its end, python -m paradnn.watch shows it"
+        "wait until ParaDnn's own measurement ends (process 18): "
+        "python -m paradnn.watch shows its progress"
     )
 
 

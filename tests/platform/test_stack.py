@@ -139,7 +139,7 @@ def test_a_failed_installation_reports_the_reason_and_leaves_nothing(
     monkeypatch.delenv("UV_NO_INDEX")
     monkeypatch.setenv("UV_DEFAULT_INDEX", "http://user:secret@127.0.0.1:9/token/simple")
     monkeypatch.setenv("UV_HTTP_RETRIES", "0")
-    with pytest.raises(WorkerError, match=r"\(a package index was not reached\)") as offline:
+    with pytest.raises(WorkerError, match=r"\(could not reach a package index\)") as offline:
         opened(MISSING)
     assert not any(word in str(offline.value) for word in ("secret", "token"))
     assert folders(cache) == set()
@@ -149,10 +149,10 @@ def test_a_stack_in_use_is_not_removed(cache: Path) -> None:
     with open_stack(TINYSTACK, lambda _: None):
         refused = run(["paradnn.stacks", "remove", "tiny"])
     assert refused.returncode == 2
-    assert "is in use; remove it when the sweep is over" in refused.stderr
+    assert "is in use; remove it when the sweep has ended" in refused.stderr
     listed = run(["paradnn.stacks"]).stdout
-    assert f"{TINYSTACK.key}: made" in listed
-    assert "tensorflow-2.16    not made" in listed
+    assert f"{TINYSTACK.key}: installed" in listed
+    assert "tensorflow-2.16    not installed" in listed
     assert run(["paradnn.stacks", "remove", "tiny"]).stdout == f"removed {TINYSTACK.folder}\n"
     assert folders(cache) == set()
     assert run(["paradnn.stacks", "remove", "tiny"]).stdout.startswith("no stack tiny in")

@@ -317,7 +317,7 @@ def test_the_best_of_all_ceilings_stays(tmp_path: Path, monkeypatch: pytest.Monk
     assert [each.contended for each in found] == [
         None,
         None,
-        "the machine ran at 62% of its best (memory)",
+        "the machine ran at 62% of its best speed (memory)",
     ]
     stored = CeilingsKeeper(Rates(), tracker, pytest.fail).of(point, environment)
     assert stored.references == found[-1].references

@@ -188,7 +188,7 @@ def test_a_slow_machine_is_reported(before: float, during: float, slow: bool) ->
         read_point({"model": {"name": "fc"}}), result, peaks={"best_reference_arithmetic_ms": 1.0}
     ).tags
     if slow:
-        reason = "the machine ran at 50% of its best (arithmetic)"
+        reason = "the machine ran at 50% of its best speed (arithmetic)"
     else:
         reason = None
     assert (tags["contended"], tags.get("contended_reason")) == (str(slow).lower(), reason)

@@ -360,7 +360,7 @@ def test_an_interpreter_that_is_killed_while_it_describes_itself_is_asked_again(
     if times < 3:
         assert "keras" in environment.software_versions(str(python), "tensorflow")
     else:
-        with pytest.raises(WorkerError, match="cannot describe itself"):
+        with pytest.raises(WorkerError, match="cannot report its packages"):
             environment.software_versions(str(python), "tensorflow")
 
 

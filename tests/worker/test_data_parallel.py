@@ -114,7 +114,8 @@ CORES = len(os.sched_getaffinity(0))
         pytest.param(
             {"platform": {"name": "cpu", "threads": CORES, "index": 0}},
             f"hosts=2 on this machine, devices=1 with platform.threads={CORES} needs {2 * CORES} "
-            f"cores in total, but this process may use only {CORES}: lower or omit platform.threads",
+            f"cores in total, but this process may use only {CORES}: "
+            "lower or omit platform.threads",
             id="too few cores",
         ),
         pytest.param(

@@ -257,7 +257,7 @@ def test_disturbed_blocks_become_warm_up_and_are_measured_again() -> None:
     timing = measured(machine, recorder=recorder)
 
     assert recorder.attempts == 2
-    assert recorder.kept == 1
+    assert recorder.reported == 1
     assert timing.steady
     assert statistics.median(timing.step_times) == pytest.approx(0.003)
     assert max(timing.warmup) == pytest.approx(0.006 * timing.steps_per_block)
@@ -278,7 +278,7 @@ def test_the_less_disturbed_of_two_attempts_counts(shares: tuple[float, float], 
     timing = measured(machine, recorder=recorder)
 
     assert recorder.attempts == 2
-    assert recorder.kept == kept
+    assert recorder.reported == kept
     assert bool(timing.discarded) == (kept == 0)
     assert timing.repeated == pytest.approx(sum(timing.blocks), rel=0.2)
 
@@ -683,7 +683,7 @@ def test_the_attempt_that_counts_must_be_free_of_compilations_and_stops(
         recorder.start()
         recorder.stop()
     last = recorder.checked(timing)
-    recorder.kept = 0
+    recorder.reported = 0
     first = recorder.checked(timing)
 
     assert last.steady_reason == "the measured steps compiled 1 program; no change"

@@ -608,8 +608,8 @@ def _convolution_flops(
 
     A weight has the dimensions (outputs, inputs / groups, *kernel). For a transposed convolution
     they are (inputs, outputs / groups, *kernel). OpenVINO puts a separate axis of groups first.
-    The product of all these dimensions except the first, without the axis of groups, is the number
-    of multiply-accumulates per element of the output, or of the input if transposed.
+    Without that axis, the product of all dimensions but the first is the number of
+    multiply-accumulates per element of the output, or of the input if transposed.
     """
     weight = details.weight
     if details.channels:

@@ -1,1 +1,1 @@
-"""Profiles: from a trace of steps to tables of where their time goes (`run`)."""
+"""Profiles: tables of the operations that steps spend their time on, from a trace (see `run`)."""

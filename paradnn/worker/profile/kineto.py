@@ -134,9 +134,8 @@ class _Calls:
     def _add_callers(self, event: RawEvent, enclosing: Iterable[RawEvent]) -> None:
         """Add to `callers` the enclosing calls that only pass their input on to `event`.
 
-        Nested calls may also prepare scalars or buffers. An enclosing call is therefore added only
-        if the largest input of `event` has at least half the elements of the largest input of the
-        enclosing call.
+        Nested calls may also prepare scalars or buffers. The number of elements of the largest
+        input distinguishes them: for `event`, it must be at least half that of the enclosing call.
         """
         size = _largest_argument(_arguments(event))
         for outer in enclosing:

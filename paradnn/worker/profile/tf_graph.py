@@ -110,8 +110,9 @@ class GraphCosts:
     def _find(self, name: str, kind: str) -> tuple[_Scope, _Node | None]:
         """Return the node of a kernel, and the scope that contains it.
 
-        The name is the path through the inlined calls. If the path does not lead to a node, look
-        for the end of the name in all functions, and prefer a node of the kernel's type.
+        The name is the path through the inlined calls. If the path does not lead to a node, this
+        method searches all functions for the end of the name. It prefers a node of the kernel's
+        type.
         """
         # Without the optimizer's prefix, the name of a rewritten node is its original name.
         names = [_REWRITTEN.sub("", name)]
