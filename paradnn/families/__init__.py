@@ -1,12 +1,12 @@
 """Model families: their options, layers, analytic costs and Keras models.
 
-A file of this folder, or of another package (`paradnn.core.registry`), holds a dataclass of options
-that derives from `Model`, and a `Family` that names it. Help, checks, completion, plans, records
-and analyses follow from these two:
+A module of this package, or of a plug-in (see `paradnn.core.registry`), defines a dataclass of
+options that derives from `Model`, and a `Family` that names the dataclass. Help, checks,
+completion, plans, records and analyses are derived from these two objects:
 
     @dataclass(frozen=True)
     class FullyConnected(Model):
-        size_template: ClassVar[str] = "{nodes}"     # distinguishes its models in lists
+        size_template: ClassVar[str] = "{nodes}"     # distinguishes the models in lists
         name: str = "fc"
         nodes: int = option(1024, "units of each hidden layer", low=1)
 
@@ -15,7 +15,7 @@ and analyses follow from these two:
 
     FAMILY = Family("fc", FullyConnected, "vectors", ("nodes",), "model.nodes=64,256,1024", order=0)
 
-The driver, the worker and the analysis import these files. Keras and the frameworks are therefore
+The driver, the worker and the analysis import these modules. Keras and the frameworks are therefore
 imported only within `build`.
 
 FLOPs are model FLOPs as Chowdhery et al. define them (PaLM, 2022, appendix B): two per
@@ -45,9 +45,10 @@ _SLOTS = {"rmsprop": 2, "momentum": 1, "sgd": 0, "adam": 2}
 def _affine_costs(
     model: Model, precision: str, mode: str, slots: int
 ) -> list[tuple[int, int]] | None:
-    """Return the value of each field of `Costs` at batch size 0, and its increment per example.
+    """Return each field of `Costs` as (value at batch size 0, increment per example).
 
-    None if the costs are not affine in the batch size: embeddings never read more than their table.
+    Returns None if the costs are not affine in the batch size. An embedding, for example, never
+    reads more than its whole table.
     """
     layers = model.layer_list()
     if any(layer.rows is not None or layer.added for layer in layers):
@@ -68,13 +69,13 @@ class Model:
         is_communication: Whether a step consists of messages between processes, without arithmetic.
         generates: Whether the model can generate tokens one by one.
         predicts_tokens: Whether the outputs predict a token at each position of the input.
-        is_counted: Whether the worker counts the costs, because they have no formula.
+        is_counted: Whether the worker counts the costs of the built model, because ParaDnn has no
+            formula for them.
         convolves: Whether the model has convolutions. Profilers may count the FLOPs of
             convolutions, depthwise convolutions and sparse products differently.
         is_depthwise: Whether the model has depthwise convolutions.
         is_sparse: Whether the model has sparse products.
-        size_template: Text that distinguishes the models of the family in a list, with options in
-            braces: "{layers}x{width}".
+        size_template: Format of `size`, with the names of options in braces: "{layers}x{width}".
     """
 
     is_kernel: ClassVar[bool] = False
@@ -91,39 +92,48 @@ class Model:
 
     @classmethod
     def from_config(cls, keys: Mapping[str, Any]) -> Model:
-        """Read the model from the keys of a configuration. Raises ConfigError."""
+        """Create the model from the `model` keys of a configuration.
+
+        Raises:
+            ConfigError: If a key is unknown or a value is invalid.
+        """
         return read(cls, keys, "model")
 
     @classmethod
     def stored_options(cls, keys: Mapping[str, Any]) -> type[Model]:
         """Return the options class for the keys of a stored run.
 
-        Families that accept keys beyond their options return a class with these keys added.
+        A family that accepts keys other than its options returns a class to which these keys are
+        added as options.
         """
         return cls
 
     @property
     def size(self) -> str:
-        """The text that distinguishes this model in a list."""
+        """Text that distinguishes this model from others of its family, such as "4x1024"."""
         return self.size_template.format_map(vars(self))
 
     def layer_list(self) -> Sequence[Layer]:
-        """The layers in forward order. Raises ValueError for a model without layers."""
+        """Return the layers in forward order. Raises ValueError for a model without layers."""
         raise ValueError(f"{self.name} has no layers")
 
     def build(self) -> BuiltModel:
         """Build the model in Keras, or a kernel in its framework.
 
-        The caller sets the dtype policy. Logits are float32 whatever the policy.
+        The caller sets the dtype policy of Keras first. Logits are float32 under every policy.
         """
         raise NotImplementedError
 
     def built_model(self) -> BuiltModel:
-        """Return `build()`; families with an option named `build` override this method instead."""
+        """Build the model. A family with an option named `build` overrides this method instead."""
         return self.build()
 
     def canonical_point(self, point: Any) -> Any:
-        """Return the `Point` of this model in canonical form; raises ConfigError if invalid."""
+        """Return a `Point` of this model in canonical form.
+
+        Raises:
+            ConfigError: If the model does not support another value of the point, such as its mode.
+        """
         return point
 
     def check_measurable(self, point: Any) -> None:
@@ -141,19 +151,23 @@ class Model:
         prompt: int = 0,
         tokens: int = 0,
     ) -> Costs:
-        """Costs of one step over all devices, without the traffic of the all-reduce.
+        """Return the costs of one step, summed over all devices, without all-reduce traffic.
 
         Args:
-            batch_size: Examples over all devices.
+            batch_size: Number of examples over all devices.
             precision: Type of matrix products and activations.
             mode: `train`, `inference` or `generate`. A step of `generate` generates one token per
                 example.
             optimizer: Name of the optimizer, whose variables count as memory and traffic.
-            momentum: Momentum of the optimizer; with 0, it has one variable per weight less.
+            momentum: Momentum of the optimizer. If it is 0, rmsprop and momentum need one variable
+                less per weight.
             devices: Number of devices. Each has a copy of the weights and of the optimizer's
-                variables.
+                variables. Ignored in mode generate.
             prompt: Tokens per prompt. In mode generate, the memory bound includes the prefill.
-            tokens: Tokens that are generated after the prompt.
+            tokens: Number of tokens generated after each prompt.
+
+        Returns:
+            The costs; `UNKNOWN` if only the worker can count them (`is_counted`).
 
         Raises:
             ValueError: If the mode is generate and the family generates no tokens.
@@ -174,7 +188,10 @@ class Model:
         return costs
 
     def _generation_costs(self, batch_size: int, precision: str, prompt: int, tokens: int) -> Costs:
-        """Costs of the last decode step; the memory bound is the maximum of it and the prefill."""
+        """Return the costs of the last decode step.
+
+        The memory bound is the larger of the bounds of this step and of the prefill.
+        """
         layers = self.decode_layers(prompt + tokens)
         step = sum_costs(layers, batch_size, precision, "generate", slots=0)
         prefill = self.prefill_costs(
@@ -184,7 +201,7 @@ class Model:
         return replace(step, memory_lower_bound_bytes=memory)
 
     def prefill_costs(self, *, batch_size: int, precision: str, prompt: int, tokens: int) -> Costs:
-        """Costs of reading a batch of prompts and generating the first token after each prompt.
+        """Return the costs of reading a batch of prompts and generating the token after each.
 
         The cache has `prompt` + `tokens` positions.
         """
@@ -192,14 +209,15 @@ class Model:
         return sum_costs(layers, batch_size, precision, "generate", slots=0)
 
     def prefill_layers(self, prompt: int, length: int) -> Sequence[Layer]:
-        """Layers that read a prompt into a cache of `length` positions and predict the next token.
+        """Return the layers that read a prompt into a cache of `length` positions.
 
-        Raises ValueError for a model that generates no tokens.
+        They also predict the token after the prompt. Raises ValueError for a model that generates
+        no tokens.
         """
         raise ValueError(f"{self.name} cannot generate tokens")
 
     def decode_layers(self, length: int) -> Sequence[Layer]:
-        """Layers for one token that attends to a cache of `length` positions.
+        """Return the layers for one token that attends to a cache of `length` positions.
 
         Raises ValueError for a model that generates no tokens.
         """
@@ -208,7 +226,7 @@ class Model:
     def product_list(
         self, *, batch_size: int, precision: str, mode: str
     ) -> list[RepeatedOperation]:
-        """The matrix products and convolutions of one step, in the order of the layers.
+        """Return the matrix products and convolutions of one step, in the order of the layers.
 
         Raises ValueError for mode=generate.
         """
@@ -217,15 +235,15 @@ class Model:
         return product_operations(self.layer_list(), batch_size, precision, mode)
 
     def as_operation(self, batch_size: int, precision: str) -> Operation:
-        """Return this kernel as an `Operation`. Raises ValueError for models with layers."""
-        raise ValueError(f"{self.name} is not an operation of a step")
+        """Return this kernel as an `Operation`. Raises ValueError if it is not a kernel."""
+        raise ValueError(f"model={self.name} is not a kernel with a single operation")
 
     def layer_count(self) -> int:
         """Return the number of layers, on which build and compile times depend."""
         return len(self.layer_list())
 
     def example_sizes(self) -> tuple[int, int]:
-        """Return how many numbers an example has as input, and as one-hot target."""
+        """Return the number of inputs of an example, and of its targets as one-hot vectors."""
         layers = self.layer_list()
         inputs = sum(layer.read for layer in layers if layer.is_first)
         classes = sum(layer.written // max(layer.targets, 1) for layer in layers if layer.is_last)
@@ -233,7 +251,12 @@ class Model:
 
 
 def optimizer_slots(optimizer: str, momentum: float) -> int:
-    """The number of optimizer variables per weight."""
+    """Return the number of optimizer variables per weight.
+
+    Args:
+        optimizer: `rmsprop`, `momentum`, `sgd` or `adam`.
+        momentum: If 0, rmsprop and momentum need one variable less.
+    """
     slots = _SLOTS[optimizer]
     if momentum == 0 and optimizer in ("rmsprop", "momentum"):
         return slots - 1
@@ -248,16 +271,16 @@ class Family:
         name: The value of `model`.
         options: Dataclass of the options of its models.
         data: Content of a batch: vectors, images, tokens, or any.
-        swept: Options in which its models differ, the most informative first.
+        swept: Options that sweeps vary and analyses compare, the most informative first.
         sweep: Overrides of an example sweep.
         is_real: Whether it is a published architecture.
-        is_open: Whether it accepts keys beyond its options.
-        order: Position in figures and tables. By default, a family goes to the end.
+        is_open: Whether its models accept keys other than their options.
+        order: Position in figures and tables, in ascending order. By default, the family is last.
         summary: Its text in `paradnn list models`; by default the docstring of `options`.
-        defaults: Defaults of other groups that the family replaces: keys of the point (`step`) and
-            of the optimizer (`learning`).
-        files: File extension -> overrides that measure a file of this type, with its path as
-            `{path}`.
+        defaults: Defaults that the family replaces: keys of the point (`step`) and of the optimizer
+            (`learning`).
+        files: File extension -> overrides that measure a file of this type. `{path}` stands for
+            the path of the file.
     """
 
     name: str
@@ -287,7 +310,7 @@ class Family:
     def has_layers(self) -> bool:
         """Whether the layers are known before the model is built.
 
-        False for kernels, messages, served models and models of the user.
+        False for kernels, messages, served models and models that users supply.
         """
         model = self.options
         return not (model.is_kernel or model.is_counted or model.is_communication)
@@ -298,22 +321,24 @@ FAMILIES = Registry(Family, "paradnn.families", "paradnn.workloads")
 
 
 def message_families() -> tuple[str, ...]:
-    """Names of the families whose steps are messages."""
+    """Return the names of the families whose steps are messages between processes."""
     return tuple(name for name, family in FAMILIES.items() if family.is_communication)
 
 
 def make_model(options: Mapping[str, Any]) -> Model:
-    """Make a model from its options and `name`, as requests and stored runs hold them.
+    """Make a model from its `name` and options, as in requests and stored runs.
 
-    Only the constraints between options are checked. Keys that other versions stored are ignored.
+    The types and ranges of the options are not checked; constraints between options are. Unknown
+    keys, which another version of ParaDnn may have stored, are ignored.
 
     Raises:
         ValueError: If no family has this name. The message lists the families.
+        ConfigError: If options contradict each other.
     """
     name = options["name"]
     if name not in FAMILIES:
         known = ", ".join(FAMILIES)
-        raise ValueError(f"model.name={name}: no such family; known are {known}")
+        raise ValueError(f"model.name={name}: no such family; choose one of {known}")
     options_class = FAMILIES[name].options.stored_options(options)
     values: dict[str, Any] = {}
     for key, value in options.items():
@@ -324,5 +349,5 @@ def make_model(options: Mapping[str, Any]) -> Model:
 
 
 def build(options: Mapping[str, Any]) -> BuiltModel:
-    """Build the model that `make_model` makes from these options."""
+    """Build the model with the given `name` and options (see `make_model`)."""
     return make_model(options).built_model()

@@ -1,24 +1,25 @@
 """Transformers and their analytic costs. Their Keras layers are in `parts.attention`.
 
 - `transformer` (Vaswani et al. 2017) as published: post-norm with dropout, attention projections
-  without bias, sinusoidal positions, one embedding table for source, target and output, label
+  without bias, sinusoidal positions, one embedding table for source, target and output, and label
   smoothing. The second input is the target sequence, shifted by one token.
 - `gpt` (GPT-2, Radford et al. 2019): pre-norm, causal, GELU in its tanh form, learned positions,
-  output tied to the embedding, no dropout. 12 layers of width 768 with 12 heads, 1024 positions and
-  50,257 tokens are GPT-2 small.
+  output tied to the embedding, no dropout. GPT-2 small has 12 layers of width 768 with 12 heads,
+  1024 positions and 50,257 tokens.
 - `llama` (Touvron et al. 2023; grouped queries as in Llama 2): pre-norm, no bias, SwiGLU, RMS
   normalization, rotary positions (Su et al. 2021, with the halves of a head as pairs), and an
-  untied output. 32 layers of width 4096 with 32 heads, 8 key-value heads, 14,336 hidden units and
-  128,256 tokens are Llama 3 8B: 8,030,261,248 parameters. With `experts` each token passes through
-  some of several feed-forward layers (Mixtral, Jiang et al. 2024: 2 of 8). Routing follows GShard
-  (Lepikhin et al. 2020): an expert takes up to `capacity` times its share of an example's tokens,
-  and further tokens bypass it. Qwen3 (Yang et al. 2025) has a separate head width, and normalizes
-  queries and keys; the small models of Llama 3.2 tie the output to the embedding.
-- `vit` (Dosovitskiy et al. 2021): one token per patch after a learned class token, learned
-  positions, pre-norm blocks. 12 layers of width 768 with 12 heads and patches of 16 on 224 pixels
-  are ViT-B/16.
+  untied output. Llama 3 8B has 32 layers of width 4096 with 32 heads, 8 key-value heads, 14,336
+  hidden units and 128,256 tokens: 8,030,261,248 parameters. If `experts` is more than 1, each token
+  passes through some of several feed-forward networks (Mixtral, Jiang et al. 2024: 2 of 8). Routing
+  follows GShard (Lepikhin et al. 2020): an expert processes at most `capacity` times its even share
+  of an example's tokens, and further tokens bypass it. Qwen3 (Yang et al. 2025) has a separate head
+  width, and normalizes queries and keys. The small models of Llama 3.2 tie the output to the
+  embedding.
+- `vit` (Dosovitskiy et al. 2021): a learned class token, then one token per patch, learned
+  positions, pre-norm blocks. ViT-B/16 has 12 layers of width 768 with 12 heads, patches of 16 x 16
+  pixels, and images of 224 x 224 pixels.
 
-Attention of T queries to S keys takes 2 T S width multiply-accumulates over all heads: T S width
+Attention of T queries to S keys needs 2 T S width multiply-accumulates over all heads: T S width
 for the scores, and T S width for the weighted sum of values. The cost of a normalization includes
 the addition before it. Softmax, masks, dropout and activations add no cost to the layer that they
 follow.
@@ -55,7 +56,7 @@ GATED_LAYERS = ("gates_hidden", "output")
 
 
 class DividedHeads(Model):
-    """A model whose heads must divide its width."""
+    """A model whose number of heads must divide its width."""
 
     width: int
     heads: int
@@ -80,12 +81,12 @@ def transformer_blocks(
     mixing: list[Layer] | None = None,
     last_tokens: int | None = None,
 ) -> list[Layer]:
-    """Pre-norm blocks with feed-forward layers four times as wide as the model.
+    """Return the layers of pre-norm blocks with feed-forward layers of 4 x `width` units.
 
     Args:
-        tokens: Tokens of an example.
+        tokens: Number of tokens of an example.
         width: Width of the model.
-        heads: Attention heads.
+        heads: Number of attention heads.
         count: Number of blocks.
         mixing: Layers that mix the tokens; by default attention of all tokens to each other.
         last_tokens: Number of tokens in the normalization after the last block; by default all.
@@ -103,12 +104,12 @@ def pre_norm_stack(
     last_tokens: int | None = None,
     offset: bool = True,
 ) -> list[Layer]:
-    """Pre-norm blocks and the normalization after the last one.
+    """Return the layers of pre-norm blocks, and of the normalization after the last block.
 
     Every normalization except the first includes the residual addition before it.
 
     Args:
-        tokens: Tokens of an example.
+        tokens: Number of tokens of an example.
         width: Width of the model.
         count: Number of blocks.
         sublayers: The layers of each sublayer of a block, such as attention.
@@ -131,9 +132,14 @@ def attention_layers(
     bias: bool = True,
     mixing: list[Layer] | None = None,
 ) -> list[Layer]:
-    """Self-attention with one matrix product for query, key and value.
+    """Return the layers of self-attention, with one matrix product for query, key and value.
 
-    For `mixing` see `transformer_blocks`.
+    Args:
+        tokens: Number of tokens of an example.
+        width: Width of the model.
+        heads: Number of attention heads.
+        bias: Whether the projections have biases.
+        mixing: Layers that mix the tokens; by default attention of all tokens to each other.
     """
     return [
         dense("query_key_value", width, 3 * width, tokens=tokens, bias=bias),
@@ -143,13 +149,13 @@ def attention_layers(
 
 
 def fused_attention(tokens: int, width: int, heads: int, key_width: int | None = None) -> Layer:
-    """Attention of all tokens of an example to each other, in one fused kernel.
+    """Return the attention of all tokens of an example to each other, as one fused kernel.
 
-    The kernel stores no scores. It saves the logarithm of the softmax's sum per query and head, and
-    its backward pass reads its output again (Dao et al. 2022, FlashAttention, algorithms 1 and 4).
+    The kernel stores no scores. It saves the logarithm of the softmax's sum per query and head. The
+    backward pass also reads the output (Dao et al. 2022, FlashAttention, algorithms 1 and 4).
 
     Args:
-        tokens: Tokens of an example.
+        tokens: Number of tokens of an example.
         width: Width of all queries of a token.
         heads: Number of query heads.
         key_width: Width of all keys of a token, which is smaller if query heads share keys; by
@@ -163,14 +169,14 @@ def fused_attention(tokens: int, width: int, heads: int, key_width: int | None =
 def cached_attention(
     *, tokens: int, keys: int, length: int, width: int, heads: int, key_width: int
 ) -> list[Layer]:
-    """Attention of new tokens to the keys and values in a cache.
+    """Return the layers that attend from new tokens to the keys and values in a cache.
 
-    The first layer writes the new keys and values into the cache.
+    The first layer writes the keys and values of the new tokens into the cache.
 
     Args:
         tokens: Number of new tokens of an example.
-        keys: Number of cached tokens that they attend to.
-        length: Positions of the cache.
+        keys: Number of cached tokens that the new tokens attend to.
+        length: Number of positions of the cache.
         width: Width of all queries of a token.
         heads: Number of query heads.
         key_width: Width of all keys of a token.
@@ -198,7 +204,13 @@ def _attention(tokens: int, keys: int, width: int, heads: int, key_width: int) -
 
 
 def feed_forward_layers(tokens: int, width: int, hidden: int) -> list[Layer]:
-    """Two dense layers for each token."""
+    """Return the hidden layer and the output layer of a feed-forward network.
+
+    Args:
+        tokens: Number of tokens of an example.
+        width: Width of the model.
+        hidden: Units of the hidden layer.
+    """
     return [
         dense("hidden", width, hidden, tokens=tokens),
         dense("output", hidden, width, tokens=tokens),
@@ -213,12 +225,13 @@ def normalization(
     writes_sum: bool = False,
     offset: bool = True,
 ) -> Layer:
-    """Layer normalization of a tensor, or of the sum of two.
+    """Return the layer normalization of a tensor, or of the sum of two tensors.
 
-    The backward pass recomputes input and output from the added tensors, so neither is kept.
+    The backward pass recomputes the input and the output from the added tensors, so neither remains
+    in memory.
 
     Args:
-        tokens: Tokens of an example.
+        tokens: Number of tokens of an example.
         width: Width of the model.
         adds: Whether the layer first adds two tensors.
         writes_sum: Whether the layer also writes the sum, for the next residual addition.
@@ -236,14 +249,14 @@ def normalization(
 
 
 def lookup(tokens: int, width: int, vocabulary: int, *, is_owner: bool = True) -> Layer:
-    """An embedding whose table is also the weights of the output layer (tied embedding).
+    """Return an embedding whose table is also the weights of the output layer (tied embedding).
 
-    The output layer writes the gradient of the table, and the lookup adds to it.
+    The output layer writes the gradient of the table, and the lookup adds to this gradient.
 
     Args:
-        tokens: Tokens of an example.
+        tokens: Number of tokens of an example.
         width: Width of the vectors.
-        vocabulary: Number of vectors.
+        vocabulary: Number of vectors in the table.
         is_owner: Whether this layer counts the parameters of the table. False for a second lookup
             in the same table.
     """
@@ -254,7 +267,7 @@ def lookup(tokens: int, width: int, vocabulary: int, *, is_owner: bool = True) -
 
 
 def tied_logits(tokens: int, width: int, vocabulary: int) -> Layer:
-    """The output layer as a product with the table of the embedding, without bias."""
+    """Return the output layer as a product with the table of the embedding, without bias."""
     logits = dense("logits", width, vocabulary, tokens=tokens, bias=False, is_last=True)
     return replace(logits, parameters=0, borrowed=logits.parameters)
 
@@ -269,7 +282,7 @@ class Transformer(DividedHeads):
 
     name: str = "transformer"
     layers: int = option(
-        6, "layers of the encoder, and of the decoder (base, big: 6)", low=1, high=1000
+        6, "layers in each of encoder and decoder (base, big: 6)", low=1, high=1000
     )
     width: int = option(512, "width of embeddings and layers (base 512, big 1024)", low=1)
     heads: int = option(
@@ -289,7 +302,7 @@ class Transformer(DividedHeads):
         high=0.9,
     )
     label_smoothing: float = option(
-        0.1, "probability of the target that is spread over all tokens", low=0.0, high=0.9
+        0.1, "share of the target's probability spread over all tokens", low=0.0, high=0.9
     )
 
     def layer_list(self) -> list[Layer]:
@@ -318,9 +331,10 @@ class Transformer(DividedHeads):
         ]
 
     def build(self) -> BuiltModel:
-        """Inputs are source and shifted target, each (batch, sequence_length) int32 tokens.
+        """Build the model in Keras.
 
-        Targets are tokens of the same shape.
+        Inputs are source and shifted target, each (batch, sequence_length) int32 tokens. Targets
+        are tokens of the same shape.
         """
         import keras
         from keras import layers
@@ -370,11 +384,16 @@ class Transformer(DividedHeads):
 
 
 def smoothed_cross_entropy(targets: Sequence[Any], logits: Any, smoothing: float) -> Any:
-    """Cross entropy with label smoothing (Szegedy et al. 2016).
+    """Return the mean cross entropy with label smoothing (Szegedy et al. 2016).
 
-    The share `smoothing` of each target's probability is spread evenly over all classes. With
-    logits z, smoothing s and lse the logarithm of the sum of exponentials, the loss is
-    (1 - s)(lse z - z[target]) + s (lse z - mean z).
+    The share `smoothing` of each target's probability is spread evenly over all classes. Let z be
+    the logits, s the smoothing, and lse the logarithm of the sum of exponentials. The loss is the
+    mean of (1 - s)(lse z - z[target]) + s (lse z - mean z).
+
+    Args:
+        targets: One array of int32 classes (...).
+        logits: float32 logits (..., classes).
+        smoothing: The share, from 0 to 1; 0: the usual cross entropy.
     """
     from keras import ops
 
@@ -385,7 +404,7 @@ def smoothed_cross_entropy(targets: Sequence[Any], logits: Any, smoothing: float
 
 
 class _DecoderOnly(DividedHeads):
-    """A causal language model, which can generate tokens. Its heads must divide its width."""
+    """A causal language model, which can generate tokens."""
 
     generates: ClassVar[bool] = True
     predicts_tokens: ClassVar[bool] = True
@@ -394,7 +413,10 @@ class _DecoderOnly(DividedHeads):
 
     @property
     def key_value_heads(self) -> int:
-        """Number of key heads and of value heads; equal groups of query heads share them."""
+        """Number of key heads, equal to the number of value heads.
+
+        Each is shared by a group of query heads.
+        """
         return self.heads
 
     @property
@@ -417,12 +439,12 @@ class _DecoderOnly(DividedHeads):
         raise NotImplementedError
 
     def _stack(self, tokens: int, mixing: list[Layer] | None = None) -> list[Layer]:
-        """All layers over `tokens` tokens of an example.
+        """Return all layers of the model.
 
         Args:
-            tokens: Number of tokens.
-            mixing: Layers of attention to a cache, in prefill and decode; only the last token then
-                has logits. By default all tokens attend to each other, and all have logits.
+            tokens: Number of tokens of an example.
+            mixing: Layers of attention to a cache, for prefill and decode, in which only the last
+                token has logits. By default all tokens attend to each other, and all have logits.
         """
         raise NotImplementedError
 
@@ -430,19 +452,20 @@ class _DecoderOnly(DividedHeads):
         return self._stack(self.sequence_length)
 
     def prefill_layers(self, prompt: int, length: int) -> list[Layer]:
-        """Layers that read a prompt into a cache of `length` positions.
+        """Return the layers that read a prompt into a cache of `length` positions.
 
         Only the last token of the prompt has logits.
         """
         return self._stack(prompt, self._cached(prompt, prompt, length))
 
     def decode_layers(self, length: int) -> list[Layer]:
-        """Layers for one token that attends to a cache of `length` positions.
+        """Return the layers for one token that attends to a cache of `length` positions.
 
-        With N weights in matrix products, a token takes 2 N FLOPs, plus 4 x length x width in each
-        layer (Kaplan et al. 2020, table 1). A step reads every weight once. For each example and
-        layer, it also reads a cache of 2 x length x key_width elements (Pope et al. 2022, section
-        2), including positions that are not written yet. The choice of the token is not counted.
+        If N weights take part in matrix products, a token needs 2 N FLOPs, plus 4 x length x width
+        FLOPs in each layer (Kaplan et al. 2020, table 1). A step reads every weight once. For each
+        example and layer, it also reads a cache of 2 x length x key_width elements (Pope et al.
+        2022, section 2), including positions that are not written yet. Sampling the token is not
+        counted.
         """
         return self._stack(1, self._cached(1, length, length))
 
@@ -457,7 +480,10 @@ class _DecoderOnly(DividedHeads):
         )
 
     def build(self) -> BuiltModel:
-        """Inputs and targets are (batch, sequence_length) tokens below vocab_size."""
+        """Build the model in Keras.
+
+        Inputs and targets are (batch, sequence_length) int32 tokens below vocab_size.
+        """
         return self.network().workload
 
 
@@ -540,8 +566,8 @@ class LanguageModel(_DecoderOnly):
 @dataclass(frozen=True)
 class Llama(_DecoderOnly):
     """A decoder-only language model like Llama, with grouped queries, rotary positions, SwiGLU and
-    RMSNorm, or with experts like Mixtral. heads must divide width unless head_width is given, and
-    key_heads must divide heads.
+    RMSNorm, and optionally with experts like Mixtral. heads must divide width unless head_width is
+    given, and key_heads must divide heads.
     """
 
     name: str = "llama"
@@ -549,7 +575,9 @@ class Llama(_DecoderOnly):
         4, "blocks of attention and feed-forward (Llama 3: 32..126)", low=1, high=1000
     )
     width: int = option(256, "width of embeddings and blocks (Llama 3: 4096..16384)", low=1)
-    heads: int = option(4, "query heads; they must divide the width into even parts", low=1)
+    heads: int = option(
+        4, "query heads; width / heads must be an even integer if head_width is null", low=1
+    )
     key_heads: int = option(
         2,
         "key and value heads, each shared by a group of query heads; they must divide heads",
@@ -584,7 +612,7 @@ class Llama(_DecoderOnly):
         if self.head_width is None:
             super().__post_init__()
         elif self.head_width * self.heads == self.width:
-            # Canonical form: null is the default width.
+            # Canonical form: null instead of a width that equals width / heads.
             object.__setattr__(self, "head_width", None)
         if self.heads % self.key_heads:
             reason = f"does not divide model.heads={self.heads}"
@@ -639,7 +667,7 @@ class Llama(_DecoderOnly):
 
     @property
     def expert_rows(self) -> int:
-        """The most tokens of an example that one expert takes."""
+        """Largest number of tokens of an example that one expert processes."""
         share = self.sequence_length * self.active_experts / self.experts
         return min(self.sequence_length, math.ceil(self.capacity * share))
 
@@ -687,9 +715,10 @@ class Llama(_DecoderOnly):
         return [embedding(tokens, width, self.vocab_size), *blocks, logits]
 
     def _head_normalization(self, tokens: int) -> list[Layer]:
-        """Normalization of queries and of keys; all heads share the scales.
+        """Return the layer that normalizes the queries and the keys of each head, if it exists.
 
-        The backward pass recomputes the outputs, so they are not kept.
+        All query heads share their scales, and so do all key heads. The backward pass recomputes
+        the outputs, so they do not remain in memory.
         """
         if not self.query_key_norm:
             return []
@@ -705,10 +734,11 @@ class Llama(_DecoderOnly):
         return [layer]
 
     def _decode_expert_layers(self, tokens: int) -> list[Layer]:
-        """Router and chosen experts in prefill and decode, without a limit on tokens per expert.
+        """Return the router and the chosen experts in prefill and decode.
 
-        A step reads the weights of the experts that its tokens choose. They are counted as
-        `active_experts` per token, but at most all experts.
+        The number of tokens per expert has no limit. A step reads the weights of the experts that
+        its tokens choose. The costs count `active_experts` experts per token, but at most all
+        experts.
         """
         router = dense("router", self.width, self.experts, tokens=tokens, bias=False)
         chosen_experts = []
@@ -722,10 +752,11 @@ class Llama(_DecoderOnly):
         return [router, *chosen_experts]
 
     def _expert_layers(self) -> list[Layer]:
-        """Router, the tokens' way to the experts, the experts, and the sum of their outputs.
+        """Return the layers of a mixture of experts in training and inference.
 
-        Each expert processes `expert_rows` tokens of every example. The rows of an example for all
-        experts are one tensor.
+        These are the router, a layer that copies tokens to the experts, the experts, and a layer
+        that sums their outputs. Each expert processes `expert_rows` tokens of every example. The
+        rows of an example for all experts form one tensor.
         """
         width = self.width
         count = self.experts
@@ -809,7 +840,10 @@ class Llama(_DecoderOnly):
 
 
 def _gated_layers(width: int, hidden: int, tokens: int) -> list[Layer]:
-    """SwiGLU: the first layer computes gates and hidden units; the second reads their product."""
+    """Return the two layers of a SwiGLU feed-forward network.
+
+    The first layer computes gates and hidden units. The second reads their elementwise product.
+    """
     first_name, second_name = GATED_LAYERS
     first = dense(first_name, width, 2 * hidden, tokens=tokens, bias=False)
     second = dense(second_name, hidden, width, tokens=tokens, bias=False)
@@ -835,8 +869,8 @@ def _repeated(layer: Layer, count: int) -> Layer:
 
 @dataclass(frozen=True)
 class VisionTransformer(DividedHeads):
-    """A Vision Transformer: an encoder over the patches of an image and a class token, from which a
-    dense layer reads the class. heads must divide width, patch must divide image_size.
+    """A Vision Transformer: an encoder over a class token and the patches of an image, and a dense
+    layer that classifies the class token. heads must divide width, patch must divide image_size.
     """
 
     size_template: ClassVar[str] = "{layers}x{width} h{heads} p{patch} {image_size}px"
@@ -850,7 +884,7 @@ class VisionTransformer(DividedHeads):
     )
     heads: int = option(3, "heads of each attention; they must divide the width", low=1)
     patch: int = option(
-        16, "height and width of a patch; it must divide the image", low=1, high=100_000
+        16, "height and width of a patch; must divide image_size", low=1, high=100_000
     )
     image_size: int = option(224, "height and width of the image", low=1, high=100_000)
     output_size: int = option(1000, "classes", low=2)
@@ -866,7 +900,7 @@ class VisionTransformer(DividedHeads):
 
     @property
     def patches(self) -> int:
-        """The number of patches of an image."""
+        """Number of patches of an image."""
         return (self.image_size // self.patch) ** 2
 
     def layer_list(self) -> list[Layer]:
@@ -882,7 +916,10 @@ class VisionTransformer(DividedHeads):
         return [first, *encoder, dense("logits", width, self.output_size, is_last=True)]
 
     def build(self) -> BuiltModel:
-        """Inputs are (batch, image_size, image_size, 3) float32, targets (batch,) int32 classes."""
+        """Build the model in Keras.
+
+        Inputs are (batch, image_size, image_size, 3) float32, targets are (batch,) int32 classes.
+        """
         from keras import layers
 
         from paradnn.families.parts.attention import (

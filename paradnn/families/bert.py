@@ -6,7 +6,8 @@ normalization, followed by a product with the token embedding and a bias. The ne
 which the authors trained in addition, is omitted.
 
 BERT-base has 12 layers of width 768 with 12 heads, 512 positions, 30,522 tokens, and 109,514,298
-parameters. Here all positions have logits; the authors predict the 15% of tokens that they mask.
+parameters. Here all positions have logits, whereas the authors predict only the masked 15% of the
+tokens.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from paradnn.families.attention import (
 )
 from paradnn.families.built import ArraySpec, BuiltModel, cross_entropy, final_logits
 
-#: Segments of an example: the first and the second sentence.
+#: Number of segments of an example: the first and the second sentence.
 _SEGMENTS = 2
 
 
@@ -80,7 +81,11 @@ class Bert(DividedHeads):
         ]
 
     def build(self) -> BuiltModel:
-        """Inputs are tokens and segments, each (batch, sequence_length); targets are tokens."""
+        """Build the model in Keras.
+
+        Inputs are tokens and segments, each (batch, sequence_length) int32. Targets are tokens of
+        the same shape.
+        """
         import keras
         from keras import initializers, layers
 

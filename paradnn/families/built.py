@@ -16,15 +16,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ArraySpec:
-    """One array of a batch.
+    """Specification of one randomly drawn array of a batch.
 
     Floating-point values are drawn from the standard normal distribution, integers uniformly.
 
     Attributes:
         shape: Shape without the batch axis.
         dtype: `float32` or `int32`.
-        high: Integers are drawn from [0, high).
-        zeros: Fraction of an int32 array's values that are 0; the others are drawn from [1, high).
+        high: Integers are drawn from [0, high); None for float32.
+        zeros: Fraction of an int32 array's values that are 0; the remaining values are drawn from
+            [1, high). If None, all values are drawn from [0, high).
     """
 
     shape: tuple[int, ...]
@@ -37,7 +38,12 @@ class ArraySpec:
 class FunctionModel:
     """A function with the part of a Keras model's interface that steps use.
 
-    A call avoids the overhead of Keras' layers. The function may change `non_trainable_variables`.
+    Calls avoid the overhead of Keras' layers.
+
+    Attributes:
+        compute: The function of the operands.
+        trainable_variables: Variables that the function reads and training changes.
+        non_trainable_variables: Other variables, which the function may change.
     """
 
     compute: Callable[..., Any]
@@ -81,7 +87,7 @@ class FunctionModel:
 
 
 def no_loss(targets: Sequence[Any], outputs: Any) -> Any:
-    """Raise TypeError; the default loss, for models that cannot be trained."""
+    """Raise TypeError: the default loss of models that cannot be trained."""
     raise TypeError("a workload without training has no loss")
 
 
@@ -92,15 +98,16 @@ class BuiltModel:
     Attributes:
         model: The Keras model, or the function of a kernel.
         inputs: The arrays of the model's inputs.
-        targets: The arrays with which the loss compares the outputs.
+        targets: The arrays with which the loss compares the outputs; empty if the model cannot be
+            trained.
         loss: Function of targets and outputs that returns the mean loss over the examples, a
             float32 scalar.
-        draw: For kernels, in place of `inputs`: a function of a random generator and the batch
-            size that returns the operands.
-        prepare: Converts the inputs on the device, once before the first step.
+        draw: Function of a random generator and the batch size that returns the operands of a
+            kernel. It replaces `inputs`. None for other models.
+        prepare: Function that converts the inputs on the device, once before the first step.
         carried: A list if each step passes variables, such as a cache, to the next step; else None.
-            JAX keeps the values of the variables in it. Models with common variables share one
-            list.
+            On JAX, the list contains the values of the variables. Models with common variables
+            share one list.
         batch_size: The only batch size that the model accepts; None: any.
         no_loss_reason: Why a model without targets cannot be trained.
     """
@@ -117,21 +124,27 @@ class BuiltModel:
 
 
 def image_input(size: int) -> Any:
-    """The input of an image model, (batch, size, size, 3) float32 under every policy."""
+    """Return the input of an image model, (batch, size, size, 3), float32 under every policy."""
     import keras
 
     return keras.Input((size, size, 3), dtype="float32")
 
 
 def final_logits(x: Any) -> Any:
-    """Cast logits to float32 under every policy."""
+    """Cast logits to float32, whichever dtype policy is set."""
     from keras import layers
 
     return layers.Activation("linear", dtype="float32")(x)
 
 
 def classifier(inputs: Any, outputs: Any, classes: int) -> BuiltModel:
-    """Make a classifier of examples. Outputs are logits (batch, classes)."""
+    """Make a `BuiltModel` that classifies examples.
+
+    Args:
+        inputs: Input of the Keras model.
+        outputs: Logits, (batch, classes).
+        classes: Number of classes.
+    """
     import keras
 
     spec = ArraySpec(tuple(inputs.shape[1:]), "float32")
@@ -140,9 +153,12 @@ def classifier(inputs: Any, outputs: Any, classes: int) -> BuiltModel:
 
 
 def token_predictor(inputs: Any, outputs: Any, vocabulary: int) -> BuiltModel:
-    """Make a model that predicts the token after each input token.
+    """Make a `BuiltModel` that predicts the token after each input token.
 
-    Outputs are logits (batch, length, vocabulary).
+    Args:
+        inputs: Input of the Keras model, (batch, length) tokens.
+        outputs: Logits, (batch, length, vocabulary).
+        vocabulary: Number of distinct tokens.
     """
     import keras
 
@@ -153,14 +169,24 @@ def token_predictor(inputs: Any, outputs: Any, vocabulary: int) -> BuiltModel:
 
 
 def cross_entropy(targets: Sequence[Any], logits: Any) -> Any:
-    """Mean softmax cross entropy of float32 logits (..., classes) and int32 classes (...)."""
+    """Return the mean softmax cross entropy.
+
+    Args:
+        targets: One array of int32 classes (...).
+        logits: float32 logits (..., classes).
+    """
     from keras import losses, ops
 
     return ops.mean(losses.sparse_categorical_crossentropy(targets[0], logits, from_logits=True))
 
 
 def squared_error(targets: Sequence[Any], outputs: Any) -> Any:
-    """Mean squared error of float32 outputs (batch, 1) and float32 targets (batch,)."""
+    """Return the mean squared error.
+
+    Args:
+        targets: One float32 array (batch,).
+        outputs: float32 outputs (batch, 1).
+    """
     from keras import ops
 
     return ops.mean(ops.square(outputs[:, 0] - targets[0]))

@@ -42,7 +42,7 @@ class _Inception:
     after_pooling: int
 
 
-#: Groups of inception modules. Between two groups, a pooling halves the image.
+#: Groups of inception modules. Between two groups, pooling halves the height and width.
 _INCEPTION_GROUPS = (
     (
         _Inception(64, 96, 128, 16, 32, 32),
@@ -72,14 +72,14 @@ class ClassicNetwork(ImageNetwork):
     def convolution(
         self, filters: int, kernel: int, stride: int = 1, padding: str = "same", groups: int = 1
     ) -> None:
-        """Add a convolution with a rectifier; each of its groups reads its part of the channels.
+        """Add a convolution with bias and rectifier.
 
         Args:
-            filters: Output channels of all groups.
+            filters: Total output channels of all groups.
             kernel: Height and width of the window.
             stride: Distance between windows.
-            padding: One of the paddings of `conv_output_length`.
-            groups: Number of groups.
+            padding: A padding of `conv_output_length`.
+            groups: Number of groups. Each group reads an equal part of the input channels.
         """
         whole_input = self.x
         channels = self.channels
@@ -103,9 +103,9 @@ class ClassicNetwork(ImageNetwork):
         self.add_branches(*(partial(add_group, number) for number in range(groups)))
 
     def normalize_response(self) -> None:
-        """Add local response normalization over neighboring channels.
+        """Add local response normalization over 5 neighboring channels.
 
-        See Krizhevsky et al. 2012, section 3.3.
+        The formula is in Krizhevsky et al. 2012, section 3.3; the constants are those of Caffe.
         """
         size = self.elements
         self.layers.append(
@@ -123,7 +123,7 @@ class ClassicNetwork(ImageNetwork):
             self.x = self.x / ops.power(scale, _RESPONSE_BETA)
 
     def add_dense(self) -> None:
-        """Add a dense layer of 4096 units over the flattened image, a rectifier and dropout 0.5."""
+        """Add a dense layer of 4096 units over the flattened input, a rectifier and dropout 0.5."""
         self.layers.append(dense(f"dense_{len(self.layers)}", self.elements, 4096))
         self.shape = (1, 1, 4096)
         self.add_layer("Flatten")

@@ -16,7 +16,7 @@ from paradnn.families.built import ArraySpec, BuiltModel, classifier, squared_er
 @dataclass(frozen=True)
 class FullyConnected(Model):
     """Fully connected: `layers` hidden layers of `nodes` rectified linear units. A list sets the
-    width of each layer: model.nodes=[1000,500,100,50]. model.layers=0 is softmax regression.
+    width of each layer, as in model.nodes=[1000,500,100,50]. model.layers=0 is softmax regression.
     """
 
     name: str = "fc"
@@ -39,7 +39,7 @@ class FullyConnected(Model):
             raise ConfigError(
                 "model.layers", self.layers, reason, f"set model.layers={len(self.nodes)}"
             )
-        # Canonical form: equal widths become one number; without layers, nodes has its default.
+        # Canonical form: equal widths become one number, and nodes has its default without layers.
         if self.layers == 0:
             object.__setattr__(self, "nodes", FullyConnected.nodes)
         elif isinstance(self.nodes, tuple) and len(set(self.nodes)) == 1:
@@ -70,9 +70,10 @@ class FullyConnected(Model):
         return [*layers, logits]
 
     def build(self) -> BuiltModel:
-        """Inputs are (batch, input_size) float32.
+        """Build the model in Keras.
 
-        Targets are (batch,) int32 classes, or float32 numbers if output_size is 1.
+        Inputs are (batch, input_size) float32. Targets are (batch,) int32 classes, or (batch,)
+        float32 numbers if output_size is 1.
         """
         import keras
         from keras import layers

@@ -7,14 +7,16 @@ ResNet-50 ("v1.5"), the 3x3 convolution of a bottleneck block has the stride, an
 replaces the shortcut where the shape changes. With blocks 3,4,6,3, 64 filters and 1000 classes,
 `bottleneck` is this ResNet-50, with 25,557,032 parameters.
 
-Three groups of blocks select the form for small images (He et al., section 4.2). The stem is a 3x3
-convolution without pooling. Shortcuts have no parameters: they take every second pixel and fill new
-channels with zeros. With blocks 9,9,9 and 16 filters, `residual` is ResNet-56.
+Three groups of blocks select the form for small images (He et al., section 4.2). Its stem is a 3x3
+convolution without pooling. Shortcuts have no parameters: between two groups, they keep every
+second pixel and fill new channels with zeros. With blocks 9,9,9 and 16 filters, `residual` is
+ResNet-56.
 
-ResNet-50 and ResNet-152 (with the stride on a block's first convolution, and biases), DenseNet-121
-and MobileNet are the networks of `keras.applications` with random weights. SqueezeNet 1.0 (Iandola
-et al. 2016) is as published, with one exception: the last convolution, whose mean is the logits,
-has no rectifier. With a rectifier, its outputs become zero within a few steps, and training stops.
+ResNet-50, ResNet-152, DenseNet-121 and MobileNet are the networks of `keras.applications` with
+random weights. In these ResNets, the first convolution of a block has the stride, and convolutions
+have biases. SqueezeNet 1.0 (Iandola et al. 2016) is as published, with one exception: the last
+convolution, whose spatial means are the logits, has no rectifier. With a rectifier, its outputs
+become zero within a few steps, and training stops.
 """
 
 import math
@@ -32,7 +34,7 @@ from paradnn.families.built import BuiltModel, classifier, image_input
 _BATCH_NORMALIZATION = {"momentum": 0.9, "epsilon": 1e-5}
 #: Filters of the squeezing convolution of SqueezeNet's fire modules.
 _SQUEEZE_FILTERS = (16, 16, 32, 32, 48, 48, 64, 64)
-#: Blocks of each group of the ResNets of `keras.applications`.
+#: Number of blocks in each group of the ResNets of `keras.applications`.
 _RESNET_BLOCKS = {"resnet50": (3, 4, 6, 3), "resnet152": (3, 8, 36, 3)}
 #: Network -> function of `keras.applications` that builds it.
 _APPLICATIONS = {
@@ -45,14 +47,14 @@ _SEPARABLE_FILTERS = (64, 128, 128, 256, 256, 512, 512, 512, 512, 512, 512, 1024
 
 
 def conv_output_length(size: int, kernel: int, stride: int, padding: str) -> int:
-    """Output length of a convolution or pooling along one axis.
+    """Return the output length of a convolution or pooling along one axis.
 
     Args:
-        size: Length of the input.
+        size: Length of the input, in pixels.
         kernel: Length of the window.
         stride: Distance between windows.
-        padding: Number of zeros that are added. "same": as many as an output of ceil(size / stride)
-            needs. "valid": none. "end": one at the end, as in Keras' MobileNet. "whole": as many as
+        padding: Rule for adding zeros. "same": the output has ceil(size / stride) pixels. "valid":
+            no zeros. "end": one zero at the end, as in Keras' MobileNet. "whole": zeros at the end
             fill the last window, as in Caffe.
     """
     if padding == "same":
@@ -64,17 +66,17 @@ def conv_output_length(size: int, kernel: int, stride: int, padding: str) -> int
 class ImageNetwork:
     """Builds a network over images and its analytic costs from one description.
 
-    Padding, concatenation, dropout and the repetition of pixels count as no traffic: the layer that
-    writes or reads a tensor can do them in the same pass.
+    Padding, concatenation, dropout and the repetition of pixels add no memory traffic: the layer
+    that writes or reads the tensor can perform them in the same pass.
 
     Args:
         height: Height of the input.
         width: Width of the input; by default `height`.
         channels: Channels of the input.
-        builds: Whether to build the Keras model, too. Its images are square.
+        builds: Whether to build the Keras model, too, whose images are square: `height` x `height`.
 
     Attributes:
-        layers: The layers so far, with their costs.
+        layers: The layers added so far, with their costs.
         height: Height of the last output.
         width: Width of the last output.
         channels: Channels of the last output.
@@ -107,12 +109,13 @@ class ImageNetwork:
         return self.height * self.width * self.channels
 
     def add_layer(self, layer: str, *arguments: Any, merged: Any = None, **options: Any) -> None:
-        """Apply a layer of `keras.layers` to the last output, if the model is built.
+        """Apply a layer of `keras.layers` to the last output; do nothing without a Keras model.
 
         Args:
             layer: Name of the class.
             arguments: Positional arguments of the class.
-            merged: Another output, which the layer merges with the last output.
+            merged: An earlier output, which the layer merges with the last output; None: the layer
+                has one input.
             options: Keyword arguments of the class.
         """
         if self.x is None:
@@ -138,19 +141,20 @@ class ImageNetwork:
         is_first: bool = False,
         **options: Any,
     ) -> None:
-        """Add a convolution, with its bias and rectifier if it has them.
+        """Add a convolution, including its bias and activation function, if any.
 
         Args:
-            filters: Output channels. None for a depthwise convolution: one per input channel.
-            kernel: Height and width of the window: two numbers, or one for both.
+            filters: Output channels. None for a depthwise convolution, with one filter per input
+                channel. Depthwise convolutions require `builds` to be false.
+            kernel: Height and width of the window as two numbers, or one number for a square.
             stride: Distance between windows.
-            padding: One of the paddings of `conv_output_length`.
+            padding: A padding of `conv_output_length`.
             bias: Whether the convolution has a bias.
             added: Elements per example of a tensor that is added to the input.
-            is_kept: Whether the backward pass needs the output. An average, for example, does not
-                need its input.
+            is_kept: Whether the backward pass needs the output. It does not if, for example, the
+                next layer is an average.
             is_first: Whether the convolution reads the batch, whose gradient is not needed.
-            options: Keyword arguments of Keras' layer.
+            options: Further keyword arguments of Keras' layer, such as `activation`.
         """
         read = self.elements + added
         input_height, input_width, channels = self.shape
@@ -159,8 +163,8 @@ class ImageNetwork:
         width = conv_output_length(input_width, columns, stride, padding)
         is_depthwise = filters is None
         outputs = channels if filters is None else filters
-        # Costs assume the same number of zeros on both sides. With a stride, a framework may add
-        # one more on one side, but the output size is equal.
+        # Costs assume the same number of zeros on both sides. If the stride exceeds 1, a framework
+        # may add one zero more on one side; the output size stays the same.
         zeros = (0, 0)
         if padding == "same":
             zeros = ((rows - 1) // 2, (columns - 1) // 2)
@@ -201,15 +205,17 @@ class ImageNetwork:
         *,
         scales: bool = True,
     ) -> None:
-        """Add batch normalization, the addition of a shortcut if there is one, and a rectifier.
+        """Add batch normalization, an optional shortcut, and a rectifier.
 
-        The output is not kept for the backward pass: a compiler may compute it again.
+        The costs assume that the output does not remain in memory until the backward pass, because
+        a compiler may recompute it.
 
         Args:
-            shortcut: Elements per example of the shortcut that is added at the end of a block; 0
+            shortcut: Elements per example of the shortcut, which is added before the rectifier; 0
                 without a shortcut.
-            normalizations: 2 if the shortcut has a projection, which is normalized, too.
-            merged: The shortcut in the Keras model.
+            normalizations: Number of normalizations: 1, or 2 if the projection of the shortcut is
+                normalized, too.
+            merged: Output of the shortcut in the Keras model.
             scales: Whether each channel has a trained scale in addition to the offset.
         """
         channels = normalizations * self.channels
@@ -237,8 +243,8 @@ class ImageNetwork:
 
         Args:
             kernel: Height and width of the window of max pooling; 0 for global average pooling.
-            stride: Distance between windows.
-            padding: One of the paddings of `conv_output_length`.
+            stride: Distance between windows; ignored for global average pooling.
+            padding: A padding of `conv_output_length`; ignored for global average pooling.
             is_last: Whether the output is the logits.
         """
         name = f"pool_{len(self.layers)}"
@@ -264,8 +270,8 @@ class ImageNetwork:
         if not kernel:
             self.add_layer("GlobalAveragePooling2D")
             return
-        # Fill the last window with zeros, which do not change the maximum: outputs of a rectifier
-        # are not negative.
+        # Fill the last window with zeros. They do not change the maximum, because the outputs of a
+        # rectifier are not negative.
         missing = [-(size - kernel) % stride for size in sizes]
         if padding == "whole" and any(missing):
             self.add_layer("ZeroPadding2D", tuple((0, zeros) for zeros in missing))
@@ -273,10 +279,10 @@ class ImageNetwork:
         self.add_layer("MaxPooling2D", kernel, stride, padding=keras_padding)
 
     def add_branches(self, *branches: Callable[[], None]) -> None:
-        """Add branches that read the same input, and concatenate their outputs by channel.
+        """Add branches that read the same input, and concatenate their channels.
 
         Args:
-            branches: Functions that add the layers of one branch.
+            branches: For each branch, a function that adds its layers.
         """
         shape = self.shape
         x = self.x
@@ -297,7 +303,15 @@ class ImageNetwork:
     def stem(
         self, filters: int, kernel: int, stride: int, *, bias: bool = False, pools: bool = True
     ) -> None:
-        """Add the first convolution with its normalization, and pooling that halves the image."""
+        """Add the first convolution with normalization and rectifier, and max pooling.
+
+        Args:
+            filters: Output channels.
+            kernel: Height and width of the window.
+            stride: Distance between windows.
+            bias: Whether the convolution has a bias.
+            pools: Whether to add the pooling, which halves height and width.
+        """
         self.convolve(filters, kernel, stride, bias=bias, is_first=True)
         self.normalize()
         if pools:
@@ -321,10 +335,11 @@ def residual_block(
 
     Args:
         network: The network that the block extends.
-        convolutions: Filters, kernel and stride of each convolution. A normalization follows each.
+        convolutions: Filters, kernel and stride of each convolution. A normalization follows each
+            convolution.
         bias: Whether the convolutions have biases.
         projects: Whether a projection (1x1 convolution) replaces the shortcut where the shape
-            changes. If false, the shortcut takes every `stride`-th pixel of the block's input, and
+            changes. If false, the shortcut keeps every `stride`-th pixel of the block's input, and
             new channels are zeros.
     """
     x = network.x
@@ -358,7 +373,7 @@ def residual_block(
 
 
 def block_widths(blocks: Sequence[int], filters: int) -> Iterator[tuple[int, int]]:
-    """Yield filters and stride of each block.
+    """Yield the number of filters and the stride of each block.
 
     Args:
         blocks: Number of blocks in each group.
@@ -372,27 +387,30 @@ def block_widths(blocks: Sequence[int], filters: int) -> Iterator[tuple[int, int
 
 
 class ImageModel(Model):
-    """A classifier of square images, defined by one description of its layers."""
+    """A classifier of square images. One description of its layers yields costs and Keras model."""
 
     convolves: ClassVar[bool] = True
     output_size: int
 
     def network(self, builds: bool = False) -> ImageNetwork:
-        """Return the network with all layers; with `builds`, also with its Keras model."""
+        """Return the network with all layers, and with the Keras model if `builds` is true."""
         raise NotImplementedError
 
     def layer_list(self) -> list[Layer]:
         return self.network().layers
 
     def build(self) -> BuiltModel:
-        """Inputs are (batch, image_size, image_size, 3) float32, targets (batch,) int32 classes."""
+        """Build the model in Keras.
+
+        Inputs are (batch, image_size, image_size, 3) float32, targets are (batch,) int32 classes.
+        """
         network = self.network(builds=True)
         return classifier(network.inputs, network.x, self.output_size)
 
 
 @dataclass(frozen=True)
 class Convolutional(ImageModel):
-    """A residual network of four groups of blocks, whose filters double in each group. A block has
+    """A residual network with four groups of blocks; filters double from group to group. A block has
     two convolutions (residual) or three (bottleneck). blocks is one number, or one per group.
     """
 
@@ -407,7 +425,7 @@ class Convolutional(ImageModel):
         or_length=3,
     )
     filters: int = option(
-        16, "filters of the first group; they double in each next group (paper: 16..64)", low=1
+        16, "filters of the first group; they double from group to group (paper: 16..64)", low=1
     )
     image_size: int = option(
         200, "height and width of the image (paper: 200..300)", low=8, high=100_000
@@ -522,7 +540,7 @@ def resnet(
 
     Args:
         network: The network to which the layers are added.
-        blocks: Number of blocks in each group.
+        blocks: Number of blocks in each group; by default those of ResNet-50.
 
     Returns:
         The output shape (height, width, channels) of each group.
@@ -538,10 +556,10 @@ def resnet(
 
 
 def _densenet121(network: ImageNetwork) -> None:
-    """Add the stem and four dense blocks.
+    """Add the stem and the four dense blocks of DenseNet-121.
 
-    Each layer of a block reads the features (channels) of all layers before it and adds 32. Between
-    two blocks, the number of features, the height and the width are halved.
+    Each layer of a block reads the features (channels) of all earlier layers and adds 32 features.
+    Between two blocks, the number of features, the height and the width are halved.
     """
     network.stem(64, 7, 2)
     for block, count in enumerate((6, 12, 24, 16)):
@@ -561,8 +579,8 @@ def _densenet121(network: ImageNetwork) -> None:
 def _squeezenet(network: ImageNetwork, classes: int) -> None:
     """Add all layers of SqueezeNet.
 
-    Each of its eight fire modules has a squeezing 1x1 convolution, which expanding 1x1 and 3x3
-    convolutions read in parallel.
+    Each of the eight fire modules has a squeezing 1x1 convolution. Two parallel expanding
+    convolutions, 1x1 and 3x3, read its output.
     """
     convolve = partial(
         network.convolve, bias=True, activation="relu", kernel_initializer="he_normal"
@@ -581,7 +599,7 @@ def _squeezenet(network: ImageNetwork, classes: int) -> None:
         network.add_layer("Concatenate", merged=expanded_1x1)
         network.channels = 8 * squeezed
         if index in (2, 6):
-            # After fire4 and fire8 of the paper, whose numbers begin with fire2.
+            # The paper pools after its modules fire4 and fire8. Its numbering begins with fire2.
             network.pool(3, 2, "whole")
     network.add_layer("Dropout", 0.5)
     normal = {"class_name": "RandomNormal", "config": {"stddev": 0.01}}
@@ -593,9 +611,9 @@ def keras_application(name: str, model: Any, **options: Any) -> BuiltModel:
     """Build a network of `keras.applications` with random weights, and logits as outputs.
 
     Args:
-        name: Function of `keras.applications`.
+        name: Name of the function in `keras.applications`.
         model: An image model with options `image_size` and `output_size`.
-        options: Further arguments of the function.
+        options: Further keyword arguments of the function.
     """
     from keras import applications
 

@@ -75,9 +75,10 @@ class InceptionNetwork(ImageNetwork):
         """Add a sequence of convolutions, each with normalization and rectifier.
 
         Args:
-            convolutions: The convolutions.
-            last_stride: Stride of the last convolution; the others have stride 1.
-            last_padding: Padding of the last convolution; the others have "same".
+            convolutions: Output channels, window height and window width of each convolution.
+            last_stride: Stride of the last convolution; earlier convolutions have stride 1.
+            last_padding: Padding of the last convolution, as in `conv_output_length`; earlier
+                convolutions have the padding "same".
         """
         for index, (filters, rows, columns) in enumerate(convolutions):
             is_last = index == len(convolutions) - 1
@@ -102,11 +103,11 @@ class InceptionNetwork(ImageNetwork):
         self.pool(3, 2, "valid")
 
     def add_module(self, *branches: list[_Convolution], pooled: int) -> None:
-        """Add an inception module that keeps height and width.
+        """Add an inception module that preserves height and width.
 
         Args:
             branches: The convolutions of each branch.
-            pooled: Filters of the 1x1 convolution in a further branch, which pools.
+            pooled: Filters of the 1x1 convolution in a further branch, after average pooling.
         """
         functions = [partial(self.add_convolutions, *branch) for branch in branches]
         self.add_branches(*functions, partial(self.add_pooled, pooled))
@@ -130,7 +131,10 @@ class InceptionNetwork(ImageNetwork):
         self.add_branches(*functions, partial(self.pool, 3, 2, "valid"))
 
     def add_widest_module(self) -> None:
-        """Add a module in which two branches end with parallel 1x3 and 3x1 convolutions."""
+        """Add an inception module in which two branches end with parallel 1x3 and 3x1 convolutions.
+
+        Each of these convolutions has 384 filters.
+        """
 
         def add_parallel(*convolutions: _Convolution) -> None:
             self.add_convolutions(*convolutions)
@@ -190,12 +194,12 @@ class XceptionNetwork(ImageNetwork):
     """Analytic costs of a network of depthwise separable convolutions."""
 
     def rectify(self) -> None:
-        """Add a rectifier as a separate layer: its input is also stored, for the shortcut."""
+        """Add a rectifier as a separate layer, because the shortcut reads its stored input."""
         size = self.elements
         self.layers.append(Layer(f"rectifier_{len(self.layers)}", read=size, written=size))
 
     def add_separable(self, *filters: int) -> None:
-        """Add separable 3x3 convolutions, with normalization and rectifier between them.
+        """Add depthwise separable 3x3 convolutions, with normalization and rectifier between them.
 
         Args:
             filters: Output channels of each convolution.
@@ -209,8 +213,9 @@ class XceptionNetwork(ImageNetwork):
     def add_halving_block(self, *filters: int) -> None:
         """Add a residual block that halves height and width.
 
-        It has separable convolutions, pooling, and a projection of the block's input. The pooling
-        includes the normalization of its input. The sum with the projection is stored.
+        The block has separable convolutions, max pooling, and a projection of its input. The cost
+        of the pooling includes the normalization before it. The sum of the pooled output and the
+        projection is stored.
 
         Args:
             filters: Output channels of each separable convolution.

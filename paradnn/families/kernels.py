@@ -2,8 +2,8 @@
 
 See github.com/baidu-research/DeepBench. A kernel is not trained. It is an operation of the
 framework, without a Keras layer. Operands are drawn in float32, placed on the device, and converted
-there to the types and layouts of the operation. Every step takes the operands as arguments and
-returns its whole result, so that no compiler can compute the result only once for all steps.
+there to the type and layout that the operation needs. Every step takes the operands as arguments
+and returns the whole result, so that no compiler can compute the result only once for all steps.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from paradnn.families.operations import Operation, convolution
 if TYPE_CHECKING:
     import numpy as np
 
-#: The largest size that every library accepts: BLAS has 32-bit sizes.
+#: The largest size that every library accepts: BLAS stores sizes as signed 32-bit integers.
 LARGEST = 2**31 - 1
 #: Defaults of the point for kernels without a batch, and for kernels with a batch.
 UNBATCHED_DEFAULTS = {"step": {"mode": "inference", "batch_size": 1}}
@@ -32,14 +32,14 @@ BATCHED_DEFAULTS = {"step": {"mode": "inference", "batch_size": 16}}
 #: Help text and values of an option `direction`.
 DIRECTION = "the result: the output, or the gradient of the input or of the weights"
 DIRECTIONS = ("forward", "backward_input", "backward_weights")
-#: Bytes of an index of a sparse matrix. The most compact format of the frameworks is compressed
-#: rows with 32-bit indices.
+#: Bytes of an index of a sparse matrix. The most compact format that the frameworks offer is CSR
+#: (compressed rows) with 32-bit indices.
 _INDEX_BYTES = 4
-#: Gates of a cell. Its weights have `hidden` columns for each gate.
+#: Number of gates of a cell. The weights have `hidden` columns for each gate.
 _GATES = {"vanilla": 1, "lstm": 4, "gru": 3}
 #: Number of states that a time step passes to the next.
 _STATES = {"vanilla": 1, "lstm": 2, "gru": 1}
-#: Series of width `hidden` that `backward_input` takes in addition to gradients and gates.
+#: Number of series of width `hidden` that `backward_input` reads, besides gradients and gates.
 _SAVED_SERIES = {"vanilla": 1, "lstm": 1, "gru": 2}
 
 
@@ -49,7 +49,7 @@ class Kernel(Model):
 
     Attributes:
         has_batch: Whether `batch_size` is one of the sizes of the kernel.
-        instead_of_batch: For kernels without a batch: the key to set instead of batch_size.
+        instead_of_batch: Key that errors propose instead of batch_size, if the kernel has no batch.
     """
 
     is_kernel: ClassVar[bool] = True
@@ -57,7 +57,7 @@ class Kernel(Model):
     instead_of_batch: ClassVar[str] = "model.n"
 
     def work(self, batch_size: int, width: int) -> tuple[int, int]:
-        """Return the FLOPs and the bytes of one step.
+        """Return the FLOPs of one step, and the bytes that it reads and writes.
 
         A multiply-accumulate counts as two FLOPs. Bytes count every operand and result once,
         including the indices of sparse operands.
@@ -92,7 +92,7 @@ class Kernel(Model):
         k: int,
         calls: int = 1,
     ) -> Operation:
-        """Return this kernel as an `Operation`, which documents the arguments."""
+        """Return this kernel as an `Operation`; for the arguments see the class `Operation`."""
         flops, moved_bytes = self.work(batch_size, COMPUTE_BYTES[precision])
         return Operation(
             self.name,
@@ -109,7 +109,12 @@ class Kernel(Model):
         return 1
 
     def canonical_point(self, point: Any) -> Any:
-        """Return `point` with the default optimizer, which does not affect a kernel."""
+        """Return `point` with the default optimizer, because optimizers do not affect kernels.
+
+        Raises:
+            ConfigError: If the mode is not inference, the point has several devices, or batch_size
+                is set for a kernel without a batch.
+        """
         kernel = f"model={self.name}"
         remedy = f"omit it, and set {self.instead_of_batch}"
         batch = 1 if self.has_batch else point.batch_size
@@ -135,10 +140,13 @@ class Messages(Kernel):
     is_communication: ClassVar[bool] = True
 
     def canonical_point(self, point: Any) -> Any:
-        """Return `point` with the default `compile`, which does not affect messages.
+        """Return `point` with the default `compile`, because compilation does not affect messages.
 
-        It also disables the profile that presets such as measure=quick enable, because messages
-        have no operations.
+        The profile, which presets such as measure=quick enable, is disabled in the returned point,
+        because messages have no operations to profile.
+
+        Raises:
+            ConfigError: As for other kernels, or if measure.keep_trace is true.
         """
         point = super().canonical_point(point)
         reason = f"model={self.name} has no operations to profile"
@@ -151,8 +159,8 @@ class Messages(Kernel):
 
 @dataclass(frozen=True)
 class Gemm(Kernel):
-    """A kernel: C = op(A) op(B), the product of an m x k and a k x n matrix. A and B are stored by
-    rows; transpose_a and transpose_b store their transposes.
+    """A kernel: C = A B, the product of an m x k matrix A and a k x n matrix B, both in row-major
+    order. transpose_a and transpose_b store the transposed matrix instead.
     """
 
     name: str = "gemm"
@@ -178,7 +186,7 @@ class Gemm(Kernel):
 
     @property
     def _letters(self) -> str:
-        """Letter of each matrix, as in BLAS: n, or t if it is transposed."""
+        """One letter per matrix, as in BLAS: n, or t if the matrix is transposed."""
         first = "t" if self.transpose_a else "n"
         second = "t" if self.transpose_b else "n"
         return first + second
@@ -193,7 +201,7 @@ class Gemm(Kernel):
         )
 
     def build(self) -> BuiltModel:
-        """Operands are A (m, k) and B (k, n), or their transposes; the result is (m, n)."""
+        """Build the product: operands (m, k) and (k, n), or their transposes; result (m, n)."""
         operations, _ = framework_operations()
         left = (self.k, self.m) if self.transpose_a else (self.m, self.k)
         right = (self.n, self.k) if self.transpose_b else (self.k, self.n)
@@ -225,7 +233,7 @@ class SparseGemm(Kernel):
     storage: str = option(
         "sparse",
         "format of A: sparse (CSR in PyTorch, coordinates in other frameworks), "
-        "csr (compressed rows), or dense (with all zeros)",
+        "csr (compressed rows), or dense (including zeros)",
         choices=("sparse", "csr", "dense"),
     )
 
@@ -242,15 +250,14 @@ class SparseGemm(Kernel):
 
     @property
     def stored_elements(self) -> int:
-        """Elements of the sparse matrix that are not 0."""
+        """Number of elements of the sparse matrix that are not 0."""
         return round(self.density * self.m * self.k)
 
     def work(self, batch_size: int, width: int) -> tuple[int, int]:
-        """Return the FLOPs and the bytes of one step.
+        """Return the FLOPs of one step, and the bytes that it reads and writes.
 
-        Each nonzero element of A multiplies one row of the dense matrix. So the number of rows that
-        are read is at most the number of nonzero elements. With dense storage, zeros are read and
-        multiplied, too.
+        Each nonzero element of A multiplies one row of B. The step therefore reads at most as many
+        rows of B as A has nonzero elements. With dense storage, zeros are read and multiplied, too.
         """
         if self.storage == "dense":
             elements = self.m * self.k + self.k * self.n + self.m * self.n
@@ -261,9 +268,10 @@ class SparseGemm(Kernel):
         return 2 * stored * self.n, width * elements + index_bytes
 
     def as_operation(self, batch_size: int, precision: str) -> Operation:
-        """Return a product whose inner size is the mean number of nonzero elements in a row of A.
+        """Return the product as an `Operation`.
 
-        With dense storage, the inner size is k.
+        Its inner size is the mean number of nonzero elements in a row of A, rounded down, but at
+        least 1. With dense storage, the inner size is k.
         """
         inner = max(1, self.stored_elements // self.m)
         if self.storage == "dense":
@@ -280,7 +288,7 @@ class SparseGemm(Kernel):
         return f"{text} {self.storage}"
 
     def build(self) -> BuiltModel:
-        """Operands are a sparse (m, k) and a dense (k, n) matrix; the result is (m, n)."""
+        """Build the product of a sparse (m, k) and a dense (k, n) matrix; the result is (m, n)."""
         import numpy as np
 
         operations, dtype = framework_operations()
@@ -324,8 +332,8 @@ class SparseGemm(Kernel):
 
 @dataclass(frozen=True)
 class Conv2d(Kernel):
-    """A kernel: one convolution of images, or the gradient of its input or of its weights. Pairs of
-    numbers are height and width.
+    """A kernel: one convolution of images, or the gradient of its input or weights. A pair of
+    numbers is a vertical and a horizontal size.
     """
 
     has_batch: ClassVar[bool] = True
@@ -394,12 +402,12 @@ class Conv2d(Kernel):
     def images(
         self, count: int, size: tuple[int, int] | None = None, channels: int | None = None
     ) -> tuple[int, ...]:
-        """Return the shape of an array of images in the layout.
+        """Return the shape of an array of images in the layout of the kernel.
 
         Args:
             count: Number of images.
-            size: Height and width; by default those of the input.
-            channels: Number of channels; by default that of the input.
+            size: Height and width; by default the height and width of the input.
+            channels: Number of channels; by default the channels of the input.
         """
         height, width = size or (self.height, self.width)
         channels = channels or self.channels
@@ -421,11 +429,12 @@ class Conv2d(Kernel):
         return convolution(self.product, self.direction, batch_size, COMPUTE_BYTES[precision])
 
     def build(self) -> BuiltModel:
-        """Build the convolution in its direction.
+        """Build the convolution, or one of its gradients, depending on `direction`.
 
-        Operands and result are three arrays: images, filters (height, width, channels, filters),
-        and the outputs. In the backward directions, the gradient of the outputs is an operand, and
-        the result is the gradient of the images or of the filters.
+        The arrays are images, filters (height, width, channels, filters), and outputs. In the
+        forward direction, the operands are images and filters, and the result is the outputs. In
+        the backward directions, the gradient of the outputs is an operand, and the result is the
+        gradient of the images or of the filters.
         """
         operations, dtype = framework_operations()
         direction = self.direction
@@ -455,8 +464,8 @@ class Conv2d(Kernel):
 
 @dataclass(frozen=True)
 class Elementwise(Kernel):
-    """A kernel: a b b ... b, elementwise products of tensors, one after another. Its time is about
-    that of any operation without a matrix product that moves the same number of bytes.
+    """A kernel: a b b ... b, elementwise products of tensors, one after another. Any operation
+    without a matrix product that moves the same number of bytes takes about the same time.
     """
 
     instead_of_batch: ClassVar[str] = "model.elements"
@@ -483,7 +492,7 @@ class Elementwise(Kernel):
         )
 
     def build(self) -> BuiltModel:
-        """Operands have values near 1, so that no product exceeds the range of a 16-bit type."""
+        """Build the products; operands are near 1, so that products fit into 16-bit types."""
         import numpy as np
 
         def compute(a: Any, b: Any) -> Any:
@@ -504,16 +513,17 @@ class RecurrentKernel(Kernel):
     """A kernel: one recurrent layer without its input product, or the gradient of its input or of
     its weights.
 
-    Inputs have the width of the state and are added to every gate, as in DeepBench (cuDNN's
-    CUDNN_SKIP_INPUT). With states h and a block of columns u of the weights per gate:
+    Inputs x have the width of the state and are added to every gate, as in DeepBench (cuDNN's
+    CUDNN_SKIP_INPUT). With states h, and one block of weight columns u per gate:
 
     - vanilla: h' = relu(x + h u)
     - LSTM: i, f, o = sigmoid(x + h u_ifo), g = tanh(x + h u_g), c' = f c + i g, h' = o tanh(c')
     - GRU: r, z = sigmoid(x + h u_rz), n = tanh(x + r (h u_n)), h' = (1 - z) n + z h
 
-    `backward_input` goes back through time with the saved values of the forward pass. It returns
-    the gradients of the sums before the gates' activations; their sum over the gates is the
-    gradient of the inputs. `backward_weights` is one product of all states with these gradients.
+    `backward_input` computes gradients from the last time step to the first, using values that the
+    forward pass saved. It returns the gradients of the gates before their activations. Their sum
+    over the gates is the gradient of the inputs. `backward_weights` is one product of all states
+    with these gradients.
     """
 
     has_batch: ClassVar[bool] = True
@@ -521,7 +531,7 @@ class RecurrentKernel(Kernel):
 
     name: str = "rnn_kernel"
     cell: str = option(
-        "lstm", "kind of cell; vanilla has a rectifier (ReLU)", choices=("vanilla", "lstm", "gru")
+        "lstm", "type of cell; vanilla has a rectifier (ReLU)", choices=("vanilla", "lstm", "gru")
     )
     hidden: int = option(512, "units of the cell", low=1, high=LARGEST)
     steps: int = option(25, "time steps", low=1, high=LARGEST)
@@ -537,20 +547,21 @@ class RecurrentKernel(Kernel):
 
     @property
     def gates(self) -> int:
-        """Number of columns of the weights: `hidden` for each gate."""
+        """Number of columns of the weights: `hidden` times the number of gates."""
         return _GATES[self.cell] * self.hidden
 
     def shapes(self, batch_size: int) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
-        """Return the shapes of the operands, and those of the results.
+        """Return the shapes of the operands, and the shapes of the results.
 
-        A series over time is (steps, batch, width).
+        A series over time is (steps, batch, width). "Gradients of the gates" are the gradients of
+        their values before the activation.
 
-        - forward: takes inputs, weights and initial states; returns the outputs, and for an LSTM
-          the last cell state.
-        - backward_input: takes gradients of the outputs, weights, and saved values of the forward
-          pass; returns the gradients before the gates and of the initial states.
-        - backward_weights: takes the states before each step, and the gradients before the gates;
-          returns the gradient of the weights.
+        - forward: the operands are inputs, weights and initial states. The results are the outputs,
+          and for an LSTM the last cell state.
+        - backward_input: the operands are gradients of the outputs, weights, and saved values of
+          the forward pass. The results are the gradients of the gates and of the initial states.
+        - backward_weights: the operands are the states before each step, and the gradients of the
+          gates. The result is the gradient of the weights.
         """
         weights = (self.hidden, self.gates)
         states = [(batch_size, self.hidden)] * _STATES[self.cell]
@@ -583,7 +594,7 @@ class RecurrentKernel(Kernel):
         )
 
     def build(self) -> BuiltModel:
-        """Operands and results have the shapes of `shapes`; the class docstring has formulas."""
+        """Build the recurrent layer or gradient. `shapes` gives the operands and results."""
         import numpy as np
 
         operations, _ = framework_operations()
@@ -599,10 +610,12 @@ class RecurrentKernel(Kernel):
 
 
 class _Cells:
-    """The three directions of a recurrent layer, in the operations of one framework.
+    """The three directions of a recurrent layer, composed of the operations of one framework.
+
+    "Gradients of the gates" are the gradients of their values before the activation.
 
     Args:
-        cell: Kind of cell.
+        cell: Type of cell: vanilla, lstm or gru.
         operations: A module of `paradnn.families.parts`.
     """
 
@@ -642,11 +655,13 @@ class _Cells:
         return ((1 - z) * n + z * states[0],)
 
     def backward_input(self, gradients: Any, weights: Any, *saved: Any) -> Any:
-        """Return the gradients before the gates (GRU: of h u) and of the initial states.
+        """Return the gradients of the gates, and the gradients of the initial states.
+
+        For a GRU, the gradients of the gates are the gradients of the products h u.
 
         Args:
             gradients: Gradients of the outputs.
-            weights: (hidden, gates).
+            weights: (hidden, gates x hidden).
             saved: Values that the forward pass saved. A vanilla cell saves the outputs. An LSTM
                 saves the gates i, f, g, o, and the cell states before the steps. A GRU saves the
                 gates r, z, n, the states before the steps, and the products h u_n, which the reset
@@ -667,12 +682,13 @@ class _Cells:
         first_states, (before_gates,) = self._ops.scan(step, zeros, series, reverse=True)
         return before_gates, *first_states
 
-    # Each of the next three methods takes the gradient of the new state h, the gradients of further
-    # states, and the saved values of one step. It returns the gradients before the gates, the part
-    # of the gradient of h that bypasses the gates (or None), and the gradients of further states.
+    # Arguments of the next three methods are the gradient of the new state h, the gradients of
+    # further states, and the saved values of one step. The results are the gradients of the gates,
+    # the part of the gradient of h that bypasses the gates (or None), and the gradients of the
+    # further states before the step.
 
     def _vanilla_back(self, hidden: Any, _states: Any, output: Any) -> tuple[Any, ...]:
-        # The output of a rectifier is not negative, so its sign is the gradient: 0 or 1.
+        # The output of a rectifier is not negative. Its sign, 0 or 1, is therefore the derivative.
         return self._ops.sign(output) * hidden, None
 
     def _lstm_back(self, hidden: Any, states: Any, gates: Any, cell_state: Any) -> tuple[Any, ...]:
@@ -700,9 +716,10 @@ class _Cells:
         return self._ops.concatenate(before_gates, -1), hidden * z
 
     def backward_weights(self, states: Any, gradients: Any) -> Any:
-        """Return the gradient of the weights (hidden, gates).
+        """Return the gradient of the weights, (hidden, gates x hidden).
 
-        It is the transposed states before all steps, times the gradients before the gates.
+        It is one matrix product over all steps: the transposed states before the steps, times the
+        gradients of the gates.
         """
         flat_states = self._ops.reshape(states, (-1, states.shape[-1]))
         flat_gradients = self._ops.reshape(gradients, (-1, gradients.shape[-1]))
@@ -710,7 +727,7 @@ class _Cells:
 
 
 def _gate_columns(values: Any, count: int) -> list[Any]:
-    """Split values (batch, count x hidden) into the columns of each of `count` gates."""
+    """Split values (batch, count x hidden) into `count` gates (batch, hidden)."""
     if count == 1:
         return [values]
     width = values.shape[-1] // count
@@ -718,11 +735,11 @@ def _gate_columns(values: Any, count: int) -> list[Any]:
 
 
 def check_flops(key: str, value: int, *, others: str, flops: int) -> None:
-    """Raise ConfigError if the FLOPs of an operation exceed a signed 64-bit integer.
+    """Raise ConfigError if the FLOPs of an operation do not fit into a signed 64-bit integer.
 
     Args:
         key: Key of one size, such as "model.m".
-        value: Its value.
+        value: Value of the key.
         others: The other sizes as text, such as "model.n=64 model.k=64".
         flops: FLOPs of the operation.
     """
@@ -740,8 +757,9 @@ def kernel_workload(
 
     Args:
         compute: Function of the prepared operands that runs the operation.
-        draw: As in `BuiltModel`.
-        prepare: As in `BuiltModel`; by default a cast to the type of the Keras dtype policy.
+        draw: Function of a random generator and the batch size that returns the operands.
+        prepare: Function that converts the operands on the device, once before the first step. By
+            default it casts them to the compute type of the Keras dtype policy.
     """
     operations, dtype = framework_operations()
 
@@ -752,7 +770,10 @@ def kernel_workload(
 
 
 def framework_operations() -> tuple[Any, str]:
-    """Return the operations of Keras' backend (`paradnn.families.parts`), and the operand type."""
+    """Return the module of operations for Keras' backend, and the name of the operand type.
+
+    `paradnn.families.parts` documents the module.
+    """
     import keras
 
     module = importlib.import_module(f"paradnn.families.parts.{keras.config.backend()}_operations")

@@ -1,10 +1,11 @@
 """Operations, whose times are measured as kernels and predicted for models.
 
 A step is a list of operations (`Model.product_list`), and a kernel is a single operation
-(`Kernel.as_operation`). Both follow from arithmetic, without a framework. In a training step, each
-product of a layer becomes three operations: its output, the gradient of its weights, and the
-gradient of its inputs, which a first layer does not need. In attention, each head of each example
-has separate matrices, which a framework multiplies as one batch.
+(`Kernel.as_operation`). Sizes of models and kernels determine both, without a framework. In a
+training step, each product of a layer becomes three operations, which compute the output, the
+gradient of the weights, and the gradient of the inputs. The first layer does not need the last of
+these. In attention, each head of each example has separate matrices, which a framework multiplies
+as one batch.
 """
 
 import functools
@@ -13,29 +14,30 @@ from dataclasses import dataclass
 
 from paradnn.core.layers import COMPUTE_BYTES, Convolve, Layer, Multiply
 
-#: Parts of a product in a step: its result, and the gradients of both operands.
+#: Operations of a product in a training step: its result, and the gradients of its two operands.
 DIRECTIONS = ("forward", "backward_weights", "backward_input")
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation.
+    """A product of matrices, a convolution, a recurrent layer or an elementwise operation.
 
     Attributes:
         kind: Name of the kernel that measures the operation, such as "gemm".
         variant: Variant of the kernel: n or t for each operand of a matrix product, as in BLAS; the
-            storage of a sparse matrix; or the direction, for a recurrent layer after its cell.
+            storage of a sparse matrix; or the direction. A recurrent layer has cell and direction.
         m: Rows of the product.
         n: Columns of the product.
-        k: Inner size of the product. Convolutions and recurrent layers have the sizes of their
-            forward direction, m x k by k x n: unrolled images by filters, or states by weights.
+        k: Inner size of the product. In every direction, convolutions and recurrent layers have the
+            sizes m x k by k x n of their forward product: unrolled images by filters, or states by
+            weights.
         flops: FLOPs of the whole operation.
         bytes: Bytes of all operands and results, each counted once.
         batch: Number of independent products.
-        calls: Number of consecutive products; each needs the result of the previous one.
+        calls: Number of consecutive products; each needs the result of the previous product.
         images: Number of images of a convolution.
         window: Elements of a filter in one channel.
-        stride: Vertical stride x horizontal stride.
+        stride: Vertical stride times horizontal stride.
     """
 
     kind: str
@@ -87,7 +89,12 @@ class RepeatedOperation:
 
 
 def elementwise_operation(moved_bytes: float, precision: str) -> Operation:
-    """An elementwise operation that reads two tensors and writes one, `moved_bytes` in total."""
+    """Return an elementwise operation that reads two tensors and writes one.
+
+    Args:
+        moved_bytes: Total bytes of the three tensors.
+        precision: Type of the elements.
+    """
     elements = max(1, round(moved_bytes / (3 * COMPUTE_BYTES[precision])))
     return Operation(
         "elementwise",
@@ -103,11 +110,11 @@ def elementwise_operation(moved_bytes: float, precision: str) -> Operation:
 def product_operations(
     layers: Sequence[Layer], batch_size: int, precision: str, mode: str
 ) -> list[RepeatedOperation]:
-    """The products and convolutions of one step, in the order of the layers.
+    """Return the products and convolutions of one step, in the order of the layers.
 
     Args:
         layers: Layers of the model in forward order.
-        batch_size: Examples of a step.
+        batch_size: Number of examples of a step.
         precision: Type of operands and results.
         mode: `train` or `inference`.
     """
@@ -132,12 +139,18 @@ def product_operations(
     return operations
 
 
-@functools.lru_cache(maxsize=4096)  # layers of a model, and points of a sweep, repeat products
+@functools.lru_cache(maxsize=4096)  # products recur in the layers of a model and in a sweep
 def _matrix_product(product: Multiply, direction: str, batch_size: int, width: int) -> Operation:
     """Return Y = X W (forward), dW = X' dY (backward_weights) or dX = dY W' (backward_input).
 
-    `product.own` is the number of separate pairs of matrices per example in attention. In other
-    layers it is 0, and all examples share one W.
+    The apostrophe denotes the transpose. In attention, every example has several separate pairs of
+    matrices. In other layers, all examples share one W.
+
+    Args:
+        product: The product in the forward pass.
+        direction: One of `DIRECTIONS`.
+        batch_size: Number of examples.
+        width: Bytes of an element.
     """
     if product.own:
         batch = batch_size * product.own

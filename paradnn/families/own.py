@@ -1,12 +1,12 @@
 """Models that users supply (docs/how-to/own-models.md).
 
 With `model=own`, a function of the user returns the model, and the parameters of the function are
-keys of the model. Models in files are `model=keras_file`, `model=onnx` and `model=exported`.
-`model=timm` and `model=transformers` are architectures of other packages with random weights, for
-PyTorch. Nothing is downloaded, and nothing is unpickled.
+further `model` keys. `model=keras_file`, `model=onnx` and `model=exported` read the model from a
+file. `model=timm` and `model=transformers` are architectures of other packages with random weights,
+for PyTorch. ParaDnn downloads and unpickles nothing.
 
-The driver reads the signature of a function from its source and never imports it. The worker calls
-the function.
+The driver reads the signature of a user's function from its source, without importing the file. The
+worker imports the file and calls the function.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ _ANNOTATION_REMEDY = (
     "annotate it as int, float, str, bool, Literal['a', 'b'], tuple[int, ...], "
     "or one of these | None"
 )
-#: In place of a default: the parameter has none (required), or the default is not a constant
+#: Markers in place of a default: the parameter is required, or its default is not a constant
 #: (computed).
 _REQUIRED = object()
 _COMPUTED = object()
-#: Kinds of targets with which training compares outputs (`model.output`).
+#: Values of `model.output`, the kind of targets with which training compares outputs.
 _OUTPUTS = ("auto", "classes", "numbers")
 
 
 @dataclass(frozen=True)
 class ExternalModel(Model):
-    """A model from outside the suite, whose costs the worker counts once it has built it."""
+    """A model from outside the suite. The worker builds it and then counts its costs."""
 
     is_counted: ClassVar[bool] = True
 
@@ -63,7 +63,7 @@ class ExternalModel(Model):
 
     @property
     def short_name(self) -> str:
-        """One word for the model, such as the name of its file."""
+        """Name of the model in one word, such as the name of its file."""
         return self.size_template.format_map(vars(self))
 
     @property
@@ -75,7 +75,10 @@ class ExternalModel(Model):
         return " ".join(words)
 
     def arguments(self) -> dict[str, Any]:
-        """Return the keys that are passed to the function or package; None means its default."""
+        """Return the keys that are passed to the function or package.
+
+        None stands for the default of the function or package.
+        """
         return {
             entry.name: getattr(self, entry.name)
             for entry in fields(self)
@@ -84,7 +87,7 @@ class ExternalModel(Model):
 
     @classmethod
     def stored_options(cls, keys: Mapping[str, Any]) -> type[Model]:
-        """Return this class with every other key of `keys` as a further option."""
+        """Return this class, extended by an option for each key that is not an option yet."""
         value_type: Any = bool | int | float | str | None
         further = {
             key: _Parameter(value_type, default=None)
@@ -110,7 +113,10 @@ class _Parameter(NamedTuple):
 
 @cache
 def _extended(cls: Any, parameters: tuple[tuple[str, _Parameter], ...]) -> Any:
-    """Return the options class `cls` with further keys; the same class for equal parameters."""
+    """Return the options class `cls`, extended by an option for each parameter.
+
+    Equal parameters yield the same class.
+    """
     if not parameters:
         return cls
     entries = []
@@ -137,13 +143,14 @@ class UserModel(ExternalModel):
     source: str = option("", "hash of the function's file; set automatically")
     input_shape: tuple[int, ...] = option(
         (),
-        "shape of an input without the batch, such as [64]; []: as declared by the model or its "
-        "example",
+        "shape of an input without the batch, such as [64]; []: shape that the model declares, or "
+        "that of its example",
         low=1,
     )
     output: str = option(
         "auto",
-        "targets of the training: classes, numbers, or auto (depends on the shape of the output)",
+        "targets in training: classes, numbers, or auto (classes if the last axis of the output is "
+        "longer than 1)",
         choices=_OUTPUTS,
     )
 
@@ -153,12 +160,17 @@ class UserModel(ExternalModel):
 
     @classmethod
     def from_config(cls, keys: Mapping[str, Any]) -> Model:
-        """Read the model, with the function's parameters as keys. Raises ConfigError."""
+        """Create the model from its keys, which include the parameters of the function.
+
+        Raises:
+            ConfigError: If the function is not found, one of its parameters cannot be a key, a key
+                is unknown, or a value is missing or invalid.
+        """
         own_keys = {key: value for key, value in keys.items() if key in cls.__dataclass_fields__}
         path, function = _find_function(read(cls, own_keys, "model").build)
         content, digest = content_of(path)
         parameters = _parameters(content, function, str(own_keys.get("build")))
-        # A key that is null has the parameter's default.
+        # A key that is null stands for the default of the parameter.
         arguments = {
             key: value
             for key, value in keys.items()
@@ -189,7 +201,10 @@ class UserModel(ExternalModel):
 
 
 def _as_option(parameter: _Parameter) -> _Parameter:
-    """Return the parameter with default None if its default is missing or computed."""
+    """Return the parameter of a function as an option.
+
+    The default becomes None if it is missing or computed. A parameter with choices is a string.
+    """
     if parameter.default in (_REQUIRED, _COMPUTED):
         parameter = parameter._replace(default=None)
     if parameter.choices:
@@ -204,7 +219,7 @@ def _find_function(build: str) -> tuple[Path, str]:
         build: `file.py:function` or `package.module:function`.
 
     Raises:
-        ConfigError: If the value has another form, or the file does not exist.
+        ConfigError: If the value has a different form, or the file or module does not exist.
     """
     location, _, function = build.rpartition(":")
     if not location or not function.isidentifier():
@@ -228,7 +243,10 @@ def _find_function(build: str) -> tuple[Path, str]:
 
 
 def content_of(path: Path) -> tuple[bytes, str]:
-    """Return the content of a file and its hash; cached, as all points of a sweep need them."""
+    """Return the content of a file, and the first 16 hexadecimal digits of its SHA-256 hash.
+
+    The result is cached until the file is modified, because all points of a sweep need it.
+    """
     return _content(path, path.stat().st_mtime_ns)
 
 
@@ -241,8 +259,12 @@ def _content(path: Path, _modified_ns: int) -> tuple[bytes, str]:
 def unchanged(name: str, source: str) -> Path:
     """Return the path of a model's file, if the file still has the hash `source`.
 
+    Args:
+        name: The path as text.
+        source: Hash of the file when the driver read it.
+
     Raises:
-        UnavailableError: If the file has changed.
+        UnavailableError: If the file has changed or is missing.
     """
     path = Path(name)
     if not path.is_file() or content_of(path)[1] != source:
@@ -252,7 +274,7 @@ def unchanged(name: str, source: str) -> Path:
 
 @cache
 def _parameters(content: bytes, function: str, build: str) -> dict[str, _Parameter]:
-    """Return the parameters of a function, or of the `__init__` of a class, by name.
+    """Return the parameters of a function, or of the `__init__` of a class, by their names.
 
     Args:
         content: Source of the file.
@@ -276,7 +298,10 @@ def _parameters(content: bytes, function: str, build: str) -> dict[str, _Paramet
     if function not in definitions:
         names = ", ".join(definitions) or "none"
         raise ConfigError(
-            "model.build", build, f"there is no function {function}", f"functions there: {names}"
+            "model.build",
+            build,
+            f"the file has no function {function}",
+            f"functions in it: {names}",
         )
     definition: Any = definitions[function]
     if isinstance(definition, ast.ClassDef):
@@ -310,7 +335,7 @@ def _parameter(entry: ast.arg, default: ast.expr | None, function: str) -> _Para
         raise ConfigError(
             key,
             "",
-            f"is a name that this suite uses, and a parameter of {function}",
+            f"{function} has a parameter with this name, which ParaDnn reserves",
             "rename the parameter",
         )
     value: Any = _REQUIRED
@@ -321,7 +346,7 @@ def _parameter(entry: ast.arg, default: ast.expr | None, function: str) -> _Para
             value = _COMPUTED
     if entry.annotation is None:
         if type(value) not in _TYPES.values():
-            reason = f"a parameter of {function}, has no type"
+            reason = f"is a parameter of {function} without a type"
             raise ConfigError(key, ast.unparse(entry), reason, _ANNOTATION_REMEDY)
         return _Parameter(type(value), value)
     text = ast.unparse(entry.annotation)
@@ -337,7 +362,7 @@ def _parameter(entry: ast.arg, default: ast.expr | None, function: str) -> _Para
 def _annotated_type(text: str) -> tuple[Any, tuple[str, ...]]:
     """Return the type that an annotation names, and the values that a Literal allows.
 
-    The type is None if a key cannot have it.
+    The type is None if no key can have this type. The values are empty without a Literal.
     """
     text = re.sub(r"\w+\.(?=Literal|Optional)", "", text)
     optional = re.fullmatch(r"Optional\[(.*)\]|(.*) \| None|None \| (.*)", text)
@@ -354,10 +379,10 @@ def _annotated_type(text: str) -> tuple[Any, tuple[str, ...]]:
 
 
 def _import_file(path: Path) -> ModuleType:
-    """Import a file; a file in a package is imported as a module of the package.
+    """Import a file as a module. A file in a package is imported as a module of this package.
 
     The folder of the file, or the folder that contains its outermost package, is appended to
-    `sys.path`, so the file can import other modules in it.
+    `sys.path`. The file can therefore import other modules in this folder.
     """
     names = [path.stem]
     folder = path.parent
@@ -380,12 +405,12 @@ _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 
 
 def _with_file(keys: Mapping[str, Any], key: str, remedy: str) -> dict[str, Any]:
-    """Return the keys with the absolute path of a file, and with its hash as `source`.
+    """Return the keys with the absolute path of the model's file, and with its hash as `source`.
 
     Args:
         keys: Keys of the model.
-        key: The key that holds the path.
-        remedy: Remedy of the error if the file does not exist.
+        key: The key whose value is the path.
+        remedy: Remedy in the error message if the file does not exist.
 
     Raises:
         ConfigError: If the file does not exist, or is a pointer of Git LFS.
@@ -405,10 +430,10 @@ def _with_file(keys: Mapping[str, Any], key: str, remedy: str) -> dict[str, Any]
 class _File(ExternalModel):
     """A model in a file."""
 
-    path: str = option("", "the model's file")
+    path: str = option("", "path of the model's file")
     source: str = option("", "hash of the file; set automatically")
     input_shape: tuple[int, ...] = option(
-        (), "shape of the input without the batch, such as [64]; []: as in the file", low=1
+        (), "shape of the input without the batch, such as [64]; []: shape in the file", low=1
     )
 
     @property
@@ -424,17 +449,20 @@ class _File(ExternalModel):
 
 @dataclass(frozen=True)
 class KerasFile(_File):
-    """A Keras model in its file (`model.save("net.keras")`), loaded in Keras' safe mode: code in
-    the file does not run.
+    """A Keras model in a file that `model.save("net.keras")` wrote, loaded in Keras' safe mode: code
+    in the file does not run.
     """
 
     name: str = "keras_file"
-    output: str = option("auto", "targets of the training, as for model=own", choices=_OUTPUTS)
+    output: str = option("auto", "targets in training, as for model=own", choices=_OUTPUTS)
 
     def canonical_point(self, point: Any) -> Any:
-        """Require the default precision, unless an engine runs the model.
+        """Return `point` unchanged, after checking its precision.
 
-        A framework computes in the types of the file; an engine converts them.
+        A framework computes in the types of the file, whereas an engine converts them.
+
+        Raises:
+            ConfigError: If a framework runs the model, and precision is not the default, float32.
         """
         if point.framework.name in ("tensorflow", "jax", "torch"):
             require_value(
@@ -459,21 +487,21 @@ class KerasFile(_File):
             )
         if not zipfile.is_zipfile(path):
             raise UnavailableError(
-                f"{path.name} is damaged or has another format: a .keras file is a zip archive"
+                f"{path.name} is not a zip archive, as .keras files are: save the model again"
             )
         try:
             model = keras.saving.load_model(path, compile=False, safe_mode=True)
-        except Exception as error:  # a damaged file can raise anything in Keras' reader
+        except Exception as error:  # for a damaged file, Keras can raise any exception
             raise UnavailableError(_keras_problem(path.name, str(error))) from error
         return user_workload(model, path.name, self.input_shape, self.output)
 
 
 def _keras_problem(name: str, text: str) -> str:
-    """Return why Keras cannot load a file.
+    """Return the reason why Keras cannot load a file, as a message.
 
     Args:
         name: Name of the file.
-        text: Message of the exception; the original cause is at its end.
+        text: Message of the exception, which ends with the original cause.
     """
     first_line = text.rpartition("Exception encountered: ")[2].strip().partition("\n")[0]
     cause = first_line.partition(". ")[0][:200]
@@ -507,7 +535,9 @@ class Onnx(_File):
 
 @dataclass(frozen=True)
 class Exported(_File):
-    """A PyTorch program in a file of `torch.export.save`, for inference; nothing is unpickled."""
+    """A PyTorch program in a file that `torch.export.save` wrote, for inference; nothing is
+    unpickled.
+    """
 
     name: str = "exported"
 
@@ -543,12 +573,17 @@ class _Package(ExternalModel):
     """An architecture of another package, which runs in PyTorch."""
 
     input_shape: tuple[int, ...] = option(
-        (), "shape of an input without the batch; []: as defined by the architecture", low=1
+        (), "shape of an input without the batch; []: default of the architecture", low=1
     )
 
     @classmethod
     def from_config(cls, keys: Mapping[str, Any]) -> Model:
-        """Read the model with any further keys, which the worker checks. Raises ConfigError."""
+        """Create the model. Keys that are no options are passed to the package by the worker.
+
+        Raises:
+            ConfigError: If a value is invalid, cannot be passed to the package, or requests
+                pretrained weights.
+        """
         if "pretrained" in keys:
             raise ConfigError(
                 "model.pretrained", keys["pretrained"], "weights are random", "omit it"
@@ -591,15 +626,18 @@ class _Package(ExternalModel):
     def instantiate(self, package: Any) -> tuple[Any, Any]:
         """Return a PyTorch module of the package, and an example of its input.
 
+        Args:
+            package: The imported package.
+
         Raises:
-            UnavailableError: If the package rejects a key.
+            UnavailableError: If the package does not know the architecture, or rejects a key.
         """
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class Timm(_Package):
-    """An architecture of the package timm by name (`timm.list_models()`), with random weights."""
+    """An architecture of the package timm, with random weights. `timm.list_models()` lists names."""
 
     size_template: ClassVar[str] = "{architecture}"
 
@@ -621,7 +659,9 @@ class Timm(_Package):
 
 @dataclass(frozen=True)
 class Transformers(_Package):
-    """An architecture of the package transformers by its configuration, with random weights."""
+    """An architecture of the package transformers, given by its configuration, with random
+    weights.
+    """
 
     name: str = "transformers"
     config: str = option(
@@ -644,7 +684,11 @@ class Transformers(_Package):
         return super().from_config(keys)
 
     def instantiate(self, package: Any) -> tuple[Any, Any]:
-        """Return the module with the head of its task, and one example: tokens or an image."""
+        """Return the module with a head, and an example of its input: tokens or an image.
+
+        The head is the first that the architecture supports of masked language modeling, causal
+        language modeling and image classification. Without any of them, the module has no head.
+        """
         import numpy as np
 
         config = self._package_config(package)
@@ -652,7 +696,8 @@ class Transformers(_Package):
         head_classes = [getattr(package, f"AutoModelFor{head}") for head in heads]
         fitting = [cls for cls in head_classes if type(config) in cls._model_mapping]
         auto_class = fitting[0] if fitting else package.AutoModel
-        # The configuration may name a 16-bit type for published weights; random ones are float32.
+        # The configuration may name the 16-bit type of published weights. Random weights are
+        # float32.
         module = auto_class.from_config(config).float()
         pixels = getattr(config, "image_size", None)
         if pixels:
@@ -665,7 +710,12 @@ class Transformers(_Package):
         return module, example
 
     def _package_config(self, package: Any) -> Any:
-        """Return the configuration object of the package, with the further keys."""
+        """Return the configuration object of the package, with the model's further keys applied.
+
+        Raises:
+            UnavailableError: If the package has no such configuration, or the configuration has no
+                such key.
+        """
         with reraise_as_unavailable(
             f"transformers has no {self.config}", ValueError, TypeError, OSError, KeyError
         ):
@@ -676,7 +726,8 @@ class Transformers(_Package):
             for key, value in self.arguments().items():
                 if not hasattr(defaults, key):
                     raise UnavailableError(
-                        f"model.{key}={value}: no key of transformers' {type(defaults).__name__}"
+                        f"model.{key}={value}: transformers' {type(defaults).__name__} has no such "
+                        "key; omit it"
                     )
             # Make a second object, because a default may depend on another key: for example, the
             # width of a head on the width of the model.

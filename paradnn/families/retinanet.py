@@ -1,10 +1,11 @@
 """RetinaNet (Lin et al. 2017, "Focal Loss for Dense Object Detection").
 
 The backbone is Keras' ResNet-50. The feature pyramid has levels P3 to P7 of 256 channels: P6 is
-computed from the backbone's last output, and P7 from P6. Two heads, whose weights all levels share,
-predict for each of nine anchors per position the logits of the classes and four coordinates of a
-box. A head has four 3x3 convolutions and an output convolution. The targets of a step are anchors
-that are already matched with boxes; matching is a task of the input pipeline.
+computed from the backbone's last output, and P7 from P6. There are nine anchors per position. For
+each anchor, one head predicts the logits of the classes, and another head predicts four coordinates
+of a box. All levels share the weights of the heads. A head has four 3x3 convolutions and an output
+convolution. The targets of a step are anchors that are already matched with boxes, because matching
+belongs to the input pipeline.
 """
 
 import math
@@ -20,11 +21,12 @@ from paradnn.families.images import ImageNetwork, resnet
 
 #: Anchors per position: three sizes in three shapes.
 ANCHORS = 9
-#: Coordinates of a box.
+#: Number of coordinates of a box.
 _BOX_NUMBERS = 4
 #: Channels of the pyramid and of the heads.
 _CHANNELS = 256
-#: Fraction of anchors without an object. The paper's example of the imbalance is 1 : 1000.
+#: Fraction of anchors without an object. The paper's example is a ratio of 1 : 1000 between anchors
+#: with and without an object.
 _BACKGROUND = 0.999
 #: Initial probability of an object, which sets the bias of the class head.
 _PRIOR = 0.01
@@ -52,10 +54,11 @@ class RetinaNet(Model):
         return detector_layers(self.image_size, self.image_size, self.output_size)
 
     def build(self) -> BuiltModel:
-        """Inputs are (batch, image_size, image_size, 3) float32.
+        """Build the model in Keras.
 
-        `detection_loss` documents targets and outputs. Anchors are ordered by level from P3 to P7,
-        row, column, and number at the position.
+        Inputs are (batch, image_size, image_size, 3) float32. `detection_loss` documents targets
+        and outputs. Anchors are ordered by level from P3 to P7, then by row, by column, and by
+        number at the position.
         """
         import keras
 
@@ -76,7 +79,7 @@ class RetinaNet(Model):
 
 
 def detector_layers(height: int, width: int, classes: int) -> list[Layer]:
-    """Layers of the backbone, the pyramid P3 to P7, and the heads of classes and boxes.
+    """Return the layers of the backbone, the pyramid P3 to P7, and the heads of classes and boxes.
 
     The costs of a level's 1x1 convolution include the addition of the coarser level. A convolution
     of a head reads its weights once for all levels.
@@ -102,9 +105,9 @@ def detector_layers(height: int, width: int, classes: int) -> list[Layer]:
         positions += network.height * network.width
 
     def shared(name: str, filters: int, targets: int = 0) -> Layer:
-        """A head's 3x3 convolution over all levels, as if their positions were one column.
+        """Return a head's 3x3 convolution over the positions of all levels, as one column.
 
-        For an output convolution, `targets` is the number of targets per position.
+        For an output convolution, `targets` is the number of targets per position; otherwise 0.
         """
         head = ImageNetwork(positions, 1, _CHANNELS)
         head.convolve(filters, 3, bias=True)
@@ -120,7 +123,7 @@ def _pyramid(features: Sequence[Any]) -> list[Any]:
     """Build P3 to P7 from the outputs C3 to C5 of the backbone.
 
     A coarser level is upsampled by 2 and added to the next finer level. If the upsampled level has
-    a row or column more than the finer level, the last one is cropped.
+    one row or column more than the finer level, its last row or column is cropped.
     """
     from keras import layers
 
@@ -141,11 +144,11 @@ def _pyramid(features: Sequence[Any]) -> list[Any]:
 
 
 def _head(levels: Sequence[Any], numbers: int, name: str, bias: float) -> Any:
-    """Build a head, which all levels share.
+    """Build a head and apply it to all levels, which share its weights.
 
     Args:
         levels: The levels of the pyramid.
-        numbers: Outputs per anchor.
+        numbers: Number of outputs per anchor.
         name: Name of the head.
         bias: Initial bias of the output convolution.
 
@@ -181,9 +184,10 @@ def _convolve(kernel: int, name: str, filters: int = _CHANNELS, **options: Any) 
 
 
 def detection_loss(targets: Sequence[Any], outputs: Sequence[Any]) -> Any:
-    """Focal loss of the classes (alpha 0.25, gamma 2) plus smooth L1 loss of the boxes.
+    """Return the focal loss of the classes plus the smooth L1 loss of the boxes.
 
-    Both are divided by the number of anchors with an object.
+    The sum of the two losses is divided by the number of anchors with an object, or by 1 if no
+    anchor has an object. The focal loss has alpha 0.25 and gamma 2.
 
     Args:
         targets: Classes (batch, anchors) int32 from 1, with 0 for background and -1 for ignored
@@ -216,6 +220,6 @@ FAMILY = Family(
     is_real=True,
     order=12,
     # Pyramid and heads have no normalization, so they diverge at the learning rate of the ParaDnn
-    # paper, 0.1. RetinaNet's paper uses 0.01.
+    # paper, 0.1. The RetinaNet paper uses 0.01.
     defaults={"learning": {"learning_rate": 0.001}},
 )

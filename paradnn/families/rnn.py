@@ -1,8 +1,8 @@
 """Recurrent language models: an embedding, stacked recurrent layers, an output per token.
 
 The layers have the width of the embedding, and the outputs are logits over the vocabulary. The
-cells are SimpleRNN, LSTM and GRU of Keras; its GRU applies the reset gate after the matrix product.
-See the ParaDnn paper, section 2.1.
+cells are SimpleRNN, LSTM and GRU of Keras. The GRU of Keras applies the reset gate after the matrix
+product. See the ParaDnn paper, section 2.1.
 """
 
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ from paradnn.core.schema import option
 from paradnn.families import Family, Model
 from paradnn.families.built import BuiltModel, token_predictor
 
-#: Gates of a cell, each with an input product and a recurrent product.
+#: Number of gates of a cell. Each gate has an input product and a recurrent product.
 _GATES = {"rnn": 1, "lstm": 4, "gru": 3}
-#: Bias vectors per gate. Keras' GRU with reset_after has one for each of its two products.
+#: Number of bias vectors per gate. Keras' GRU with reset_after has one per product.
 _BIASES = {"rnn": 1, "lstm": 1, "gru": 2}
 
 
@@ -40,9 +40,9 @@ class Recurrent(Model):
         """Return the embedding, the stacked cells, and the output layer.
 
         Every time step has an input product and a recurrent product, in the forward pass and in the
-        gradient of the weights. The first step needs no gradient of the state before it, which is
-        the constant zero. A cell counts one read of its weights: they stay in caches over the time
-        steps.
+        gradient of the weights. The initial state is the constant zero, so the first step needs no
+        gradient of it. The costs of a cell include one read of its weights, because they stay in
+        caches over the time steps.
         """
         width = self.embedding_size
         length = self.sequence_length
@@ -68,17 +68,18 @@ class Recurrent(Model):
         return [embedding(length, width, self.vocab_size), *[cell] * self.layers, last]
 
     def _saved(self) -> tuple[int, int]:
-        """Return the numbers of vectors that the backward pass of a cell needs, over all steps.
+        """Return the number of inner vectors and of outputs that the backward pass of a cell needs.
 
-        The first number counts inner vectors, such as gates; the second counts outputs.
+        The numbers are totals over all time steps. Inner vectors are, for example, gates.
 
-        - rnn: the state h, which is the output, at every step; the gradient of tanh follows from h.
-        - lstm, with c' = f c + i g and h = o tanh(c'): i, g and o at every step, and f and the
-          previous cell state c at every step but the first, where c is zero. Each h follows
-          elementwise from o, f, c, i and g.
-        - gru, with h' = z h + (1 - z) tanh(x + r s) and the recurrent product s: z, r and the tanh
-          at every step, and s and the previous state h at every step but the first, where s is a
-          bias and h is zero.
+        - rnn: needs the state h, which is the output, at every step. It determines the gradient of
+          tanh.
+        - lstm, with c' = f c + i g and h = o tanh(c'): needs i, g and o at every step. It needs f
+          and the previous cell state c at every step but the first, where c is zero. Each h can be
+          computed elementwise from o, f, c, i and g.
+        - gru, with h' = z h + (1 - z) tanh(x + r s) and the recurrent product s: needs z, r and the
+          tanh at every step. It needs s and the previous state h at every step but the first, where
+          s is a bias and h is zero.
         """
         steps = self.sequence_length
         if self.name == "rnn":
@@ -88,7 +89,10 @@ class Recurrent(Model):
         return 3 * steps + (steps - 1), steps - 1
 
     def build(self) -> BuiltModel:
-        """Inputs and targets are (batch, sequence_length) tokens below vocab_size."""
+        """Build the model in Keras.
+
+        Inputs and targets are (batch, sequence_length) int32 tokens below vocab_size.
+        """
         import keras
         from keras import layers
 

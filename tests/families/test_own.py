@@ -107,7 +107,7 @@ def test_the_file_and_its_arguments_identify_a_point(file: Path) -> None:
         ),
         pytest.param(
             {"build": "{file}:nets"},
-            "there is no function nets; functions there: net, Net",
+            "the file has no function nets; functions in it: net, Net",
             id="no-such-function",
         ),
         pytest.param(
@@ -117,7 +117,7 @@ def test_the_file_and_its_arguments_identify_a_point(file: Path) -> None:
         ),
         pytest.param(
             {"build": "{file}:untyped"},
-            "a parameter of untyped, has no type; annotate it as int",
+            "is a parameter of untyped without a type; annotate it as int",
             id="no-annotation",
         ),
         pytest.param(
@@ -127,7 +127,7 @@ def test_the_file_and_its_arguments_identify_a_point(file: Path) -> None:
         ),
         pytest.param(
             {"build": "{file}:clash"},
-            "is a name that this suite uses, and a parameter of clash; rename the parameter",
+            "clash has a parameter with this name, which ParaDnn reserves; rename the parameter",
             id="reserved-name",
         ),
         pytest.param(
@@ -142,7 +142,9 @@ def test_the_file_and_its_arguments_identify_a_point(file: Path) -> None:
             id="no-such-package",
         ),
         pytest.param(
-            {"build": "json:nothing"}, "there is no function nothing", id="no-such-name-in-package"
+            {"build": "json:nothing"},
+            "the file has no function nothing",
+            id="no-such-name-in-package",
         ),
         pytest.param({"build": "math:sin"}, "there is no module math", id="module-without-source"),
         pytest.param(
@@ -298,7 +300,7 @@ def test_a_keras_file_cannot_run_code(tmp_path: Path, store: Store) -> None:
     outcomes = [runs[name]["outcome"] for name in names]
     assert outcomes == ["ok", *["unavailable"] * 4]
     assert "safe mode" in runs["code.keras"]["reason"]
-    assert "no.keras is damaged or has another format" in runs["no.keras"]["reason"]
+    assert "no.keras is not a zip archive, as .keras files are" in runs["no.keras"]["reason"]
     assert (
         "Could not locate class 'Custom'; build it in your own function"
         in runs["custom.keras"]["reason"]

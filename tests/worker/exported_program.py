@@ -44,13 +44,13 @@ def main() -> None:
 
     with pytest.raises(UnavailableError, match=r"input 'state' of stateful\.pt2 is a scalar"):
         exported_workload(exported(torch.zeros(3, 6), torch.tensor(1.0)), ())
-    with pytest.raises(UnavailableError, match=r"input 'state' .* has 2 in its first axis"):
+    with pytest.raises(UnavailableError, match=r"input 'state' .* has size 2 in its first axis"):
         exported_workload(exported(torch.zeros(3, 6), torch.zeros(2, 6)), ())
     with pytest.raises(UnavailableError, match=r"model\.input_shape=\[5\] does not fit"):
         exported_workload(Path("net.pt2"), (5,))
     nested = torch.export.export(Nested(), ({"a": torch.zeros(3, 6)},))
     torch.export.save(nested, "nested.pt2")
-    with pytest.raises(UnavailableError, match=r"nested\.pt2 takes keyword arguments or nested"):
+    with pytest.raises(UnavailableError, match=r"nested\.pt2 requires keyword arguments or nested"):
         exported_workload(Path("nested.pt2"), ())
     check_types_of_the_file(torch)
     check_other_inputs(torch)
@@ -86,8 +86,8 @@ def check_other_inputs(torch: Any) -> None:
 
     for module, arguments, problem in (
         (Scaled(), (torch.zeros(3, 6), 2), "input 'factor' of other.pt2 is not a tensor"),
-        (Nothing(), (), "other.pt2 takes no input"),
-        (torch.nn.ReLU(), (torch.zeros(0, 6),), "has no example in its first axis"),
+        (Nothing(), (), "other.pt2 has no input"),
+        (torch.nn.ReLU(), (torch.zeros(0, 6),), "has size 0 in its first axis"),
     ):
         torch.export.save(torch.export.export(module, arguments), "other.pt2")
         with pytest.raises(UnavailableError, match=problem):
@@ -103,7 +103,7 @@ def check_other_files(torch: Any) -> None:
     Path("text.pt").write_text("no archive\n")
     for name, problem in (
         ("script.pt", "is a TorchScript file: save the module with torch.export.save"),
-        ("weights.pt", "holds pickled weights or a pickled module"),
+        ("weights.pt", "contains pickled weights or a module"),
         ("text.pt", "is not a program that this PyTorch can load"),
     ):
         with pytest.raises(UnavailableError, match=problem):

@@ -362,7 +362,7 @@ def test_pytorch_gets_no_member_that_it_would_unpickle(tmp_path: Path) -> None:
     path = archive(
         tmp_path / "pickled.pt2", **{GRAPH: "{}", WEIGHTS: json.dumps({"config": entry})}
     )
-    with pytest.raises(UnavailableError, match=r"pickled\.pt2 holds pickled tensors"):
+    with pytest.raises(UnavailableError, match=r"pickled\.pt2 contains pickled tensors"):
         plain_archive(path)
 
 

@@ -95,12 +95,12 @@ IDENTITY = [helper.make_node("Identity", ["x"], ["y"])]
         ),
         pytest.param(
             [tensor("x", "batch", 4), tensor("s", 2, "batch", 4)],
-            "input 's' of net.onnx has 2 in its first axis and 'batch' in axis 1",
+            "input 's' of net.onnx has 2 in axis 0 and 'batch' in axis 1",
             id="batch-in-second-axis",
         ),
         pytest.param(
             [tensor("x", 1, 4), tensor("s", 2, 1, 4)],
-            "input 's' of net.onnx has 2 in its first axis, input 'x' of net.onnx has 1",
+            "input 's' of net.onnx has size 2 in its first axis, input 'x' of net.onnx has size 1",
             id="different-first-axes",
         ),
         pytest.param(
@@ -110,7 +110,7 @@ IDENTITY = [helper.make_node("Identity", ["x"], ["y"])]
         ),
         pytest.param(
             [tensor("x", "batch", 4, kind=TensorProto.STRING), tensor("s", "batch", 4)],
-            "input 'x' of net.onnx takes strings: only real numbers",
+            "input 'x' of net.onnx has the type string: ParaDnn draws only real numbers",
             id="strings",
         ),
         pytest.param(
@@ -151,7 +151,7 @@ def test_a_sequence_of_maps_is_named(tmp_path: Path) -> None:
 def test_strings_as_outputs_are_named(tmp_path: Path) -> None:
     output = tensor("y", "batch", 2, kind=TensorProto.STRING)
     file = saved(tmp_path, IDENTITY, inputs=[tensor("x", "batch", 2)], outputs=[output])
-    with pytest.raises(UnavailableError, match=r"output 'y' of net\.onnx holds strings"):
+    with pytest.raises(UnavailableError, match=r"output 'y' of net\.onnx contains strings"):
         onnx_workload(file, ())
 
 

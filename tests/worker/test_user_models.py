@@ -39,7 +39,7 @@ class Mean(keras.layers.Layer):  # type: ignore[misc]
         pytest.param((np.ones((2, 4)), 0.5), "input 'b' of net is a scalar", id="scalar"),
         pytest.param(
             (np.ones((4, 4)), np.ones((2, 4, 4))),
-            "input 'b' of net has 2 in its first axis, input 'a' of net has 4",
+            "input 'b' of net has size 2 in its first axis, input 'a' of net has size 4",
             id="different-first-axes",
         ),
         pytest.param(
@@ -48,11 +48,13 @@ class Mean(keras.layers.Layer):  # type: ignore[misc]
             id="no-example",
         ),
         pytest.param(
-            (np.ones((2, 4)), np.array(["a", "b"])), "input 'b' of net takes <U1", id="strings"
+            (np.ones((2, 4)), np.array(["a", "b"])),
+            "input 'b' of net has the type <U1",
+            id="strings",
         ),
         pytest.param(
             (np.ones((2, 4)), np.ones((2, 4), "complex64")),
-            "input 'b' of net takes complex64",
+            "input 'b' of net has the type complex64",
             id="complex",
         ),
         pytest.param({"a": np.ones((2, 4))}, "the example of net is a dict", id="dict"),
@@ -72,14 +74,14 @@ def test_an_input_of_an_example_is_named(example: Any, reason: str) -> None:
 def test_a_declared_input_of_strings_is_named() -> None:
     inputs = keras.Input((1,), dtype="string", name="text")
     model = keras.Model(inputs, Constant()([inputs]))
-    with pytest.raises(UnavailableError, match="input 'text' of net takes string"):
+    with pytest.raises(UnavailableError, match="input 'text' of net has the type string"):
         user_workload(model, "net")
 
 
 def test_declared_inputs_of_different_batches_are_named() -> None:
     inputs = [keras.Input(batch_shape=(1, 4), name="a"), keras.Input(batch_shape=(2, 4), name="b")]
     model = keras.Model(inputs, Constant()(inputs))
-    with pytest.raises(UnavailableError, match="input 'b' of net has 2 in its first axis"):
+    with pytest.raises(UnavailableError, match="input 'b' of net has size 2 in its first axis"):
         user_workload(model, "net")
 
 

@@ -1,6 +1,6 @@
 """Keras layers of the Transformers: attention, feed-forward layers, embeddings, positions.
 
-Attention is `keras.ops.dot_product_attention`, so each framework runs its own implementation.
+Attention calls `keras.ops.dot_product_attention`, so each framework runs its own implementation.
 TensorFlow runs two matrix products with a float32 softmax between them. JAX runs
 `jax.nn.dot_product_attention` (cuDNN's flash attention on GPUs that support it). PyTorch runs
 `scaled_dot_product_attention` (a fused kernel, also on a CPU).
@@ -23,8 +23,8 @@ _ON_TORCH = keras.backend.backend() == "torch"
 class RotaryEmbedding(layers.Layer):  # type: ignore[misc]
     """Rotary position embedding (Su et al. 2021, equation 34), a layer without variables.
 
-    Elements i and i + head / 2 of a head are a pair, which is rotated by the angle
-    position / 10000^(2 i / head). Input and output are (batch, n, heads, head).
+    Elements i and i + head / 2 of a head form a pair, which is rotated by the angle
+    position / 10000^(2 i / head), in radians. Input and output are (batch, n, heads, head).
 
     Args:
         length: Number of positions.
@@ -45,7 +45,12 @@ class RotaryEmbedding(layers.Layer):  # type: ignore[misc]
         ]
 
     def call(self, x: Any, first: Any = None) -> Any:
-        """Rotate x. `first` is the position of its first token; None: 0."""
+        """Rotate the heads of each token by its position.
+
+        Args:
+            x: (batch, n, heads, head).
+            first: Position of the first token of x. If None, x must contain all positions from 0.
+        """
         tables = [ops.convert_to_tensor(values) for values in self._constants]
         if first is not None:
             positions = first + ops.arange(x.shape[1])
@@ -56,24 +61,25 @@ class RotaryEmbedding(layers.Layer):  # type: ignore[misc]
 
 
 class Attention:
-    """Multi-head attention of tokens to each other, or to a memory (the output of an encoder).
+    """Multi-head attention of tokens to each other, or to a memory, such as an encoder's output.
 
     Args:
         width: Width of the model.
         heads: Number of query heads.
         use_bias: Whether the projections have biases.
-        deviation: Standard deviation of normal initial weights. None: Glorot uniform.
+        deviation: Standard deviation of normally distributed initial weights. If None, they are
+            Glorot uniform.
         crossed: Whether keys and values come from a memory.
         key_heads: Number of key heads and of value heads, each shared by a group of query heads; by
             default `heads`.
         head: Width of a head; by default `width` / `heads`.
-        normalize: Function that makes a normalization layer, one for the queries of each head and
-            one for the keys; None: no normalization.
+        normalize: Function that makes a normalization layer. It is called twice: one layer
+            normalizes the queries of each head, the other the keys. None: no normalization.
         rotate: Rotary embedding of queries and keys; None: no rotation.
 
     Attributes:
-        joint: Layer that computes query, key and value, concatenated in this order; if crossed,
-            only key and value, from the memory.
+        joint: Layer that computes query, key and value, concatenated in this order. If crossed, it
+            computes only key and value, from the memory.
         last: Layer that projects the concatenated outputs of all heads.
     """
 
@@ -109,8 +115,8 @@ class Attention:
 
         Args:
             x: (batch, tokens, width).
-            memory: (batch, keys, width), if crossed.
-            first: Position of the first token; None: 0.
+            memory: (batch, keys, width); required if crossed, else ignored.
+            first: Position of the first token. If None, x must contain all positions from 0.
 
         Returns:
             Query (batch, tokens, heads, head), key and value (batch, keys, key_heads, head).
@@ -137,12 +143,12 @@ class Attention:
         return [query, key, value]
 
     def __call__(self, x: Any, memory: Any = None, causal: bool = False) -> Any:
-        """Attend to the tokens themselves or to a memory.
+        """Apply attention from the tokens to themselves, or to a memory if crossed.
 
         Args:
             x: (batch, tokens, width).
-            memory: (batch, keys, width), if crossed.
-            causal: Whether each token attends only to itself and to those before it.
+            memory: (batch, keys, width); required if crossed, else ignored.
+            causal: Whether each token attends only to itself and to earlier tokens.
 
         Returns:
             (batch, tokens, width).
@@ -152,7 +158,7 @@ class Attention:
 
 
 def split(x: Any, *widths: int) -> list[Any]:
-    """Split x along the last axis into parts of these widths."""
+    """Split x along the last axis into consecutive parts of the given widths."""
     ends = list(accumulate(widths))
     # PyTorch's compiler cannot trace Keras' split.
     if _ON_TORCH:
@@ -161,13 +167,13 @@ def split(x: Any, *widths: int) -> list[Any]:
 
 
 def attend(query: Any, key: Any, value: Any, *, causal: bool) -> Any:
-    """Scaled dot-product attention.
+    """Return the scaled dot-product attention of all heads, concatenated.
 
     Args:
         query: (batch, queries, heads, head).
         key: (batch, keys, key_heads, head).
-        value: As the key.
-        causal: Whether each query sees only the keys up to its own position.
+        value: (batch, keys, key_heads, head).
+        causal: Whether each query attends only to the keys up to its own position.
 
     Returns:
         (batch, queries, heads * head).
@@ -176,12 +182,12 @@ def attend(query: Any, key: Any, value: Any, *, causal: bool) -> Any:
     is_fused = _ON_TORCH and product is not plain_attention
     settings = {}
     if is_fused:
-        # PyTorch chooses a fused kernel automatically. Keras' check for flash attention cannot be
-        # compiled.
+        # PyTorch selects a fused kernel automatically. torch.compile cannot trace the check for
+        # flash attention in Keras, so skip the check.
         settings["flash_attention"] = False
     groups = query.shape[2] // key.shape[2]
-    # On PyTorch, the product repeats the key heads itself if there are two or more. Keras' `repeat`
-    # cannot be compiled on PyTorch.
+    # On PyTorch, the product repeats two or more key heads without help. Avoid Keras' `repeat`
+    # there, because torch.compile cannot trace it.
     repeats_itself = is_fused and key.shape[2] > 1
     if groups > 1 and not repeats_itself:
         # Repeat each key head for every query head that shares it.
@@ -192,19 +198,19 @@ def attend(query: Any, key: Any, value: Any, *, causal: bool) -> Any:
 
 
 class Network:
-    """A decoder-only model over whole sequences, and its parts, which generation calls one by one.
+    """A decoder-only model over whole sequences, and its parts, which generation calls separately.
 
     Args:
         embed: Function of tokens (batch, n), and of the position `first` of the first token. It
             returns embeddings (batch, n, width).
         blocks: For each block: (normalization, attention), (normalization, feed-forward network).
         logits: Function that maps (..., width) to (..., vocabulary).
-        sizes: Tokens of a sequence, and size of the vocabulary.
+        sizes: Number of tokens of a sequence, and size of the vocabulary.
 
     Attributes:
-        embed: As above.
-        blocks: As above.
-        logits: As above.
+        embed: The function `embed`.
+        blocks: The parts of each block.
+        logits: The function `logits`.
         workload: The `BuiltModel` over whole sequences.
     """
 
@@ -227,10 +233,10 @@ class Network:
 
 
 def plain_attention(query: Any, key: Any, value: Any, is_causal: bool = False) -> Any:
-    """Replacement for `keras.ops.dot_product_attention` in older versions of Keras without it.
+    """Replace `keras.ops.dot_product_attention` in older versions of Keras that lack it.
 
-    Query, key and value have the shapes of `attend`; all have the same number of heads. The result
-    has the shape of the query. The softmax is in float32, as on TensorFlow.
+    Query, key and value have the shapes documented in `attend`, with the same number of heads. The
+    result has the shape of the query. The softmax is computed in float32, as on TensorFlow.
     """
     scores = ops.einsum("bqhd,bkhd->bhqk", query, key)
     scores = ops.cast(scores, "float32") / math.sqrt(query.shape[-1])
@@ -243,7 +249,15 @@ def plain_attention(query: Any, key: Any, value: Any, is_causal: bool = False) -
 def feed_forward_network(
     width: int, hidden: int, activation: Any, deviation: float | None = None
 ) -> Callable[[Any], Any]:
-    """Make a hidden layer and an output layer for each token; `deviation` as in `Attention`."""
+    """Make a feed-forward network: a hidden layer and an output layer, applied to each token.
+
+    Args:
+        width: Width of the output layer.
+        hidden: Units of the hidden layer.
+        activation: Activation function of the hidden layer.
+        deviation: Standard deviation of normally distributed initial weights. If None, they are
+            Glorot uniform.
+    """
     last = dense_layer(width, deviation)
     first = dense_layer(hidden, deviation, activation=activation)
     return lambda x: last(first(x))
@@ -259,9 +273,16 @@ def dropout(x: Any, rate: float) -> Any:
 def dense_layer(
     units: int, deviation: float | None, *, use_bias: bool = True, activation: Any = None
 ) -> layers.Layer:
-    """Make a dense layer with its own initializer; `deviation` as in `Attention`.
+    """Make a dense layer with a separate initializer.
 
-    Layers of equal shape that shared an initializer would have equal initial weights.
+    If layers of equal shape shared an initializer, their initial weights would be equal.
+
+    Args:
+        units: Number of outputs.
+        deviation: Standard deviation of normally distributed initial weights. If None, they are
+            Glorot uniform.
+        use_bias: Whether the layer has a bias.
+        activation: Activation function; None: none.
     """
     if deviation:
         initializer = initializers.RandomNormal(stddev=deviation)
@@ -279,7 +300,7 @@ class TiedEmbedding(layers.Layer):  # type: ignore[misc]
         vocabulary: Number of vectors.
         width: Width of a vector.
         deviation: Standard deviation of the initial vectors.
-        scale: Factor by which the embedding multiplies the vectors.
+        scale: Factor by which the embedding multiplies the vectors; the output layer does not.
         use_bias: Whether the output layer adds a bias.
     """
 
@@ -320,12 +341,12 @@ class TiedEmbedding(layers.Layer):  # type: ignore[misc]
 
 
 class Positions(layers.Layer):  # type: ignore[misc]
-    """Adds a vector to each token, which depends on the position of the token.
+    """Adds to each token a vector that depends on the position of the token.
 
     Args:
         learned: Whether the vectors are learned. If not, they are sines and cosines with
             wavelengths from 2 pi to 10000 x 2 pi.
-        deviation: Standard deviation of the initial vectors, if they are learned.
+        deviation: Standard deviation of the initial vectors; ignored if they are not learned.
     """
 
     def __init__(self, learned: bool, deviation: float = 0.02) -> None:
@@ -340,15 +361,15 @@ class Positions(layers.Layer):  # type: ignore[misc]
                 shape=shape, initializer=self._initializer, name="positions"
             )
         else:
-            # A constant: frameworks would pass a variable from step to step as if it changed.
+            # A constant, because frameworks pass variables from step to step as if they changed.
             self._constant = ops.convert_to_tensor(sinusoids(*shape), dtype=self.compute_dtype)
 
     def call(self, x: Any, first: Any = None) -> Any:
         """Add positions to x.
 
         Args:
-            x: (batch, length, width), or (batch, n, width) with `first`.
-            first: Position of the first token of x; None if x holds all positions from 0.
+            x: (batch, n, width).
+            first: Position of the first token of x. If None, x must contain all positions from 0.
         """
         if self._learned:
             table = self.table
@@ -360,7 +381,7 @@ class Positions(layers.Layer):  # type: ignore[misc]
 
 
 class ClassToken(layers.Layer):  # type: ignore[misc]
-    """Prepends one learned vector to the tokens: (batch, n, width) to (batch, n + 1, width)."""
+    """Prepends one learned vector to the tokens: (batch, n, width) -> (batch, n + 1, width)."""
 
     def build(self, input_shape: Any) -> None:
         self.token = self.add_weight(
@@ -375,16 +396,17 @@ class ClassToken(layers.Layer):  # type: ignore[misc]
 class Experts(layers.Layer):  # type: ignore[misc]
     """A mixture of experts, which are SwiGLU layers. Input and output: (batch, length, width).
 
-    Each token chooses its `active` most likely experts. Their outputs are added, weighted with
-    their probabilities, which are scaled to sum to one (Jiang et al. 2024, section 2.1). An expert
-    takes the first `rows` tokens of an example that choose it. Later tokens do not get its output.
+    Each token chooses the `active` experts with the highest probabilities. Their outputs are added,
+    weighted with these probabilities, which are scaled to sum to one (Jiang et al. 2024, section
+    2.1). An expert processes the first `rows` tokens of an example that choose it. It contributes
+    nothing to later tokens.
 
     Args:
         width: Width of the model.
         hidden: Hidden units of an expert.
         experts: Number of experts.
-        active: Experts that each token chooses.
-        rows: Maximum number of tokens of an example that an expert takes.
+        active: Number of experts that each token chooses.
+        rows: Maximum number of tokens of an example that an expert processes.
         deviation: Standard deviation of the initial weights.
     """
 
@@ -427,7 +449,7 @@ class Experts(layers.Layer):  # type: ignore[misc]
         # slot. An expert has `rows` slots.
         ranks = ops.sum((ops.cumsum(chosen, axis=1) - 1) * chosen, axis=-1)
         tokens = self._slot_tokens(experts, ranks, chosen)
-        # An empty slot holds the row of an arbitrary token; its output is not read.
+        # An empty slot contains the row of an arbitrary token; its output is not read.
         rows = ops.take_along_axis(x, tokens[:, :, None], axis=1)
         outputs = ops.reshape(self._apply_experts(rows), (-1, slots, self._width))
         slot = experts * self._rows + ops.minimum(ranks, self._rows - 1)
@@ -441,7 +463,7 @@ class Experts(layers.Layer):  # type: ignore[misc]
 
         Args:
             experts: Expert of each choice, (batch, choices).
-            ranks: Rank of each choice among those of its expert, (batch, choices).
+            ranks: Rank of each choice among the choices of the same expert, (batch, choices).
             chosen: One-hot experts, (batch, choices, experts).
         """
         choices = experts.shape[1]
@@ -454,13 +476,13 @@ class Experts(layers.Layer):  # type: ignore[misc]
         return ops.take_along_axis(order, positions, axis=1) // self._active
 
     def _apply_experts(self, rows: Any) -> Any:
-        """Apply each expert to its slots.
+        """Apply each expert to the rows in its slots.
 
         Args:
-            rows: The rows in all slots, (batch, slots, width).
+            rows: The token vectors in all slots, (batch, experts * rows per expert, width).
 
         Returns:
-            The outputs, (batch, experts, rows, width).
+            The outputs, (batch, experts, rows per expert, width).
         """
         shape = (-1, self._experts, self._rows, self._width)
         by_expert = ops.transpose(ops.reshape(rows, shape), (1, 0, 2, 3))
@@ -472,7 +494,7 @@ class Experts(layers.Layer):  # type: ignore[misc]
 
 
 def sinusoids(length: int, width: int) -> np.ndarray:
-    """Sinusoidal positions (length, width) as in Vaswani et al. 2017, section 3.5.
+    """Return sinusoidal positions (length, width) as in Vaswani et al. 2017, section 3.5.
 
     Column 2 i is the sine and column 2 i + 1 the cosine of position / 10000^(2 i / width).
     """

@@ -17,7 +17,7 @@ from paradnn.families.built import ArraySpec, BuiltModel
 from paradnn.families.parts.inputs import array_spec, common_batch, filled_shape
 from paradnn.families.parts.user_model import torch_model
 
-#: Members of an archive that are loaded: the graph, and tensors as plain bytes.
+#: Pattern of the archive members that are loaded: the graph, and tensors as plain bytes.
 _PLAIN_MEMBER = re.compile(
     r"[^/]+/("
     r"models/[^/]+\.json"
@@ -30,7 +30,7 @@ _PLAIN_MEMBER = re.compile(
 
 
 def exported_workload(path: Path, input_shape: tuple[int, ...]) -> BuiltModel:
-    """Load a program of `torch.export.save` as a `BuiltModel` for inference.
+    """Load a program that `torch.export.save` wrote as a `BuiltModel` for inference.
 
     Args:
         path: The file.
@@ -38,20 +38,20 @@ def exported_workload(path: Path, input_shape: tuple[int, ...]) -> BuiltModel:
             program leaves open; () for a program without open sizes.
 
     Raises:
-        UnavailableError: If the file is not such a program, holds pickled tensors, or has an input
-            that cannot be drawn. The message names the input.
+        UnavailableError: If the file is not such a program or contains pickled tensors, or if
+            ParaDnn cannot draw random values for an input. The message then names the input.
     """
     import torch
 
     reason = f"{path.name} is not a program that this PyTorch can load ({torch.__version__})"
-    # A damaged file can raise anything in PyTorch's reader.
+    # For a damaged file, PyTorch can raise any exception.
     with reraise_as_unavailable(reason, Exception):
         program = torch.export.load(plain_archive(path))
     arguments, keyword_arguments = program.call_spec.in_spec.children()
     is_flat = all(child.is_leaf() for child in arguments.children())
     if keyword_arguments.num_leaves or not is_flat:
         raise UnavailableError(
-            f"{path.name} takes keyword arguments or nested inputs: "
+            f"{path.name} requires keyword arguments or nested inputs: "
             "export it with tensors as positional arguments"
         )
     for entry in program.graph_signature.input_specs:
@@ -61,7 +61,7 @@ def exported_workload(path: Path, input_shape: tuple[int, ...]) -> BuiltModel:
     nodes = [node for node in program.graph.nodes if node.op == "placeholder"]
     inputs = [node for node in nodes if node.name in names]
     if not inputs:
-        raise UnavailableError(f"{path.name} takes no input: export it with a batch as argument")
+        raise UnavailableError(f"{path.name} has no input: export it with a batch as argument")
     specs = []
     first_axes = {}
     for node in inputs:
@@ -73,8 +73,8 @@ def exported_workload(path: Path, input_shape: tuple[int, ...]) -> BuiltModel:
         if batch_size is not None:
             first_axes[label] = batch_size
     module: Any = program.module()
-    # The program was exported either for training or for inference, and cannot switch. Keras calls
-    # `train` to switch.
+    # Keras calls `train` to switch between training and inference. An exported program cannot
+    # switch, so ignore the call.
     module.train = lambda mode=True: module
     dtypes = [node.meta["val"].dtype for node in inputs]
 
@@ -89,7 +89,17 @@ def exported_workload(path: Path, input_shape: tuple[int, ...]) -> BuiltModel:
 def _input_spec(
     tensor: Any, label: str, input_shape: tuple[int, ...], *, is_only: bool
 ) -> tuple[ArraySpec, int | None]:
-    """Return the array of an input, and the batch size that the program requires (None: any)."""
+    """Return the array of an input, and the batch size that the program requires (None: any).
+
+    Args:
+        tensor: The example tensor that the program stores for the input.
+        label: Name of the input in messages.
+        input_shape: `model.input_shape`, which fills open sizes.
+        is_only: Whether the program has no other input.
+
+    Raises:
+        UnavailableError: If the input is not a tensor, not numeric, or has sizes that stay open.
+    """
     import torch
 
     if not isinstance(tensor, torch.Tensor):
@@ -110,7 +120,8 @@ def plain_archive(path: Path) -> io.BytesIO:
     PyTorch loads this copy, so the loaded content is exactly the checked content.
 
     Raises:
-        UnavailableError: If weights or constants are pickled.
+        UnavailableError: If weights or constants are pickled, or the archive is not a program of
+            `torch.export.save`.
     """
     copy = io.BytesIO()
     model_members = []
@@ -119,15 +130,15 @@ def plain_archive(path: Path) -> io.BytesIO:
         for name in dict.fromkeys(archive.namelist()):
             if name.endswith("_config.json") and _has_pickled_entries(archive.read(name)):
                 raise UnavailableError(
-                    f"{path.name} holds pickled tensors ({name}): export it with plain tensors"
+                    f"{path.name} contains pickled tensors ({name}): export it with plain tensors"
                 )
             if _PLAIN_MEMBER.fullmatch(name):
                 plain.writestr(name, archive.read(name))
                 if "/models/" in name:
                     model_members.append(name)
         for name in model_members:
-            # PyTorch requires a member with example inputs. They are pickled, so an empty member
-            # replaces them.
+            # PyTorch requires a member with example inputs. Example inputs are pickled, so replace
+            # them with an empty member.
             examples = re.sub(r"/models/([^/]+)\.json", r"/data/sample_inputs/\1.pt", name)
             plain.writestr(examples, b"")
     copy.seek(0)
@@ -140,10 +151,11 @@ def _require_program(path: Path, members: list[str]) -> None:
     if any("/code/" in name for name in members):
         raise UnavailableError(f"{path.name} is a TorchScript file: {remedy}")
     if any(name.endswith("/data.pkl") for name in members):
-        raise UnavailableError(f"{path.name} holds pickled weights or a pickled module: {remedy}")
+        raise UnavailableError(f"{path.name} contains pickled weights or a module: {remedy}")
     if "serialized_exported_program.json" in members:
         raise UnavailableError(
-            f"{path.name} was saved by PyTorch 2.7 or older, with pickled weights: save it again"
+            f"{path.name} was saved by PyTorch 2.7 or older, with pickled weights: "
+            "save it again with a newer PyTorch"
         )
 
 

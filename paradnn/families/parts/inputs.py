@@ -1,4 +1,4 @@
-"""Checks of the inputs that a user's model declares, for all formats of models."""
+"""Checks of the inputs that a user's model declares, common to all model formats."""
 
 from __future__ import annotations
 
@@ -10,16 +10,19 @@ import numpy as np
 from paradnn.core.errors import UnavailableError
 from paradnn.families.built import ArraySpec
 
-#: Kinds of NumPy types that a batch can hold: booleans, integers and real numbers.
+#: Kinds of NumPy types that a batch can contain: booleans, signed and unsigned integers, and real
+#: numbers.
 _NUMERIC_KINDS = "biuf"
 
 
 def array_spec(shape: tuple[int, ...], dtype: Any, high: int, label: str) -> ArraySpec:
-    """Return the array of a batch for an input of a model.
+    """Return the specification of the array that is drawn for an input of a model.
+
+    Floating-point types become float32, and other numeric types become int32.
 
     Args:
         shape: Shape of the input without the batch axis.
-        dtype: The element type, as NumPy or Keras name it.
+        dtype: The element type, by its name in NumPy or Keras.
         high: Integers are drawn from [0, high).
         label: Name of the input in messages.
 
@@ -33,21 +36,24 @@ def array_spec(shape: tuple[int, ...], dtype: Any, high: int, label: str) -> Arr
     except TypeError:
         kind = None
     if kind is None or kind not in _NUMERIC_KINDS:
-        raise UnavailableError(f"{label} takes {dtype}: only real numbers and integers are drawn")
+        raise UnavailableError(
+            f"{label} has the type {dtype}: ParaDnn draws only real numbers and integers"
+        )
     if kind == "f":
         return ArraySpec(shape, "float32")
     return ArraySpec(shape, "int32", high)
 
 
 def common_batch(first_axes: dict[str, int]) -> int | None:
-    """Return the batch size that the inputs of a model fix; None if they fix none.
+    """Return the batch size that the inputs of a model fix; None if no input fixes it.
 
     Args:
-        first_axes: Label of each input whose first axis has a fixed size, such as
-            "input 'x' of net", -> this size.
+        first_axes: For each input whose first axis has a fixed size: label, such as
+            "input 'x' of net", -> size of the axis.
 
     Raises:
-        UnavailableError: If the axes differ, so that not all of them are the batch.
+        UnavailableError: If the sizes differ, so that not all of the axes are the batch, or if a
+            size is less than 1.
     """
     if not first_axes:
         return None
@@ -55,12 +61,12 @@ def common_batch(first_axes: dict[str, int]) -> int | None:
     expected = first_axes[labels[0]]
     if expected < 1:
         raise UnavailableError(
-            f"{labels[0]} has no example in its first axis: fix it to a batch of one or more"
+            f"{labels[0]} has size {expected} in its first axis: it must be a batch of one or more"
         )
     for label, size in first_axes.items():
         if size != expected:
             raise UnavailableError(
-                f"{label} has {size} in its first axis, {labels[0]} has {expected}: "
+                f"{label} has size {size} in its first axis, {labels[0]} has size {expected}: "
                 "the first axis of every input must be the batch"
             )
     return expected
@@ -77,10 +83,10 @@ def filled_shape(
 
     Args:
         sizes: Sizes of all axes of the input; a name or None for a size that the file leaves open.
-        input_shape: `model.input_shape`, which fills the open sizes except that of the batch axis;
+        input_shape: `model.input_shape`, which fills the open sizes of all axes but the batch axis;
             () if the key is not set.
         label: Name of the input in messages.
-        is_only: Whether the model has no other input; `input_shape` applies only then.
+        is_only: Whether the model has no other input. Otherwise, `input_shape` is ignored.
 
     Raises:
         UnavailableError: If the input is a scalar, a size stays open, or `input_shape` contradicts

@@ -2,7 +2,7 @@
 
 Only workers import this module.
 
-If an input of the graph has the name of an initializer, it is a weight: files of ONNX IR version 3
+An input of the graph that has the name of an initializer is a weight: files of ONNX IR version 3
 and below list every weight among the inputs.
 """
 
@@ -22,14 +22,14 @@ from paradnn.families.parts.inputs import array_spec, common_batch, filled_shape
 
 @dataclass(frozen=True)
 class OnnxGraph:
-    """An ONNX model with the attributes of a Keras model that steps use.
+    """An ONNX model with those attributes of a Keras model that steps use.
 
     Attributes:
         model: The `onnx.ModelProto`.
         types: NumPy types of the model's inputs.
-        trainable_variables: One entry, whose `shape` is (number of weights,).
-        non_trainable_variables: One entry, whose `shape` is (number of moving statistics of batch
-            normalization,).
+        trainable_variables: One object whose `shape` is (number of weights,).
+        non_trainable_variables: One object whose `shape` is (number of moving statistics,), those
+            of batch normalization.
     """
 
     model: Any
@@ -47,19 +47,20 @@ def onnx_workload(path: Path, input_shape: tuple[int, ...]) -> BuiltModel:
             leaves open; () for a file without open sizes.
 
     Raises:
-        UnavailableError: If the file is not an ONNX model, an input cannot be drawn, or an output
-            cannot be compared. The message names the input or output.
+        UnavailableError: If the package onnx is missing, the file is not an ONNX model, ParaDnn
+            cannot draw random values for an input, or an output is not a numeric tensor. The
+            message names the input or output.
     """
     with reraise_as_unavailable(
         "onnx is not installed", ImportError, remedy="; pip install 'paradnn[engines]'"
     ):
         import onnx
-    # The exceptions of protobuf share no base class.
+    # The exceptions of protobuf have no common base class.
     with reraise_as_unavailable(f"{path.name} cannot be read as an ONNX model", Exception):
         model = onnx.load(path)
     inputs = graph_inputs(model)
     if not inputs:
-        raise UnavailableError(f"{path.name} is not an ONNX model with inputs")
+        raise UnavailableError(f"{path.name} is not an ONNX model with inputs: export it again")
     labels = [f"input {entry.name!r} of {path.name}" for entry in inputs]
     types = [_element_type(entry, label) for entry, label in zip(inputs, labels, strict=True)]
     sizes = [_sizes(entry, label) for entry, label in zip(inputs, labels, strict=True)]
@@ -101,11 +102,13 @@ def _element_type(entry: Any, label: str) -> Any:
 
     if entry.type.WhichOneof("value") != "tensor_type":
         raise UnavailableError(
-            f"{label} is {_described_type(entry.type)}: only tensors can be drawn"
+            f"{label} is {_described_type(entry.type)}: export the model with tensors as inputs"
         )
     number = entry.type.tensor_type.elem_type
     if number == onnx.TensorProto.STRING:
-        raise UnavailableError(f"{label} takes strings: only real numbers and integers are drawn")
+        raise UnavailableError(
+            f"{label} has the type string: ParaDnn draws only real numbers and integers"
+        )
     try:
         return onnx.helper.tensor_dtype_to_np_dtype(number)
     except KeyError:
@@ -113,7 +116,7 @@ def _element_type(entry: Any, label: str) -> Any:
 
 
 def _described_type(kind: Any) -> str:
-    """Return the type of a value as text, such as "a sequence of maps"."""
+    """Describe the ONNX type of a value, such as "a sequence of maps"."""
     name = kind.WhichOneof("value")
     if name == "sequence_type":
         element = _described_type(kind.sequence_type.elem_type)
@@ -129,9 +132,9 @@ def _described_type(kind: Any) -> str:
 
 
 def _sizes(entry: Any, label: str) -> list[int | str | None] | None:
-    """Return the axes of an input: for each, its size, the name of an open size, or None.
+    """Return the sizes of the axes of an input; None if the file leaves their number open.
 
-    Returns None in place of the list if the file leaves the number of axes open.
+    An entry is the size, or the name of an open size, or None for an open size without a name.
     """
     tensor = entry.type.tensor_type
     if not tensor.HasField("shape"):
@@ -148,7 +151,12 @@ def _sizes(entry: Any, label: str) -> list[int | str | None] | None:
 def _check_batch_axes(labels: Sequence[str], sizes: Sequence[Sequence[Any] | None]) -> None:
     """Raise UnavailableError if the batch is not the first axis of an input.
 
-    The name of an input's open first axis counts as the name of the batch.
+    If the first axis of an input has an open size with a name, this name stands for the batch. An
+    input with this name in a later axis, and not in the first axis, is rejected.
+
+    Args:
+        labels: Name of each input in messages.
+        sizes: Sizes of the axes of each input, as from `_sizes`.
     """
     known = [axes for axes in sizes if axes]
     batch_names = {axes[0] for axes in known if isinstance(axes[0], str)}
@@ -157,7 +165,7 @@ def _check_batch_axes(labels: Sequence[str], sizes: Sequence[Sequence[Any] | Non
             for number, axis in enumerate(axes[1:], start=1):
                 if axis in batch_names:
                     raise UnavailableError(
-                        f"{label} has {axes[0]} in its first axis and {axis!r} in axis {number}: "
+                        f"{label} has {axes[0]} in axis 0 and {axis!r} in axis {number}: "
                         "the first axis of every input must be the batch"
                     )
 
@@ -170,7 +178,10 @@ def _drawn_array(shape: tuple[int, ...], dtype: Any, label: str) -> ArraySpec:
 
 
 def _check_output(entry: Any, label: str) -> None:
-    """Raise UnavailableError if an output is not a numeric tensor, which cannot be compared."""
+    """Raise UnavailableError if an output is not a numeric tensor.
+
+    ParaDnn compares outputs between engines, which requires numbers.
+    """
     import onnx
 
     kind = entry.type.WhichOneof("value")
@@ -181,7 +192,8 @@ def _check_output(entry: Any, label: str) -> None:
         )
     if entry.type.tensor_type.elem_type == onnx.TensorProto.STRING:
         raise UnavailableError(
-            f"{label} holds strings, which cannot be checked: export the model with numeric outputs"
+            f"{label} contains strings, which cannot be checked: "
+            "export the model with numeric outputs"
         )
 
 
@@ -190,7 +202,7 @@ class _Constant:
     """A tensor with a fixed value.
 
     Attributes:
-        dtype: Its NumPy type.
+        dtype: NumPy type of the elements.
         elements: Number of elements.
         rank: Number of axes.
     """
@@ -200,7 +212,7 @@ class _Constant:
     rank: int
 
 
-#: Operator -> positions of the inputs that hold settings or scales, not weights.
+#: Operator -> positions of the inputs that are settings or scales, not weights.
 _SETTING_INPUTS: Mapping[str, tuple[int, ...]] = {
     "Clip": (1, 2),
     "DequantizeLinear": (1, 2),
@@ -215,7 +227,7 @@ _SETTING_INPUTS: Mapping[str, tuple[int, ...]] = {
     "Resize": (1, 2, 3),
     "Upsample": (1,),
 }
-#: Operator -> positions of the inputs that hold quantized weights or biases.
+#: Operator -> positions of the inputs that are quantized weights or biases.
 _QUANTIZED_WEIGHTS: Mapping[str, tuple[int, ...]] = {
     "ConvInteger": (1,),
     "DequantizeLinear": (0,),
@@ -227,26 +239,27 @@ _QUANTIZED_WEIGHTS: Mapping[str, tuple[int, ...]] = {
     "QLinearConv": (3, 8),
     "QLinearMatMul": (3,),
 }
-#: Operator -> positions of the inputs that hold moving statistics, which are not trained.
+#: Operator -> positions of the inputs that are moving statistics, which are not trained.
 _STATISTICS: Mapping[str, tuple[int, ...]] = {"BatchNormalization": (3, 4)}
 
 
 def parameter_counts(model: Any) -> tuple[int, int]:
-    """Count the weights of an ONNX model.
+    """Count the elements of the weights of an ONNX model.
 
-    Two kinds of constants are weights, and each element counts: floating-point constants that have
-    at least one axis and are not only settings or scales, and quantized weights. Constants are
-    initializers and the outputs of `Constant` and `ConstantOfShape`, in the graph and in all bodies
-    of branches, loops and functions. Linear models of ONNX-ML hold their coefficients as
-    attributes, which count, too.
+    Two kinds of constants are weights. The first are floating-point constants that have at least
+    one axis and some use other than as settings or scales. The second are quantized weights.
+
+    Constants are initializers and the outputs of `Constant` and `ConstantOfShape`, in the graph and
+    in all bodies of branches, loops and functions. Linear models of ONNX-ML store their
+    coefficients in attributes, which count, too.
 
     Returns:
-        Trainable weights, and moving statistics of batch normalization.
+        The number of trainable weights, and of moving statistics of batch normalization.
     """
     trainable = 0
     fixed = 0
     for constants, nodes in _scopes(model):
-        # Constant -> operators that read it, with the position of the input.
+        # Name of a constant -> (operator that reads it, position of the operator's input).
         uses: dict[str, list[tuple[str, int]]] = {}
         for node in nodes:
             for position, name in enumerate(node.input):
@@ -275,12 +288,12 @@ def _is_weight(constant: _Constant, uses: Sequence[tuple[str, int]]) -> bool:
 
 
 def _has_use_in(table: Mapping[str, tuple[int, ...]], uses: Sequence[tuple[str, int]]) -> bool:
-    """Whether the table lists one of the uses: (operator, position of the input)."""
+    """Return whether the table lists one of the uses, each (operator, position of the input)."""
     return any(position in table.get(kind, ()) for kind, position in uses)
 
 
 def _scopes(model: Any) -> Iterator[tuple[dict[str, _Constant], list[Any]]]:
-    """Yield the constants of each graph and function, by name, and the nodes that may use them."""
+    """Yield, for each graph and function, its constants by name, and the nodes that may use them."""
     graphs = [(model.graph, list(model.graph.node))]
     graphs += [(function, list(function.node)) for function in model.functions]
     while graphs:
@@ -299,7 +312,7 @@ def _scopes(model: Any) -> Iterator[tuple[dict[str, _Constant], list[Any]]]:
 
 
 def _all_nodes(graph: Any) -> Iterator[Any]:
-    """Yield the nodes of a graph and of the bodies in it, at any depth."""
+    """Yield the nodes of a graph, and of the bodies nested in it at any depth."""
     for node in graph.node:
         yield node
         for attribute in node.attribute:
@@ -343,7 +356,7 @@ def _constant(tensor: Any) -> _Constant:
 
 
 def _constant_of_node(attributes: Mapping[str, Any]) -> _Constant:
-    """Return the value of a `Constant` node, which one of several attributes holds."""
+    """Return the constant of a `Constant` node, whose value is in one of several attributes."""
     if "value" in attributes:
         return _constant(attributes["value"].t)
     if "sparse_value" in attributes:

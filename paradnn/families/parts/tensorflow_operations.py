@@ -46,7 +46,7 @@ def convolution_backward_weights(images: Any, gradient: Any, kernel: Conv2d) -> 
 
 
 def _options(kernel: Conv2d) -> dict[str, Any]:
-    """Return strides and paddings of all four axes as arguments, in the order of the layout."""
+    """Return the arguments of a convolution: strides and paddings of all four axes, and layout."""
     paddings = [(0, 0), *((pad, pad) for pad in kernel.padding), (0, 0)]
     strides = [1, *kernel.stride, 1]
     order = (0, 1, 2, 3) if kernel.layout == "NHWC" else (0, 3, 1, 2)
@@ -96,7 +96,7 @@ def sparse(counts: Any, columns: Any, values: Any, shape: tuple[int, int]) -> An
 
 def csr(counts: Any, columns: Any, values: Any, shape: tuple[int, int]) -> Any:
     # The public raw operations lose the shape, which a graph needs. This object is not a tensor, so
-    # it is passed to the step unchanged, and the graph captures the tensor that it holds.
+    # it is passed to the step unchanged, and the graph captures the tensor in it.
     from tensorflow.python.ops.linalg.sparse import sparse_csr_matrix_ops
 
     return sparse_csr_matrix_ops.CSRSparseMatrix(sparse(counts, columns, values, shape))

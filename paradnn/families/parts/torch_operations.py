@@ -73,7 +73,12 @@ def _backward(gradient: Any, images: Any, filters: Any, kernel: Conv2d, position
 
 
 def _shape_only(like: Any, shape: Sequence[int]) -> Any:
-    """Return a tensor of this shape with the memory of one element; its values are not read."""
+    """Return a tensor that stands only for its shape: all its elements share one memory location.
+
+    Args:
+        like: Tensor with the same type and device.
+        shape: Shape of the result.
+    """
     return torch.empty((1,) * len(shape), dtype=like.dtype, device=like.device).expand(*shape)
 
 

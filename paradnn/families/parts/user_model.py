@@ -20,7 +20,7 @@ from paradnn.core.words import counted
 from paradnn.families.built import ArraySpec, BuiltModel, cross_entropy
 from paradnn.families.parts.inputs import array_spec, common_batch
 
-#: Classes of sparse tensors in TensorFlow and JAX, which the steps of a framework cannot wait for.
+#: Names of sparse tensor classes in TensorFlow and JAX. A step cannot wait for such outputs.
 _SPARSE_TYPES = ("SparseTensor", "BCOO", "BCSR")
 _RETURNS = "return a Keras model, a torch.nn.Module, or a JAX function with its parameters"
 
@@ -32,17 +32,20 @@ def user_workload(
 
     Args:
         returned: A Keras model, a `torch.nn.Module`, or a tuple of a JAX function
-            f(parameters, inputs) and its parameters. Optionally a tuple that also ends with an
-            example of the input: a batch of one or more.
+            f(parameters, inputs) and its parameters. An example of the input, a batch of one or
+            more, may follow as the last element of the tuple.
         name: Name of the function or file in messages.
         input_shape: Shape of the only input without the batch; () for the shape that the model
-            declares.
-        output: Targets of the training: "classes", "numbers", or "auto", which selects classes if
-            the last axis of the output is longer than one.
+            declares. Ignored if there is an example.
+        output: Targets in training: "classes", "numbers", or "auto", which selects classes if the
+            last axis of the output is longer than one.
+
+    Returns:
+        The model. It has no targets if training is impossible; `no_loss_reason` says why.
 
     Raises:
-        UnavailableError: If the value is not such a model, or its inputs or outputs cannot be used.
-            The message names the input or output.
+        UnavailableError: If the value is not such a model, or its inputs or outputs are not
+            supported. The message names the input or output.
     """
     model, example = _model_and_example(returned, name)
     inputs, batch_size = _input_specs(model, example, input_shape, name)
@@ -60,7 +63,7 @@ def user_workload(
         size = _size_of_example(example)
         if size == example_size:
             raise
-        # A module may work only with the batch size of its example.
+        # The model may work only with the batch size of its example.
         result = call_with_zeros(size)
         example_size = size
         batch_size = size
@@ -83,7 +86,7 @@ def _size_of_example(example: Any) -> int:
 
 
 def _check_parameter_types(model: keras.Model, name: str) -> None:
-    """Raise UnavailableError if a PyTorch module has floating-point parameters besides float32."""
+    """Raise UnavailableError if a PyTorch module has 16-bit or float64 parameters."""
     wrapper = getattr(model, "wrapper", None)
     if wrapper is None:
         return
@@ -95,20 +98,25 @@ def _check_parameter_types(model: keras.Model, name: str) -> None:
     others = sorted(types - {"float32"})
     if others:
         raise UnavailableError(
-            f"{name} fails with inputs in float32, and has parameters in {', '.join(others)}: "
+            f"{name} fails with float32 inputs, because it has {', '.join(others)} parameters: "
             "return model.float(), and set precision"
         )
 
 
 def _as_argument(tensors: list[Any]) -> Any:
-    """Return the argument of the model: the only tensor, or the list of several."""
+    """Return the argument of the model: the tensor if it is the only one, else the list."""
     if len(tensors) == 1:
         return tensors[0]
     return tensors
 
 
 def _model_and_example(returned: Any, name: str) -> tuple[keras.Model, Any]:
-    """Return the model in Keras, and the example of its input; None without an example."""
+    """Return the model as a Keras model, and the example of its input (None without an example).
+
+    Raises:
+        UnavailableError: If the value contains no model, or a model that requires a different
+            framework.
+    """
     parts = list(returned) if isinstance(returned, tuple) else [returned]
     first = parts[0] if parts else None
     if isinstance(first, keras.Model):
@@ -130,9 +138,10 @@ def _model_and_example(returned: Any, name: str) -> tuple[keras.Model, Any]:
 
 
 def _with_list_of_inputs(model: keras.Model) -> keras.Model:
-    """Return a functional model whose inputs are a list in the order of `model.inputs`.
+    """Return a model that accepts a list of inputs in the order of `model.inputs`.
 
-    Keras rejects a list if the inputs were given as a dict.
+    Keras rejects a list if the model was created with a dict of inputs. Other models are returned
+    unchanged.
     """
     # A Sequential model that was never called has inputs, but its `input` is not defined.
     if isinstance(getattr(model, "input", None), dict):
@@ -144,7 +153,7 @@ def _require_backend(framework: str, statement: str) -> None:
     backend = keras.backend.backend()
     if backend != framework:
         raise UnavailableError(
-            f"{statement}, which runs in framework={framework}, not in {backend}"
+            f"{statement}, which cannot run with framework={backend}: set framework={framework}"
         )
 
 
@@ -152,14 +161,14 @@ def check_jax_function(function: Callable[..., Any], name: str) -> None:
     """Raise UnavailableError if a function cannot be called with parameters and inputs."""
     try:
         signature = inspect.signature(function)
-    except ValueError:  # some callables have none
+    except ValueError:  # some callables have no signature
         return
     try:
         signature.bind(None, None)
     except TypeError as error:
         raise UnavailableError(
-            f"the JAX function of {name} is called as f(parameters, inputs), and has another "
-            f"signature: {error}: take several inputs as one list"
+            f"the JAX function of {name} cannot be called as f(parameters, inputs): {error}: "
+            "accept several inputs as one list"
         ) from error
 
 
@@ -175,7 +184,7 @@ def _jax_model(function: Callable[..., Any], parameters: Any) -> keras.Model:
 def torch_model(module: Any) -> keras.Model:
     """Return the PyTorch module as a Keras model.
 
-    Under a 16-bit dtype policy it runs with PyTorch's automatic mixed precision.
+    Under a 16-bit dtype policy, the model runs with PyTorch's automatic mixed precision.
     """
     import torch
 
@@ -208,10 +217,13 @@ def torch_model(module: Any) -> keras.Model:
 def _input_specs(
     model: keras.Model, example: Any, input_shape: Sequence[int], name: str
 ) -> tuple[tuple[ArraySpec, ...], int | None]:
-    """Return the arrays of a batch, and the only batch size of the model (None: any).
+    """Return the arrays of a batch, and the only batch size that the model accepts (None: any).
 
-    The shapes come from the example if there is one, else from `input_shape`, else from the inputs
-    that a Keras model declares.
+    The first available source determines the shapes: the example, `input_shape`, or the inputs that
+    a Keras model declares.
+
+    Raises:
+        UnavailableError: If the shapes are unknown or open, or an input is not supported.
     """
     if example is not None:
         return _specs_of_example(model, example, name), None
@@ -224,7 +236,7 @@ def _input_specs(
         return (array_spec(tuple(input_shape), declared[0].dtype, vocabulary, label),), None
     if not declared:
         raise UnavailableError(
-            f"the input shape of {name} is unknown; set model.input_shape, or return an example too"
+            f"the input shape of {name} is unknown: set model.input_shape, or return an example too"
         )
     specs = []
     first_axes = {}
@@ -232,10 +244,10 @@ def _input_specs(
         label = f"input {tensor.name!r} of {name}"
         shape = tuple(tensor.shape)
         if not shape:
-            raise UnavailableError(f"{label} is a scalar: it needs a batch axis")
+            raise UnavailableError(f"{label} is a scalar: give it a batch axis")
         if None in shape[1:]:
             raise UnavailableError(
-                f"the input shape of {name} is open: {label} has {shape[1:]}; "
+                f"{label} has the open shape {shape[1:]}: "
                 "set model.input_shape, or return an example too"
             )
         specs.append(array_spec(shape[1:], tensor.dtype, vocabulary, label))
@@ -274,8 +286,8 @@ def _specs_of_example(model: keras.Model, example: Any, name: str) -> tuple[Arra
 def _check_parameters(model: keras.Model, count: int, name: str) -> None:
     """Raise UnavailableError if a model cannot be called with `count` inputs.
 
-    The message names the parameter that is in the way. PyTorch modules get their inputs by
-    position, Keras models get a list of them as the only argument.
+    PyTorch modules receive their inputs as positional arguments. Keras models receive one list of
+    inputs as the only argument. The message names the parameter that prevents the call.
     """
     wrapper = getattr(model, "wrapper", None)
     if wrapper is None:
@@ -293,8 +305,8 @@ def _check_parameters(model: keras.Model, count: int, name: str) -> None:
         signature.bind(*[None] * count)
     except TypeError as error:
         raise UnavailableError(
-            f"the example of {name} has {counted(count, 'input')}, and its forward has another "
-            f"signature: {error}: return one input for each of its parameters"
+            f"the example of {name} has {counted(count, 'input')}, which do not match the "
+            f"parameters of forward: {error}: return one input for each parameter"
         ) from error
 
 
@@ -306,13 +318,13 @@ def _check_call(model: keras.Model, name: str) -> None:
         if parameter.default is parameter.empty and not is_variadic:
             raise UnavailableError(
                 f"input {parameter.name!r} of {name} is a separate argument of call: "
-                "take all inputs as one list, the first argument"
+                "accept all inputs as one list in the first argument"
             )
 
 
 def _as_array(value: Any, label: str) -> np.ndarray:
     """Return the example as a NumPy array; bfloat16, which NumPy lacks, becomes float32."""
-    if hasattr(value, "detach"):  # a tensor of PyTorch, perhaps on a GPU
+    if hasattr(value, "detach"):  # a PyTorch tensor, which may be on a GPU
         value = value.detach().cpu()
         if str(value.dtype) == "torch.bfloat16":
             value = value.float()
@@ -326,7 +338,7 @@ def _as_array(value: Any, label: str) -> np.ndarray:
 
 
 def _input_labels(model: keras.Model, count: int, name: str) -> list[str]:
-    """Return the label of each input for messages: its name, or its number if unknown."""
+    """Return the label of each input for messages, with its name, or its number without a name."""
     declared = getattr(model, "inputs", None) or []
     wrapper = getattr(model, "wrapper", None)
     names = [tensor.name for tensor in declared]
@@ -338,7 +350,10 @@ def _input_labels(model: keras.Model, count: int, name: str) -> list[str]:
 
 
 def _smallest_vocabulary(model: keras.Model) -> int:
-    """Return the rows of the model's smallest embedding, 2 without one; integers are below it."""
+    """Return the number of rows of the model's smallest embedding; 2 if it has no embedding.
+
+    Integer inputs are drawn below this number, so every embedding accepts them.
+    """
     if not hasattr(model, "_flatten_layers"):
         return 2
     vocabularies = [
@@ -352,7 +367,8 @@ def _smallest_vocabulary(model: keras.Model) -> int:
 def _casts(model: keras.Model, example: Any) -> Callable[[list[Any]], list[Any]]:
     """Return a function that casts integer inputs of a PyTorch module to the types of the example.
 
-    Batches are drawn as int32, but a PyTorch module may require int64 indices or boolean masks.
+    Integer inputs are drawn as int32, but a PyTorch module may require int64 indices or boolean
+    masks. For other models, or without an example, the function changes nothing.
     """
     if example is None or getattr(model, "wrapper", None) is None:
         return list
@@ -375,10 +391,12 @@ def _torch_type(dtype: Any) -> Any:
 
 
 def _output_tensors(outputs: Any, name: str) -> list[tuple[tuple[Any, ...], Any]]:
-    """Return each tensor among the outputs, after its path in their structure; skip None.
+    """Return (path, tensor) for each output. None values are skipped.
+
+    The path contains the keys and indices that lead to the tensor in nested outputs.
 
     Raises:
-        UnavailableError: If an output is not a tensor, or there is no output.
+        UnavailableError: If an output is not a dense tensor, or there is no output.
     """
     tensors = []
     for path, value in keras.tree.flatten_with_path(outputs):
@@ -399,7 +417,7 @@ def _output_tensors(outputs: Any, name: str) -> list[tuple[tuple[Any, ...], Any]
 
 
 def _loss_obstacle(outputs: list[tuple[tuple[Any, ...], Any]], batch_size: int) -> str:
-    """Return why training has no loss; empty if it has one."""
+    """Return the reason why the model cannot be trained; empty if it can be trained."""
     if len(outputs) > 1:
         return "it has several outputs"
     path, tensor = outputs[0]
@@ -422,14 +440,14 @@ def _loss_obstacle(outputs: list[tuple[tuple[Any, ...], Any]], batch_size: int) 
 
 def _is_sparse(tensor: Any) -> bool:
     """Return whether a tensor of PyTorch is sparse."""
-    layout = str(getattr(tensor, "layout", ""))  # JAX has another attribute of this name
+    layout = str(getattr(tensor, "layout", ""))  # JAX arrays have an unrelated `layout`
     return layout.startswith("torch.sparse")
 
 
 def _target_and_loss(
     output_shape: Sequence[int], output: str
 ) -> tuple[ArraySpec, Callable[[Sequence[Any], Any], Any]]:
-    """Return the targets for the only output of a model, and the loss.
+    """Return the targets for the only output of a model, and the loss function.
 
     For classes, targets are int32 classes at each position, and the loss is the softmax cross
     entropy over the last axis. For numbers, targets are float32 of the shape of the output, and the
