@@ -1,14 +1,15 @@
 """Inference for every comparison of two sides: a mean ratio with two intervals.
 
-*On these points*: the mean log ratio of a fixed set of points. Its variance has two parts: the
-variance between processes, averaged over the points, and the variance of effects that shift a whole
-side and do not cancel (`paradnn.statistics.effects`). The verdict is on this mean.
+The interval *on these points* is that of the mean log ratio of a fixed set of points. Its variance
+has two parts: the variance between processes, averaged over the points, and the variance of effects
+that shift a whole side and do not cancel (`paradnn.statistics.effects`). The verdict is based on
+this interval.
 
-*For other models like these*: the same mean. Its variance also includes random effects of models
-and batch sizes (`paradnn.statistics.dependence`).
+The interval *for other models like these* has the same center. Its variance also includes random
+effects of models and batch sizes (`paradnn.statistics.dependence`).
 
-Points that only one side measured do not widen either interval. `Contrast.bounds` gives bounds that
-include them.
+Points that only one side measured do not widen either interval. `Contrast.bounds` returns bounds
+that include these points.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from paradnn.statistics.lazy import np, pd, stats
 from paradnn.statistics.priors import ScatterPriors, scatter_priors
 from paradnn.statistics.verdict import Verdict
 
-#: Minimum number of values of a hyperparameter that count as a sample; fewer are fixed.
+#: Minimum number of values of a hyperparameter that count as a sample; fewer values are fixed.
 _MINIMUM_SAMPLE_VALUES = 6
 #: Bootstrap draws from which the scatter of a quantile is computed.
 _QUANTILE_DRAWS = 200
@@ -45,26 +46,27 @@ class Evidence:
     """Variances and counts from which the intervals of paired ratios are computed.
 
     Attributes:
-        schedule: When and where the n runs behind the ratios were measured.
+        schedule: Time and place of the n runs from which the ratios are computed.
         family: (n,) family of each run.
         session: Posterior variance of sessions.
         point: (p,) numbers of the paired points, ascending.
-        variance: (2, p) variance between processes of the mean log of each point, on A and on B.
+        variance: (2, p) variance of the mean logarithm of each point from the scatter between
+            processes, on A and on B.
         mean_variance: (2, p) variance of the logarithm of each point's median, on A and on B, from
             the mean scatter of its family. The ratios are ratios of these medians.
         freedom: (2, p) degrees of freedom of `variance`.
         data_freedom: (2, p) degrees of freedom without the prior.
         priors: Priors of the scatter.
-        interaction: Family -> effect of shared sessions on its ratio, if both sides share several
-            sessions.
-        leveled: Family -> variance from the correction of its runs to one speed of the machine. It
-            replaces the variance of sessions.
-        selection: Family -> bound of the bias from lost replicates, in logarithms.
+        interaction: Family -> effect of shared sessions on the ratio of the family, if both sides
+            share several sessions.
+        leveled: Family -> variance from the correction of its runs to a common machine speed. This
+            variance replaces the variance of sessions.
+        selection: Family -> bound of the bias from lost replicates, as a log ratio.
         lost: Family -> number of lost replicates of A and of B.
         missing: Family -> number of points that both sides tried and only A measured, and number
-            that only B measured.
+            that both sides tried and only B measured.
         speed_change: Family -> how much faster the machine was in the fastest part of the sessions
-            than in the slowest (0.1: 10%).
+            than in the slowest, as a share (0.1: 10%).
     """
 
     schedule: Schedule
@@ -84,11 +86,14 @@ class Evidence:
     speed_change: dict[str, float] = field(default_factory=dict)
 
     def __deepcopy__(self, memo: object) -> Evidence:
-        """Return the evidence itself, which pandas would copy with every slice of a frame."""
+        """Return the evidence without copying it.
+
+        Otherwise, pandas would copy the evidence with every slice of a frame.
+        """
         return self
 
     def shared_effects(self, families: set[str], points: np.ndarray) -> list[Effect]:
-        """Return the effects that shift the log ratios of some points together.
+        """Return the effects that shift the log ratios of all given points together.
 
         Args:
             families: Families of the points.
@@ -107,11 +112,11 @@ class Evidence:
         return effects
 
     def process_effect(self, points: np.ndarray, counts: np.ndarray) -> Effect:
-        """Return the variance that processes add to the mean over some rows.
+        """Return the effect of the scatter between processes on a mean log ratio over points.
 
         Args:
-            points: (k,) distinct numbers of points.
-            counts: (k,) number of rows of each point.
+            points: (k,) distinct numbers of the points.
+            counts: (k,) number of times that each point occurs in the mean.
         """
         position = np.searchsorted(self.point, points)
         shares = (counts / counts.sum()) ** 2
@@ -130,13 +135,14 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Contrast:
-    """Paired points of two sides, of one family or of all, with their statistics.
+    """Paired points of two sides, of one family or of all families, with their statistics.
 
     Attributes:
-        pairs: n rows of `analysis.pairing.pair`.
-        evidence: Variances behind the pairs; None if they are unknown, which gives no intervals.
+        pairs: n rows from `analysis.pairing.pair`.
+        evidence: Variances from which intervals are computed. If None, they are unknown, and the
+            ends of intervals are NaN.
         family: Name of the family, or "all".
-        unit: Unit of sampling for the interval over other models.
+        unit: Unit of sampling for the interval for other models.
     """
 
     pairs: pd.DataFrame
@@ -146,7 +152,7 @@ class Contrast:
 
     @classmethod
     def of(cls, pairs: pd.DataFrame, family: str, unit: Unit = "crossed") -> Contrast:
-        """Return the contrast of one family, or of "all", among the pairs of two sides."""
+        """Create the contrast of one family from the pairs of two sides; "all" selects all pairs."""
         rows = pairs
         if family != "all":
             rows = pairs[pairs["family"] == family]
@@ -154,7 +160,7 @@ class Contrast:
 
     @cached_property
     def ratios(self) -> np.ndarray:
-        """(n,) the ratio of each point."""
+        """(n,) ratio of A over B at each point; above 1 if A is better."""
         ratios: np.ndarray = self.pairs["speedup"].to_numpy(dtype="float64")
         return ratios
 
@@ -169,7 +175,7 @@ class Contrast:
 
     @property
     def missing_by_side(self) -> tuple[int, int]:
-        """Number of points that both sides tried and only A measured, and that only B measured."""
+        """Numbers of points that both sides tried: only A measured them, only B measured them."""
         if self.evidence is None:
             return (0, 0)
         known = self.evidence.missing
@@ -191,7 +197,7 @@ class Contrast:
 
     @cached_property
     def effects(self) -> list[Effect]:
-        """All effects that the interval of the mean includes; the first one is of processes."""
+        """All effects that the interval of the mean includes, beginning with that of processes."""
         if self.evidence is None or not len(self.pairs):
             return []
         points, counts = np.unique(self.pairs["point"].to_numpy(), return_counts=True)
@@ -214,7 +220,7 @@ class Contrast:
 
     @property
     def shift(self) -> float:
-        """Largest common shift of all log ratios (95%)."""
+        """Largest plausible common shift of all log ratios: a 95% half width, plus the bias."""
         parts = [effect.component for effect in self.shared]
         half_width = 0.0
         if parts:
@@ -222,18 +228,22 @@ class Contrast:
         return half_width + self.bias
 
     def mean(self) -> Estimate:
-        """Return the geometric mean on these points; the ends are NaN without evidence."""
+        """Return the geometric mean with its interval on these points.
+
+        The ends of the interval are NaN without evidence.
+        """
         return self._around_mean(self.error)
 
     def population_mean(self) -> Estimate:
         """Return the geometric mean with its interval for other models like these.
 
-        The interval adds the variance over models and batch sizes. Its ends are NaN for fewer than
-        MINIMUM_POINTS points.
+        The interval also includes the variance over models and batch sizes. Its ends are NaN
+        without evidence, or for fewer than MINIMUM_POINTS points.
         """
         if len(self.ratios) < MINIMUM_POINTS or not self.effects:
             return self._around_mean(Component(np.nan, np.nan))
-        # The scatter of ratios includes the scatter of processes, whose prior may be wider.
+        # The scatter of ratios includes the scatter of processes. With its prior, however, the
+        # latter may be wider.
         of_points = crossed_variance(np.log(self.ratios), self.levels)
         of_processes = self.effects[0].component
         widest = max(of_points, of_processes, key=lambda part: float(part.half_width))
@@ -248,7 +258,7 @@ class Contrast:
 
     @cached_property
     def _point_errors(self) -> np.ndarray:
-        """(n,) standard error of each log ratio from the processes of its point."""
+        """(n,) standard error of each log ratio from the scatter between processes."""
         if self.evidence is None:
             return np.full(len(self.ratios), np.nan)
         position = np.searchsorted(self.evidence.point, self.pairs["point"].to_numpy())
@@ -256,11 +266,14 @@ class Contrast:
         return errors
 
     def share(self, above: float = 1.0) -> Estimate:
-        """Return the share of these points with a ratio above a number.
+        """Return the share of these points whose ratio exceeds a threshold.
 
-        The interval covers the shares that result if all ratios shift together by up to `shift`.
-        Because of its noise, a point is on the wrong side of the number with a probability p, which
-        adds the variance p (1 - p).
+        The interval covers the shares that result if all ratios shift together by up to `shift`. It
+        also includes the noise of single points: a point that is on the wrong side of the threshold
+        with probability p adds the variance p (1 - p).
+
+        Args:
+            above: The threshold.
         """
         logs = np.log(self.ratios) - math.log(above)
         if not len(logs):
@@ -278,8 +291,11 @@ class Contrast:
     def quantile(self, share: float = 0.5) -> Estimate:
         """Return a quantile of the ratios of these points with its interval.
 
-        The interval combines a shift of all ratios together with the noise of single points. A
-        parametric bootstrap adds that noise to the ratios.
+        The interval combines a common shift of all ratios with the noise of single points. A
+        parametric bootstrap adds the noise to the ratios.
+
+        Args:
+            share: Which quantile, from 0 to 1; 0.5 is the median.
         """
         if not len(self.ratios):
             return Estimate(np.nan, np.nan, np.nan)
@@ -294,11 +310,11 @@ class Contrast:
         return Estimate(value, value / factor, value * factor)
 
     def bounds(self) -> dict[str, float]:
-        """Return bounds of share, median and mean over all points, with those only one side ran.
+        """Return bounds of share, median and mean that include the points with a missing side.
 
         The bounds of the share of wins and of the median hold for any missing ratios. The bounds of
-        the geometric mean assume that no missing ratio is further from 1 than the furthest measured
-        ratio (Manski, American Economic Review 80, 1990).
+        the geometric mean assume that no missing ratio is further from 1, on a log scale, than the
+        furthest measured ratio (Manski, American Economic Review 80, 1990).
 
         Returns:
             `share_least`, `share_most`, `median_least`, `median_most`, `mean_least` and
@@ -309,7 +325,8 @@ class Contrast:
         furthest = np.abs(logs).max()
         for end, ratio, log in (("least", 0.0, -furthest), ("most", np.inf, furthest)):
             ratios = np.sort(np.append(self.ratios, np.full(self.missing, ratio)))
-            # The median of an even number lies between two ratios, and one of them may be missing.
+            # The median of an even number of ratios lies between two of them, one of which may be
+            # missing. Use the outer ratio as the bound.
             middle = len(ratios) // 2
             if end == "least":
                 middle = (len(ratios) - 1) // 2
@@ -319,10 +336,11 @@ class Contrast:
         return bounds
 
     def row(self) -> dict[str, Any]:
-        """Return the numbers that every comparison of two sides shows for a family.
+        """Return the statistics that every comparison of two sides shows for a family.
 
-        Intervals are 95%. Values are over the points that both sides ran. `judge` uses `error` (the
-        standard error of the mean log ratio), `freedom` (its degrees of freedom) and `bias`.
+        Intervals are 95%. The statistics cover the points that both sides measured. `judge` uses
+        `error` (the standard error of the mean log ratio), `freedom` (its degrees of freedom) and
+        `bias`.
         """
         count = len(self.ratios)
         missing_a, missing_b = self.missing_by_side
@@ -363,21 +381,21 @@ class Contrast:
 
 
 def judge(rows: pd.DataFrame, margin: float = MARGIN, rate: float = 0.05) -> pd.DataFrame:
-    """Give each row a verdict, corrected for the number of rows.
+    """Add a verdict to each row, corrected for the number of rows.
 
-    A row is equal if both one-sided tests against +-log(1 + margin) are significant (Schuirmann, J.
-    Pharmacokinetics and Biopharmaceutics 15, 1987). Otherwise A is faster or slower if Student's t
-    test is significant. The p-values of each test are adjusted for all rows by Holm's rule
-    (`adjust_p_values`).
+    The verdict is equal if both one-sided tests against +-log(1 + margin) are significant
+    (Schuirmann, J. Pharmacokinetics and Biopharmaceutics 15, 1987). Otherwise, A is faster or
+    slower if Student's t test is significant. In all other cases, the verdict is undecided. The
+    p-values of each test are adjusted for the number of rows by Holm's rule (`adjust_p_values`).
 
     Args:
-        rows: Rows as `Contrast.row` returns them.
+        rows: Rows from `Contrast.row`.
         margin: Largest relative difference that counts as equal.
-        rate: Probability that any row has a false verdict.
+        rate: Permitted probability that any row has a false verdict.
 
     Returns:
-        The rows with `verdict`, a value of `Verdict`, and `by_itself`, the verdict of the row
-        without the adjustment for the other rows.
+        The rows with two more columns. `verdict` is a `Verdict`. `by_itself` is the verdict
+        without the correction for the number of rows.
     """
     mean = np.log(rows["geometric_mean"].to_numpy(dtype="float64"))
     bias = rows["bias"].to_numpy(dtype="float64")

@@ -22,8 +22,8 @@ class Decision:
 
     Attributes:
         ratio: The ratio; above 1 if A is better.
-        low: Lower end of its 95% interval.
-        high: Upper end.
+        low: Lower end of the 95% interval of the ratio.
+        high: Upper end of the interval.
         p_different: Two-sided p-value of the hypothesis that the ratio is 1.
         p_equal: p-value of the hypothesis that the ratio is outside the margin (two one-sided
             tests; Schuirmann, J. Pharmacokinetics and Biopharmaceutics 15, 1987).
@@ -41,10 +41,10 @@ class Decision:
 def decide(
     log_ratio: float, parts: Sequence[Component], margin: float = MARGIN, bias: float = 0.0
 ) -> Decision:
-    """Decide whether A is better than B, worse or equal.
+    """Decide whether A is better than B, worse than B, or equal to B.
 
-    Equal takes precedence: a difference within the margin does not matter, even if it is
-    significant.
+    EQUAL has precedence: a difference within the margin does not matter, even if it is significant.
+    Without a significant result, the verdict is UNDECIDED.
 
     Args:
         log_ratio: Logarithm of the estimated ratio of A over B.
@@ -87,7 +87,7 @@ def decide(
 
 
 def adjust_p_values(p_values: np.ndarray, *, discoveries: bool = False) -> np.ndarray:
-    """Adjust p values for the number of tests.
+    """Return p-values adjusted for the number of tests.
 
     Args:
         p_values: (n,) p-values; NaN if there is no test.
@@ -95,11 +95,11 @@ def adjust_p_values(p_values: np.ndarray, *, discoveries: bool = False) -> np.nd
             adjusted p-value below 0.05 is a false positive (Holm, Scandinavian J. of Statistics 6,
             1979). True controls the false discovery rate: at most 5% of the adjusted p-values below
             0.05 are expected to be false positives (Benjamini and Hochberg, J. Royal Statistical
-            Society B 57, 1995). This holds for tests that are independent or positively dependent,
-            such as comparisons on one machine.
+            Society B 57, 1995). The latter requires tests that are independent or positively
+            dependent, such as comparisons on one machine.
 
     Returns:
-        (n,) adjusted p values, with NaN where the input has it.
+        (n,) adjusted p-values; NaN where the p-value is NaN.
     """
     result = np.full(len(p_values), np.nan)
     known = np.flatnonzero(~np.isnan(p_values))
@@ -108,7 +108,7 @@ def adjust_p_values(p_values: np.ndarray, *, discoveries: bool = False) -> np.nd
     if discoveries:
         result[known] = stats.false_discovery_control(p_values[known], method="bh")
         return result
-    # statsmodels' multipletests collects all garbage of the process, which takes 0.1 s per call.
+    # Do not call multipletests of statsmodels: it runs a full garbage collection, 0.1 s per call.
     order = known[np.argsort(p_values[known])]
     remaining = np.arange(len(order), 0, -1)
     result[order] = np.minimum(np.maximum.accumulate(p_values[order] * remaining), 1)

@@ -1,9 +1,10 @@
 """Intervals over points that share a model or a batch size: means, shares, quantiles, coefficients.
 
-23 models at up to nine batch sizes each give 176 points, but not 176 independent ones: a result for
-a model at one batch size mostly holds at the next. So the statistical model has crossed random
-effects of the model (its family and all of model.*) and of the batch size. An interval states how
-far a number may be from its value for other models and batch sizes of the same kind.
+For example, 23 models with up to nine batch sizes each give 176 points. These points are not
+independent: a result for a model at one batch size mostly holds at the next batch size, too. The
+statistical model therefore has crossed random effects of models (the family and all `model.*`
+options) and of batch sizes. An interval states how far a number may be from its value for other
+models and batch sizes of the same kind.
 """
 
 from __future__ import annotations
@@ -18,32 +19,32 @@ from paradnn.core.words import counted
 from paradnn.statistics.estimate import LEVEL, Estimate
 from paradnn.statistics.lazy import np, pd, stats
 
-#: The unit of sampling: models and batch sizes ("crossed"), models at the given batch sizes
-#: ("model"), or points ("point").
+#: The unit of sampling: models and batch sizes ("crossed"), models with fixed batch sizes ("model"),
+#: or points ("point").
 Unit = Literal["crossed", "model", "point"]
 #: Minimum number of points for an interval of a mean.
 MINIMUM_POINTS = 6
 
-#: Minimum number of batch sizes that count as a sample. With fewer, a result holds only for the
-#: measured batch sizes.
+#: Minimum number of batch sizes that count as a sample. With fewer batch sizes, a result holds only
+#: for the measured ones.
 _MINIMUM_BATCH_SIZES = 6
 #: Eigenvalues below this share of the largest eigenvalue count as 0.
 _SINGULAR = 1e-10
-#: Share of the variance of a coefficient below which an effect on it counts as 0.
+#: An effect below this share of the variance of a coefficient counts as 0.
 _NEGLIGIBLE_EFFECT = 1e-9
-#: Share of the sum of squared influences below which a change is a rounding error.
+#: A change below this share of the sum of squared influences counts as a rounding error.
 _ROUNDING = 1e-12
-#: Singular values below this share of the largest singular value count as 0: the effects of such
-#: factors cannot be separated.
+#: Singular values below this share of the largest singular value count as 0, because the effects of
+#: the factors cannot be separated.
 _INSEPARABLE = 0.02
-#: Range of numbers up to which they count as equal, apart from rounding errors.
+#: Numbers whose range is not larger count as equal, apart from rounding errors.
 _EQUAL_RANGE = 1e-9
 _TINY = 1e-300
 
 
 @dataclass(frozen=True)
 class Levels:
-    """Levels of the factors of each row: which model, which batch size.
+    """Levels of each row in the factors, such as its model and its batch size.
 
     Attributes:
         codes: (factors, n) number of each row's level.
@@ -69,8 +70,8 @@ class Levels:
     def factors(self) -> tuple[np.ndarray, ...]:
         """Codes (n,) of the factors that have effects; the last of several factors is the point.
 
-        A factor is omitted if no two points share a level of it, since its effects then equal the
-        effects of points.
+        A factor is omitted if no two points share one of its levels, because the effects of the
+        factor then equal the effects of points.
         """
         if len(self.codes) == 1:
             return tuple(self.codes)
@@ -80,12 +81,12 @@ class Levels:
 
     @cached_property
     def mean_crossing(self) -> Crossing:
-        """Variance of a mean as a function of residuals."""
+        """Variance of the mean of the rows as a function of their residuals."""
         return Crossing.of(np.ones((len(self.point), 1)), self.factors)
 
 
 class Component(NamedTuple):
-    """A variance and its degrees of freedom; numbers, or arrays (k,) for k estimates."""
+    """A variance and its degrees of freedom: two numbers, or two arrays (k,) for k estimates."""
 
     variance: Any
     freedom: Any
@@ -97,7 +98,10 @@ class Component(NamedTuple):
 
 
 def sum_components(parts: Sequence[Component]) -> Component:
-    """Add variances, with Satterthwaite's degrees of freedom (Biometrics Bulletin 2, 1946)."""
+    """Return the sum of variances, with Satterthwaite's degrees of freedom.
+
+    Source: Satterthwaite, Biometrics Bulletin 2, 1946.
+    """
     variance = sum(part.variance for part in parts)
     below = sum(part.variance**2 / part.freedom for part in parts)
     if below > 0:
@@ -110,15 +114,16 @@ def sum_components(parts: Sequence[Component]) -> Component:
 def shared_levels(points: pd.DataFrame, unit: Unit = "crossed", axes: int = 0) -> Levels:
     """Find the levels that points share.
 
-    A model is a family with all options under model.*. Six or more batch sizes are a sample, and
-    fewer are fixed. Precisions, compile modes and devices are always fixed: points that differ only
-    in them share their model.
+    A model is a family with all `model.*` options. Six or more batch sizes count as a sample; fewer
+    batch sizes are fixed. Precisions, compile modes and devices are always fixed: points that
+    differ only in these share their model.
 
     Args:
-        points: One row per point, with model.* and batch_size.
+        points: One row per point, with the columns `model.*` and `batch_size`.
         unit: Unit of sampling.
-        axes: If positive, a hyperparameter of the model is a factor too if it has at least this
-            number of values and at most half as many values as there are models.
+        axes: Minimum number of values with which a hyperparameter of the model is a factor, too,
+            if `unit` is "crossed". The hyperparameter must also have at most half as many values
+            as there are models. 0: hyperparameters are never factors.
     """
     count = len(points)
     names = [str(name) for name in points]
@@ -152,14 +157,14 @@ def shared_levels(points: pd.DataFrame, unit: Unit = "crossed", axes: int = 0) -
 
 
 def _number_groups(points: pd.DataFrame, names: list[str]) -> np.ndarray:
-    """Number the distinct values (n,) of some columns together."""
+    """Return the number (n,) of each row's group; a group has equal values in the named columns."""
     if not names:
         return np.zeros(len(points), dtype="int64")
     return points.groupby(names, dropna=False, sort=False).ngroup().to_numpy()
 
 
 def crossed_variance(values: np.ndarray, levels: Levels) -> Component:
-    """Return the variance of the mean of values (n,) if each factor has random effects."""
+    """Return the variance of the mean of values (n,) whose factors have random effects."""
     components = levels.mean_crossing.components(values - values.mean())
     return Component(float(components.variance[0]), float(components.freedom[0]))
 
@@ -173,7 +178,7 @@ def crossed_variances(
         design: (n, k) the columns.
         response: (n,) the values.
         levels: Levels that the rows share.
-        sizes: (n,) change of each row's response per unit effect; 1 by default.
+        sizes: (n,) change of each row's response per unit effect; by default 1 for all rows.
     """
     fitted = design @ np.linalg.lstsq(design, response, rcond=None)[0]
     return Crossing.of(design, levels.factors, sizes).components(response - fitted)
@@ -182,10 +187,10 @@ def crossed_variances(
 def geometric_mean(
     ratios: np.typing.ArrayLike, levels: Levels, more: Sequence[Component] = ()
 ) -> Estimate:
-    """Return the geometric mean of ratios with its interval.
+    """Return the geometric mean of ratios with its 95% interval.
 
-    The interval is Student's t of the mean logarithm, with the variance and the degrees of freedom
-    of `crossed_variance`.
+    The interval is Student's t interval of the mean logarithm, with the variance and the degrees of
+    freedom of `crossed_variance`.
 
     Args:
         ratios: (n,) positive ratios, one per point.
@@ -207,10 +212,11 @@ def geometric_mean(
 def crossed_ratio(
     above: np.typing.ArrayLike, below: np.typing.ArrayLike, levels: Levels
 ) -> Estimate:
-    """Return sum(above) / sum(below) with its interval.
+    """Return sum(above) / sum(below) with its 95% interval.
 
-    The ratio is the coefficient of above = ratio x below with weights 1 / below (Cochran, Sampling
-    Techniques, section 6.4). Models, batch sizes and points have separate ratios.
+    The ratio is the coefficient in the regression above = ratio x below with weights 1 / below
+    (Cochran, Sampling Techniques, section 6.4). Random effects let the ratio differ between models,
+    batch sizes and points.
 
     Args:
         above: (n,) numerators.
@@ -218,7 +224,8 @@ def crossed_ratio(
         levels: Levels that the points share.
 
     Returns:
-        The ratio. The ends of its interval are NaN for fewer than MINIMUM_POINTS points.
+        The ratio; NaN if all denominators are 0. The ends of its interval are NaN for fewer than
+        MINIMUM_POINTS points.
     """
     top = np.asarray(above, dtype="float64")
     bottom = np.asarray(below, dtype="float64")
@@ -241,22 +248,23 @@ def crossed_share(
 
     The interval is Wilson's (J. American Statistical Association 22, 1927) for the effective number
     of points, n_effective = share (1 - share) / V. V is the variance from `crossed_variance`, and
-    n_effective is at most n. The quantile is Student's t with V's degrees of freedom (Franco,
-    Little, Louis and Slud, J. Survey Statistics and Methodology 7, 2019, compare such intervals).
+    n_effective is at most n. The quantile is Student's t with the degrees of freedom of V. Franco,
+    Little, Louis and Slud (J. Survey Statistics and Methodology 7, 2019) compare such intervals.
 
-    If all points are hits, or none is, V is 0. Then the interval is Clopper and Pearson's
+    If all points or no points are hits, V is 0. The interval is then Clopper and Pearson's
     (Biometrika 26, 1934) for the effective number of points of `latent` (after Korn and Graubard,
     Survey Methodology 24, 1998). Without `latent`, the effective number is the number of levels of
-    the smallest factor. Points that share no level get Clopper and Pearson's interval too.
+    the smallest factor. Points that share no level also have Clopper and Pearson's interval.
 
     Args:
         hits: (n,) booleans.
         levels: Levels that the points share.
-        level: Coverage of the interval.
-        latent: (n,) the continuous numbers whose comparison with a limit gave the hits.
+        level: Coverage of the interval, from 0 to 1.
+        latent: (n,) the continuous numbers whose comparison with a limit yielded the hits; None if
+            they are unknown.
 
     Returns:
-        The share; NaN without points.
+        The share, from 0 to 1, with its interval; NaN without points.
     """
     from statsmodels.stats.proportion import proportion_confint
 
@@ -275,11 +283,11 @@ def crossed_share(
 
 
 def _effective_count_of_numbers(latent: np.ndarray, levels: Levels) -> float:
-    """Return how many independent numbers have a mean as precise as that of dependent ones.
+    """Return the number of independent numbers whose mean would have the same variance.
 
     Args:
-        latent: (n,) the dependent numbers.
-        levels: Levels that their points share.
+        latent: (n,) the dependent numbers, one per point.
+        levels: Levels that the points share.
 
     Returns:
         The effective number, at most n; 0 if the numbers are equal.
@@ -301,12 +309,12 @@ def quantile_interval(
 
     Args:
         values: (n,) the sample.
-        share: Which quantile, from 0 to 1.
-        level: Coverage of the interval.
+        share: Which quantile, from 0 to 1; 0.5 is the median.
+        level: Coverage of the interval, from 0 to 1.
 
     Returns:
-        The quantile, linearly interpolated (type 7); NaN for an empty sample. An end of the
-        interval is infinite if the sample is too small for it.
+        The quantile, linearly interpolated (type 7), with its interval; NaN for an empty sample. An
+        end of the interval is infinite if the sample is too small to determine it.
     """
     known = np.asarray(values, dtype="float64")
     if len(known) == 0:
@@ -324,20 +332,20 @@ def crossed_quantile(
 ) -> Estimate:
     """Return a quantile over points that share levels, with an interval of order statistics.
 
-    The share of points up to the quantile has Wilson's interval, as in `crossed_share`. Its two
-    ends are shares; the values at these shares of the sorted sample are the ends of the result
-    (Woodruff, J. American Statistical Association 47, 1952). Independent points get
+    The share of points up to the quantile has Wilson's interval, as in `crossed_share`. The values
+    of the sorted sample at the two ends of this interval are the ends of the result (Woodruff, J.
+    American Statistical Association 47, 1952). For independent points, the result is that of
     `quantile_interval`.
 
     Args:
         values: (n,) the sample.
         levels: Levels that the points share.
-        share: Which quantile, from 0 to 1.
-        level: Coverage of the interval.
+        share: Which quantile, from 0 to 1; 0.5 is the median.
+        level: Coverage of the interval, from 0 to 1.
 
     Returns:
-        The quantile. An end of the interval is infinite if the effective number of points is too
-        small for it.
+        The quantile with its interval. An end of the interval is infinite if the effective number
+        of points is too small to determine it.
     """
     known = np.asarray(values, dtype="float64")
     count = len(known)
@@ -360,7 +368,7 @@ def crossed_quantile(
 
 
 def _effective_count(hits: np.ndarray, levels: Levels) -> tuple[float, float]:
-    """Return how many independent points would give a share the same variance.
+    """Return the number of independent points for which a share would have the same variance.
 
     Args:
         hits: (n,) 1 for a hit, else 0.
@@ -378,10 +386,18 @@ def _effective_count(hits: np.ndarray, levels: Levels) -> tuple[float, float]:
 
 
 def _wilson(share: float, count: float, freedom: float, level: float) -> tuple[float, float]:
-    """Return Wilson's interval with Student's t in place of the normal quantile."""
+    """Return Wilson's interval of a share, with Student's t in place of the normal quantile.
+
+    Args:
+        share: The share, from 0 to 1.
+        count: Effective number of points.
+        freedom: Degrees of freedom of the share's variance.
+        level: Coverage of the interval, from 0 to 1.
+    """
     from statsmodels.stats.proportion import proportion_confint
 
-    # statsmodels takes a level, not a quantile: the level whose normal quantile is Student's.
+    # statsmodels expects a level, not a quantile. Pass the level whose normal quantile equals the
+    # quantile of Student's t.
     alpha = 2 * stats.norm.sf(stats.t.ppf((1 + level) / 2, freedom))
     low, high = proportion_confint(share * count, count, alpha, "wilson")
     return float(low), float(high)
@@ -391,18 +407,19 @@ def _wilson(share: float, count: float, freedom: float, level: float) -> tuple[f
 class Crossing:
     """Variance of each of k coefficients as a function of residuals.
 
-    An object serves one design (n, k) and one set of crossed factors.
+    An object is valid for one design (n, k) and one set of crossed factors.
 
     The variance estimate of a factor with G levels is its delete-one-level jackknife, V_f =
     (G - 1) / G x sum (coefficient without the level - coefficient)^2 (MacKinnon, Nielsen and Webb,
-    J. Applied Econometrics 38, 2023). V_f also contains part of the other factors' effects. On a
+    J. Applied Econometrics 38, 2023). V_f also contains part of the effects of other factors. On a
     complete grid, V_models and V_batches both contain the scatter of single points. On an
-    incomplete grid, V_models contains part of the effects of batch sizes as well.
+    incomplete grid, V_models also contains part of the effects of batch sizes.
 
-    So V = sum w_f V_f over all factors, points included. The weights w make V unbiased for random
-    effects of any size of the factors and points. On a complete grid, V = V_models + V_batches -
-    V_rest. On a grid with many holes, V is near V_models + V_batches - V_points (Cameron, Gelbach
-    and Miller, J. Business and Economic Statistics 29, 2011). V is at least V_points.
+    The estimate of the variance is therefore V = sum w_f V_f over all factors, including points.
+    The weights w make V unbiased for random effects of any size. On a complete grid, V = V_models +
+    V_batches - V_rest. On a grid with many missing points, V is near V_models + V_batches -
+    V_points (Cameron, Gelbach and Miller, J. Business and Economic Statistics 29, 2011). V is at
+    least V_points.
 
     The degrees of freedom of each V_f assume that only this factor has effects (Bell and McCaffrey,
     Survey Methodology 28, 2002). For a mean over levels of equal size they are G - 1. The degrees
@@ -411,8 +428,8 @@ class Crossing:
     Attributes:
         codes: For each factor, the levels of the rows (n,). The last of several factors is the
             point.
-        influence: For each factor, (n, k): the change of the coefficients per unit of a row's
-            residual if the row's level is omitted.
+        influence: For each factor, an array (n, k): the change of the coefficients, per unit of a
+            row's residual, if the level of the row is omitted.
         weights: (factors, k) the weights w, times (G - 1) / G.
         freedom: (factors, k) degrees of freedom of each V_f.
     """
@@ -426,12 +443,12 @@ class Crossing:
     def of(
         cls, design: np.ndarray, codes: Sequence[np.ndarray], sizes: np.ndarray | None = None
     ) -> Crossing:
-        """Compute weights and degrees of freedom for a design.
+        """Create the object for a design, with weights and degrees of freedom.
 
         Args:
             design: (n, k) the columns.
             codes: For each factor, the levels of the rows (n,).
-            sizes: (n,) change of each row's response per unit effect; 1 by default.
+            sizes: (n,) change of each row's response per unit effect; by default 1 for all rows.
         """
         if sizes is None:
             sizes = np.ones(len(design))
@@ -485,13 +502,13 @@ class Crossing:
 def _unbiased_weights(wanted: np.ndarray, contained: np.ndarray, negligible: float) -> np.ndarray:
     """Return weights w (f,) with sum_f w_f contained_fh = wanted_h for every factor h.
 
-    A single factor without an effect has weight 1.
+    If there is only one factor, and it has no effect, its weight is 1.
 
     Args:
         wanted: (f,) variance of the coefficient per unit variance of each factor's effects.
-        contained: (f, f) expectation of each factor's jackknife per unit variance of each factor's
-            effects.
-        negligible: Variance that counts as 0.
+        contained: (f, f) expectation of the jackknife of factor f (row) per unit variance of the
+            effects of factor h (column).
+        negligible: Variances up to this value count as 0.
     """
     if len(wanted) == 1:
         ratio = wanted / np.maximum(contained[0], negligible)
@@ -509,14 +526,20 @@ def _level_sums(rows: np.ndarray, code: np.ndarray) -> np.ndarray:
 
 
 def _influence(design: np.ndarray, gram: np.ndarray, code: np.ndarray) -> np.ndarray:
-    """Return the change of the coefficients per unit of residual if a row's level is omitted.
+    """Return the change (n, k) of the coefficients per unit of residual if a level is omitted.
 
-    The influence (n, k) of the rows X_g of a level g is X_g (X'X - X_g'X_g)^-1.
+    This influence of the rows X_g of a level g is X_g (X'X - X_g'X_g)^-1.
+
+    Args:
+        design: (n, k) the columns X.
+        gram: (k, k) X'X.
+        code: (n,) levels of the rows.
     """
     order = np.argsort(code, kind="stable")
     starts = np.flatnonzero(np.diff(code[order], prepend=-1))
     if len(starts) == len(code):
-        # Each row is a level: with Sherman and Morrison's formula one inverse serves all levels.
+        # Each row is a level. By Sherman and Morrison's formula, one inverse suffices for all
+        # levels.
         single = design @ np.linalg.pinv(gram, rcond=_SINGULAR, hermitian=True)
         rest = 1 - (single * design).sum(axis=1)
         if rest.min() > 1e-6:
@@ -536,11 +559,11 @@ def _contained_variance(
     other: np.ndarray,
     effect: np.ndarray,
 ) -> np.ndarray:
-    """Return how much a factor's jackknife sum of squares contains of another factor's effects.
+    """Return the contribution of one factor's effects to another factor's jackknife sum of squares.
 
-    If level g of the factor is omitted, a coefficient changes by the sum over levels l of `other`
-    of effect_l x (c_gl - U_g Q_l). Here c_gl is the sum of influence x size over the rows in both g
-    and l, and U_g is the sum of influence x row of the design over the rows in g.
+    If level g of the factor is omitted, a coefficient changes by the sum, over all levels l of
+    `other`, of effect_l x (c_gl - U_g Q_l). Here c_gl is the sum of influence x size over the rows
+    in both g and l. U_g is the sum of influence x row of the design over the rows in g.
 
     Args:
         design: (n, k) the columns.
@@ -573,7 +596,7 @@ def _jackknife_freedom(
 ) -> float:
     """Return the degrees of freedom of the jackknife of one factor, (trace C)^2 / trace C^2.
 
-    C = M M' is the covariance of the changes of the coefficient if a level is omitted, with M =
+    C = M M' is the covariance of the changes of the coefficient if one level is omitted, where M =
     diag(d) - rows @ effect. C equals diag(d^2) - A B', where A and B have twice as many columns as
     the design. This form avoids a matrix of levels x levels.
 

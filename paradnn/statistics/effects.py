@@ -1,14 +1,14 @@
 """Effects of sessions, hosts and order that do not cancel between two sides, and their variance.
 
-In the mean log ratio of P points, a run of side A has the weight +1/(P m) and a run of side B
--1/(P m). Here m is the number of runs of the same point on the same side. An effect that several
-runs share, such as the effect of their session, enters the mean with the sum of their weights. So
-sessions add the variance of one session times the sum over sessions of (sum of weights)^2. This
-factor is 0 if both sides share all sessions, and 2 if each side has a single session. The variance
-of a session is a posterior: the prior (`paradnn.statistics.priors`) updated with the scatter of
-repeated sessions.
+In the mean log ratio of P points, a run of side A has the weight +1/(P m), and a run of side B has
+the weight -1/(P m). Here m is the number of runs of the same point on the same side. If several
+runs share an effect, such as the effect of their session, it enters the mean with the sum of their
+weights. Sessions therefore add the variance of one session times the sum over sessions of
+(sum of weights)^2. This factor is 0 if both sides share all sessions, and 2 if each side has a
+single session. The variance of a session is a posterior: the prior (`paradnn.statistics.priors`)
+updated with the scatter of repeated sessions.
 
-Arrays of runs hold the runs of A first, then the runs of B; n is the number of runs.
+Arrays of runs contain the runs of A first, then the runs of B; n is the number of runs.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from paradnn.statistics.sessions import (
     merge_into_turns,
 )
 
-#: Pause in hours above which the next run counts as measured on another day.
+#: After a longer pause, in hours, the next run counts as measured on a different day.
 _DAY_GAP_HOURS = 4.0
-#: Length of a session in hours from which its halves differ as much as two sessions do. Starts that
-#: were one and two hours apart differed as sessions do (docs/validation/repeatability.md).
+#: Length of a session, in hours, at which its halves differ as much as two separate sessions.
+#: Starts one or two hours apart differed as much as sessions (docs/validation/repeatability.md).
 _FULL_DRIFT_HOURS = 2.0
-#: Variance of a Brownian drift over a session, in variances of a session. With 6, the means of the
-#: halves differ by the variance of two sessions: the integral of F^2 in `Schedule.drift_weight` is
-#: 1/3 if one side is measured in each half.
+#: Variance of a Brownian drift over a session, divided by the variance of a session. With 6, the
+#: difference between the means of the two halves has the variance of two sessions: the integral of
+#: F^2 in `Schedule.drift_weight` is 1/3 if one side is measured in each half.
 _DRIFT_RATIO = 6.0
 _TINY = 1e-300
-#: Relative difference up to which two sums of weights are equal.
+#: Relative difference up to which two sums of weights count as equal.
 _TIE = 1e-9
 
 
@@ -55,7 +55,7 @@ class Effect:
         name: The source, as text.
         variance: Variance of the log ratio.
         freedom: Degrees of freedom of the variance.
-        prior_share: Share of the degrees of freedom that the prior has, from 0 to 1.
+        prior_share: Share of the degrees of freedom that the prior contributes, from 0 to 1.
     """
 
     name: str
@@ -70,17 +70,17 @@ class Effect:
 
     @property
     def half_width(self) -> float:
-        """Half width of the 95% interval of the log ratio from only this effect."""
+        """Half width of the 95% interval of the log ratio if this were the only effect."""
         return float(self.component.half_width)
 
 
 def combine(parts: Sequence[Component]) -> Component:
-    """Add independent variances, each with its own degrees of freedom.
+    """Return the sum of independent variances, with its degrees of freedom.
 
-    The degrees of freedom of the sum are Satterthwaite's. With the plain sum of the variances, the
-    95% interval could shrink if a well-known variance is added to an uncertain one. So the sum is
-    raised until the half width is the root of the sum of the squared half widths (Zou and Donner,
-    Statistics in Medicine 27, 2008).
+    The degrees of freedom of the sum are Satterthwaite's. With the plain sum of the variances,
+    adding a well-known variance to an uncertain one could narrow the 95% interval. The sum is
+    therefore raised until the half width of the interval equals the root of the sum of the squared
+    half widths (Zou and Donner, Statistics in Medicine 27, 2008).
 
     Args:
         parts: Variances and degrees of freedom, numbers or arrays (k,).
@@ -99,7 +99,7 @@ def unit_scatter(logs: np.ndarray, cells: np.ndarray, units: np.ndarray) -> Comp
 
     The model is additive: the logarithm of a run is the effect of its cell plus the effect of its
     unit. The variance is computed from the sum of squares of units adjusted for cells (Henderson's
-    method 3, Biometrics 9, 1953). It contains the scatter of the runs themselves, so it
+    method 3, Biometrics 9, 1953). It also contains the scatter between runs of the same unit, so it
     overestimates the variance of units.
 
     Args:
@@ -124,7 +124,10 @@ def unit_scatter(logs: np.ndarray, cells: np.ndarray, units: np.ndarray) -> Comp
 
 
 def unit_effects(logs: np.ndarray, cells: np.ndarray, units: np.ndarray) -> np.ndarray:
-    """Return the fitted effect of each run's unit (n,), adjusted for cells; 0 where unknown."""
+    """Return the fitted effect of each run's unit (n,), adjusted for cells; 0 if it is unknown.
+
+    For the arguments see `unit_scatter`.
+    """
     cell = np.unique(cells, return_inverse=True)[1]
     unit = np.unique(units, return_inverse=True)[1]
     gram, moment = _adjusted_sums(logs, cell, unit)
@@ -135,9 +138,15 @@ def unit_effects(logs: np.ndarray, cells: np.ndarray, units: np.ndarray) -> np.n
 def _adjusted_sums(
     logs: np.ndarray, cell: np.ndarray, unit: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return matrix (units, units) and right side (units,) of the normal equations of unit effects.
+    """Return the normal equations of unit effects, adjusted for cells.
 
-    Both are adjusted for cells.
+    Args:
+        logs: (n,) logarithms of the runs.
+        cell: (n,) number of each run's cell, from 0.
+        unit: (n,) number of each run's unit, from 0.
+
+    Returns:
+        The matrix (units, units) and the right-hand side (units,).
     """
     from scipy.sparse import coo_array
 
@@ -157,7 +166,7 @@ class SessionVariance(NamedTuple):
     Attributes:
         variance: Variance of a session's effect on log step time.
         freedom: Degrees of freedom of the variance.
-        prior_share: Share of the degrees of freedom that the prior has, from 0 to 1.
+        prior_share: Share of the degrees of freedom that the prior contributes, from 0 to 1.
     """
 
     variance: float
@@ -173,18 +182,18 @@ class Schedule:
         side: (n,) 0 for a run of A, 1 for a run of B.
         point: (n,) number of the point of each run.
         session: (n,) number of the session of each run.
-        turn: (n,) number of the turn of each run. Successive sessions of one side are one turn,
-            until a session of the other side, since runs that are near in time are similar.
+        turn: (n,) number of the turn of each run. A turn consists of successive sessions of one
+            side, up to the next session of the other side, because runs close in time are similar.
         host: (n,) number of the host of each run.
         driver: (n,) number of the driver of each run. Runs without a recorded session that overlap
             in time have different drivers.
         hours: (n,) start of each run in hours since 1970; NaN if it is unknown.
         is_random: Whether the order of all runs is known to be random.
         times_known: Whether the sessions of all runs are known.
-        protocols_differ: Whether the sides share no timing protocol.
+        protocols_differ: Whether the sides have no timing protocol in common.
         time_of_day: Whether the sides were measured at different times of day.
-        follow: How much more often B comes right after A at a point than A after B, from -1 to 1;
-            0 if the difference may be chance.
+        follow: P(B follows A) - P(A follows B) for successive runs of a point, from -1 to 1; 0 if
+            the difference may be chance (see `follow_share`).
     """
 
     side: np.ndarray
@@ -201,12 +210,15 @@ class Schedule:
     follow: float
 
     def __deepcopy__(self, memo: object) -> Schedule:
-        """Return the schedule itself, which pandas would copy with every slice of a frame."""
+        """Return the schedule without copying it.
+
+        Otherwise, pandas would copy the schedule with every slice of a frame.
+        """
         return self
 
     @classmethod
     def of(cls, a: pd.DataFrame, b: pd.DataFrame, points: np.ndarray | None = None) -> Schedule:
-        """Read the schedule of two sides from their runs.
+        """Create the schedule of two sides from their runs.
 
         Args:
             a: Runs of A.
@@ -260,13 +272,13 @@ class Schedule:
         )
 
     def select(self, rows: np.ndarray) -> Schedule:
-        """Return the schedule of some runs.
+        """Return the schedule of a subset of the runs.
 
         Args:
             rows: Indices of the runs, or booleans (n,).
         """
         if rows.dtype == bool and rows.all():
-            return self  # keeps the cached weights
+            return self  # reuse the cached weights
         return Schedule(
             side=self.side[rows],
             point=self.point[rows],
@@ -284,21 +296,21 @@ class Schedule:
 
     @property
     def is_mixed(self) -> bool:
-        """Whether both sides have runs, and their order may be random."""
+        """Whether both sides have runs whose order is, or may be, random."""
         if len(np.unique(self.side)) < 2:
             return False
         return self.is_random or is_mixed(self.side, self.hours)
 
     @cached_property
     def has_counterpart(self) -> np.ndarray:
-        """(n,) whether the other side also ran the point of a run in its session."""
+        """(n,) whether the other side has a run of the same point in the same session."""
         table = pd.DataFrame({"point": self.point, "session": self.session, "side": self.side})
         sides = table.groupby(["point", "session"])["side"].transform("nunique")
         return np.asarray(sides.eq(2).to_numpy())
 
     @cached_property
     def weights(self) -> np.ndarray:
-        """(n,) weight of each run in the mean log ratio over the points."""
+        """(n,) weight of each run in the mean log ratio over the points; negative for side B."""
         cell = 2 * pd.factorize(self.point)[0] + self.side
         counts = np.bincount(cell)
         points = max(len(np.unique(self.point)), 1)
@@ -307,7 +319,7 @@ class Schedule:
 
     @cached_property
     def session_weight(self) -> float:
-        """Sum over turns of (sum of weights)^2, or the sum over hosts if it is larger.
+        """Sum over turns of (sum of weights)^2, or the same sum over hosts if it is larger.
 
         The effect of a host does not average out, however many sessions it measures.
         """
@@ -318,10 +330,10 @@ class Schedule:
 
     @property
     def units(self) -> np.ndarray:
-        """(n,) the turn of each run, or its host if hosts weigh at least as much as turns.
+        """(n,) the turn of each run, or its host if hosts have at least the weight of turns.
 
         Runs with the same number count as one session. Turns that share a host are not independent
-        samples of the scatter.
+        samples of the scatter. For the weights see `session_weight`.
         """
         of_hosts = _squared_sums(self.host, self.weights)
         of_turns = _squared_sums(self.turn, self.weights)
@@ -331,12 +343,13 @@ class Schedule:
 
     @cached_property
     def drift_weight(self) -> float:
-        """Variance from drifts within sessions, in variances of a session.
+        """Variance from drifts within sessions, divided by the variance of a session.
 
-        Only sessions that measured both sides in blocks, not mixed, have such a drift. It is a
-        Brownian motion W. F(t) is the share of A's runs minus the share of B's runs that were
-        measured up to time t. The drift adds the integral of F dW to the mean log ratio. Its
-        variance is proportional to the integral of F^2 dt and limited to two sessions.
+        Only sessions that measured the sides in separate blocks have such a drift, which is modeled
+        as a Brownian motion W. F(t) is the share of A's runs minus the share of B's runs that were
+        measured up to time t. The drift adds the integral of F dW to the mean log ratio. The
+        variance of this integral is proportional to the integral of F^2 dt, and is limited to the
+        variance of two sessions.
         """
         if self.is_random or not np.isfinite(self.hours).all():
             return 0.0
@@ -355,10 +368,10 @@ class Schedule:
 
     @cached_property
     def order_weight(self) -> float:
-        """Weight of the order's effect: almost 1 if one side comes first on each of many days.
+        """Weight of the effect of order: close to 1 if one side comes first on each of many days.
 
-        Repetition in the same order does not average this effect out. A single day has weight 0,
-        since the variance of sessions covers it.
+        Repetition in the same order does not average this effect out. The weight is 0 for a single
+        day, because the variance of sessions covers the effect.
         """
         if self.is_random or not np.isfinite(self.hours).all() or not len(self.hours):
             return 0.0
@@ -415,9 +428,9 @@ class Schedule:
         return effects
 
     def point_weights(self) -> pd.Series:
-        """Return `session_weight` plus `drift_weight` as if each point were compared alone.
+        """Return `session_weight` plus `drift_weight` for separate comparisons of each point.
 
-        The index of the series holds the numbers of the points.
+        The index of the series contains the numbers of the points.
         """
         cell = 2 * self.point.astype("int64") + self.side
         counts = pd.Series(cell).groupby(cell).transform("size").to_numpy()
@@ -427,22 +440,22 @@ class Schedule:
         for labels in (self.turn, self.host):
             sums = table["weight"].groupby([self.point, labels]).sum() ** 2
             found.append(sums.groupby(level=0).sum())
-        # Within an unmixed session a point has the drift of the whole family.
+        # In a session that measured the sides in blocks, a point has the drift of the whole family.
         return pd.concat(found, axis=1).max(axis=1) + self.drift_weight
 
 
 def drift_weights(weights: np.ndarray, hours: np.ndarray) -> np.ndarray:
     """Return the variances that a drift adds to weighted sums of the runs of one session.
 
-    The drift is a Brownian motion W. A sum of w_i W(t_i) is the integral of F dW, in which F(t) is
-    the sum of the weights of the runs after t.
+    The drift is modeled as a Brownian motion W. The sum of w_i W(t_i) is the integral of F dW,
+    where F(t) is the sum of the weights of the runs after t.
 
     Args:
         weights: (k, n) weights of the runs in k sums.
         hours: (n,) start of each run in hours.
 
     Returns:
-        (k,) variances of the sums, in units of the variance of a session.
+        (k,) variances of the sums, divided by the variance of a session.
     """
     order = np.argsort(hours, kind="stable")
     length = float(np.ptp(hours))
@@ -460,7 +473,7 @@ def learn_session_variance(
 
     Args:
         logs: (n,) logarithms of the runs.
-        schedule: When and where the runs were measured.
+        schedule: Time and place of the runs.
         priors: Priors of the scatter.
     """
     if not len(logs):
@@ -472,10 +485,11 @@ def learn_session_variance(
 
 
 def learn_priors(runs: pd.DataFrame, priors: ScatterPriors) -> ScatterPriors:
-    """Update the priors of processes and sessions with other runs of the same machine.
+    """Return the priors, with those of processes and sessions updated by runs of the same machine.
 
     Args:
-        runs: Runs with `examples_per_second` that are not part of the current comparison.
+        runs: Runs that are not part of the current comparison. Only runs with a positive
+            `examples_per_second` and a known session contribute.
         priors: Priors to update.
     """
     if "examples_per_second" not in runs or not len(runs):
@@ -512,14 +526,14 @@ def learn_priors(runs: pd.DataFrame, priors: ScatterPriors) -> ScatterPriors:
 def interaction_effect(
     logs: np.ndarray, schedule: Schedule, priors: ScatterPriors
 ) -> Effect | None:
-    """Return the interaction of sessions and sides: how far the log ratio differs by session.
+    """Return the interaction of sessions and sides: the variation of the log ratio by session.
 
-    In each session, each side has separate workers. Their memory layout shifts all runs of that
-    side in the session. Only sessions that both sides share show this.
+    In each session, each side has separate workers. The memory layout of a worker shifts all runs
+    of its side in the session. Only sessions that measured both sides reveal this effect.
 
     Args:
         logs: (n,) logarithms of the runs.
-        schedule: When and where the runs were measured.
+        schedule: Time and place of the runs.
         priors: Priors of the scatter.
 
     Returns:
@@ -557,8 +571,9 @@ def side_effects(
 ) -> list[Effect]:
     """Return the effects of sessions, hosts and order on the mean log ratio of two sides.
 
-    This is for comparisons that do not pair runs with `analysis.pairing.pair`. For the interval of
-    a log ratio, pass these effects and the scatter of the runs to `combine`.
+    Use this function in comparisons that do not pair runs with `analysis.pairing.pair`. To compute
+    the interval of a log ratio, pass the components of these effects and the scatter of the runs to
+    `combine`.
 
     Args:
         a: Runs of A.
@@ -583,9 +598,10 @@ def side_effects(
 def _separate_overlapping(driver: np.ndarray, runs: pd.DataFrame) -> np.ndarray:
     """Return labels of drivers (n,) such that no two runs of a driver overlap in time.
 
-    A driver measures one point after the other. If runs under one label overlap, each run goes to
-    the driver whose last run ended most recently before the run's start, or to a new driver. Runs
-    with a recorded session keep their label.
+    A driver measures points one after another. If runs with the same label overlap, each run is
+    assigned to the driver whose last run ended most recently before the start of the run. If every
+    driver is busy, the run is assigned to a new driver. Runs with a recorded session keep their
+    label.
 
     Args:
         driver: (n,) label of each run by session.
@@ -605,21 +621,21 @@ def _separate_overlapping(driver: np.ndarray, runs: pd.DataFrame) -> np.ndarray:
         rows = rows[np.argsort(start[rows], kind="stable")]
         if not (start[rows][1:] < end[rows][:-1]).any():
             continue
-        lanes: list[np.datetime64] = []
+        last_ends: list[np.datetime64] = []
         for row in rows:
-            free = [position for position, last in enumerate(lanes) if last <= start[row]]
+            free = [number for number, last_end in enumerate(last_ends) if last_end <= start[row]]
             if free:
-                lane = max(free, key=lambda position: lanes[position])
-                lanes[lane] = end[row]
+                task = max(free, key=lambda number: last_ends[number])
+                last_ends[task] = end[row]
             else:
-                lane = len(lanes)
-                lanes.append(end[row])
-            separate[row] = f"{driver[row]}, task {lane}"
+                task = len(last_ends)
+                last_ends.append(end[row])
+            separate[row] = f"{driver[row]}, task {task}"
     return separate
 
 
 def _squared_sums(labels: np.ndarray, weights: np.ndarray) -> float:
-    """Return the sum over labels of the squared sum of their weights."""
+    """Return the sum, over all labels, of the square of the label's total weight."""
     if not len(labels):
         return 0.0
     return float(np.sum(np.bincount(labels, weights) ** 2))
@@ -644,15 +660,16 @@ def _precedence(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def selection_bias(lost: tuple[int, int], kept: tuple[int, int]) -> float:
-    """Return how far lost replicates may bias the difference of two sides' means.
+    """Return the largest bias that lost replicates may cause in the difference of two sides' means.
 
-    This is the worst case, in which the slowest replicates were lost. If the share f is lost, the
-    rest is a normal distribution truncated above its (1 - f) quantile z. Truncation lowers the mean
-    by phi(z) / (1 - f) standard deviations. If both sides lose the same share, the biases cancel.
+    In the worst case, the slowest replicates were lost. If the share f was lost, the remaining
+    replicates have a normal distribution truncated above its (1 - f) quantile z. Truncation lowers
+    the mean by phi(z) / (1 - f) standard deviations. If both sides lose the same share, the biases
+    cancel.
 
     Args:
         lost: Numbers of lost replicates of A and of B.
-        kept: Numbers of kept replicates of A and of B.
+        kept: Numbers of remaining replicates of A and of B.
 
     Returns:
         The bias in standard deviations of a replicate, not negative.

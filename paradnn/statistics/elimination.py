@@ -6,11 +6,12 @@ Each round measures the remaining candidates once, each in a fresh process. The 
 
 where all measurements of a round share the state of the machine, and process effects are
 independent. Rounds are fixed effects, so a drift between rounds does not favor the candidates of
-later rounds. The variance of processes has a prior (`paradnn.statistics.priors`), so one value per
-candidate already gives an interval.
+later rounds. The variance of processes has a prior (`paradnn.statistics.priors`). Therefore, one
+value per candidate suffices for an interval.
 
-No elimination is final. After every round all candidates are judged again with all values. So a
-candidate that was slow by chance in the first round returns if the leader loses its advantage.
+No elimination is final. After every round, all candidates are judged again with all values. A
+candidate that was slow by chance in the first round can therefore return if the leader loses its
+advantage.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from paradnn.statistics.lazy import np, special
 from paradnn.statistics.priors import VariancePrior, scatter_priors
 from paradnn.statistics.shrinkage import GROUP_ERRORS, shrinkage
 
-#: Weight, in degrees of freedom, of the common variance in the variance of each candidate.
+#: Weight of the common variance in the variance of each candidate, in degrees of freedom.
 _CANDIDATE_DEGREES = 4.0
-#: Minimum number of processes of the winner and of its closest rival.
+#: Minimum number of processes of both the winner and its closest rival.
 MIN_PROCESSES = 2
 #: Largest total risk of the candidates that a round omits, as a share of the permitted risk.
 _OMITTED_SHARE = 0.5
@@ -67,9 +68,9 @@ class EliminationRule:
 
     Attributes:
         margin: Largest advantage that does not matter, as a share of the score (0.05: 5%).
-        risk: Permitted probability, at one look, that a candidate is better than the winner by more
-            than the margin. A race looks after every round, which about doubles the probability
-            (docs/validation/best.md).
+        risk: Permitted probability, after any one round, that a candidate is better than the winner
+            by more than the margin. The rule is applied after every round, which about doubles the
+            probability over a whole race (docs/validation/best.md).
         prior: Prior of the variance between processes.
     """
 
@@ -105,11 +106,11 @@ class _Model:
         self._prior = prior
 
     def _moderated_variances(self, prior: VariancePrior) -> tuple[np.ndarray, float]:
-        """Return the process variance of each candidate, and the common degrees of freedom.
+        """Return the process variance of each candidate, and the degrees of freedom.
 
-        The variance over all candidates is shrunk toward the prior, and the variance of each
-        candidate toward the common variance. The degrees of freedom are those of the common
-        variance.
+        The common variance of all candidates is shrunk toward the prior. The variance of each
+        candidate is then shrunk toward the common variance. The degrees of freedom are those of
+        the common variance.
         """
         degrees = float(self.degrees.sum())
         variance = float(self.sums.sum()) / degrees if degrees > 0 else 0.0
@@ -120,7 +121,7 @@ class _Model:
         return variances, float(common.freedom)
 
     def contrast(self, first: int, second: int) -> tuple[float, float, float]:
-        """Return a difference of two means with its standard error and degrees of freedom.
+        """Return a difference of two means, its standard error, and its degrees of freedom.
 
         Args:
             first: Index of a candidate in `candidates`.
@@ -141,12 +142,13 @@ class RaceState:
 
     Args:
         observations: All measurements.
-        eligible: Candidates that may win; the others have failed or exceed a limit.
+        eligible: Candidates that may win. All other candidates have failed or exceed a limit.
         rule: Stopping rule of the race.
 
     Attributes:
         leader: Index of the eligible candidate with the largest mean.
-        rivals: The other eligible candidates, the most dangerous to the leader first.
+        rivals: Indices of the other eligible candidates, in descending order of the probability
+            that they are better than the leader.
     """
 
     def __init__(
@@ -179,7 +181,7 @@ class RaceState:
         return sum(each.candidate == candidate for each in self._observations)
 
     def is_decided(self) -> bool:
-        """Return whether the leader has won."""
+        """Return whether the leader has won under the stopping rule."""
         finalists = [self.leader, *self.rivals[:1]]
         if any(self.processes(each) < MIN_PROCESSES for each in finalists):
             return False
@@ -188,8 +190,8 @@ class RaceState:
     def rounds_needed(self) -> int:
         """Return the estimated number of further rounds until the race is decided.
 
-        It assumes that the means stay as they are, and that standard errors fall with the square
-        root of the number of processes.
+        The estimate assumes that the means do not change, and that standard errors fall with the
+        square root of the number of processes.
         """
         least = min(self.processes(each) for each in self.contenders())
         for rounds in _FURTHER_ROUNDS:
@@ -202,8 +204,8 @@ class RaceState:
     def contenders(self) -> list[int]:
         """Return the candidates to measure in the next round: the leader and its rivals.
 
-        The rivals with the least risk are omitted, as long as their risks sum to at most half of
-        the permitted risk. At least one rival remains.
+        The rivals with the smallest risks are omitted, as long as the omitted risks sum to at most
+        half of the permitted risk. At least one rival remains, if there is any.
         """
         omitted_risk = 0.0
         kept = list(self.rivals)
@@ -215,17 +217,17 @@ class RaceState:
         return [self.leader, *kept]
 
     def score(self, candidate: int) -> Interval:
-        """Return the geometric mean of a candidate's scores, shrunk if it is in the top group.
+        """Return the geometric mean of a candidate's scores with its 95% interval.
 
-        The best of several similar candidates owes part of its lead to chance. So the mean of a
-        candidate that may be the best is shrunk toward the mean of all such candidates
-        (`paradnn.statistics.shrinkage`).
+        The best of several similar candidates owes part of its lead to chance. The mean of a
+        candidate in the top group, which may be the best, is therefore shrunk toward the mean of
+        this group (`paradnn.statistics.shrinkage`).
         """
         values = np.array([o.log_score for o in self._observations if o.candidate == candidate])
         sample_variance = float(values.var(ddof=1)) if len(values) > 1 else 0.0
         scatter = self._rule.prior.update(sample_variance, len(values) - 1)
         middle = float(values.mean()) - self._shrinkage(candidate)
-        # The common variance excludes a drift between rounds, which a candidate's values contain.
+        # The variance of the model excludes a drift between rounds, but the values contain it.
         common = float(self._model.variances[self._position[candidate]])
         error = math.sqrt(max(float(scatter.variance), common) / len(values))
         half = float(special.stdtrit(scatter.freedom, 0.975)) * error
@@ -261,7 +263,7 @@ class RaceState:
 
     @cached_property
     def _top_group(self) -> list[int]:
-        """The leader and the rivals whose means are within two standard errors of its mean."""
+        """The leader, and the rivals whose means are within two standard errors of the leader's."""
         group = [self.leader]
         for rival in self.rivals:
             mean, error, _ = self._contrast(self.leader, rival)
@@ -270,7 +272,10 @@ class RaceState:
         return group
 
     def _shrinkage(self, candidate: int) -> float:
-        """Return by how much a candidate's mean log score is shrunk; 0 outside the top group."""
+        """Return the amount by which a candidate's mean log score is shrunk; 0 outside the group.
+
+        The group is `_top_group`.
+        """
         group = self._top_group
         if candidate not in group:
             return 0.0

@@ -7,7 +7,10 @@ LEVEL = 0.95
 
 
 class Estimate(NamedTuple):
-    """An estimate with its interval, whose ends are infinite or NaN if the sample is too small."""
+    """An estimate with its confidence interval.
+
+    The ends of the interval are infinite or NaN if the sample is too small to determine them.
+    """
 
     value: float
     low: float

@@ -1,8 +1,9 @@
 """Numerical packages that are imported when one of their names is first used.
 
-NumPy, pandas and SciPy take half a second and more to import. Help, completion and the rejection of
-an argument do not need them. A module that imports `np`, `pd` or `stats` from here does not import
-the packages until a function uses one. Do not use these names at the top level of a module.
+Importing NumPy, pandas and SciPy takes half a second or more. Help, completion and the rejection of
+arguments do not need these packages. If a module imports `np`, `pd` or `stats` from here, the
+package is not imported until a function uses it. Do not use these names at the top level of a
+module.
 """
 
 from importlib import import_module

@@ -1,10 +1,10 @@
 """Inference from paired rounds of two sides: ratio, interval, verdict, and when to stop.
 
 Each round measures both sides, one right after the other, and yields one value: the logarithm of
-their ratio. Influences on both sides cancel in it: the session, a drift, the load of other tenants.
-The order within the rounds is random (`orders`). So if the sides are equal, a value and its
-negative are equally likely, even if the state of the machine correlates in time. The interval is
-valid whenever a comparison stops.
+their ratio. Influences that affect both sides cancel in the ratio: the session, a drift, the load
+of other tenants. The order within the rounds is random (`orders`). If the sides are equal, a value
+and its negative are therefore equally likely, even if the state of the machine correlates in time.
+The interval is valid whenever a comparison stops.
 """
 
 import math
@@ -19,8 +19,8 @@ from paradnn.statistics.verdict import Verdict
 
 #: Minimum number of rounds for an interval.
 MIN_ROUNDS = 5
-#: Rounds after which an interval is computed: 5, 7, 10, 14, 20, 28, 40, ..., with a factor of
-#: sqrt(2).
+#: Numbers of rounds after which an interval is computed: 5, 7, 10, 14, 20, 28, 40, ... Each is
+#: about sqrt(2) times the previous number.
 LOOKS = tuple(round(MIN_ROUNDS * 2 ** (step / 2)) for step in range(100))
 #: Default maximum number of rounds for two commands, which may be short.
 COMMAND_ROUNDS = 640
@@ -28,13 +28,13 @@ COMMAND_ROUNDS = 640
 
 @dataclass(frozen=True)
 class SpeedEstimate:
-    """Estimated speed of the first side relative to the second.
+    """Estimated speed of the first side relative to the second side.
 
     Attributes:
-        mean: Logarithm of the ratio.
+        mean: Logarithm of the ratio of speeds.
         half: Half width of the 95% interval of `mean`.
         rounds: Number of rounds.
-        quantile: `half` in standard errors.
+        quantile: `half` divided by the standard error of `mean`.
     """
 
     mean: float
@@ -44,10 +44,10 @@ class SpeedEstimate:
 
     @property
     def visible(self) -> float:
-        """The smallest difference, as a share, that such a comparison finds with 80% power.
+        """Smallest difference, as a share, that a comparison of this precision detects.
 
-        The interval excludes 1 with a probability of 80% if the true difference exceeds its half
-        width by 0.84 standard errors.
+        The power is 80%: the interval excludes 1 with a probability of 80% if the true difference
+        exceeds the half width by 0.84 standard errors.
         """
         return math.expm1(self.half * (1 + 0.8416 / self.quantile))
 
@@ -58,22 +58,26 @@ class SpeedEstimate:
 
     @property
     def low(self) -> float:
-        """The lower end of the 95% interval of the ratio."""
+        """Lower end of the 95% interval of the ratio."""
         return math.exp(self.mean - self.half)
 
     @property
     def high(self) -> float:
-        """The upper end of the 95% interval of the ratio."""
+        """Upper end of the 95% interval of the ratio."""
         return math.exp(self.mean + self.half)
 
     def inverse(self) -> Self:
-        """Return the estimated speed of the second side relative to the first."""
+        """Return the estimated speed of the second side relative to the first side."""
         return replace(self, mean=-self.mean)
 
     def verdict(self, margin: float) -> Verdict:
-        """Return the verdict if differences up to `margin` (0.02: 2%) do not matter.
+        """Return the verdict on the first side.
 
-        An interval within the margin means that the sides are equal, even if it excludes 1.
+        If the interval lies within the margin, the sides are equal, even if the interval excludes
+        1.
+
+        Args:
+            margin: Largest difference that does not matter, as a share (0.02: 2%).
         """
         if abs(self.mean) + self.half <= math.log1p(margin):
             return Verdict.EQUAL
@@ -84,10 +88,13 @@ class SpeedEstimate:
         return Verdict.UNDECIDED
 
     def rounds_needed(self, margin: float) -> int:
-        """Return the estimated number of rounds, from the start, until a verdict.
+        """Return the estimated total number of rounds, including past rounds, until a verdict.
 
-        It assumes that the estimated ratio is the true one, and that the half width of the interval
-        falls with the square root of the number of rounds.
+        The estimate assumes that the estimated ratio is the true ratio, and that the half width of
+        the interval falls with the square root of the number of rounds.
+
+        Args:
+            margin: Largest difference that does not matter, as a share (0.02: 2%).
         """
         wanted = max(abs(self.mean), math.log1p(margin) - abs(self.mean))
         needed = self.rounds * (self.half / wanted) ** 2
@@ -99,12 +106,12 @@ class Rule:
     """Stopping rule of a comparison.
 
     Attributes:
-        within: Half width of the interval at which the comparison may stop, as a share of the ratio
-            (0.02: 2%).
+        within: Largest half width of the interval, as a share of the ratio (0.02: 2%), at which the
+            comparison may stop.
         margin: Largest difference that does not matter, as a share.
         least: Minimum number of rounds.
         most: Maximum number of rounds.
-        misses: Probability that an interval misses the true ratio.
+        misses: Permitted probability that the interval misses the true ratio.
     """
 
     within: float = 0.02
@@ -114,26 +121,27 @@ class Rule:
     misses: float = 0.05
 
     def is_enough(self, found: SpeedEstimate) -> bool:
-        """Return whether an estimate may end the comparison.
+        """Return whether the comparison may stop with an estimate.
 
-        It may if it gives a verdict and its half width is at most `within` or, if that is more, a
-        tenth of the estimated log ratio.
+        The estimate must yield a verdict other than undecided. Its half width must be at most
+        `within`, or at most a tenth of the estimated log ratio.
         """
         is_precise = found.half <= max(math.log1p(self.within), abs(found.mean) / 10)
         return is_precise and found.verdict(self.margin) is not Verdict.UNDECIDED
 
     def looks(self, rounds: int) -> bool:
-        """Return whether an interval is computed after a number of rounds."""
+        """Return whether an interval is computed after the given number of rounds."""
         return rounds >= self.most or (rounds >= self.least and rounds in LOOKS)
 
     def is_over(self, rounds: int, seconds: float, limit: float) -> bool:
         """Return whether the comparison must stop, because rounds or time are used up.
 
+        Time is used up if a further round of average duration would exceed the limit.
+
         Args:
             rounds: Number of rounds so far.
-            seconds: Time that they took, in seconds.
-            limit: Time limit of all rounds in seconds. A further round of average length must end
-                within it.
+            seconds: Duration of these rounds, in seconds.
+            limit: Time limit of all rounds, in seconds.
         """
         return rounds >= self.most or (rounds > 0 and seconds * (1 + 1 / rounds) > limit)
 
@@ -141,11 +149,11 @@ class Rule:
 def orders(seed: object) -> Iterator[tuple[int, int]]:
     """Yield the order of the sides in each round, endlessly.
 
-    The order is random in every other round and reversed in the round that follows. So an effect of
-    the position within a round, such as a warmer chip, cancels over two rounds.
+    The order is random in every other round, and is reversed in the following round. An effect of
+    the position within a round, such as a warmer chip, therefore cancels over two rounds.
 
     Args:
-        seed: Seed of the random order; its text `str(seed)` is used.
+        seed: Seed of the random order, which is converted to text by `str`.
 
     Yields:
         The numbers of the first and the second side: (0, 1) or (1, 0).
@@ -158,13 +166,13 @@ def orders(seed: object) -> Iterator[tuple[int, int]]:
 
 
 def false_alarms(logs: Sequence[float], rule: Rule, draws: int) -> float:
-    """Return the rate at which comparisons of equal sides report a difference.
+    """Return the share of comparisons of equal sides that report a difference, from 0 to 1.
 
-    The rounds of a side that was compared with itself are replayed. Each replay swaps the two
-    measurements of each round at random, which is valid since the sides are equal.
+    The function replays the rounds of a side that was compared with itself. Each replay swaps the
+    two measurements of each round at random, which is valid because the sides are equal.
 
     Args:
-        logs: Logarithms of the ratios, one per round, in order.
+        logs: Logarithms of the ratios, one per round, in the order of measurement.
         rule: Stopping rule of the comparisons.
         draws: Number of replayed comparisons.
     """
@@ -179,7 +187,7 @@ def false_alarms(logs: Sequence[float], rule: Rule, draws: int) -> float:
 
 
 def _replay(logs: Sequence[float], rule: Rule) -> SpeedEstimate:
-    """Return the estimate at which a comparison with these rounds would have stopped."""
+    """Return the estimate with which a comparison with these rounds would have stopped."""
     for rounds in range(MIN_ROUNDS, len(logs)):
         if rule.looks(rounds):
             result = estimate(logs[:rounds], rule.misses)
@@ -191,11 +199,11 @@ def _replay(logs: Sequence[float], rule: Rule) -> SpeedEstimate:
 def trimmed(pairs: Sequence[tuple[float, float]]) -> float:
     """Return the value of a round: a trimmed mean of the log ratios of its pairs of blocks.
 
-    The mean omits the largest and the smallest fifth of the ratios.
+    A ratio is the time of the second side divided by the time of the first side. The mean omits the
+    largest fifth and the smallest fifth of the ratios.
 
     Args:
-        pairs: Seconds of the first and of the second side in each pair of blocks. A ratio is the
-            second side's time over the first side's.
+        pairs: For each pair of blocks, the times of the first and of the second side in seconds.
     """
     logs = sorted(math.log(second / first) for first, second in pairs)
     cut = len(logs) // 5
@@ -205,8 +213,8 @@ def trimmed(pairs: Sequence[tuple[float, float]]) -> float:
 #: Distance from the center beyond which a round of a long series is an outlier, in scaled median
 #: absolute deviations. `clipping_limit` raises it for short series.
 CLIPPING_LIMIT = 3.0
-#: Minimum number of rounds of a series that is clipped. In shorter series the median absolute
-#: deviation is often far too small by chance.
+#: Minimum number of rounds for clipping outliers. In shorter series, the median absolute deviation
+#: is often far too small by chance.
 MIN_ROUNDS_TO_CLIP = 10
 #: Standard deviation of normal values per median absolute deviation.
 _MAD_TO_SIGMA = 1.4826
@@ -217,7 +225,7 @@ def clipping_limit(rounds: int) -> float:
     """Return the distance from the center, in scaled MADs, beyond which a round is an outlier.
 
     A scaled MAD is a median absolute deviation times 1.4826. The distance is 4.3 for 10 rounds, 3.2
-    for 40 and infinite for fewer than `MIN_ROUNDS_TO_CLIP`.
+    for 40 rounds, and infinite for fewer than `MIN_ROUNDS_TO_CLIP` rounds.
     """
     if rounds < MIN_ROUNDS_TO_CLIP:
         return math.inf
@@ -232,7 +240,7 @@ class _RobustCenter:
         location: The center, about which the clipped deviations sum to 0.
         deviations: Deviations from `location`, clipped at the limit, in the order of the series.
         lag_one: Autocorrelation of the rounds at lag one, without the outliers.
-        inlier_share: Share of rounds within the limit.
+        inlier_share: Share of rounds whose deviation is within the limit, from 0 to 1.
     """
 
     location: float
@@ -242,7 +250,9 @@ class _RobustCenter:
 
 
 def _robust_center(values: Sequence[float]) -> _RobustCenter:
-    """Estimate the center by Huber's M-estimator, with the median absolute deviation as scale.
+    """Estimate the center of a series by Huber's M-estimator.
+
+    The scale is the median absolute deviation, and the limit is `clipping_limit` times the scale.
 
     If more than half of the values are equal, the scale is 0 and no value is clipped. Source:
     Huber, Robust Estimation of a Location Parameter, Annals of Mathematical Statistics 35, 1964.
@@ -276,27 +286,29 @@ def _robust_center(values: Sequence[float]) -> _RobustCenter:
 def estimate(logs: Sequence[float], misses: float = 0.05, *, last: bool = False) -> SpeedEstimate:
     """Estimate the ratio of two speeds, with an interval that is valid whenever the rounds stop.
 
-    The center is Huber's M-estimate: rounds far from the others are clipped at `clipping_limit`, so
-    a few disturbed rounds hardly shift the ratio or widen its interval. The interval is Student's t
-    about the center, widened for two reasons.
+    The center is Huber's M-estimate: outlying rounds are clipped at `clipping_limit`, so a few
+    disturbed rounds hardly shift the ratio or widen its interval. The interval is Student's t
+    interval about the center, widened for two reasons.
 
-    1. Intervals are computed repeatedly (each time is a "look"), and together they may miss the
-       true ratio in 5% of comparisons only. An early look ends a comparison if the scatter is small
-       by chance. So an early look may miss with a probability of rounds / 8000, at most 0.004. The
-       last look, when time or rounds are used up, may miss with a probability of rounds / 2000, at
-       most 0.012. O'Brien and Fleming's boundaries (Biometrics 35, 1979) follow the same idea.
-    2. A disturbance may hit one side for several rounds. So the standard error is that of an AR(1)
-       series, which is larger by sqrt((1 + r) / (1 - r)). `r` is the autocorrelation at lag one
-       without outliers. A short series underestimates it, so it is replaced by (n r + 7) / (n - 8),
-       or at the last look by (n r + 5) / (n - 6). The constants are smaller for n below 20, and r
-       is at most 1 - 1.5 / n.
+    1. A comparison computes intervals repeatedly; each computation is a "look". Taken together, the
+       looks may miss the true ratio in only 5% of comparisons. An early look ends a comparison if
+       the scatter is small by chance, so it may miss with a probability of only rounds / 8000, at
+       most 0.004. The last look, when time or rounds are used up, may miss with a probability of
+       rounds / 2000, at most 0.012. O'Brien and Fleming's boundaries (Biometrics 35, 1979) follow
+       the same idea.
+    2. A disturbance may affect one side for several rounds. The standard error is therefore that of
+       an AR(1) series, which is larger by the factor sqrt((1 + r) / (1 - r)). Here r is the
+       autocorrelation at lag one without outliers. A short series underestimates r, so r is
+       replaced by (n r + 7) / (n - 8), or by (n r + 5) / (n - 6) at the last look. The constants
+       are smaller for n below 20, and r is at most 1 - 1.5 / n.
 
-    The constants come from simulation (`python -m benchmarks.compare_verdicts`,
-    docs/validation/comparisons.md).
+    The constants were determined by simulation (`python -m benchmarks.compare_verdicts`,
+    docs/validation/comparisons.md). The probabilities above are for `misses` = 0.05.
 
     Args:
-        logs: Logarithm of the ratio of speeds, one per round, in order; at least `MIN_ROUNDS`.
-        misses: Probability that an interval misses the true ratio.
+        logs: Logarithms of the ratio of speeds, one per round, in the order of measurement; at
+            least `MIN_ROUNDS`.
+        misses: Permitted probability that the interval of a comparison misses the true ratio.
         last: Whether this is the last look, because time or rounds are used up.
     """
     from scipy.special import stdtrit

@@ -1,11 +1,11 @@
-"""Which of several estimates differ: a test of all pairs at a common error rate.
+"""Test of all pairs of several estimates for differences, at a common error rate.
 
-Bonferroni's test divides the error rate by the number of all pairs. But once a and b are shown to
-differ, no third estimate can equal both, so fewer pairs can be equal at the same time. Each step
-therefore divides the rate for a pair by the number of pairs that can be equal together with it
-(Shaffer, Journal of the American Statistical Association 81, 1986). Steps are repeated until no
-further pair differs. The test has the same rate of any false difference as Bonferroni's test and
-finds every difference that Bonferroni's test finds.
+Bonferroni's test divides the error rate by the number of all pairs. However, once the test has
+shown that a and b differ, no third estimate can equal both, so fewer pairs can be equal at the same
+time. Each step therefore divides the error rate of a pair by the number of pairs that can be equal
+if this pair is equal (Shaffer, Journal of the American Statistical Association 81, 1986). Steps are
+repeated until no further pair differs. The probability of any false difference is the same as in
+Bonferroni's test, and every difference that Bonferroni's test finds is found.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def find_differences(
     Args:
         differences: (n, n) estimate i minus estimate j.
         errors: Independent variances of the differences with their degrees of freedom, (n, n) each.
-            Without variances the differences are exact.
-        rate: Probability that any pair is reported falsely.
+            If empty, the differences are exact.
+        rate: Permitted probability that any pair is falsely reported as different.
 
     Returns:
         (n, n) booleans, symmetric: whether estimates i and j differ.
@@ -61,14 +61,15 @@ def find_differences(
 def count_equal_pairs(may_be_equal: np.ndarray) -> np.ndarray:
     """Return an upper bound of the number of pairs that can be equal if a given pair is equal.
 
-    Equality is transitive: if a = b, a third estimate c equals both or neither. So the bound counts
-    the pair itself, two pairs for each c that may equal both, and the pairs without a and b.
+    Equality is transitive: if a = b, a third estimate c equals both or neither. The bound therefore
+    counts the pair (a, b), two pairs for each c that may equal both, and all pairs of the remaining
+    estimates that may be equal.
 
     Args:
         may_be_equal: (n, n) booleans, symmetric with a false diagonal.
 
     Returns:
-        (n, n) bound for each pair, the pair itself included.
+        (n, n) bound for each pair, including the pair itself.
     """
     graph = may_be_equal.astype("int64")
     pairs = int(graph.sum()) // 2

@@ -1,11 +1,12 @@
 """Priors of the variance of repeated measurements, and how data update them.
 
 A comparison needs the variance of log step time between processes, sessions and hosts. A store with
-one run per side does not contain it. So each variance has a scaled inverse chi-square prior (Gelman
-et al., Bayesian Data Analysis, 3rd edition, section 2.6). A prior with scale s0 and d0 degrees of
-freedom counts like d0 deviations with mean square s0^2. A sample variance s^2 with d degrees of
-freedom gives the posterior (d0 s0^2 + d s^2) / (d0 + d) with d0 + d degrees of freedom.
-`paradnn.statistics.variances.moderate_variances` follows the same rule (Smyth 2004).
+one run per side does not contain this information. Each variance therefore has a scaled inverse
+chi-square prior (Gelman et al., Bayesian Data Analysis, 3rd edition, section 2.6). A prior with
+scale s0 and d0 degrees of freedom has the weight of d0 deviations with mean square s0^2. With a
+sample variance s^2 of d degrees of freedom, the posterior variance is (d0 s0^2 + d s^2) / (d0 + d),
+with d0 + d degrees of freedom. `paradnn.statistics.variances.moderate_variances` follows the same
+rule (Smyth 2004).
 
 docs/explanation/statistics.md lists the scales, their sources and their consequences.
 """
@@ -19,17 +20,17 @@ from enum import StrEnum
 from paradnn.statistics.dependence import Component
 from paradnn.statistics.lazy import pd, stats
 
-#: p-value, in either tail, below which data contradict a prior.
+#: Data contradict a prior if their p-value, in either tail, is below this level.
 _CONTRADICTION_P = 0.01
 #: Minimum degrees of freedom of data that contradict a prior.
 _MIN_FREEDOM = 3
-#: Largest factor by which other runs of a machine change the scale of a prior, and largest weight
-#: of these runs relative to the prior.
+#: Limits the influence of other runs of a machine on a prior: the largest factor by which they
+#: change the scale, and their largest weight relative to the prior.
 _LARGEST_CHANGE = 2.0
 
 
 class DeviceClass(StrEnum):
-    """Kinds of machines with different priors of the scatter."""
+    """Classes of machines with separate priors of the scatter."""
 
     SHARED = "shared virtual machine"
     QUIET = "quiet host"
@@ -42,10 +43,10 @@ class VariancePrior:
 
     Attributes:
         scale: Standard deviation s0 that the prior expects; 0.05 is 5% of the step time.
-        freedom: Degrees of freedom d0: the prior weighs as much as d0 deviations.
-        source: The data from which the scale was estimated.
-        is_floor: Whether data with less scatter than the prior expects never replace the prior,
-            since they may lack a source of scatter.
+        freedom: Degrees of freedom d0: the prior has the weight of d0 deviations.
+        source: The data from which the scale was estimated, as text.
+        is_floor: Whether data never replace the prior if they scatter less than it expects. Such
+            data may lack a source of scatter.
     """
 
     scale: float
@@ -54,9 +55,10 @@ class VariancePrior:
     is_floor: bool = False
 
     def update(self, variance: float = 0.0, freedom: float = 0.0) -> Component:
-        """Return the posterior variance after a sample variance with its degrees of freedom.
+        """Return the posterior variance, given a sample variance and its degrees of freedom.
 
-        Data that contradict the prior replace it (Evans and Moshonov, Bayesian Analysis 1, 2006).
+        By default, there is no sample, and the posterior equals the prior. Data that contradict the
+        prior replace it (Evans and Moshonov, Bayesian Analysis 1, 2006).
 
         Args:
             variance: Sample variance of log step time.
@@ -71,9 +73,9 @@ class VariancePrior:
     def learn(self, variance: float, freedom: float) -> VariancePrior:
         """Return the prior updated with other data of the same machine.
 
-        The data change the scale by a factor of at most _LARGEST_CHANGE and weigh at most
-        _LARGEST_CHANGE times as much as the prior, since other points and days may scatter
-        differently.
+        Other points and days may scatter differently, so the influence of the data is limited. They
+        change the scale by at most the factor _LARGEST_CHANGE, and their weight is at most
+        _LARGEST_CHANGE times that of the prior.
 
         Args:
             variance: Sample variance of log step time.
@@ -94,8 +96,9 @@ class VariancePrior:
     def contradicts(self, variance: float, freedom: float) -> bool:
         """Return whether a sample variance is too small or too large for this prior.
 
-        The prior predicts that the ratio of the sample variance to s0^2 has an F distribution. Few
-        measurements, or equal ones, never contradict the prior.
+        The prior predicts that the ratio of the sample variance to s0^2 has an F distribution. Too
+        few measurements (fewer than 3 degrees of freedom) and equal measurements never contradict
+        the prior.
 
         Args:
             variance: Sample variance of log step time.
@@ -117,15 +120,15 @@ class ScatterPriors:
     Attributes:
         process: Effect of a process, relative to other processes of the point in the session.
         session: Effect of a session, or of a host, on all its runs.
-        order: Effect of the order if sides are always measured in the same order.
-        position: Effect of being the second of two successive runs of a point, which finds the
-            caches as the first run left them.
-        driver: Effect of a driver, if several measure parts of one sweep at the same time.
-        interaction: Effect of a session on the ratio of two sides that share it.
-        protocol: Effect of a timing protocol (`measure.*`), if the sides use different ones.
+        order: Effect of the order, if sides are always measured in the same order.
+        position: Effect of being the second of two successive runs of a point, which may profit
+            from the caches that the first run filled.
+        driver: Effect of a driver, if several drivers measure parts of one sweep at the same time.
+        interaction: Effect of a session on the ratio of two sides that share the session.
+        protocol: Effect of a timing protocol (`measure.*`), if the protocols of the sides differ.
         value: Deviation of one value of a hyperparameter from the power law of the other values, in
             standard deviations of the response over the points. None for the runs from which the
-            prior was estimated, which must not count twice.
+            prior was estimated, because they must not count twice.
         is_learned: Whether other runs of the same machine have updated the priors.
     """
 
@@ -144,7 +147,7 @@ _REPEATABILITY = "docs/validation/repeatability.md"
 _ORDER = VariancePrior(
     scale=0.135,
     freedom=4,
-    source="a machine that slows by a quarter within an hour, as a throttled one does",
+    source="a machine that slows by a quarter within an hour, as a throttled machine does",
 )
 _POSITION = VariancePrior(
     scale=0.05,
@@ -165,7 +168,7 @@ _INTERACTION = VariancePrior(
 _PROTOCOL = VariancePrior(
     scale=0.05,
     freedom=4,
-    source="quick against standard protocol, 3% apart (docs/validation/verdicts.md)",
+    source="quick and standard protocols, which differ by 3% (docs/validation/verdicts.md)",
 )
 _VALUE = VariancePrior(
     scale=0.096,
@@ -197,8 +200,9 @@ _PRIORS = {
 # machines, which scatter most. Runs of a quiet host update its priors.
 _PRIORS[DeviceClass.QUIET] = _PRIORS[DeviceClass.SHARED]
 # The scales exceed the scatter of the published training logs (0.65% between processes, 1.9%
-# between systems) and have few degrees of freedom. The logs are of long runs that keep the
-# accelerators busy, and other work may scatter more. TPUs are assumed to scatter like GPUs.
+# between systems) and have few degrees of freedom. The reason is that the logs are from long runs,
+# which keep the accelerators busy; other work may scatter more. TPUs are assumed to scatter like
+# GPUs.
 _PRIORS[DeviceClass.ACCELERATOR] = replace(
     _PRIORS[DeviceClass.SHARED],
     process=VariancePrior(
@@ -220,9 +224,10 @@ def scatter_priors(device_class: DeviceClass = DeviceClass.SHARED) -> ScatterPri
 
 
 def classify_devices(*sides: pd.DataFrame) -> DeviceClass:
-    """Return the class of the machines that measured some runs.
+    """Return the class of the machines that measured the given runs.
 
-    It is ACCELERATOR if all runs used a GPU or TPU, else SHARED, whose measurements scatter most.
+    The class is ACCELERATOR if all runs used a GPU or TPU. Otherwise it is SHARED, the class with
+    the largest scatter. The runs do not show whether a host is quiet, so it is never QUIET.
 
     Args:
         *sides: Runs, with `platform.name` if it is known.
@@ -237,9 +242,9 @@ def classify_devices(*sides: pd.DataFrame) -> DeviceClass:
 
 
 def priors_for(*sides: pd.DataFrame) -> ScatterPriors:
-    """Return the priors for some runs.
+    """Return the priors of the scatter of the given runs.
 
-    If all runs are published ones, `value` is None: its prior was estimated from published runs.
+    If all runs are published, `value` is None, because its prior was estimated from published runs.
 
     Args:
         *sides: Runs, with `platform.name` and `source` if they are known.

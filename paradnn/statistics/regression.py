@@ -3,20 +3,20 @@
 Intervals are Student's t with one of these covariance estimates:
 
 - HC3 (MacKinnon and White, J. Econometrics 29, 1985), which allows for a residual variance that
-  differs from row to row. HC1 if a single row determines a coefficient, since HC3 divides by zero
-  there.
-- `dependence.Crossing` if rows share `levels`, such as models and batch sizes.
-- `value_variances` with `by_value`, for columns with enough distinct values.
+  differs from row to row. If a single row determines a coefficient, HC3 would divide by zero, and
+  HC1 replaces it.
+- `dependence.Crossing`, if rows share `levels`, such as models and batch sizes.
+- `value_variances`, if `by_value` is true, for columns with enough distinct values.
 
-The standard deviations s_x and s_y that standardize the rows are taken as known.
+Intervals treat the standard deviations s_x and s_y, which standardize the rows, as known.
 
 If `when` gives the measurement times, the shift of each session is removed from the response. If a
 quarter or more of a column's variance lies between sessions, sessions are random effects instead.
-Their variance is from `paradnn.statistics.priors`. If the rows were measured in the order of a
-column, intervals also include a drift of the machine.
+`paradnn.statistics.priors` gives the variance of these effects. If the rows were measured in the
+order of a column, intervals also include a drift of the machine.
 
-In a simulation with 60 points, 94.7% of 3,000 intervals contained the true slope if the residual
-scatter differed 4-fold between points, and 93.8% if it differed 16-fold.
+In a simulation with 60 points, the residual scatter differed 4-fold between points, and 94.7% of
+3,000 intervals contained the true slope. With a 16-fold difference, 93.8% contained it.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from paradnn.statistics.lazy import np, pd, stats
 from paradnn.statistics.priors import ScatterPriors, VariancePrior, scatter_priors
 from paradnn.statistics.sessions import MeasurementTimes
 
-#: Share of a column's variance between sessions from which sessions are random effects. Below it,
-#: the shifts of sessions are removed.
+#: If this share of a column's variance, or more, lies between sessions, sessions are random effects.
+#: Otherwise, the shifts of sessions are removed.
 _BETWEEN_SESSIONS_SHARE = 0.25
 #: Step in the logarithm of the values for the numerical derivative of a scale.
 _LOG_STEP = 0.01
-#: Rows per coefficient, intercept included, below which no fit is attempted.
+#: Minimum number of rows per coefficient, including the intercept, for a fit.
 _ROWS_PER_COEFFICIENT = 2
 _FOLDS = 10
-#: p-value of a random order below which rows count as measured in the order of a column.
+#: If the p-value of a random order is below this level, rows count as measured in the order of a
+#: column.
 _ORDER_P = 0.01
-#: Share of a column's variance that earlier columns must leave unexplained; a column with a smaller
-#: share is collinear.
+#: A column is collinear if earlier columns leave a smaller share of its variance unexplained.
 _INDEPENDENT_SHARE = 1e-9
-#: Range of values, relative to the largest absolute value, up to which they count as constant.
+#: Values count as constant if their range, relative to the largest absolute value, is not larger.
 _CONSTANT = 1e-12
 #: Minimum number of distinct values of a column for an estimate of their scatter about its line.
 _MINIMUM_VALUES = 3
@@ -56,16 +56,16 @@ _TINY = 1e-300
 
 @dataclass(frozen=True)
 class Regression:
-    """A standardized fit.
+    """A fitted regression with standardized coefficients (weights).
 
     Attributes:
         weights: One row per term. `weight` is the change of the response, in its standard
             deviations, for one standard deviation of the term; its 95% interval is `low` to `high`.
-            `p` is the two-sided p-value of no effect. `p_given` is that p-value if the values of a
-            column have no separate effects. `error` is the standard error, and `freedom` its
-            degrees of freedom. `vif` is the variance inflation factor. `slope` is in the response's
-            unit per unit of the term. `limit` is "sessions" or "order" if the interval includes 0
-            only because of sessions or of a drift, else empty.
+            `p` is the two-sided p-value of no effect. `p_given` is the same p-value under the
+            assumption that the values of a column have no separate effects. `error` is the standard
+            error, and `freedom` its degrees of freedom. `vif` is the variance inflation factor.
+            `slope` is in the response's unit per unit of the term. `limit` is "sessions" or "order"
+            if the interval includes 0 only because of sessions or of a drift, else empty.
         correlation: (terms, terms) correlation of the weights.
         rows: Number of rows.
         r2: R2 of the fit.
@@ -74,7 +74,7 @@ class Regression:
         rmse_held_out: Root mean square error of the cross-validation, in the response's unit.
         covariance: Covariance estimate: "HC3", "HC1" or "crossed".
         constant: Dropped constant column -> its value.
-        collinear: Dropped collinear column -> the terms that it is a combination of.
+        collinear: Dropped collinear column -> the terms whose linear combination equals it.
     """
 
     weights: pd.DataFrame
@@ -106,8 +106,9 @@ def regress(
     """Fit standardized scale(values) on the standardized columns of a design by least squares.
 
     Every column and the response are replaced by z = (x - mean) / s, with the sample standard
-    deviation s. The weights are the coefficients of z_y on z_x and an intercept, which is
-    weight = slope x s_x / s_y (paper, section 4.1: "normalize to the same scale").
+    deviation s. The weights are the coefficients of z_x in a regression of z_y on z_x and an
+    intercept. A weight equals slope x s_x / s_y (paper, section 4.1: "normalize to the same
+    scale").
 
     Args:
         design: (n, k) the columns.
@@ -116,13 +117,14 @@ def regress(
         levels: Levels that rows share; None if the rows are independent.
         by_value: Whether each value of a column may have a separate effect. Unless `scale` is the
             identity, these effects have a prior.
-        when: When the rows were measured; None if that is unknown.
-        products: Product column -> its two factors (n, 2). Each value of a factor may have its own
-            slope along the other factor.
+        when: Measurement times of the rows; None if they are unknown.
+        products: Product column -> its two factors (n, 2). Each value of a factor may have a
+            separate slope along the other factor. None if no column is a product.
         priors: Priors of the scatter; by default the priors of shared machines.
 
     Raises:
-        InsufficientData: If there are fewer than two rows per coefficient, or nothing varies.
+        InsufficientData: If there are fewer than two rows per coefficient, or if the values or all
+            columns are constant.
     """
     values = np.asarray(values, dtype="float64")
     if len(values) < 2:
@@ -179,7 +181,7 @@ def _fit_terms(x: np.ndarray, z: np.ndarray, levels: Levels | None) -> tuple[Any
     Args:
         x: (n, k + 1) the intercept and the standardized columns.
         z: (n,) the standardized response.
-        levels: Levels that the rows share.
+        levels: Levels that the rows share; None if the rows are independent.
 
     Returns:
         The fit of statsmodels, the name of its covariance as in `Regression`, and the variances
@@ -207,10 +209,10 @@ def _weight_table(
     time_components: Sequence[Component],
     spread: float,
 ) -> pd.DataFrame:
-    """Return `Regression.weights`.
+    """Return the table `Regression.weights`, with one row per term.
 
     Args:
-        standardized: The columns.
+        standardized: The standardized columns.
         weights: (terms,) weights of the columns.
         row_component: Variances of the weights if the values of a column have no separate effects.
         value_component: Variances of the weights if the values of a column have separate effects.
@@ -240,10 +242,10 @@ class _TimeEffects(NamedTuple):
     """Effect of sessions and of drift on the coefficients of a regression.
 
     Attributes:
-        response: (n,) the response, without the shifts of sessions if those are removed.
-        sessions: (k - 1,) variances that sessions add to the coefficients; 0 if their shifts are
+        response: (n,) the scaled response, from which the shifts of sessions may be removed.
+        sessions: (terms,) variances that sessions add to the coefficients; 0 if their shifts are
             removed.
-        drift: (k - 1,) variances that a drift adds to the coefficients.
+        drift: (terms,) variances that a drift adds to the coefficients.
     """
 
     response: np.ndarray
@@ -251,7 +253,11 @@ class _TimeEffects(NamedTuple):
     drift: Component
 
     def components(self, spread: float) -> list[Component]:
-        """Return both variances in units of the weights, for a response of this spread."""
+        """Return the variances of sessions and of drift in the units of the weights.
+
+        Args:
+            spread: Standard deviation of the response.
+        """
         parts = (self.sessions, self.drift)
         return [Component(part.variance / spread**2, part.freedom) for part in parts]
 
@@ -265,15 +271,15 @@ def _estimate_time_effects(
 ) -> _TimeEffects:
     """Return the effect of sessions and drift on the coefficients of the columns.
 
-    The shifts of sessions are removed unless a column varies between sessions as well. A drift
-    counts if the rows were measured in the order of some column; in a random order it is part of
-    the residuals.
+    The shifts of sessions are removed unless a quarter or more of a column's variance lies between
+    sessions. A drift is added if the rows were measured in the order of some column. In a random
+    order, the drift is part of the residuals.
 
     Args:
-        x: (n, k) the columns; the first one is the intercept.
+        x: (n, k) the columns, of which the first is the intercept.
         values: (n,) the response before scaling.
-        scale: Scale of the response.
-        when: When the rows were measured.
+        scale: Function that scales the response.
+        when: Measurement times of the rows; None if they are unknown.
         session: Variance of a session's effect on the logarithm of the values.
     """
     response = scale(values)
@@ -304,10 +310,10 @@ def _estimate_time_effects(
 
 
 def _log_derivative(values: np.ndarray, scale: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """Return the derivative (n,) of the scaled values with respect to the logarithm of a value.
+    """Return the derivative (n,) of each scaled value with respect to the logarithm of the value.
 
-    Ranks stay as they are if all values change by one factor. The derivative of a rank is therefore
-    taken as one value moves among the others.
+    Ranks do not change if all values are multiplied by the same factor. The derivative of a rank is
+    therefore computed for a change of a single value.
     """
     more = values * math.exp(_LOG_STEP)
     less = values * math.exp(-_LOG_STEP)
@@ -324,8 +330,8 @@ def _is_in_order(x: np.ndarray, when: MeasurementTimes) -> bool:
     """Return whether the rows were measured in the order of some column, not in a random order.
 
     Args:
-        x: (n, k) the columns; the first one is the intercept.
-        when: When the rows were measured.
+        x: (n, k) the columns, of which the first is the intercept.
+        when: Measurement times of the rows.
     """
     from statsmodels.regression.linear_model import OLS
 
@@ -346,12 +352,12 @@ def _without_sessions(
     """Remove the shift of each session from a response.
 
     The shifts are fitted together with the slopes of the columns. A regression of the remaining
-    response on the columns gives their slopes within sessions.
+    response on the columns gives the slopes within sessions.
 
     Args:
-        x: (n, k) the columns; the first one is the intercept.
+        x: (n, k) the columns, of which the first is the intercept.
         y: (n,) the response.
-        when: When the rows were measured.
+        when: Measurement times of the rows; None if they are unknown.
 
     Returns:
         (k,) share (adjusted R2) of each column's variance that lies between sessions, and the
@@ -383,10 +389,10 @@ class _Standardized(NamedTuple):
     """Standardized columns.
 
     Attributes:
-        scores: (n, terms) the standardized columns, without constant and collinear ones.
-        deviations: (terms,) standard deviations of the columns before.
+        scores: (n, terms) the standardized columns, without constant and collinear columns.
+        deviations: (terms,) standard deviations of the original columns.
         constant: Constant column -> its value.
-        collinear: Collinear column -> the columns that it is a combination of.
+        collinear: Collinear column -> the columns whose linear combination equals it.
     """
 
     scores: pd.DataFrame
@@ -396,10 +402,10 @@ class _Standardized(NamedTuple):
 
 
 def _standardize(values: pd.DataFrame) -> _Standardized:
-    """Standardize columns, without the constant and the collinear ones.
+    """Drop constant and collinear columns, and standardize the remaining columns.
 
     Raises:
-        InsufficientData: If no column is left, or there are too few rows.
+        InsufficientData: If no column remains, or there are fewer than two rows per coefficient.
     """
     varies = values.max() - values.min() > _CONSTANT * values.abs().max()
     constant = {str(name): float(values[name].iloc[0]) for name in values.columns[~varies]}
@@ -419,9 +425,9 @@ def _standardize(values: pd.DataFrame) -> _Standardized:
 def _limits(
     weights: np.ndarray, value_component: Component, time_components: Sequence[Component]
 ) -> np.ndarray:
-    """Return why the interval of each weight (k,) includes 0: "sessions", "order" or "".
+    """Return the cause (k,) for which each interval includes 0: "sessions", "order" or "".
 
-    It is "" if the interval excludes 0, or includes 0 without sessions and drift as well.
+    The cause is "" if the interval excludes 0, or would include 0 even without sessions and drift.
 
     Args:
         weights: (k,) the weights.
@@ -437,20 +443,20 @@ def _limits(
 
 
 def _p_values(weights: np.ndarray, variance: np.ndarray, freedom: np.ndarray) -> np.ndarray:
-    """Return two-sided p values (k,) of no effect, by Student's t."""
+    """Return two-sided p-values (k,) of the hypothesis of no effect, by Student's t."""
     errors = np.sqrt(np.maximum(variance, _TINY))
     p_values: np.ndarray = 2 * stats.t.sf(np.abs(weights) / errors, freedom)
     return p_values
 
 
 class _ValueScatter(NamedTuple):
-    """How the values of a column scatter about its line.
+    """Scatter of the distinct values of a column about the column's regression line.
 
     Attributes:
         position: Index of the column in the design.
         effects: Variance of the mean residuals of the values; the degrees of freedom are the number
             of values minus 2.
-        noise: The part of that variance that the scatter of single rows explains.
+        noise: The part of the variance of `effects` that the scatter of single rows explains.
         moved: (values, k) change of each coefficient per unit effect of each value.
     """
 
@@ -465,24 +471,25 @@ def value_variances(
 ) -> Component:
     """Return the variances of least-squares coefficients if each value has a separate effect.
 
-    If a column has few distinct values, their scatter about the line limits how well its slope is
-    known, however many rows repeat each value. For each column of 3 to n / 2 values, the mean
-    residuals of the values have the variance s^2 = sum mean^2 / (values - 2), which is exact for a
-    balanced grid. The effect of a value moves a coefficient by that effect times the coefficient's
-    influence, summed over the rows with the value.
+    If a column has few distinct values, their scatter about the regression line limits the
+    precision of the slope, however many rows repeat each value. For each column with 3 to n / 2
+    values, the mean residuals of the values have the variance s^2 = sum mean^2 / (values - 2). This
+    is exact for a balanced grid. The effect of a value changes a coefficient by the effect times
+    the coefficient's influence, summed over the rows with this value.
 
     The prior describes only the effects, so the noise of a mean residual is added to its scale.
-    Its scale grows if the values of the other columns have larger effects than it expects.
+    The scale also grows if the values of the other columns have larger effects than the prior
+    expects.
 
     Args:
         design: (n, k) the columns.
         residual: (n,) the residuals.
-        prior: Prior of the effects.
+        prior: Prior of the effects; None: the data alone determine the variances.
 
     Returns:
-        The variances (k,). The degrees of freedom are (values - 2) plus the prior's, or
-        Satterthwaite's (Biometrics Bulletin 2, 1946) if several columns contribute. They are NaN
-        for a column of fewer than 3 or more than n / 2 values.
+        The variances (k,). The degrees of freedom are (values - 2) plus those of the prior. If
+        several columns contribute, they are Satterthwaite's (Biometrics Bulletin 2, 1946). They are
+        NaN for a column with fewer than 3 or more than n / 2 values.
     """
     columns = design.shape[1]
     total = np.zeros(columns)
@@ -503,14 +510,14 @@ def value_variances(
 
 
 def _value_scatters(design: np.ndarray, residual: np.ndarray) -> list[_ValueScatter]:
-    """Return the scatter of the values of each column that has 3 to n / 2 values.
+    """Return the scatter of the values of each column that has 3 to n / 2 distinct values.
 
     Args:
         design: (n, k) the columns.
         residual: (n,) the residuals of the fit.
     """
     grouped = []
-    noise = residual  # what the mean residuals of all values leave unexplained
+    noise = residual  # the part of the residuals that the mean residuals of values do not explain
     freedom = len(residual) - 1
     for position, column in enumerate(design.T):
         values, code = np.unique(column, return_inverse=True)
@@ -543,8 +550,9 @@ def _prior_of_values(
     Args:
         prior: Prior of the effects of values.
         scatter: Scatter of the column's values.
-        others: Scatter of the other columns' values. Large effects there raise the scale. Small
-            ones do not lower it: a good line for one hyperparameter says little about another.
+        others: Scatter of the values of the other columns. Large effects in these columns raise the
+            scale. Small effects do not lower it, because a good fit for one hyperparameter does not
+            imply a good fit for another.
     """
     freedom = sum(other.effects.freedom for other in others)
     squares = sum(
@@ -558,13 +566,13 @@ def _prior_of_values(
 def _product_variances(
     design: np.ndarray, residual: np.ndarray, factors: Sequence[np.ndarray | None]
 ) -> Component:
-    """Return the `product_variance` of each column after the intercept; NaN for other columns.
+    """Return the `product_variance` of each column after the intercept; NaN if it is no product.
 
     Args:
-        design: (n, k) the columns; the first one is the intercept.
+        design: (n, k) the columns, of which the first is the intercept.
         residual: (n,) the residuals.
-        factors: For each of the k - 1 columns the two factors (n, 2); None if the column is not a
-            product.
+        factors: For each of the k - 1 columns after the intercept, its two factors (n, 2); None if
+            the column is not a product.
     """
     found = np.full((2, len(factors)), np.nan)
     for position, pair in enumerate(factors):
@@ -574,7 +582,7 @@ def _product_variances(
 
 
 def _replace_known(default: Component, override: Component) -> Component:
-    """Replace the components of `default` with those of `override` that are not NaN."""
+    """Return `default`, with every entry replaced for which `override` is not NaN."""
     is_known = np.isfinite(override.freedom)
     return Component(
         np.where(is_known, override.variance, default.variance),
@@ -587,9 +595,9 @@ def product_variance(
 ) -> Component:
     """Return the variance of the coefficient of a product a x b if values have separate slopes.
 
-    Each value of a may have its own slope along b, and each value of b its own slope along a. As in
-    `value_variances`, the scatter of the residual slopes gives a variance with (values - 2) degrees
-    of freedom, one per factor. Both variances contain the scatter of single cells (pairs of
+    Each value of a may have a separate slope along b, and each value of b a separate slope along a.
+    As in `value_variances`, the scatter of the residual slopes gives one variance per factor, with
+    (values - 2) degrees of freedom. Both variances contain the scatter of single cells (pairs of
     values), which is therefore subtracted once. The degrees of freedom of the result are
     Satterthwaite's.
 
@@ -625,13 +633,17 @@ def product_variance(
 def _slope_variance(
     influence: np.ndarray, residual: np.ndarray, factor: np.ndarray, other: np.ndarray
 ) -> Component:
-    """Return the variance of a product's coefficient if each value of a factor has its own slope.
+    """Return the variance of a product's coefficient if a factor's values have separate slopes.
 
     Args:
         influence: (n,) change of the coefficient per unit change of each row's response.
         residual: (n,) the residuals.
         factor: (n,) the factor whose values have separate slopes.
-        other: (n,) the factor along which these slopes run.
+        other: (n,) the other factor of the product, along which the slopes are fitted.
+
+    Returns:
+        The variance and its degrees of freedom. Both are NaN if fewer than 3 values have a slope,
+        or if the factor has more than n / 2 values.
     """
     values, code = np.unique(factor, return_inverse=True)
     deviation = other - (np.bincount(code, other) / np.bincount(code))[code]
@@ -651,16 +663,19 @@ def _cell_variance(
 ) -> Component:
     """Return the variance of a product's coefficient if each cell has an independent effect.
 
-    Effects of single values, such as a bend in the line of a factor, are not an interaction. So an
-    effect of each value and the product are fitted to the mean residuals of the cells. The rest has
-    (a - 1)(b - 1) - 1 degrees of freedom on a complete grid of a x b cells (Mandel, J. American
-    Statistical Association 56, 1961).
+    Effects of single values, such as a bend in the line of a factor, are not an interaction.
+    Therefore, an effect of each value and the product are first fitted to the mean residuals of the
+    cells. On a complete grid of a x b cells, the remaining residuals have (a - 1)(b - 1) - 1
+    degrees of freedom (Mandel, J. American Statistical Association 56, 1961).
 
     Args:
         influence: (n,) change of the coefficient per unit change of each row's response.
         residual: (n,) the residuals.
         product: (n,) the product.
         factors: (n, 2) the factors of the product.
+
+    Returns:
+        The variance and its degrees of freedom; both are NaN if no degree of freedom remains.
     """
     cells, code = np.unique(factors, axis=0, return_inverse=True)
     code = code.ravel()
@@ -682,11 +697,11 @@ def independent_columns(columns: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, 
     """Drop the columns that are linear combinations of earlier columns.
 
     Args:
-        columns: Columns that vary.
+        columns: Columns, none of which is constant.
 
     Returns:
-        The remaining columns, and a mapping from each dropped column to the columns that it is a
-        combination of.
+        The remaining columns, and a mapping from each dropped column to the columns whose linear
+        combination equals it.
     """
     centered = (columns - columns.mean()).to_numpy()
     kept: list[int] = []
@@ -706,7 +721,7 @@ def independent_columns(columns: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, 
 
 
 def _cross_validate(design: np.ndarray, y: np.ndarray, fold: np.ndarray) -> tuple[float, float]:
-    """Return R2 and the root mean square error of predictions for held-out rows.
+    """Return the R2 and the root mean square error of predictions for held-out rows.
 
     R2 compares the predictions with the mean of the training rows.
 

@@ -1,10 +1,10 @@
 """A robust linear regression with a prior on every coefficient.
 
-With little data a coefficient stays near its prior; with much data it follows the data. Columns
-have names. If the data lack a column, such as the indicator of a family or of a session, its
-coefficient keeps its prior, and all points of that family or session share an error. Errors are
-Student's t, fitted by expectation maximization (Lange, Little and Taylor 1989), so a disturbed run
-hardly moves the fit.
+With little data, a coefficient stays near its prior; with much data, it follows the data. Columns
+have names. If the data lack a column, such as the indicator of a family or of a session, the
+coefficient has its prior. In predictions, all points of this family or session then share an error.
+Errors have Student's t distribution and are fitted by expectation maximization (Lange, Little and
+Taylor 1989), so a disturbed run hardly changes the fit.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from threadpoolctl import ThreadpoolController
 def one_thread() -> Iterator[None]:
     """Limit the linear algebra of NumPy and SciPy to one thread.
 
-    Use it as a context manager or as a decorator.
+    Use the function as a context manager or as a decorator.
     """
     with _blas().limit(limits=1, user_api="blas"):
         yield
@@ -31,8 +31,8 @@ def one_thread() -> Iterator[None]:
 
 @functools.cache
 def _blas() -> ThreadpoolController:
-    """Return a controller of the loaded BLAS libraries; finding them takes about 20 ms."""
-    import scipy.linalg  # noqa: F401  loads SciPy's BLAS, so that the controller finds it
+    """Return a cached controller of the loaded BLAS libraries; finding them takes about 20 ms."""
+    import scipy.linalg  # noqa: F401  load the BLAS of SciPy, so that the controller finds it
 
     return ThreadpoolController()
 
@@ -41,17 +41,18 @@ Array = NDArray[np.float64]
 #: Name of a column -> its values (n,) and the prior standard deviation of its coefficient.
 Columns = Mapping[Hashable, tuple[Array, float]]
 
-#: Degrees of freedom of the errors: heavy tails, but a finite variance.
+#: Degrees of freedom of the errors. With 4, they have heavy tails, but a finite variance.
 _ERROR_FREEDOM = 4.0
 #: Prior standard deviation of the errors, in logarithms.
 _PRIOR_SPREAD = 0.2
-#: Number of observations that the prior standard deviation counts for.
+#: Weight of the prior standard deviation, in observations.
 _PRIOR_OBSERVATIONS = 4.0
 #: Number of iterations of expectation maximization.
 _ITERATIONS = 12
-#: Squared residuals are clipped at this number of variances in the standard deviation of an error.
+#: To compute the standard deviation of an error, squared residuals are clipped at this multiple of
+#: the variance.
 _CLIPPED_SQUARE = 16.0
-#: Largest factor by which the errors of a draw are scaled.
+#: Largest random factor by which the errors of a draw are scaled.
 _LARGEST_SCALE = 2.0
 
 
@@ -61,11 +62,12 @@ class Prediction:
 
     Attributes:
         mean: (n,) expected values.
-        root: (n, k) root of the covariance from uncertain coefficients, which is root @ root.T.
+        root: (n, k) root of the covariance from uncertain coefficients: root @ root.T is the
+            covariance.
         own: (n,) variances of the errors that the values of a group share (the nugget).
         group: (n,) number of each value's group.
         noise: Standard deviation of a single measurement, in addition to `root` and `own`.
-        freedom: Number of observations behind `own` and `noise`.
+        freedom: Number of observations from which `own` and `noise` were estimated.
     """
 
     mean: Array
@@ -81,20 +83,29 @@ class Prediction:
         return np.asarray(np.sqrt((self.root**2).sum(axis=1) + self.own + self.noise**2))
 
     def interval(self, level: float = 0.95) -> tuple[Array, Array]:
-        """Return lower and upper ends (n,) of Student's t prediction interval of a measurement."""
+        """Return the lower and upper ends (n,) of Student's t prediction interval.
+
+        Args:
+            level: Coverage of the interval, from 0 to 1.
+        """
         half = float(stdtrit(self.freedom, 0.5 + level / 2)) * self.spread
         return self.mean - half, self.mean + half
 
     def draws(self, count: int, random: np.random.Generator) -> Array:
-        """Return draws (n, count) of the values.
+        """Return random draws (n, count) of the values.
 
-        All errors of a draw have a common random scale, since the data leave their size uncertain.
+        All errors of a draw are multiplied by a common random scale, because the data leave the
+        size of errors uncertain.
+
+        Args:
+            count: Number of draws.
+            random: Random generator.
         """
         scale = np.sqrt(self.freedom / random.chisquare(self.freedom, count))
         scale = np.minimum(scale, _LARGEST_SCALE)
         normal = random.standard_normal((len(self.mean), count))
         own = normal[self.group] * np.sqrt(self.own)[:, None]
-        # A root of the same covariance with the fewest columns.
+        # Replace the root by a root of the same covariance with the fewest columns.
         root = np.asarray(np.linalg.qr(self.root.T, mode="r")).T
         error = root @ random.standard_normal((root.shape[1], count)) + own
         noise = self.noise * random.standard_normal(own.shape)
@@ -106,17 +117,18 @@ class RobustRegression:
 
     Attributes:
         coefficients: Name of a column -> its expected coefficient.
-        spread: Standard deviation of an error, tails included.
-        freedom: Number of observations behind the spread, including those of its prior.
+        spread: Standard deviation of an error, including the tails.
+        freedom: Number of observations from which `spread` was estimated, including those that its
+            prior stands for.
     """
 
     def __init__(self, columns: Columns, values: Array, weights: Array | None = None) -> None:
         """Fit the regression.
 
         Args:
-            columns: The columns with their priors.
+            columns: The columns and their priors, by name.
             values: (n,) the observations.
-            weights: (n,) weight of each observation from 0 to 1; 1 by default.
+            weights: (n,) weight of each observation, from 0 to 1; by default 1 for all.
         """
         features = matrix((column for column, _ in columns.values()), len(values))
         weight = np.ones(len(values)) if weights is None else weights
@@ -146,7 +158,7 @@ class RobustRegression:
 
     @cached_property
     def _root(self) -> Array:
-        """(k, k) matrix R, where R @ R.T is the covariance of the coefficients."""
+        """(k, k) matrix R such that R @ R.T is the covariance of the coefficients."""
         values, vectors = np.linalg.eigh((self._covariance + self._covariance.T) / 2)
         return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0)))
 
@@ -154,9 +166,9 @@ class RobustRegression:
         """Predict new values, each in a separate group.
 
         Args:
-            columns: The columns of the new values. The coefficient of a column that the data
-                lacked has its prior.
-            count: Number of values.
+            columns: The columns of the new values. If the fitted data lacked a column, the
+                prediction uses the prior of its coefficient. Missing columns are 0.
+            count: Number of new values.
         """
         zeros = np.zeros(count)
         known = matrix((columns.get(name, (zeros, 0.0))[0] for name in self.coefficients), count)
@@ -179,5 +191,5 @@ class RobustRegression:
 
 
 def matrix(columns: Iterable[Array], rows: int) -> Array:
-    """Stack k columns (rows,) to a matrix (rows, k); k may be 0."""
+    """Stack k columns, each (rows,), into a matrix (rows, k); k may be 0."""
     return np.stack([np.zeros(rows), *columns], axis=1)[:, 1:]

@@ -1,10 +1,10 @@
 """Sessions of runs, the order of two sides in them, and changes of the machine's speed.
 
-A session is a sweep on one host without a long pause. All its measurements share a shift, caused by
-other tenants of the machine, its temperature or its memory layout. `paradnn.statistics.effects`
-derives the effect of sessions on the difference of two sides.
+A session is a sweep on one host without a long pause. All measurements of a session share a shift,
+caused by other tenants of the machine, its temperature or its memory layout.
+`paradnn.statistics.effects` derives the effect of sessions on the difference of two sides.
 
-Arrays of runs hold the runs of A first, then the runs of B; n is the number of runs.
+Arrays of runs contain the runs of A first, then the runs of B; n is the number of runs.
 """
 
 from __future__ import annotations
@@ -23,20 +23,22 @@ BY_CHANCE = 0.01
 #: Longest pause within a session.
 _LONGEST_PAUSE = "30min"
 _DAY_NANOSECONDS = 24 * 3600 * 10**9
-#: Minimum gap on the clock, as a share of a day, between two sides that were measured at different
-#: times of day. The sessions of one side must also be closer to each other than to the other side.
+#: Two sides were measured at different times of day if their sessions are further apart on the
+#: clock than this share of a day. The sessions of a side must also be closer to each other than to
+#: those of the other side.
 _TIME_OF_DAY_GAP = 1 / 8
 #: Significance level of a step of the machine's speed, corrected for the number of positions.
 _STEP_P = 0.01
-#: Maximum number of steps in a session, and number of positions at which a step is tried.
+#: Maximum number of steps in a session.
 _MAX_STEPS = 8
+#: Number of positions at which a step is tried.
 _STEP_POSITIONS = 200
 #: Degrees of freedom of a step at an estimated position (Ninomiya, Statistics and Probability
 #: Letters 72, 2005).
 _STEP_FREEDOM = 3
 #: Largest deviation of P(a run of A precedes a run of B) from 0.5, in standard errors, at which the
-#: order of the sides counts as mixed. One of a hundred random orders exceeds it. The deviation is
-#: clipped to the two bounds below.
+#: order of the sides counts as mixed. One of a hundred random orders exceeds it. As a probability,
+#: the limit is clipped to the two bounds below.
 _IMBALANCE_ERRORS = 2.6
 _MIN_IMBALANCE = 0.1
 _MAX_IMBALANCE = 0.25
@@ -58,10 +60,10 @@ class MeasurementTimes(NamedTuple):
 
 
 def measurement_times(runs: pd.DataFrame, points: pd.Series) -> MeasurementTimes | None:
-    """Return when the points were measured; None if the session of any run is unknown.
+    """Return the measurement times of points; None if the session of any run is unknown.
 
     Args:
-        runs: Runs with their `point_id`.
+        runs: Runs of the points, with `point_id`.
         points: (n,) the `point_id` of each point.
     """
     table = pd.DataFrame({"session": assign_sessions(runs), "time": runs.get("start_time", pd.NaT)})
@@ -72,7 +74,7 @@ def measurement_times(runs: pd.DataFrame, points: pd.Series) -> MeasurementTimes
     table["time"] = pd.Series(nanoseconds, dtype="float64").where(is_known)
     table["point"] = runs["point_id"].to_numpy()
     visits = table[["point", "session"]].drop_duplicates().sort_values("session")
-    # Joining names is slow, so only points of several sessions do it.
+    # Joining names is slow, so join them only for points with several sessions.
     is_shared = visits["point"].duplicated(keep=False)
     shared = visits[is_shared].groupby("point")["session"].agg(" and ".join)
     single = visits[~is_shared].set_index("point")["session"]
@@ -90,10 +92,10 @@ def measurement_times(runs: pd.DataFrame, points: pd.Series) -> MeasurementTimes
 def assign_sessions(runs: pd.DataFrame) -> np.ndarray:
     """Return the name of each run's session (n,); None if it is unknown.
 
-    Runs of one sweep on one host share a session until a new driver starts after a pause of more
-    than half an hour. Runs on one host without a sweep share a session until such a pause. The
-    recorded start of an imported published run is the time of its import, so its session is
-    unknown.
+    A session ends with a pause of more than half an hour. Within a sweep, a new driver must also
+    start after the pause. Runs on different hosts or of different sweeps never share a session. The
+    session of an imported published run is unknown, because its recorded start is the time of the
+    import.
     """
     table = runs.reindex(columns=["sweep_id", "host", "session_id"])
     table = table.astype("object").fillna("").reset_index(drop=True)
@@ -120,7 +122,7 @@ def assign_sessions(runs: pd.DataFrame) -> np.ndarray:
 
 
 def have_other_protocols(a: pd.DataFrame, b: pd.DataFrame) -> bool:
-    """Return whether both sides have recorded timing protocols, but none in common."""
+    """Return whether both sides have recorded timing protocols, and no protocol in common."""
     protocols_a, protocols_b = (
         set(side["protocol_id"].dropna()) if "protocol_id" in side else set() for side in (a, b)
     )
@@ -131,7 +133,7 @@ class SpeedSteps(NamedTuple):
     """Lasting changes of the machine's speed within a session.
 
     Attributes:
-        shift: (n,) effect of the changes on the logarithm of each run, 0 on average.
+        shift: (n,) effect of the changes on the logarithm of each run; its mean is 0.
         variance_inflation: Factor by which to multiply the residual variance, which is too small
             because the fitted changes were selected.
         drifts: Whether successive residuals still correlate.
@@ -145,16 +147,16 @@ class SpeedSteps(NamedTuple):
 def find_speed_steps(logs: np.ndarray, cells: np.ndarray, times: np.ndarray) -> SpeedSteps:
     """Find lasting changes of the machine's speed in one session.
 
-    The mean of each cell is subtracted first, so a difference of sides or points is not a change.
-    Then the linear drift or the step that explains most of the residuals is added, as long as its F
-    test is significant at `_STEP_P` after Bonferroni's correction. This is binary segmentation
-    (Scott and Knott, Biometrics 30, 1974), except that all changes are fitted together. The cell
-    means are not fitted together with the changes: a change that fits scatter by chance would
-    otherwise make the cells differ.
+    The mean of each cell is subtracted first, so a difference between sides or points does not
+    count as a change. Then the linear drift or the step that explains most of the residuals is
+    added. This is repeated as long as the F test of the addition is significant at `_STEP_P` after
+    Bonferroni's correction. The method is binary segmentation (Scott and Knott, Biometrics 30,
+    1974), except that all changes are fitted together. The cell means are not fitted together with
+    the changes. Otherwise, a change that fits scatter by chance would make the cells differ.
 
     Args:
         logs: (n,) logarithms of the runs.
-        cells: (n,) number of each run's cell, which is its point on its side.
+        cells: (n,) number of each run's cell; a cell is a point on one side.
         times: (n,) the start of each run.
     """
     count = len(logs)
@@ -187,13 +189,24 @@ def find_speed_steps(logs: np.ndarray, cells: np.ndarray, times: np.ndarray) -> 
 
 
 def _choose_shapes(design: np.ndarray, response: np.ndarray, freedom: int) -> list[int]:
-    """Choose the columns of a design (n, k) that explain more of a response (n,) than chance."""
+    """Choose the columns of a design (n, k) that explain significantly more of a response (n,).
+
+    Args:
+        design: The columns: steps and a drift.
+        response: The logarithms of the runs without the means of their cells.
+        freedom: Degrees of freedom of the response.
+
+    Returns:
+        The indices of the chosen columns.
+    """
     squares = (design**2).sum(axis=0)
 
     def best_besides(others: list[int]) -> tuple[int, float, float]:
-        """Return the column that explains most in addition to `others`.
+        """Find the column that explains most in addition to the columns `others`.
 
-        The second and third numbers are the explained and the remaining sum of squares.
+        Returns:
+            The index of the column, the sum of squares that it explains, and the remaining sum of
+            squares.
         """
         fitted = np.linalg.lstsq(design[:, others], response, rcond=None)[0]
         rest = response - design[:, others] @ fitted
@@ -219,12 +232,12 @@ def _choose_shapes(design: np.ndarray, response: np.ndarray, freedom: int) -> li
 def leveled_component(runs: pd.DataFrame, is_a: np.ndarray) -> Component:
     """Return the variance that the correction to a common machine speed adds to a log ratio.
 
-    It is the squared standard error of the family's slope (`family_slope`) times the squared
-    difference of the machine's log speed between the sides. All points share this error.
+    The variance is the squared standard error of the family's slope (`family_slope`) times the
+    squared difference of the machine's log speed between the sides. All points share this error.
 
     Args:
-        runs: The n runs of a family with `reference_speed`.
-        is_a: (n,) whether a run is of A.
+        runs: The n runs of a family, with `reference_speed`.
+        is_a: (n,) whether a run belongs to side A.
     """
     speeds = np.log(runs["reference_speed"].to_numpy(dtype="float64"))
     distance = np.nanmedian(speeds[is_a]) - np.nanmedian(speeds[~is_a])
@@ -233,14 +246,17 @@ def leveled_component(runs: pd.DataFrame, is_a: np.ndarray) -> Component:
 
 
 def family_slope(runs: pd.DataFrame) -> tuple[float, float]:
-    """Return the slope of log step time on the log time of the reference kernel, and its error.
+    """Return the slope of log step time on the log time of the reference kernel.
 
-    The slope is the mean of the runs' slopes, weighted by their inverse variances and clipped to
-    [0, 1]. Its standard error includes the scatter between runs (Birge's factor, 1932; Paule and
-    Mandel). Both are 0 if no run has a slope.
+    The slope is the mean of the slopes of the runs, weighted by their inverse variances and clipped
+    to [0, 1]. Its standard error includes the scatter between runs (Birge's factor, 1932; Paule and
+    Mandel).
 
     Args:
         runs: Runs of a family with `reference_slope_seen` and `reference_slope_error`.
+
+    Returns:
+        The slope and its standard error. Both are 0 if no run has a slope.
     """
     slopes = runs["reference_slope_seen"].to_numpy(dtype="float64")
     errors = runs["reference_slope_error"].to_numpy(dtype="float64")
@@ -264,8 +280,8 @@ def follow_share(
 ) -> float:
     """Return P(B comes second) - P(A comes second) for pairs of successive runs of a point.
 
-    Only runs of one point on both sides, one right after the other, are pairs. The second run finds
-    the caches as the first run left them.
+    A pair is a run on one side directly followed by a run of the same point on the other side. The
+    second run of a pair may profit from the caches that the first run filled.
 
     Args:
         runs: The n runs.
@@ -309,8 +325,8 @@ def follow_share(
 def merge_into_turns(session: np.ndarray, side: np.ndarray, hours: np.ndarray) -> np.ndarray:
     """Return the number of each run's turn (n,).
 
-    A turn is a series of successive sessions of one side, up to a session of the other side. A
-    session that measured both sides is a separate turn.
+    A turn is a series of successive sessions of one side, up to the next session of the other side.
+    A session that measured both sides is a separate turn.
 
     Args:
         session: (n,) number of the session.
@@ -325,7 +341,9 @@ def merge_into_turns(session: np.ndarray, side: np.ndarray, hours: np.ndarray) -
 
 
 def differ_by_time_of_day(session: np.ndarray, side: np.ndarray, hours: np.ndarray) -> bool:
-    """Return whether two sides of at least three sessions each differ by the time of day.
+    """Return whether two sides were measured at different times of day.
+
+    The result is False if a side has fewer than three sessions.
 
     Args:
         session: (n,) number of the session.
@@ -336,7 +354,7 @@ def differ_by_time_of_day(session: np.ndarray, side: np.ndarray, hours: np.ndarr
     table = table.groupby(["session", "side"])["hours"].mean().reset_index()
     nanoseconds = table["hours"].to_numpy() * 3600e9
     is_a = (table["side"] == 0).to_numpy()
-    # Two sessions per side often lie apart on the clock by chance.
+    # With two sessions per side, the sides are often apart on the clock by chance.
     if min(is_a.sum(), (~is_a).sum()) < MIN_SESSIONS:
         return False
     return _sides_differ_by_time_of_day(
@@ -361,10 +379,10 @@ def is_mixed(side: np.ndarray, hours: np.ndarray) -> bool:
 
 
 def _repetition(hours: np.ndarray, side: np.ndarray) -> np.ndarray:
-    """Return how many earlier runs of the same side began at the same time as each run (n,).
+    """Return the number of earlier runs of the same side with the same start as each run (n,).
 
-    This is NumPy because a comparison of many sessions calls it thousands of times, and pandas
-    takes a millisecond per call.
+    The function uses NumPy instead of pandas, which needs a millisecond per call. A comparison of
+    many sessions calls it thousands of times.
     """
     order = np.lexsort((side, hours))
     is_first = np.ones(len(order), dtype=bool)
@@ -376,20 +394,21 @@ def _repetition(hours: np.ndarray, side: np.ndarray) -> np.ndarray:
 
 
 def _sides_differ_by_time_of_day(a: np.ndarray, b: np.ndarray, span: float) -> bool:
-    """Return whether two sides were measured at different times of day.
+    """Return whether two sets of sessions were measured at different times of day.
 
     Args:
-        a: Times of A's sessions in ns.
-        b: Times of B's sessions in ns.
-        span: Time from the first run to the last in ns; up to a day the result is False.
+        a: Times of A's sessions in ns since 1970.
+        b: Times of B's sessions in ns since 1970.
+        span: Time from the first to the last run in ns. If it is at most a day, the result is
+            False.
     """
     if span <= _DAY_NANOSECONDS:
         return False
-    # Times as angles in the complex plane, since a time of day is cyclic.
+    # Represent times as angles in the complex plane, because the time of day is cyclic.
     clock_a, clock_b = (np.exp(2j * np.pi * times / _DAY_NANOSECONDS) for times in (a, b))
 
     def distances(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """Return the distances of all pairs in days."""
+        """Return the distances on the clock between all pairs of times, in days."""
         return np.asarray(np.abs(np.angle(np.outer(x, y.conj()))) / (2 * np.pi))
 
     within_a = distances(clock_a, clock_a).max(initial=0)
@@ -402,8 +421,8 @@ def _is_mixed(side: np.ndarray, blocks: int, times: np.ndarray) -> bool:
     """Return whether the order of the sides may be random.
 
     The order is not random if the sides form few blocks, or if one side mostly precedes the other.
-    Wald and Wolfowitz' test (Annals of Mathematical Statistics 11, 1940) of the number of blocks is
-    one-sided at 1%. Mann and Whitney's statistic compares the start times.
+    The number of blocks is tested by the one-sided test of Wald and Wolfowitz at 1% (Annals of
+    Mathematical Statistics 11, 1940). Start times are compared by Mann and Whitney's statistic.
 
     Args:
         side: (n,) the side of each run, in the order of time: 0 for A, 1 for B.

@@ -7,22 +7,26 @@ import math
 from paradnn.statistics.estimate import LEVEL, Estimate
 from paradnn.statistics.lazy import np, stats
 
-#: Largest distance from the best estimate, in standard errors, of an estimate in the top group.
+#: Estimates are in the top group up to this distance from the best estimate, in standard errors.
 GROUP_ERRORS = 2.0
 
 
 def shrinkage(means: np.ndarray, sampling: np.ndarray, place: int) -> float:
-    """Return by how much one of several similar means exceeds its expected true value.
+    """Return the expected excess of one of several similar means over its true value.
 
-    The true values are modeled as a sample of a normal distribution. Its variance is the variance
-    of the observed means minus their sampling variance (DerSimonian and Laird, Controlled Clinical
-    Trials 7, 1986). A mean shrinks toward the common mean in proportion to the share of its
-    variance that is sampling variance.
+    The true values are modeled as a sample from a normal distribution. The variance of this
+    distribution is the variance of the observed means minus their sampling variance (DerSimonian
+    and Laird, Controlled Clinical Trials 7, 1986). A mean shrinks toward the common mean in
+    proportion to the share of its variance that is sampling variance.
 
     Args:
         means: (n,) the means of the group.
         sampling: (n,) sampling variances of the means.
-        place: Index of the mean in the group.
+        place: Index in the group of the mean in question.
+
+    Returns:
+        The amount to subtract from the mean; negative for a mean below the common mean, and 0 for a
+        single mean.
     """
     if len(means) < 2:
         return 0.0
@@ -36,16 +40,16 @@ def shrink_largest(
 ) -> Estimate:
     """Return the largest of several positive estimates, corrected for its selection.
 
-    The largest of similar values is partly large by chance, which its own interval ignores. So it
-    moves toward the mean of the values that may be as large, on a log scale, and its interval moves
-    with it.
+    The largest of several similar values is partly large by chance, which its interval does not
+    take into account. The value is therefore shrunk, on a log scale, toward the mean of the values
+    that may be equally large. The ends of its interval are multiplied by the same factor.
 
     Args:
         values: (n,) the estimates.
-        low: (n,) lower ends of their 95% intervals; NaN if unknown.
-        high: (n,) upper ends of the intervals.
-        processes: (n,) number of processes behind each interval, which determines its Student
-            quantile; 1 or NaN if the quantile is normal.
+        low: (n,) lower ends of the 95% intervals of the estimates; NaN if unknown.
+        high: (n,) upper ends of the intervals; NaN if unknown.
+        processes: (n,) number of processes from which each interval was computed with Student's t;
+            1 or NaN if the interval is based on the normal distribution.
     """
     largest = int(np.nanargmax(values))
     unchanged = Estimate(float(values[largest]), float(low[largest]), float(high[largest]))
@@ -57,14 +61,15 @@ def shrink_largest(
 
 
 def luck_of_largest(estimates: np.ndarray, errors: np.ndarray) -> float:
-    """Return by how much the largest of several estimates exceeds its expected true value.
+    """Return the expected excess of the largest of several estimates over its true value.
 
-    The expected value is the largest estimate, shrunk toward the mean of its group (`shrinkage`).
-    The group consists of the estimates within `GROUP_ERRORS` standard errors of the largest.
+    The expected true value is the largest estimate, shrunk toward the mean of its group
+    (`shrinkage`). The group consists of the estimates within `GROUP_ERRORS` standard errors of the
+    largest estimate. The result is 0 if the standard error of the largest estimate is unknown.
 
     Args:
         estimates: (n,) the estimates.
-        errors: (n,) standard errors; NaN if unknown, which excludes the estimate.
+        errors: (n,) standard errors; NaN if unknown. Such estimates are not in the group.
     """
     largest = int(np.nanargmax(estimates))
     if not np.isfinite(errors[largest]):

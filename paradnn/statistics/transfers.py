@@ -1,13 +1,13 @@
 """Piecewise linear fits of message time over message size.
 
-A line is t = alpha + beta n for n bytes. alpha is a start-up time and 1 / beta a bandwidth
+A line is t = alpha + beta n for n bytes. alpha is a start-up time, and 1 / beta is a bandwidth
 (Hockney, Parallel Computing 20, 1994). In the LogGP model (Alexandrov et al., SPAA 1995), beta = G
-and alpha = L + 2o - G for one message. Libraries change the protocol between small, medium and
-large messages, so each range of sizes has its own line.
+and alpha = L + 2o - G for one message. Libraries use different protocols for small, medium and
+large messages, so each range of sizes has a separate line.
 
 Runs of one size, or of one session, are not independent measurements of a line. All runs of a size
-share the deviation of that size from the line, and a session shifts all sizes. So each size counts
-once, however often it was measured. If several sessions measured the same sizes, the scatter
+share the deviation of this size from the line, and a session shifts all sizes. Each size therefore
+counts once, however often it was measured. If several sessions measured the same sizes, the scatter
 between sessions is added to every interval.
 """
 
@@ -20,26 +20,27 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from paradnn.core.errors import InsufficientData
+from paradnn.core.words import counted
 from paradnn.statistics.dependence import Component
 from paradnn.statistics.estimate import Estimate
 from paradnn.statistics.lazy import np, pd, stats
 
-#: Minimum number of distinct sizes of a piece, for a line and its residual variance.
+#: Minimum number of distinct sizes in a piece, which a line and its residual variance require.
 MIN_SIZES = 4
 #: Maximum number of pieces: NCCL has three protocols and two algorithms.
 _MAX_PIECES = 6
-#: Maximum number of sizes that are tried as a break.
+#: Maximum number of sizes that are tried as a break, where the next piece begins.
 _MAX_BREAKS = 48
 #: Significance level of a break, corrected for all tried sizes and numbers of pieces.
 _BREAK_LEVEL = 0.01
-#: Number of iterations that weight the sizes by the previous fit.
+#: Number of iterations, each of which weights the sizes by the previous fit.
 _ROUNDS = 3
 #: Squared relative errors below this value are rounding errors.
 _EXACT = 1e-18
 
 
 class _SessionVariance(NamedTuple):
-    """Variance that sessions add to every relative time.
+    """Variance that sessions add to every time, relative to the time.
 
     Attributes:
         variance: Variance of the mean log time over the sessions.
@@ -55,14 +56,15 @@ class _SessionVariance(NamedTuple):
 class Piece(NamedTuple):
     """A line that holds for a range of message sizes.
 
-    Intervals are 95%. They cover the scatter of sizes and, if there are several, of sessions.
+    Intervals are 95%. They cover the scatter of sizes, and the scatter of sessions if there are
+    several sessions.
 
     Attributes:
         first: Smallest size in bytes.
         last: Largest size in bytes.
         measurements: Number of measured times.
-        start_up: The line at 0 bytes, in us; at least 0 for the first piece.
-        per_byte: Slope in us/byte, at least 0.
+        start_up: Value of the line at 0 bytes, in us; at least 0 for the first piece.
+        per_byte: Slope of the line in us/byte; at least 0.
     """
 
     first: float
@@ -73,12 +75,12 @@ class Piece(NamedTuple):
 
     @property
     def bandwidth(self) -> Estimate:
-        """Bandwidth in bytes/s; infinite if the time does not grow with the size."""
+        """Bandwidth in bytes/s; infinite if the time does not increase with the size."""
         value, low, high = (1e6 / each if each > 0 else math.inf for each in self.per_byte)
         return Estimate(value, high, low)
 
     def at(self, sizes: np.typing.ArrayLike) -> np.ndarray:
-        """Return the time in us of messages of the given sizes.
+        """Return the fitted times in us of messages of the given sizes.
 
         Args:
             sizes: Sizes in bytes.
@@ -95,8 +97,8 @@ class TransferFit:
     Attributes:
         pieces: The pieces, in the order of sizes.
         line: The fit of a single line to all sizes.
-        errors: (n,) |measured / fitted - 1| of each run for the pieces, in the order of sizes.
-        line_errors: (n,) |measured / fitted - 1| of each run for the single line.
+        errors: (n,) |measured / fitted - 1| of each run under the pieces, in the order of sizes.
+        line_errors: (n,) |measured / fitted - 1| of each run under the single line.
     """
 
     pieces: tuple[Piece, ...]
@@ -125,7 +127,7 @@ def fit_transfers(
     times: np.typing.ArrayLike,
     sessions: np.typing.ArrayLike | None = None,
 ) -> TransferFit:
-    """Fit lines through message times by least squares of the relative error.
+    """Fit a piecewise linear function to message times by least squares of the relative errors.
 
     A further piece is accepted only if an F test of its three parameters (alpha, beta and the
     break) is significant at 1%, corrected for all tried breaks.
@@ -133,8 +135,8 @@ def fit_transfers(
     Args:
         sizes: (n,) sizes in bytes.
         times: (n,) times in us.
-        sessions: (n,) label of each run's session; None for a single session. Runs without a label
-            share one session.
+        sessions: (n,) label of each run's session. Runs without a label form one session. If None,
+            all runs are from one session.
 
     Raises:
         InsufficientData: If there are fewer than four distinct sizes.
@@ -151,7 +153,7 @@ def fit_transfers(
     x = means.index.to_numpy(dtype=float)
     y = np.exp(means.to_numpy())
     if len(x) < MIN_SIZES:
-        raise InsufficientData(f"{len(x)} sizes of messages; a fit needs {MIN_SIZES}")
+        raise InsufficientData(f"{counted(len(x), 'message size')}; a fit needs {MIN_SIZES}")
     shared = _session_variance(runs)
     edges = _edges(x)
 
@@ -168,7 +170,7 @@ def fit_transfers(
 
 
 def predicted_times(pieces: Sequence[Piece], sizes: np.typing.ArrayLike) -> np.ndarray:
-    """Return the predicted time in us of messages of the given sizes.
+    """Return the predicted times in us of messages of the given sizes.
 
     Args:
         pieces: The pieces, in the order of sizes.
@@ -182,7 +184,10 @@ def predicted_times(pieces: Sequence[Piece], sizes: np.typing.ArrayLike) -> np.n
 def _session_variance(runs: pd.DataFrame) -> _SessionVariance:
     """Estimate the variance that sessions add, from the sizes that all sessions measured.
 
-    It is 0 for a single session, or if no size was measured in all sessions.
+    The variance is 0 for a single session, or if no size was measured in all sessions.
+
+    Args:
+        runs: Runs with `size`, `session` and `log`, the logarithm of the time.
     """
     cells = runs.groupby(["size", "session"])["log"].mean().unstack("session").dropna().to_numpy()
     sizes, sessions = cells.shape
@@ -199,9 +204,10 @@ def _session_variance(runs: pd.DataFrame) -> _SessionVariance:
 
 
 def _edges(x: np.ndarray) -> list[int]:
-    """List the indices of the sorted sizes at which a piece may begin, and their number.
+    """Return the indices at which a piece may begin or end, ascending.
 
-    If there are many sizes, the indices are spread evenly over the logarithm of the size.
+    The indices refer to the sorted sizes x; the last index is the number of sizes. If there are
+    more than _MAX_BREAKS sizes, the indices are spread evenly over the logarithm of the size.
     """
     chosen = np.arange(len(x))
     if len(x) > _MAX_BREAKS:
@@ -219,7 +225,8 @@ def _costs(x: np.ndarray, y: np.ndarray, edges: list[int]) -> np.ndarray:
         edges: Indices from `_edges`.
 
     Returns:
-        (edges, edges) sums by first and last edge; infinite if there are too few sizes between.
+        (edges, edges) sums by first and last edge; infinite if fewer than MIN_SIZES sizes are
+        between the edges.
     """
     costs = np.full((len(edges), len(edges)), np.inf)
     for low, begin in enumerate(edges):
@@ -232,19 +239,19 @@ def _costs(x: np.ndarray, y: np.ndarray, edges: list[int]) -> np.ndarray:
 
 
 def _choose(costs: np.ndarray, count: int) -> list[tuple[int, int]]:
-    """Choose the edges of the pieces by dynamic programming, with an F test per further break.
+    """Choose the edges of the pieces by dynamic programming, with an F test of further breaks.
 
     Args:
         costs: (edges, edges) the costs from `_costs`.
         count: Number of sizes.
 
     Returns:
-        The first edge and the end edge of each piece.
+        The first and the last edge of each piece.
     """
     last = len(costs) - 1
     breaks = 0
-    # least[b][e] is the least cost of b + 1 pieces up to edge e, and previous[b - 1][e] the edge at
-    # which the last of these pieces begins.
+    # least[b][e] is the smallest cost of b + 1 pieces up to edge e. The last of these pieces begins
+    # at edge previous[b - 1][e].
     least = [costs[0]]
     previous = []
     for _ in range(_MAX_PIECES - 1):
@@ -259,7 +266,7 @@ def _choose(costs: np.ndarray, count: int) -> list[tuple[int, int]]:
         if freedom < 1 or not np.isfinite(cost):
             break
         ratio = (fewer_pieces_cost - cost) / parameters / max(cost / freedom, _EXACT)
-        # A break may be at any edge, so the number of tests is the number of choices of edges.
+        # Breaks may be at any edges, so correct for the number of choices of `number` edges.
         tests = math.comb(last, number) / math.comb(last, breaks)
         if stats.f.sf(ratio, parameters, freedom) * tests < _BREAK_LEVEL / (_MAX_PIECES - 1):
             breaks = number
@@ -272,9 +279,9 @@ def _choose(costs: np.ndarray, count: int) -> list[tuple[int, int]]:
 def _line(
     x: np.ndarray, y: np.ndarray, scale: np.ndarray, *, is_first: bool
 ) -> tuple[float, float]:
-    """Fit alpha and beta by least squares of (y - alpha - beta x) / scale.
+    """Return alpha and beta, fitted by least squares of (y - alpha - beta x) / scale.
 
-    beta is never negative; alpha is not negative if the line is the first piece.
+    beta is at least 0. alpha is at least 0 if the line is the first piece.
     """
     unit = max(float(x.max()), 1.0)
     design = np.column_stack([1 / scale, x / unit / scale])
@@ -289,7 +296,7 @@ def _line(
 def _piece(
     x: np.ndarray, y: np.ndarray, shared: _SessionVariance, *, is_first: bool, measurements: int
 ) -> Piece:
-    """Fit a line with its intervals.
+    """Fit the line of a piece, with intervals of its coefficients.
 
     Errors are relative to the fitted times. Errors relative to the measured times would favor times
     that were short by chance.
@@ -298,7 +305,7 @@ def _piece(
         x: (n,) sizes in bytes.
         y: (n,) times in us.
         shared: Variance that sessions add.
-        is_first: Whether the piece has the smallest sizes.
+        is_first: Whether the piece contains the smallest sizes.
         measurements: Number of measured times behind the piece.
     """
     alpha, beta = _line(x, y, y, is_first=is_first)
@@ -329,7 +336,7 @@ def _half_width(value: float, own: float, freedom: float, shared: _SessionVarian
         value: The coefficient.
         own: Variance of the coefficient from the scatter of sizes.
         freedom: Degrees of freedom of `own`.
-        shared: Relative variance that sessions add.
+        shared: Variance that sessions add, relative to the squared coefficient.
     """
     sessions = value**2 * shared.variance
     variance = max(own + sessions - value**2 * shared.within, own)

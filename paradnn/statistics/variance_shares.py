@@ -4,13 +4,13 @@ The share of a hyperparameter is its Shapley value: the increase of R2 when its 
 regression, averaged over all orders in which hyperparameters can enter (Lindeman, Merenda and Gold,
 Introduction to Bivariate and Multivariate Analysis, 1980; Owen, SIAM/ASA J. Uncertainty
 Quantification 2, 2014). The shares sum to the R2 of the whole regression, even if hyperparameters
-are correlated. The product of two hyperparameters enters when both have entered. So on a complete
-grid the share of a hyperparameter is its first-order Sobol index plus half of the index of each of
-its products.
+are correlated. The product of two hyperparameters enters as soon as both hyperparameters have
+entered. On a complete grid, the share of a hyperparameter is therefore its first-order Sobol index
+plus half of the Sobol index of each of its products.
 
-R2 is adjusted for the number of terms. So a hyperparameter without an effect has a share of 0 on
-average, and estimates may be negative. A share is quadratic in the coefficients, so its square root
-is closer to a normal distribution. Intervals are therefore computed for the square root.
+R2 is adjusted for the number of terms. A hyperparameter without an effect therefore has a share of
+0 on average, and estimates may be negative. A share is quadratic in the coefficients, so its square
+root is closer to a normal distribution. Intervals are therefore computed for the square root.
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ from paradnn.core.errors import InsufficientData
 from paradnn.statistics.dependence import Component, Levels
 from paradnn.statistics.lazy import np
 
-#: Maximum number of hyperparameters, since n of them take 2^n regressions.
+#: Maximum number of hyperparameters, because n hyperparameters require 2^n regressions.
 MAX_FACTORS = 10
-#: Maximum number of groups of points that a jackknife omits in turn.
+#: Maximum number of groups of points that a jackknife omits, one after another.
 _MAX_GROUPS = 200
-#: Ridge relative to the mean variance of the terms, which makes collinear terms solvable.
+#: Ridge relative to the mean variance of the terms, with which equations of collinear terms can be
+#: solved.
 _RIDGE = 1e-10
 
 
 class Share(NamedTuple):
-    """Share of one hyperparameter with its 95% interval.
+    """Share of variance that a hyperparameter explains, with its 95% interval.
 
-    The value may be negative by chance; the ends are not.
+    The value may be negative by chance, but the ends of the interval are never negative.
     """
 
     value: float
@@ -51,14 +52,14 @@ def variance_shares(
 ) -> Mapping[str, Share]:
     """Return the share of variance of each hyperparameter.
 
-    Intervals of the square roots are Student's t with jackknife variances (Tukey 1958). If points
-    share levels, such as models and batch sizes, the jackknife deletes whole levels, and the
-    variances of the factors are combined by the rule of Cameron, Gelbach and Miller (J. Business
-    and Economic Statistics 29, 2011).
+    Intervals of the square roots are Student's t intervals with jackknife variances (Tukey 1958).
+    If points share levels, such as models and batch sizes, the jackknife omits whole levels. The
+    variances of the factors are then combined by the rule of Cameron, Gelbach and Miller (J.
+    Business and Economic Statistics 29, 2011).
 
     Args:
         columns: (n, k) terms of the regression.
-        owners: The hyperparameters of each of the k terms; two for a product.
+        owners: The hyperparameters of each of the k terms; a product has two.
         values: (n,) the metric.
         levels: Levels that the points share; None for independent points.
 
@@ -66,14 +67,15 @@ def variance_shares(
         Hyperparameter -> its share.
 
     Raises:
-        InsufficientData: If there are more than MAX_FACTORS hyperparameters, or too few points.
+        InsufficientData: If there are more than MAX_FACTORS hyperparameters, or fewer than
+            3 (k + 1) points.
     """
     names = list(dict.fromkeys(name for owner in owners for name in sorted(owner)))
     count, terms = columns.shape
     if len(names) > MAX_FACTORS:
         raise InsufficientData(
-            f"shares of {len(names)} hyperparameters need 2^{len(names)} regressions, at most "
-            f"{MAX_FACTORS} are possible; choose some with --on"
+            f"shares of {len(names)} hyperparameters need 2^{len(names)} regressions; "
+            f"choose at most {MAX_FACTORS} hyperparameters with --on"
         )
     if count < 3 * (terms + 1):
         raise InsufficientData(
@@ -87,8 +89,8 @@ def variance_shares(
     ownership /= ownership.sum(axis=0)  # each factor of a product owns half of it
     noise = ownership @ of_coefficients
     positive = np.maximum(estimates, 0.0)
-    # The delta method, var(sqrt(s)) = var(s) / 4s, fails near zero. The variance of the
-    # coefficients is the lower bound there.
+    # The delta method, var(sqrt(s)) = var(s) / 4s, fails near zero. There, the variance of the
+    # coefficients is the lower bound.
     of_roots = np.maximum(of_shares / (4 * np.maximum(positive, noise)), noise)
     half_width = Component(of_roots, component.freedom).half_width
     low = np.maximum(np.sqrt(positive) - half_width, 0.0) ** 2
@@ -108,8 +110,8 @@ def _statistics(
     """Return shares and standardized coefficients for m subsets of the points.
 
     Args:
-        data: (n, k + 1) the terms, and the metric last.
-        kept: (m, n) 1 for the points of a subset, else 0.
+        data: (n, k + 1) the k terms, followed by the metric.
+        kept: (m, n) 1 if the point is in the subset, else 0.
         owners: The hyperparameters of each of the k terms.
         names: The hyperparameters.
 
@@ -140,7 +142,7 @@ def _statistics(
 
 
 def _coefficients(gram: np.ndarray, terms: Sequence[int]) -> np.ndarray:
-    """Return the coefficients (m, terms) of the regression of the last variable on some terms.
+    """Return the coefficients (m, terms) of the regression of the metric on the given terms.
 
     Args:
         gram: (m, k + 1, k + 1) centered sums of products.
@@ -154,7 +156,7 @@ def _coefficients(gram: np.ndarray, terms: Sequence[int]) -> np.ndarray:
 
 
 def _adjusted_r2(gram: np.ndarray, counts: np.ndarray, terms: Sequence[int]) -> np.ndarray:
-    """Return the adjusted R2 (m,) of the regression of the last variable on some terms.
+    """Return the adjusted R2 (m,) of the regression of the metric on the given terms.
 
     Args:
         gram: (m, k + 1, k + 1) centered sums of products.
@@ -175,7 +177,7 @@ def _jackknife(
     names: Sequence[str],
     levels: Levels | None,
 ) -> Component:
-    """Return jackknife variances of `_statistics`, over points or over the levels they share."""
+    """Return jackknife variances of `_statistics`, which omit points or the levels they share."""
     points = np.arange(len(data))
     of_points = _jackknife_variance(data, points, owners, names)
     if levels is None or levels.independent:
@@ -193,7 +195,7 @@ def _jackknife_variance(
 ) -> Component:
     """Return the delete-one-level jackknife variances of `_statistics`.
 
-    If there are more than _MAX_GROUPS levels, groups of levels are deleted.
+    If there are more than _MAX_GROUPS levels, the jackknife omits random groups of levels.
     """
     groups = int(code.max()) + 1
     if groups > _MAX_GROUPS:

@@ -1,4 +1,4 @@
-"""Variances of points that are measured a few times each."""
+"""Variances of points, each of which was measured only a few times."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from collections.abc import Sequence
 from paradnn.statistics.dependence import MINIMUM_POINTS, Component
 from paradnn.statistics.lazy import np, optimize, special, stats
 
-#: p-value below which the scatter of measurements counts as different between the values of a
-#: hyperparameter.
+#: If the p-value is below this level, the scatter of measurements counts as different between the
+#: values of a hyperparameter.
 _UNEQUAL_P = 0.01
-#: Maximum number of points whose runs are examined for two levels.
+#: Approximate maximum number of points whose runs are examined for two levels.
 _MAX_CELLS = 500
 
 
 def rarer_level(cells: Sequence[np.ndarray]) -> tuple[float, float]:
-    """Estimate how often a run takes the rarer of two levels.
+    """Estimate the probability that a run has the rarer of two speed levels.
 
     A process may choose one of two kernels, or lay out its memory in one of two ways, so its runs
-    have one of two speeds. If all runs of a point have the same level by chance, they look exact.
-    The runs of the other points form two clusters. The share of such points shows how often a run
-    takes the rarer level.
+    have one of two speeds (levels). If all runs of a point have the same level by chance, they seem
+    exact. Otherwise, the runs of a point form two clusters. The share of points with a single level
+    determines how often a run has the rarer level.
 
     For normal scatter, the p-value of Shapiro and Wilk's test (Biometrika 52, 1965) is uniform from
-    0 to 1. So twice the share of points with a p-value above 1/2 estimates the share of points on
-    one level (Storey, J. Royal Statistical Society B 64, 2002). One standard error is subtracted,
-    since some points may have two levels and others one.
+    0 to 1. Twice the share of points with a p-value above 1/2 is therefore an estimate of the share
+    of points with a single level (Storey, J. Royal Statistical Society B 64, 2002). One standard
+    error is subtracted, because some points may have two levels and other points one.
 
     Args:
-        cells: The logarithms of each point's runs.
+        cells: For each point, the logarithms of its runs.
 
     Returns:
-        The probability that a run takes the rarer level, and the largest difference between two
-        runs of a point. The probability is near 0 if the scatter is normal. Both are 0 for fewer
-        than MINIMUM_POINTS points with three runs or more.
+        The probability that a run has the rarer level, and the largest difference between two
+        logarithms of the same point. The probability is near 0 if the scatter is normal. Both
+        numbers are 0 if fewer than MINIMUM_POINTS points have three runs or more.
     """
     step = max(len(cells) // _MAX_CELLS, 1)
     cells = [cell for cell in cells[::step] if len(cell) > 2]
@@ -48,7 +48,7 @@ def rarer_level(cells: Sequence[np.ndarray]) -> tuple[float, float]:
     ]
 
     def share_on_one_level(chance: float) -> float:
-        """Return the expected share of points whose runs all take the same level."""
+        """Return the expected share of points whose runs all have the same level."""
         return float(np.mean(chance**sizes + (1 - chance) ** sizes))
 
     observed = 2 * np.mean(has_high_p) - 1 / math.sqrt(len(cells))
@@ -62,12 +62,15 @@ def moderate_variances(
 ) -> Component:
     """Shrink variances of similar measurements toward their common value.
 
-    The variances are modeled as s0^2 F(d, d0). The mean and the variance of their logarithms
-    determine s0 and d0. A variance s^2 becomes (d0 s0^2 + d s^2) / (d0 + d) with d0 + d degrees of
-    freedom, at most the sum over all variances (Smyth, Statistical Applications in Genetics and
-    Molecular Biology 3, 2004, article 3). So a point whose few values agree by chance does not
-    count as exact, and a point among many similar ones needs fewer values. A few variances may look
-    similar by chance, so the variance of their logarithms is raised by a standard error.
+    The variances are modeled as s0^2 F(d, d0), where F is a random variable with the F
+    distribution. The mean and the variance of their logarithms determine s0 and d0. A variance s^2
+    becomes (d0 s0^2 + d s^2) / (d0 + d) with d0 + d degrees of freedom, but at most the sum of the
+    degrees of freedom of all variances (Smyth, Statistical Applications in Genetics and Molecular
+    Biology 3, 2004, article 3).
+
+    As a result, a point whose few values agree by chance does not count as exact, and a point among
+    many similar points needs fewer values. A few variances may be similar by chance, so the
+    variance of their logarithms is raised by one standard error.
 
     Args:
         variances: (n,) sample variances.
@@ -76,8 +79,8 @@ def moderate_variances(
             values of a hyperparameter, the variances of each value are shrunk separately.
 
     Returns:
-        The variances and their degrees of freedom. They are unchanged if fewer than MINIMUM_POINTS
-        are positive.
+        The shrunk variances (n,) and their degrees of freedom (n,). They are unchanged if fewer
+        than MINIMUM_POINTS variances are positive.
     """
     known = (variances > 0) & (degrees > 0)
     if known.sum() < MINIMUM_POINTS:

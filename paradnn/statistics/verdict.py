@@ -4,7 +4,7 @@ from enum import StrEnum
 
 
 class Verdict(StrEnum):
-    """The verdict on A, the first side, relative to B."""
+    """The verdict on A, the first side, in comparison with B, the second side."""
 
     FASTER = "faster"
     SLOWER = "slower"

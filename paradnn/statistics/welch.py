@@ -14,8 +14,9 @@ def welch_variance(first: Sequence[float], second: Sequence[float]) -> Component
     variances are involved" (Biometrika 34, 1947).
 
     Args:
-        first: At least two numbers.
-        second: At least two numbers. The numbers of one sample must not all be equal.
+        first: The first sample: at least two numbers.
+        second: The second sample: at least two numbers. At least one sample must contain different
+            numbers.
     """
     variances = [statistics.variance(sample) / len(sample) for sample in (first, second)]
     total = sum(variances)
@@ -27,14 +28,14 @@ def welch_variance(first: Sequence[float], second: Sequence[float]) -> Component
 
 
 def welch_difference(first: Sequence[float], second: Sequence[float]) -> Estimate:
-    """Return the mean of one sample minus that of another, with Welch's 95% interval.
+    """Return the mean of the first sample minus that of the second, with Welch's 95% interval.
 
     Args:
-        first: At least two numbers.
-        second: At least two numbers.
+        first: The first sample: at least two numbers.
+        second: The second sample: at least two numbers.
 
     Returns:
-        The difference. Its interval has no width if all numbers of each sample are equal.
+        The difference. The width of its interval is 0 if all numbers within each sample are equal.
     """
     difference = statistics.fmean(first) - statistics.fmean(second)
     if not any(statistics.variance(sample) for sample in (first, second)):

@@ -90,7 +90,7 @@ def test_time_that_does_not_grow_has_no_bandwidth_and_too_few_sizes_no_fit() -> 
     fit = fit_transfers([1, 2, 4, 8], [9.0, 8.0, 7.0, 6.0])
     assert np.isinf(fit.bandwidth.value)
     assert fit_transfers([1e6, 2e6, 3e6, 4e6], [0.9, 2.1, 3.0, 4.1]).latency.value >= 0
-    with pytest.raises(InsufficientData, match="3 sizes of messages; a fit needs 4"):
+    with pytest.raises(InsufficientData, match="3 message sizes; a fit needs 4"):
         fit_transfers([1, 2, 4, 4], [1, 2, 3, 4])
 
 

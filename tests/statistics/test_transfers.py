@@ -149,7 +149,7 @@ def test_messages_may_have_no_bytes() -> None:
 
 
 def test_three_sizes_are_too_few() -> None:
-    with pytest.raises(InsufficientData, match="3 sizes of messages; a fit needs 4"):
+    with pytest.raises(InsufficientData, match="3 message sizes; a fit needs 4"):
         fit_transfers([1.0, 2.0, 4.0, 4.0], [1.0, 2.0, 3.0, 3.1])
 
 
