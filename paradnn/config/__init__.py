@@ -1,1 +1,1 @@
-"""From Hydra's overrides to checked points: frozen dataclasses, identities, outcomes, prices."""
+"""Conversion of Hydra's overrides to checked points; identities, outcomes and prices of points."""

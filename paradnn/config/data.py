@@ -1,4 +1,4 @@
-"""The inputs of a step, `data=synthetic` and `data=images`, with their options."""
+"""Options of the inputs of a step, `data=synthetic` and `data=images`."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,8 +12,8 @@ class Input:
     """Source of the batches of a point; a subclass adds options.
 
     Attributes:
-        name: The name in `data=NAME`.
-        is_made: Whether the input is generated if no path is given.
+        name: The name of the input, as in `data=NAME`.
+        is_made: Whether ParaDnn generates the input if `path` is None.
     """
 
     name: str
@@ -22,7 +22,7 @@ class Input:
 
 @dataclass(frozen=True)
 class Synthetic(Input):
-    """One random batch, which is on the device before timing starts."""
+    """One random batch, which every step reuses and which is on the device before timing starts."""
 
     name: str = option("synthetic", "one random batch, on the device", choices=("synthetic",))
 
@@ -36,8 +36,8 @@ class ImageFiles(Input):
     name: str = option("images", "images through tf.data", choices=("images",))
     path: str | None = option(
         None,
-        "TFRecords like those of ImageNet, or a folder with a sub-folder of jpg, jpeg or png files "
-        "per class; null: a generated set",
+        "TFRecords like those of ImageNet, or a folder with one sub-folder of jpg, jpeg or png "
+        "files per class; null: a generated set",
     )
     threads: int | None = option(
         None,
@@ -47,25 +47,29 @@ class ImageFiles(Input):
     )
     readers: int = option(4, "files read in parallel", low=1, high=4096)
     shuffle: int = option(
-        1024, "images among which the next is drawn; 1: the order of the files", low=1
+        1024, "size of the shuffle buffer in images; 1: the order of the files", low=1
     )
     prefetch: int = option(2, "batches prepared ahead of the step", low=0, high=4096)
     cache: str = option(
         "none",
-        "what stays in memory after it was read: none, encoded (bytes of the files) or decoded "
-        "(whole images)",
+        "data that stay in memory after the first read: none, encoded (bytes of the files) or "
+        "decoded (whole images)",
         choices=("none", "encoded", "decoded"),
     )
     augment: bool = option(
         True, "crop and flip at random, as in training; false: the central 87.5%"
     )
     examples: int = option(256, "images of the generated set", low=1, high=10_000_000)
-    width: int = option(500, "their mean width (ImageNet: about 500)", low=16, high=20_000)
-    height: int = option(375, "their mean height (ImageNet: about 375)", low=16, high=20_000)
+    width: int = option(
+        500, "mean width of generated images (ImageNet: about 500)", low=16, high=20_000
+    )
+    height: int = option(
+        375, "mean height of generated images (ImageNet: about 375)", low=16, high=20_000
+    )
 
 
 def with_absolute_path(data: Input) -> Input:
-    """Return `data` with an absolute path, because workers run in another working directory."""
+    """Return `data` with an absolute path, because workers run in a different working directory."""
     path = getattr(data, "path", None)
     if path is None:
         return data

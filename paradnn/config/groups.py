@@ -1,9 +1,10 @@
 """The options of each configuration group, such as `model` and `measure`.
 
-Options are files in conf/, model families and kinds of work. A family needs no file: `model=NAME`
-sets the defaults of its options, and its `Family.defaults` replace those of other groups. A kind of
-work needs no file either: `task=NAME` or `scenario=NAME` sets the defaults of its options, and
-`measure=quick` adds its quick defaults. A file of the same name takes precedence.
+Options are defined by files in conf/, by model families and by kinds of work. A family needs no
+file: `model=NAME` sets the defaults of its options, and its `Family.defaults` replace those of
+other groups. A kind of work needs no file either: `task=NAME` or `scenario=NAME` sets the defaults
+of its options, and `measure=quick` adds its quick defaults. If a file has the same name, the file
+has precedence.
 """
 
 import dataclasses
@@ -16,7 +17,7 @@ from paradnn.config.paths import CONFIG
 from paradnn.core.workload import WORKLOADS
 from paradnn.families import FAMILIES, Family
 
-#: The prefix of the keys of a group if it is not the name of the group.
+#: Group -> prefix of its keys, if the prefix is not the name of the group.
 _PACKAGES = {
     "learning": "optimizer",
     "step": "_global_",
@@ -28,7 +29,7 @@ _PACKAGES = {
 
 @dataclasses.dataclass(frozen=True)
 class _Option:
-    """An option that a family or kind of work defines; `group=name` sets the keys of `content`."""
+    """An option defined by a family or kind of work. `group=name` sets the keys in `content`."""
 
     group: str
     name: str
@@ -42,7 +43,7 @@ def group_names() -> list[str]:
 
 
 def option_names(group: str) -> list[str]:
-    """Return the options of a configuration group; empty if there is no such group."""
+    """Return the names of the options of a configuration group; empty for an unknown group."""
     # Other characters could form a path to files outside the folder.
     if not re.fullmatch(r"[\w/-]{1,100}", group):
         return []
@@ -53,7 +54,7 @@ def option_names(group: str) -> list[str]:
 
 @cache
 def option_content(group: str, name: str) -> Mapping[str, Any]:
-    """Return the keys and values of an option; empty if there is no such option."""
+    """Return the keys that an option sets, with their values; empty for an unknown option."""
     text = _file_text(group, name)
     if text:
         import yaml
@@ -67,10 +68,10 @@ def option_content(group: str, name: str) -> Mapping[str, Any]:
 
 
 def describe_option(group: str, name: str) -> str:
-    """Return the description of an option.
+    """Return the description of an option as one line.
 
-    It is the comment in the option's file, without lines of commands. For an option without a file,
-    it is the description of the family or kind of work that defines the option.
+    The description is the comment in the option's file, without lines that contain commands. For an
+    option without a file, it is the description of the family or kind of work that defines it.
     """
     text = _file_text(group, name)
     if text:
@@ -83,11 +84,11 @@ def describe_option(group: str, name: str) -> str:
         return docstring.strip().partition("\n")[0]
     if group == "model":
         return FAMILIES[name].description
-    return f"Chosen with {name.replace('_', ' and ')}."
+    return f"Selected together with {name.replace('_', ' and ')}."
 
 
 def takes_further_keys(model: Any) -> bool:
-    """Return whether the family of a configured model accepts keys that it does not declare."""
+    """Return whether the family of a configured model accepts keys other than its options."""
     name = model.get("name") if isinstance(model, Mapping) else None
     return isinstance(name, str) and name in FAMILIES and FAMILIES[name].is_open
 
@@ -104,7 +105,7 @@ def register_options() -> None:
             continue
         node: Any = dict(option.content)
         if option.group == "model" and FAMILIES[option.name].is_open:
-            # Hydra accepts any further key; reading the point checks it.
+            # Let Hydra accept any further key. Reading the point checks the keys.
             node = OmegaConf.create(node, flags={"struct": False})
         ConfigStore.instance().store(
             name=option.name,
@@ -135,7 +136,7 @@ def _options_without_files() -> list[_Option]:
 
 
 def _file_text(group: str, name: str) -> str:
-    """Return the text of the file of an option; empty if it has none."""
+    """Return the text of an option's file; empty if the option has no file."""
     path = CONFIG / group / f"{name}.yaml"
     if re.fullmatch(r"[\w.-]+", name) and path.is_file():
         return path.read_text(encoding="utf-8")

@@ -8,15 +8,15 @@ from omegaconf import OmegaConf
 
 
 def _release(package: str) -> tuple[int, int]:
-    """Return major and minor number of an installed package."""
+    """Return the major and minor version of an installed package."""
     major, minor = version(package).split(".")[:2]
     return int(major), int(minor)
 
 
 #: Parameters of hydra.main and of Hydra's initialize functions. Hydra 1.3 needs `version_base` to
-#: select its defaults; 1.4 deprecates the parameter and always has these defaults.
+#: select its defaults. Hydra 1.4 always has these defaults and deprecates the parameter.
 VERSION_BASE: dict[str, Any] = {"version_base": "1.3"}
-#: Parameters that make Hydra's ConfigStore replace an entry; 1.3 needs no parameter.
+#: Parameters that make Hydra's ConfigStore replace an entry. Hydra 1.3 needs no parameter.
 REPLACE: dict[str, Any] = {}
 #: Topics of Hydra's option --info.
 INFO_TOPICS: tuple[str, ...] = (
@@ -34,8 +34,8 @@ if _release("hydra-core") >= (1, 4):
 
 
 def register_resolver(name: str, resolver: Callable[..., Any]) -> None:
-    """Register a resolver of interpolations; replace an earlier one of the same name."""
-    # Before 2.4, `register_resolver` was the name of a deprecated function with other arguments.
+    """Register a resolver of interpolations, replacing any resolver of the same name."""
+    # Before 2.4, `register_resolver` was a deprecated function with different arguments.
     register: Callable[..., None] = OmegaConf.register_new_resolver
     if _release("omegaconf") >= (2, 4):
         register = OmegaConf.register_resolver

@@ -10,20 +10,20 @@ from typing import Any
 from paradnn.config.point import Measure, Point
 from paradnn.core.workload import WORKLOADS
 
-#: Keys of `measure` that bound a point without changing the measurement.
+#: Keys of `measure` that limit a point without changing the measurement.
 LIMIT_KEYS = ("timeout", "memory_limit", "predict_oom")
-#: Keys of `measure` that add to the timing without changing it.
+#: Keys of `measure` that add work after the timing without changing the timing.
 EXTRA_KEYS = ("profile", "keep_trace")
 #: Keys of `measure` that do not affect the times of the blocks, and are therefore not part of a
 #: protocol. Reference kernels run between the blocks and do not bias step times
 #: (docs/explanation/method.md), so runs with and without them have the same protocol.
 UNTIMED_KEYS = (*LIMIT_KEYS, *EXTRA_KEYS, "reference")
-#: The values of `measure=standard` before its duration was halved.
+#: Values of `measure=standard` in earlier versions, in which it lasted twice as long.
 FORMER_STANDARD: Mapping[str, Any] = {"min_seconds": 1.0, "block_seconds": 0.1}
 #: Dotted keys of a point that later versions added, with the value that earlier versions implied. A
-#: point that was stored without them keeps its identity, and its run is read as if it had them
-#: (`paradnn.store.runs`). The key `transport` no longer exists: its value was "local", unless the
-#: devices belonged to several processes that communicated over gRPC.
+#: point that was stored without these keys keeps its identity, and its run is read as if it had the
+#: keys (`paradnn.store.runs`). The key `transport` no longer exists. Its value was "local", unless
+#: the devices belonged to several processes that communicated over gRPC.
 _ADDED_DEFAULTS: Mapping[str, Any] = {
     "devices": 1,
     "parallel": "data",
@@ -47,19 +47,19 @@ _ADDED_DEFAULTS: Mapping[str, Any] = {
     "scenario": "closed",
     "task": "step",
 }
-#: (key, id of the object) of a part of a point -> its JSON, and the object.
+#: (key, id of the object) of a part of a point -> JSON of the part, and the object.
 _json_by_object: dict[tuple[str, int], tuple[str, Any]] = {}
 _MAX_CACHED_PARTS = 2**14
 
 
-@dataclass(frozen=True, slots=True)  # a plan has up to a million of them
+@dataclass(frozen=True, slots=True)  # slots: a plan has up to a million identities
 class Identity:
-    """Key that resume compares: the point, its environment, and the replicate.
+    """Key by which resume recognizes measured points: point, environment and replicate.
 
     Attributes:
         point_id: Hash of the point and its timing protocol.
         environment_id: Hash of hardware and software.
-        replicate: Number of the repetition.
+        replicate: Number of the repetition, from 0.
     """
 
     point_id: str
@@ -68,7 +68,12 @@ class Identity:
 
 
 def digest(value: Any, length: int = 16) -> str:
-    """Return a short hash of a JSON value; the order of the keys of a mapping does not matter."""
+    """Return a short hash of a JSON value, independent of the order of keys in mappings.
+
+    Args:
+        value: The value.
+        length: Number of hexadecimal digits of the hash.
+    """
     return _hash(_as_json(value), length)
 
 
@@ -83,8 +88,8 @@ def _hash(text: str, length: int = 16) -> str:
 def point_id(point: Point) -> str:
     """Return the hash of the measured configuration and its protocol.
 
-    Software and hardware are part of the environment instead. Limits, extras and prices are
-    excluded.
+    The hash excludes software and hardware, which belong to the environment. It also excludes the
+    replicate, limits, extras and prices.
     """
     parts = vars(point) | point.workload.stored_keys()
     names = sorted(parts.keys() - {"replicate", "software", "measure", "workload"})
@@ -109,7 +114,7 @@ def _part_as_json(name: str, part: Any) -> str:
     if name == "platform":
         values[name]["price_per_hour"] = None
     text = _as_json(without_added_defaults(values))[1:-1]
-    # Keep a reference to the object, so that no other object gets its id.
+    # Keep a reference to the object, so that Python cannot reuse its id for another object.
     _json_by_object[name, id(part)] = (text, part)
     return text
 
@@ -127,7 +132,8 @@ def protocol_id(measure: Measure) -> str:
 def limits_id(measure: Measure) -> str:
     """Return the hash of the limits of a point.
 
-    A point that ended with a timeout or out of memory may have another outcome with other limits.
+    With other limits, a point that ended with a timeout or out of memory may have a different
+    outcome.
     """
     return digest([getattr(measure, key) for key in LIMIT_KEYS])
 
@@ -149,7 +155,7 @@ def point_request(point: Point) -> dict[str, Any]:
 
 @cache
 def added_defaults() -> Mapping[str, Any]:
-    """Return the dotted keys that later versions added, with the value that was implied before."""
+    """Return dotted keys that later versions added, with the values that earlier ones implied."""
     defaults = dict(_ADDED_DEFAULTS)
     for work in WORKLOADS.values():
         defaults.update(work.added_defaults)
@@ -157,7 +163,9 @@ def added_defaults() -> Mapping[str, Any]:
 
 
 def without_added_defaults(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested mappings without the keys that have the value of `added_defaults`.
+    """Return nested mappings without the keys whose value equals their added default.
+
+    For added defaults see `added_defaults`.
 
     Args:
         values: Keys of a point.
@@ -177,7 +185,7 @@ def without_added_defaults(values: Mapping[str, Any], prefix: str = "") -> dict[
 
 
 def as_params(values: Mapping[str, Any]) -> dict[str, str]:
-    """Return nested mappings as params of a run: dotted keys, and values as Hydra writes them."""
+    """Return nested mappings as the params of a run: dotted key -> value in Hydra's notation."""
     return {key: _as_param(value) for key, value in _flatten(values).items()}
 
 
@@ -190,7 +198,7 @@ def _as_param(value: Any) -> str:
 
 
 def _flatten(values: Any, prefix: str = "") -> dict[str, Any]:
-    """Return nested mappings as one mapping with dotted keys; lists are values."""
+    """Return nested mappings as one flat mapping with dotted keys. Lists are not flattened."""
     if not isinstance(values, dict):
         return {prefix: values}
     flat: dict[str, Any] = {}

@@ -1,8 +1,8 @@
 """Sets of labeled pictures: the inputs of task=learn and task=judge.
 
 The driver writes a set to an .npz file, so that the interpreter under test needs only NumPy. The
-file holds `training`, `training_classes`, `heldout` and `heldout_classes`: pictures (examples,
-pixels, pixels, channels) and classes (examples,).
+file contains pictures (examples, pixels, pixels, channels) as `training` and `heldout`, and classes
+(examples,) as `training_classes` and `heldout_classes`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from paradnn.config.data import Input
 from paradnn.core.errors import ConfigError, DataError
 from paradnn.core.schema import option
 from paradnn.core.scratch import Scratch
+from paradnn.core.words import counted
 from paradnn.families import FAMILIES
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ DIGEST_TAG = "data_digest"
 
 
 class SetSizes(NamedTuple):
-    """Number of training examples, of held-out examples and of classes."""
+    """Numbers of training examples, held-out examples and classes in a set."""
 
     training: int
     heldout: int
@@ -44,21 +45,21 @@ class Pictures(Input, ABC):
     @property
     @abstractmethod
     def pixels(self) -> int:
-        """Height and width."""
+        """Height and width of a picture in pixels."""
 
     @property
     @abstractmethod
     def channels(self) -> int:
-        """Number of channels."""
+        """Number of channels of a picture."""
 
     @property
     @abstractmethod
     def sizes(self) -> SetSizes:
-        """Number of examples and classes."""
+        """Numbers of examples and classes."""
 
     @abstractmethod
     def arrays(self) -> Mapping[str, np.ndarray]:
-        """Return the set, as arrays with the names in the module's docstring.
+        """Return the arrays of the set by name; the module's docstring lists the names.
 
         Raises:
             DataError: If a file is missing or damaged.
@@ -71,16 +72,16 @@ class Pictures(Input, ABC):
             model: The options of the model's family.
         """
         if model.is_counted:
-            # The input of a user's own model is known only in the worker.
+            # Only the worker knows the input of a model that a user supplies.
             return
         self._check_classes(model)
-        takes = FAMILIES[model.name].data
+        input_kind = FAMILIES[model.name].data
         values = self.pixels**2 * self.channels
-        if takes == "vectors" and model.input_size != values:
+        if input_kind == "vectors" and model.input_size != values:
             reason = f"an example of data={self.name} has {values} values"
             remedy = f"set model.input_size={values}"
             raise ConfigError("model.input_size", model.input_size, reason, remedy)
-        if takes == "images" and model.image_size % self.pixels:
+        if input_kind == "images" and model.image_size % self.pixels:
             reason = (
                 f"data={self.name} has {self.pixels} x {self.pixels} pixels, "
                 "which are repeated to fill an image"
@@ -89,7 +90,7 @@ class Pictures(Input, ABC):
             raise ConfigError("model.image_size", model.image_size, reason, remedy)
 
     def _check_classes(self, model: Any) -> None:
-        """Raise ConfigError if a model has no classes, or fewer than the set."""
+        """Raise ConfigError if a model is not a classifier, or has fewer classes than the set."""
         classes = self.sizes.classes
         outputs = getattr(model, "output_size", None)
         if outputs is None:
@@ -103,7 +104,7 @@ class Pictures(Input, ABC):
 
 @dataclass(frozen=True)
 class Digits(Pictures):
-    """The digits that come with scikit-learn. Every fifth is held out."""
+    """The handwritten digits of scikit-learn. Every fifth digit is held out."""
 
     pixels = 8
     channels = 1
@@ -127,11 +128,11 @@ class Digits(Pictures):
 
 
 class _Cifar(Pictures):
-    """Binary files of CIFAR. A row holds the labels, then a picture, channel by channel.
+    """A set in binary files of CIFAR: each row has the labels, then a picture channel by channel.
 
     Attributes:
-        labels: Number of labels in a row; the last label is the finest class.
-        files: Names of the files of each part.
+        labels: Number of labels in a row; the last label is the class.
+        files: Part, `training` or `heldout` -> names of its files.
         path: Folder of the files.
     """
 
@@ -160,7 +161,8 @@ class _Cifar(Pictures):
             content = np.fromfile(path, np.uint8)
         except OSError as error:
             raise DataError(
-                f"{path}: cannot be read ({error.strerror}); set data.path to its folder"
+                f"{path}: cannot be read ({error.strerror}); set data.path to the folder of the "
+                "files"
             ) from None
         if not len(content) or len(content) % row_bytes:
             raise DataError(f"{path}: is damaged, or not a binary file of CIFAR; download it again")
@@ -186,7 +188,7 @@ class Cifar10(_Cifar):
 
 @dataclass(frozen=True)
 class Cifar100(_Cifar):
-    """CIFAR-100 in its usual binary files, with its hundred fine classes."""
+    """CIFAR-100 in its usual binary files, with the hundred fine classes."""
 
     sizes = SetSizes(training=50_000, heldout=10_000, classes=100)
     labels = 2
@@ -197,7 +199,7 @@ class Cifar100(_Cifar):
 
 
 class _ReadFromFiles(Pictures):
-    """A set whose sizes are read from the user's files."""
+    """A set whose sizes are determined by the files of the user."""
 
     @property
     def pixels(self) -> int:
@@ -221,7 +223,7 @@ class _ReadFromFiles(Pictures):
 
 @dataclass(frozen=True)
 class NpzFile(_ReadFromFiles):
-    """A file of NumPy arrays with the names in Keras' mnist.npz."""
+    """A set in a file of NumPy arrays, which are named as in Keras' mnist.npz."""
 
     name: str = option("npz", "arrays of an .npz file, such as Keras' mnist.npz", choices=("npz",))
     path: str | None = option(
@@ -236,34 +238,34 @@ class NpzFile(_ReadFromFiles):
 
 @dataclass(frozen=True)
 class Mnist(_ReadFromFiles):
-    """MNIST in Keras' mnist.npz or in its four original files."""
+    """MNIST, either in Keras' mnist.npz or in the four original files."""
 
     name: str = option(
         "mnist", "MNIST from Keras' mnist.npz or its original files", choices=("mnist",)
     )
     path: str | None = option(
-        None, "Keras' mnist.npz, or the folder of train-images-idx3-ubyte.gz and the other three"
+        None, "Keras' mnist.npz, or the folder of the four files such as train-images-idx3-ubyte.gz"
     )
 
     def arrays(self) -> Mapping[str, np.ndarray]:
         path = Path(self.path or "")
         arrays = _idx_arrays(path) if path.is_dir() else _npz_arrays(path)
         if arrays["training"].shape != (60_000, 28, 28, 1):
-            raise DataError(f"{self.path}: is not MNIST; choose data=npz for other files")
+            raise DataError(f"{self.path}: is not MNIST; use data=npz for other .npz files")
         return arrays
 
 
 @dataclass(frozen=True)
 class PictureFolder(_ReadFromFiles):
-    """A folder with a sub-folder of pictures per class. Every fifth picture is held out."""
+    """A folder with one sub-folder of pictures per class. Every fifth picture is held out."""
 
     name: str = option(
-        "folder", "pictures in a sub-folder per class; every fifth is held out", choices=("folder",)
+        "folder",
+        "pictures in one sub-folder per class; every fifth picture is held out",
+        choices=("folder",),
     )
-    path: str | None = option(None, "folder with a sub-folder of pictures per class")
-    size: int = option(
-        32, "height and width in pixels to which pictures are resized", low=4, high=1024
-    )
+    path: str | None = option(None, "folder with one sub-folder of pictures per class")
+    size: int = option(32, "height and width of the resized pictures in pixels", low=4, high=1024)
 
     def arrays(self) -> Mapping[str, np.ndarray]:
         return _folder_arrays(Path(self.path or ""), self.size)
@@ -271,7 +273,11 @@ class PictureFolder(_ReadFromFiles):
 
 @cache
 def _idx_arrays(folder: Path) -> Mapping[str, np.ndarray]:
-    """Return the set in the four files in which MNIST is published; raises DataError."""
+    """Return the set in the four files in which MNIST is published.
+
+    Raises:
+        DataError: If a file is missing or damaged.
+    """
     return {
         "training": _read_idx(folder, "train-images", dimensions=3)[..., None],
         "training_classes": _read_idx(folder, "train-labels", dimensions=1),
@@ -283,9 +289,14 @@ def _idx_arrays(folder: Path) -> Mapping[str, np.ndarray]:
 def _read_idx(folder: Path, name: str, dimensions: int) -> np.ndarray:
     """Return the bytes of an IDX file, compressed or not, as an array.
 
-    The format is: two zero bytes, the type (8: unsigned byte), the number of dimensions, the size
-    of each dimension as a big-endian 32-bit number, and the values
+    An IDX file consists of two zero bytes, the type (8: unsigned byte), the number of dimensions,
+    the size of each dimension as a big-endian 32-bit number, and the values
     (http://yann.lecun.com/exdb/mnist/).
+
+    Args:
+        folder: Folder of the file.
+        name: Beginning of the file's name, such as "train-images".
+        dimensions: Number of dimensions of the array.
 
     Raises:
         DataError: If the file is missing or damaged.
@@ -307,13 +318,17 @@ def _read_idx(folder: Path, name: str, dimensions: int) -> np.ndarray:
     sizes = [int.from_bytes(content[4 * axis :][:4], "big") for axis in range(1, dimensions + 1)]
     values = np.frombuffer(content, np.uint8)[4 * (1 + dimensions) :]
     if content[:4] != bytes([0, 0, 8, dimensions]) or math.prod(sizes) != len(values):
-        raise DataError(f"{file}: is damaged or no IDX file of bytes; download it again")
+        raise DataError(f"{file}: is damaged, or not an IDX file of bytes; download it again")
     return values.reshape(sizes)
 
 
 @cache
 def _npz_arrays(path: Path) -> Mapping[str, np.ndarray]:
-    """Return the set in an .npz file; raises DataError."""
+    """Return the set in an .npz file.
+
+    Raises:
+        DataError: If the file cannot be read, lacks an array, or has an array of a wrong shape.
+    """
     import zipfile
 
     import numpy as np
@@ -334,22 +349,37 @@ def _npz_arrays(path: Path) -> Mapping[str, np.ndarray]:
         missing = str(error.args[0]).split()[0]
         raise DataError(f"{path}: has no array {missing}; add it to the file") from None
     except (ValueError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path}: is not an .npz file ({error}); set data.path to one") from None
+        raise DataError(
+            f"{path}: is not an .npz file ({error}); set data.path to an .npz file"
+        ) from None
     for part in ("training", "heldout"):
         if arrays[part].ndim == 3:
             arrays[part] = arrays[part][..., None]
         _check_part(path, arrays, part, names)
     if arrays["training"].shape[1:] != arrays["heldout"].shape[1:]:
-        raise DataError(f"{path}: x_train and x_test have pictures of different shapes")
+        shapes = " and ".join(str(arrays[part].shape[1:]) for part in ("training", "heldout"))
+        raise DataError(
+            f"{path}: x_train and x_test have pictures of different shapes, {shapes}; "
+            "store pictures of equal shape"
+        )
     return arrays
 
 
 def _check_part(
     path: Path, arrays: dict[str, np.ndarray], part: str, names: Mapping[str, str]
 ) -> None:
-    """Raise DataError unless a part consists of square pictures with one class each.
+    """Check that a part consists of square pictures with one class each.
 
-    Replaces classes of shape (n, 1) by classes of shape (n,).
+    The function also replaces classes of shape (n, 1) in `arrays` by classes of shape (n,).
+
+    Args:
+        path: The file, for messages.
+        arrays: Arrays of all parts, by name.
+        part: `training` or `heldout`.
+        names: Names of the arrays in the file, for messages.
+
+    Raises:
+        DataError: If the pictures are not square, or a picture lacks a class.
     """
     pictures = arrays[part]
     classes = arrays[f"{part}_classes"]
@@ -371,7 +401,16 @@ def _check_part(
 
 @cache
 def _folder_arrays(path: Path, size: int) -> Mapping[str, np.ndarray]:
-    """Return the set in a folder, with pictures of `size` pixels square; raises DataError."""
+    """Return the set in a folder with one sub-folder per class.
+
+    Args:
+        path: The folder.
+        size: Height and width to which pictures are resized, in pixels.
+
+    Raises:
+        DataError: If the folder cannot be read, a file is not a picture, a class has fewer than
+            five pictures, or there are fewer than two classes.
+    """
     import numpy as np
     from PIL import Image, UnidentifiedImageError
 
@@ -387,8 +426,8 @@ def _folder_arrays(path: Path, size: int) -> Mapping[str, np.ndarray]:
         files = sorted(file for file in folder.iterdir() if file.suffix.lower() in _PICTURE_FILES)
         if len(files) < _HELDOUT_INTERVAL:
             raise DataError(
-                f"{folder}: has {len(files)} pictures; every fifth is held out, "
-                "so add pictures until there are five"
+                f"{folder}: has {counted(len(files), 'picture')}; add pictures until there are at "
+                "least five, because every fifth picture is held out"
             )
         for index, file in enumerate(files):
             is_heldout = index % _HELDOUT_INTERVAL == _HELDOUT_INTERVAL - 1
@@ -401,7 +440,10 @@ def _folder_arrays(path: Path, size: int) -> Mapping[str, np.ndarray]:
             pictures[part].append(np.asarray(resized))
             classes[part].append(label)
     if len(folders) < 2:
-        raise DataError(f"{path}: has {len(folders)} classes; add a sub-folder for each class")
+        raise DataError(
+            f"{path}: has {len(folders)} sub-folders; add one sub-folder for each of at least two "
+            "classes"
+        )
     return {
         "training": np.stack(pictures["training"]),
         "training_classes": np.array(classes["training"]),
@@ -410,11 +452,11 @@ def _folder_arrays(path: Path, size: int) -> Mapping[str, np.ndarray]:
     }
 
 
-#: Suffixes of the pictures in a folder.
+#: File extensions of pictures in a folder.
 _PICTURE_FILES = (".jpg", ".jpeg", ".png")
-#: The last of this number of consecutive pictures of a class is held out.
+#: One of this number of consecutive pictures of a class is held out: the last one.
 _HELDOUT_INTERVAL = 5
-#: The sets by the name in `data=NAME`.
+#: The sets by their name in `data=NAME`.
 SETS: dict[str, type[Pictures]] = {
     "digits": Digits,
     "cifar10": Cifar10,
@@ -423,13 +465,17 @@ SETS: dict[str, type[Pictures]] = {
     "npz": NpzFile,
     "folder": PictureFolder,
 }
-#: Returns this process's folder for set files, which is deleted when the process ends.
+#: Function that returns the folder of set files, which is deleted when this process ends.
 _folder = cache(Scratch)
 
 
 @cache
 def set_file(data: Pictures) -> Path:
-    """Return the file of a set, written once per process; raises DataError."""
+    """Return the path of the .npz file of a set, which is written once per process.
+
+    Raises:
+        DataError: If the set cannot be read.
+    """
     import numpy as np
 
     arrays: Any = data.arrays()
@@ -440,5 +486,9 @@ def set_file(data: Pictures) -> Path:
 
 @cache
 def set_digest(data: Pictures) -> str:
-    """Return a hash that identifies the examples of a set; raises DataError."""
+    """Return a hash of 16 hexadecimal digits that identifies the examples of a set.
+
+    Raises:
+        DataError: If the set cannot be read.
+    """
     return hashlib.sha256(set_file(data).read_bytes()).hexdigest()[:16]

@@ -1,8 +1,8 @@
 """Outcomes of a point, and how the end of its process determines the outcome.
 
-Running out of memory is a result like any other: the heat maps of the paper show it. If the child
-sent an answer, the answer gives the outcome. Otherwise the driver derives the outcome from the way
-in which the process ended.
+Running out of memory is a result, not an error: the heat maps of the paper show it. If the child
+process sent an answer, the answer contains the outcome. Otherwise, the driver derives the outcome
+from the way in which the process ended.
 """
 
 import signal
@@ -10,27 +10,28 @@ from dataclasses import dataclass, field
 
 from paradnn.core.messages import Answer, WorkloadMessage
 
-#: Every outcome with its meaning.
+#: Outcome -> meaning.
 OUTCOMES = {
     "ok": "measured",
     "oom_host": "host memory exceeded",
     "oom_device": "device memory exceeded",
     "oom_predicted": (
-        "not tried: the analytic memory bound, or a smaller point, shows that the limit is exceeded"
+        "not tried: the analytic memory bound, or a smaller point, shows that memory would not "
+        "suffice"
     ),
-    "timeout": "longer than measure.timeout, or learn.epochs without the target",
+    "timeout": "measure.timeout exceeded, or target not reached within learn.epochs",
     "compile_error": "the framework could not trace or compile the step",
     "nan": "the loss became NaN or infinite",
     "crash": "the process died, or an unexpected error occurred",
-    "unavailable": "the device, software or input does not exist here",
+    "unavailable": "the device, software or input is not available here",
     "overload": "the requested load could not be issued or served",
 }
 
 #: Outcomes that other limits could change.
 LIMIT_OUTCOMES = ("oom_host", "oom_predicted", "timeout")
 
-#: The signal that ends a process of a point when another process of the point is gone
-#: (`paradnn.worker.process_group`). Windows, where nothing is measured, has no such signal.
+#: Signal that ends a process of a point after another process of the point has ended
+#: (`paradnn.worker.process_group`). Windows, where ParaDnn does not measure, lacks this signal.
 _PEER_GONE = getattr(signal, "SIGIO", None)
 
 _ALLOCATION_FAILED = (
@@ -52,9 +53,9 @@ class Ending:
     Attributes:
         exit_code: The exit code; None if a signal ended the process.
         signal: The signal that ended the process; None if it exited.
-        stopped: Why the driver stopped it: "timeout", "memory" or "worker" (the worker is gone);
-            None if the driver did not stop it.
-        phase: The phase in which it ended.
+        stopped: Why the driver stopped the process: "timeout", "memory" or "worker" (the worker had
+            ended); None if the driver did not stop it.
+        phase: The phase in which the process ended.
         has_eager: Whether the compiled step could also run eagerly.
     """
 
@@ -77,7 +78,7 @@ class PointResult:
         stderr: Last lines that the child wrote to standard error.
         peak_memory_bytes: Peak of the resident memory that the driver observed; None if unknown.
         begun: Start of the process in Unix seconds.
-        news: Messages of the kind of work during the measurement.
+        news: Messages that the kind of work sent during the measurement.
     """
 
     outcome: str
@@ -100,17 +101,20 @@ def classify(
     peak: int,
     was_oom_killed: bool = False,
 ) -> tuple[str, str | None]:
-    """Return the outcome of a child and a one-line reason.
+    """Return the outcome of a child process and a one-line reason.
 
     Args:
-        ending: How its process ended.
+        ending: How the child ended.
         answer: The answer of the child; None if it sent no answer.
-        stderr: The end of its standard error.
+        stderr: The end of the child's standard error.
         timeout: The time limit in seconds.
         memory_limit: The memory limit in bytes; None without a limit.
         peak: The peak of the resident memory that the driver observed, in bytes.
         was_oom_killed: Whether the kernel killed a process of this control group during the point,
             because the group or the host was out of memory.
+
+    Returns:
+        One of `OUTCOMES`, and the reason; the reason is None if the answer contains none.
     """
     if answer:
         return answer.outcome, answer.reason

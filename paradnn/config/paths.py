@@ -1,6 +1,6 @@
-"""Paths of this package, of its configuration and of its results.
+"""Paths of this package, its configuration and its results.
 
-The package is in a checkout, or installed from a wheel.
+The package is either part of a checkout, or installed from a wheel.
 """
 
 import os
@@ -12,13 +12,14 @@ _PARENT = PACKAGE.parent
 CHECKOUT: Path | None = None
 if (_PARENT / "conf" / "config.yaml").is_file() and (_PARENT / "pyproject.toml").is_file():
     CHECKOUT = _PARENT
-#: The folder of Hydra's configuration files. In a wheel it is inside the package.
+#: The folder of Hydra's configuration files. If the package is installed from a wheel, the folder is
+#: inside the package.
 CONFIG = (CHECKOUT or PACKAGE) / "conf"
-#: The folder that contains `mlruns` with the results: the checkout. If the package is installed, it
-#: is the working directory.
+#: The folder that contains `mlruns` with the results: the checkout, or the working directory if the
+#: package is installed from a wheel.
 HOME = CHECKOUT or Path.cwd()
 
 
 def default_experiment() -> str:
-    """Return the MLflow experiment of commands without one: MLFLOW_EXPERIMENT_NAME or "paradnn"."""
+    """Return the default MLflow experiment: MLFLOW_EXPERIMENT_NAME if it is set, else "paradnn"."""
     return os.environ.get("MLFLOW_EXPERIMENT_NAME") or "paradnn"

@@ -1,4 +1,4 @@
-"""A point: all settings that determine what a run measures, as frozen dataclasses.
+"""A point: all settings that determine a measurement, as frozen dataclasses.
 
 Hydra composes nested mappings, and `paradnn.config.reading` converts them to a `Point`. Every field
 has a help text and bounds, so that the checks, `--help` and the documentation agree.
@@ -22,8 +22,8 @@ from paradnn.core.workload import (
 )
 from paradnn.families import Model
 
-#: Prefixes of the variables that frameworks read when they are imported. This is an allow-list,
-#: because the values are recorded.
+#: Prefixes of the environment variables that `framework.env` may set. This is an allow-list, because
+#: the values are recorded.
 ENV_PREFIXES = (
     "TF_",
     "XLA_",
@@ -42,8 +42,8 @@ ENV_PREFIXES = (
     "GLIBC_TUNABLES",
 )
 
-#: A requirement has a name, extras, versions and a marker. Options of the installer and addresses
-#: are not allowed: requirements are recorded, and an address may contain a password.
+#: Pattern of a requirement: name, extras, versions and a marker. Options of the installer and URLs
+#: are not allowed, because requirements are recorded, and a URL may contain a password.
 REQUIREMENT = r"[A-Za-z0-9][\w.-]*(\[[\w,. -]+\])? *([<>=!~]=?[^@/;]+)?(;[^@/]+)?"
 _CORES = (
     r"\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*",
@@ -54,7 +54,7 @@ _DAY = 86_400.0
 
 @dataclass(frozen=True)
 class Optimizer:
-    """The optimizer; the defaults are the constants of the paper's published programs."""
+    """The optimizer. The defaults are the constants in the published programs of the paper."""
 
     name: str = option("rmsprop", "the update rule", choices=("rmsprop", "momentum", "sgd", "adam"))
     learning_rate: float = option(0.1, "step size", low=0.0)
@@ -69,7 +69,7 @@ class Optimizer:
 
 @dataclass(frozen=True)
 class Platform:
-    """The device the model runs on."""
+    """The device on which the model runs."""
 
     name: str = option("cpu", "kind of device", choices=("cpu", "gpu", "tpu"))
     threads: int | None = option(
@@ -81,13 +81,13 @@ class Platform:
     index: int = option(0, "index of the device among those of its kind", low=0, high=1023)
     cores: str | int | None = option(
         None,
-        "cores to which a point on one device is pinned, as in '0-3,6'; null: all",
+        "cores to which a point on one device is pinned, as in '0-3,6'; null: all cores",
         low=0,
         pattern=_CORES,
     )
     price_per_hour: float | None = option(
         None,
-        "price of an hour, which is recorded and not part of the point; null: see price=",
+        "price of an hour, which is recorded but not part of the point; null: from price=",
         low=1e-9,
         high=1e9,
     )
@@ -95,7 +95,7 @@ class Platform:
 
 @dataclass(frozen=True)
 class FrameworkOptions:
-    """The framework below Keras, with the variables that it reads when it is imported."""
+    """The framework below Keras, with the environment variables of the worker."""
 
     name: str = option(
         "tensorflow",
@@ -116,67 +116,76 @@ class FrameworkOptions:
 
 @dataclass(frozen=True)
 class Software:
-    """The interpreter under test: this one, another, or a stack that is installed on first use."""
+    """The interpreter under test: the driver's, a given one, or a stack installed on first use."""
 
     name: str = option("current", "name of the software stack")
     python: str | None = option(
-        None, "path of an interpreter that has the framework; null: this one"
+        None, "path of an interpreter that has the framework; null: the driver's interpreter"
     )
     requirements: tuple[str, ...] = option(
         (),
-        "packages of a stack that is installed on first use, such as tensorflow-cpu==2.16.2",
+        "packages of a software stack to install on first use, such as tensorflow-cpu==2.16.2",
         pattern=(REQUIREMENT, "write a package with its version, as in tensorflow-cpu==2.16.2"),
     )
     python_version: str | None = option(
         None,
-        "Python version of such a stack; null: the driver's version",
+        "Python version of the stack given by requirements; null: the driver's version",
         pattern=(r"3\.\d+", "write for example '3.11', in quotes"),
     )
 
 
 @dataclass(frozen=True)
 class Measure:
-    """The timing protocol of one point.
+    """The timing protocol, limits and extras of one point.
 
     Limits (`timeout`, `memory_limit`, `predict_oom`) and extras (`profile`, `keep_trace`) do not
     affect the timing.
     """
 
-    min_seconds: float = option(0.5, "measure for at least this long", low=0.0, high=_DAY)
-    min_blocks: int = option(10, "measure at least this many blocks", low=1, high=100_000)
+    min_seconds: float = option(0.5, "minimum measured time in seconds", low=0.0, high=_DAY)
+    min_blocks: int = option(10, "minimum number of measured blocks", low=1, high=100_000)
     max_seconds: float = option(
-        120.0, "measure no longer than this, even with fewer blocks", low=0.0, high=10 * _DAY
+        120.0,
+        "maximum measured time in seconds, even with fewer than min_blocks",
+        low=0.0,
+        high=10 * _DAY,
     )
     block_seconds: float = option(
-        0.05, "shortest block of steps between two synchronizations", low=0.0, high=3600.0
+        0.05,
+        "minimum duration in seconds of a block, the steps between two synchronizations",
+        low=0.0,
+        high=3600.0,
     )
     warmup_seconds: float = option(
-        10.0, "stop warming up after this long, steady or not", low=0.0, high=_DAY
+        10.0,
+        "maximum warm-up in seconds; measuring then starts even without a steady state",
+        low=0.0,
+        high=_DAY,
     )
     relative_interval: float | None = option(
         None,
-        "continue until half the 95% interval is below this share of the value, within max_seconds "
-        "or max_processes; null: no such limit",
+        "continue until the half width of the 95% interval is below this share of the value, within "
+        "max_seconds or max_processes; null: do not continue",
         low=0.0001,
         high=1.0,
     )
     reference: bool | float = option(
         False,
-        "share of the time for fixed kernels that track the speed of the machine; true: a fifth",
+        "share of the time for reference kernels, which track the speed of the machine; true: 0.2",
         low=0.0,
         high=0.2,
     )
     cache: str = option(
         "warm",
-        "state of the caches when a step begins; cold: other data fills them before each step, and "
-        "each step is timed alone",
+        "state of the caches when a step begins; cold: other data fills the caches before each "
+        "step, and each step is timed separately",
         choices=("warm", "cold"),
     )
     processes: int = option(
-        1, "processes of a point; the interval covers their spread", low=1, high=1000
+        1, "processes per point; the interval covers their scatter", low=1, high=1000
     )
     max_processes: int = option(
-        30, "with relative_interval: use at most this many processes", low=1, high=1000
+        30, "maximum number of processes with relative_interval", low=1, high=1000
     )
     timeout: float = option(
         600.0, "time limit of a process in seconds (outcome timeout)", low=0.001, high=10 * _DAY
@@ -188,10 +197,10 @@ class Measure:
         True, "skip a point whose analytic memory bound alone exceeds the limit"
     )
     profile: bool = option(
-        False, "after timing, profile some steps: the run gets a table and a figure of operations"
+        False, "profile some steps after timing; the run then has a table and figure of operations"
     )
     keep_trace: bool = option(
-        False, "profile, and keep the trace with the run (TensorBoard's profiler opens it)"
+        False, "profile, and store the trace with the run, for TensorBoard's profiler"
     )
 
 
@@ -209,30 +218,32 @@ class Point:
     )
     precision: str = option(
         "float32",
-        "16-bit types are Keras mixed policies; int8 types need an engine",
+        "type of the computation; 16-bit types are mixed-precision policies of Keras, int8 types "
+        "need an engine",
         choices=tuple(COMPUTE_BYTES),
     )
     compile: str = option(
         "graph",
-        "graph (tf.function, jax.jit, torch.compile), xla (jit_compile; jax.jit) or eager",
+        "how the step is compiled: graph (tf.function, jax.jit, torch.compile), xla (jit_compile; "
+        "jax.jit), or eager (not compiled)",
         choices=("graph", "xla", "eager"),
     )
     devices: int = option(
         1,
-        "devices of each host that share each step (docs/how-to/devices.md)",
+        "number of devices of each host that share each step (docs/how-to/devices.md)",
         low=1,
         high=4096,
     )
     parallel: str = option(
         "data",
-        "what the devices share: the examples of a step (data), or the weights (model)",
+        "division among the devices: the examples of a step (data), or the weights (model)",
         choices=("data", "model", "pipeline"),
         shown=("data", "model"),
     )
     hosts: int = option(
         1,
-        "hosts that share each training step, with `devices` each, or the processes of "
-        "model=channel",
+        "number of hosts that share each training step, each with `devices` devices, or that share "
+        "the processes of model=channel",
         low=1,
         high=4096,
     )
@@ -247,14 +258,14 @@ class Point:
 
     @property
     def device_count(self) -> int:
-        """Number of devices that share each step, on all hosts."""
+        """Number of devices on all hosts that share each step."""
         if self.model.is_communication:
             return self.devices
         return self.devices * self.hosts
 
     @property
     def replicas(self) -> int:
-        """Number of copies of the model, which get equal shares of the batch."""
+        """Number of copies of the model, each of which processes an equal share of the batch."""
         if self.parallel == "model":
             return 1
         return self.device_count
@@ -262,11 +273,11 @@ class Point:
 
 _SELECTOR_HELP = {
     "mode": (
-        "a training step, a forward pass alone, or tokens one after another "
+        "a training step, only the forward pass, or tokens one after another "
         "(docs/how-to/generation.md)"
     ),
     "task": (
-        "measured work: a step, training to an accuracy, "
+        "measured work: a step, training to a target accuracy, "
         "or the accuracy of a trained model (docs/how-to/engines.md)"
     ),
     "scenario": ("how inference requests arrive, as MLPerf defines it (docs/how-to/serving.md)"),
@@ -275,7 +286,7 @@ _SELECTOR_HELP = {
 
 @cache
 def selector_keys() -> type[Any]:
-    """Return the keys that select a kind of work, as a dataclass."""
+    """Return a dataclass whose fields are the keys that select a kind of work, such as `mode`."""
     fields = [
         (key, str, option(DEFAULT_KEYS[key], text, choices=selector_choices(key)))
         for key, text in _SELECTOR_HELP.items()
@@ -285,13 +296,13 @@ def selector_keys() -> type[Any]:
 
 @cache
 def point_keys() -> tuple[str, ...]:
-    """Return the first component of every key of a point."""
+    """Return the first component of every dotted key of a point, such as "model"."""
     fields = [name for name in Point.__dataclass_fields__ if name != "workload"]
     return (*fields, *DEFAULT_KEYS, *workloads_by_group())
 
 
 def step_costs(point: Point) -> Costs:
-    """Return the analytic costs of one step."""
+    """Return the analytic costs of one step of a point, summed over all devices."""
     return point.model.costs(
         batch_size=point.batch_size,
         precision=point.precision,
@@ -304,7 +315,7 @@ def step_costs(point: Point) -> Costs:
 
 
 def prefill_costs(point: Point) -> Costs:
-    """Return the analytic costs of the prefill (reading the prompts) of a point, mode=generate."""
+    """Return the analytic costs of the prefill (reading the prompts) of a mode=generate point."""
     return point.model.prefill_costs(
         batch_size=point.batch_size,
         precision=point.precision,

@@ -1,6 +1,6 @@
 """Prices per hour of devices and hosts.
 
-The prices are in a table: a file in `conf/price`, or a YAML file elsewhere.
+A table of prices is a file in `conf/price`, or another YAML file.
 """
 
 import math
@@ -19,17 +19,25 @@ _EXAMPLE = "see conf/price/example.yaml"
 
 @dataclass(frozen=True)
 class Prices:
-    """Prices per hour by the name of a device or a host, in one currency."""
+    """A table of prices per hour, by name of device or host, in one currency."""
 
     currency: str | None = option(None, "currency of the prices, such as USD", longest=40)
     date: str | None = option(None, "date of the prices", longest=40)
     source: str | None = option(None, "source of the prices", longest=400)
-    per_hour: Mapping[str, str] = option({}, "price of an hour by device or host", prefixes=("",))
+    per_hour: Mapping[str, str] = option(
+        {}, "price of an hour by name of device or host", prefixes=("",)
+    )
 
     def hourly_price(self, device: str, host: str, count: int) -> float | None:
-        """Return the price of an hour of `count` devices; None if no price is known.
+        """Return the price of an hour of `count` devices; None if it is unknown.
 
-        The price of a device has precedence. The price of a host includes all its devices.
+        A price of the device has precedence over a price of the host, which includes all devices of
+        the host.
+
+        Args:
+            device: Name of the device.
+            host: Name of the host.
+            count: Number of devices.
         """
         if device in self.per_hour:
             return count * float(self.per_hour[device])
@@ -39,16 +47,16 @@ class Prices:
 
     @property
     def origin(self) -> str:
-        """Source and date of the prices as text, without unknown parts."""
+        """Source and date of the prices as text; unknown parts are omitted."""
         return ", ".join(text for text in (self.source, self.date) if text)
 
 
 def positive_price(key: str, shown: str, price: str, example: str = "V100=2") -> float:
-    """Parse a price that the user wrote.
+    """Return a price that the user wrote as a number.
 
     Args:
         key: The key, for the error message.
-        shown: The value, for the error message.
+        shown: The value of the key, for the error message.
         price: The price as text.
         example: A valid value of the key, for the error message.
 
@@ -70,7 +78,7 @@ def check_prices(prices: Prices, key: str = "price") -> None:
 
     Args:
         prices: The table.
-        key: The key of the table, empty for a file.
+        key: The key of the table; empty for the table in a file.
     """
     dotted_key = f"{key}.per_hour".lstrip(".")
     for name, price in prices.per_hour.items():
@@ -78,10 +86,14 @@ def check_prices(prices: Prices, key: str = "price") -> None:
 
 
 def load_prices(name: str, key: str) -> Prices:
-    """Return the table `name` of `conf/price`, or the table in the YAML file `name`.
+    """Load a table of prices.
+
+    Args:
+        name: Name of a table in `conf/price`, or path of a YAML file.
+        key: The key whose value is `name`, for error messages.
 
     Raises:
-        ConfigError: If the table does not exist or is invalid. The message starts with `key`.
+        ConfigError: If the table does not exist or is invalid.
     """
     import yaml
 
@@ -98,7 +110,7 @@ def load_prices(name: str, key: str) -> Prices:
         problem = str(error).splitlines()[0]
         raise ConfigError(key, name, f"is not a YAML file ({problem})", _EXAMPLE) from None
     if not isinstance(content, Mapping):
-        raise ConfigError(key, name, "does not hold a table of prices", _EXAMPLE)
+        raise ConfigError(key, name, "does not contain a table of prices", _EXAMPLE)
     try:
         prices = read(Prices, content, "")
         check_prices(prices, "")

@@ -1,4 +1,4 @@
-"""Conversion of a composed configuration to a point: parse, check, and make it canonical."""
+"""Conversion of a composed configuration to a point: parsing, checks and canonical form."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -30,16 +30,18 @@ def read_point(config: Mapping[str, Any], *, is_measured: bool = True) -> Point:
 
     Raises:
         ConfigError: If a value is invalid, or two values contradict each other. The error names
-            the first invalid value.
+            the first such value.
     """
     return canonical_point(parse_point(config), is_measured=is_measured)
 
 
 def parse_point(config: Mapping[str, Any]) -> Point:
-    """Return the point that a configuration describes; check values, but not their combination.
+    """Return the point that a configuration describes, without bringing it into canonical form.
+
+    The function checks single values, but not whether they contradict each other.
 
     Raises:
-        ConfigError: If a single value is invalid.
+        ConfigError: If a value is invalid.
     """
     family = _checked_name(config.get("model"), "model.name", "family", FAMILIES)
     model = FAMILIES[family].options.from_config(config["model"])
@@ -63,11 +65,11 @@ def parse_point(config: Mapping[str, Any]) -> Point:
 
 
 def canonical_point(point: Point, *, is_measured: bool = True) -> Point:
-    """Return a parsed point in canonical form: equal measurements become equal points.
+    """Return a parsed point in canonical form, in which equal measurements are equal points.
 
     Args:
         point: The point.
-        is_measured: As for `read_point`.
+        is_measured: Whether to reject points that ParaDnn can predict but not measure.
 
     Raises:
         ConfigError: If two values of the point contradict each other.
@@ -100,7 +102,7 @@ def _with_canonical_parallel(point: Point) -> Point:
     """Return the point with `parallel` in canonical form, which is "data" for a single device.
 
     Raises:
-        ConfigError: If the devices cannot share a step in the requested way.
+        ConfigError: If `parallel` is not supported, or not with several hosts.
     """
     if point.parallel == "pipeline":
         reason = "is not possible: Keras does not divide a model's layers among devices"
@@ -119,7 +121,7 @@ def _checked_name(keys: object, key: str, kind: str, known: Mapping[str, Any]) -
     Args:
         keys: The keys of the group.
         key: Dotted key of the name, for the error message.
-        kind: What the name identifies, for the error message.
+        kind: Noun for the named object, such as "family", for the error message.
         known: Mapping whose keys are the valid names.
 
     Raises:
@@ -198,7 +200,10 @@ def _check_protocol(point: Point) -> None:
 
 
 def _check_hosts(point: Point) -> None:
-    """Raise ConfigError if the processes or the interpreter of a point cannot use several hosts."""
+    """Raise ConfigError if a point sets several hosts but cannot be distributed over them.
+
+    The hosts must share the processes evenly, and must run the interpreter of this command.
+    """
     hosts = point.hosts
     if hosts == 1:
         return

@@ -1,4 +1,4 @@
-"""The rules by which a kind of work accepts points."""
+"""Rules by which a kind of work accepts or rejects points."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 class PointRules:
-    """The role of a kind of work that accepts or rejects points (`Workload.role`).
+    """Rules by which a kind of work accepts or rejects points; a role of `Workload.role`.
 
     Attributes:
-        own_inputs: Inputs that only this kind accepts, by the name in `data=NAME`.
+        own_inputs: Inputs that only this kind of work accepts, by their name in `data=NAME`.
         can_start_cold: Whether caches can be filled with other data before each timed step.
-        hosts_may_be_processes: Whether processes of this host emulate the hosts of a point if the
-            session has no other hosts.
+        hosts_may_be_processes: Whether processes of this host may stand in for the hosts of a point
+            if the session has no other hosts.
     """
 
     own_inputs: ClassVar[Mapping[str, type[Input]]] = {}
@@ -36,11 +36,15 @@ class PointRules:
         """Raise ConfigError if a configuration selects other work but sets options of this kind."""
 
     def canonical(self, point: Point) -> Point:
-        """Return the point in canonical form; raises ConfigError if it contradicts itself."""
+        """Return the point in canonical form.
+
+        Raises:
+            ConfigError: If two values of the point contradict each other.
+        """
         return point
 
     def check(self, point: Point) -> None:
-        """Raise ConfigError if a canonical point's model or input does not support this work."""
+        """Raise ConfigError if this kind of work does not support a point in canonical form."""
 
     def distributable_processes(self, point: Point) -> tuple[str, int]:
         """Return the key that sets the number of processes on all hosts, and this number.
@@ -53,12 +57,12 @@ class PointRules:
 
 
 def require_time(group: str, min_seconds: float, point: Point) -> None:
-    """Raise ConfigError if the time limit of a point ends it before its minimum duration.
+    """Raise ConfigError unless the minimum duration of a load is below the point's time limit.
 
     Args:
         group: Prefix of the key `min_seconds`.
         min_seconds: Minimum duration of the load in seconds.
-        point: The point.
+        point: The point; `measure.timeout` is its time limit.
     """
     timeout = point.measure.timeout
     if min_seconds >= timeout:
@@ -69,7 +73,7 @@ def require_time(group: str, min_seconds: float, point: Point) -> None:
 
 @cache
 def input_types() -> Mapping[str, type[Input]]:
-    """Return the inputs by the name in `data=NAME`: inputs of steps first, then of other work."""
+    """Return the classes of inputs by their name in `data=NAME`, beginning with those of steps."""
     types: dict[str, type[Input]] = {"synthetic": Synthetic, "images": ImageFiles}
     for work in WORKLOADS.values():
         types.update(work.role(PointRules).own_inputs)

@@ -1,10 +1,10 @@
-"""The scheduler's job of a driver, the sweep that it shares, and the duration of its start.
+"""Environment of a driver in a scheduler's job: job tags, shared sweep, and start-up time.
 
-Drivers share one sweep, with one parent run, if their environment names it:
+Drivers share one sweep, with one parent run, if environment variables identify the sweep:
 
 - PARADNN_SWEEP: id of the sweep, equal for all its drivers.
-- PARADNN_DRIVER: number of the driver, which a restarted driver keeps. Default: the index of the
-  task in an indexed job of Kubernetes or an array job of Slurm.
+- PARADNN_DRIVER: number of the driver. It must be the same after a restart. Default: the index of
+  the task in an indexed job of Kubernetes or an array job of Slurm.
 - PARADNN_START: internal; a launcher's information about the start of the driver (`DriverStart`).
 """
 
@@ -26,19 +26,19 @@ from paradnn.core.errors import ConfigError
 SWEEP_VARIABLE = "PARADNN_SWEEP"
 DRIVER_VARIABLE = "PARADNN_DRIVER"
 START_VARIABLE = "PARADNN_START"
-#: Variables that number the tasks of a job, in order of precedence.
+#: Environment variables that contain the number of a task in its job, in order of precedence.
 _NUMBER_VARIABLES = (
     DRIVER_VARIABLE,
     "JOB_COMPLETION_INDEX",
     "SLURM_ARRAY_TASK_ID",
     "SLURM_PROCID",
 )
-#: Variables that name the accelerators of a process.
+#: Environment variables that select the accelerators of a process, in order of precedence.
 _DEVICE_VARIABLES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 
-#: Whether this process has begun a session before.
+#: Whether `start_seconds` has been called for a session of this process.
 _has_begun_session = False
-#: Index of the start time, in clock ticks, among the fields of /proc/self/stat after the command.
+#: Index of the start time (in clock ticks) among the fields of /proc/self/stat after the command.
 _START_FIELD = 19
 
 
@@ -48,10 +48,10 @@ class DriverStart:
 
     Attributes:
         launched: Time at which the launching process submitted the job.
-        started: Start of the job, from the scheduler or else from the job's first process.
+        started: Start of the job as reported by the scheduler, or else by the job's first process.
         called: Time at which the process of the job called the task that starts the driver.
-        pids: Processes on this host; if one of them ends, the driver ends too.
-        job_id: Id of the job if the environment does not contain it; may be empty.
+        pids: Ids of processes on this host. If one of them ends, the driver ends, too.
+        job_id: Id of the job if the environment does not contain the id; may be empty.
         launcher: Name of the launcher, such as "joblib".
     """
 
@@ -64,17 +64,17 @@ class DriverStart:
 
     @property
     def text(self) -> str:
-        """The value of PARADNN_START."""
+        """This object as the value of the variable PARADNN_START."""
         return json.dumps(asdict(self))
 
 
 @dataclass(frozen=True)
 class SharedSweep:
-    """The sweep that this driver shares with others.
+    """The sweep that this driver shares with other drivers.
 
     Attributes:
         sweep_id: Id of the sweep.
-        driver: Number of this driver.
+        driver: Number of this driver, from 0.
         is_launched: Whether a launcher started this driver.
     """
 
@@ -84,7 +84,7 @@ class SharedSweep:
 
 
 def shared_sweep() -> SharedSweep | None:
-    """Return the sweep that the environment names; None if it names none.
+    """Return the sweep that the environment identifies; None if PARADNN_SWEEP is not set.
 
     Raises:
         ConfigError: If a variable is invalid, or the number of the driver is missing.
@@ -116,7 +116,10 @@ def driver_start() -> DriverStart | None:
 
 
 def job_tags() -> dict[str, str]:
-    """Return the tags `job_id` and `node` of a job; empty outside of a scheduler."""
+    """Return the tags `job_id` and `node` of the scheduler's job; empty outside of a job.
+
+    `job_id` is omitted if it is unknown.
+    """
     environ = os.environ
     if "SLURM_JOB_ID" in environ:
         if "SLURM_ARRAY_JOB_ID" in environ:
@@ -153,14 +156,17 @@ def visible_cores() -> str:
 
 
 def visible_devices() -> str:
-    """Return the accelerators that the environment assigns to this process; may be empty."""
+    """Return the accelerators that the environment assigns to this process, such as "0,1".
+
+    The result is empty if no variable assigns accelerators.
+    """
     return next((os.environ[name] for name in _DEVICE_VARIABLES if os.environ.get(name)), "")
 
 
 def process_start() -> float:
     """Return the Unix time in seconds at which this process began.
 
-    On Linux it is more precise than psutil's value, which uses the boot time in whole seconds.
+    On Linux, the result is more precise than that of psutil, which rounds the boot time to seconds.
     """
     try:
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
@@ -172,12 +178,12 @@ def process_start() -> float:
 
 
 def start_seconds() -> Mapping[str, float]:
-    """Return the seconds from the launch of this driver until now, by part, as metrics.
+    """Return the parts of the time from the launch of this driver until now, as metrics in seconds.
 
     `task_start_seconds` is the time since this process began. A launched driver also has
     `queue_seconds`, from the launch to the start of its job, and `launcher_seconds`, from the start
-    of the job to the start of this process. Empty for later sessions of a process, because its
-    start counts only for the first session.
+    of the job to the start of this process. The result is empty from the second call on, because
+    the start of a process counts only for its first session.
     """
     global _has_begun_session
     if _has_begun_session:

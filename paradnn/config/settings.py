@@ -1,4 +1,4 @@
-"""The settings of a command that are not part of a point: the store, the sweep, resume, prices."""
+"""Settings of a command that are not part of a point: store, sweep, search, resume and prices."""
 
 import math
 import os
@@ -24,7 +24,7 @@ class Tracking:
 
     name: str = option(
         "mlflow",
-        "mlflow: a tracking store; offline: one file per point",
+        "store of the runs: mlflow (a tracking store), or offline (one file per point)",
         choices=("mlflow", "offline"),
     )
     uri: str | None = option(
@@ -35,8 +35,8 @@ class Tracking:
     )
     tags: Mapping[str, str] = option(
         {},
-        "your own tags of every run, as tracking.tags.team=vision; "
-        "analysis --tag team=vision selects them",
+        "your tags of every run, as in tracking.tags.team=vision; "
+        "analysis --tag team=vision selects the runs",
         prefixes=("",),
     )
     folder: str | None = option(
@@ -48,7 +48,7 @@ class Tracking:
 
     page: bool | None = option(
         None,
-        "draw figures and a table of a sweep into its run when it ends, which takes seconds; null: "
+        "at the end of a sweep, add figures and a table to its run, which takes seconds; null: "
         "PARADNN_PAGE, else true",
     )
 
@@ -59,7 +59,7 @@ class Tracking:
 
     @property
     def draws_page(self) -> bool:
-        """Whether the end of a sweep draws its page."""
+        """Whether figures and a table are added to the run of a sweep when the sweep ends."""
         if self.name == "offline":
             return False
         if self.page is None:
@@ -76,8 +76,8 @@ class Sweep:
     )
     design: str = option(
         "grid",
-        "grid: measure every point; adaptive: measure the most informative points for their time, "
-        "and predict the others (docs/how-to/adaptive.md)",
+        "grid: measure every point; adaptive: measure the points with the most information per "
+        "measuring time, and predict the others (docs/how-to/adaptive.md)",
         choices=("grid", "adaptive"),
     )
     points: int | None = option(None, "adaptive: stop after this many points", low=1)
@@ -86,8 +86,8 @@ class Sweep:
     )
     error: float | None = option(
         None,
-        "adaptive: stop at this expected median relative error of unmeasured step times; 0.05 "
-        "without any stopping rule",
+        "adaptive: stop at this expected median relative error of unmeasured step times; by default "
+        "0.05 if no other stopping rule is set",
         low=0.001,
         high=10.0,
     )
@@ -98,7 +98,8 @@ class Sweep:
     )
     order: str = option(
         "random",
-        "random: drift does not look like an effect; given: as written",
+        "order of the points: random (so that drift does not look like an effect), or given (as "
+        "written)",
         choices=("random", "given"),
     )
     seed: int = option(0, "seed of the random order and of the sample", low=0, high=2**31 - 1)
@@ -113,32 +114,34 @@ class Sweep:
         low=1,
         high=MAX_HOSTS,
     )
-    plan: str | None = option(None, "internal: the id of a planned sweep")
+    plan: str | None = option(None, "internal: id of a planned sweep")
 
 
 @dataclass(frozen=True)
 class Largest:
-    """Search for the largest size: `batch_size=largest`, or `largest.of=model.nodes`."""
+    """Search for the largest feasible size: `batch_size=largest`, or `largest.of=model.nodes`."""
 
     of: str = option(
         "batch_size",
-        "batch_size, or a size of the model such as model.nodes; the search begins at its value",
+        "key to enlarge: batch_size, or a size of the model such as model.nodes, beginning at its "
+        "value",
     )
     step_ms: float | None = option(
         None,
-        "the largest with at most this step time; null: the largest that fits into memory",
+        "find the largest size with at most this step time; null: no limit of the step time",
         low=1e-6,
         high=1e9,
     )
     latency_ms: float | None = option(
         None,
-        "the largest whose 90th percentile of the latency is at most this, with its 95% interval",
+        "find the largest size whose 90th percentile of the latency, upper end of the 95% interval, "
+        "is at most this; null: no limit of the latency",
         low=1e-6,
         high=1e9,
     )
     within: float = option(
         0.05,
-        "stop once the smallest size that fails exceeds the largest one that fits by at most this "
+        "stop once the smallest size that fails exceeds the largest size that fits by at most this "
         "share",
         low=1e-6,
         high=1.0,
@@ -146,14 +149,15 @@ class Largest:
 
     @property
     def has_time_limit(self) -> bool:
-        """Whether a limit of step time or latency ends the search, in addition to memory."""
+        """Whether the search has a limit of step time or latency, in addition to memory."""
         return self.step_ms is not None or self.latency_ms is not None
 
     def fits(self, metrics: Mapping[str, float]) -> bool:
-        """Return whether a measured point is within the time limits.
+        """Return whether a measured point is within the limits of step time and latency.
 
         Args:
-            metrics: Metrics of the point.
+            metrics: Metrics of the point, by name. Of the latency, the upper end of the interval
+                counts if it is known. A missing latency exceeds its limit.
         """
         step_ms = metrics.get("step_time_ms", 0.0)
         latency_ms = metrics.get("latency_p90_ms", math.inf)
@@ -165,18 +169,18 @@ class Largest:
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of the driver that do not belong to a point."""
+    """Settings of the driver that are not part of a point."""
 
     resume: bool | str = option(
         True,
-        "true: skip points that have an outcome; false: measure everything again; retry: measure "
-        "the outcomes named in retry again",
+        "true: measure only points without an outcome; false: measure all points again; retry: "
+        "measure points without an outcome, and points with an outcome listed in `retry`",
         choices=("retry",),
     )
     ceilings: bool = option(
         True,
-        "record utilization of the peak rates of this machine, which are measured once if they are "
-        "unknown",
+        "record utilization relative to the peak rates of this machine, which are measured once if "
+        "they are unknown",
     )
     retry: tuple[str, ...] = option(
         ("crash", "timeout", "unavailable"),
@@ -188,7 +192,9 @@ class Settings:
     largest: Largest = field(default_factory=Largest)
     price: Prices = field(default_factory=Prices)
     elsewhere: str | None = option(
-        None, "folder to create; it measures the points on a machine that has only an engine"
+        None,
+        "folder to create with a program (run.py) that measures the points on a different machine, "
+        "which needs only an engine",
     )
 
 
@@ -220,7 +226,7 @@ def read_settings(config: Mapping[str, Any]) -> Settings:
 
 
 def _check_grid(sweep: Sweep) -> None:
-    """Raise ConfigError if a sweep over a whole grid has a stopping rule."""
+    """Raise ConfigError if a sweep that measures all points has a stopping rule."""
     remedies = {
         "points": "add sweep.design=adaptive, or use sweep.sample",
         "minutes": "add sweep.design=adaptive",

@@ -1,9 +1,10 @@
-"""The design space: from overrides in Hydra's grammar to a list of points.
+"""The design space: expansion of overrides in Hydra's grammar to a list of points.
 
-Hydra composes a configuration in about 60 ms, so ten thousand points would take ten minutes before
-the first is measured. Only overrides that choose a file (`model=fc`) need composition. Each
-combination of such overrides is composed once, which gives a base. Values (`model.nodes=64`) are
-set in copies of the base. Tests assert that this gives the same points as composing each.
+Hydra composes a configuration in about 60 ms, so composing ten thousand points would take ten
+minutes before the first measurement. Only overrides that select a file (`model=fc`) require
+composition. Each combination of such overrides is composed once; the result is called a base.
+Values (`model.nodes=64`) are set in copies of the base. Tests assert that the points are the same
+as if Hydra composed each point.
 
 A sweep is a union of grids. Without a preset, the axes of the command line form one grid. With a
 preset, each of its `sweep.grids` is combined with the axes of the command line. The axes of a group
@@ -27,7 +28,8 @@ from paradnn.config.groups import takes_further_keys
 from paradnn.config.settings import SETTINGS_KEYS, read_settings
 from paradnn.core.errors import ConfigError
 
-#: A machine cannot measure more points in a year, so a larger number must be a mistake.
+#: Maximum number of points of a sweep. A machine cannot measure more points in a year, so a larger
+#: number must be a mistake.
 MAX_POINTS = 1_000_000
 _GOLDEN_RATIO = 0.618034
 
@@ -38,7 +40,8 @@ class Plan:
 
     Attributes:
         bases: Composed configurations.
-        points: Per point, the index of its base, and dotted key -> value that is set in a copy.
+        points: For each point, the index of its base, and a mapping: dotted key -> value that
+            replaces the value in the base.
     """
 
     bases: list[dict[str, Any]] = field(default_factory=list)
@@ -50,19 +53,25 @@ class Plan:
             yield self.config(base, values)
 
     def config(self, base: int, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the configuration of a point, given its entry in `points`."""
+        """Return the configuration of a point.
+
+        Args:
+            base: Index of the base in `bases`.
+            values: Dotted key -> value, as in `points`.
+        """
         return _with_values(self.bases[base], values)
 
 
 @dataclass(frozen=True)
 class _Axis:
-    """The choices of one key.
+    """The values of one key in a sweep.
 
     Attributes:
         key: The dotted key.
-        overrides: The choices as overrides, such as "model=fc".
-        values: The choices as values.
-        needs_composition: Whether Hydra must apply the overrides, because they choose files.
+        overrides: The values as overrides, such as "model=fc".
+        values: The values themselves, such as "fc".
+        needs_composition: Whether Hydra must apply the overrides, for example because they select
+            files.
     """
 
     key: str
@@ -71,12 +80,12 @@ class _Axis:
     needs_composition: bool
 
 
-#: Axes of equal length that advance together; usually a single one.
+#: Axes of equal length that advance together; usually a single axis.
 _Dimension = tuple[_Axis, ...]
 
 
 def plain(config: DictConfig) -> dict[str, Any]:
-    """Return a composed configuration as nested mappings of plain values, without Hydra's node."""
+    """Return a composed configuration as nested mappings of plain values, without the key `hydra`."""
     content = OmegaConf.to_container(config, resolve=True)
     assert isinstance(content, dict)
     content.pop("hydra", None)
@@ -86,17 +95,17 @@ def plain(config: DictConfig) -> dict[str, Any]:
 def expand(
     loader: ConfigLoader, master: DictConfig, arguments: Sequence[str], params: Mapping[str, Any]
 ) -> Plan:
-    """Return every point of a multirun, in the order that `sweep.order` sets.
+    """Return the plan of a multirun: its points, in the order that `sweep.order` sets.
 
     Args:
         loader: Loader of configuration files.
         master: The configuration without the axes of the sweep.
-        arguments: Overrides of the command line, which take precedence.
+        arguments: Overrides of the command line, which have precedence.
         params: Overrides of `hydra.sweeper.params`.
 
     Raises:
-        ConfigError: If an axis is invalid, or there are too many points. Hydra raises its own
-            errors for overrides that cannot be composed.
+        ConfigError: If an axis is invalid, or there are more than MAX_POINTS points. For overrides
+            that cannot be composed, Hydra raises exceptions of its own classes.
     """
     sweep = read_settings(plain(master)).sweep
     builder = _Builder(loader, master)
@@ -117,26 +126,26 @@ def expand(
 
 
 class _Builder:
-    """Composes each combination of configuration files once."""
+    """Parses overrides, and composes each combination of configuration files once."""
 
     def __init__(self, loader: ConfigLoader, master: DictConfig) -> None:
         self._loader = loader
         self._master = master
         self._parser = OverridesParser.create(config_loader=loader)
-        #: Index in `bases` by the composed overrides.
+        #: Composed overrides -> index in `bases`.
         self._base_index: dict[tuple[str, ...], int] = {}
-        #: Axis by override; None for settings of the sweep.
+        #: Override -> its axis; None for settings of the command.
         self._parsed: dict[str, _Axis | None] = {}
-        #: Keys that are known to exist, by the index of the base.
+        #: Index of a base -> keys that are known to exist in it.
         self._checked_keys: dict[int, set[str]] = {}
         self.bases: list[dict[str, Any]] = []
 
     def axes(self, overrides: Sequence[str]) -> list[_Axis]:
-        """Return one axis per key; if a key occurs more than once, its last override counts."""
+        """Return one axis per key. If several overrides set the same key, the last one counts."""
         axes: dict[str, _Axis] = {}
         for override in overrides:
             # A preset may have hundreds of grids, mostly with equal overrides, and Hydra needs 1 to
-            # 2 ms to parse one.
+            # 2 ms to parse an override. So parse each override once.
             if override not in self._parsed:
                 self._parsed[override] = self._parse(override)
             axis = self._parsed[override]
@@ -147,9 +156,16 @@ class _Builder:
     def restrict_families(
         self, grids: Sequence[Mapping[str, Any]], arguments: Sequence[str]
     ) -> list[dict[str, Any]]:
-        """Return the grids restricted to the families that the command line chooses.
+        """Return the grids of a preset, restricted to the families that the command line selects.
 
-        `experiment=quick model=fc` measures the grids of quick that have family fc.
+        For example, `experiment=quick model=fc` measures the grids of quick that contain family fc.
+
+        Args:
+            grids: The grids of the preset.
+            arguments: Overrides of the command line.
+
+        Raises:
+            ConfigError: If no grid contains a selected family.
         """
         model_axes = [axis for axis in self.axes(arguments) if axis.key == "model"]
         if not grids or not model_axes:
@@ -170,11 +186,14 @@ class _Builder:
     def point(
         self, dimensions: Sequence[_Dimension], choice: Sequence[int]
     ) -> tuple[int, dict[str, Any]]:
-        """Return the index of the base and the values of one combination.
+        """Return one combination of values as a point, in the form of `Plan.points`.
 
         Args:
             dimensions: The dimensions of a grid.
-            choice: The index of the chosen value in each dimension.
+            choice: The index of the selected value in each dimension.
+
+        Raises:
+            ConfigError: If the base lacks a key.
         """
         composed: list[str] = []
         values: dict[str, Any] = {}
@@ -192,7 +211,7 @@ class _Builder:
         return base, values
 
     def _base(self, overrides: tuple[str, ...]) -> int:
-        """Return the index of the base with these overrides; compose it if it is new."""
+        """Return the index of the base with the given overrides, which is composed if it is new."""
         if overrides not in self._base_index:
             config = self._loader.load_sweep_config(self._master, list(overrides))
             self._base_index[overrides] = len(self.bases)
@@ -200,7 +219,7 @@ class _Builder:
         return self._base_index[overrides]
 
     def _parse(self, text: str) -> _Axis | None:
-        """Return the axis of an override; None if it is a setting of the sweep."""
+        """Return the axis of an override; None if the override is a setting of the command."""
         [override] = self._parser.parse_overrides([text])
         key = override.get_key_element()
         if key.lstrip("+~").split(".")[0] not in SETTINGS_KEYS:
@@ -213,7 +232,7 @@ class _Builder:
         return None
 
     def _axis(self, key: str, override: Override) -> _Axis:
-        """Return the axis of an override of a key of points."""
+        """Return the axis of an override whose key is part of a point."""
         if override.is_sweep_override():
             overrides = self._sweep_overrides(key, override)
             parsed = self._parser.parse_overrides(list(overrides))
@@ -230,7 +249,11 @@ class _Builder:
         return _Axis(key, overrides, values, needs_composition)
 
     def _sweep_overrides(self, key: str, override: Override) -> tuple[str, ...]:
-        """Return one override per value of a sweep such as model.nodes=64,128."""
+        """Return one override for each value of a sweep such as model.nodes=64,128.
+
+        Raises:
+            ConfigError: If the sweep is a continuous range, or has more than MAX_POINTS values.
+        """
         typed = str(override.input_line).partition("=")[2]
         if not override.is_discrete_sweep():
             remedy = f"name the values, as in {key}=64,128,256 or {key}=range(64,256,64)"
@@ -249,7 +272,11 @@ def _as_overrides(axes: Mapping[str, Any]) -> list[str]:
 def _chosen_points(
     builder: _Builder, grids: Sequence[Sequence[_Dimension]], sample: int | None, seed: int
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the points of all grids, or an even sample of them."""
+    """Yield the points of all grids, or an even sample of the points.
+
+    Raises:
+        ConfigError: If there are more than MAX_POINTS points.
+    """
     lengths_by_grid = [[len(axes[0].overrides) for axes in dimensions] for dimensions in grids]
     sizes = [math.prod(lengths) for lengths in lengths_by_grid]
     total = sum(sizes)
@@ -269,14 +296,15 @@ def _zip_axes(
 ) -> list[list[_Dimension]]:
     """Return the dimensions of each grid; the axes of a group of `sweep.zip` form one dimension.
 
-    If a grid lacks an axis of a group, its other axes of the group remain separate.
+    If a grid lacks an axis of a group, the other axes of the group remain separate in this grid.
 
     Args:
         grids: Axes of each grid.
         groups: Keys of each group of `sweep.zip`.
 
     Raises:
-        ConfigError: If no grid has all axes of a group, or the axes of a group differ in length.
+        ConfigError: If no grid has all axes of a group, an axis is listed twice, or the axes of a
+            group have different numbers of values.
     """
     names = [key for group in groups for key in group]
     for key in names:
@@ -292,7 +320,7 @@ def _zip_axes(
 def _missing_axis_error(
     axes_by_grid: Sequence[Mapping[str, _Axis]], group: Sequence[str]
 ) -> ConfigError:
-    """Return the error for a group of `sweep.zip` that no grid has in full."""
+    """Return the error for a group of `sweep.zip` of which no grid has all axes."""
     missing = ",".join(group)
     for key in group:
         if not any(key in axes for axes in axes_by_grid):
@@ -306,7 +334,7 @@ def _missing_axis_error(
 
 
 def _dimensions(axes: Mapping[str, _Axis], groups: Sequence[Sequence[str]]) -> list[_Dimension]:
-    """Return the dimensions of one grid; a group takes the position of its first axis."""
+    """Return the dimensions of one grid. A group has the position of its first axis in the grid."""
     dimensions: dict[str, _Dimension] = {key: (axis,) for key, axis in axes.items()}
     for group in groups:
         if not axes.keys() >= set(group):
@@ -326,15 +354,15 @@ def _dimensions(axes: Mapping[str, _Axis], groups: Sequence[Sequence[str]]) -> l
 def _even_sample(sizes: Sequence[int], count: int, seed: int) -> Container[int]:
     """Return `count` evenly spread positions in the concatenation of all grids.
 
-    The positions follow from a walk whose step is the golden ratio times the number of points. It
-    visits every position once, so the sample has each value of an axis about equally often. The
-    first visited position of each grid is always in the sample, unless `count` is too small, so
-    that families with few points are included.
+    The positions are visited in a walk whose step is the golden ratio times the number of points.
+    The walk visits every position once, so each value of an axis occurs about equally often in the
+    sample. The first visited position of each grid is always in the sample, unless `count` is too
+    small. The sample therefore includes families with few points.
 
     Args:
         sizes: Number of points of each grid.
         count: Number of positions.
-        seed: Determines where the walk begins.
+        seed: Seed of the position at which the walk begins.
     """
     total = sum(sizes)
     if count == total:
@@ -353,7 +381,7 @@ def _even_sample(sizes: Sequence[int], count: int, seed: int) -> Container[int]:
 
 
 def _require_key(config: Mapping[str, Any], key: str, value: Any) -> None:
-    """Raise ConfigError if a configuration lacks a key, for example a key of another family."""
+    """Raise ConfigError if a configuration lacks a key, such as a key of a different family."""
     parts = key.split(".")
     if parts[0] == "model" and len(parts) == 2 and takes_further_keys(config.get("model")):
         return
@@ -370,7 +398,12 @@ def _require_key(config: Mapping[str, Any], key: str, value: Any) -> None:
 
 
 def _with_values(base: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of a configuration with other values; unchanged mappings are shared."""
+    """Return a copy of a configuration with some values replaced; unchanged mappings are shared.
+
+    Args:
+        base: The configuration.
+        values: Dotted key -> new value.
+    """
     config = dict(base)
     copied: set[str] = set()
     for key, value in values.items():

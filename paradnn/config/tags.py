@@ -1,4 +1,4 @@
-"""A user's own tags, `tracking.tags.NAME=VALUE`, and the names that are reserved for ParaDnn."""
+"""Tags of the user, `tracking.tags.NAME=VALUE`, and the names that are reserved for ParaDnn."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -96,20 +96,21 @@ RESERVED = frozenset(
     }
 )
 _PREFIXES = ("mlflow.", "version.")
-_NAME = re.compile(r"[\w./ -]{1,250}")  # what MLflow accepts on every platform
+_NAME = re.compile(r"[\w./ -]{1,250}")  # names that MLflow accepts on every platform
 _MAX_VALUE_CHARS = 5000  # an MLflow server rejects longer values
 
 
 def read_tags(tags: Any, parameters: tuple[str, ...]) -> dict[str, str]:
-    """Check the user's tags, and convert their values to text.
+    """Return the user's tags with values as text, after checking names and values.
 
     Args:
         tags: Content of `tracking.tags` in the configuration; null values are dropped.
-        parameters: First components of the keys of a run's params. A tag must not begin with one.
+        parameters: First components of the dotted keys of a run's params. The first component of a
+            tag's name must not be one of these.
 
     Raises:
-        ConfigError: If a name is invalid or reserved for ParaDnn, or a value is a list or a
-            mapping.
+        ConfigError: If `tags` is not a mapping, a name is invalid or reserved for ParaDnn, or a
+            value is a list or too long.
     """
     if not isinstance(tags, Mapping):
         raise ConfigError(KEY, tags, "expects names with values", f"write {KEY}.team=vision")
@@ -117,7 +118,10 @@ def read_tags(tags: Any, parameters: tuple[str, ...]) -> dict[str, str]:
 
 
 def _flatten(tags: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield dotted names and values; Hydra reads `tracking.tags.a.b=1` as nested mappings."""
+    """Yield the dotted name and the value of each tag; null values are skipped.
+
+    Hydra reads `tracking.tags.a.b=1` as nested mappings.
+    """
     for key, value in tags.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping):
@@ -131,12 +135,12 @@ def _checked_tag(name: str, value: Any, parameters: tuple[str, ...]) -> tuple[st
     if isinstance(value, list):
         raise ConfigError(key, value, "expects one value", f"write {key}=text")
     if not _NAME.fullmatch(name):
-        remedy = "use letters, digits, and . _ - / or blanks"
+        remedy = "use letters, digits, and . _ - / or spaces"
         raise ConfigError(key, value, "is not a valid name of a tag", remedy)
     is_reserved = name in RESERVED or name.startswith(_PREFIXES)
     if is_reserved or name.split(".")[0] in parameters:
         remedy = f"choose another name, such as {KEY}.my_{name}"
-        raise ConfigError(key, value, "is a name that ParaDnn uses itself", remedy)
+        raise ConfigError(key, value, "is a name that is reserved for ParaDnn", remedy)
     text = str(value)
     if isinstance(value, bool):
         text = text.lower()

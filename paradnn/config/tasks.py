@@ -1,4 +1,7 @@
-"""The points of a command. All points of a sweep are checked before the first is measured."""
+"""Planning and reading of the points of a command.
+
+All points of a sweep are checked before the first point is measured.
+"""
 
 import copy
 import os
@@ -23,9 +26,9 @@ from paradnn.core.errors import ConfigError
 from paradnn.core.schema import read
 from paradnn.core.words import counted
 
-#: Runs a task in several jobs, which may be on other hosts, and returns their results once all have
-#: ended. Its arguments are the task, which must be picklable, the folder for files of the launcher,
-#: and the number of jobs.
+#: Type of a function that runs a task in several jobs, which may be on other hosts, and returns the
+#: results after all jobs have ended. Its arguments are the task, which must be picklable, the folder
+#: for files of the launcher, and the number of jobs.
 Launch = Callable[[Callable[[DictConfig], Any], Path, int], Sequence[Any]]
 
 
@@ -51,9 +54,11 @@ class SweepInfo:
         name: The name of the parent run.
         command: The command line.
         is_search: Whether the sweep searches for the largest batch, or model, of each point.
-        invalid_points: Invalid points, if the command drops them instead of rejecting the sweep.
-        driver: Number of this driver among those that share the sweep; None if it is not shared.
-        launch: Starts the drivers that share the sweep; None if this process measures.
+        invalid_points: Points that the command has dropped because they are invalid.
+        driver: Number of this driver among the drivers that share the sweep; None if the sweep is
+            not shared.
+        launch: Function that starts the drivers that share the sweep; None if this process
+            measures.
         launcher: Name of the launcher that `launch` uses.
     """
 
@@ -67,7 +72,7 @@ class SweepInfo:
     launcher: str = ""
 
 
-#: Sweep id -> points and description, from `plan_sweep` until `read_task` fetches them.
+#: Sweep id -> points and description. `plan_sweep` adds entries, and `read_task` removes them.
 _planned_sweeps: dict[str, tuple[Sequence[Point], SweepInfo]] = {}
 
 
@@ -83,7 +88,7 @@ def plan_sweep(
 ) -> DictConfig:
     """Plan a multirun, and return a configuration that refers to the plan.
 
-    `read_task` returns the points of that configuration, once.
+    Given this configuration, `read_task` returns the planned points. This is possible only once.
 
     Args:
         loader: Loader of configuration files.
@@ -91,11 +96,12 @@ def plan_sweep(
         arguments: Overrides of the command line.
         params: Overrides of `hydra.sweeper.params`.
         allows_search: Whether the command accepts batch_size=largest.
-        drops_invalid: Whether to drop invalid points, as long as some point is valid.
-        launch: Starts drivers in jobs; None if this process measures.
+        drops_invalid: Whether to drop invalid points, as long as at least one point is valid.
+        launch: Function that starts drivers in jobs; None if this process measures.
 
     Raises:
-        ConfigError: If a point of the sweep is invalid. With `drops_invalid`, every point is.
+        ConfigError: If a setting or a point of the sweep is invalid. With `drops_invalid`, invalid
+            points raise it only if all points are invalid.
     """
     plan = expand(loader, master, arguments, params)
     if not plan.points:
@@ -138,10 +144,15 @@ def plan_sweep(
 def read_task(
     config: DictConfig, *, allows_search: bool = False
 ) -> tuple[Settings, Sequence[Point], SweepInfo | None]:
-    """Read a composed configuration.
+    """Return the settings and points that a composed configuration describes.
+
+    Args:
+        config: The configuration.
+        allows_search: Whether the command accepts batch_size=largest.
 
     Returns:
-        The settings, the points, and the description of the sweep; None for a single point.
+        The settings, the points, and the description of the sweep. The description is None for a
+        single point, unless a search begins at this point.
 
     Raises:
         ConfigError: If a setting or a point is invalid.
@@ -176,12 +187,12 @@ def _is_search(plan: Plan, largest: Largest) -> bool:
 def _points(plan: Plan, invalid: list[InvalidPoint] | None = None) -> Iterator[Point]:
     """Yield every point of a plan.
 
-    If points differ only in their batch sizes, their other parts are parsed once.
+    If points differ only in their batch sizes, the parts that they share are parsed once.
 
     Args:
         plan: The plan.
-        invalid: Receives the invalid points. If it is None, the first invalid point raises its
-            ConfigError.
+        invalid: List to which invalid points are appended. If it is None, the first invalid point
+            raises ConfigError.
     """
     parsed_parts: dict[Any, dict[str, Any]] = {}
     for base, values in plan.points:
@@ -207,7 +218,11 @@ def _points(plan: Plan, invalid: list[InvalidPoint] | None = None) -> Iterator[P
 
 
 def _smallest_point(config: Mapping[str, Any], largest: Largest) -> Point:
-    """Return the point at which the search for the largest batch size or model begins."""
+    """Return the point at which the search for the largest batch size or model begins.
+
+    Raises:
+        ConfigError: If the point is invalid, or the search does not support its settings.
+    """
     if largest.latency_ms is not None and config.get("mode") != "inference":
         reason = "single steps are timed only in inference"
         remedy = "set mode=inference, or largest.step_ms"

@@ -41,8 +41,8 @@ def test_prices_override_tables_and_later_ones_override_earlier(tmp_path: Path) 
             "per_hours: {box: 1}\n",
             "per_hours={'box': 1}: no such key; did you mean per_hour? keys: currency, date",
         ),
-        ("", "does not hold a table of prices; see conf/price/example.yaml"),
-        ("- 1\n", "does not hold a table of prices; see conf/price/example.yaml"),
+        ("", "does not contain a table of prices; see conf/price/example.yaml"),
+        ("- 1\n", "does not contain a table of prices; see conf/price/example.yaml"),
     ):
         own.write_text(text)
         with pytest.raises(ConfigError) as told:

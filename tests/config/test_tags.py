@@ -32,11 +32,11 @@ def test_dotted_names_are_one_tag() -> None:
 @pytest.mark.parametrize(
     ("tags", "problem"),
     [
-        pytest.param({"outcome": "ok"}, "ParaDnn uses itself", id="own tag"),
-        pytest.param({"mlflow": {"user": "me"}}, "ParaDnn uses itself", id="tag of MLflow"),
-        pytest.param({"version": {"keras": 1}}, "ParaDnn uses itself", id="version"),
-        pytest.param({"batch_size": 1}, "ParaDnn uses itself", id="parameter"),
-        pytest.param({"model": {"name": 1}}, "ParaDnn uses itself", id="dotted parameter"),
+        pytest.param({"outcome": "ok"}, "reserved for ParaDnn", id="own tag"),
+        pytest.param({"mlflow": {"user": "me"}}, "reserved for ParaDnn", id="tag of MLflow"),
+        pytest.param({"version": {"keras": 1}}, "reserved for ParaDnn", id="version"),
+        pytest.param({"batch_size": 1}, "reserved for ParaDnn", id="parameter"),
+        pytest.param({"model": {"name": 1}}, "reserved for ParaDnn", id="dotted parameter"),
         pytest.param({"a=b": 1}, "not a valid name", id="sign"),
         pytest.param({"x" * 251: 1}, "not a valid name", id="long name"),
         pytest.param({"team": [1, 2]}, "expects one value", id="list"),

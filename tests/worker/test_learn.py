@@ -442,7 +442,7 @@ def test_files_that_are_no_npz_or_no_mnist(tmp_path: Path) -> None:
         NpzFile(path=str(text)).arrays()
     with pytest.raises(DataError, match=r"cannot be read \(No such file"):
         NpzFile(path=str(tmp_path / "none.npz")).arrays()
-    with pytest.raises(DataError, match="is not MNIST; choose data=npz"):
+    with pytest.raises(DataError, match="is not MNIST; use data=npz"):
         Mnist(path=str(npz(tmp_path / "own.npz"))).arrays()
 
 
