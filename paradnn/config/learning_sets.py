@@ -441,8 +441,8 @@ def _folder_arrays(path: Path, size: int) -> Mapping[str, np.ndarray]:
             classes[part].append(label)
     if len(folders) < 2:
         raise DataError(
-            f"{path}: has {len(folders)} sub-folders; add one sub-folder for each of at least two "
-            "classes"
+            f"{path}: has {counted(len(folders), 'sub-folder')}; add one sub-folder per class, for "
+            "at least two classes"
         )
     return {
         "training": np.stack(pictures["training"]),

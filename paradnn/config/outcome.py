@@ -125,7 +125,7 @@ def classify(
             reason += ", or set compile=eager"
         return "timeout", reason
     if ending.stopped == "memory":
-        return "oom_host", f"took {_gib(peak)} {phase}, the limit is {_gib(memory_limit or 0)}"
+        return "oom_host", f"used {_gib(peak)} {phase}; the limit is {_gib(memory_limit or 0)}"
     last_line = _last_line(stderr)
     if any(word in stderr for word in _ALLOCATION_FAILED):
         return "oom_host", f"an allocation failed {phase}: {last_line}"

@@ -155,7 +155,7 @@ def _check_input(point: Point) -> None:
                 raise ConfigError("data", data.name, reason, remedy)
         return
     if FAMILIES[point.model.name].data not in ("images", "any"):
-        reason = f"model={point.model.name} takes no images"
+        reason = f"model={point.model.name} does not accept images"
         raise ConfigError("data", data.name, reason, "choose another model, or data=synthetic")
     if point.device_count > 1:
         reason = f"is for one device, and this point has {point.device_count}"
@@ -167,12 +167,13 @@ def _check_software(point: Point) -> None:
     """Raise ConfigError if keys of the software or the framework contradict each other."""
     software = point.software
     if software.python and software.requirements:
-        reason = f"software={software.name} has its own requirements"
+        reason = f"cannot be combined with the requirements of software={software.name}"
         raise ConfigError("software.python", software.python, reason, "give one of them")
     if software.python_version and not software.requirements:
         remedy = "give software.requirements too"
         version = software.python_version
-        raise ConfigError("software.python_version", version, "is for a stack", remedy)
+        reason = "applies only to a stack with requirements"
+        raise ConfigError("software.python_version", version, reason, remedy)
     uses_torch_compile = point.framework.name == "torch" and point.compile == "graph"
     if point.framework.compile != "default" and not uses_torch_compile:
         reason = "is a mode of torch.compile"
@@ -190,8 +191,8 @@ def _check_protocol(point: Point) -> None:
         reason = ""
         if not point.workload.role(PointRules).can_start_cold:
             reason = (
-                "is for work that times single steps, which "
-                f"{point.workload.key}={point.workload.name} does not"
+                "requires work that times single steps, but "
+                f"{point.workload.key}={point.workload.name} does not time them"
             )
         elif point.device_count > 1:
             reason = f"is for one device, and this point has {point.device_count}"
@@ -214,8 +215,8 @@ def _check_hosts(point: Point) -> None:
     software = point.software
     if software.name != "current" or software.python:
         reason = (
-            f"is not for software={software.name}: "
-            "the other hosts have the interpreter of this command"
+            f"cannot be used with software={software.name}: "
+            "the other hosts run the interpreter of this command"
         )
         raise ConfigError("hosts", hosts, reason, "start this command with that interpreter")
 

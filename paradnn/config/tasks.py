@@ -132,7 +132,7 @@ def plan_sweep(
         launcher = str(master.hydra.runtime.choices["hydra/launcher"])
         info = replace(info, launch=launch, launcher=launcher)
     elif settings.sweep.drivers > 1 and allows_search:
-        reason = f"nothing starts them, and {SWEEP_VARIABLE} is not set"
+        reason = f"no launcher starts the drivers, and {SWEEP_VARIABLE} is not set"
         remedy = "add hydra/launcher=submitit_slurm, ray, joblib or submitit_local"
         raise ConfigError("sweep.drivers", settings.sweep.drivers, reason, remedy)
     _planned_sweeps[info.sweep_id] = (points, info)

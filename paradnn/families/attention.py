@@ -275,7 +275,7 @@ def tied_logits(tokens: int, width: int, vocabulary: int) -> Layer:
 @dataclass(frozen=True)
 class Transformer(DividedHeads):
     """An encoder-decoder for translation (Vaswani et al. 2017): post-norm, sinusoidal positions,
-    shared embeddings. heads must divide width.
+    shared embeddings. model.heads must divide model.width.
     """
 
     size_template: ClassVar[str] = "{layers}x{width} h{heads} ff{feed_forward} t{sequence_length}"
@@ -490,7 +490,7 @@ class _DecoderOnly(DividedHeads):
 @dataclass(frozen=True)
 class LanguageModel(_DecoderOnly):
     """A decoder-only language model: pre-norm, learned positions, output tied to the embedding.
-    heads must divide width.
+    model.heads must divide model.width.
     """
 
     size_template: ClassVar[str] = "{layers}x{width} h{heads} t{sequence_length}"
@@ -566,8 +566,8 @@ class LanguageModel(_DecoderOnly):
 @dataclass(frozen=True)
 class Llama(_DecoderOnly):
     """A decoder-only language model like Llama, with grouped queries, rotary positions, SwiGLU and
-    RMSNorm, and optionally with experts like Mixtral. heads must divide width unless head_width is
-    given, and key_heads must divide heads.
+    RMSNorm, and optionally with experts like Mixtral. model.heads must divide model.width unless
+    model.head_width is given, and model.key_heads must divide model.heads.
     """
 
     name: str = "llama"
@@ -870,7 +870,8 @@ def _repeated(layer: Layer, count: int) -> Layer:
 @dataclass(frozen=True)
 class VisionTransformer(DividedHeads):
     """A Vision Transformer: an encoder over a class token and the patches of an image, and a dense
-    layer that classifies the class token. heads must divide width, patch must divide image_size.
+    layer that classifies the class token. model.heads must divide model.width, and model.patch must
+    divide model.image_size.
     """
 
     size_template: ClassVar[str] = "{layers}x{width} h{heads} p{patch} {image_size}px"

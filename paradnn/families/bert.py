@@ -37,7 +37,7 @@ _SEGMENTS = 2
 @dataclass(frozen=True)
 class Bert(DividedHeads):
     """An encoder that predicts masked tokens (Devlin et al. 2019): post-norm, learned positions,
-    output tied to the embedding. heads must divide width.
+    output tied to the embedding. model.heads must divide model.width.
     """
 
     predicts_tokens: ClassVar[bool] = True

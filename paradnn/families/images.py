@@ -411,7 +411,8 @@ class ImageModel(Model):
 @dataclass(frozen=True)
 class Convolutional(ImageModel):
     """A residual network with four groups of blocks; filters double from group to group. A block has
-    two convolutions (residual) or three (bottleneck). blocks is one number, or one per group.
+    two convolutions (residual) or three (bottleneck). model.blocks is one number, or a list with
+    one number per group.
     """
 
     name: str = "residual"
@@ -660,7 +661,7 @@ FAMILY = (
         "images",
         is_real=True,
         order=10,
-        summary="MobileNet of keras.applications (Howard et al. 2017); alpha widens it.",
+        summary="MobileNet of keras.applications (Howard et al. 2017); alpha scales the width.",
     ),
     Family(
         "squeezenet",

@@ -160,7 +160,7 @@ class Messages(Kernel):
 @dataclass(frozen=True)
 class Gemm(Kernel):
     """A kernel: C = A B, the product of an m x k matrix A and a k x n matrix B, both in row-major
-    order. transpose_a and transpose_b store the transposed matrix instead.
+    order. model.transpose_a and model.transpose_b store the transposed matrix instead.
     """
 
     name: str = "gemm"

@@ -268,7 +268,9 @@ def unchanged(name: str, source: str) -> Path:
     """
     path = Path(name)
     if not path.is_file() or content_of(path)[1] != source:
-        raise UnavailableError(f"{path} has changed since this command began: start it again")
+        raise UnavailableError(
+            f"{path} was changed or removed after this command began: start the command again"
+        )
     return path
 
 

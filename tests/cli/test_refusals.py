@@ -177,7 +177,8 @@ REJECTED = [
     ),
     (
         "train -m sweep.drivers=2 batch_size=8,16",
-        "sweep.drivers=2: nothing starts them, and PARADNN_SWEEP is not set; add hydra/launcher",
+        "sweep.drivers=2: no launcher starts the drivers, and PARADNN_SWEEP is not set; add "
+        "hydra/launcher",
     ),
     (
         "train measure.processes=8 measure.max_processes=4 measure.relative_interval=0.02",

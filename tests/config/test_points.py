@@ -136,9 +136,9 @@ REJECTED = {
         ),
         (
             "model=fc data=images",
-            "data=images: model=fc takes no images; choose another model, or data=synth",
+            "data=images: model=fc does not accept images; choose another model, or data=synth",
         ),
-        ("model=lstm data=images", "data=images: model=lstm takes no images"),
+        ("model=lstm data=images", "data=images: model=lstm does not accept images"),
         (
             "model=residual data=jpeg",
             "data.name=jpeg: no such choice; choose one of synthetic, images",
@@ -193,8 +193,8 @@ REJECTED = {
         (
             "model=fc software.requirements=[keras==3] software.python=/bin/py",
             (
-                "software.python=/bin/py: software=current has its own requirements; give one "
-                "of them"
+                "software.python=/bin/py: cannot be combined with the requirements of "
+                "software=current; give one of them"
             ),
         ),
         (
@@ -207,7 +207,8 @@ REJECTED = {
         ),
         (
             "model=fc software.python_version=\"'3.11'\"",
-            "software.python_version=3.11: is for a stack; give software.requirements too",
+            "software.python_version=3.11: applies only to a stack with requirements; give "
+            "software.requirements too",
         ),
         (
             "model=fc batch_size=4 mode=inference task=judge data=digits",
@@ -289,7 +290,7 @@ REJECTED = {
             "model=conv2d batch_size=2 devices=2",
             "devices=2: model=conv2d is for one device; set devices=1",
         ),
-        ("model=gemm data=images", "data=images: model=gemm takes no images"),
+        ("model=gemm data=images", "data=images: model=gemm does not accept images"),
         ("model=gemm model.m=0", "model.m=0: must be at least 1"),
         ("model=gemm model.n=2147483648", "model.n=2147483648: must be at most 2147483647"),
         (
@@ -358,7 +359,7 @@ REJECTED = {
         ),
         (
             "hosts=2 software=mine software.python=/bin/py",
-            "hosts=2: is not for software=mine: the other hosts have",
+            "hosts=2: cannot be used with software=mine: the other hosts run",
         ),
     ],
     GPT: [

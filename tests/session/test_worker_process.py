@@ -159,7 +159,7 @@ def exited(code: int | None, phase: str, stopped: str | None = None) -> Ending:
             killed(9, "build", "memory"),
             "",
             "oom_host",
-            "took 3.00 GiB in phase build, the limit is 2.00 GiB",
+            "used 3.00 GiB in phase build; the limit is 2.00 GiB",
             id="memory limit",
         ),
         pytest.param(
@@ -253,7 +253,7 @@ def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WorkerKey:
         (
             "grows",
             Limits(60, 300 * 2**20),
-            r"oom_host: took .* GiB in phase profile, the limit is 0\.29 GiB",
+            r"oom_host: used .* GiB in phase profile; the limit is 0\.29 GiB",
             True,
         ),
         (

@@ -59,7 +59,7 @@ def test_on_a_complete_grid_a_share_is_a_sobol_index_and_half_of_the_products() 
 def test_too_many_hyperparameters_for_shares_are_rejected() -> None:
     columns = np.random.default_rng(6).normal(size=(100, 11))
     owners = [frozenset([str(place)]) for place in range(11)]
-    with pytest.raises(InsufficientData, match="choose some with --on"):
+    with pytest.raises(InsufficientData, match="choose at most 10 hyperparameters with --on"):
         variance_shares(columns, owners, columns[:, 0], None)
 
 

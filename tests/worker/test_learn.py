@@ -221,7 +221,7 @@ def test_mnist_is_read_from_its_own_files(tmp_path: Path) -> None:
     ("name", "content", "reason"),
     [
         pytest.param("t10k-images-idx3-ubyte", None, "has no t10k-images-idx3-ubyte", id="missing"),
-        pytest.param("t10k-images-idx3-ubyte", b"no idx", "is damaged or no IDX", id="other"),
+        pytest.param("t10k-images-idx3-ubyte", b"no idx", "is damaged, or not an IDX", id="other"),
         pytest.param("train-labels-idx1-ubyte", idx(np.zeros(9))[:-1], "is damaged", id="cut"),
         pytest.param("train-images-idx3-ubyte.gz", b"x", "cannot be read", id="no-gzip"),
     ],

@@ -105,7 +105,7 @@ def filled_shape(
         if not fits:
             raise UnavailableError(
                 f"{label} has the shape {sizes_text}: "
-                f"model.input_shape={list(input_shape)} does not fit its fixed sizes"
+                f"model.input_shape={list(input_shape)} does not fit its fixed sizes; change it"
             )
         return input_shape
     shape = tuple(size for size in sizes[1:] if isinstance(size, int))

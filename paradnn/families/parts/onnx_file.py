@@ -112,7 +112,9 @@ def _element_type(entry: Any, label: str) -> Any:
     try:
         return onnx.helper.tensor_dtype_to_np_dtype(number)
     except KeyError:
-        raise UnavailableError(f"{label} has the unknown element type {number}") from None
+        raise UnavailableError(
+            f"{label} has the unknown element type {number}: export the model with another type"
+        ) from None
 
 
 def _described_type(kind: Any) -> str:
