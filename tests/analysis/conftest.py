@@ -1,4 +1,7 @@
-"""Share one real MLflow store among all analysis tests, since its migrations take seconds."""
+"""Fixtures of the analysis tests, which share one real MLflow store.
+
+Creating an MLflow store runs database migrations, which take seconds.
+"""
 
 import json
 import logging
@@ -10,14 +13,14 @@ from typing import Any
 
 import pytest
 
-START = 1_760_000_000_000  # 2025-10-09 08:53:20 UTC in ms; runs start one minute apart
+START = 1_760_000_000_000  # 2025-10-09 08:53:20 UTC in ms; consecutive runs start one minute apart
 MINUTE = 60_000
 
 
 class Writer:
     """Logger of runs in the driver's format.
 
-    Defaults cover the columns that the schema requires.
+    Each run gets defaults for the tags that the schema requires.
     """
 
     def __init__(self, uri: str, experiment: str, artifacts: Path) -> None:
@@ -37,32 +40,38 @@ class Writer:
     ) -> str:
         """Log one run and return its id.
 
-        A double underscore in a tag's name becomes a dot. An empty outcome omits the outcome.
+        Args:
+            params: Values of the run's parameters.
+            metrics: Values of the run's metrics.
+            table: Rows of (operation type, share of the time), logged as an artifact and as
+                `op_share` metrics.
+            **tags: Tags that override the defaults. A double underscore in a name becomes a dot.
+                An empty value omits the tag; a run without an outcome is left unfinished.
         """
         from mlflow.entities import Metric, Param, RunTag
 
         start = START + self.count * MINUTE
         self.count += 1
-        given = {
+        run_tags = {
             "kind": "point",
             "schema_version": "1",
             "outcome": "ok",
             "source": "measured",
             "replicate": "0",
         }
-        given |= {
+        run_tags |= {
             "device": "Test CPU, 2 cores",
             "environment_id": "env-a",
             "protocol_id": "proto-a",
             "host": "n1",
         }
-        given |= {
+        run_tags |= {
             "version.tensorflow": "2.21.0",
             "steady": "true",
             "point_id": "point-" + "-".join(params.values()),
         }
-        given |= {key.replace("__", "."): value for key, value in tags.items()}
-        given = {key: value for key, value in given.items() if value}
+        run_tags |= {key.replace("__", "."): value for key, value in tags.items()}
+        run_tags = {key: value for key, value in run_tags.items() if value}
         run = self.client.create_run(
             self.experiment_id, start_time=start, run_name=f"run {self.count}"
         )
@@ -74,10 +83,10 @@ class Writer:
             run.info.run_id,
             [Metric(key, value, start, 0) for key, value in metrics.items()],
             [Param(key, value) for key, value in params.items()],
-            [RunTag(key, value) for key, value in given.items()],
+            [RunTag(key, value) for key, value in run_tags.items()],
         )
-        if "outcome" in given:
-            status = "FINISHED" if given["outcome"] == "ok" else "FAILED"
+        if "outcome" in run_tags:
+            status = "FINISHED" if run_tags["outcome"] == "ok" else "FAILED"
             self.client.set_terminated(run.info.run_id, status, start + 5_000)
         return run.info.run_id
 
@@ -123,7 +132,7 @@ def copy_of(store: str, folder: Path) -> str:
 
 @pytest.fixture(scope="session")
 def store(tmp_path_factory: pytest.TempPathFactory, blank_store: Callable[[Path], str]) -> str:
-    """Return the URI of a read-only store with every kind of run that a reader can meet.
+    """Return the URI of a read-only store with every kind of run that a store can contain.
 
     It holds 30 fully connected points (layers 1..5, batch 16..96) and 4 lstm points. Five of the
     fully connected points ran out of memory and have no speed. It also holds one unfinished run,
@@ -152,7 +161,11 @@ def store(tmp_path_factory: pytest.TempPathFactory, blank_store: Callable[[Path]
                 sweep_id="s1",
                 **{"mlflow.parentRunId": sweep},
             )
-    odd = {"examples_per_second": math.nan, "step_time_cv": math.inf, "final_loss": -math.inf}
+    non_finite = {
+        "examples_per_second": math.nan,
+        "step_time_cv": math.inf,
+        "final_loss": -math.inf,
+    }
     for number, precision in enumerate(("float32", "bfloat16") * 2):
         limit, epsilon = ("auto", "1e-07") if number else ("8GiB", "1")
         params = {
@@ -164,7 +177,7 @@ def store(tmp_path_factory: pytest.TempPathFactory, blank_store: Callable[[Path]
         params |= {"measure.memory_limit": limit, "optimizer.epsilon": epsilon}
         writer.run(
             params,
-            odd if number == 0 else {"examples_per_second": 5.0},
+            non_finite if number == 0 else {"examples_per_second": 5.0},
             device="Test GPU",
             environment_id="env-b",
             version__tensorflow="2.20.0",

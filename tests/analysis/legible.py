@@ -12,7 +12,8 @@ from matplotlib.transforms import Bbox
 def faults(figure: Figure) -> list[str]:
     """Return one sentence per legibility problem; empty for a readable figure.
 
-    Sizes are in pixels at the figure's own dpi.
+    Problems are texts below 5.9 points, cut-off texts and overlapping texts. The figure is drawn at
+    its own dpi.
     """
     renderer = FigureCanvasAgg(figure).get_renderer()
     figure.draw(renderer)
@@ -29,10 +30,15 @@ def faults(figure: Figure) -> list[str]:
         ):
             continue
         if text.get_rotation() % 90:
-            slanted.add(len(boxes))  # boxes of slanted texts overlap, the texts do not
+            slanted.add(
+                len(boxes)
+            )  # the boxes of slanted texts may overlap although the texts do not
         boxes.append((text.get_text(), text.get_window_extent(renderer)))
         if text.get_fontsize() < 5.9:
-            found.append(f"{text.get_text()!r} is {text.get_fontsize():.1f} points small")
+            size = text.get_fontsize()
+            found.append(
+                f"{text.get_text()!r} is {size:.1f} points in size, below the limit of 5.9"
+            )
     whole = figure.bbox
     for name, box in boxes:
         if (
@@ -42,19 +48,19 @@ def faults(figure: Figure) -> list[str]:
             or box.y1 > whole.y1 + 1
         ):
             found.append(f"{name!r} is cut off")
-    level = [box for place, box in enumerate(boxes) if place not in slanted]
-    for (one, first), (two, second) in combinations(level, 2):
-        wide = min(first.x1, second.x1) - max(first.x0, second.x0)
-        high = min(first.y1, second.y1) - max(first.y0, second.y0)
-        if wide > 1.5 and high > 1.5:
-            found.append(f"{one!r} is over {two!r}")
+    upright = [box for index, box in enumerate(boxes) if index not in slanted]
+    for (name, first), (other_name, second) in combinations(upright, 2):
+        overlap_width = min(first.x1, second.x1) - max(first.x0, second.x0)
+        overlap_height = min(first.y1, second.y1) - max(first.y0, second.y0)
+        if overlap_width > 1.5 and overlap_height > 1.5:
+            found.append(f"{name!r} is over {other_name!r}")
     return found
 
 
 def _undrawn(figure: Figure) -> Iterator[int]:
-    """Return the texts of ticks that are not drawn.
+    """Yield the ids of texts of ticks and axes that are not drawn.
 
-    Such ticks lie outside the view or belong to a panel without axes.
+    Undrawn ticks lie outside the view or belong to a panel without axes.
     """
     for axes in figure.axes:
         for axis in (axes.xaxis, axes.yaxis):

@@ -1,4 +1,4 @@
-"""Frames with a known truth, in the columns of a loaded store."""
+"""Frames with planted effects and the columns of a loaded store."""
 
 from typing import Any
 
@@ -13,15 +13,16 @@ def grid(
     layers: tuple[int, ...] = (4, 8, 16, 32),
     batches: tuple[int, ...] = (64, 256, 1024, 4096),
 ) -> pd.DataFrame:
-    """Return hyperparameters of a factorial of fully connected models, one point per row."""
+    """Return a full factorial of fully connected models, one point per row."""
     index = pd.MultiIndex.from_product(
         [nodes, layers, batches], names=["model.nodes", "model.layers", "batch_size"]
     )
     return index.to_frame(index=False).astype("Int64")
 
 
-#: The whole factorial, and two of its columns as numbers.
+#: The full factorial with the default levels.
 POINTS = grid()
+#: Two columns of POINTS: nodes per layer and batch size.
 SIZE, BATCH = (POINTS[name].to_numpy(dtype=float) for name in ("model.nodes", "batch_size"))
 
 
@@ -41,9 +42,9 @@ ROW: dict[str, Any] = {
 
 
 def runs(points: pd.DataFrame, **columns: Any) -> pd.DataFrame:
-    """Return the points as successful runs of one environment.
+    """Return the points as successful runs in one environment.
 
-    `columns` are added and override the defaults.
+    `columns` extend and override the default columns in ROW.
     """
     count = len(points)
     frame = points.assign(**{**ROW, **columns})
@@ -63,9 +64,9 @@ def runs(points: pd.DataFrame, **columns: Any) -> pd.DataFrame:
 
 
 def side(name: str, points: pd.DataFrame, speed: np.ndarray, **columns: Any) -> pd.DataFrame:
-    """Return runs of the platform `name` at the given speed in examples per second.
+    """Return runs of the platform `name` with a speed per point in examples per second.
 
-    All sides belong to one sweep and take turns.
+    All sides belong to one sweep and alternate in time.
     """
     return runs(
         points,

@@ -13,43 +13,44 @@ from analysis.published.source import ImportedFolder, PublishedRun, load_shipped
 from analysis.store.frame import typed
 from tests.conftest import ROOT
 
-#: Data files of the paper's artifact, in PARADNN_ARCHIVE or next to this checkout.
+#: Folder of the data files of the paper's artifact: PARADNN_ARCHIVE, or a folder next to this
+#: checkout.
 ARCHIVE = Path(os.environ.get("PARADNN_ARCHIVE", ROOT.parent / "shared" / "reference" / "paradnn"))
 
 
 def raw(name: str) -> dict[str, list[Any]]:
-    """Return the content of one of these files; skip the test if the files are absent."""
+    """Return the content of ARCHIVE/`name`.json; skip the test if the archive is absent."""
     if not ARCHIVE.is_dir():
-        pytest.skip("the published data are not there")
+        pytest.skip(f"the published data are absent: {ARCHIVE}")
     return json.loads((ARCHIVE / f"{name}.json").read_text())
 
 
 def frame_of(found: ImportedFolder) -> pd.DataFrame:
-    """Return the published runs as a store would return them, with points as ids."""
-    known = [{**run.tags, **run.params, "source": "published"} for run in found.runs]
+    """Return the published runs as a store would return them; run ids equal point ids."""
+    rows = [{**run.tags, **run.params, "source": "published"} for run in found.runs]
     table = pd.DataFrame(
         [{"run_id": run.point_id, "point_id": run.point_id} | run.metrics for run in found.runs]
     )
     texts = {
-        name: typed([row.get(name) for row in known])
-        for name in {name: 0 for row in known for name in row}
+        name: typed([row.get(name) for row in rows])
+        for name in {name: 0 for row in rows for name in row}
     }
     frame = table.assign(outcome=[run.outcome for run in found.runs], **texts)
     return frame.rename(columns={"model.name": "family"})
 
 
 def published_frame(artifacts: Path) -> pd.DataFrame:
-    """Return one row per run.
+    """Return one row per published run, and write the operation tables.
 
-    The operation tables are files below `artifacts`, to which `artifact_uri` points.
+    The tables are files below `artifacts`; the column `artifact_uri` holds their folders.
     """
     found = load_shipped("archive")
     for run in found.runs:
         if "operation_types.json" in run.tables:
             columns, rows = run.tables["operation_types.json"]
-            place = artifacts / run.point_id
-            place.mkdir(parents=True)
-            (place / "operation_types.json").write_text(
+            folder = artifacts / run.point_id
+            folder.mkdir(parents=True)
+            (folder / "operation_types.json").write_text(
                 json.dumps({"columns": list(columns), "data": rows})
             )
     frame = frame_of(found)
@@ -59,7 +60,7 @@ def published_frame(artifacts: Path) -> pd.DataFrame:
 def select_runs(
     folder: ImportedFolder, is_wanted: Callable[[PublishedRun], bool]
 ) -> ImportedFolder:
-    """Copy the folder with only some of its runs."""
+    """Copy the folder with only the wanted runs; omit publications that have none left."""
     publications = [
         publication._replace(runs=[run for run in publication.runs if is_wanted(run)])
         for publication in folder.publications

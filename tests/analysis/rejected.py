@@ -1,4 +1,4 @@
-"""Check questions that an analysis cannot answer."""
+"""Helpers that run an analysis from a command line and assert that it rejects its input."""
 
 import shlex
 
@@ -11,16 +11,16 @@ from analysis.result import Result
 from paradnn.core.errors import ParadnnError
 
 
-def answer(words: str, frame: pd.DataFrame) -> Result:
-    """Return an analysis's answer about the runs for a command line."""
-    given = make_parser().parse_args(shlex.split(words))
-    assert given.sub_command.analysis
-    return given.sub_command.analysis(frame, read_arguments(given.sub_command.options, given))
+def answer(command_line: str, frame: pd.DataFrame) -> Result:
+    """Run the analysis of a command line on a frame of runs and return its result."""
+    parsed = make_parser().parse_args(shlex.split(command_line))
+    assert parsed.sub_command.analysis
+    return parsed.sub_command.analysis(frame, read_arguments(parsed.sub_command.options, parsed))
 
 
-def assert_rejected(words: str, frame: pd.DataFrame, message: str) -> None:
-    """Assert that a command line ends in one line that holds the message."""
+def assert_rejected(command_line: str, frame: pd.DataFrame, message: str) -> None:
+    """Assert that a command line raises a one-line error that contains the message."""
     with pytest.raises(ParadnnError) as caught:
-        answer(words, frame)
+        answer(command_line, frame)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)

@@ -32,15 +32,15 @@ KEYS = [
 
 
 def _two_platforms() -> pd.DataFrame:
-    """Return 36 points on two devices, A with 1 to 3 times the speed of B, in one sweep."""
+    """Return 36 points on two devices in one sweep; A runs at 1 to 3 times the speed of B."""
     points = grid(nodes=(64, 256, 1024), layers=(4, 8, 16), batches=(64, 256, 1024, 4096))
     size = points["model.nodes"].to_numpy(dtype=float)
     random = np.random.default_rng(1)
     factors = {"A": (size / 64) ** 0.4, "B": np.ones(len(points))}
     sides = []
-    for place, (device, factor) in enumerate(factors.items()):
+    for position, (device, factor) in enumerate(factors.items()):
         rate = 1e6 / size * factor * random.lognormal(0, 0.02, len(points))
-        minutes = pd.Series(2 * np.arange(len(points)) + place)
+        minutes = pd.Series(2 * np.arange(len(points)) + position)
         times = pd.Timestamp("2026-01-01", tz="UTC") + pd.to_timedelta(minutes, unit="min")
         columns = {
             "examples_per_second": rate,
@@ -58,32 +58,34 @@ def _two_platforms() -> pd.DataFrame:
 def _channel() -> pd.DataFrame:
     from tests.analysis import test_channel
 
-    both = [test_channel.frame(), test_channel.frame("grpc", 5.0)]
-    return pd.concat(both, ignore_index=True)
+    transports = [test_channel.channel_runs(), test_channel.channel_runs("grpc", 5.0)]
+    return pd.concat(transports, ignore_index=True)
 
 
 def _latency() -> pd.DataFrame:
     from tests.analysis import test_latency
 
     rates = (100.0, 300.0, 500.0, 700.0, 900.0)
-    return pd.DataFrame([test_latency.queue(rate, batch=batch) for rate in rates for batch in (1,)])
+    return pd.DataFrame([test_latency.queue(rate, batch=1) for rate in rates])
 
 
 def _trainings() -> pd.DataFrame:
-    from tests.analysis import test_time_to_accuracy as tests
+    from tests.analysis import test_time_to_accuracy
 
     rows = [
-        tests.trained(seconds + seed, seed, batch_size)
+        test_time_to_accuracy.training_run(seconds + seed, seed, batch_size)
         for batch_size, seconds in ((64, 20.0), (256, 10.0))
         for seed in range(5)
     ]
-    return tests.frame(rows)
+    return pd.DataFrame(rows)
 
 
 def _software() -> pd.DataFrame:
     from tests.analysis import test_software
 
-    return test_software.both(test_software.version("2.9"), test_software.version("2.16", 2.0))
+    return test_software.with_unique_ids(
+        test_software.version("2.9"), test_software.version("2.16", 2.0)
+    )
 
 
 def _scaling() -> pd.DataFrame:
@@ -112,7 +114,7 @@ def _extrapolated() -> pd.DataFrame:
 def _frontier() -> pd.DataFrame:
     from tests.analysis import test_frontier
 
-    return test_frontier.three()
+    return test_frontier.three_devices()
 
 
 def _history() -> pd.DataFrame:
@@ -160,7 +162,7 @@ def _predict() -> pd.DataFrame:
 def _figure_of_merit() -> pd.DataFrame:
     from tests.analysis import test_figure_of_merit
 
-    return test_figure_of_merit.both(error=0.04)
+    return test_figure_of_merit.two_machines(error=0.04)
 
 
 def _whatif() -> pd.DataFrame:
@@ -169,7 +171,8 @@ def _whatif() -> pd.DataFrame:
     return test_whatif.planted()
 
 
-#: Analysis -> runs with a known answer, options, and a part of the answer.
+#: Per analysis: a function that returns runs with a known answer, options, and a part of the
+#: answer.
 CASES: dict[str, tuple[Callable[[], pd.DataFrame], dict[str, Any], str]] = {
     "compare-published": (_compare_published, {"platform_of": ("V100",)}, "V100"),
     "boxplot": (
@@ -211,8 +214,8 @@ CASES: dict[str, tuple[Callable[[], pd.DataFrame], dict[str, Any], str]] = {
 }
 
 
-def shown(result: Result, capsys: pytest.CaptureFixture[str], **outputs: Any) -> list[str]:
-    """Return the lines that the command line prints of a result."""
+def printed_lines(result: Result, capsys: pytest.CaptureFixture[str], **outputs: Any) -> list[str]:
+    """Return the lines that the command line prints for a result."""
     emit_result(
         "analysis",
         result,
@@ -224,8 +227,8 @@ def shown(result: Result, capsys: pytest.CaptureFixture[str], **outputs: Any) ->
     return capsys.readouterr().out.splitlines()
 
 
-def strict(text: str) -> Any:
-    """Parse JSON; NaN and Infinity, which are not JSON, are errors."""
+def parse_strict_json(text: str) -> Any:
+    """Parse JSON; reject NaN and Infinity, which Python accepts although JSON does not."""
 
     def reject(constant: str) -> float:
         raise AssertionError(constant)
@@ -234,31 +237,35 @@ def strict(text: str) -> Any:
 
 
 @pytest.mark.parametrize("name", list(ANALYSES))
-def test_the_answer_comes_first_and_json_agrees_with_the_text(
+def test_the_text_begins_with_the_answer_and_json_agrees(
     name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     frame, options, expected = CASES[name]
     path = tmp_path / "answer.json"
-    asked: Options = ANALYSES[name].options(**options)
+    arguments: Options = ANALYSES[name].options(**options)
 
-    result = ANALYSES[name](frame(), asked)
-    lines = shown(result, capsys, json=str(path))
-    found = strict(path.read_text(encoding="utf-8"))
+    result = ANALYSES[name](frame(), arguments)
+    lines = printed_lines(result, capsys, json=str(path))
+    found = parse_strict_json(path.read_text(encoding="utf-8"))
 
     assert result.answer is not None
     assert lines[0] == found["answer"]
     assert lines[0].removesuffix(".") == result.answer.sentence.removesuffix(".")
     assert result.text().startswith(lines[0])
     assert expected in lines[0]
+
     beginning, *blocks = "\n".join(lines).split("\n\n")
     limits = [line for line in beginning.splitlines()[1:] if not line.endswith(": --all")]
+
     assert len(limits) <= 5
+
     table = [line for block in blocks for line in block.splitlines()]
     assert max(map(len, table)) <= 100
     assert len(table) <= 20 + 4 * len(blocks)
     assert list(found) == KEYS
     assert len(found["rows"]) == len(result.table)
     assert all(list(row) == [*map(str, result.table)] for row in found["rows"])
+
     ends = (found["low"], found["high"])
     if None not in (found["ratio"], *ends):
         assert ends[0] <= found["ratio"] <= ends[1]
@@ -268,15 +275,17 @@ def test_the_answer_comes_first_and_json_agrees_with_the_text(
         assert found["ratio"] < 1
 
 
-def test_all_prints_what_the_short_form_omits(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_option_all_prints_lines_and_columns_that_the_short_form_omits(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     table = pd.DataFrame({f"column {n}": np.arange(30.0) + n for n in range(20)})
     table["device"] = "D"
     answer = AnalysisAnswer(sentence="It is so.")
     sentences = [f"Sentence {n}." for n in range(9)]
     result = Result(sources=(), numbers=table, answer=answer, sentences=sentences)
 
-    short = shown(result, capsys)
-    long = shown(result, capsys, all=True)
+    short = printed_lines(result, capsys)
+    long = printed_lines(result, capsys, all=True)
 
     assert short[:7] == ["It is so.", *sentences[:5], "4 more lines: --all"]
     assert short[-2:] == [
@@ -304,7 +313,7 @@ def test_json_has_no_value_that_strict_parsers_reject(capsys: pytest.CaptureFixt
     answer = AnalysisAnswer(sentence="It is.", ratio=2.0, low=-math.inf, high=math.nan, points=1)
     result = Result(sources=(), numbers=table, answer=answer, caveats=("Take care.",))
 
-    found = strict("\n".join(shown(result, capsys, json="-")))
+    found = parse_strict_json("\n".join(printed_lines(result, capsys, json="-")))
 
     assert found == {
         "answer": "It is.",
@@ -343,7 +352,7 @@ def test_json_has_no_value_that_strict_parsers_reject(capsys: pytest.CaptureFixt
         pytest.param(
             {"json": "-", "csv": "-"},
             "--json=-: --csv writes to standard output already; name a file for one of them",
-            id="both on standard output",
+            id="JSON and CSV on standard output",
         ),
         pytest.param(
             {"json": "nowhere/a.json"}, "--json=.*: there is no folder nowhere", id="no folder"
@@ -357,6 +366,6 @@ def test_outputs_that_cannot_be_written_are_rejected_before_anything_is_printed(
     result = Result(sources=(), numbers=pd.DataFrame({"a": [1]}), answer=answer)
 
     with pytest.raises(ConfigError, match=message):
-        shown(result, capsys, **outputs)
+        printed_lines(result, capsys, **outputs)
 
     assert capsys.readouterr().out == ""

@@ -1,4 +1,4 @@
-"""The atlas: packaged entries, the answers of `ask`, and the references of `normal`."""
+"""The atlas: shipped timings, predicted step times, `paradnn ask`, and judged runs."""
 
 import json
 import shlex
@@ -39,8 +39,8 @@ GPT = {
     "model.heads": 16,
     "model.sequence_length": 512,
 }
-#: The same model as command-line overrides.
-GPT_WORDS = ("model=gpt", "batch_size=8", "precision=bfloat16", "mode=inference")
+#: The GPT point of `gpt_row` as command-line overrides.
+GPT_OVERRIDES = ("model=gpt", "batch_size=8", "precision=bfloat16", "mode=inference")
 OWN_MODEL = """
 import keras
 from keras import layers
@@ -69,15 +69,17 @@ def test_shipped_timings_are_small_and_name_their_source() -> None:
     assert all(group.source.count("/") == 1 for group in atlas.groups)
     assert all(group.kept <= group.rows for group in atlas.groups)
     assert all(len(group.timings) == group.kept for group in atlas.groups)
-    products = [group for group in atlas.groups if group.kind == "gemm"]
-    assert len({group.device for group in products}) >= 8
+
+    product_groups = [group for group in atlas.groups if group.kind == "gemm"]
+    assert len({group.device for group in product_groups}) >= 8
 
 
-def test_errors_on_held_out_timings_are_stated() -> None:
+def test_held_out_timings_have_small_errors_and_nominal_coverage() -> None:
     groups = load().groups
 
-    products = [group for group in groups if group.kind == "gemm"]
-    assert np.median([group.median_error for group in products]) < 0.07
+    product_groups = [group for group in groups if group.kind == "gemm"]
+
+    assert np.median([group.median_error for group in product_groups]) < 0.07
     assert 0.93 < np.mean([group.coverage for group in groups]) < 0.97
 
 
@@ -90,7 +92,7 @@ def test_errors_on_held_out_timings_are_stated() -> None:
         pytest.param("tpu v2", "TPU v2", id="lower-case"),
     ],
 )
-def test_devices_are_found_by_the_name_that_a_driver_reports(name: str, device: str) -> None:
+def test_devices_are_found_by_the_name_from_the_driver(name: str, device: str) -> None:
     assert load().device_name(name) == device
 
 
@@ -164,7 +166,9 @@ def test_a_published_step_lies_in_the_interval_of_its_prediction() -> None:
         pytest.param("nvfp4", "fp8", id="4-bit weights"),
     ],
 )
-def test_a_generation_reads_a_cache_of_at_least_8_bits(precision: str, cache: str) -> None:
+def test_a_generation_reads_a_cache_with_at_least_8_bits_per_value(
+    precision: str, cache: str
+) -> None:
     row = gpt_row(precision=precision, mode="generate")
     row |= {"generate.prompt": 1000, "generate.tokens": 8000, "batch_size": 64}
 
@@ -180,7 +184,7 @@ def test_an_unpublished_step_has_no_published_time() -> None:
     assert published_seconds({**row, "model.nodes": 513}, "TPU v2") is None
 
 
-def test_a_step_grows_with_its_batch() -> None:
+def test_the_step_time_grows_with_the_batch() -> None:
     small = estimate_step_time(gpt_row(batch_size=4), "NVIDIA H200")
     large = estimate_step_time(gpt_row(batch_size=64), "NVIDIA H200")
 
@@ -197,7 +201,7 @@ def test_a_step_grows_with_its_batch() -> None:
         ),
         pytest.param(
             {"model.layers": 120, "model.width": 20480, "mode": "train"},
-            # 604 G parameters with 4 bytes, and 8 bytes of the optimizer's variables.
+            # 604 G parameters of 4 bytes, plus 8 bytes each for the optimizer's variables.
             "it needs 6,940 GiB or more, and H200 (SXM) has 141",
             id="memory",
         ),
@@ -212,14 +216,14 @@ def test_a_step_grows_with_its_batch() -> None:
         ),
     ],
 )
-def test_a_step_without_timings_is_not_known(changes: dict[str, Any], why: str) -> None:
+def test_a_step_that_cannot_be_predicted_has_a_reason(changes: dict[str, Any], why: str) -> None:
     estimate = estimate_step_time(gpt_row(**changes), "H200")
 
     assert estimate.seconds is None
     assert why in estimate.why
 
 
-def test_an_unknown_family_is_wrong_input() -> None:
+def test_an_unknown_family_is_rejected() -> None:
     row = gpt_row(family="perceiver")
 
     with pytest.raises(ConfigError, match="model=perceiver: is not a family of this version"):
@@ -238,7 +242,7 @@ def test_a_timed_product_is_predicted_closely() -> None:
 
 
 @pytest.mark.parametrize(("engine", "precision"), [("vLLM", "fp8_block"), ("TensorRT-LLM", "fp8")])
-def test_the_call_timed_with_a_product_is_subtracted(engine: str, precision: str) -> None:
+def test_the_call_overhead_in_product_timings_is_subtracted(engine: str, precision: str) -> None:
     tiny = [make_operation("gemm", product(8, 256, 256, 2))]
     group = load().find_group("H200", "gemm", precision, engine)
 
@@ -249,7 +253,7 @@ def test_the_call_timed_with_a_product_is_subtracted(engine: str, precision: str
     assert as_timed > 1e-5
 
 
-def test_a_users_own_model_is_predicted_from_its_products(tmp_path: Path) -> None:
+def test_a_model_of_the_user_is_predicted_from_its_products(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(OWN_MODEL)
     model = read_point(
         {"model": {"name": "own", "build": f"{tmp_path}/mine.py:net", "heads": 3}}
@@ -261,6 +265,7 @@ def test_a_users_own_model_is_predicted_from_its_products(tmp_path: Path) -> Non
         (product.rows, product.outputs, product.inputs, product.own)
         for [product] in (layer.products for layer in layers)
     ]
+
     assert sizes == [
         (5 * 64, 8, 27, 0),
         (5 * 64, 12, 8, 0),
@@ -271,9 +276,11 @@ def test_a_users_own_model_is_predicted_from_its_products(tmp_path: Path) -> Non
         (5 * 64, 8, 12, 0),
         (5, 10, 512, 0),
     ]
+
     options = {f"model.{key}": value for key, value in vars(model).items()}
     row = {"family": "own", **options, "batch_size": 5, "precision": "bfloat16", "mode": "train"}
     estimate = estimate_step_time(row, "H200")
+
     assert estimate.low < estimate.seconds < estimate.high
     assert "counted in a trace" in estimate.extrapolated[0]
 
@@ -292,8 +299,8 @@ def test_a_device_without_timings_is_scaled_from_the_most_similar_one() -> None:
         estimate_step_time(row, "TPU v4", option="--to")
 
 
-def test_time_that_is_not_the_devices_is_stated() -> None:
-    """Small models all take the same time on the archive's V100, since their input limits them."""
+def test_the_estimate_notes_that_input_and_dispatch_set_the_published_time() -> None:
+    """All small models take the same time on the archive's V100, because their input limits it."""
     estimate = estimate_step_time(fc_row(precision="float16", **{"model.nodes": 128}), "V100")
 
     assert estimate.notes[0].startswith(
@@ -301,7 +308,7 @@ def test_time_that_is_not_the_devices_is_stated() -> None:
     )
 
 
-def test_a_step_that_its_model_sets_has_no_overhead_note() -> None:
+def test_a_step_limited_by_the_device_has_no_overhead_note() -> None:
     row = fc_row(precision="float16", batch_size=64, **{"model.nodes": 8192})
 
     assert published_overhead_note(row, "V100") == ""
@@ -321,6 +328,7 @@ def test_sources_that_disagree_are_stated(precision: str, comparison: str) -> No
     estimate = estimate_step_time(row, "V100")
 
     [note] = [note for note in estimate.notes if note.startswith("sources disagree")]
+
     assert pd.Series([note]).str.contains(comparison).all()
 
 
@@ -329,10 +337,12 @@ def test_sources_that_agree_are_not_mentioned() -> None:
     assert estimate_step_time(gpt_row(), "H200").notes == ()
 
 
-def test_ask_writes_its_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ask_prints_its_answer_and_writes_it_as_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "answer.json"
 
-    assert ask(["--device", "H200", "--json", str(file), *GPT_WORDS]) == 0
+    assert ask(["--device", "H200", "--json", str(file), *GPT_OVERRIDES]) == 0
 
     answer = json.loads(file.read_text())
     assert {"device", "seconds", "low", "high", "sources", "extrapolated", "notes"} <= set(answer)
@@ -341,46 +351,54 @@ def test_ask_writes_its_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "from ai-dynamo/aiconfigurator" in capsys.readouterr().out
 
 
-def test_ask_without_an_answer_fails(capsys: pytest.CaptureFixture[str]) -> None:
-    assert ask(["--device", "TPU v2", *GPT_WORDS]) == 1
+def test_ask_without_an_answer_exits_with_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ask(["--device", "TPU v2", *GPT_OVERRIDES]) == 1
     assert "not known" in capsys.readouterr().out
 
 
 def test_ask_prints_notes(capsys: pytest.CaptureFixture[str]) -> None:
-    sizes = ["model.layers=4", "model.nodes=128", "model.input_size=2000", "model.output_size=1000"]
-    words = ["model=fc", *sizes, "batch_size=512"]
+    model_sizes = [
+        "model.layers=4",
+        "model.nodes=128",
+        "model.input_size=2000",
+        "model.output_size=1000",
+    ]
+    overrides = ["model=fc", *model_sizes, "batch_size=512"]
 
-    assert ask(["--device", "V100", *words, "precision=float16"]) == 0
+    assert ask(["--device", "V100", *overrides, "precision=float16"]) == 0
 
     assert "note, V100: input and dispatch" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    ("words", "prompt"),
+    ("overrides", "prompt_tokens"),
     [
         pytest.param(["model.sequence_length=1024"], 1024 - 64, id="fills-the-sequence"),
         pytest.param(
             ["model.sequence_length=1024", "generate.tokens=24"], 1000, id="leaves-room-for-tokens"
         ),
-        pytest.param(["model.sequence_length=1024", "generate.prompt=10"], 10, id="as-given"),
-        pytest.param([], 64, id="default"),
+        pytest.param(
+            ["model.sequence_length=1024", "generate.prompt=10"], 10, id="explicit-prompt"
+        ),
+        pytest.param([], 64, id="default-sequence"),
     ],
 )
-def test_the_prompt_of_a_generation_is_printed_and_follows_the_question(
-    words: list[str], prompt: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_the_prompt_length_fills_the_sequence_unless_it_is_given(
+    overrides: list[str], prompt_tokens: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "answer.json"
-    point = ["model=gpt", "mode=generate", "precision=bfloat16", *words]
+    point = ["model=gpt", "mode=generate", "precision=bfloat16", *overrides]
 
     assert ask(["--device", "H200", "--json", str(file), *point]) == 0
 
-    assert json.loads(file.read_text())["prompt_tokens"] == prompt
+    assert json.loads(file.read_text())["prompt_tokens"] == prompt_tokens
+
     out = capsys.readouterr().out
-    assert f"prompt of {prompt:,} tokens, read in" in out
+    assert f"prompt of {prompt_tokens:,} tokens, read in" in out
     assert ") per token: " in out
 
 
-#: Arguments of `ask`, and a part of the error line.
+#: Pairs of the arguments of `ask` and a part of the error line.
 REJECTED = [
     ("model=gpt", "--device"),
     ("--device H200", "names no point"),
@@ -416,8 +434,10 @@ REJECTED = [
 ]
 
 
-@pytest.mark.parametrize(("words", "line"), [pytest.param(*case, id=case[0]) for case in REJECTED])
-def test_invalid_arguments_give_one_line(
+@pytest.mark.parametrize(
+    ("words", "line"), [pytest.param(words, line, id=words) for words, line in REJECTED]
+)
+def test_invalid_arguments_print_one_line(
     words: str, line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert ask(shlex.split(words)) == 2
@@ -427,8 +447,8 @@ def test_invalid_arguments_give_one_line(
     assert (captured.err.count("\n"), captured.out) == (1, "")
 
 
-def test_published_steps_are_normal_and_others_are_not() -> None:
-    """At most 5% of the published steps may be classified as abnormal."""
+def test_published_steps_are_normal_and_scaled_ones_are_slow_or_fast() -> None:
+    """Judge 100 steps per factor; a calibrated rule calls about 5% of unscaled steps abnormal."""
     counts = planted("TPU v2", (5.0, 0.05), 100)
 
     assert 100 - counts[1.0]["normal"] <= 8
@@ -437,7 +457,7 @@ def test_published_steps_are_normal_and_others_are_not() -> None:
 
 
 @pytest.mark.parametrize(
-    "lost",
+    "deleted_rows",
     [
         pytest.param("params WHERE key = 'batch_size'", id="batch-size"),
         pytest.param("params", id="params"),
@@ -445,27 +465,27 @@ def test_published_steps_are_normal_and_others_are_not() -> None:
         pytest.param("tags", id="tags"),
     ],
 )
-def test_a_run_that_lost_its_step_time_or_batch_is_not_judged(
-    lost: str, store: str, tmp_path: Path
+def test_a_run_without_step_time_or_batch_size_is_not_judged(
+    deleted_rows: str, store: str, tmp_path: Path
 ) -> None:
     uri = copy_of(store, tmp_path)
     with closing(sqlite3.connect(uri.removeprefix("sqlite:///"))) as database, database:
         database.execute(
             "UPDATE latest_metrics SET key = 'step_time_ms' WHERE key = 'examples_per_second'"
         )
-        database.execute(f"DELETE FROM {lost}")
+        database.execute(f"DELETE FROM {deleted_rows}")
 
     with pytest.raises(ConfigError, match="no run of a timed step is in the store"):
         find_run(None, uri)
 
 
 def product_columns(sizes: np.ndarray) -> dict[str, np.ndarray]:
-    """Return columns of products of sizes (n, 3), in the atlas's layout."""
+    """Return the atlas's columns for n matrix products of sizes (n, 3)."""
     return {**dict.fromkeys(COLUMNS, np.ones(len(sizes))), **product(*sizes.T, 2)}
 
 
-def test_a_change_between_versions_is_found_at_different_shapes() -> None:
-    """Plant a regression: the later version takes 1.3 times as long, but only below 4,096 rows."""
+def test_a_change_between_versions_timed_at_different_shapes_is_found() -> None:
+    """The planted regression: version 2.0 takes 1.3 times as long, but only below 4,096 rows."""
     group = load().find_group("H200", "gemm", "bfloat16", "vLLM")
     random = np.random.default_rng(0)
     versions = []
@@ -489,7 +509,7 @@ def test_a_change_between_versions_is_found_at_different_shapes() -> None:
     assert "kernels: kernel of 1.0 before, kernel of 2.0 after" in str(change)
 
 
-def test_equal_versions_are_the_same() -> None:
+def test_versions_with_equal_timings_are_called_the_same() -> None:
     group = load().find_group("H200", "gemm", "bfloat16", "vLLM")
 
     change = compare_versions(group, replace(group, version="99"))
@@ -497,7 +517,7 @@ def test_equal_versions_are_the_same() -> None:
     assert change.verdict == "the same within 3%"
 
 
-def test_versions_of_a_device_are_listed_and_written(
+def test_changes_between_versions_are_printed_and_written_as_json(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "versions.json"
@@ -506,6 +526,7 @@ def test_versions_of_a_device_are_listed_and_written(
 
     changes = json.loads(file.read_text())
     compared = {(change["precision"], change["before"], change["after"]) for change in changes}
+
     assert ("bfloat16", "0.12.0", "0.20.0") in compared
     assert all(change["low"] <= change["times"] <= change["high"] for change in changes)
     assert capsys.readouterr().out.count("times as long as") == len(changes)
@@ -538,7 +559,7 @@ def test_a_device_with_one_version_has_no_changes() -> None:
         ),
     ],
 )
-def test_a_simulators_file_holds_measured_rates_with_their_intervals(
+def test_a_simulator_file_contains_measured_rates_and_their_intervals(
     tmp_path: Path, simulator: str, flops: Any, bandwidth: Any
 ) -> None:
     file = tmp_path / "h200.json"
@@ -547,12 +568,14 @@ def test_a_simulators_file_holds_measured_rates_with_their_intervals(
 
     system = json.loads(file.read_text())
     intervals = json.loads((tmp_path / "h200-intervals.json").read_text())["intervals"]
-    # The data sheet's rate of 16-bit products, and its bandwidth.
+
+    # The data sheet states 989.4 TFLOP/s for 16-bit products and 4.8 TB/s.
     assert 0.6 * 989.4e12 < flops(system) < 989.4e12
     assert 0.6 * 4.8e12 < bandwidth(system) < 4.8e12
     assert any(low < flops(system) < high for low, high in intervals["flops_per_second"])
+
     for network in system.get("networks", []):
         assert network["size"] == 8
         assert "collective_minus1_scalar" not in network, "Calculon rejects unknown keys"
-        # NVLink bandwidth in GB/s in one direction.
+        # NVLink bandwidth in GB/s per direction.
         assert 100 < network["bandwidth"] < 450

@@ -1,4 +1,4 @@
-"""`audit` draws correct conclusions from the files of other harnesses, including damaged files."""
+"""`audit` draws correct conclusions from result files of other harnesses, some of them damaged."""
 
 import copy
 import gzip
@@ -75,7 +75,7 @@ NCCL_CLUSTER = """\
 # Avg bus bandwidth    : 14.0482
 # Collective test concluded: sendrecv_perf
 """
-#: The same repository: a run whose second host failed.
+#: From the same repository as NCCL_CLUSTER: a run whose second host failed.
 NCCL_FAILED = """\
 # Collective test starting: alltoall_perf
 #  Rank  0 Group  0 Pid 357365 on cnode2-007 device  0 [0000:43:00] NVIDIA H100 80GB HBM3
@@ -104,7 +104,7 @@ SGLANG = {
     "request_throughput": 9.5,
     "median_ttft_ms": 60.0,
 }
-#: ajcasagrande/aiperf (Apache-2.0): AIPerf 0.3.
+#: ajcasagrande/aiperf (Apache-2.0): settings as AIPerf 0.3 stores them.
 AIPERF_LOADGEN = {
     "endpoint": {"model_names": ["Qwen/Qwen3-0.6B"], "streaming": True},
     "loadgen": {"concurrency": 2, "request_count": 64, "warmup_request_count": 1},
@@ -325,11 +325,14 @@ def test_two_files_of_a_harness_are_two_sessions(tmp_path: Path, harness: str) -
     compared = comparisons(list(draw_conclusions([first], [second])))
 
     assert (first.harness, second.harness) == (harness, harness)
-    directed = [finding for finding in compared if "offered load" not in finding.about]
-    assert [finding.ratio for finding in directed] == pytest.approx([2.0] * len(directed))
-    assert directed
-    # By the prior of sessions, a factor of 2 is decisive.
-    assert {finding.verdict for finding in directed} == {"faster"}
+
+    with_direction = [finding for finding in compared if "offered load" not in finding.about]
+    assert [finding.ratio for finding in with_direction] == pytest.approx(
+        [2.0] * len(with_direction)
+    )
+    assert with_direction
+    # The prior scatter of sessions is 7.5%, so a factor of 2 is decisive.
+    assert {finding.verdict for finding in with_direction} == {"faster"}
     assert all(
         "one session each, assumed to scatter by 7.5%" in finding.sentence for finding in compared
     )
@@ -469,7 +472,7 @@ def test_failures_that_a_harness_reports_are_findings(
 
 
 def rows(results: Results) -> dict[str, tuple[float, str, str, int]]:
-    """Value, unit, direction and count of each series by name."""
+    """Return the value, unit, better direction and sample count of each series, by name."""
     return {
         series.name: (pytest.approx(series.center), series.unit, series.better, series.count)
         for series in results.series
@@ -619,7 +622,7 @@ def rows(results: Results) -> dict[str, tuple[float, str, str, int]]:
         ),
     ],
 )
-def test_units_directions_and_counts_of_a_harness(
+def test_series_have_the_units_directions_and_counts_of_the_harness(
     tmp_path: Path, document: Any, expected: dict[str, tuple[float, str, str, int]]
 ) -> None:
     assert expected == rows(read_one(tmp_path, document))
@@ -633,7 +636,9 @@ def test_units_directions_and_counts_of_a_harness(
         pytest.param("somewhere/fib", "fib", id="copied"),
     ],
 )
-def test_a_file_of_criterion_is_named_by_its_folder(tmp_path: Path, folder: str, name: str) -> None:
+def test_a_criterion_series_is_named_after_its_folder(
+    tmp_path: Path, folder: str, name: str
+) -> None:
     (tmp_path / folder).mkdir(parents=True)
     estimates = {"median": {"point_estimate": 26.0}, "std_dev": {"point_estimate": 0.3}}
 
@@ -644,15 +649,16 @@ def test_a_file_of_criterion_is_named_by_its_folder(tmp_path: Path, folder: str,
     assert rows(summary) == {name: (26e-9, "s", "lower", 1)}
 
 
-def test_a_relative_change_of_criterion_is_no_time(tmp_path: Path) -> None:
+def test_a_relative_change_of_criterion_is_not_read_as_a_time(tmp_path: Path) -> None:
     change = {"mean": {"point_estimate": 0.02}, "median": {"point_estimate": 0.02}}
 
     with pytest.raises(DataError, match="holds no measurement above zero in a known format"):
         read_one(tmp_path, change)
 
 
-#: nirjhar17/guidellm-pd-disaggregation and big-yellow-duck/vllm-bench-collection: the layouts of
-#: GuideLLM 0.5 and 0.7. neuralmagic/guidellm: that of 0.2.
+#: Model and data settings in the layouts of three GuideLLM versions: 0.2 as in
+#: neuralmagic/guidellm, 0.5 as in nirjhar17/guidellm-pd-disaggregation, and 0.7 as in
+#: big-yellow-duck/vllm-bench-collection.
 GUIDELLM_SETTINGS = {
     "0.2": {
         "benchmarks": [
@@ -697,14 +703,16 @@ GUIDELLM_SETTINGS = {
         ),
     ],
 )
-def test_model_and_data_of_guidellm_are_conditions(tmp_path: Path, version: str, data: str) -> None:
+def test_the_model_and_data_of_a_guidellm_file_are_conditions(
+    tmp_path: Path, version: str, data: str
+) -> None:
     document = copy.deepcopy(GUIDELLM_SETTINGS[version])
     document["benchmarks"][0]["metrics"] = guidellm(1)["benchmarks"][0]["metrics"]
 
     assert read_one(tmp_path, document).conditions == {"model": "Qwen/Qwen3-0.6B", "data": data}
 
 
-def test_settings_of_llama_bench_that_vary_are_in_the_names(tmp_path: Path) -> None:
+def test_llama_bench_settings_that_vary_are_part_of_the_series_names(tmp_path: Path) -> None:
     tests = [*llama_bench(1, flash_attn=0), *llama_bench(1, flash_attn=1)]
 
     results = read_one(tmp_path, tests)
@@ -718,14 +726,14 @@ def test_settings_of_llama_bench_that_vary_are_in_the_names(tmp_path: Path) -> N
     assert results.conditions == {"model_type": "qwen2 7B", "n_threads": "8"}
 
 
-def test_json_lines_of_llama_bench_are_one_session(tmp_path: Path) -> None:
+def test_the_json_lines_of_a_llama_bench_file_are_one_session(tmp_path: Path) -> None:
     text = "\n".join(json.dumps(test) for test in llama_bench(1))
 
     assert list(rows(read_one(tmp_path, text))) == ["pp512", "tg128 @ d512"]
 
 
-def test_a_sweep_of_aiperf_has_one_trial_per_combination(tmp_path: Path) -> None:
-    """Layout and values of akamaslabs/vllm-benchmark: the counts are of requests, not of trials."""
+def test_an_aiperf_sweep_has_one_trial_per_combination(tmp_path: Path) -> None:
+    """In this layout of akamaslabs/vllm-benchmark, `count` counts requests, not trials."""
     metrics = {
         "request_throughput": {"mean": 6.815, "std": 0.0, "unit": "requests/sec"},
         "request_latency": {"mean": 2334.8, "std": 0.0, "p50": 2191.5, "count": 2044, "unit": "ms"},
@@ -746,17 +754,18 @@ def test_a_sweep_of_aiperf_has_one_trial_per_combination(tmp_path: Path) -> None
     assert results.notes == ("1 of 2 runs failed",)
 
 
-def test_chunks_of_aiperf_are_not_called_requests(tmp_path: Path) -> None:
+def test_aiperf_chunk_latencies_are_not_counted_as_requests(tmp_path: Path) -> None:
     latency = {"unit": "ms", "avg": 8.85, "p50": 8.57, "std": 1.79, "count": 532759}
 
     results = read_one(tmp_path, {"inter_chunk_latency": latency, **aiperf(1)})
 
     observations = {name: series.observation for name, series in series_by_name(results).items()}
+
     assert observations["inter_chunk_latency"] == "chunk"
     assert observations["request_latency"] == "request"
 
 
-def test_collectives_of_one_log_are_told_apart(tmp_path: Path) -> None:
+def test_the_collectives_in_one_log_have_different_series_names(tmp_path: Path) -> None:
     results = read_one(tmp_path, NCCL_CLUSTER)
 
     assert rows(results) == {
@@ -769,7 +778,7 @@ def test_collectives_of_one_log_are_told_apart(tmp_path: Path) -> None:
     }
 
 
-def test_a_failed_collective_names_host_and_reason(tmp_path: Path) -> None:
+def test_the_error_of_a_failed_collective_names_host_and_reason(tmp_path: Path) -> None:
     path = write_file(tmp_path, "log", NCCL_FAILED)
 
     with pytest.raises(
@@ -778,8 +787,8 @@ def test_a_failed_collective_names_host_and_reason(tmp_path: Path) -> None:
         read_results(path)
 
 
-def test_the_detail_log_of_loadgen_names_the_summary(tmp_path: Path) -> None:
-    """First lines as in mlcommons/inference_results_v2.0 (Apache-2.0)."""
+def test_the_error_of_a_loadgen_detail_log_names_the_summary_file(tmp_path: Path) -> None:
+    """The lines are like the first ones in mlcommons/inference_results_v2.0 (Apache-2.0)."""
     lines = [
         mllog("loadgen_version", 0.005, "4.0 @ fa4fe53e53", is_error=False),
         mllog("result_samples_per_second", 9.1, 23.9, is_error=False),
@@ -790,15 +799,15 @@ def test_the_detail_log_of_loadgen_names_the_summary(tmp_path: Path) -> None:
         read_results(path)
 
 
-def test_power_of_a_training_is_read_in_watts(tmp_path: Path) -> None:
+def test_a_power_meter_log_is_read_in_watts(tmp_path: Path) -> None:
     results = read_one(tmp_path, MLPERF_POWER)
 
     assert rows(results) == {"power": (3138.0, "W", "lower", 3)}
     assert results.notes == ()
 
 
-def test_warm_up_requests_of_aiperf_do_not_count(tmp_path: Path) -> None:
-    """Layout of profile_export.jsonl in ajcasagrande/aiperf."""
+def test_warm_up_requests_of_aiperf_are_excluded(tmp_path: Path) -> None:
+    """The lines have the layout of profile_export.jsonl in ajcasagrande/aiperf."""
     lines = [
         {
             "metadata": {"benchmark_phase": phase},
@@ -840,7 +849,7 @@ def test_warm_up_requests_of_aiperf_do_not_count(tmp_path: Path) -> None:
         pytest.param(NCCL_CLUSTER, {"devices": "2 x NVIDIA H100 80GB HBM3"}, id="nccl-tests"),
     ],
 )
-def test_settings_of_a_published_file_are_conditions(
+def test_the_settings_of_a_published_file_are_conditions(
     tmp_path: Path, document: Any, conditions: dict[str, str]
 ) -> None:
     assert read_one(tmp_path, document).conditions == conditions
@@ -858,11 +867,11 @@ def test_settings_of_a_published_file_are_conditions(
     ],
 )
 def test_times_have_three_digits_and_no_exponent(seconds: float, text: str) -> None:
-    """LoadGen's mean latency of 0.99968 s was printed as 1e+03 ms."""
+    """Regression: a mean latency of 0.99968 s from LoadGen was printed as 1e+03 ms."""
     assert format_value(seconds, "s") == text
 
 
-def test_a_field_of_loadgen_without_a_value_does_not_take_the_next_line(tmp_path: Path) -> None:
+def test_a_loadgen_field_without_a_value_does_not_read_the_next_line(tmp_path: Path) -> None:
     text = loadgen().replace("SUT name : PySUT", "SUT name : ")
     text = text.replace(
         "Scheduled samples", "Per-query latency:  \nMin latency (ns)   : 5\nScheduled samples"
@@ -887,11 +896,15 @@ def test_compressed_files_are_read(tmp_path: Path) -> None:
     ("content", "message"),
     [
         pytest.param(gzip.compress(b"{}" * 99)[:-9], "is a damaged gzip file", id="cut-off"),
-        pytest.param(b"\x1f\x8bxx", "is a damaged gzip file", id="no-gzip"),
-        pytest.param(gzip.compress(b"[" + bytes(65 * 2**20)), "larger than 64 MiB", id="bomb"),
+        pytest.param(b"\x1f\x8bxx", "is a damaged gzip file", id="not-gzip"),
+        pytest.param(
+            gzip.compress(b"[" + bytes(65 * 2**20)), "larger than 64 MiB", id="decompression-bomb"
+        ),
     ],
 )
-def test_compressed_files_that_cannot_be_read(tmp_path: Path, content: bytes, message: str) -> None:
+def test_damaged_or_oversized_compressed_files_are_rejected(
+    tmp_path: Path, content: bytes, message: str
+) -> None:
     path = tmp_path / "file.gz"
     path.write_bytes(content)
 
@@ -899,7 +912,7 @@ def test_compressed_files_that_cannot_be_read(tmp_path: Path, content: bytes, me
         read_results(path)
 
 
-def test_json_between_other_lines_is_read(tmp_path: Path) -> None:
+def test_json_surrounded_by_other_lines_is_read(tmp_path: Path) -> None:
     text = f"Running ./bench\n{json.dumps(google_benchmark(1), indent=1)}\nbye\n"
 
     results = read_one(tmp_path, text)
@@ -908,7 +921,7 @@ def test_json_between_other_lines_is_read(tmp_path: Path) -> None:
     assert results.notes[-1] == "a part of the file is not JSON and was not read"
 
 
-def test_the_error_of_an_unknown_file_says_which_files_are_known(tmp_path: Path) -> None:
+def test_the_error_of_an_unknown_file_lists_the_known_formats(tmp_path: Path) -> None:
     text = "command,mean\nsleep 1,1.0\n"
 
     with pytest.raises(DataError) as raised:
@@ -917,7 +930,7 @@ def test_the_error_of_an_unknown_file_says_which_files_are_known(tmp_path: Path)
     assert "give results of hyperfine --export-json, pytest --benchmark-json," in str(raised.value)
 
 
-def test_limits_of_loadgen_are_no_measurements(tmp_path: Path) -> None:
+def test_loadgen_limits_are_not_read_as_measurements(tmp_path: Path) -> None:
     series = series_by_name(read_one(tmp_path, loadgen()))
 
     assert set(series) == {
@@ -946,7 +959,7 @@ def test_limits_of_loadgen_are_no_measurements(tmp_path: Path) -> None:
         pytest.param("suite.track_time_a", "", "unknown", id="only-the-prefix-counts"),
     ],
 )
-def test_kind_of_an_asv_benchmark_follows_from_its_prefix(
+def test_the_prefix_of_an_asv_benchmark_determines_its_unit(
     tmp_path: Path, name: str, unit: str, better: str
 ) -> None:
     [series] = read_one(tmp_path, asv({name: [[8859701248.0]]})).series
@@ -954,7 +967,7 @@ def test_kind_of_an_asv_benchmark_follows_from_its_prefix(
     assert (series.unit, series.better) == (unit, better)
 
 
-def test_asv_results_are_named_by_their_parameters(tmp_path: Path) -> None:
+def test_asv_series_names_contain_the_parameters(tmp_path: Path) -> None:
     parameters = [["1", "2"], ["'x'", "'y'"]]
     document = asv({"s.time_a": [[0.1, 0.2, 0.3, math.nan], parameters, "v1"]})
 
@@ -968,7 +981,7 @@ def test_asv_results_are_named_by_their_parameters(tmp_path: Path) -> None:
     }
 
 
-def test_asv_versions_are_not_compared(tmp_path: Path) -> None:
+def test_different_versions_of_an_asv_benchmark_are_not_compared(tmp_path: Path) -> None:
     first = asv({"s.time_x": [[0.1, 0.2], [["'10'", "'20'"]], "v1"]})
     second = asv({"s.time_x": [[0.05, 0.1, 0.2], [["'5'", "'10'", "'20'"]], "v2"]})
 
@@ -1025,7 +1038,7 @@ def test_differences_are_plain_percentages(
     assert f"differing by {difference}:" in finding.sentence
 
 
-def test_different_units_are_not_compared(tmp_path: Path) -> None:
+def test_series_with_different_units_are_not_compared(tmp_path: Path) -> None:
     first = aiperf(1)
     second = aiperf(1)
     second["request_throughput"]["unit"] = "requests/min"
@@ -1037,13 +1050,14 @@ def test_different_units_are_not_compared(tmp_path: Path) -> None:
     )
 
     sentences = {finding.about: finding.sentence for finding in findings}
+
     assert sentences["request_throughput"] == (
         "Not compared: the units differ (requests/min, requests/sec)."
     )
 
 
-def test_google_aggregates_stand_in_for_missing_repetitions(tmp_path: Path) -> None:
-    """Return a file of --benchmark_report_aggregates_only in the old and the new layout."""
+def test_google_aggregates_replace_missing_repetitions(tmp_path: Path) -> None:
+    """With --benchmark_report_aggregates_only, old and new layouts contain aggregates alone."""
     aggregates = {"mean": 3.0, "median": 2.0, "stddev": 0.5, "cv": 0.25}
     entries = [
         {
@@ -1079,7 +1093,7 @@ def test_google_aggregates_stand_in_for_missing_repetitions(tmp_path: Path) -> N
         pytest.param({"kind": "concurrent", "streams": 32}, "concurrent, 32 streams", id="streams"),
     ],
 )
-def test_guidellm_loads_are_named_by_their_strategy(
+def test_guidellm_series_names_contain_the_load_strategy(
     tmp_path: Path, strategy: dict[str, Any], name: str
 ) -> None:
     document = guidellm(1)
@@ -1092,7 +1106,7 @@ def test_guidellm_loads_are_named_by_their_strategy(
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-32", "utf-16-le"])
 @pytest.mark.parametrize("harness", ["hyperfine", "LoadGen"])
-def test_encodings_of_windows_are_read(tmp_path: Path, harness: str, encoding: str) -> None:
+def test_unicode_encodings_of_windows_are_read(tmp_path: Path, harness: str, encoding: str) -> None:
     document = DOCUMENTS[harness](1)
     text = document if isinstance(document, str) else json.dumps(document)
     path = tmp_path / "file"
@@ -1113,7 +1127,7 @@ def test_encodings_of_windows_are_read(tmp_path: Path, harness: str, encoding: s
         ),
     ],
 )
-def test_every_appended_run_is_a_session(tmp_path: Path, text: str) -> None:
+def test_each_run_appended_to_a_file_is_a_session(tmp_path: Path, text: str) -> None:
     sessions = read_results(write_file(tmp_path, "file", text))
 
     assert [session.file for session in sessions] == [
@@ -1132,13 +1146,13 @@ def test_a_cut_off_line_is_reported(tmp_path: Path) -> None:
     assert results.notes[-1] == "a part of the file is not JSON and was not read"
 
 
-def test_series_of_one_name_in_a_file_are_one_session(tmp_path: Path) -> None:
+def test_repeated_series_names_in_a_file_are_numbered(tmp_path: Path) -> None:
     results = read_one(tmp_path, hyperfine("a", "a", "a"))
 
     assert [series.name for series in results.series] == ["a", "a #2", "a #3"]
 
 
-def test_hyperfine_commands_of_one_name_differ_by_their_parameters(tmp_path: Path) -> None:
+def test_equal_hyperfine_commands_are_distinguished_by_their_parameters(tmp_path: Path) -> None:
     document = hyperfine("sleep", "sleep")
     for seconds, entry in enumerate(document["results"], 1):
         entry["parameters"] = {"seconds": str(seconds)}
@@ -1151,16 +1165,16 @@ def test_hyperfine_commands_of_one_name_differ_by_their_parameters(tmp_path: Pat
     ]
 
 
-def sessions_of_hyperfine(folder: Path, name: str, medians: Sequence[float]) -> list[Results]:
+def hyperfine_sessions(folder: Path, name: str, medians: Sequence[float]) -> list[Results]:
     return [
         read_one(folder, hyperfine("a", times=[median * time for time in TIMES]), f"{name}{n}")
         for n, median in enumerate(medians)
     ]
 
 
-def test_three_sessions_per_side_carry_a_verdict(tmp_path: Path) -> None:
-    side = sessions_of_hyperfine(tmp_path, "a", [1, 1.01, 0.99])
-    other_side = sessions_of_hyperfine(tmp_path, "b", [2, 2.02, 1.98])
+def test_three_sessions_per_side_give_a_verdict(tmp_path: Path) -> None:
+    side = hyperfine_sessions(tmp_path, "a", [1, 1.01, 0.99])
+    other_side = hyperfine_sessions(tmp_path, "b", [2, 2.02, 1.98])
 
     [finding] = draw_conclusions(side, other_side)
 
@@ -1169,7 +1183,7 @@ def test_three_sessions_per_side_carry_a_verdict(tmp_path: Path) -> None:
     assert "This holds if the sessions of both sides alternated in time." in finding.sentence
 
 
-def test_failed_runs_do_not_count(tmp_path: Path) -> None:
+def test_failed_runs_are_excluded(tmp_path: Path) -> None:
     results = read_one(tmp_path, hyperfine("a", times=[9.0, 0.1, 0.102, 0.098], failed=1))
 
     assert series_by_name(results)["a"].values == (0.1, 0.102, 0.098)
@@ -1178,18 +1192,18 @@ def test_failed_runs_do_not_count(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("ratio", "sessions", "verdict"),
     [
-        # Of one session each the log ratio scatters by sqrt(2) x 7.5% with 8 degrees of freedom,
-        # so its half width is 2.306 x 10.6% = 24.5%: a factor of 1.277.
-        pytest.param(1.25, 1, "undecided", id="within one session each"),
-        pytest.param(1.3, 1, "faster", id="beyond one session each"),
-        pytest.param(1 / 1.3, 1, "slower", id="the other way"),
+        # With one session per side, the log ratio has a standard error of sqrt(2) x 7.5% = 10.6%
+        # and 8 degrees of freedom. The half-width is 2.306 x 10.6% = 24.5%: a factor of 1.277.
+        pytest.param(1.25, 1, "undecided", id="inside the interval of one session per side"),
+        pytest.param(1.3, 1, "faster", id="faster, outside that interval"),
+        pytest.param(1 / 1.3, 1, "slower", id="slower, outside that interval"),
     ],
 )
-def test_few_sessions_have_the_scatter_of_the_prior(
+def test_single_sessions_get_the_scatter_of_the_prior(
     tmp_path: Path, ratio: float, sessions: int, verdict: str
 ) -> None:
-    side = sessions_of_hyperfine(tmp_path, "a", [1.0] * sessions)
-    other_side = sessions_of_hyperfine(tmp_path, "b", [ratio] * sessions)
+    side = hyperfine_sessions(tmp_path, "a", [1.0] * sessions)
+    other_side = hyperfine_sessions(tmp_path, "b", [ratio] * sessions)
 
     [finding] = draw_conclusions(side, other_side)
 
@@ -1199,16 +1213,17 @@ def test_few_sessions_have_the_scatter_of_the_prior(
 
 
 def test_copied_sessions_count_as_one(tmp_path: Path) -> None:
-    one = draw_conclusions(
-        sessions_of_hyperfine(tmp_path, "a", [1.0]), sessions_of_hyperfine(tmp_path, "b", [1.5])
+    findings_of_one = draw_conclusions(
+        hyperfine_sessions(tmp_path, "a", [1.0]), hyperfine_sessions(tmp_path, "b", [1.5])
     )
-    copies = draw_conclusions(
-        sessions_of_hyperfine(tmp_path, "c", [1.0] * 4),
-        sessions_of_hyperfine(tmp_path, "d", [1.5] * 4),
+    findings_of_copies = draw_conclusions(
+        hyperfine_sessions(tmp_path, "c", [1.0] * 4),
+        hyperfine_sessions(tmp_path, "d", [1.5] * 4),
     )
 
-    [of_one] = one
-    [of_copies] = copies
+    [of_one] = findings_of_one
+    [of_copies] = findings_of_copies
+
     assert (of_copies.low, of_copies.high) == pytest.approx((of_one.low, of_one.high))
     assert "copies of each other and count as one" in of_copies.sentence
 
@@ -1228,21 +1243,22 @@ def test_a_tracked_number_is_neither_better_nor_worse(tmp_path: Path) -> None:
     assert "the file does not say whether more is better" in finding.sentence
 
 
-def test_equal_sides_differ_in_one_of_twenty_at_most(tmp_path: Path) -> None:
+def test_equal_sides_get_a_verdict_in_at_most_five_percent_of_draws(tmp_path: Path) -> None:
     random = np.random.default_rng(3)
     false_verdicts = 0
     for draw in range(100):
         folder = tmp_path / str(draw)
         folder.mkdir()
         side, other_side = (
-            sessions_of_hyperfine(folder, name, list(np.exp(random.normal(0, 0.05, 4))))
+            hyperfine_sessions(folder, name, list(np.exp(random.normal(0, 0.05, 4))))
             for name in "ab"
         )
 
         [finding] = draw_conclusions(side, other_side)
 
         false_verdicts += finding.verdict != "undecided"
-    # At a rate of 5%, more than 11 of 100 occur in 1% of such tests.
+
+    # At a false-positive rate of 5%, more than 11 of 100 draws are false in about 1% of tests.
     assert false_verdicts <= 11
 
 
@@ -1269,7 +1285,7 @@ def test_equal_sides_differ_in_one_of_twenty_at_most(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_conditions_that_differ_are_stated(
+def test_conditions_that_differ_between_the_sides_are_stated(
     tmp_path: Path, first: Any, second: Any, condition: str
 ) -> None:
     findings = draw_conclusions(
@@ -1277,6 +1293,7 @@ def test_conditions_that_differ_are_stated(
     )
 
     sentences = [finding.sentence for finding in findings]
+
     assert f"The sides differ in {condition}, which may explain a difference." in sentences
 
 
@@ -1287,7 +1304,7 @@ def test_conditions_that_differ_are_stated(
         pytest.param(("python -c 'import a'", 'echo "$HOME"'), id="quotes"),
     ],
 )
-def test_commands_of_one_file_were_measured_one_after_the_other(
+def test_commands_of_one_file_get_the_advice_to_alternate_them(
     tmp_path: Path, commands: tuple[str, str]
 ) -> None:
     results = read_one(tmp_path, hyperfine(*commands))
@@ -1295,6 +1312,7 @@ def test_commands_of_one_file_were_measured_one_after_the_other(
     [finding] = comparisons(list(draw_conclusions([results])))
 
     statement, _, suggested = finding.sentence.partition("To decide, measure both in turn: ")
+
     assert "differing by 0%: undecided" in statement
     assert "One was measured before the other" in statement
     assert shlex.split(suggested) == ["paradnn", "compare", *commands]
@@ -1308,7 +1326,7 @@ def test_commands_of_one_file_were_measured_one_after_the_other(
         pytest.param(("a", "a"), id="equal"),
     ],
 )
-def test_a_command_that_fits_no_line_is_not_repeated(
+def test_the_advice_omits_commands_that_cannot_be_compared_on_one_line(
     tmp_path: Path, commands: tuple[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = write_file(tmp_path, "file", hyperfine(*commands))
@@ -1316,12 +1334,13 @@ def test_a_command_that_fits_no_line_is_not_repeated(
     audit(AuditOptions(files=(str(path),)), Selection())
 
     lines = capsys.readouterr().out.splitlines()
+
     assert "To decide, measure both in turn with paradnn compare." in lines[0]
     assert len(lines) == 5
     assert max(map(len, lines)) < 500
 
 
-def test_benchmarks_of_one_suite_are_no_alternatives(tmp_path: Path) -> None:
+def test_different_benchmarks_of_one_suite_are_not_compared(tmp_path: Path) -> None:
     results = read_one(tmp_path, go(1) + "\nBenchmarkSort-8 10 900 ns/op")
 
     assert comparisons(list(draw_conclusions([results]))) == []
@@ -1348,7 +1367,7 @@ def test_benchmarks_of_one_suite_are_no_alternatives(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_session_is_described(tmp_path: Path, times: list[float], statement: str) -> None:
+def test_a_single_session_is_described(tmp_path: Path, times: list[float], statement: str) -> None:
     [finding] = draw_conclusions([read_one(tmp_path, hyperfine("a", times=times))])
 
     assert statement in finding.sentence
@@ -1362,7 +1381,7 @@ def test_a_session_is_described(tmp_path: Path, times: list[float], statement: s
         pytest.param("null", id="null"),
         pytest.param("[]", id="empty-list"),
         pytest.param("{}", id="empty-object"),
-        pytest.param('{"results": 3}', id="no-list"),
+        pytest.param('{"results": 3}', id="number-for-list"),
         pytest.param(
             '{"results": [{"command": "a", "times": ["x", null, -1, 1e999, true]}]}',
             id="no-positive-number",
@@ -1384,39 +1403,43 @@ def test_a_session_is_described(tmp_path: Path, times: list[float], statement: s
             json.dumps({"request_throughput": 0.0, "completed": 0, "failed": 8}),
             id="all-requests-failed",
         ),
-        pytest.param("[" * 100_000, id="deep"),
+        pytest.param("[" * 100_000, id="deeply-nested-list"),
         pytest.param(
             '{"results": [{"command": "a", "times": {"a": 1}, "median": ' + "9" * 400 + "}]}",
             id="overflow",
         ),
     ],
 )
-def test_a_file_without_measurements_is_a_one_line_error(tmp_path: Path, text: str) -> None:
+def test_a_file_without_measurements_raises_a_one_line_error(tmp_path: Path, text: str) -> None:
     with pytest.raises(DataError, match=r"^\S+file holds no measurement above zero.*$"):
         read_results(write_file(tmp_path, "file", text))
 
 
-def test_wrong_files_are_wrong_input(tmp_path: Path) -> None:
-    name = str(write_file(tmp_path, "f", hyperfine("a")))
-    other = str(write_file(tmp_path, "g", hyperfine("b")))
+def test_files_that_cannot_be_compared_are_rejected(tmp_path: Path) -> None:
+    file = str(write_file(tmp_path, "f", hyperfine("a")))
+    other_file = str(write_file(tmp_path, "g", hyperfine("b")))
 
     with pytest.raises(ConfigError, match="is on both sides"):
-        audit(AuditOptions(files=(name,), against=(name,)), Selection())
+        audit(AuditOptions(files=(file,), against=(file,)), Selection())
     with pytest.raises(DataError, match="cannot be read"):
         audit(AuditOptions(files=(str(tmp_path / "nowhere"),)), Selection())
     with pytest.raises(DataError, match="no benchmark is on both sides: a against b"):
-        audit(AuditOptions(files=(name,), against=(other,)), Selection())
+        audit(AuditOptions(files=(file,), against=(other_file,)), Selection())
 
 
-def test_the_command_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_audit_command_prints_findings_and_writes_them_as_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     files = [str(write_file(tmp_path, name, hyperfine("a\x1b[31m", "b"))) for name in ("f", "g")]
     written = tmp_path / "findings.json"
 
     audit(AuditOptions(files=tuple(files), json=str(written)), Selection())
 
     out = capsys.readouterr().out
+
     assert f"{files[0]}: hyperfine, 2 series" in out
     assert "\x1b" not in out
+
     found = json.loads(written.read_text())
     assert out.splitlines()[0] == found["answer"] == "Of 2 comparisons: 2 undecided."
     assert len(found["rows"]) == found["points"] + 4 == 6

@@ -1,3 +1,5 @@
+"""Boxes of metrics and speedups, compared with NumPy percentiles."""
+
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,10 @@ from tests.analysis.rejected import assert_rejected
 
 
 def skewed(seed: int = 3) -> pd.DataFrame:
-    """Return three groups of values: lognormal, lognormal with missing values, and all missing."""
+    """Return lognormal speeds of two families, and a family without a speed.
+
+    Seven of the 400 lstm speeds are not finite.
+    """
     rng = np.random.default_rng(seed)
     values = {
         "lstm": rng.lognormal(0, 2, 400),
@@ -22,45 +27,46 @@ def skewed(seed: int = 3) -> pd.DataFrame:
     frame = pd.concat(
         pd.DataFrame({"family": name, "speed": value}) for name, value in values.items()
     )
-    frame.loc[frame["family"].eq("lstm") & (np.arange(len(frame)) < 7), "speed"] = [np.nan] * 6 + [
-        np.inf
-    ]
+    first_seven = frame["family"].eq("lstm") & (np.arange(len(frame)) < 7)
+    frame.loc[first_seven, "speed"] = [np.nan] * 6 + [np.inf]
     return frame.assign(
         device="D", batch_size=pd.array([16] * len(frame), dtype="Int64")
     ).reset_index(drop=True)
 
 
-def said(frame: pd.DataFrame, **options: Any) -> Result:
+def run_boxplot(frame: pd.DataFrame, **options: Any) -> Result:
     return boxplot(frame, BoxplotOptions(**options))
 
 
 def runs() -> pd.DataFrame:
-    """Return `skewed` as runs: two replicates per point, whose median is the point's value."""
+    """Return two replicates per point of `skewed`, whose median is the point's speed."""
     frame = (
         skewed()
         .rename(columns={"speed": "examples_per_second"})
         .assign(environment_id="e", outcome="ok")
     )
     frame["point_id"] = frame.index.astype("str")
-    twice = [
+    replicates = [
         frame.assign(examples_per_second=frame["examples_per_second"] * factor)
         for factor in (0.5, 1.5)
     ]
-    return pd.concat(twice, ignore_index=True).assign(
+    return pd.concat(replicates, ignore_index=True).assign(
         run_id=lambda table: table.index.astype("str")
     )
 
 
-def test_percentiles_are_numpys_replicates_count_once_and_every_box_is_in_words(
+def test_percentiles_of_points_equal_numpy_and_each_box_has_a_sentence(
     tmp_path: Path,
 ) -> None:
-    result = said(runs(), metric="examples_per_second")
+    result = run_boxplot(runs(), metric="examples_per_second")
     frame = skewed()
+
     assert list(result.table["label"]) == ["fc", "rnn", "lstm"]
+
     for row in result.table.to_dict("records"):
-        every = frame.loc[frame["family"] == row["family"], "speed"]
-        values = every[np.isfinite(every)].to_numpy()
-        assert (row["count"], row["missing"]) == (len(values), len(every) - len(values))
+        all_values = frame.loc[frame["family"] == row["family"], "speed"]
+        values = all_values[np.isfinite(all_values)].to_numpy()
+        assert (row["count"], row["missing"]) == (len(values), len(all_values) - len(values))
         if len(values):
             expected = np.percentile(values, PERCENTILES)
             if len(values) > 50:
@@ -77,24 +83,27 @@ def test_percentiles_are_numpys_replicates_count_once_and_every_box_is_in_words(
     assert (
         "over 393 points); 393 points; 7 without a value omitted. 82% lie between" in result.text()
     )
+
     result.figure().savefig(tmp_path / "boxes.png")
 
 
-def test_many_boxes_and_few_points_are_drawn(tmp_path: Path) -> None:
+def test_ten_boxes_are_drawn_and_too_many_are_rejected(tmp_path: Path) -> None:
     frame = (
         runs()
         .dropna(subset="examples_per_second")
         .assign(batch_size=lambda table: table.index % 10)
     )
-    result = said(frame[np.isfinite(frame["examples_per_second"])], by=("batch_size",))
+    result = run_boxplot(frame[np.isfinite(frame["examples_per_second"])], by=("batch_size",))
+
     assert len(result.table) == 10
+
     result.figure().savefig(tmp_path / "boxes.svg")
-    assert "too few for percentiles" in said(frame.head(8)).text()
+    assert "too few for percentiles" in run_boxplot(frame.head(8)).text()
     with pytest.raises(
         ConfigError,
         match=r"--by=point_id: .* boxes do not fit one figure; choose runs with --where",
     ):
-        said(frame, by=("point_id",)).figure()
+        run_boxplot(frame, by=("point_id",)).figure()
 
 
 @pytest.mark.parametrize(
@@ -110,7 +119,7 @@ def test_many_boxes_and_few_points_are_drawn(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_invalid_options_give_one_line(options: str, message: str) -> None:
+def test_invalid_options_raise_a_one_line_error(options: str, message: str) -> None:
     frame = runs()
     assert_rejected(f"boxplot {options}", frame, message)
 
@@ -134,11 +143,11 @@ def test_invalid_options_give_one_line(options: str, message: str) -> None:
         pytest.param("--a device=D", runs(), "--b=(none): both sides are needed", id="one side"),
     ],
 )
-def test_unsuitable_runs_are_reported(options: str, frame: pd.DataFrame, message: str) -> None:
+def test_runs_without_boxes_are_rejected(options: str, frame: pd.DataFrame, message: str) -> None:
     assert_rejected(f"boxplot {options}", frame, message)
 
 
-def test_boxes_of_speedups_are_of_the_paired_points(tmp_path: Path) -> None:
+def test_speedup_boxes_contain_only_paired_points(tmp_path: Path) -> None:
     number = np.arange(60)
     sides = [
         pd.DataFrame(
@@ -156,23 +165,25 @@ def test_boxes_of_speedups_are_of_the_paired_points(tmp_path: Path) -> None:
         "batch_size": np.tile(16 * (1 + number), 2),
         "environment_id": "e",
     }
-    frame = (
-        pd.concat(sides, ignore_index=True).assign(**common).iloc[:-10]
-    )  # the last ten points ran only on A
-    result = said(frame, a=("device=A",), b=("device=B",))
+    # The last ten points ran only on A.
+    frame = pd.concat(sides, ignore_index=True).assign(**common).iloc[:-10]
+    result = run_boxplot(frame, a=("device=A",), b=("device=B",))
     expected = np.percentile(1 + number[:50] % 5, PERCENTILES[1:4])
+
     np.testing.assert_allclose(result.table.loc[0, ["p9", "p50", "p91"]].astype(float), expected)
-    # A 2nd percentile of 50 points would lie between the two lowest points.
+    # The 2nd percentile of 50 points would lie between the two lowest points, so it is omitted.
     assert result.table.loc[0, ["p2", "p9", "p98"]].isna().tolist() == [True, False, True]
+
     sentence = "The median speedup of A over B of fc is 3x (95% CI 2x to 4x, 50 points)."
     assert result.text().startswith(sentence)
     assert (result.answer.points, result.answer.basis) == (50, "50 batch sizes")
     assert "Without a counterpart: 10 points of A, 0 of B." in result.text()
+
     result.figure().savefig(tmp_path / "speedups.png")
 
 
-def test_numbers_of_a_group_are_named_in_sentences() -> None:
-    result = said(runs(), metric="examples_per_second", by=("family", "batch_size"))
+def test_sentences_name_the_columns_of_numeric_groups() -> None:
+    result = run_boxplot(runs(), metric="examples_per_second", by=("family", "batch_size"))
 
     assert "highest for fc, batch size 16, " in result.text()
     assert "rnn, batch size 16: no point has throughput" in result.text()

@@ -1,6 +1,6 @@
 """Change points of planted histories.
 
-A history without a change has none; otherwise place and size of the step are found.
+Histories without a step rarely raise an alarm. Otherwise the place and size of the step are found.
 """
 
 import json
@@ -21,7 +21,8 @@ from tests.analysis.planted import runs
 def history(seed: int, step: float = 1.0, sessions: int = 16, replicates: int = 3) -> pd.DataFrame:
     """Return runs of one point in sessions two days apart, with a step in the middle.
 
-    Sessions scatter by 3%, runs within a session by 1%.
+    `step` is the ratio of the speeds after and before. Sessions scatter by 3%, and runs within a
+    session by 1%.
     """
     random = np.random.default_rng(seed)
     session = np.repeat(np.arange(sessions), replicates)
@@ -78,9 +79,12 @@ def test_a_step_of_ten_percent_is_found_with_its_place_and_size() -> None:
     results = [change_points(session_means(seed, 1.1)) for seed in range(100)]
 
     single = [rows[0] for rows in results if len(rows) == 1]
+
     assert len(single) >= 80
+
     places = [(row["before"], row["after"]) == ("c7", "c8") for row in single]
     assert np.mean(places) > 0.7
+
     covered = [row["low"] <= 1.1 <= row["high"] for row in single]
     assert np.mean(covered) > 0.85
 
@@ -103,17 +107,18 @@ def test_each_of_several_changes_has_its_own_size() -> None:
     assert "between c7 and c8" in result.text()
 
 
-def test_the_statistic_is_that_of_the_paper() -> None:
+def test_the_statistic_equals_a_direct_computation_of_its_definition() -> None:
     values = np.random.default_rng(3).standard_normal(11)
     places = {}
     for place, end in [(n, n + m) for n in range(3, 9) for m in range(3, 12 - n)]:
-        x = values[:place]
-        y = values[place:end]
+        before = values[:place]
+        after = values[place:end]
         within = sum(
-            np.abs(np.subtract.outer(z, z))[np.triu_indices(len(z), 1)].mean() for z in (x, y)
+            np.abs(np.subtract.outer(part, part))[np.triu_indices(len(part), 1)].mean()
+            for part in (before, after)
         )
-        distance = 2 * np.abs(np.subtract.outer(x, y)).mean() - within
-        places[len(x) * len(y) / end * distance] = place
+        distance = 2 * np.abs(np.subtract.outer(before, after)).mean() - within
+        places[len(before) * len(after) / end * distance] = place
     largest = max(places)
 
     [place], [distance] = _divergence(values[None])
@@ -122,7 +127,7 @@ def test_the_statistic_is_that_of_the_paper() -> None:
     assert distance == pytest.approx(largest)
 
 
-def test_versions_are_compared_in_their_order() -> None:
+def test_versions_are_ordered_by_number() -> None:
     frame = history(5, 1.3)
     minors = frame["git_commit"].map(lambda commit: (int(commit[1:]) * 7) % 16)
     rate = np.where(minors >= 9, 150.0, 100.0)
@@ -143,7 +148,7 @@ def test_too_few_sessions_and_unknown_columns_are_rejected() -> None:
 
 
 def write_gates(path: Path, machines: int = 1) -> Path:
-    """Return a history of twelve daily gates whose ratio falls by a fifth after the sixth."""
+    """Write twelve daily gate results to `path`; the ratio falls by a fifth after the sixth."""
     lines = []
     for number in range(12):
         level = 1.0 if number < 6 else 0.8
@@ -164,7 +169,7 @@ def write_gates(path: Path, machines: int = 1) -> Path:
 @pytest.mark.parametrize(
     "machines", [pytest.param(1, id="one machine"), pytest.param(12, id="hosted runners")]
 )
-def test_a_history_of_gates_needs_no_store_and_no_machine(
+def test_a_history_of_gates_is_read_from_a_file(
     machines: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = write_gates(tmp_path / "gates.jsonl", machines)
@@ -178,17 +183,17 @@ def test_a_history_of_gates_needs_no_store_and_no_machine(
     assert ("The gates ran on 12 machines" in output) == (machines == 12)
 
 
-def test_gates_of_other_commands_metrics_and_bases_are_other_series(
+def test_each_command_metric_and_base_of_gates_is_a_series(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = write_gates(tmp_path / "gates.jsonl", machines=3)
     text = path.read_text()
-    others = [
+    variants = [
         text.replace('"v1"', '"v2"'),
         text.replace("./bench", "./other"),
         text.replace('"seconds"', '"json:rate"'),
     ]
-    path.write_text("".join([text, *others]))
+    path.write_text("".join([text, *variants]))
 
     assert main(["changes", "--history", str(path)]) == 0
 
@@ -203,7 +208,7 @@ def test_gates_of_other_commands_metrics_and_bases_are_other_series(
         pytest.param("", "has no gate results", id="empty"),
     ],
 )
-def test_a_file_without_gates_is_rejected_in_one_line(
+def test_a_file_without_gates_prints_a_one_line_error(
     text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "gates.jsonl"

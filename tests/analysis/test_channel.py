@@ -1,4 +1,4 @@
-"""Start-up time, bandwidth and breakpoints recovered from planted messages.
+"""Start-up times, bandwidths and breakpoints of planted message times.
 
 Intervals must cover the planted values.
 """
@@ -16,44 +16,48 @@ from tests.analysis.rejected import assert_rejected
 from tests.conftest import depth
 
 SIZES = 2.0 ** np.arange(0, 23)
-#: Start-up time in us and time per byte in us: 20 us and 2 GB/s.
+#: Planted start-up time in us.
 ALPHA = 20.0
+#: Planted time per byte in us, which is 2 GB/s.
 BETA = 5e-4
 
 
-def planted(noise: float, seed: int, sizes: np.ndarray = SIZES) -> np.ndarray:
+def planted_times(noise: float, seed: int, sizes: np.ndarray = SIZES) -> np.ndarray:
     return (ALPHA + BETA * sizes) * np.exp(np.random.default_rng(seed).normal(0, noise, len(sizes)))
 
 
 @depth(80, 300)
 def test_intervals_cover_the_planted_values_without_false_breaks(draws: int) -> None:
-    """Null case: one line with 5% noise.
+    """The planted times have no breakpoint and 5% noise.
 
-    Spurious breaks should occur in one of a hundred fits.
+    A false breakpoint may occur in about one fit of a hundred.
     """
-    fits = [fit_transfers(SIZES, planted(0.05, seed)) for seed in range(draws)]
-    straight = [fit for fit in fits if len(fit.pieces) == 1]
-    assert len(straight) >= 0.97 * draws
+    fits = [fit_transfers(SIZES, planted_times(0.05, seed)) for seed in range(draws)]
+    fits_without_break = [fit for fit in fits if len(fit.pieces) == 1]
+
+    assert len(fits_without_break) >= 0.97 * draws
+
     covered = [
         [
             low <= truth <= high
             for (_, low, high), truth in ((fit.latency, ALPHA), (fit.bandwidth, 1e6 / BETA))
         ]
-        for fit in straight
+        for fit in fits_without_break
     ]
     assert (np.abs(np.mean(covered, axis=0) - 0.95) < 0.52 / np.sqrt(draws)).all()
 
 
-def test_a_protocol_switch_is_found_where_it_is() -> None:
-    """From 64 KiB on, a handshake adds time and the remaining bytes move faster."""
+def test_a_planted_protocol_switch_is_found_at_its_size() -> None:
+    """From 64 KiB on, a handshake raises the start-up time to 80 us and the rate to 5 GB/s."""
     found = []
     for seed in range(50):
-        times = planted(0.03, seed)
-        times[SIZES >= 65536] *= (80 + 2e-4 * SIZES[SIZES >= 65536]) / (
-            ALPHA + BETA * SIZES[SIZES >= 65536]
-        )
+        times = planted_times(0.03, seed)
+        large = SIZES[SIZES >= 65536]
+        times[SIZES >= 65536] *= (80 + 2e-4 * large) / (ALPHA + BETA * large)
         found.append(fit_transfers(SIZES, times))
+
     assert np.mean([fit.breaks == (65536.0,) for fit in found]) > 0.9
+
     covered = [
         fit.bandwidth.low <= 5e9 <= fit.bandwidth.high for fit in found if len(fit.pieces) == 2
     ]
@@ -61,32 +65,34 @@ def test_a_protocol_switch_is_found_where_it_is() -> None:
     assert all(np.median(fit.line_errors) > 2 * np.median(fit.errors) for fit in found)
 
 
-def test_published_times_are_explained() -> None:
-    """Two A100 GPUs joined by NVLink, with Vidur's measurements.
+def test_published_message_times_are_fitted_closely() -> None:
+    """Fit Vidur's measurements of two A100 GPUs that NVLink connects.
 
-    Time is about 55 us at every size until the transfer at 200 GB/s takes longer. Small messages
-    use other protocols.
+    Messages take about 55 us until the transfer at 200 GB/s takes longer. Small messages use
+    different protocols from large ones.
     """
     nvlink = [
         run
         for run in load_shipped("vidur").runs
         if "a100_pairwise_nvlink/all_reduce" in run.tags["archive_label"]
     ]
-    two = [run for run in nvlink if run.params["model.processes"] == "2"]
-    timed = sorted((int(run.params["model.bytes"]), run.metrics["transfer_us"]) for run in two)
-    apart = {
-        int(np.log(size) / np.log(1.12)): (size, us) for size, us in timed
-    }  # one time for all sizes, within 12%
-    sizes, times = np.array([*apart.values()], float).T
+    two_processes = [run for run in nvlink if run.params["model.processes"] == "2"]
+    timed = sorted(
+        (int(run.params["model.bytes"]), run.metrics["transfer_us"]) for run in two_processes
+    )
+    # Keep one time per group of sizes within 12% of each other.
+    thinned = {int(np.log(size) / np.log(1.12)): (size, us) for size, us in timed}
+    sizes, times = np.array([*thinned.values()], float).T
     fit = fit_transfers(sizes, times)
     large = sizes >= 65536
+
     assert np.median(fit.errors[large]) < 0.1
     assert np.median(fit.errors[~large]) < 0.55 * np.median(fit.line_errors[~large])
     assert fit.breaks[0] < 65536
     assert 1.8e11 < fit.bandwidth.low < fit.bandwidth.high < 2.3e11
 
 
-def test_time_that_does_not_grow_has_no_bandwidth_and_too_few_sizes_no_fit() -> None:
+def test_falling_times_have_no_bandwidth_and_three_sizes_no_fit() -> None:
     fit = fit_transfers([1, 2, 4, 8], [9.0, 8.0, 7.0, 6.0])
     assert np.isinf(fit.bandwidth.value)
     assert fit_transfers([1e6, 2e6, 3e6, 4e6], [0.9, 2.1, 3.0, 4.1]).latency.value >= 0
@@ -94,51 +100,59 @@ def test_time_that_does_not_grow_has_no_bandwidth_and_too_few_sizes_no_fit() -> 
         fit_transfers([1, 2, 4, 4], [1, 2, 3, 4])
 
 
-def frame(transport: str = "tcp", factor: float = 1.0, **columns: object) -> pd.DataFrame:
+def channel_runs(transport: str = "tcp", factor: float = 1.0, **columns: object) -> pd.DataFrame:
     points = pd.DataFrame({"model.bytes": SIZES.astype("int64")}).astype("Int64")
-    times = factor * planted(0.02, len(transport))
-    given = {
+    times = factor * planted_times(0.02, len(transport))
+    settings = {
         "model.transport": transport,
         "model.pattern": "latency",
         "transfer_us": times,
         "family": "channel",
     }
-    made = runs(points, **given, **columns)
-    return made.assign(run_id=transport + made["run_id"])
+    frame = runs(points, **settings, **columns)
+    return frame.assign(run_id=transport + frame["run_id"])
 
 
-def test_every_transport_has_its_line() -> None:
-    both = pd.concat([frame(), frame("grpc", 5.0)], ignore_index=True)
-    result = channel(both)
+def test_each_transport_has_a_separate_fit() -> None:
+    two_transports = pd.concat([channel_runs(), channel_runs("grpc", 5.0)], ignore_index=True)
+    result = channel(two_transports)
     text = result.text()
+
     assert "grpc latency: start-up 100 us" in text
     assert list(result.table["channel"]) == ["grpc latency", "tcp latency"]
-    assert set(result.sources) == set(both["run_id"])
+    assert set(result.sources) == set(two_transports["run_id"])
     assert result.figure().axes[0].get_ylabel() == "time (us)"
 
 
-def test_runs_with_other_settings_form_another_channel() -> None:
-    coded = [frame(**{"model.window": window}) for window in (16, 64)]
-    coded[1]["run_id"] += "coded"
-    result = channel(pd.concat([*coded, frame("jax").head(3)], ignore_index=True))
+def test_runs_with_different_settings_are_separate_channels() -> None:
+    two_windows = [channel_runs(**{"model.window": window}) for window in (16, 64)]
+    two_windows[1]["run_id"] += "second"
+    result = channel(pd.concat([*two_windows, channel_runs("jax").head(3)], ignore_index=True))
+
     assert list(result.table["channel"]) == ["tcp latency, window 16", "tcp latency, window 64"]
     assert "Too few sizes for a fit: jax latency." in result.text()
 
 
-def test_other_machines_are_not_pooled() -> None:
-    other = frame(environment_id="env-b")
-    other["run_id"] += "b"
+def test_different_machines_are_not_pooled() -> None:
+    other_machine = channel_runs(environment_id="env-b")
+    other_machine["run_id"] += "b"
+
     with pytest.raises(SchemaError):
-        channel(pd.concat([frame(), other], ignore_index=True))
+        channel(pd.concat([channel_runs(), other_machine], ignore_index=True))
 
 
-def repeated(
+def repeated_sessions(
     seed: int, count: int, own: float, session: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return message sizes, times and sessions: each size once in each of `count` sessions.
+    """Return message sizes, times in us, and session names; each session has every size once.
 
-    Each size has an effect that all sessions share, with standard deviation `own`. Each session has
-    an effect on all sizes, with standard deviation `session`. Noise adds 2%.
+    Args:
+        seed: Seed of the random numbers.
+        count: Number of sessions.
+        own: Standard deviation of the effect of a size, which all sessions share.
+        session: Standard deviation of the effect of a session, which all sizes share.
+
+    Each time also has a noise of 2%.
     """
     random = np.random.default_rng(seed)
     logs = random.normal(0, own, len(SIZES)) + random.normal(0, session, (count, 1))
@@ -147,23 +161,25 @@ def repeated(
     return np.tile(SIZES, count), ((ALPHA + BETA * SIZES) * np.exp(logs)).ravel(), sessions
 
 
-def test_no_messages_are_reported() -> None:
+def test_runs_without_messages_are_rejected() -> None:
     assert_rejected("channel", runs(POINTS), "no run measured messages; measure some")
 
 
-def test_a_size_that_is_measured_again_counts_once() -> None:
-    """All runs of a size share its effect, so replicates must not create breaks.
+def test_replicates_of_a_size_count_once() -> None:
+    """All runs of a size share the effect of that size.
 
-    Replicates must not narrow an interval either.
+    Replicates must therefore neither create breakpoints nor narrow the intervals.
     """
     fits = []
     for seed in range(150):
-        sizes, times, _ = repeated(seed, 5, own=0.05, session=0.0)
+        sizes, times, _ = repeated_sessions(seed, 5, own=0.05, session=0.0)
         fits.append(fit_transfers(sizes, times))
+
     assert np.mean([len(fit.pieces) == 1 for fit in fits]) >= 0.95
-    for truth, ends in (
+
+    for truth, intervals in (
         (ALPHA, [fit.latency for fit in fits]),
         (1e6 / BETA, [fit.bandwidth for fit in fits]),
     ):
-        assert np.mean([low <= truth <= high for _, low, high in ends]) > 0.9
+        assert np.mean([low <= truth <= high for _, low, high in intervals]) > 0.9
     assert {sum(piece.measurements for piece in fit.pieces) for fit in fits} == {5 * len(SIZES)}

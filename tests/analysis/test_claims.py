@@ -1,4 +1,4 @@
-"""Claims as a user writes and evaluates them.
+"""Evaluation of claims, from a YAML file to the printed answer.
 
 Covers planted answers, invalid files, a store, and the paper's fourteen observations.
 """
@@ -28,17 +28,17 @@ NOISE = np.exp(0.05 * np.random.default_rng(3).standard_normal(len(POINTS)))
 FLAT = np.full(len(POINTS), 100.0)
 
 
-def text(verdicts: tuple[ClaimVerdict, ...]) -> str:
+def printed_text(verdicts: tuple[ClaimVerdict, ...]) -> str:
     return answered(verdicts, (), "").text()
 
 
 def answer(
     check: str, frame: pd.DataFrame, operations: pd.DataFrame | None = None, pool: bool = False
 ) -> tuple[str, str]:
-    """Return the answer to one user-written check, and the missing data."""
+    """Judge one check, written in YAML, and return its answer and the missing data."""
     claims = parse_claims(f"- id: x\n  says: something\n  checks:\n    - {check}\n", "test")
-    read = None if operations is None else lambda _: operations
-    finding = judge(claims, Data(frame, read, pool))[0].findings[0]
+    read_operations = None if operations is None else lambda _: operations
+    finding = judge(claims, Data(frame, read_operations, pool))[0].findings[0]
     return finding.answer, finding.missing
 
 
@@ -51,7 +51,7 @@ TPU_GPU = "a: {platform.name: tpu}, b: {platform.name: gpu}"
 
 
 def two_sides(speedup: np.ndarray, **columns: object) -> pd.DataFrame:
-    """Return runs of a TPU that is faster than a GPU by a factor per point."""
+    """Return runs of a TPU and a GPU; `speedup` is the TPU's factor at each point, before noise."""
     return pd.concat(
         [
             side("tpu", POINTS, FLAT * speedup * NOISE, **columns),
@@ -62,12 +62,12 @@ def two_sides(speedup: np.ndarray, **columns: object) -> pd.DataFrame:
 
 
 def speed_by_size(exponent: float) -> pd.DataFrame:
-    """Return runs whose speed is a power law in model size and in batch size."""
+    """Return runs whose speed is a power law in `model.nodes` and in the batch size."""
     return side("tpu", POINTS, NOISE * BATCH**0.3 * SIZE**exponent)
 
 
 def speed_by_three_axes() -> pd.DataFrame:
-    """Return a speed with exponents -0.5 of the batch size, 0.5 of nodes and 0.1 of layers."""
+    """Return runs whose speed is batch size^-0.5 x nodes^0.5 x layers^0.1."""
     layers = POINTS["model.layers"].to_numpy(dtype=float)
     return side("tpu", POINTS, BATCH**-0.5 * SIZE**0.5 * layers**0.1 * NOISE)
 
@@ -80,11 +80,10 @@ def constant_speedup(factor: float) -> pd.DataFrame:
     return two_sides(np.full(len(POINTS), factor))
 
 
-def share_won(share: float, missing: int = 0) -> pd.DataFrame:
-    """Return runs where the TPU is three times as fast at a share of the points.
+def runs_won_by_tpu(share: float, missing: int = 0) -> pd.DataFrame:
+    """Return runs where the TPU is three times as fast as the GPU at a share of the points.
 
-    At the other points it is a third as fast as the GPU. The last `missing` GPU runs are out of
-    memory.
+    At the other points it is a third as fast. The last `missing` GPU runs ran out of memory.
     """
     is_won = np.arange(len(POINTS)) < share * len(POINTS)
     frame = two_sides(np.where(is_won, 3.0, 1 / 3))
@@ -97,8 +96,8 @@ def share_won(share: float, missing: int = 0) -> pd.DataFrame:
     )
 
 
-def scaled(serial_fraction: float) -> pd.DataFrame:
-    """Return runs on one and on eight devices; a fraction of the step does not scale."""
+def runs_on_one_and_eight_devices(serial_fraction: float) -> pd.DataFrame:
+    """Return runs on one and on eight devices; `serial_fraction` of the step does not scale."""
     speedup = NOISE / (serial_fraction + (1 - serial_fraction) / 8)
     sides = [
         runs(POINTS, devices=count, examples_per_second=FLAT * gain)
@@ -107,11 +106,12 @@ def scaled(serial_fraction: float) -> pd.DataFrame:
     return pd.concat(sides)
 
 
-def without_common_points() -> pd.DataFrame:
+def sides_without_common_points() -> pd.DataFrame:
     """Return runs of a TPU three times as fast as a GPU that ran other models."""
-    others = POINTS.assign(**{"model.nodes": POINTS["model.nodes"] + 1})
+    other_points = POINTS.assign(**{"model.nodes": POINTS["model.nodes"] + 1})
     return pd.concat(
-        [side("tpu", POINTS, 300 * NOISE), side("gpu", others, 100 * NOISE)], ignore_index=True
+        [side("tpu", POINTS, 300 * NOISE), side("gpu", other_points, 100 * NOISE)],
+        ignore_index=True,
     )
 
 
@@ -155,7 +155,7 @@ CASES = [
         f"{RANKING}, larger: batch_size, than: model.layers",
         speed_by_three_axes(),
         YES,
-        id="sizes of weights count, not signs",
+        id="only the magnitudes of the weights count",
     ),
     pytest.param(
         f"{RANKING}, larger: model.layers, than: batch_size",
@@ -169,26 +169,35 @@ CASES = [
         UNSURE,
         id="equal weights",
     ),
-    pytest.param(f"{COMPARE}, at_least: 0.5", share_won(0.9), YES, id="most points won"),
-    pytest.param(f"{COMPARE}, at_least: 0.5", share_won(0.1), NO, id="few points won"),
-    pytest.param(f"{COMPARE}, at_most: 0.5", share_won(0.1), YES, id="few won, at most half"),
-    pytest.param(f"{COMPARE}, at_least: 0.5", share_won(0.5), YES, id="half of the points won"),
-    pytest.param(f"{COMPARE}, between: [0.22, 0.78]", share_won(0.5), YES, id="half won, between"),
-    pytest.param(f"{COMPARE}, at_least: 0.5, margin: 4", share_won(0.9), NO, id="none won by 400%"),
+    pytest.param(f"{COMPARE}, at_least: 0.5", runs_won_by_tpu(0.9), YES, id="most points won"),
+    pytest.param(f"{COMPARE}, at_least: 0.5", runs_won_by_tpu(0.1), NO, id="few points won"),
+    pytest.param(f"{COMPARE}, at_most: 0.5", runs_won_by_tpu(0.1), YES, id="few won, at most half"),
     pytest.param(
-        f"{COMPARE}, at_most: 0.5, margin: 4", share_won(0.1), YES, id="none won by 400%, at most"
+        f"{COMPARE}, at_least: 0.5", runs_won_by_tpu(0.5), YES, id="half of the points won"
+    ),
+    pytest.param(
+        f"{COMPARE}, between: [0.22, 0.78]", runs_won_by_tpu(0.5), YES, id="half won, between"
+    ),
+    pytest.param(
+        f"{COMPARE}, at_least: 0.5, margin: 4", runs_won_by_tpu(0.9), NO, id="none won by 400%"
+    ),
+    pytest.param(
+        f"{COMPARE}, at_most: 0.5, margin: 4",
+        runs_won_by_tpu(0.1),
+        YES,
+        id="none won by 400%, at most",
     ),
     pytest.param(
         f"{COMPARE}, at_least: 0.5, margin: 4",
-        share_won(0.9, missing=8),
+        runs_won_by_tpu(0.9, missing=8),
         NO,
-        id="whatever the eight missing points would have given",
+        id="refuted whatever the eight missing points would show",
     ),
     pytest.param(
         f"{COMPARE}, at_least: 0.5, margin: 2",
-        share_won(0.45, missing=8),
+        runs_won_by_tpu(0.45, missing=8),
         YES,
-        id="the points that both ran decide",
+        id="the points measured on both sides decide",
     ),
     pytest.param(
         f"{RATIO}, quantile: 0.5, at_least: 1.8",
@@ -216,13 +225,13 @@ CASES = [
     ),
     pytest.param(
         f"{RATIO}, quantile: 0.5, paired: false, at_least: 2",
-        without_common_points(),
+        sides_without_common_points(),
         YES,
         id="ratio of medians above",
     ),
     pytest.param(
         f"{RATIO}, quantile: 0.5, paired: false, at_least: 4",
-        without_common_points(),
+        sides_without_common_points(),
         NO,
         id="ratio of medians below",
     ),
@@ -232,12 +241,25 @@ CASES = [
         f"{THRESHOLD}, at_least: 95",
         constant_speedup(1.0),
         UNSURE,
-        id="threshold that a session may explain",
+        id="threshold within the scatter of sessions",
     ),
-    pytest.param("kind: scaling, at_least: 0.1", scaled(0.3), YES, id="large serial fraction"),
-    pytest.param("kind: scaling, at_least: 0.1", scaled(0.05), NO, id="small serial fraction"),
     pytest.param(
-        "kind: scaling, at_least: 0.1", scaled(0.1), UNSURE, id="serial fraction at the bound"
+        "kind: scaling, at_least: 0.1",
+        runs_on_one_and_eight_devices(0.3),
+        YES,
+        id="large serial fraction",
+    ),
+    pytest.param(
+        "kind: scaling, at_least: 0.1",
+        runs_on_one_and_eight_devices(0.05),
+        NO,
+        id="small serial fraction",
+    ),
+    pytest.param(
+        "kind: scaling, at_least: 0.1",
+        runs_on_one_and_eight_devices(0.1),
+        UNSURE,
+        id="serial fraction at the bound",
     ),
 ]
 
@@ -247,7 +269,7 @@ def test_a_check_finds_the_planted_effect(check: str, frame: pd.DataFrame, expec
     assert answer(f"{{{check}}}", frame, pool=True)[0] == expected
 
 
-def test_the_difference_of_weights_is_that_of_plain_least_squares() -> None:
+def test_the_difference_of_weights_equals_that_of_plain_least_squares() -> None:
     speed = BATCH**-0.5 * SIZE**0.3 * NOISE
     claims = parse_claims(
         "- id: x\n  says: s\n  checks: [{kind: ranking, metric: examples_per_second, "
@@ -261,26 +283,35 @@ def test_the_difference_of_weights_is_that_of_plain_least_squares() -> None:
     design = np.column_stack([(column - column.mean()) / column.std() for column in ranks])
     response = pd.Series(speed).rank()
     weights = np.linalg.lstsq(design, (response - response.mean()) / response.std(), rcond=None)[0]
+
     assert found.value == pytest.approx(abs(weights[0]) - abs(weights[1]))
     assert found.low < found.value < found.high
 
 
 @pytest.mark.parametrize(
-    ("speeds", "expected"), [((1, 1.5, 3), YES), ((1, 0.7, 3), NO), ((1, 1.5, 1.5), UNSURE)]
+    ("speeds", "expected"),
+    [
+        pytest.param((1, 1.5, 3), YES, id="each version is faster"),
+        pytest.param((1, 0.7, 3), NO, id="the second version is slower"),
+        pytest.param((1, 1.5, 1.5), UNSURE, id="the third version is equally fast"),
+    ],
 )
-def test_every_version_is_compared_with_the_one_before(
+def test_every_version_is_compared_with_its_predecessor(
     speeds: tuple[float, ...], expected: str
 ) -> None:
     parts = []
     for number, version in enumerate(("2.8", "2.9", "2.10")):  # as text, 2.10 would sort before 2.9
-        named = {"version.tensorflow": version, "environment_id": version}
-        parts.append(side("cpu", POINTS, FLAT * speeds[number] * np.roll(NOISE, number), **named))
+        columns = {"version.tensorflow": version, "environment_id": version}
+        parts.append(side("cpu", POINTS, FLAT * speeds[number] * np.roll(NOISE, number), **columns))
     check = "{kind: ratio, successive: version.tensorflow, at_least: 1}"
+
     assert answer(check, pd.concat(parts, ignore_index=True))[0] == expected
     assert answer(check, parts[0]) == (NO_DATA, "only one version.tensorflow: 2.8")
 
 
-def operations(frame: pd.DataFrame, shares: dict[str, float], rate: float = 1.0) -> pd.DataFrame:
+def operation_table(
+    frame: pd.DataFrame, shares: dict[str, float], rate: float = 1.0
+) -> pd.DataFrame:
     rows = [
         {
             "run_id": run,
@@ -295,7 +326,7 @@ def operations(frame: pd.DataFrame, shares: dict[str, float], rate: float = 1.0)
     return pd.DataFrame(rows)
 
 
-def test_a_share_adds_up_the_operations_that_are_meant() -> None:
+def test_a_share_adds_up_the_selected_operations() -> None:
     frame = side(
         "tpu",
         POINTS,
@@ -303,15 +334,19 @@ def test_a_share_adds_up_the_operations_that_are_meant() -> None:
         **{"op_share.MatMul": 0.7, "op_share.AllReduce": 0.2, "op_share.Add": 0.1},
     )
     check = "{kind: share, at_least: 0.25, operations: "
+
     assert answer(check + "{type: [AllReduce, Add]}}", frame)[0] == YES
     assert answer(check + "{type: '*Reduce'}}", frame)[0] == NO
     assert answer(check + "{type: Conv2D}}", frame)[0] == NO, (
         "an operation that never ran took no time"
     )
-    unsaid = "the operation tables do not record arithmetic_intensity"
-    assert answer(check + "{arithmetic_intensity: '<75'}}", frame) == (NO_DATA, unsaid)
-    full = operations(frame, {"MatMul": 0.7, "AllReduce": 0.2, "Add": 0.1})
-    assert answer(check + "{arithmetic_intensity: '<75'}}", frame, full)[0] == "supported"
+
+    unrecorded = "the operation tables do not record arithmetic_intensity"
+    assert answer(check + "{arithmetic_intensity: '<75'}}", frame) == (NO_DATA, unrecorded)
+
+    table_with_intensity = operation_table(frame, {"MatMul": 0.7, "AllReduce": 0.2, "Add": 0.1})
+    assert answer(check + "{arithmetic_intensity: '<75'}}", frame, table_with_intensity)[0] == YES
+
     unprofiled = "none of these 64 runs was profiled; measure with measure.profile=true"
     assert answer(check + "{type: Add}}", side("tpu", POINTS, FLAT)) == (NO_DATA, unprofiled)
 
@@ -321,13 +356,14 @@ def test_speedups_of_operations_are_paired_by_point_and_type() -> None:
     tpu, gpu = (frame[frame["platform.name"] == name] for name in ("tpu", "gpu"))
     tables = pd.concat(
         [
-            operations(tpu, {"MatMul": 0.5, "Add": 0.5}, 2.0),
-            operations(gpu, {"MatMul": 0.5, "Add": 0.1}),
+            operation_table(tpu, {"MatMul": 0.5, "Add": 0.5}, 2.0),
+            operation_table(gpu, {"MatMul": 0.5, "Add": 0.1}),
         ]
     )
     check = f"{{kind: ratio, {TPU_GPU}, metric: flops_per_second, operations: "
-    products = check + "{type: MatMul, arithmetic_intensity: '>=75'}, between: [1.9, 2.1]}"
-    assert answer(products, frame, tables)[0] == YES
+    matmul_check = check + "{type: MatMul, arithmetic_intensity: '>=75'}, between: [1.9, 2.1]}"
+
+    assert answer(matmul_check, frame, tables)[0] == YES
     assert answer(check + "{type: Add}, at_least: 2.5}", frame, tables)[0] == NO
     assert (
         answer(check + "{type: Conv2D}, at_least: 2.5}", frame, tables)[1]
@@ -335,9 +371,9 @@ def test_speedups_of_operations_are_paired_by_point_and_type() -> None:
     )
 
 
-def test_an_outcome_share_is_over_the_points_that_both_tried() -> None:
+def test_an_outcome_share_counts_only_points_tried_on_both_sides() -> None:
     large = SIZE > 500
-    tried = np.arange(len(POINTS)) % 4
+    is_ok_on_cpu = np.arange(len(POINTS)) % 4
     gpu = side(
         "gpu", POINTS, np.where(large, np.nan, 100.0), outcome=np.where(large, "oom_device", "ok")
     )
@@ -346,16 +382,16 @@ def test_an_outcome_share_is_over_the_points_that_both_tried() -> None:
         "none of the 32 points that ended as oom_host|oom_device|oom_predicted was tried with "
         "platform.name=cpu"
     )
-    for one, other, expected in (
+    for gpu_runs, cpu_runs, expected in (
         (gpu, cpu, (YES, "")),
         (gpu, cpu.assign(outcome="oom_host"), (NO, "")),
-        (gpu, cpu.assign(outcome=np.where(tried, "ok", "oom_host")), (YES, "")),
+        (gpu, cpu.assign(outcome=np.where(is_ok_on_cpu, "ok", "oom_host")), (YES, "")),
         (gpu, cpu[~large], (NO_DATA, untried)),
         (gpu[~large], cpu, (NO_DATA, "no point ended as oom_host|oom_device|oom_predicted")),
     ):
         check = "{kind: outcome, a: {platform.name: cpu}, b: {platform.name: gpu}, at_least: 0.6}"
-        said, missing = answer(check, pd.concat([one, other]))
-        assert (said, missing[: len(expected[1])]) == expected
+        found, missing = answer(check, pd.concat([gpu_runs, cpu_runs]))
+        assert (found, missing[: len(expected[1])]) == expected
 
 
 @pytest.mark.parametrize(
@@ -403,7 +439,7 @@ def test_a_finding_names_the_missing_data(check: str, missing: str) -> None:
 
 
 def test_sides_without_a_common_point_are_reported() -> None:
-    missing = answer(f"{{kind: ratio, {TPU_GPU}, at_least: 2.5}}", without_common_points())[1]
+    missing = answer(f"{{kind: ratio, {TPU_GPU}, at_least: 2.5}}", sides_without_common_points())[1]
     assert missing == "no point was measured on both sides: A has 64 runs and B has 64"
 
 
@@ -417,7 +453,7 @@ THRESHOLDS = {
 
 
 def verdicts_of_thresholds(outcomes: Sequence[str]) -> Sequence[ClaimVerdict]:
-    """Judge a claim with a check for each outcome."""
+    """Judge a claim with one check per outcome in THRESHOLDS."""
     start = "kind: threshold, metric: examples_per_second"
     checks = [f"{{{start}, {THRESHOLDS[outcome]}}}" for outcome in outcomes]
     claims = parse_claims(f"- {{id: 1, says: it, checks: [{', '.join(checks)}]}}", "test")
@@ -434,72 +470,77 @@ def verdicts_of_thresholds(outcomes: Sequence[str]) -> Sequence[ClaimVerdict]:
         pytest.param(["without data"], NO_DATA, id="none has data"),
     ],
 )
-def test_a_claim_is_supported_by_checks_with_data_and_refuted_by_one(
+def test_a_claim_needs_all_checks_with_data_and_is_refuted_by_one(
     outcomes: list[str], expected: str
 ) -> None:
     verdicts = verdicts_of_thresholds(outcomes)
 
     assert verdicts[0].answer == expected
-    assert f"1. it: {expected.upper()}" in text(verdicts)
+    assert f"1. it: {expected.upper()}" in printed_text(verdicts)
     assert list(table(verdicts)["claim_answer"]) == [expected] * len(outcomes)
 
 
 def test_a_claim_reports_checks_without_data() -> None:
-    words = text(verdicts_of_thresholds(["true", "without data"]))
+    report = printed_text(verdicts_of_thresholds(["true", "without data"]))
 
-    assert "as far as measured: 1 of 2 checks" in words
-    assert "no data: no runs with family=rnn (1 check)" in words
+    assert "as far as measured: 1 of 2 checks" in report
+    assert "no data: no runs with family=rnn (1 check)" in report
 
 
 def test_a_claim_is_about_the_points_that_both_sides_measured() -> None:
-    """All complete pairs are won, but 40 of the 64 points that B tried crashed there.
+    """The TPU wins all complete pairs, but 40 of the 64 points that the GPU tried crashed.
 
     A second number bounds the share over all tried points, between 38% and 100%.
     """
     frame = two_sides(np.full(len(POINTS), 3.0))
-    lost = frame["platform.name"].eq("gpu") & (frame.groupby("platform.name").cumcount() < 40)
-    frame.loc[lost, ["outcome", "examples_per_second"]] = ["crash", np.nan]
+    has_crashed = frame["platform.name"].eq("gpu") & (
+        frame.groupby("platform.name").cumcount() < 40
+    )
+    frame.loc[has_crashed, ["outcome", "examples_per_second"]] = ["crash", np.nan]
+
     assert answer(f"{{kind: compare, {TPU_GPU}, at_least: 0.5}}", frame) == (YES, "")
     assert answer(f"{{kind: ratio, {TPU_GPU}, at_least: 2}}", frame) == (YES, "")
+
     claims = parse_claims(
         f"- id: x\n  says: s\n  checks:\n    - {{kind: compare, {TPU_GPU}, at_least: 0.3}}\n",
         "test",
     )
-    assert "between 0.375 and 1 with the 40 points that only one side measured" in text(
+    assert "between 0.375 and 1 with the 40 points that only one side measured" in printed_text(
         judge(claims, Data(frame))
     )
 
 
 LAYERS = (1, 2, 3, 4)
 BATCHES = (16, 32, 64, 128)
-MINE = str(Path(__file__).with_name("claims_mine.yaml"))
+USER_CLAIMS = str(Path(__file__).with_name("claims_mine.yaml"))
 
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory, blank_store: Callable[[Path], str]) -> str:
-    """Return a read-only store of 16 points.
+    """Return the URI of a read-only store of 16 points.
 
-    They ran on one device with TensorFlow 2.9, on two devices with 2.9, and on one with 2.16.
+    Each point ran on one device with TensorFlow 2.9, on two devices with 2.9, and on one device
+    with 2.16.
     """
     folder = tmp_path_factory.mktemp("measured")
     uri = blank_store(folder / "mlflow.db")
     writer = Writer(uri, "paradnn", folder / "artifacts")
     for layers in LAYERS:
         for batch in BATCHES:
-            alone = 1000.0 * batch**0.5 / layers
-            work = {
+            one_device_speed = 1000.0 * batch**0.5 / layers
+            metrics = {
                 "flops_per_step": 1e6 * layers * batch,
                 "infeed_fraction": max(0.0, 0.5 - 0.15 * layers),
             }
             for devices, version, speed in (
-                (1, "2.9", alone),
-                (2, "2.9", alone / 0.6),
-                (1, "2.16", 1.5 * alone),
+                (1, "2.9", one_device_speed),
+                (2, "2.9", one_device_speed / 0.6),
+                (1, "2.16", 1.5 * one_device_speed),
             ):
                 params = {"devices": str(devices), "measure.predict_oom": "true", "mode": "train"}
                 writer.run(
                     fc(layers, batch) | params,
-                    {"examples_per_second": speed, "op_share.MatMul": 0.6, **work},
+                    {"examples_per_second": speed, "op_share.MatMul": 0.6, **metrics},
                     [["MatMul", 0.6]],
                     version__tensorflow=version,
                     environment_id=f"env-{version}",
@@ -515,13 +556,14 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> s
     return captured.err if code else captured.out
 
 
-def test_scaling_software_and_infeed_hold(
+def test_scaling_software_and_infeed_report_the_planted_effects(
     measured: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     files = [str(tmp_path / "scaling.csv"), str(tmp_path / "scaling.png")]
-    one = ("--store", measured, "--tag", "environment_id=env-2.9")
-    alone = ("--where", "devices=1")
-    out = run(capsys, "scaling", *one, "--csv", files[0], "--figure", files[1])
+    old_version = ("--store", measured, "--tag", "environment_id=env-2.9")
+    one_device = ("--where", "devices=1")
+    out = run(capsys, "scaling", *old_version, "--csv", files[0], "--figure", files[1])
+
     # 1 / speedup = 0.6 = s + (1 - s) / 2, so s = 0.2.
     assert re.search(
         r"fc: over 16 points on 2 against 1 \(devices\), 20% \([\d.]+% to [\d.]+%\) of the step does "
@@ -530,13 +572,15 @@ def test_scaling_software_and_infeed_hold(
     )
     assert pd.read_csv(files[0])["fraction"].tolist() == pytest.approx([0.2] * 16)
     assert Path(files[1]).read_bytes().startswith(b"\x89PNG")
-    out = run(capsys, "software", "--store", measured, *alone)
+
+    out = run(capsys, "software", "--store", measured, *one_device)
     assert "ahead on 16 of 16 points" in out
+
     csv = run(
         capsys,
         "software",
-        *one[:2],
-        *alone,
+        *old_version[:2],
+        *one_device,
         "--by",
         "version.tensorflow",
         "--baseline",
@@ -545,20 +589,22 @@ def test_scaling_software_and_infeed_hold(
         "-",
     )
     assert pd.read_csv(StringIO(csv))["median"].tolist() == pytest.approx([2 / 3])
+
     error = run(capsys, "software", "--store", measured, "--baseline", "2.9", code=2)
     assert (
         error == "error: --baseline=2.9: needs exactly one column; "
         "name it, such as --by version.tensorflow\n"
     )
-    out = run(capsys, "infeed", *one, *alone)
+
+    out = run(capsys, "infeed", *old_version, *one_device)
     assert "fc on Test CPU, 2 cores: 8 of 16 points are input-bound, 50% (6.08% to 93.9%)" in out
 
 
-def test_claims_answers_a_users_own(
+def test_the_claims_command_evaluates_a_file_of_the_user(
     measured: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     png = tmp_path / "claims.png"
-    chosen = (
+    command = (
         "claims",
         "--store",
         measured,
@@ -567,12 +613,14 @@ def test_claims_answers_a_users_own(
         "--where",
         "devices=1",
     )
-    out = run(capsys, *chosen, "--file", MINE, "--figure", str(png))
+    out = run(capsys, *command, "--file", USER_CLAIMS, "--figure", str(png))
+
     assert out.startswith("2 claims: 1 supported, 1 refuted, 0 undecided, 0 no data.\n")
     assert (
         "wide. Batches pay: SUPPORTED\n  supported: examples_per_second rises with batch_size: rank "
     ) in out
     assert "small. Small batches pay: REFUTED" in out
+
     overview = out.split("\n\n")[1].splitlines()
     assert [" ".join(line.split()) for line in overview] == [
         "claim answer",
@@ -581,11 +629,13 @@ def test_claims_answers_a_users_own(
         "The same in all rows: checks with data 1 of 1",
     ]
     assert png.read_bytes().startswith(b"\x89PNG")
-    csv = run(capsys, *chosen, "--file", MINE, "--only", "small", "--csv", "-")
+
+    csv = run(capsys, *command, "--file", USER_CLAIMS, "--only", "small", "--csv", "-")
     assert pd.read_csv(StringIO(csv))["claim"].tolist() == ["small"]
-    alone = run(capsys, *chosen, "--file", MINE, "--only", "small")
-    assert alone.startswith("Claim small is refuted.\n")
-    assert run(capsys, *chosen, "--file", str(tmp_path), code=2).startswith(
+
+    single_claim = run(capsys, *command, "--file", USER_CLAIMS, "--only", "small")
+    assert single_claim.startswith("Claim small is refuted.\n")
+    assert run(capsys, *command, "--file", str(tmp_path), code=2).startswith(
         f"error: {tmp_path}: Is a directory"
     )
 
@@ -594,8 +644,8 @@ def test_the_observations_are_checked_and_logged_with_their_sources(
     measured: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     uri = copy_of(measured, tmp_path)
-    of_cpu = tmp_path / "of_cpu.yaml"
-    of_cpu.write_text(
+    cpu_claims = tmp_path / "of_cpu.yaml"
+    cpu_claims.write_text(
         (ROOT / "analysis/claims/observations.yaml").read_text().replace("name: tpu", "name: cpu")
     )
     out = run(
@@ -606,18 +656,21 @@ def test_the_observations_are_checked_and_logged_with_their_sources(
         "--only",
         "14",
         "--file",
-        str(of_cpu),
+        str(cpu_claims),
         "--where",
         "devices=1",
         "--log",
     )
+
     assert out.startswith("Claim 14 is supported, as far as measured: 1 of 3 checks.\n")
     assert "in each update (Figure 12): SUPPORTED, as far as measured: 1 of 3 checks" in out
     assert re.search(r"median speedup 1\.5 \(.+ to .+\) over 16 points", out)
+
     logged = load(uri, kind="analysis").iloc[0]
     sources = json.loads(
         (Path(logged["artifact_uri"].removeprefix("file://")) / "sources.json").read_text()
     )
+
     assert logged["source_count"] == str(len(sources)) == "32"
 
 
@@ -625,7 +678,7 @@ COMPARISON = "{kind: compare, a: {x: 1}, b: {x: 2}, at_least: 0.5}"
 
 
 def claim(check: str) -> str:
-    """Return a file with one claim with one check."""
+    """Return the content of a claims file that has one claim with one check."""
     return f"- {{id: 1, says: it, checks: [{check}]}}"
 
 
@@ -763,23 +816,25 @@ def claim(check: str) -> str:
         ),
     ],
 )
-def test_an_invalid_entry_gives_one_line(message: str, content: str) -> None:
+def test_an_invalid_entry_raises_a_one_line_error(message: str, content: str) -> None:
     with pytest.raises((ConfigError, DataError), match=re.escape(message)) as caught:
         parse_claims(content, "claims.yaml")
     assert "\n" not in str(caught.value)
 
 
-def test_the_fourteen_observations_load_and_an_empty_frame_answers_none() -> None:
+def test_the_fourteen_observations_load_and_have_no_data_in_plain_cpu_runs() -> None:
     claims = observations()
     assert [claim.id for claim in claims] == [str(number) for number in range(1, 15)]
-    asked = {check.kind for claim in claims for check in claim.checks}
-    assert asked | {"threshold", "layers"} == set(KINDS)
+
+    kinds = {check.kind for claim in claims for check in claim.checks}
+    assert kinds | {"threshold", "layers"} == set(KINDS)
+
     verdicts = judge(claims, Data(runs(POINTS, examples_per_second=100.0)))
     assert {verdict.answer for verdict in verdicts} == {NO_DATA}
     assert all(finding.missing for verdict in verdicts for finding in verdict.findings)
 
 
-def test_ours_are_found_by_name_and_yours_go_first(
+def test_shipped_claims_are_found_by_name_and_a_local_file_takes_precedence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -789,6 +844,7 @@ def test_ours_are_found_by_name_and_yours_go_first(
         "language",
     }
     assert {claim.id for claim in load_claims(Path("eie.yaml"))} == {"one", "batch", "density"}
+
     (tmp_path / "engines.yaml").write_text(claim(COMPARISON))
     assert load_claims(Path("engines.yaml"))[0].says == "it"
     with pytest.raises(
@@ -797,7 +853,7 @@ def test_ours_are_found_by_name_and_yours_go_first(
         load_claims(tmp_path / "none.yaml")
 
 
-def test_no_claims_are_not_counted() -> None:
+def test_the_summary_of_no_verdicts_says_that_no_claim_has_data() -> None:
     assert summary(()) == "No claim has data in these runs."
 
 
@@ -869,5 +925,6 @@ def test_an_undecided_check_says_what_would_decide_it(
     if source == "published":
         frame = frame.drop(columns=["start_time", "sweep_id"])
     found = answer(check, frame)
+
     assert found[0] == UNSURE
     assert re.search(expected, found[1]), found[1]

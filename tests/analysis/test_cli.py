@@ -1,3 +1,5 @@
+"""The command line of the analyses: options, exports, errors, help, and logged results."""
+
 import json
 import re
 import shlex
@@ -16,14 +18,18 @@ from tests.analysis.conftest import copy_of
 from tests.conftest import ROOT
 
 
-def test_runs_counts_the_runs_of_the_store(store: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_runs_command_counts_the_runs_of_the_store(
+    store: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["runs", "--store", store, "--unfinished", "--csv", "-"]) == 0
+
     table = pd.read_csv(StringIO(capsys.readouterr().out)).set_index(["family", "device"])
     assert list(table) == ["runs", "ok", "oom_device", "unfinished", "first", "last"]
     assert list(table.loc[("fc", "Test CPU, 2 cores")])[:4] == [31, 25, 5, 1]
     assert list(table.loc[("lstm", "Test GPU")])[:4] == [4, 4, 0, 0]
     assert table.loc[("fc", "Test CPU, 2 cores"), "first"] == "2025-10-09 08:54"
     assert main(["runs", "--store", store, "--family", "lstm,gru"]) == 0
+
     out = capsys.readouterr().out
     assert "lstm    Test GPU     4" in out
     assert out.startswith("4 runs of lstm on Test GPU, all measured.\n")
@@ -46,24 +52,27 @@ def test_runs_counts_the_runs_of_the_store(store: str, capsys: pytest.CaptureFix
         pytest.param("--experiment other --experiment paradnn", 35, id="two experiments"),
     ],
 )
-def test_options_choose_runs(store: str, options: str, count: int, tmp_path: Path) -> None:
+def test_selection_options_choose_runs(
+    store: str, options: str, count: int, tmp_path: Path
+) -> None:
     path = tmp_path / "frame.csv"
     assert main(["export", str(path), "--store", store, *shlex.split(options)]) == 0
     assert len(pd.read_csv(path)) == count
 
 
-def test_parquet_keeps_types_and_units(
+def test_an_exported_parquet_file_keeps_types_and_units(
     store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "frame.parquet"
     assert main(["export", str(path), "--store", store]) == 0
+
     frame = load(store)
     pd.testing.assert_frame_equal(pd.read_parquet(path), frame)
     assert pd.read_parquet(path).attrs["units"] == units(frame.columns)
     assert capsys.readouterr().out == f"34 runs with {frame.shape[1]} columns written to {path}\n"
 
 
-#: Command lines, where {folder} is an empty folder, and a part of the error line.
+#: Pairs of a command line and a part of its error line; {folder} stands for an empty folder.
 REJECTED = [
     (
         "runs --store sqlite:////nowhere/x.db",
@@ -172,14 +181,17 @@ REJECTED = [
 
 
 @pytest.mark.parametrize(
-    ("words", "message"), [pytest.param(*case, id=case[0]) for case in REJECTED]
+    ("words", "message"), [pytest.param(words, message, id=words) for words, message in REJECTED]
 )
-def test_invalid_commands_give_one_line(
+def test_invalid_commands_print_one_line(
     store: str, words: str, message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    given = shlex.split(words.format(folder=tmp_path))
-    given += [] if "--store" in given else ["--store", store]
-    assert main(given) == 2
+    arguments = shlex.split(words.format(folder=tmp_path))
+    if "--store" not in arguments:
+        arguments += ["--store", store]
+
+    assert main(arguments) == 2
+
     error = capsys.readouterr().err
     assert error.startswith("error: ")
     assert message in error
@@ -187,8 +199,8 @@ def test_invalid_commands_give_one_line(
     assert not list(tmp_path.iterdir())
 
 
-#: Print the help of every command in one interpreter, followed by the imported modules.
-HELP = """
+#: Program that prints the help of every command and then the names of the imported modules.
+HELP_PROGRAM = """
 import contextlib, sys
 from analysis.cli import COMMANDS, main
 
@@ -202,50 +214,43 @@ print(*sys.modules)
 
 def test_every_command_has_help_without_heavy_imports() -> None:
     *texts, modules = subprocess.check_output(
-        [sys.executable, "-c", HELP], cwd=ROOT, text=True
+        [sys.executable, "-c", HELP_PROGRAM], cwd=ROOT, text=True
     ).split("\0")
     for text, command in zip(texts, (None, *COMMANDS), strict=True):
         assert (command.example if command else "import-archive") in text
+
     assert not {"mlflow", "pandas", "matplotlib"} & {*modules.split()}
 
 
-def test_the_module_runs_and_a_closed_pipe_is_no_error(store: str) -> None:
+def test_a_closed_pipe_is_not_an_error_of_the_module(store: str) -> None:
     command = f"{sys.executable} -m analysis runs --store '{store}' --csv - | true; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(
         ["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=True
     )
+
     assert done.stdout == "0\n"
     assert done.stderr == ""
 
 
 def test_shipped_runs_are_logged_once(blank: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The imported tables of layer types then appear in `breakdown`."""
+    """After the import, `breakdown` shows the imported tables of layer types."""
     for logged, present in ((8, "none were there before"), (0, "8 were there already")):
         assert main(["import-layers", "--store", blank]) == 0
-        then = "Look at them: python -m analysis breakdown --experiment layers\n"
-        assert capsys.readouterr().out == f"logged {logged} published runs, {present}\n{then}"
-    assert (
-        main(
-            [
-                "breakdown",
-                "--store",
-                blank,
-                "--experiment",
-                "layers",
-                "--device",
-                "Jetson TK1 (CPU)",
-            ]
-        )
-        == 0
-    )
+        hint = "Look at them: python -m analysis breakdown --experiment layers\n"
+        assert capsys.readouterr().out == f"logged {logged} published runs, {present}\n{hint}"
+    selection = ["--experiment", "layers", "--device", "Jetson TK1 (CPU)"]
+
+    assert main(["breakdown", "--store", blank, *selection]) == 0
     assert "vgg16, 1 profiled point: Convolution 93%" in capsys.readouterr().out
 
 
 def test_width_sets_the_width_of_a_printed_figure(store: str, tmp_path: Path) -> None:
     pdf = tmp_path / "out.pdf"
     png = tmp_path / "out.png"
-    chosen = ["boxplot", "--store", store, "--family", "fc"]
-    assert main([*chosen, "--figure", str(pdf), "--figure", str(png), "--width", "3.3"]) == 0
+    command = ["boxplot", "--store", store, "--family", "fc"]
+
+    assert main([*command, "--figure", str(pdf), "--figure", str(png), "--width", "3.3"]) == 0
+
     box = re.search(rb"/MediaBox \[ ([\d.]+) [\d.]+ ([\d.]+) [\d.]+ \]", pdf.read_bytes())
     assert float(box[2]) - float(box[1]) == pytest.approx(3.3 * 72)
     assert int.from_bytes(png.read_bytes()[16:20]) == 990  # 300 dots per inch
@@ -256,14 +261,19 @@ def test_a_logged_result_links_its_sources(
 ) -> None:
     uri = copy_of(store, tmp_path)
     assert main(["boxplot", "--store", uri, "--tag", "sweep_id=s1", "--log"]) == 0
+
     run_id = capsys.readouterr().err.removeprefix("logged as run ").strip()
     logged = load(uri, kind="analysis")
+
     assert list(logged["run_id"]) == [run_id]
+
     row = logged.iloc[0]
     sources = load(uri, tags={"sweep_id": "s1"})
+
     assert row["sources"] == ",".join(sources["run_id"])
     assert (row["source_count"], row["source_sweeps"], row["analysis"]) == ("25", "s1", "boxplot")
     assert row["command_line"].endswith("boxplot --store " + uri + " --tag sweep_id=s1 --log")
+
     folder = Path(row["artifact_uri"].removeprefix("file://"))
     names = {
         "result.json",
@@ -273,6 +283,7 @@ def test_a_logged_result_links_its_sources(
         "figure.png",
         "figure.svg",
     }
+
     assert {path.name for path in folder.iterdir()} == names
     assert json.loads((folder / "sources.json").read_text()) == list(sources["run_id"])
-    assert len(load(uri)) == len(load(store)), "a result is not a point"
+    assert len(load(uri)) == len(load(store)), "a logged result must not count as a point"

@@ -24,9 +24,9 @@ from tests.analysis.test_pairing import side
 def planted(
     ratio: Any, points: int, replicates: int, seed: int, noise: float = 0.02
 ) -> tuple[pd.DataFrame, ...]:
-    """Return two sides whose points differ by `ratio`.
+    """Return sides A and B; A is faster by `ratio`, a number or one number per point.
 
-    Each point has its own speed, and processes scatter by `noise`.
+    Speeds vary between points. Each replicate has a noise of `noise`, as a fraction.
     """
     random = np.random.default_rng(seed)
     base = random.lognormal(5, 1, (points, 1))
@@ -34,15 +34,17 @@ def planted(
     return side(np.reshape(ratio, (-1, 1)) * base * scatter[0]), side(base * scatter[1], "B")
 
 
-def test_adjusted_p_values_equal_hand_computation_and_statsmodels() -> None:
-    p = np.array([0.010, np.nan, 0.020, 0.039, 0.005, 0.600])
+def test_adjusted_p_values_equal_a_hand_computation_and_statsmodels() -> None:
+    p_values = np.array([0.010, np.nan, 0.020, 0.039, 0.005, 0.600])
     # Sorted: 0.005 0.010 0.020 0.039 0.600. Multiply by 5/1 5/2 5/3 5/4 5/5, then take the running
     # minimum from the right (Benjamini and Hochberg 1995).
     expected = [0.025, np.nan, 1 / 30, 0.04875, 0.025, 0.6]
-    np.testing.assert_allclose(adjust_p_values(p, discoveries=True), expected)
+
+    np.testing.assert_allclose(adjust_p_values(p_values, discoveries=True), expected)
     np.testing.assert_allclose(adjust_p_values(np.array([0.9, 0.8]), discoveries=True), [0.9, 0.9])
     assert np.isnan(adjust_p_values(np.array([np.nan]), discoveries=True)).all()
-    known = p[~np.isnan(p)]
+
+    known = p_values[~np.isnan(p_values)]
     np.testing.assert_allclose(adjust_p_values(known), multipletests(known, method="holm")[1])
 
 
@@ -64,36 +66,40 @@ def test_few_points_have_a_verdict(ratio: list[float], replicates: int, verdict:
     assert found.total["verdict"] == verdict
 
 
-def test_one_quick_run_per_side_has_the_interval_of_the_prior() -> None:
-    """Two variances of 5% with the same 4 degrees of freedom: 2.776 x sqrt(2) x 5%."""
+def test_one_run_per_side_gets_the_interval_of_the_prior() -> None:
+    """Both sides have a prior scatter of 5% with 4 degrees of freedom: 2.776 x sqrt(2) x 5%."""
     total = compare_points(side([[1.5]]), side([[1.0]], "B")).total
 
     half_width = np.log(total["geometric_mean_high"] / total["geometric_mean"])
+
     assert half_width == pytest.approx(stats.t.ppf(0.975, 4) * np.sqrt(2) * 0.05)
 
 
-def test_points_that_only_one_side_ran_widen_nothing() -> None:
+def test_points_measured_on_one_side_do_not_widen_the_interval() -> None:
     a, b = planted(1.5, 12, 3, seed=5)
-    alone = b.assign(outcome=b["outcome"].mask(b["batch_size"] > 192, "oom_device"))
+    partly_failed = b.assign(outcome=b["outcome"].mask(b["batch_size"] > 192, "oom_device"))
 
-    whole = compare_points(a[a["batch_size"] <= 192], b[b["batch_size"] <= 192]).total
-    part = compare_points(a, alone).total
+    without_failures = compare_points(a[a["batch_size"] <= 192], b[b["batch_size"] <= 192]).total
+    with_failures = compare_points(a, partly_failed).total
 
     ends = ["geometric_mean_low", "geometric_mean_high"]
-    assert [part[end] for end in ends] == pytest.approx([whole[end] for end in ends])
-    assert part["missing_a"] == 3
-    assert part["share_least"] == 9 / 12
+
+    assert [with_failures[end] for end in ends] == pytest.approx(
+        [without_failures[end] for end in ends]
+    )
+    assert with_failures["missing_a"] == 3
+    assert with_failures["share_least"] == 9 / 12
 
 
-def ask(*sides: pd.DataFrame, **options: Any) -> Compared:
-    """Return the sub-command's text for two devices A and B."""
-    asked = CompareOptions(**({"a": "device=A", "b": "device=B"} | options))
-    return command(pd.concat(sides, ignore_index=True), asked)
+def run_compare(*sides: pd.DataFrame, **options: Any) -> Compared:
+    """Return the result of the sub-command, by default for devices A and B."""
+    arguments = CompareOptions(**({"a": "device=A", "b": "device=B"} | options))
+    return command(pd.concat(sides, ignore_index=True), arguments)
 
 
 def test_the_command_answers_first_and_then_for_each_family() -> None:
     a, b = planted(0.5, 8, 3, seed=10)
-    alike = [
+    noisy = [
         frame.assign(family="lstm", run_id=frame["run_id"] + "l")
         for frame in planted(1.0, 8, 1, seed=11, noise=0.2)
     ]
@@ -101,11 +107,14 @@ def test_the_command_answers_first_and_then_for_each_family() -> None:
         frame.assign(family="gru", run_id=frame["run_id"] + "g")
         for frame in planted(2.0, 2, 1, seed=12, noise=0)
     ]
-    alone = side([[1.0]], "A", family="rnn").assign(run_id="r")
+    only_on_a = side([[1.0]], "A", family="rnn").assign(run_id="r")
 
-    result = ask(pd.concat([a, alike[0], few[0], alone]), pd.concat([b, alike[1], few[1]]))
+    result = run_compare(
+        pd.concat([a, noisy[0], few[0], only_on_a]), pd.concat([b, noisy[1], few[1]])
+    )
 
     lines = {line.partition(":")[0]: line for line in result.text().splitlines()}
+
     assert result.text().startswith("B is 1.2")
     assert result.answer is not None
     assert (result.answer.verdict, result.answer.points) == ("slower", 18)
@@ -115,7 +124,7 @@ def test_the_command_answers_first_and_then_for_each_family() -> None:
     assert lines["gru"].startswith("gru: A 2x faster (95% CI 1.7")
     assert lines["rnn"] == "rnn: no point was measured on both sides."
     assert len(result.table) == 18
-    assert set(result.sources) == set(pd.concat([a, *alike, *few, alone, b])["run_id"])
+    assert set(result.sources) == set(pd.concat([a, *noisy, *few, only_on_a, b])["run_id"])
 
 
 @pytest.mark.parametrize(
@@ -126,8 +135,8 @@ def test_the_command_answers_first_and_then_for_each_family() -> None:
         pytest.param("device!=A & batch_size>64", "device!=A & batch_size>64", id="two conditions"),
     ],
 )
-def test_a_side_of_one_device_has_its_name(condition: str, name: str) -> None:
-    result = ask(*planted(0.5, 8, 3, seed=10), b=condition)
+def test_a_side_with_one_device_is_named_after_it(condition: str, name: str) -> None:
+    result = run_compare(*planted(0.5, 8, 3, seed=10), b=condition)
 
     assert result.answer is not None
     assert re.match(rf"{re.escape(name)} is \S+x faster than A ", result.answer.sentence)
@@ -137,7 +146,7 @@ def test_the_command_reports_other_differences_and_failures() -> None:
     a, b = planted(1.5, 8, 1, seed=13)
     b.loc[0, "outcome"] = "oom_device"
 
-    text = ask(
+    text = run_compare(
         a.assign(precision="bfloat16", source="published"), b.assign(source="measured")
     ).text()
 
@@ -157,12 +166,12 @@ def test_the_command_reports_other_differences_and_failures() -> None:
 
 
 def test_the_basis_names_the_prior_that_dominates() -> None:
-    apart = [
+    separate_sweeps = [
         frame.assign(sweep_id=name) for name, frame in zip("AB", planted(2, 9, 3, 1), strict=True)
     ]
 
-    separate = ask(*apart).answer
-    shared = ask(*planted(2, 9, 3, seed=1)).answer
+    separate = run_compare(*separate_sweeps).answer
+    shared = run_compare(*planted(2, 9, 3, seed=1)).answer
 
     assert separate is not None
     assert shared is not None
@@ -171,37 +180,34 @@ def test_the_basis_names_the_prior_that_dominates() -> None:
 
 
 def test_equal_means_are_called_the_same_only_within_the_margin() -> None:
-    """Equivalence is concluded in 5% of draws at the margin, and nearly always well within it."""
+    """Draws are called equivalent in 5% of cases at the margin, and nearly always far inside it."""
     random = np.random.default_rng(0)
-    for true, low, high in ((np.log(1.05), 0.03, 0.07), (0.0, 0.95, 1.0)):
+    for true_difference, low, high in ((np.log(1.05), 0.03, 0.07), (0.0, 0.95, 1.0)):
         logs = random.normal(0, 0.02, (2, 4000, 12))
         error = np.sqrt(logs.var(axis=2, ddof=1).sum(axis=0) / 12)
-        difference = true + logs[0].mean(axis=1) - logs[1].mean(axis=1)
-        assert (
-            low
-            <= np.mean(equivalent(difference, difference, error, np.full(4000, 22.0), 0.05) <= 0.05)
-            <= high
-        )
+        difference = true_difference + logs[0].mean(axis=1) - logs[1].mean(axis=1)
+        p_values = equivalent(difference, difference, error, np.full(4000, 22.0), 0.05)
+        assert low <= np.mean(p_values <= 0.05) <= high
 
 
-def test_the_same_within_a_margin() -> None:
+def test_sides_within_the_margin_are_called_equal() -> None:
     sides = planted(1.0, 20, 8, seed=4, noise=0.01)
 
     found = compare_points(*sides)
 
     assert found.families["verdict"].tolist() == [Verdict.EQUAL]
     assert found.families["same"].iloc[0] >= 18
-    assert ask(*sides).text().startswith("A and B are equally fast within 5%: ")
+    assert run_compare(*sides).text().startswith("A and B are equally fast within 5%: ")
     assert compare_points(*sides, margin=0.001).total["verdict"] == Verdict.UNDECIDED
 
 
 def contrast_of(ratios: np.ndarray, weight: float, variance: float = 0.0) -> Contrast:
-    """Return the contrast of points whose sides are `weight` sessions apart.
+    """Return the contrast of points with these ratios.
 
     Args:
-        ratios: (n,) the ratios.
-        weight: 0 for shared sessions, 2 for one session per side.
-        variance: Variance of a session.
+        ratios: Ratio of A to B per point, shape (n,).
+        weight: 0 if the sides share a session, 2 if each side has its own session.
+        variance: Variance of the logarithm between sessions.
     """
     count = len(ratios)
     numbers = np.arange(count)
@@ -224,56 +230,67 @@ def contrast_of(ratios: np.ndarray, weight: float, variance: float = 0.0) -> Con
 
 
 def test_a_shift_of_a_session_moves_all_points_together() -> None:
-    """The mean, a quantile and the share allow for a shift of 0.05 x 1.96 x sqrt(2) undiminished."""
+    """A shift of 0.05 x 1.96 x sqrt(2) widens the mean, the median and the share in full.
+
+    Averaging over points does not reduce it.
+    """
     ratios = np.geomspace(0.9, 1.3, 40)
     shift = 0.05 * np.sqrt(2) * stats.norm.ppf(0.975)
 
-    alone = contrast_of(ratios, 0)
+    one_session = contrast_of(ratios, 0)
     shifted = contrast_of(ratios, 2, variance=0.0025)
 
-    assert np.log(alone.mean()) == pytest.approx([np.log(ratios).mean()] * 3, abs=1e-6)
+    assert np.log(one_session.mean()) == pytest.approx([np.log(ratios).mean()] * 3, abs=1e-6)
+
     middle = np.log(ratios).mean()
     assert np.log(shifted.mean()) == pytest.approx(
         [middle, middle - shift, middle + shift], abs=1e-6
     )
+
     middle = np.log(np.median(ratios))
     assert np.log(shifted.quantile()) == pytest.approx(
         [middle, middle - shift, middle + shift], abs=1e-6
     )
+
     logs = np.log(ratios)
     expected = [(logs > 0).mean(), (logs > shift).mean(), (logs > -shift).mean()]
+
     assert [*shifted.share()] == pytest.approx(expected)
-    assert [*alone.share()] == pytest.approx(expected[:1] * 3)
+    assert [*one_session.share()] == pytest.approx(expected[:1] * 3)
 
 
-def test_other_models_are_a_sample_of_the_models_measured() -> None:
+def test_the_population_mean_treats_the_points_as_a_sample() -> None:
     """Independent points have Student's interval of their logarithms."""
     logs = np.random.default_rng(3).normal(0.5, 0.3, 20)
 
     found = np.log(contrast_of(np.exp(logs), 0).population_mean())
 
     half_width = stats.t.ppf(0.975, 19) * logs.std(ddof=1) / np.sqrt(20)
+
     assert found == pytest.approx(
         [logs.mean(), logs.mean() - half_width, logs.mean() + half_width], abs=1e-6
     )
     assert np.isnan(contrast_of(np.exp(logs[:5]), 0).population_mean().low)
 
 
-def test_bounds_as_by_hand() -> None:
-    def of(ratios: list[float], missing: tuple[int, int] = (0, 0)) -> dict[str, float]:
+def test_bounds_with_missing_points_equal_a_count_by_hand() -> None:
+    def bounds_of(ratios: list[float], missing: tuple[int, int] = (0, 0)) -> dict[str, float]:
         contrast = contrast_of(np.array(ratios), 0)
         assert contrast.evidence is not None
         evidence = replace(contrast.evidence, missing={"fc": missing})
         return replace(contrast, evidence=evidence).bounds()
 
-    found = of([0.5, 2.0, 4.0], (1, 1))
+    found = bounds_of([0.5, 2.0, 4.0], (1, 1))
+
     assert (found["share_least"], found["share_most"]) == (2 / 5, 4 / 5)
     assert (found["median_least"], found["median_most"]) == (0.5, 4.0)
     assert [found["mean_least"], found["mean_most"]] == pytest.approx(
         [(4 / 16) ** 0.2, (4 * 16) ** 0.2]
     )
-    assert of([2.0])["share_least"] == 1
-    even = of([0.5, 2.0, 4.0], (1, 0))  # the middle lies between two values
+    assert bounds_of([2.0])["share_least"] == 1
+
+    # With four points, the median lies between the two middle values.
+    even = bounds_of([0.5, 2.0, 4.0], (1, 0))
     assert (even["median_least"], even["median_most"]) == (0.5, 4.0)
 
 
@@ -317,6 +334,6 @@ def test_bounds_as_by_hand() -> None:
         ),
     ],
 )
-def test_invalid_options_give_one_line(options: str, message: str) -> None:
+def test_invalid_options_raise_a_one_line_error(options: str, message: str) -> None:
     frame = pd.concat(planted(1.5, 8, 1, seed=14), ignore_index=True)
     assert_rejected(f"compare {options}", frame, message)

@@ -1,4 +1,4 @@
-"""Compare a measured model with published platforms: matched points and named lower bounds."""
+"""Measured models compared with published platforms: matched precisions and lower bounds."""
 
 import pandas as pd
 import pytest
@@ -38,13 +38,14 @@ def run(model: dict[str, object], rate: float, **columns: object) -> dict[str, o
 
 def compare(*rows: dict[str, object], platforms: tuple[str, ...] = ("V100",)) -> Result:
     frame = pd.DataFrame(rows)
-    frame["run_id"] = [f"run-{place}" for place in range(len(frame))]
+    frame["run_id"] = [f"run-{number}" for number in range(len(frame))]
     return compare_published(frame, ComparePublishedOptions(platform_of=platforms))
 
 
-def test_replicates_count_with_their_median() -> None:
+def test_replicates_count_as_their_median() -> None:
     result = compare(run(FC, 100.0), run(FC, 300.0), run(FC, 120.0))
     (row,) = result.table.to_dict("records")
+
     assert row["here"] == 120.0
     assert row["ratio"] == pytest.approx(row["there"] / 120.0)
 
@@ -53,10 +54,12 @@ def test_former_names_still_work_and_are_deprecated(capsys: pytest.CaptureFixtur
     with pytest.deprecated_call(match="is now analysis.compare_published"):
         former = analysis.beside
     assert former is compare_published
+
     with pytest.deprecated_call():
         assert analysis.BesideOptions is ComparePublishedOptions
     with pytest.raises(SystemExit):
         main(["beside", "--help"])
+
     out, err = capsys.readouterr()
     assert out.startswith("usage: python -m analysis compare-published")
     assert err == "warning: the command beside is now compare-published\n"
@@ -65,6 +68,7 @@ def test_former_names_still_work_and_are_deprecated(capsys: pytest.CaptureFixtur
 def test_platforms_are_repeatable_on_the_command_line() -> None:
     words = ["compare-published", "--platform-of", "H200", "--platform-of", "V100"]
     options = read_arguments(ComparePublishedOptions, make_parser().parse_args(words))
+
     assert options.platform_of == ("H200", "V100")
 
 
@@ -72,8 +76,10 @@ def test_platforms_are_repeatable_on_the_command_line() -> None:
     ("precision", "platform", "expected"),
     [
         pytest.param("float16", "V100", ("float16", "published"), id="the same step"),
-        pytest.param("float32", "V100", ("float32", "predicted"), id="same precision first"),
-        pytest.param("float16", "TPU v2", ("bfloat16", "published"), id="the other 16 bits"),
+        pytest.param(
+            "float32", "V100", ("float32", "predicted"), id="same precision, although predicted"
+        ),
+        pytest.param("float16", "TPU v2", ("bfloat16", "published"), id="different 16-bit format"),
         pytest.param("float32", "TPU v2", ("bfloat16", "published"), id="no similar precision"),
     ],
 )
@@ -91,14 +97,16 @@ def test_precisions_of_different_width_are_summarized_separately() -> None:
     full = run(FC, 50.0, precision="float32")
     result = compare(half, full, platforms=("TPU v2",))
     text = result.text()
+
     assert "(bfloat16; published): " in text
     assert "(float32 here, bfloat16 there; published): " in text
+
     headline = result.headline()
     assert headline is not None
     assert "TPU v2 ran 1 point " in headline.words
 
 
-def test_the_headline_states_that_input_and_dispatch_set_a_published_time() -> None:
+def test_the_headline_states_that_input_and_dispatch_limit_a_published_time() -> None:
     headline = compare(run(FC, 100.0)).headline()
     assert headline is not None
     assert "limited by its input and dispatch, not by the device" in headline.words
@@ -111,25 +119,28 @@ def test_eager_runs_are_omitted_if_the_model_was_also_compiled() -> None:
 
 
 def test_compile_modes_are_not_pooled() -> None:
-    other = {**FC, "model.nodes": 1024}
-    result = compare(run(FC, 100.0, compile="graph"), run(other, 20.0, compile="eager"))
+    larger_fc = {**FC, "model.nodes": 1024}
+    result = compare(run(FC, 100.0, compile="graph"), run(larger_fc, 20.0, compile="eager"))
+
     assert sorted(result.table["settings"]) == ["eager", "graph"]
     assert result.text().count("times as fast on 1 point") == 2
 
 
 def test_a_lower_bound_is_marked_and_excluded_from_means() -> None:
-    wide = {**LSTM, "model.embedding_size": 200}
-    rows = [run(model, 1000.0, precision="float32") for model in (LSTM, wide)]
+    wide_lstm = {**LSTM, "model.embedding_size": 200}
+    rows = [run(model, 1000.0, precision="float32") for model in (LSTM, wide_lstm)]
     result = compare(*rows)
+
     assert result.table["is_floor"].all()
     assert result.table["there"].nunique() == 1
     assert "at most" in result.text()
     assert "geometric mean" not in result.text()
     assert result.headline() is None
+
     labels = [text.get_text() for text in result.picture().legends[0].get_texts()]
     assert "V100 in float32, at most (dispatch floor)" in labels
 
 
-def test_published_runs_are_not_measured_here() -> None:
+def test_published_runs_alone_are_rejected() -> None:
     with pytest.raises(InsufficientData, match="experiment=quick"):
         compare(run(FC, 100.0, source="published"))

@@ -1,4 +1,4 @@
-"""Truth table of conditions; --where, sides and claims must agree on every row."""
+"""Truth table of conditions, on which --where and claims must agree in every row."""
 
 import pandas as pd
 import pytest
@@ -23,7 +23,7 @@ FRAME = pd.DataFrame(
     }
 )
 
-#: Column, condition, and the rows that meet it. Row 2 lacks most values.
+#: Column of FRAME, condition, and the rows that meet it. Row 2 has few values.
 TRUTH = [
     ("n", "=1", [0]),
     ("n", "=1,2", [0, 1]),
@@ -65,12 +65,16 @@ TRUTH = [
 
 @pytest.mark.parametrize(
     ("column", "condition", "rows"),
-    [pytest.param(*case, id=f"{case[0]}{case[1]}") for case in TRUTH],
+    [
+        pytest.param(column, condition, rows, id=f"{column}{condition}")
+        for column, condition, rows in TRUTH
+    ],
 )
-def test_a_condition_means_the_same_everywhere(
+def test_a_condition_selects_the_same_rows_in_where_and_in_claims(
     column: str, condition: str, rows: list[int]
 ) -> None:
     assert list(filter_by_text(FRAME, [f" {column} {condition} "])["row"]) == rows
+
     in_claims = f'{{{column}: "{condition.removeprefix("=")}"}}'
     text = f"- {{id: 1, says: s, checks: [{{kind: threshold, metric: n, at_least: 1, where: {in_claims}}}]}}"
     [check] = parse_claims(text, "test")[0].checks
@@ -81,8 +85,9 @@ def test_a_condition_means_the_same_everywhere(
             require(FRAME, check.where)
 
 
-def test_conditions_must_all_hold_and_values_of_a_claim_are_alternatives() -> None:
+def test_all_conditions_must_hold_and_listed_values_are_alternatives() -> None:
     assert list(filter_by_text(FRAME, ["n>0", "n<2"])["row"]) == [0]
+
     where = {
         "n": claim_conditions("n", (">0", "<2"), "where"),
         "s": claim_conditions("s", ("a", "b, c", None), "where"),

@@ -1,6 +1,6 @@
-"""DAWNBench files become runs, and damaged files are reported.
+"""Import of DAWNBench files, including damaged ones.
 
-The files are written here as DAWNBench's README describes them.
+The test files follow the description in DAWNBench's README.
 """
 
 import random
@@ -26,7 +26,7 @@ FILES = {
     "ImageNet/train/two.json": DETAILS.replace("3,", "null,").replace("9", "50"),
     "SQuAD/train/three.tsv": "epoch\tf1Score\thours\n1\t0.7\t1\n2\t0.74\t3\n",
 }
-#: Values that no published file has, as JSON and tables write them.
+#: Invalid or extreme values, written as in JSON and in tables. No published file contains them.
 ODD_VALUES = [
     "1" + "0" * 400,
     "[" * 100_000,
@@ -45,7 +45,7 @@ ODD_VALUES = [
 
 
 def write_entries(folder: Path, **changes: str) -> Path:
-    """Write the files, with other contents for some of them."""
+    """Write FILES below a folder; `changes` overrides contents by file name."""
     for name, text in FILES.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -53,10 +53,11 @@ def write_entries(folder: Path, **changes: str) -> Path:
     return folder
 
 
-def test_the_time_is_that_of_the_first_entry_at_the_threshold(tmp_path: Path) -> None:
+def test_the_time_to_target_ends_at_the_first_entry_that_reaches_it(tmp_path: Path) -> None:
     folder = read_dawnbench(write_entries(tmp_path))
 
     cifar, imagenet, squad = (run.metrics for run in folder.runs)
+
     assert cifar["seconds_to_target"] == 3600
     assert cifar["epochs_below_target"] == 1
     assert imagenet["epochs_below_target"] == 0
@@ -75,58 +76,62 @@ def test_a_damaged_entry_is_skipped_with_its_reason(tmp_path: Path) -> None:
     assert folder.skipped_entries == ["broken.tsv: could not convert string to float: 'soon'"]
 
 
-def test_entries_are_logged_once_and_with_prices(
+def test_entries_are_logged_once_and_keep_their_prices(
     tmp_path: Path, blank: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = write_entries(tmp_path / "entries")
 
     assert main(["import-dawnbench", str(folder), "--store", blank]) == 0
+
     first = capsys.readouterr().out
     assert main(["import-dawnbench", str(folder), "--store", blank]) == 0
+
     second = capsys.readouterr().out
     assert main(["time-to-accuracy", "--store", blank, "--experiment", "dawnbench"]) == 0
+
     table = capsys.readouterr().out
 
     skipped = "skipped 1 damaged entry"
+
     assert f"logged 3 published runs, none were there before, {skipped}" in first
     assert f"logged 0 published runs, 3 were there already, {skipped}" in second
     assert "ResNet 9 on V100" in table
     assert "cost 3 USD" in table
 
 
-def damage(text: str, chance: random.Random) -> str:
-    """Replace a number or a character of a text, or truncate the text."""
-    position = chance.randrange(len(text))
+def damage(text: str, generator: random.Random) -> str:
+    """Return a text with a number or a character replaced, or truncated."""
+    position = generator.randrange(len(text))
     starts = [
         number
         for number, character in enumerate(text)
         if character.isdigit() and not text[number - 1].isdigit()
     ]
-    start = chance.choice(starts)
+    start = generator.choice(starts)
     end = start
     while end < len(text) and text[end].isdigit():
         end += 1
-    other_number = text[:start] + chance.choice(ODD_VALUES) + text[end:]
-    other_character = chance.choice('[]{}",\t\n\x00\x1b0-:é')
+    other_number = text[:start] + generator.choice(ODD_VALUES) + text[end:]
+    other_character = generator.choice('[]{}",\t\n\x00\x1b0-:é')
     damaged = [
         other_number,
         text[:position] + other_character + text[position + 1 :],
         text[:position],
     ]
-    [chosen] = chance.choices(damaged, weights=(6, 2, 1))
-    return chosen
+    [damaged_text] = generator.choices(damaged, weights=(6, 2, 1))
+    return damaged_text
 
 
 @pytest.mark.parametrize("name", ["CIFAR10/train/one.tsv", "CIFAR10/train/one.json"])
 def test_a_damaged_file_is_read_or_reported_in_one_line(name: str, tmp_path: Path) -> None:
-    chance = random.Random(name)
+    generator = random.Random(name)
     lines: list[str] = []
 
     for _ in range(40):
-        folder = write_entries(tmp_path, **{name: damage(FILES[name], chance)})
+        folder = write_entries(tmp_path, **{name: damage(FILES[name], generator)})
         lines += read_dawnbench(folder).skipped_entries
 
-    # Each time, broken.tsv is one of the reported files.
+    # Each of the 40 readings also reports broken.tsv.
     assert len(lines) >= 40
     assert all(len(line.splitlines()) == 1 for line in lines)
     assert all(len(line) < 1_000 for line in lines)

@@ -1,4 +1,4 @@
-"""The commands of the pages about upgrades and machines work as they are written."""
+"""The documented commands about upgrades and machines run without changes."""
 
 import re
 import shlex
@@ -13,12 +13,12 @@ from analysis.published.source import PublishedRun, load_shipped, log_published
 from tests.analysis.published import select_runs
 from tests.conftest import ROOT
 
-#: Published runs of a kind that the commands see.
-_MAX_RUNS = 8
+#: Largest number of published runs per device and model in the test store.
+_RUNS_PER_KIND = 8
 
 
 def commands(page: str) -> list[list[str]]:
-    """Return the commands of the shell blocks of a page as words."""
+    """Return the arguments of each command in the shell blocks of a page in docs/."""
     text = (ROOT / "docs" / page).read_text()
     blocks = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
     lines = "".join(blocks).replace("\\\n", " ").splitlines()
@@ -27,7 +27,7 @@ def commands(page: str) -> list[list[str]]:
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory: pytest.TempPathFactory, blank_store: Callable[[Path], str]) -> str:
-    """Return a store with some published runs of every kind that the page names."""
+    """Return the URI of a store with a few published runs of each kind that the page uses."""
     folder = tmp_path_factory.mktemp("published")
     uri = blank_store(folder / "mlflow.db")
     counts: dict[tuple[str, ...], int] = {}
@@ -42,7 +42,7 @@ def published(tmp_path_factory: pytest.TempPathFactory, blank_store: Callable[[P
         if not ((is_v100 and is_kernel) or (is_traced and is_large)):
             return False
         counts[kind] = counts.get(kind, 0) + 1
-        return counts[kind] <= _MAX_RUNS
+        return counts[kind] <= _RUNS_PER_KIND
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PARADNN_ARTIFACTS", str(folder / "artifacts"))
@@ -61,6 +61,7 @@ def test_commands_about_upgrades_work(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", published)
     found = [words[3:] for words in commands("how-to/whatif.md") if "import-" not in words[3]]
+
     assert len(found) >= 10
 
     for words in found:
@@ -68,6 +69,7 @@ def test_commands_about_upgrades_work(
         assert "95% CI" in capsys.readouterr().out, shlex.join(words)
 
     figures = [words[words.index("--figure") + 1] for words in found if "--figure" in words]
+
     assert figures
     assert all((tmp_path / name).stat().st_size > 1000 for name in figures)
 
@@ -78,6 +80,7 @@ def test_commands_about_machines_work(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
     found = commands("how-to/machines.md")
+
     assert len(found) >= 5
 
     for words in found:

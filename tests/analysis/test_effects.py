@@ -1,4 +1,4 @@
-"""Weights and variances of what does not cancel between two sides."""
+"""Effects that do not cancel between two sides: their weights and variances."""
 
 from typing import Any
 
@@ -21,49 +21,49 @@ from paradnn.statistics.effects import (
 from paradnn.statistics.priors import VariancePrior, scatter_priors
 
 START = pd.Timestamp("2026-01-01", tz="UTC")
-#: Runs a minute apart.
+#: A minute in hours.
 MINUTE = 1 / 60
 
 
 def runs_at(hours: Any, sweep: Any = "s", **columns: object) -> pd.DataFrame:
-    """Return runs that started at the given hours."""
+    """Return runs that started at the given hours after START."""
     seconds = 3600 * np.asarray(hours, dtype=float)
     frame = {"start_time": START + pd.to_timedelta(seconds, unit="s"), "sweep_id": sweep}
     return pd.DataFrame(frame | columns)
 
 
 def block(begin: float, runs: int = 60) -> list[float]:
-    """Return the hours of runs a minute apart."""
+    """Return the start hours of `runs` runs, one per minute."""
     return [begin + MINUTE * number for number in range(runs)]
 
 
 def days(*begins: float) -> list[float]:
-    """Return the hours of blocks of an hour on successive days."""
+    """Return the start hours of hour-long blocks, one per day; each begins at the given hour."""
     return [hour for day, begin in enumerate(begins) for hour in block(24 * day + begin)]
 
 
 @pytest.mark.parametrize(
     ("a", "b", "weight"),
     [
-        pytest.param(runs_at([0, 2], "s"), runs_at([1, 3], "s"), 0, id="one session of both"),
-        pytest.param(runs_at([0], "s"), runs_at([10], "t"), 2, id="a session each"),
+        pytest.param(runs_at([0, 2], "s"), runs_at([1, 3], "s"), 0, id="both sides in one session"),
+        pytest.param(runs_at([0], "s"), runs_at([10], "t"), 2, id="one session per side"),
         pytest.param(
             runs_at([0, 20, 40], ["a", "b", "c"]),
             runs_at([10, 30, 50], ["d", "e", "f"]),
             2 / 3,
-            id="three sessions each, by turns",
+            id="three alternating sessions per side",
         ),
         pytest.param(
             runs_at([0, 10, 20], ["a", "b", "c"]),
             runs_at([30, 40, 50], ["d", "e", "f"]),
             2,
-            id="three sessions each, one side first",
+            id="three sessions per side, one side first",
         ),
         pytest.param(
             runs_at([0, 20, 40], ["a", "b", "c"], host="h"),
             runs_at([10, 30, 50], ["d", "e", "f"], host="i"),
             2,
-            id="a host each, however often it is visited",
+            id="one host per side, three sessions each",
         ),
         pytest.param(
             runs_at([0, 1, 2, 10], ["s", "s", "s", "t"]),
@@ -79,38 +79,38 @@ def days(*begins: float) -> list[float]:
         ),
     ],
 )
-def test_sessions_weigh_as_far_as_they_do_not_cancel(
+def test_the_weight_of_sessions_is_the_part_that_does_not_cancel(
     a: pd.DataFrame, b: pd.DataFrame, weight: float
 ) -> None:
     assert Schedule.of(a, b).session_weight == pytest.approx(weight)
 
 
-def test_sessions_on_few_hosts_count_as_the_hosts() -> None:
-    """Each side has four sessions on two hosts, and both sides use one of these hosts."""
+def test_sessions_on_few_hosts_count_as_one_unit_per_host() -> None:
+    """Each side has four sessions on two of three hosts; both sides use host i."""
     hours = np.arange(0.0, 80.0, 20.0)
     a = runs_at(hours, ["a", "b", "c", "d"], host=["h", "i", "h", "i"])
     b = runs_at(hours + 10, ["e", "f", "g", "j"], host=["i", "j", "i", "j"])
 
     units = Schedule.of(a, b).units
 
-    # Turns and hosts weigh 1/2 each, but only three numbers were drawn, not eight.
+    # Alternation and hosts weigh 1/2 each, but eight sessions on three hosts are only three draws.
     assert len(np.unique(units)) == 3
 
 
 @pytest.mark.parametrize(
     ("a", "b", "weight"),
     [
-        pytest.param(block(0), block(1), 2, id="A before B, as much as two sessions"),
+        pytest.param(block(0), block(1), 2, id="A before B, weight of two sessions"),
         pytest.param(block(0) + block(3), block(1) + block(2), 0.5, id="A B B A, 6 times 1 / 12"),
         pytest.param(
             [2 * hour for hour in block(0)],
             [2 * hour + MINUTE for hour in block(0)],
             0,
-            id="by turns",
+            id="alternating",
         ),
     ],
 )
-def test_a_drift_weighs_by_the_order_of_the_sides(
+def test_the_weight_of_drift_follows_from_the_order_of_the_sides(
     a: list[float], b: list[float], weight: float
 ) -> None:
     found = Schedule.of(runs_at(a), runs_at(b)).drift_weight
@@ -122,8 +122,8 @@ def test_a_drift_weighs_by_the_order_of_the_sides(
     assert randomized == 0
 
 
-def test_a_drift_grows_with_the_length_of_a_session() -> None:
-    """Two runs three minutes apart: 1/40 of the variance of two hours, F being 1."""
+def test_the_weight_of_drift_grows_with_the_time_between_runs() -> None:
+    """Two runs three minutes apart have 1/40 of the drift variance of two hours."""
     found = Schedule.of(runs_at([0]), runs_at([0.05])).drift_weight
 
     assert found == pytest.approx(6 / 40)
@@ -136,10 +136,10 @@ def test_a_drift_grows_with_the_length_of_a_session() -> None:
         pytest.param(days(9, 10, 9, 10), days(10, 9, 10, 9), 0, id="counterbalanced"),
         pytest.param(days(9), days(10), 0, id="one morning"),
         pytest.param(days(8, 8, 8), days(20, 20, 20), 2 / 3, id="mornings against evenings"),
-        pytest.param([0, 20], [10, 30], 0, id="by turns every ten hours"),
+        pytest.param([0, 20], [10, 30], 0, id="alternating every ten hours"),
     ],
 )
-def test_an_order_that_repeats_does_not_average_out(
+def test_an_order_that_repeats_every_day_does_not_average_out(
     a: list[float], b: list[float], weight: float
 ) -> None:
     sides = []
@@ -150,7 +150,7 @@ def test_an_order_that_repeats_does_not_average_out(
     assert Schedule.of(sides[0], sides[1]).order_weight == pytest.approx(weight)
 
 
-def test_the_prior_and_the_data_weigh_by_their_degrees_of_freedom() -> None:
+def test_prior_and_data_are_weighted_by_their_degrees_of_freedom() -> None:
     prior = VariancePrior(scale=0.1, freedom=4, source="a test")
 
     assert prior.update() == pytest.approx((0.01, 4))
@@ -161,12 +161,12 @@ def test_the_prior_and_the_data_weigh_by_their_degrees_of_freedom() -> None:
     ("variance", "expected"),
     [
         pytest.param(1e-6, (1e-6, 20), id="far less scatter than the prior expects"),
-        pytest.param(1.0, (1.0, 20), id="far more"),
-        pytest.param(0.01, (0.01, 24), id="as much"),
-        pytest.param(0.0, (0.01 * 4 / 24, 24), id="equal measurements"),
+        pytest.param(1.0, (1.0, 20), id="far more scatter than the prior expects"),
+        pytest.param(0.01, (0.01, 24), id="the scatter that the prior expects"),
+        pytest.param(0.0, (0.01 * 4 / 24, 24), id="no scatter"),
     ],
 )
-def test_data_that_contradict_a_prior_replace_it(
+def test_data_that_contradict_the_prior_replace_it(
     variance: float, expected: tuple[float, float]
 ) -> None:
     prior = VariancePrior(scale=0.1, freedom=4, source="a test")
@@ -174,18 +174,19 @@ def test_data_that_contradict_a_prior_replace_it(
     assert prior.update(variance, 20) == pytest.approx(expected)
 
 
-def test_half_widths_add_in_squares() -> None:
+def test_half_widths_add_in_quadrature() -> None:
     parts = [Component(0.01, 4.0), Component(0.0001, 100.0)]
 
     total = combine(parts)
 
     expected = np.hypot(0.1 * stats.t.ppf(0.975, 4), 0.01 * stats.t.ppf(0.975, 100))
+
     assert total.half_width == pytest.approx(expected)
     assert decide(0.5, parts).high == pytest.approx(np.exp(0.5 + expected))
 
 
-def test_the_scatter_of_sessions_is_that_of_their_means() -> None:
-    """On a complete table the adjusted sum of squares is that of the means of the sessions."""
+def test_the_scatter_of_sessions_equals_that_of_their_means() -> None:
+    """In a complete table, the adjusted sum of squares is that of the session means."""
     logs = np.random.default_rng(0).normal(0, 1, (5, 4))
     cells = np.repeat(np.arange(5), 4)
     units = np.tile(np.arange(4), 5)
@@ -193,18 +194,22 @@ def test_the_scatter_of_sessions_is_that_of_their_means() -> None:
     found = unit_scatter(logs.ravel(), cells, units)
 
     assert found == pytest.approx((logs.mean(axis=0).var(ddof=1), 3))
+
     effects = unit_effects(logs.ravel(), cells, units)[:4]
     assert effects - effects.mean() == pytest.approx(logs.mean(axis=0) - logs.mean())
 
 
-def test_sessions_without_a_common_cell_say_nothing() -> None:
+def test_sessions_without_a_common_cell_have_no_estimated_scatter() -> None:
     labels = np.arange(3)
 
     assert unit_scatter(np.arange(3.0), labels, labels) == (0.0, 0.0)
 
 
 def test_repeated_sessions_update_the_prior() -> None:
-    """Three sessions a side that agree leave 8 of 12 parts of the prior's variance."""
+    """Three equal sessions per side add 4 degrees of freedom to the 8 of the prior.
+
+    The data show no scatter, so the variance falls to 8/12.
+    """
     a = runs_at([0, 20, 40], ["a", "b", "c"])
     b = runs_at([10, 30, 50], ["d", "e", "f"])
 
@@ -215,8 +220,8 @@ def test_repeated_sessions_update_the_prior() -> None:
     assert (prior.prior_share, posterior.prior_share) == pytest.approx((1, 8 / 12))
 
 
-def test_lost_replicates_are_taken_for_the_slowest() -> None:
-    """The mean of a normal sample without its slowest third, in standard deviations."""
+def test_missing_replicates_are_assumed_to_be_the_slowest() -> None:
+    """The bias is the mean of a normal sample without its slowest third, in standard deviations."""
     sample = np.sort(np.random.default_rng(0).normal(0, 1, 300_000))
 
     assert selection_bias((0, 1), (3, 2)) == pytest.approx(-sample[:200_000].mean(), abs=0.01)
@@ -229,44 +234,52 @@ def test_lost_replicates_are_taken_for_the_slowest() -> None:
         pytest.param(0.3, 0.05, "faster", id="A faster"),
         pytest.param(-0.3, 0.05, "slower", id="A slower"),
         pytest.param(0.01, 0.01, "equal", id="within the margin"),
-        pytest.param(0.03, 0.005, "equal", id="a difference that is shown and does not matter"),
+        pytest.param(0.03, 0.005, "equal", id="significant but within the margin"),
         pytest.param(0.05, 0.05, "undecided", id="too much scatter"),
     ],
 )
-def test_decisions(log_ratio: float, error: float, verdict: str) -> None:
+def test_the_verdict_follows_from_the_ratio_and_its_error(
+    log_ratio: float, error: float, verdict: str
+) -> None:
     assert decide(log_ratio, [Component(error**2, 20.0)]).verdict == verdict
 
 
 @pytest.mark.parametrize(
     ("minutes", "drivers"),
     [
-        pytest.param(1.0, 2, id="tasks at once, one side each"),
-        pytest.param(0.4, 1, id="one task, sides in turn"),
+        pytest.param(1.0, 2, id="two concurrent tasks, one per side"),
+        pytest.param(0.4, 1, id="one task, alternating sides"),
     ],
 )
-def test_runs_that_overlap_in_time_are_of_different_drivers(minutes: float, drivers: int) -> None:
-    """A starts every minute, B half a minute later; no session is recorded."""
+def test_runs_that_overlap_in_time_belong_to_different_drivers(
+    minutes: float, drivers: int
+) -> None:
+    """A starts every minute and B half a minute later. No session is recorded."""
     duration = pd.Timedelta(minutes=minutes)
     a = runs_at(np.arange(10) * MINUTE)
     b = runs_at((np.arange(10) + 0.5) * MINUTE)
     sides = [side.assign(end_time=side["start_time"] + duration) for side in (a, b)]
     schedule = Schedule.of(*sides)
+
     assert len(np.unique(schedule.driver)) == drivers
+
     names = [effect.name for effect in side_effects(*sides)]
     assert ("drivers" in names) == (drivers == 2)
+
     recorded = [side.assign(session_id="one") for side in sides]
     assert len(np.unique(Schedule.of(*recorded).driver)) == 1
 
 
-def test_tasks_that_both_measure_both_sides_cancel() -> None:
-    """Two tasks are busy all the time, and each takes the sides by turns."""
+def test_effects_of_tasks_that_measure_both_sides_cancel() -> None:
+    """Two tasks are always busy, and each alternates between the sides."""
     starts = np.arange(20)
-    first = starts % 2 == 0
+    is_even = starts % 2 == 0
     hours = np.concatenate([starts, starts + 0.5]) * MINUTE
-    is_a = np.concatenate([first, first])
+    is_a = np.concatenate([is_even, is_even])
     sides = [runs_at(hours[is_a]), runs_at(hours[~is_a])]
     sides = [side.assign(end_time=side["start_time"] + pd.Timedelta("59s")) for side in sides]
     schedule = Schedule.of(*sides)
+
     assert len(np.unique(schedule.driver)) == 2
     assert "drivers" not in [effect.name for effect in side_effects(*sides)]
 
@@ -274,9 +287,9 @@ def test_tasks_that_both_measure_both_sides_cancel() -> None:
 @pytest.mark.parametrize(
     ("scatter", "low", "high"),
     [
-        pytest.param(0.02, 0.0375, 0.06, id="quiet machine, at most half"),
-        pytest.param(0.075, 0.05, 0.1, id="as expected"),
-        pytest.param(0.5, 0.15, 0.15, id="at most twice"),
+        pytest.param(0.02, 0.0375, 0.06, id="quiet machine, prior at most halved"),
+        pytest.param(0.075, 0.05, 0.1, id="scatter as in the prior"),
+        pytest.param(0.5, 0.15, 0.15, id="noisy machine, prior at most doubled"),
     ],
 )
 def test_other_sessions_of_a_machine_update_the_priors(
@@ -297,6 +310,7 @@ def test_other_sessions_of_a_machine_update_the_priors(
     )
     priors = scatter_priors()
     learned = learn_priors(runs, priors)
+
     assert low <= learned.session.scale <= high
     assert learned.session.freedom == pytest.approx(priors.session.freedom + 11)
     assert learned.is_learned

@@ -1,4 +1,4 @@
-"""Figures of planted runs are legible on a screen, in a paper's column and on a paper's page."""
+"""Legibility of figures of planted runs: on a screen, in a column and across a printed page."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -33,7 +33,7 @@ from tests.analysis import (
 from tests.analysis.legible import faults
 from tests.analysis.planted import BATCH, POINTS, SIZE, runs
 
-LONG = "NVIDIA H100 80GB HBM3 MIG 3g.40gb, $2.99 an hour, $1.20 spot"
+LONG_DEVICE = "NVIDIA H100 80GB HBM3 MIG 3g.40gb, $2.99 an hour, $1.20 spot"
 
 CLAIMS = Path(__file__).with_name("claims_drawn.yaml")
 
@@ -43,10 +43,10 @@ def _software() -> Figure:
     old = version("2.9")
     new = version("2.16", 2 * test_software.SPREAD)
     slow = version("2.21", 0.5)
-    frame = test_software.both(
+    frame = test_software.with_unique_ids(
         old, new, slow, version("2.9", family="lstm"), version("2.16", 3.0, family="lstm")
     )
-    return software(frame.assign(device=LONG), SoftwareOptions()).picture()
+    return software(frame.assign(device=LONG_DEVICE), SoftwareOptions()).picture()
 
 
 def _claims() -> Figure:
@@ -63,7 +63,7 @@ def _claims() -> Figure:
 def _breakdown() -> Figure:
     random = np.random.default_rng(4)
     parts = []
-    for family in ("fc", "gpt", LONG):
+    for family in ("fc", "gpt", LONG_DEVICE):
         shares = random.dirichlet(np.arange(1, 15), len(POINTS))
         columns = {
             f"op_share.{'a rather long type of operation ' * (n == 13)}{n}": shares[:, n]
@@ -85,28 +85,32 @@ def _parameters() -> Figure:
 
 def _infeed() -> Figure:
     frame = pd.concat(
-        [test_infeed.measured_balance(family=family, device=LONG) for family in ("fc", "lstm")]
+        [
+            test_infeed.measured_balance(family=family, device=LONG_DEVICE)
+            for family in ("fc", "lstm")
+        ]
     )
     frame = frame.assign(point_id=frame["point_id"] + frame["family"]).reset_index(drop=True)
     return analysis.infeed(frame).picture()
 
 
 def _operations() -> Figure:
-    roof = Roof(LONG, "float32", 8e12, 4e11, "measured", "measured")
-    table = test_roofline.operations().assign(run_id="r", device=LONG, precision="float32")
+    roof = Roof(LONG_DEVICE, "float32", 8e12, 4e11, "measured", "measured")
+    table = test_roofline.operations().assign(run_id="r", device=LONG_DEVICE, precision="float32")
     found, models = place_operations(table, [roof])
     levels = shared_levels(models)
     return make_result([roof], found, models, levels=levels, single_run="fc", sources=()).picture()
 
 
 def _operation_speedups() -> Figure:
-    (a, one), (b, two) = (test_speedup.profiled(name) for name in "AB")
-    found = operation_speedup(a, b, pd.concat([one, two]), (75.0, 117.0))
-    return draw_operation_speedups(found, (75.0, 117.0), LONG, "B")
+    a, types_a = test_speedup.profiled("A")
+    b, types_b = test_speedup.profiled("B")
+    found = operation_speedup(a, b, pd.concat([types_a, types_b]), (75.0, 117.0))
+    return draw_operation_speedups(found, (75.0, 117.0), LONG_DEVICE, "B")
 
 
 def _roofline(rows: slice) -> Figure:
-    """Draw models at some of the intensities from 1 to 1,000, on two roofs of a device."""
+    """Draw the selected rows of the planted models under two roofs of a device."""
     sides = [
         test_roofline.planted(precision=precision).iloc[rows]
         for precision in ("float32", "bfloat16")
@@ -132,7 +136,7 @@ FIGURES: dict[str, Callable[[], Figure]] = {
 
 @pytest.mark.parametrize("width", [None, 3.3, pytest.param(7.0, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", FIGURES)
-def test_nothing_is_cut_off_or_over_something_else(name: str, width: float | None) -> None:
+def test_no_text_is_cut_off_or_overlaps_another(name: str, width: float | None) -> None:
     with page(width):
         figure = FIGURES[name]()
         figure.draw_without_rendering()

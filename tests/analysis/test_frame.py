@@ -1,3 +1,5 @@
+"""Frames of runs: types of columns, defaults, homogeneity and replicates."""
+
 import math
 from typing import Any
 
@@ -15,9 +17,9 @@ from paradnn.store.runs import Run
 
 
 def records_of(tags: dict[str, list[str]] | None = None, /, **params: list[str | None]) -> Records:
-    """Return records of one run per value of the params, started one millisecond apart.
+    """Return records of runs that started one millisecond apart.
 
-    Tag values apply to the first runs.
+    Run i has the i-th value of each param. It has the i-th value of each tag, if there is one.
     """
     count = len(next(iter(params.values())))
     records = Records(
@@ -25,27 +27,31 @@ def records_of(tags: dict[str, list[str]] | None = None, /, **params: list[str |
     )
     for kind, columns in (("params", params), ("tags", tags or {})):
         rows = (
-            (f"r{i:04}", name, v)
+            (f"r{i:04}", name, value)
             for name in columns
-            for i, v in enumerate(columns[name])
-            if v is not None
+            for i, value in enumerate(columns[name])
+            if value is not None
         )
         records.add(kind, in_parts(kind, rows))
     return records
 
 
-def test_an_impossible_option_value_is_missing_and_the_others_stay_numbers() -> None:
+def test_an_invalid_option_value_is_missing_and_its_column_keeps_its_type() -> None:
     """Invalid values of one run leave the values of other runs unchanged.
 
-    Covers a name and an overflow instead of numbers, and a word instead of a truth value.
+    Covers text and an overflow instead of numbers, and a number instead of a Boolean.
     """
-    given = {"batch_size": ["64", "<b>"], "measure.min_seconds": ["0.5", "-1e400"]}
-    given["measure.keep_trace"] = ["true", "-1"]
+    params = {
+        "batch_size": ["64", "<b>"],
+        "measure.min_seconds": ["0.5", "-1e400"],
+        "measure.keep_trace": ["true", "-1"],
+    }
     frame = build_frame(
-        records_of(**{"model.name": ["fc", "fc"], "model.blocks": ["[1, 2]", "x"], **given})
+        records_of(**{"model.name": ["fc", "fc"], "model.blocks": ["[1, 2]", "x"], **params})
     )
-    assert [str(frame[name].dtype) for name in given] == ["Int64", "float64", "boolean"]
-    assert [frame[name].isna().tolist() for name in given] == [[False, True]] * 3
+
+    assert [str(frame[name].dtype) for name in params] == ["Int64", "float64", "boolean"]
+    assert [frame[name].isna().tolist() for name in params] == [[False, True]] * 3
     assert frame["model.blocks"].tolist() == ["[1, 2]", "x"]
 
 
@@ -70,7 +76,7 @@ def test_an_impossible_option_value_is_missing_and_the_others_stay_numbers() -> 
         pytest.param(["", "1"], "str", ["", "1"], id="empty text"),
     ],
 )
-def test_a_param_has_the_type_that_fits_all_values(
+def test_a_param_column_has_the_type_that_fits_all_values(
     texts: list[str | None], dtype: str, values: list[Any]
 ) -> None:
     column = build_frame(records_of(x=texts))["x"]
@@ -81,32 +87,33 @@ def test_a_param_has_the_type_that_fits_all_values(
 @given(
     st.lists(st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | st.none()).filter(any)
 )
-def test_numbers_survive_the_way_through_text(numbers: list[float | None]) -> None:
+def test_numbers_survive_conversion_to_text_and_back(numbers: list[float | None]) -> None:
     column = build_frame(
         records_of(x=[None if number is None else str(number) for number in numbers])
     )["x"]
     expected = [number if number is None else float(number) for number in numbers]
+
     assert [None if pd.isna(value) else float(value) for value in column] == expected
 
 
-def test_a_param_wins_over_a_tag_run_by_run() -> None:
-    records = records_of(
-        {"replicate": ["0", "1", "7"]}, replicate=["3", None]
-    )  # the run that the value 7 belongs to does not exist
+def test_a_param_overrides_a_tag_in_each_run() -> None:
+    # There are two runs, so the third tag value, 7, belongs to no run.
+    records = records_of({"replicate": ["0", "1", "7"]}, replicate=["3", None])
     assert list(build_frame(records)["replicate"]) == [3, 1]
 
 
-def test_runs_from_before_a_key_have_its_default() -> None:
-    """Two measured runs, one of them older than `devices`, a published run, and a parent run."""
+def test_runs_from_before_a_key_existed_have_its_default() -> None:
+    """The runs: a measured one, one from before `devices`, a published one, and a parent."""
     sources = ["measured", "measured", "published", "measured"]
     params = {"devices": ["2", None, None, None]}
     records = records_of({"source": sources}, **params, **{"model.name": ["fc", "fc", "fc", None]})
     expected = pd.Series([2, 1, None, None], dtype="Int64", name="devices")
+
     pd.testing.assert_series_equal(build_frame(records)["devices"], expected)
 
 
-def test_tasks_of_sweeps_from_before_runs_had_a_task_are_one_population() -> None:
-    """In old sweeps the tag `task` is the number of a launched task; all such runs time steps."""
+def test_task_numbers_of_old_sweeps_do_not_make_runs_heterogeneous() -> None:
+    """In old sweeps the tag `task` is the number of a launched task, and all runs time steps."""
     frame = build_frame(
         records_of({"source": ["measured"] * 2, "task": ["0", "1"]}, **{"model.name": ["fc", "fc"]})
     )
@@ -124,6 +131,7 @@ def test_heterogeneous_runs_are_rejected_with_the_reason(store: str) -> None:
         "device (Test CPU, 2 cores / Test GPU), platform.name (cpu / gpu), version.tensorflow (2.21.0 / 2.20.0); "
         "choose with --tag environment_id=..., or pool them with --pool"
     )
+
     pooled = require_homogeneous(frame, pool=True)
     assert pooled.attrs["pooled"].startswith("environment_id = env-a (30 runs), env-b (4 runs)")
     assert "pooled" not in frame.attrs
@@ -149,6 +157,7 @@ def test_replicates_become_their_median_with_count_and_spread() -> None:
         .set_index("point_id")
         .loc[["p", "q", "o"]]
     )
+
     np.testing.assert_allclose(result["examples_per_second"], [12.0, 5.0, math.nan])
     np.testing.assert_allclose(
         result["examples_per_second_spread"], [np.std(speeds[:3], ddof=1) / 12, math.nan, math.nan]
@@ -160,10 +169,13 @@ def test_replicates_become_their_median_with_count_and_spread() -> None:
     assert list(result["parameters"]) == [7.0] * 3, "an out-of-memory point keeps its known values"
 
 
-def test_replicates_of_unlike_environments_stay_apart(store: str) -> None:
+def test_replicates_in_different_environments_are_not_aggregated(store: str) -> None:
     frame = load(store)
-    twice = pd.concat([frame, frame.assign(environment_id="env-c")], ignore_index=True)
-    assert len(aggregate_replicates(frame)) == 32, "two lstm points have two replicates each"
-    assert len(aggregate_replicates(twice)) == 64
+    two_environments = pd.concat([frame, frame.assign(environment_id="env-c")], ignore_index=True)
+
+    assert len(aggregate_replicates(frame)) == 32, (
+        "30 fc points and 2 lstm points with two replicates each"
+    )
+    assert len(aggregate_replicates(two_environments)) == 64
     with pytest.raises(SchemaError, match="point_id: "):
         aggregate_replicates(frame.drop(columns="point_id"))

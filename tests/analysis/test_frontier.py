@@ -1,4 +1,4 @@
-"""Frontiers of planted choices, compared with brute force over the corners of their intervals."""
+"""Frontiers of planted choices, compared with brute force over the corners of the intervals."""
 
 import itertools
 import math
@@ -26,22 +26,25 @@ from tests.analysis.rejected import assert_rejected
 
 
 class Box(NamedTuple):
-    """Values and intervals of n choices in k quantities, (n, k) each; less is better."""
+    """Values and interval ends of n choices in k quantities.
+
+    Each array has shape (n, k). Lower is better in every quantity.
+    """
 
     value: np.ndarray
     low: np.ndarray
     high: np.ndarray
 
     def standings(self) -> list[str]:
-        """Return the standings that the analysis gives the choices."""
+        """Return the standing that the analysis gives each choice."""
         orders = [
             Ordering.of_intervals(*quantity) for quantity in np.stack(self).transpose(2, 0, 1)
         ]
         return standings(*dominance(orders))
 
 
-def by_hand(box: Box) -> list[str]:
-    """Compare every choice at every corner with all others at every corner."""
+def brute_force_standings(box: Box) -> list[str]:
+    """Return standings from comparing each choice with the others at all corners of all boxes."""
 
     def dominated(point: tuple[float, ...], others: list[tuple[float, ...]]) -> bool:
         return any(
@@ -49,39 +52,51 @@ def by_hand(box: Box) -> list[str]:
             for other in others
         )
 
-    found = []
+    standings_found = []
     corners = [
         list(itertools.product(*zip(box.low[i], box.high[i], strict=True)))
         for i in range(len(box.low))
     ]
-    for place in range(len(corners)):
-        others = itertools.product(*(each for other, each in enumerate(corners) if other != place))
-        verdicts = {dominated(mine, list(corner)) for corner in others for mine in corners[place]}
-        found.append(UNDECIDED if len(verdicts) > 1 else BEATEN if verdicts == {True} else ON)
-    return found
+    for choice, choice_corners in enumerate(corners):
+        other_corners = itertools.product(*corners[:choice], *corners[choice + 1 :])
+        verdicts = {
+            dominated(corner, list(others)) for others in other_corners for corner in choice_corners
+        }
+        if len(verdicts) > 1:
+            standing = UNDECIDED
+        elif verdicts == {True}:
+            standing = BEATEN
+        else:
+            standing = ON
+        standings_found.append(standing)
+    return standings_found
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_standings_are_those_of_brute_force(seed: int) -> None:
+def test_standings_equal_those_of_brute_force(seed: int) -> None:
     generator = np.random.default_rng(seed)
     middle = generator.integers(0, 6, (4, 2))
     half = generator.integers(0, 2, (4, 2))
     box = Box(middle.astype(float), (middle - half).astype(float), (middle + half).astype(float))
-    assert box.standings() == by_hand(box)
+
+    assert box.standings() == brute_force_standings(box)
 
 
-def test_nothing_is_sure_of_a_choice_without_an_interval() -> None:
-    nothing = math.nan
+def test_a_choice_without_an_interval_is_undecided_unless_the_other_decides() -> None:
+    unknown = math.nan
     box = Box(
         np.array([[1.0, 1.0], [9.0, 9.0]]),
-        np.array([[1.0, nothing], [9.0, 9.0]]),
-        np.array([[1.0, nothing], [9.0, 9.0]]),
+        np.array([[1.0, unknown], [9.0, 9.0]]),
+        np.array([[1.0, unknown], [9.0, 9.0]]),
     )
-    # The other choice is surely worse in the first quantity, so it does not beat this one. This
-    # choice may or may not beat the other.
+
+    # The second choice is certainly worse in the first quantity, so it cannot beat the first
+    # choice. Whether the first choice beats the second is unknown.
     assert box.standings() == [ON, UNDECIDED]
-    neither = Box(box.value, np.full((2, 2), nothing), np.full((2, 2), nothing))
-    assert neither.standings() == [UNDECIDED, UNDECIDED]
+
+    without_intervals = Box(box.value, np.full((2, 2), unknown), np.full((2, 2), unknown))
+    assert without_intervals.standings() == [UNDECIDED, UNDECIDED]
+
     one_sided = Box(box.value, box.low, np.array([[1.0, 2.0], [9.0, 9.0]]))
     assert one_sided.standings() == [ON, BEATEN]
 
@@ -89,16 +104,25 @@ def test_nothing_is_sure_of_a_choice_without_an_interval() -> None:
 def served(
     device: str, batch: int, rate: float, latency: float, width: float = 1.02, **more: Any
 ) -> dict[str, Any]:
-    """Return a run that found a server's highest rate with these batches, and its latency there."""
+    """Return a run that searched for a server's highest rate.
+
+    Args:
+        device: Name of the device.
+        batch: Batch size of the server.
+        rate: Highest rate in queries per second.
+        latency: 99th percentile of the latency at that rate, in ms.
+        width: Ratio of the upper end of an interval to its value.
+        **more: Columns that override the others.
+    """
     run_id = f"{device}-{batch}-{rate}-{more.get('seed', 0)}"
-    known = ROW | {
+    identity = ROW | {
         "run_id": run_id,
         "model.nodes": 64,
         "device": device,
         "environment_id": device,
         "mode": "inference",
     }
-    asked = {
+    settings = {
         "scenario": "server",
         "server.rate": "peak",
         "server.batch": batch,
@@ -121,8 +145,8 @@ def served(
         "platform.name": "gpu",
     }
     return {
-        **known,
-        **asked,
+        **identity,
+        **settings,
         **rates,
         "peak_queries_per_second_high": rate * width,
         **times,
@@ -131,14 +155,14 @@ def served(
     }
 
 
-def three() -> pd.DataFrame:
+def three_devices() -> pd.DataFrame:
     """Return three devices: A is fast and expensive, B slow and cheap, C slow and expensive."""
     return pd.DataFrame(
         [served("A", 8, 1000.0, 5.0), served("B", 8, 800.0, 20.0), served("C", 8, 100.0, 30.0)]
     )
 
 
-def asked(
+def run_frontier(
     frame: pd.DataFrame,
     *limits: tuple[str, str],
     price: tuple[str, ...] = ("A=36", "B=3.6", "C=36"),
@@ -146,9 +170,10 @@ def asked(
     return frontier(frame, FrontierOptions(price=price, limit=limits))
 
 
-def test_cost_against_latency_with_prices() -> None:
-    result = asked(three())
+def test_prices_select_cost_and_latency_as_the_quantities() -> None:
+    result = run_frontier(three_devices())
     table = result.table.set_index("choice")
+
     # 3.6 per hour is 0.001 per second: a million queries at 800 per second take 1,250 s.
     assert table.loc["B", "cost_per_million_queries"] == pytest.approx(1.25)
     assert table["standing"].to_dict() == {"A": ON, "B": ON, "C": BEATEN}
@@ -157,34 +182,42 @@ def test_cost_against_latency_with_prices() -> None:
     assert result.figure().axes[0].get_title(loc="left") == "fc inference, server"
 
 
-def test_which_to_choose_for_a_limit() -> None:
-    text = asked(three(), ("latency_p99_ms", "15")).text()
+def test_the_answer_recommends_a_choice_for_a_limit() -> None:
+    text = run_frontier(three_devices(), ("latency_p99_ms", "15")).text()
     why = "of the lowest cost per million queries among those that qualify with certainty"
+
     assert f"For latency p99 at most 15 ms choose A, {why}: cost per million queries 10" in text
     assert "To get a recommendation" not in text
-    assert "state a requirement, such as --limit latency_p99_ms=" in asked(three()).text()
-    assert "choose B, " in asked(three(), ("latency_p99_ms", "25")).text()
-    hopeless = asked(three(), ("latency_p99_ms", "1")).text()
-    assert "no choice of fc inference, server qualifies; the nearest is A" in hopeless
+    assert (
+        "state a requirement, such as --limit latency_p99_ms="
+        in run_frontier(three_devices()).text()
+    )
+    assert "choose B, " in run_frontier(three_devices(), ("latency_p99_ms", "25")).text()
+
+    unreachable = run_frontier(three_devices(), ("latency_p99_ms", "1")).text()
+    assert "no choice of fc inference, server qualifies; the nearest is A" in unreachable
+
     rows = pd.DataFrame(
         [served("A", 8, 1000.0, 5.0), served("B", 8, 1001.0, 6.0), served("C", 8, 10.0, 1.0)]
     )
-    tied = asked(rows, ("latency_p99_ms", "15"), price=("A=36", "B=36", "C=36")).text()
+    tied = run_frontier(rows, ("latency_p99_ms", "15"), price=("A=36", "B=36", "C=36")).text()
+
     assert "May be as good: A." in tied
-    unsure = asked(three(), ("latency_p99_ms", "20.1"))
-    assert "choose A, " in unsure.text()
-    assert "May be as good: B." in unsure.text()
+
+    near_limit = run_frontier(three_devices(), ("latency_p99_ms", "20.1"))
+    assert "choose A, " in near_limit.text()
+    assert "May be as good: B." in near_limit.text()
 
 
-def test_a_separate_session_may_explain_a_difference_of_choices() -> None:
-    """Exact runs differ by 6% or by 30%.
+def test_separate_sessions_may_explain_a_small_difference() -> None:
+    """Two choices with narrow intervals differ by 6% or by 30%.
 
     A difference of 6% is decisive in one sweep in random order, but not between sessions. A
     difference of 30% is decisive in both cases.
     """
     start = {"start_time": pd.Timestamp("2026-01-01", tz="UTC"), "sweep_order": "random"}
-    for rate, apart in ((940.0, UNDECIDED), (700.0, BEATEN)):
-        for sweeps, standing in (("ss", BEATEN), ("st", apart)):
+    for rate, standing_apart in ((940.0, UNDECIDED), (700.0, BEATEN)):
+        for sweeps, standing in (("ss", BEATEN), ("st", standing_apart)):
             rows = [
                 served(name, 8, speed, 5e3 / speed, 1.001, sweep_id=sweep, **start)
                 for name, speed, sweep in zip("AB", (1000.0, rate), sweeps, strict=True)
@@ -194,52 +227,60 @@ def test_a_separate_session_may_explain_a_difference_of_choices() -> None:
             assert ("separate sessions" in result.text()) == (standing is UNDECIDED)
 
 
-def test_models_do_not_compete_and_policies_do() -> None:
+def test_models_do_not_compete_but_batch_sizes_do() -> None:
     rows = [
         served("A", batch, rate, rate / 100, **{"model.nodes": nodes})
         for nodes in (64, 128)
         for batch, rate in ((1, 100.0), (8, 900.0))
     ]
     found = frontiers(pd.DataFrame(rows))
-    assert [one.task for one in found] == [
+
+    assert [entry.task for entry in found] == [
         "fc 4x64 inference, server",
         "fc 4x128 inference, server",
     ]
     assert found[0].table["choice"].tolist() == ["batch size 8", "batch size 1"]
 
 
-def test_rates_that_a_schedule_set_are_equal_however_often_they_were_measured() -> None:
-    asked_for = {f"peak_queries_per_second{end}": math.nan for end in ("", "_low", "_high")}
-    rows = [served("A", 8, 50.1, 5.0 + seed / 100, seed=seed, **asked_for) for seed in range(3)]
-    (one,) = frontiers(pd.DataFrame([*rows, served("B", 8, 50.1, 20.0, **asked_for)]))
-    assert one.table.set_index("choice")["standing"].to_dict() == {"A": ON, "B": BEATEN}
-
-
-def test_runs_that_agree_to_the_last_digit_show_no_spread() -> None:
+def test_equal_scheduled_rates_tie_regardless_of_replicates() -> None:
+    unsearched_rates = {f"peak_queries_per_second{end}": math.nan for end in ("", "_low", "_high")}
     rows = [
-        learnt(nodes, seconds, accuracy, seed)
+        served("A", 8, 50.1, 5.0 + seed / 100, seed=seed, **unsearched_rates) for seed in range(3)
+    ]
+    (found,) = frontiers(pd.DataFrame([*rows, served("B", 8, 50.1, 20.0, **unsearched_rates)]))
+
+    assert found.table.set_index("choice")["standing"].to_dict() == {"A": ON, "B": BEATEN}
+
+
+def test_identical_replicates_give_no_interval() -> None:
+    rows = [
+        training_run(nodes, seconds, accuracy, seed)
         for nodes, seconds, accuracy in ((8, 10.0, 0.9), (64, 30.0, 0.89))
         for seed in range(2)
     ]
-    (one,) = frontiers(pd.DataFrame(rows))
+    (found,) = frontiers(pd.DataFrame(rows))
+
     # Three times the seconds exceed any scatter, but the accuracies have no interval.
-    assert one.table["standing"].tolist() == [ON, UNDECIDED]
-    assert one.table["best_accuracy_high"].isna().all()
-    assert one.x == "learning_seconds"  # without prices
+    assert found.table["standing"].tolist() == [ON, UNDECIDED]
+    assert found.table["best_accuracy_high"].isna().all()
+    assert found.x == "learning_seconds"  # without prices
 
 
-def learnt(
+def training_run(
     nodes: int, seconds: float, accuracy: float, seed: int, reached: bool = True
 ) -> dict[str, Any]:
-    """Return a training at a price of 36 per hour."""
-    known = {
+    """Return a training on a device that costs 36 per hour.
+
+    `seconds` is the time of the training; `reached` says whether it reached its target.
+    """
+    settings = {
         "run_id": f"{nodes}-{seed}",
         "model.nodes": nodes,
         "device": "A",
         "batch_size": 64,
         "task": "learn",
     }
-    learnt = {
+    results = {
         "learn.metric": "accuracy",
         "learning_seconds": seconds,
         "best_accuracy": accuracy,
@@ -247,8 +288,8 @@ def learnt(
     }
     return {
         **ROW,
-        **known,
-        **learnt,
+        **settings,
+        **results,
         "outcome": "ok" if reached else "timeout",
         "platform.price_per_hour": 36.0,
     }
@@ -294,55 +335,68 @@ def learnt(
         ),
     ],
 )
-def test_invalid_options_give_one_line(options: str, message: str) -> None:
-    frame = three()
+def test_invalid_options_raise_a_one_line_error(options: str, message: str) -> None:
+    frame = three_devices()
     assert_rejected(f"frontier {options}", frame, message)
 
 
 @pytest.mark.parametrize(
     ("frame", "message"),
     [
-        pytest.param(three().head(1), "1 choice with", id="one choice"),
-        pytest.param(three().assign(protocol_id=["p", "q", "p"]), "protocol", id="two protocols"),
+        pytest.param(three_devices().head(1), "1 choice with", id="one choice"),
+        pytest.param(
+            three_devices().assign(protocol_id=["p", "q", "p"]), "protocol", id="two protocols"
+        ),
     ],
 )
-def test_unsuitable_runs_are_reported(frame: pd.DataFrame, message: str) -> None:
+def test_runs_without_a_frontier_are_rejected(frame: pd.DataFrame, message: str) -> None:
     assert_rejected("frontier", frame, message)
 
 
-def test_models_compete_to_learn_and_recorded_prices_count() -> None:
+def test_models_compete_in_trainings_and_recorded_prices_are_used() -> None:
     noise = np.random.default_rng(3).normal(0, 1, (12, 2))
     rows = []
-    for place, (first, second) in enumerate(noise):
-        nodes, seconds, accuracy = ((8, 10.0, 0.90), (64, 30.0, 0.98), (256, 90.0, 0.95))[
-            place // 4
-        ]
-        given = seconds * (1 + first / 1000), accuracy + second / 10000
-        rows.append(learnt(nodes, *given, seed=place % 4, reached=nodes > 8))
+    models = ((8, 10.0, 0.90), (64, 30.0, 0.98), (256, 90.0, 0.95))
+    for number, (time_noise, accuracy_noise) in enumerate(noise):
+        nodes, seconds, accuracy = models[number // 4]
+        run = training_run(
+            nodes,
+            seconds=seconds * (1 + time_noise / 1000),
+            accuracy=accuracy + accuracy_noise / 10000,
+            seed=number % 4,
+            reached=nodes > 8,
+        )
+        rows.append(run)
     result = frontier(pd.DataFrame(rows), FrontierOptions(limit=(("best_accuracy", "0.97"),)))
     table = result.table.set_index("choice")
+
     assert table["standing"].tolist() == [ON, ON, BEATEN]
     assert table["cost_of_learning"].tolist() == pytest.approx([0.1, 0.3, 0.9], rel=0.01)
+
     why = "of the lowest cost of learning among those that qualify with certainty"
     assert (
         f"For best accuracy at least 0.97 choose nodes=64, {why}: cost of learning 0.3"
         in result.text()
     )
-    dearer = frontier(pd.DataFrame(rows), FrontierOptions(price=("A=72",)))
-    assert dearer.table["cost_of_learning"].min() == pytest.approx(0.2, rel=0.01)
-    assert "override those that runs recorded" in dearer.text()
+
+    doubled_price = frontier(pd.DataFrame(rows), FrontierOptions(price=("A=72",)))
+    assert doubled_price.table["cost_of_learning"].min() == pytest.approx(0.2, rel=0.01)
+    assert "override those that runs recorded" in doubled_price.text()
 
 
 def generated(batch: int, step_ms: float, width: float = 1.001, **more: Any) -> dict[str, Any]:
-    """Return a generation whose decode step takes `step_ms` for `batch` users at once."""
-    user = 1000 / step_ms
-    rates = {"tokens_per_second": batch * user, "tokens_per_second_per_user": user}
+    """Return a generation run whose decode step takes `step_ms` for `batch` concurrent users."""
+    rate_per_user = 1000 / step_ms
+    rates = {
+        "tokens_per_second": batch * rate_per_user,
+        "tokens_per_second_per_user": rate_per_user,
+    }
     ends = {
         f"{name}_{end}": value * factor
         for name, value in rates.items()
         for end, factor in (("low", 1 / width), ("high", width))
     }
-    known = {
+    settings = {
         "run_id": f"{batch}-{step_ms}",
         "family": "gpt2",
         "mode": "generate",
@@ -352,16 +406,17 @@ def generated(batch: int, step_ms: float, width: float = 1.001, **more: Any) -> 
         "sweep_order": "random",
         "start_time": pd.Timestamp("2026-01-01", tz="UTC"),
     }
-    return {**ROW, **known, **rates, **ends, **more}
+    return {**ROW, **settings, **rates, **ends, **more}
 
 
-def test_throughput_against_interactivity() -> None:
+def test_generations_are_ranked_by_throughput_and_interactivity() -> None:
     # Batch 16 takes as long as batch 32, so it is worse in throughput and equal in interactivity.
     steps = {1: 10.0, 8: 12.0, 16: 22.0, 32: 20.0}
     rows = pd.DataFrame([generated(batch, step) for batch, step in steps.items()])
     options = FrontierOptions(x="tokens_per_second", y="tokens_per_second_per_user")
     result = frontier(rows, options)
     table = result.table.set_index("choice")
+
     assert table["standing"].to_dict() == {
         "batch size 32": ON,
         "batch size 16": BEATEN,
@@ -370,6 +425,7 @@ def test_throughput_against_interactivity() -> None:
     }
     assert list(table.index) == ["batch size 32", "batch size 16", "batch size 8", "batch size 1"]
     assert table.loc["batch size 8", "tokens_per_second_per_user"] == pytest.approx(1000 / 12)
+
     axes = result.figure().axes[0]
     assert "tokens per second" in axes.get_xlabel()
     assert "per user" in axes.get_ylabel()
@@ -393,18 +449,18 @@ def test_quantities_that_cannot_be_compared_are_rejected(
         frontier(rows, FrontierOptions(**options))
 
 
-def test_a_quantity_that_equals_the_other_default_is_rejected() -> None:
+def test_x_equal_to_the_default_of_y_is_rejected() -> None:
     rows = pd.DataFrame([generated(1, 10.0), generated(8, 12.0)])
     with pytest.raises(InsufficientData, match="name --y, too"):
         frontier(rows, FrontierOptions(x="time_per_output_token_ms"))
 
 
-#: Batch size -> true decode step in ms. Batch 64 and 16 are beaten, by batch 32 and 8.
+#: True decode step in ms per batch size. Batch 32 beats batch 64, and batch 8 beats batch 16.
 TRUE_STEPS = {1: 10.0, 4: 10.4, 8: 11.0, 16: 27.0, 32: 18.0, 64: 40.0, 128: 52.0}
 
 
 def simulated(generator: np.random.Generator, replicates: int = 4) -> pd.DataFrame:
-    """Return replicates of the true steps, each with 2% noise of its process."""
+    """Return replicates of the true steps; each process adds 2% noise."""
     rows = []
     for batch, step in TRUE_STEPS.items():
         for replicate in range(replicates):
@@ -415,8 +471,8 @@ def simulated(generator: np.random.Generator, replicates: int = 4) -> pd.DataFra
 
 
 @pytest.mark.long
-def test_a_planted_frontier_is_inside_its_intervals() -> None:
-    """All intervals of a task hold at once, and no standing contradicts the truth, in 95%."""
+def test_intervals_and_standings_agree_with_a_planted_frontier() -> None:
+    """In 95% of draws all intervals cover the truth, and in 95% no standing contradicts it."""
     generator = np.random.default_rng(11)
     truth = pd.DataFrame([generated(batch, step) for batch, step in TRUE_STEPS.items()])
     truth = truth.set_index("batch_size")[["tokens_per_second", "tokens_per_second_per_user"]]
@@ -425,46 +481,53 @@ def test_a_planted_frontier_is_inside_its_intervals() -> None:
         for batch, row in truth.iterrows()
     }
     repeats = 400
-    held = 0
-    right = 0
+    covered = 0
+    consistent = 0
     for _ in range(repeats):
-        (one,) = frontiers(
+        (found,) = frontiers(
             simulated(generator), x="tokens_per_second", y="tokens_per_second_per_user"
         )
-        batches = one.table["choice"].str.removeprefix("batch size ").astype(int)
+        batches = found.table["choice"].str.removeprefix("batch size ").astype(int)
         inside = True
         for name in truth:
-            true = truth.loc[batches, name].to_numpy()
-            inside &= bool(one.table[f"{name}_low"].le(true).all())
-            inside &= bool(one.table[f"{name}_high"].ge(true).all())
-        held += inside
+            true_values = truth.loc[batches, name].to_numpy()
+            inside &= bool(found.table[f"{name}_low"].le(true_values).all())
+            inside &= bool(found.table[f"{name}_high"].ge(true_values).all())
+        covered += inside
         contradiction = {True: BEATEN, False: ON}
-        standings_found = zip(batches, one.table["standing"], strict=True)
-        right += all(contradiction[efficient[batch]] != each for batch, each in standings_found)
-    # A true share of 95% falls below 92.9% of 400 in 2.5% of the cases; the seed is fixed.
-    assert held / repeats >= 0.929
-    assert right / repeats >= 0.95
+        found_standings = zip(batches, found.table["standing"], strict=True)
+        consistent += all(
+            contradiction[efficient[batch]] != standing for batch, standing in found_standings
+        )
+
+    # If the true coverage is 95%, 2.5% of samples of 400 fall below 92.9%. The seed is fixed.
+    assert covered / repeats >= 0.929
+    assert consistent / repeats >= 0.95
 
 
 def test_two_replicates_of_closed_runs_have_a_narrow_interval() -> None:
     rows = pd.DataFrame(
         [
-            generated(batch, step * factor, replicate=place) | {"run_id": f"{batch}-{place}"}
+            generated(batch, step * factor, replicate=number) | {"run_id": f"{batch}-{number}"}
             for batch, step in ((1, 10.0), (8, 12.0), (32, 20.0))
-            for place, factor in enumerate((0.99, 1.02))
+            for number, factor in enumerate((0.99, 1.02))
         ]
     )
     result = frontier(rows, FrontierOptions(x="tokens_per_second", y="tokens_per_second_per_user"))
-    reach = result.table["tokens_per_second_high"] / result.table["tokens_per_second_low"]
-    assert (reach < 1.5).all()
+    end_ratio = result.table["tokens_per_second_high"] / result.table["tokens_per_second_low"]
+
+    assert (end_ratio < 1.5).all()
 
 
 def equally_fast(generator: np.random.Generator, session: float) -> pd.DataFrame:
-    """Return six batch sizes with a true rate of 100 tokens/s, three runs of 3% noise each.
+    """Return six batch sizes with a true rate of 100 tokens/s and three runs each.
+
+    Each run has 3% noise.
 
     Args:
         generator: Source of the noise.
-        session: Standard deviation of the batch sizes' sessions; 0 if they share one.
+        session: Standard deviation of the session effects, as a fraction. Each batch size has its
+            own session; 0 puts all in one session.
     """
     rows = []
     for batch in 2 ** np.arange(6):
@@ -478,13 +541,15 @@ def equally_fast(generator: np.random.Generator, session: float) -> pd.DataFrame
 
 
 @pytest.mark.parametrize(
-    ("session", "luck"),
+    ("session", "least_overestimate"),
     [
         pytest.param(0.0, 0.015, id="one session"),
         pytest.param(0.08, 0.07, id="a session per choice"),
     ],
 )
-def test_the_best_of_equal_choices_is_drawn_to_the_others(session: float, luck: float) -> None:
+def test_the_expected_value_of_the_best_of_equal_choices_is_shrunk(
+    session: float, least_overestimate: float
+) -> None:
     generator = np.random.default_rng(5)
     measured = []
     expected = []
@@ -494,19 +559,20 @@ def test_the_best_of_equal_choices_is_drawn_to_the_others(session: float, luck: 
         frame = equally_fast(generator, session)
         options = {"x": "tokens_per_second", "y": "tokens_per_second_per_user"}
 
-        (one,) = frontiers(frame, **options)
+        (found,) = frontiers(frame, **options)
 
-        best = one.table.iloc[0]
+        best = found.table.iloc[0]
         measured.append(math.log(best["tokens_per_second"] / 100))
-        expected.append(math.log(one.expected["tokens_per_second"] / 100))
+        expected.append(math.log(found.expected["tokens_per_second"] / 100))
         covered += best["tokens_per_second_low"] <= 100 <= best["tokens_per_second_high"]
-        # One user is served fastest with a batch of one, by far.
-        fastest = one.table["tokens_per_second_per_user"].max()
-        assert one.expected["tokens_per_second_per_user"] == pytest.approx(fastest)
+        # Batch size 1 serves one user fastest by far, so its value needs no shrinkage.
+        fastest = found.table["tokens_per_second_per_user"].max()
+        assert found.expected["tokens_per_second_per_user"] == pytest.approx(fastest)
 
     # The largest of six standard normal numbers is 1.27 on average.
-    assert np.mean(measured) > luck
+    assert np.mean(measured) > least_overestimate
     assert abs(np.mean(expected)) < np.mean(measured) / 2
+
     if not session:
         assert covered >= 5
 
@@ -522,16 +588,19 @@ def test_the_answer_names_the_expected_and_the_measured_value() -> None:
         r"\(([\d.]+) to ([\d.]+); ([\d.]+)/s as measured\), with "
     )
     found = re.search(pattern, result.text())
+
     assert found
+
     expected, low, high, measured = map(float, found.groups())
     assert low < expected < measured < high
 
 
-def test_an_end_beyond_any_use_is_open() -> None:
+def test_an_interval_that_is_too_wide_to_use_is_called_open() -> None:
     rows = [served("A", 8, rate, latency) for rate, latency in ((100.0, 5.0), (400.0, 50.0))]
     rows.append(served("B", 8, 90.0, 60.0))
     result = frontier(pd.DataFrame(rows))
     table = result.table.set_index("choice")
+
     assert math.isnan(table.loc["A", "latency_p99_ms_high"])
     assert math.isnan(table.loc["A", "latency_p99_ms_low"])
     assert "latency p99 15.8 ms (open interval)" in result.text()

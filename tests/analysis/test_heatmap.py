@@ -17,7 +17,7 @@ CPU = "fc on Test CPU"
 
 
 def points(rows: list[dict[str, Any]], **columns: Any) -> pd.DataFrame:
-    """Return fc runs on one device, each its own point and successful unless a row overrides it."""
+    """Return one successful fc run per row on one device; rows and columns override defaults."""
     base = ROW | {"environment_id": "e", "model.name": "fc"}
     frame = pd.DataFrame(
         [base | {"run_id": f"r{i}", "point_id": f"p{i}"} | row for i, row in enumerate(rows)]
@@ -26,17 +26,17 @@ def points(rows: list[dict[str, Any]], **columns: Any) -> pd.DataFrame:
 
 
 def grid(seed: int = 0) -> pd.DataFrame:
-    """Return a grid of nodes, batch sizes and layers with noise.
+    """Return a full factorial of nodes, batch sizes and layers, with 10% noise.
 
-    The widest models run out of memory with many layers.
+    Models with 512 nodes run out of memory at 4 layers or at batch size 1,024.
     """
     draw = np.random.default_rng(seed)
     rows = []
     for nodes in (32, 128, 512):
         for batch in (16, 64, 256, 1024):
             for layers in (1, 2, 4):
-                full = nodes * layers >= 2048 or (nodes == 512 and batch == 1024)
-                if full:
+                is_out_of_memory = nodes * layers >= 2048 or (nodes == 512 and batch == 1024)
+                if is_out_of_memory:
                     value = np.nan
                 else:
                     value = batch * np.sqrt(nodes) / layers * draw.lognormal(0, 0.1)
@@ -45,7 +45,7 @@ def grid(seed: int = 0) -> pd.DataFrame:
                         "model.nodes": nodes,
                         "batch_size": batch,
                         "model.layers": layers,
-                        "outcome": "oom_device" if full else "ok",
+                        "outcome": "oom_device" if is_out_of_memory else "ok",
                         "examples_per_second": value,
                     }
                 )
@@ -55,17 +55,17 @@ def grid(seed: int = 0) -> pd.DataFrame:
 def test_cells_equal_medians_and_quartiles_of_pandas_and_count_failures() -> None:
     frame = grid()
     found = make_heat_maps(frame, "batch_size", "nodes")
-    ok = frame[frame["outcome"] == "ok"].groupby(["model.nodes", "batch_size"])[
-        "examples_per_second"
-    ]
-    expected = ok.describe()
+    successful = frame[frame["outcome"] == "ok"].groupby(["model.nodes", "batch_size"])
+    expected = successful["examples_per_second"].describe()
     cells = (
         found.cells[found.cells["value"].notna()].astype({"x": int, "y": int}).set_index(["y", "x"])
     )
+
     np.testing.assert_allclose(cells["value"], expected["50%"])
     np.testing.assert_allclose(cells[["q25", "q75"]], expected[["25%", "75%"]])
     assert list(cells["points"]) == list(expected["count"])
     assert found.notes == {CPU: "a cell is the median of 2 to 3 points over layers (3)"}
+
     widest = found.cells[found.cells["y"] == "512"].set_index("x")
     assert widest.loc["1024", ["outcome", "points", "failed", "memory"]].tolist() == [
         "oom_device",
@@ -77,7 +77,7 @@ def test_cells_equal_medians_and_quartiles_of_pandas_and_count_failures() -> Non
     assert found.unmeasured(found.cells) == 0
 
 
-def test_a_cell_of_one_point_has_its_interval_and_a_cell_of_several_has_none() -> None:
+def test_a_cell_of_one_point_has_an_interval_and_a_cell_of_several_has_none() -> None:
     rows = [
         {"batch_size": batch, "model.nodes": 64, "model.layers": layers}
         for batch, layers in ((1, 1), (2, 1), (2, 2))
@@ -85,6 +85,7 @@ def test_a_cell_of_one_point_has_its_interval_and_a_cell_of_several_has_none() -
     interval = {"examples_per_second_low": 37.0, "examples_per_second_high": 163.0}
     frame = points(rows, examples_per_second=100.0, **interval)
     table = heatmap(frame, HeatmapOptions(y="nodes")).table.set_index("batch_size")
+
     assert table.loc["1", ["q25", "q75", "low", "high"]].tolist() == [100.0, 100.0, 37.0, 163.0]
     assert table.loc["2", ["q25", "q75"]].tolist() == [100.0, 100.0]
     assert table.loc["2", ["low", "high"]].isna().all()
@@ -103,21 +104,29 @@ def test_outcomes_keep_their_names_and_unmeasured_points_are_omitted() -> None:
         ]
     )
     found = make_heat_maps(frame, "batch_size", "precision", "step_time_ms")
+
     assert found.cells.set_index("x")["outcome"].loc[["1", "2", "4", "8", "16"]].tolist() == endings
-    assert found.cells["value"].notna().sum() == 1, "the metric of a run that failed is not shown"
+    assert found.cells["value"].notna().sum() == 1, "the metric of a failed run must not be shown"
     assert found.unmeasured(found.cells) == 5
     assert found.y.labels == ("bfloat16", "float32")
-    assert words(found) >= {"1.5", "OOM\npred.", "OOM\nhost", "timeout", "nan", "not measured"}
+    assert figure_texts(found) >= {
+        "1.5",
+        "OOM\npred.",
+        "OOM\nhost",
+        "timeout",
+        "nan",
+        "not measured",
+    }
 
 
-def words(result: HeatMaps) -> set[str]:
+def figure_texts(result: HeatMaps) -> set[str]:
     """Return every text of the figure, including its legend."""
     figure = draw_heat_maps(result)
     texts = [text.get_text() for axes in figure.axes for text in axes.texts]
     return {*texts, *(text.get_text() for legend in figure.legends for text in legend.get_texts())}
 
 
-def test_replicates_are_one_point_and_blocks_are_in_order_of_their_total() -> None:
+def test_replicates_are_one_point_and_lists_of_blocks_are_sorted_by_total() -> None:
     rows = [
         {
             "model.blocks": f"[{n}, {n}, {n}, {n}]",
@@ -128,12 +137,13 @@ def test_replicates_are_one_point_and_blocks_are_in_order_of_their_total() -> No
         for n, value in ((10, 1.0), (2, 5.0), (2, 7.0), (2, 90.0), (1, 3.0))
     ]
     found = make_heat_maps(points(rows), "batch_size", "blocks")
+
     assert found.y.labels == ("[1, 1, 1, 1]", "[2, 2, 2, 2]", "[10, 10, 10, 10]")
     assert list(found.cells["value"]) == [3.0, 7.0, 1.0]
     assert list(found.cells["points"]) == [1, 1, 1]
 
 
-def test_many_values_are_cut_into_ranges_that_hold_every_point() -> None:
+def test_many_values_are_binned_without_losing_points() -> None:
     draw = np.random.default_rng(1)
     nodes = draw.integers(16, 8192, 300)
     batch = draw.integers(1, 100, 300)
@@ -145,13 +155,14 @@ def test_many_values_are_cut_into_ranges_that_hold_every_point() -> None:
     )
     found = make_heat_maps(frame, "nodes", "batch_size")
     expected = np.histogram(nodes, np.geomspace(nodes.min(), nodes.max(), 13))[0]
+
     assert list(found.cells.groupby("i")["points"].sum()) == list(expected[expected > 0])
     assert len(found.x.labels) == 12
 
 
 def test_each_family_and_device_has_a_map_on_the_same_axes() -> None:
-    other = grid(1).assign(device="Test GPU", environment_id="f")
-    both = pd.concat([grid(), other[other["batch_size"] < 1024]], ignore_index=True)
+    gpu_runs = grid(1).assign(device="Test GPU", environment_id="f")
+    two_devices = pd.concat([grid(), gpu_runs[gpu_runs["batch_size"] < 1024]], ignore_index=True)
     lstm = points(
         [
             {
@@ -163,23 +174,32 @@ def test_each_family_and_device_has_a_map_on_the_same_axes() -> None:
             }
         ]
     )
-    result = make_heat_maps(pd.concat([both, lstm], ignore_index=True), "batch_size", "nodes")
+    result = make_heat_maps(
+        pd.concat([two_devices, lstm], ignore_index=True), "batch_size", "nodes"
+    )
+
     assert [(name, result.unmeasured(cells)) for name, cells in result.maps()] == [
         (CPU, 0),
         ("fc on Test GPU", 3),
     ]
+
     omitted = [str(group) for group in result.omitted]
     assert omitted == ["lstm on Test CPU: no run with both batch_size and model.nodes"]
     assert "x" not in result.run_ids
-    assert (
-        len(
-            list(make_heat_maps(both.assign(device="one"), "batch_size", "nodes", pool=True).maps())
-        )
-        == 1
-    )
+
+    one_device = two_devices.assign(device="one")
+    pooled = make_heat_maps(one_device, "batch_size", "nodes", pool=True)
+
+    assert len(list(pooled.maps())) == 1
+
     lstm["model.name"] = "lstm"
-    one = make_heat_maps(pd.concat([grid(), lstm], ignore_index=True), "batch_size", "model.name")
-    assert {name: one.unmeasured(cells) for name, cells in one.maps()} == {"all on Test CPU": 3}
+    families = make_heat_maps(
+        pd.concat([grid(), lstm], ignore_index=True), "batch_size", "model.name"
+    )
+
+    assert {name: families.unmeasured(cells) for name, cells in families.maps()} == {
+        "all on Test CPU": 3
+    }
 
 
 @pytest.mark.parametrize(
@@ -203,32 +223,40 @@ def test_each_family_and_device_has_a_map_on_the_same_axes() -> None:
         ),
     ],
 )
-def test_invalid_options_give_one_line(options: str, message: str) -> None:
+def test_invalid_options_raise_a_one_line_error(options: str, message: str) -> None:
     frame = grid()
     assert_rejected(f"heatmap {options}", frame, message)
 
 
-@pytest.mark.parametrize("outcomes", [("crash",), ("oom_device", "crash")])
-def test_a_device_on_which_nothing_ran_has_a_map_of_how_points_ended(
+@pytest.mark.parametrize(
+    "outcomes",
+    [
+        pytest.param(("crash",), id="crashes"),
+        pytest.param(("oom_device", "crash"), id="crashes and out of memory"),
+    ],
+)
+def test_a_device_without_a_measurement_has_a_map_of_outcomes(
     outcomes: tuple[str, ...], tmp_path: Path
 ) -> None:
     failed = grid().assign(device="Broken", environment_id="f", examples_per_second=np.nan)
     failed["outcome"] = np.resize(outcomes, len(failed))
-    both = pd.concat([grid(), failed], ignore_index=True)
-    for frame in (both, failed, failed.drop(columns="examples_per_second")):
+    two_devices = pd.concat([grid(), failed], ignore_index=True)
+    for frame in (two_devices, failed, failed.drop(columns="examples_per_second")):
         result = heatmap(frame, HeatmapOptions(y="nodes"))
         cells = dict(make_heat_maps(frame, "batch_size", "nodes").maps())["fc on Broken"]
         assert cells["failed"].sum() == len(failed)
         assert cells["value"].isna().all()
         assert "without a measurement: crash." in result.text() or len(outcomes) > 1
-        drawn = result.figure()
-        assert any("no point ran" in axes.get_title(loc="left") for axes in drawn.axes)
-        drawn.savefig(tmp_path / "broken.png")
+        figure = result.figure()
+        assert any("no point ran" in axes.get_title(loc="left") for axes in figure.axes)
+        figure.savefig(tmp_path / "broken.png")
 
 
-def test_keys_that_follow_from_the_name_of_their_group_are_not_listed() -> None:
+def test_keys_determined_by_the_choice_of_their_group_are_not_listed() -> None:
     names = {"data.name": ["synthetic", "images"], "data.width": [None, 512], "data.threads": 2}
     frame = pd.DataFrame(names)
+
     assert settings(frame) == ["data.name"]
-    wider = pd.concat([frame, frame.assign(**{"data.width": [None, 640]})], ignore_index=True)
-    assert settings(wider) == ["data.name", "data.width"]
+
+    two_widths = pd.concat([frame, frame.assign(**{"data.width": [None, 640]})], ignore_index=True)
+    assert settings(two_widths) == ["data.name", "data.width"]

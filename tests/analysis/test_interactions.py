@@ -1,4 +1,4 @@
-"""Interactions compared with planted truths and plain least squares."""
+"""Interactions of hyperparameters, compared with planted truths and plain least squares."""
 
 import itertools
 import math
@@ -17,7 +17,10 @@ from tests.analysis.planted import POINTS, grid, runs
 
 
 def speed_of(points: pd.DataFrame, interaction: float) -> np.ndarray:
-    """Return rates of layers^-0.5 nodes^-1 batch^0.8, times an interaction of nodes and batch."""
+    """Return the rates layers^-0.5 x nodes^-1 x batch^0.8, times an interaction of nodes and batch.
+
+    `interaction` is the coefficient of the product of the centered logarithms.
+    """
     logs = np.log(points[["model.layers", "model.nodes", "batch_size"]].astype("float64"))
     centered = logs - logs.mean()
     response = logs @ np.array([-0.5, -1.0, 0.8])
@@ -35,39 +38,44 @@ def products_of(result: Result) -> pd.DataFrame:
     return table[table["kind"] == "interaction"].set_index("term")
 
 
-def test_a_planted_interaction_is_found_with_its_size() -> None:
+def test_a_planted_interaction_is_recovered_with_its_size() -> None:
     noise = np.exp(np.random.default_rng(0).normal(0, 0.05, len(POINTS)))
     result = fit(runs(POINTS, examples_per_second=speed_of(POINTS, 0.1) * noise))
     products = products_of(result)
     row = products.loc["model.nodes x batch_size"]
+
     assert row["verdict"] == "interact"
-    # Doubling both multiplies by 2^(0.1 ln 2) more than the two doublings alone.
+    # Doubling both sizes gives an extra factor of 2^(0.1 ln 2) over the two separate doublings.
     assert row["combined_low"] < math.exp(0.1 * math.log(2) ** 2) < row["combined_high"]
     assert products.drop("model.nodes x batch_size")["verdict"].eq("not shown").all()
     assert "Of 3 pairs, these interact: model.nodes x batch_size" in result.text()
+
     labels = [tick.get_text() for tick in result.figure().axes[0].get_yticklabels()]
     assert "nodes x batch size" in labels
 
 
-def test_few_values_interact_without_a_trend() -> None:
+def test_an_interaction_of_three_values_per_axis_is_not_called_a_trend() -> None:
     points = grid((64, 256, 1024), (4, 8, 16), (64, 256, 1024))
     noise = np.exp(np.random.default_rng(9).normal(0, 0.05, len(points)))
     result = fit(runs(points, examples_per_second=speed_of(points, 0.05) * noise))
     verdicts = products_of(result)["verdict"]
+
     assert verdicts["model.nodes x batch_size"] == "values interact"
     assert "At the measured values these interact, but the trend is not shown" in result.text()
 
 
-def test_effects_that_multiply_do_not_interact_on_logarithms_but_do_on_a_linear_scale() -> None:
+def test_multiplicative_effects_interact_on_a_linear_but_not_on_a_log_scale() -> None:
     noise = np.exp(np.random.default_rng(1).normal(0, 0.05, len(POINTS)))
     frame = runs(POINTS, examples_per_second=speed_of(POINTS, 0.0) * noise)
+
     assert "No interaction is shown among 3 pairs." in fit(frame).text()
-    linear = products_of(fit(frame, log_scale="none"))
-    assert linear.loc["model.nodes x batch_size", "weight"] < 0
-    assert linear["combined"].isna().all()
+
+    linear_products = products_of(fit(frame, log_scale="none"))
+    assert linear_products.loc["model.nodes x batch_size", "weight"] < 0
+    assert linear_products["combined"].isna().all()
 
 
-def test_weights_of_products_are_those_of_plain_least_squares() -> None:
+def test_slopes_of_products_equal_those_of_plain_least_squares() -> None:
     draw = np.random.default_rng(2)
     frame = runs(POINTS, examples_per_second=np.exp(draw.normal(0, 1, len(POINTS))))
     logs = np.log(POINTS.astype("float64"))
@@ -79,11 +87,12 @@ def test_weights_of_products_are_those_of_plain_least_squares() -> None:
     slopes = np.linalg.lstsq(design, response, rcond=None)[0][4:]
     names = [f"{POINTS.columns[i]} x {POINTS.columns[j]}" for i, j in pairs]
     slope = products_of(fit(frame))["slope"].astype("float64")
+
     np.testing.assert_allclose(slope[names], slopes, rtol=1e-9)
 
 
-def test_two_optimizations_that_bring_less_together_than_alone() -> None:
-    """Alone they are 3 and 2 times faster, together 4 instead of 6 times."""
+def test_two_optimizations_that_overlap_have_a_combined_factor_below_1() -> None:
+    """Separately they are 3 and 2 times as fast, but together only 4 instead of 6 times."""
     parts = []
     for precision, compile_mode in itertools.product(("float32", "bfloat16"), ("eager", "graph")):
         gain = {"float32": 1.0, "bfloat16": 3.0}[precision]
@@ -97,13 +106,15 @@ def test_two_optimizations_that_bring_less_together_than_alone() -> None:
     frame = runs(points.drop(columns="gain"), examples_per_second=rate, **columns)
     products = products_of(fit(frame, on=("precision", "compile")))
     (row,) = products.to_dict("records")
+
     assert row["verdict"] == "interact"
+
     # The product of the two indicators is symmetric, so the order of the bases does not matter.
     factor = row["combined"] if "graph" in products.index[0] else 1 / row["combined"]
     assert factor == pytest.approx(4 / 6, rel=0.05)
 
 
-def test_one_hyperparameter_has_no_interaction() -> None:
+def test_interactions_of_one_hyperparameter_are_rejected() -> None:
     frame = runs(POINTS, examples_per_second=speed_of(POINTS, 0.0))
     with pytest.raises(InsufficientData, match="two hyperparameters that vary"):
         fit(frame, on=("nodes",))
@@ -115,6 +126,7 @@ def test_the_command_reports_shares_that_add_up() -> None:
     result = fit(frame, interactions=False, shares=True)
     table = result.table.set_index("term")
     adjusted = 1 - (1 - table["r2"].iloc[0]) * 63 / 60
+
     assert table["share"].sum() == pytest.approx(adjusted)
     assert table["share"].idxmax() == "model.nodes"
     assert "Shares of the variance: model.nodes " in result.text()
@@ -123,9 +135,10 @@ def test_the_command_reports_shares_that_add_up() -> None:
 def planted_response(
     draw: np.random.Generator, points: pd.DataFrame, world: str
 ) -> tuple[pd.DataFrame, np.ndarray]:
-    """Return logarithms of the columns, and a response with an interaction of 0.2 and effects.
+    """Return logarithms of the columns, and the logarithm of a response with an interaction.
 
-    The interaction is per standard deviation of nodes and batch size.
+    The interaction of nodes and batch size is 0.2 per product of their standard deviations. `world`
+    names a further effect that must not be mistaken for an interaction.
     """
     logs = np.log(points.astype("float64"))
     score = (logs - logs.mean()) / logs.std()
@@ -145,14 +158,14 @@ def planted_response(
 
 @pytest.mark.long
 @pytest.mark.parametrize("world", ["noise", "models", "cells", "slopes", "bend"])
-def test_intervals_hold_planted_interactions_in_95_percent(world: str) -> None:
+def test_intervals_cover_planted_interactions_at_the_nominal_rate(world: str) -> None:
     draw = np.random.default_rng(7)
     points = grid((32, 64, 128, 256, 512, 1024), (4, 8, 16, 32, 64), (16, 32, 64, 128, 256, 512))
     levels = shared_levels(points.assign(family="fc"))
     repeats = 100
-    held = 0
+    covered = 0
     found = 0
-    false = 0
+    false_trends = 0
     false_values = 0
     for _ in range(repeats):
         logs, response = planted_response(draw, points, world)
@@ -169,15 +182,18 @@ def test_intervals_hold_planted_interactions_in_95_percent(world: str) -> None:
         spread = logs.std()
         slope = 0.2 / (spread["model.nodes"] * spread["batch_size"])
         true_weight = slope * row["weight"] / row["slope"]
-        held += row["low"] <= true_weight <= row["high"]
+        covered += row["low"] <= true_weight <= row["high"]
         found += row["verdict"] == "interact"
         others = weights["verdict"].drop("model.nodes x batch_size")
-        false += (others == "interact").any()
+        false_trends += (others == "interact").any()
         false_values += others.isin(["interact", "values interact"]).any()
-    # A true 95% falls below 90% of 100 in 2.8% of the cases; the seed is fixed.
-    assert held / repeats >= 0.90
-    assert false / repeats <= 0.10
-    if world != "models":  # effects of models are effects of pairs of nodes and layers
+
+    # If the true coverage is 95%, 2.8% of samples of 100 fall below 90%. The seed is fixed.
+    assert covered / repeats >= 0.90
+    assert false_trends / repeats <= 0.10
+
+    # In the world "models", each pair of nodes and layers has an effect, which is an interaction.
+    if world != "models":
         assert false_values / repeats <= 0.10
     if world in ("noise", "models", "bend"):
         assert found / repeats >= 0.9

@@ -23,20 +23,28 @@ def planted(limit: float = 2.0e8, **columns: object) -> pd.DataFrame:
     return runs(points, outcome=np.where(failed, "oom_device", "ok"), **columns)
 
 
-def test_conclusions_follow_from_monotonicity_alone() -> None:
+def test_sides_and_edges_follow_from_monotonicity_alone() -> None:
     points = np.random.default_rng(0).integers(0, 6, (60, 3))
     failed = points @ [1, 2, 1] > 10
     side, edge = cross_check_points(points, failed)
     for number, point in enumerate(points):
-        kept = np.arange(60) != number
-        fits = any((point <= one).all() for one in points[kept & ~failed])
-        fails = any((point >= one).all() for one in points[kept & failed])
-        assert side[number] == ("fits" if fits else "fails" if fails else "open")
-        alike = points[failed == failed[number]]
-        beyond = [
-            one for one in alike if ((one <= point) if failed[number] else (one >= point)).all()
-        ]
-        assert edge[number] == all((one == point).all() for one in beyond)
+        is_other = np.arange(60) != number
+        fits = any((point <= other).all() for other in points[is_other & ~failed])
+        fails = any((point >= other).all() for other in points[is_other & failed])
+        if fits:
+            expected = "fits"
+        elif fails:
+            expected = "fails"
+        else:
+            expected = "open"
+        assert side[number] == expected
+        same_outcome = points[failed == failed[number]]
+        if failed[number]:
+            beyond = [other for other in same_outcome if (other <= point).all()]
+        else:
+            beyond = [other for other in same_outcome if (other >= point).all()]
+        assert edge[number] == all((other == point).all() for other in beyond)
+
     assert cross_check_points([[1, 1], [3, 3], [2, 2]], [True, False, True])[0].tolist() == [
         "fits",
         "fails",
@@ -45,12 +53,15 @@ def test_conclusions_follow_from_monotonicity_alone() -> None:
     assert cross_check_points([[1, 1]], [True])[0].tolist() == ["open"]
 
 
-def test_contradicting_points_are_named_and_irrelevant_ones_omitted() -> None:
+def test_contradictory_points_are_named_and_other_failures_excluded() -> None:
     frame = planted()
-    worst = frame[["model.nodes", "model.layers", "batch_size"]].eq([4096, 32, 4096]).all(axis=1)
-    frame.loc[worst, "outcome"] = "ok"
+    is_largest = (
+        frame[["model.nodes", "model.layers", "batch_size"]].eq([4096, 32, 4096]).all(axis=1)
+    )
+    frame.loc[is_largest, "outcome"] = "ok"
     frame.loc[frame.index[:3], "outcome"] = ["crash", "oom_predicted", "timeout"]
     text = analyse(frame).text()
+
     assert (
         "of 61 tried points ran out of memory; excluded: 1 crash, 1 oom_predicted, 1 timeout."
         in text
@@ -61,7 +72,7 @@ def test_contradicting_points_are_named_and_irrelevant_ones_omitted() -> None:
     )
 
 
-def test_one_point_is_reported() -> None:
+def test_a_single_point_is_rejected() -> None:
     assert_rejected(
         "memory",
         planted(device="D").head(1),
@@ -69,14 +80,14 @@ def test_one_point_is_reported() -> None:
     )
 
 
-def test_points_of_different_precision_do_not_speak_of_each_other() -> None:
+def test_points_of_different_precision_do_not_contradict_each_other() -> None:
     """bfloat16 halves the bytes, so a model that fails in float32 may fit without contradiction.
 
-    A missing setting counts as a value.
+    A missing setting also separates points.
     """
-    both = [planted(2e8), planted(4e8, precision="bfloat16", environment_id="env-a")]
-    mixed = planted().assign(**{"model.kind": pd.array(["tall", None] * 32, dtype="str")})
-    for frame, count in ((pd.concat(both, ignore_index=True), 128), (mixed, 64)):
+    precisions = [planted(2e8), planted(4e8, precision="bfloat16", environment_id="env-a")]
+    partly_unset = planted().assign(**{"model.kind": pd.array(["tall", None] * 32, dtype="str")})
+    for frame, count in ((pd.concat(precisions, ignore_index=True), 128), (partly_unset, 64)):
         (group,), _ = find_frontiers(frame)
         assert len(group.points) == count
         assert not group.points["side"].eq("contradicted").any()

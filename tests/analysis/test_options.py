@@ -1,4 +1,4 @@
-"""Options convert between dataclasses and command lines; tables print to terminals and as CSV."""
+"""Options as dataclasses and as command lines; tables on terminals and as CSV."""
 
 import csv
 import dataclasses
@@ -19,39 +19,42 @@ from paradnn.cli.console import SafeConsole
 
 
 def sample(argument: Argument) -> Any:
-    """Return a value other than the default, with characters that are awkward on a command line."""
+    """Return a value that is not the default; text contains special shell characters."""
     if argument.choices:
         return next(choice for choice in argument.choices if choice != argument.default)
     if argument.pairs:
         return (("key", "a=b"), ("other", "two words"))
-    one: Any = {bool: True, int: 7, float: 0.25, str: "-device=TPU v2, 'x'"}[argument.kind]
+    value: Any = {bool: True, int: 7, float: 0.25, str: "-device=TPU v2, 'x'"}[argument.kind]
     if argument.several == "commas":
         return ("model.nodes", "batch_size")
     if argument.several:
-        return (one, -one if argument.kind is int else one)
-    return one
+        return (value, -value if argument.kind is int else value)
+    return value
 
 
-def filled(cls: type[Arguments]) -> Arguments:
+def sample_options(cls: type[Arguments]) -> Arguments:
     return cls(**{argument.name: sample(argument) for argument in arguments(cls)})
 
 
-def parsed(command: SubCommand, words: list[str]) -> tuple[Arguments, Selection]:
-    given = make_parser().parse_args([command.name, *words])
-    assert given.sub_command.name == command.name
-    return read_arguments(command.options, given), read_arguments(Selection, given)
+def parse(command: SubCommand, words: list[str]) -> tuple[Arguments, Selection]:
+    namespace = make_parser().parse_args([command.name, *words])
+    assert namespace.sub_command.name == command.name
+    return read_arguments(command.options, namespace), read_arguments(Selection, namespace)
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
-def test_options_survive_a_round_trip_through_a_command_line(command: SubCommand) -> None:
-    options = filled(command.options)
+def test_options_survive_conversion_to_a_command_line_and_back(command: SubCommand) -> None:
+    options = sample_options(command.options)
     words = shlex.split(shlex.join(command_line(options)))
-    assert parsed(command, words)[0] == options
+
+    assert parse(command, words)[0] == options
+
     required = {
         entry.name: sample(entry) for entry in arguments(command.options) if _required(entry)
     }
     minimal = command.options(**required)
-    assert parsed(command, command_line(minimal))[0] == minimal
+
+    assert parse(command, command_line(minimal))[0] == minimal
     assert len(command_line(minimal)) <= 2 * len(required)
 
 
@@ -63,21 +66,23 @@ def _required(argument: Argument) -> bool:
 def test_both_spellings_of_color_name_one_option(flag: str) -> None:
     (roofline,) = (command for command in COMMANDS if command.name == "roofline")
 
-    options, _ = parsed(roofline, [flag, "nodes"])
+    options, _ = parse(roofline, [flag, "nodes"])
 
     assert options == RooflineOptions(color="nodes")
 
 
-def test_a_selection_and_options_survive_one_command_line() -> None:
-    selection = filled(Selection)
+def test_a_selection_and_options_share_one_command_line() -> None:
+    selection = sample_options(Selection)
     assert isinstance(selection, Selection)
+
     (boxplot,) = (command for command in COMMANDS if command.name == "boxplot")
-    options, chosen = parsed(
+    options, parsed_selection = parse(
         boxplot, [*command_line(BoxplotOptions(pool=True)), *command_line(selection)]
     )
-    assert chosen == selection
+
+    assert parsed_selection == selection
     assert options == BoxplotOptions(pool=True, store=selection.store), (
-        "operations are read from the same store"
+        "the options of an analysis contain the selected store"
     )
 
 
@@ -136,11 +141,12 @@ def test_a_narrow_terminal_names_the_columns_that_it_omits(
     ]
 
 
-def test_no_cell_of_a_csv_is_a_formula() -> None:
+def test_csv_cells_that_look_like_formulas_are_quoted() -> None:
     words = ["=1+1", "+cmd", "-2e5", "-1+1", "@x", "\tx", "fine", "-inf", "+5%"]
     out = io.StringIO()
     output.write_csv(pd.DataFrame({"=name": words, "n": range(-4, 5), "x": [-0.5] * 9}), out)
     first, *rows = csv.reader(io.StringIO(out.getvalue()))
+
     assert first == ["'=name", "n", "x"]
     assert [row[0] for row in rows] == [
         "'=1+1",
@@ -157,7 +163,7 @@ def test_no_cell_of_a_csv_is_a_formula() -> None:
 
 
 class Terminal(io.StringIO):
-    """Standard output that is a terminal."""
+    """A stream that claims to be a terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -184,4 +190,5 @@ def test_csv_on_a_terminal_shows_control_characters(
         output=output.FigureOutput(csv="-"),
         command_line=[],
     )
+
     assert out.getvalue() == expected

@@ -1,4 +1,4 @@
-"""`ask` answers from kernels in the user's store: planted platforms and CANDLE's example."""
+"""`ask` with kernels in the user's store: planted platforms and CANDLE's worked example."""
 
 import json
 from collections.abc import Callable
@@ -16,16 +16,16 @@ from paradnn.families.operations import Operation
 from tests.analysis.planted import runs
 from tests.families.test_operations import p1b3
 
-#: m, n, k and the transposed operands ("nn", "tn", "nt") of a product.
+#: Sizes m, n, k of a matrix product, and its transposed operands ("nn", "tn" or "nt").
 Shape = tuple[int, int, int, str]
-#: Type of a function that asks about a fully connected model's step and returns the answer.
+#: Function that asks about the step of a fully connected model and returns the answer.
 Ask = Callable[..., dict[str, Any]]
 
 P1B3 = p1b3()
 LARGE = {"layers": 3, "nodes": 700, "input_size": 900, "output_size": 50}
 
-# The planted platform: seconds per call from Python, seconds per operation within a call, FLOP/s
-# and bytes/s.
+# Constants of the planted platform: seconds per call from Python, seconds per operation within a
+# call, FLOP/s, and bytes/s.
 CALL_SECONDS = 1e-4
 STEP_SECONDS = 5e-6
 PEAK = 5e10
@@ -33,7 +33,7 @@ BANDWIDTH = 1e10
 
 
 def product_runs(shapes: list[Shape], milliseconds: list[float], **columns: Any) -> pd.DataFrame:
-    """Return runs of products, one row per shape."""
+    """Return runs of matrix products, one row per shape."""
     m, n, k, variants = zip(*shapes, strict=True)
     return runs(
         pd.DataFrame({"model.m": m, "model.n": n, "model.k": k}),
@@ -64,7 +64,7 @@ def product(m: int, n: int, k: int, variant: str) -> Operation:
 
 
 def work_seconds(operation: Operation) -> float:
-    """Return the seconds of an operation by the planted roofline, without any call."""
+    """Return the seconds of an operation under the planted roofline, without the call."""
     return max(operation.flops / PEAK, operation.bytes / BANDWIDTH)
 
 
@@ -84,13 +84,13 @@ def planted_kernels(noise: float = 0.0, preparation: float = 0.0) -> pd.DataFram
         shapes,
         [1e3 * (CALL_SECONDS + preparation + work_seconds(product(*shape))) for shape in shapes],
     )
-    both = pd.concat([products, _planted_chains()], ignore_index=True)
-    errors = np.exp(noise * random.standard_normal(len(both)))
-    return both.assign(step_time_ms=both["step_time_ms"] * errors)
+    kernels = pd.concat([products, _planted_chains()], ignore_index=True)
+    errors = np.exp(noise * random.standard_normal(len(kernels)))
+    return kernels.assign(step_time_ms=kernels["step_time_ms"] * errors)
 
 
 def _planted_chains() -> pd.DataFrame:
-    """Return elementwise kernels: single operations and chains of thirty."""
+    """Return runs of elementwise kernels: single operations and chains of thirty operations."""
     sizes = [
         (elements, chain) for elements in (10, 10**3, 10**4, 10**5, 10**6) for chain in (1, 30)
     ]
@@ -110,9 +110,10 @@ def _planted_chains() -> pd.DataFrame:
 
 
 def planted_step_seconds(model: dict[str, Any], batch_size: int, preparation: float = 0.0) -> float:
-    """Return the seconds of a whole step on the planted platform.
+    """Return the seconds of a whole training step on the planted platform.
 
-    One elementwise operation follows each product and moves a share of the other traffic.
+    One elementwise operation follows each product. These operations move all traffic that is not
+    of products.
     """
     fc = make_model({**model, "name": "fc"})
     products = fc.product_list(batch_size=batch_size, precision="float32", mode="train")
@@ -126,7 +127,7 @@ def planted_step_seconds(model: dict[str, Any], batch_size: int, preparation: fl
 
 @pytest.fixture
 def ask_about(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
-    """Return a function that asks about a fully connected model on a device with stored kernels."""
+    """Return a function that asks about a model on a device whose kernels are in the store."""
 
     def answer(
         kernels: pd.DataFrame, model: dict[str, Any], *words: str, device: str = "Test CPU"
@@ -140,15 +141,17 @@ def ask_about(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
     return answer
 
 
-def test_candles_products_add_up(ask_about: Ask) -> None:
-    """CANDLE's worked example for P1B3: 13 products, 115.53 ms in total."""
+def test_products_of_candles_example_add_up(ask_about: Ask) -> None:
+    """CANDLE's worked example for P1B3 has 13 products, which take 115.53 ms in total."""
     assert round(sum(P1B3.values()), 2) == 115.53
+
     kernels = product_runs(list(P1B3), list(P1B3.values()), device="x86")
     model = {"layers": 4, "nodes": [1000, 500, 100, 50], "input_size": 29532, "output_size": 1}
 
     answer = ask_about(kernels, model, "batch_size=100", device="x86")
 
     product_ms = 1e3 * answer["seconds"] * answer["parts"]["products"]
+
     assert product_ms == pytest.approx(115.53, rel=0.03)
     assert any("moved as fast as a product's operands" in note for note in answer["extrapolated"])
 
@@ -163,13 +166,14 @@ def test_a_planted_step_lies_within_its_interval(ask_about: Ask, batch_size: int
     assert answer["seconds"] == pytest.approx(truth, rel=0.15)
     assert answer["low"] < truth < answer["high"]
     assert sum(answer["parts"].values()) == pytest.approx(1, abs=0.1)
+
     [source] = [source for source in answer["sources"] if "gemm" in source]
     assert source.startswith("the store: gemm in float32 on Test CPU")
     assert "median error" in source
 
 
-def test_small_operations_do_not_add_up_the_noise_of_calls(ask_about: Ask) -> None:
-    """About a hundred products of a few bytes; each call varies by the time of one such product."""
+def test_the_noise_of_calls_does_not_accumulate_over_small_products(ask_about: Ask) -> None:
+    """The step has about a hundred small products, each as long as the noise of one call."""
     small = {"layers": 100, "nodes": 8, "input_size": 8, "output_size": 8}
 
     answer = ask_about(planted_kernels(noise=0.04), small, "batch_size=1")
@@ -177,47 +181,50 @@ def test_small_operations_do_not_add_up_the_noise_of_calls(ask_about: Ask) -> No
     assert answer["seconds"] == pytest.approx(planted_step_seconds(small, 1), rel=0.3)
 
 
-def test_the_preparation_of_a_product_happens_in_every_product_of_a_step(ask_about: Ask) -> None:
-    """A library prepares every product of a step, but the call happens once."""
+def test_the_preparation_time_is_counted_for_every_product_of_a_step(ask_about: Ask) -> None:
+    """Each product of a step is prepared, but the step is called only once."""
     preparation = 1e-4
     small = {"layers": 8, "nodes": 16, "input_size": 16, "output_size": 16}
 
     answer = ask_about(planted_kernels(preparation=preparation), small, "batch_size=4")
 
     truth = planted_step_seconds(small, 4, preparation)
+
     assert answer["seconds"] == pytest.approx(truth, rel=0.3)
 
 
-def test_sizes_beyond_every_kernel_are_extrapolated(ask_about: Ask) -> None:
+def test_sizes_beyond_all_kernels_are_extrapolated_with_a_note(ask_about: Ask) -> None:
     answer = ask_about(planted_kernels(), {**LARGE, "nodes": 8000}, "batch_size=64")
 
     assert any(note.startswith("products: n is ") for note in answer["extrapolated"])
     assert answer["high"] / answer["low"] > 1.5
 
 
-def test_a_similar_device_narrows_the_interval_of_a_few_products(
+def test_kernels_of_a_similar_device_narrow_the_interval(
     ask_about: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Eight products alone, and with an atlas device whose products take twice as long."""
-    old = planted_kernels(noise=0.01).assign(device="Old CPU")
-    old["step_time_ms"] *= 2
-    old_atlas = own_atlas(old, "Old CPU", {"precision": "float32"})
+    """Predict from eight products, without and with a device that takes twice as long."""
+    old_kernels = planted_kernels(noise=0.01).assign(device="Old CPU")
+    old_kernels["step_time_ms"] *= 2
+    old_atlas = own_atlas(old_kernels, "Old CPU", {"precision": "float32"})
     monkeypatch.setattr("analysis.atlas.own.load", lambda: old_atlas)
     few = planted_kernels(noise=0.01).drop(index=range(8, 75))
     truth = planted_step_seconds(LARGE, 64)
 
-    alone = ask_about(few, LARGE, "batch_size=64")
+    without_prior = ask_about(few, LARGE, "batch_size=64")
     with_prior = ask_about(few, LARGE, "batch_size=64", "--from", "Old CPU")
 
-    for answer in (alone, with_prior):
+    for answer in (without_prior, with_prior):
         assert answer["low"] < truth < answer["high"]
-    assert with_prior["high"] / with_prior["low"] < alone["high"] / alone["low"]
+
+    assert with_prior["high"] / with_prior["low"] < without_prior["high"] / without_prior["low"]
+
     prior = "next to the store: gemm in float32 on Old CPU"
     assert any(prior in source for source in with_prior["sources"])
 
 
 @pytest.mark.parametrize(
-    ("kernels", "words", "why"),
+    ("kernels", "overrides", "reason"),
     [
         pytest.param(
             product_runs(list(P1B3)[:3], list(P1B3.values())[:3]),
@@ -239,16 +246,16 @@ def test_a_similar_device_narrows_the_interval_of_a_few_products(
         ),
     ],
 )
-def test_a_step_without_kernels_is_not_known(
-    ask_about: Ask, kernels: pd.DataFrame, words: list[str], why: str
+def test_a_step_without_suitable_kernels_has_a_reason(
+    ask_about: Ask, kernels: pd.DataFrame, overrides: list[str], reason: str
 ) -> None:
-    answer = ask_about(kernels, LARGE, *words)
+    answer = ask_about(kernels, LARGE, *overrides)
 
     assert answer["seconds"] is None
-    assert why in answer["why"]
+    assert reason in answer["why"]
 
 
-def test_a_kernel_that_no_step_has_is_not_known(ask_about: Ask) -> None:
+def test_a_kernel_that_is_no_part_of_a_step_has_a_reason(ask_about: Ask) -> None:
     answer = ask_about(planted_kernels(), {}, "model=sparse_gemm")
 
     assert answer["seconds"] is None

@@ -1,3 +1,5 @@
+"""Pairs of points of two sides: joined columns, medians of replicates, and intervals."""
+
 from typing import Any
 
 import numpy as np
@@ -14,16 +16,16 @@ from tests.conftest import depth
 def side(rates: Any, device: str = "A", **columns: Any) -> pd.DataFrame:
     """Return one run per entry of `rates`, an array of shape (points, replicates).
 
-    Points differ in layers and batch size. Both sides belong to one sweep and take turns: the n-th
-    run of each begins at the same time.
+    Points differ in layers and batch size. All sides belong to one sweep, and the n-th runs of all
+    sides begin at the same time.
     """
     rates = np.atleast_2d(np.asarray(rates, float))
     points, replicates = rates.shape
-    number = np.repeat(np.arange(points), replicates)
+    point_number = np.repeat(np.arange(points), replicates)
     run_ids = [f"{device}{i}" for i in range(rates.size)]
-    batch = 64 * (1 + number // 3)
+    batch = 64 * (1 + point_number // 3)
     point = {
-        "model.layers": 2 ** (2 + number % 3),
+        "model.layers": 2 ** (2 + point_number % 3),
         "batch_size": batch,
         "precision": "float32",
         "family": "fc",
@@ -35,30 +37,35 @@ def side(rates: Any, device: str = "A", **columns: Any) -> pd.DataFrame:
     }
     replicate = np.tile(np.arange(replicates), points)
     start = pd.to_datetime(np.arange(rates.size), unit="m", utc=True)
-    when = {"sweep_id": "sweep", "start_time": start, "replicate": replicate, "device": device}
-    return pd.DataFrame({"run_id": run_ids, **point, **measured, **when, **columns})
+    schedule = {"sweep_id": "sweep", "start_time": start, "replicate": replicate, "device": device}
+    return pd.DataFrame({"run_id": run_ids, **point, **measured, **schedule, **columns})
 
 
-def test_replicates_are_brought_to_medians() -> None:
+def test_the_speedup_is_the_ratio_of_the_medians_of_replicates() -> None:
     rng = np.random.default_rng(1)
-    ours = 300 * rng.lognormal(0, 0.05, (5, 4))
-    side_b = 200 * rng.lognormal(0, 0.02, (5, 3))
+    rates_a = 300 * rng.lognormal(0, 0.05, (5, 4))
+    rates_b = 200 * rng.lognormal(0, 0.02, (5, 3))
 
-    pairs = pair(side(ours, "A"), side(side_b, "B"))
+    pairs = pair(side(rates_a, "A"), side(rates_b, "B"))
 
     assert list(pairs)[-len(RESULT_COLUMNS) :] == list(RESULT_COLUMNS)
-    order = np.lexsort((np.arange(5) // 3, np.arange(5) % 3))  # by batch size within layers
-    places = pairs.sort_values(["model.layers", "batch_size"])
+
+    # Sort by layers, and by batch size for equal layers.
+    order = np.lexsort((np.arange(5) // 3, np.arange(5) % 3))
+    sorted_pairs = pairs.sort_values(["model.layers", "batch_size"])
+
     np.testing.assert_allclose(
-        places["speedup"], (np.median(ours, 1) / np.median(side_b, 1))[order]
+        sorted_pairs["speedup"], (np.median(rates_a, 1) / np.median(rates_b, 1))[order]
     )
-    np.testing.assert_allclose(places["a_spread"], (ours.std(1, ddof=1) / ours.mean(1))[order])
+    np.testing.assert_allclose(
+        sorted_pairs["a_spread"], (rates_a.std(1, ddof=1) / rates_a.mean(1))[order]
+    )
     assert set(pairs["interval_source"]) == {"replicates"}
     assert (pairs["a_count"].tolist(), pairs["b_count"].tolist()) == ([4] * 5, [3] * 5)
 
 
-def test_few_points_share_a_variance_with_the_prior_of_processes() -> None:
-    """Five points: the prior counts like four deviations of 5%, next to 15 and 10 of the data."""
+def test_a_few_points_share_one_variance_with_the_prior_of_processes() -> None:
+    """The prior has 4 degrees of freedom at 5%; the data of the sides have 15 and 10."""
     rng = np.random.default_rng(1)
     logs = [rng.normal(0, 0.05, (5, 4)), rng.normal(0, 0.04, (5, 3))]
 
@@ -71,21 +78,29 @@ def test_few_points_share_a_variance_with_the_prior_of_processes() -> None:
         squares = values.var(axis=1, ddof=1).sum() * (values.shape[1] - 1)
         variances.append((4 * 0.05**2 + squares) / (4 + freedom) / values.shape[1])
         freedoms.append(4 + freedom)
-    halves = stats.t.ppf(0.975, freedoms) * np.sqrt(variances)
-    reach = np.log(pairs["speedup_high"] / pairs["speedup_low"]) / 2
+    half_widths = stats.t.ppf(0.975, freedoms) * np.sqrt(variances)
+    found = np.log(pairs["speedup_high"] / pairs["speedup_low"]) / 2
+
     # The interval is around the mean, and is widened to include the ratio of the medians.
-    assert reach.to_numpy() == pytest.approx(np.full(5, np.hypot(*halves)), rel=1e-6)
+    assert found.to_numpy() == pytest.approx(np.full(5, np.hypot(*half_widths)), rel=1e-6)
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("slope", 8e3), ("slope", -1.0), ("speed", 1e-300), ("own", 1e3)]
+    ("name", "value"),
+    [
+        pytest.param("slope", 8e3, id="slope too large"),
+        pytest.param("slope", -1.0, id="negative slope"),
+        pytest.param("speed", 1e-300, id="speed too small"),
+        pytest.param("own", 1e3, id="own effect too large"),
+    ],
 )
-def test_runs_that_saw_no_machine_that_can_be_are_compared_as_they_were_measured(
+def test_runs_with_an_impossible_reference_are_compared_without_correction(
     name: str, value: float
 ) -> None:
-    seen = {"slope": 0.5, "speed": 0.9, "own": 0.0, "slope_seen": 0.5, "slope_error": 0.1}
-    for odd, speedup in ((seen[name], 1.0), (value, 1.5)):
-        columns = {f"reference_{key}": known for key, known in (seen | {name: odd}).items()}
+    valid = {"slope": 0.5, "speed": 0.9, "own": 0.0, "slope_seen": 0.5, "slope_error": 0.1}
+    for tested_value, speedup in ((valid[name], 1.0), (value, 1.5)):
+        reference = valid | {name: tested_value}
+        columns = {f"reference_{key}": number for key, number in reference.items()}
         columns |= {"environment_id": "e", "examples_per_second_at_reference": 1.0}
         sides = [
             side([[rate], [2 * rate]], device, **columns)
@@ -94,8 +109,8 @@ def test_runs_that_saw_no_machine_that_can_be_are_compared_as_they_were_measured
         assert pair(*sides)["speedup"].tolist() == pytest.approx([speedup] * 2)
 
 
-def test_variances_of_many_points_are_drawn_towards_each_other() -> None:
-    """Moderated variances are closer to the truth than the 2,000 sample variances.
+def test_variances_of_many_points_are_shrunk_towards_each_other() -> None:
+    """Moderated variances are closer to the true variances than the 2,000 sample variances are.
 
     The true variances follow s0^2 d0 / chi^2(d0) with d0 = 6. Each sample variance has two degrees
     of freedom. A t test with the reported degrees of freedom gives p < 5% at 5% of the points.
@@ -104,105 +119,129 @@ def test_variances_of_many_points_are_drawn_towards_each_other() -> None:
     truth = 4.0 * 6 / random.chisquare(6, 2000)
     values = random.normal(0, np.sqrt(truth)[:, None], (2000, 3))
     found = moderate_variances(values.var(axis=1, ddof=1), np.full(2000, 2.0))
+
     assert (
         np.log(found.variance / truth).std()
         < 0.7 * np.log(values.var(axis=1, ddof=1) / truth).std()
     )
     assert found.freedom[0] == pytest.approx(8, abs=2)
-    p = 2 * stats.t.sf(np.abs(values.mean(axis=1)) / np.sqrt(found.variance / 3), found.freedom)
-    assert 0.04 <= (p <= 0.05).mean() <= 0.06
+
+    p_values = 2 * stats.t.sf(
+        np.abs(values.mean(axis=1)) / np.sqrt(found.variance / 3), found.freedom
+    )
+    assert 0.04 <= (p_values <= 0.05).mean() <= 0.06
+
     few = np.array([1.0, 2.0, 3.0])
     assert moderate_variances(few, few).variance is few
 
 
-def test_the_frequency_of_the_rarer_level_is_found_for_any_scatter() -> None:
+def test_the_frequency_of_a_rarer_level_is_estimated() -> None:
     random = np.random.default_rng(0)
     normal = random.normal(0, random.lognormal(0, 1, (500, 1)), (500, 4))
     levels = random.normal(0, 0.01, (500, 3)) + (random.random((500, 3)) < 0.2)
+
     assert rarer_level(list(normal))[0] < 0.05
     assert rarer_level(list(levels)) == pytest.approx((0.23, 1.03), abs=0.06)
     assert rarer_level(list(levels[:5])) == (0, 0)
+
     pairs = pair(side(np.exp(levels[:250])), side(np.exp(levels[250:]), "B"))
     assert pairs["p_value"].min() > 0.005, (
-        "that all three are of the rarer level, the other side's of none"
+        "by chance, all three replicates of a point may be at the rarer level on one side only"
     )
 
 
-@pytest.mark.parametrize("noise", [[1.0] * 27, [10.0, 3, 1] * 9, [10.0, 10, 10] + [1.0] * 24])
-def test_points_with_unequal_scatter_differ_no_more_than_by_chance(
+@pytest.mark.parametrize(
+    "noise",
+    [
+        pytest.param([1.0] * 27, id="equal scatter"),
+        pytest.param([10.0, 3, 1] * 9, id="scatter by group"),
+        pytest.param([10.0, 10, 10] + [1.0] * 24, id="three noisy points"),
+    ],
+)
+def test_points_with_unequal_scatter_have_the_nominal_false_discovery_rate(
     noise: list[float],
 ) -> None:
-    """At most about 5% of 400 draws call any of 27 equal points different.
+    """In about 5% of 400 draws, at most, some of 27 equal points is called different.
 
     Each point has three replicates per side.
     """
     random = np.random.default_rng(1)
     found = 0
     for values in random.normal(0, np.array(noise)[:, None], (400, 2, 27, 3)):
-        drawn = [
-            moderate_variances(one.var(axis=1, ddof=1) / 3, np.full(27, 2.0), [np.arange(27) % 3])
-            for one in values
+        moderated = [
+            moderate_variances(
+                side_values.var(axis=1, ddof=1) / 3, np.full(27, 2.0), [np.arange(27) % 3]
+            )
+            for side_values in values
         ]
-        variance = drawn[0].variance + drawn[1].variance
-        freedom = variance**2 / sum(side.variance**2 / side.freedom for side in drawn)
+        variance = moderated[0].variance + moderated[1].variance
+        freedom = variance**2 / sum(entry.variance**2 / entry.freedom for entry in moderated)
         t = np.abs(np.diff(values.mean(axis=2), axis=0)[0]) / np.sqrt(variance)
         found += stats.false_discovery_control(2 * stats.t.sf(t, freedom)).min() <= 0.05
+
     assert found <= stats.binom.isf(0.01, 400, 0.05)
 
 
 @depth(300, 2000)
-def test_intervals_cover_at_their_rate(draws: int) -> None:
-    """Points with a true ratio of 1.3, from 3 and 5 replicates with unequal spread."""
+def test_intervals_have_their_nominal_coverage(draws: int) -> None:
+    """The true ratio is 1.3. The sides have 3 and 5 replicates with unequal scatter."""
     rng = np.random.default_rng(2)
     a = side(130 * rng.lognormal(0, 0.10, (draws, 3)), "A")
     b = side(100 * rng.lognormal(0, 0.03, (draws, 5)), "B")
     pairs = pair(a, b)
     covered = pairs["speedup_low"].le(1.3) & pairs["speedup_high"].ge(1.3)
+
     assert abs(covered.mean() - 0.96) <= 1.1 / np.sqrt(draws) * 0.5
     assert pairs["speedup"].between(pairs["speedup_low"], pairs["speedup_high"]).all()
 
 
 @pytest.mark.parametrize("metric", ["examples_per_second", "step_time_ms", "flops_per_second"])
-def test_single_processes_have_the_prior_and_their_own_interval(metric: str) -> None:
-    """One run per side, whose blocks scatter by 5% and 2% within its process."""
+def test_intervals_of_single_processes_combine_the_prior_and_their_blocks(metric: str) -> None:
+    """Each side has one run, whose blocks scatter by 5% or 2% within its process."""
     rng = np.random.default_rng(3)
     sides = []
-    for device, true, spread in (("A", 80.0, 0.05), ("B", 100.0, 0.02)):
-        rates = true * rng.lognormal(0, np.hypot(spread, 0.05), (3000, 1))
-        reach = np.exp(1.96 * spread)
+    for device, true_rate, spread in (("A", 80.0, 0.05), ("B", 100.0, 0.02)):
+        rates = true_rate * rng.lognormal(0, np.hypot(spread, 0.05), (3000, 1))
+        end_factor = np.exp(1.96 * spread)
         frame = side(rates, device, flops_per_second=7 * rates.ravel())
         time = frame["step_time_ms"]
-        sides.append(frame.assign(step_time_low_ms=time / reach, step_time_high_ms=time * reach))
+        sides.append(
+            frame.assign(step_time_low_ms=time / end_factor, step_time_high_ms=time * end_factor)
+        )
 
     pairs = pair(*sides, metric=metric)
 
     covered = pairs["speedup_low"].le(0.8) & pairs["speedup_high"].ge(0.8)
+
     assert set(pairs["interval_source"]) == {"prior"}
     assert covered.mean() >= 0.95
-    halves = stats.t.ppf(0.975, 4) * np.hypot([0.05, 0.02], 0.05)
-    reach = np.log(pairs["speedup_high"] / pairs["speedup"])
-    assert reach.to_numpy() == pytest.approx(np.full(3000, np.hypot(*halves)), rel=1e-6)
+
+    half_widths = stats.t.ppf(0.975, 4) * np.hypot([0.05, 0.02], 0.05)
+    found = np.log(pairs["speedup_high"] / pairs["speedup"])
+
+    assert found.to_numpy() == pytest.approx(np.full(3000, np.hypot(*half_widths)), rel=1e-6)
 
 
 RATE = "optimizer.learning_rate"
 THREADS = "platform.threads"
 
 
-def mixed(*parts: pd.DataFrame) -> pd.DataFrame:
+def one_side(*parts: pd.DataFrame) -> pd.DataFrame:
+    """Return the parts as runs of device A with unique ids."""
     return pd.concat(parts, ignore_index=True).assign(
         device="A", run_id=lambda runs: [f"A{row}" for row in runs.index]
     )
 
 
-#: Two sides, the ratios of their pairs, and the reported counts of the other runs.
+#: Per case: two sides, the ratios of their pairs, and the reported counts of the other runs.
 JOINED: dict[str, tuple[pd.DataFrame, pd.DataFrame, list[float], dict[str, Any]]] = {
-    "what failed, was not measured or is on one side alone": (
+    "failed, unmeasured and one-sided points are not paired": (
         side([[1.0], [2], [3], [4]], outcome=["oom_device", "ok", "ok", "ok"]),
         side([[2.0], [2], [2], [2]], "B", examples_per_second=[2.0, np.nan, 2.0, 0.0]),
         [1.5],
         {"unpaired_a": 2, "unpaired_b": 1, "unusable_a": 0, "unusable_b": 2},
     ),
-    "what sets the sides apart": (
+    "settings that differ between the sides do not separate points": (
         side(
             [[3.0], [4]], precision="bfloat16", seed=1, **{"measure.min_seconds": 1.0, THREADS: 2}
         ),
@@ -216,7 +255,7 @@ JOINED: dict[str, tuple[pd.DataFrame, pd.DataFrame, list[float], dict[str, Any]]
         [1.5, 2.0],
         {"unpaired_a": 0, "unpaired_b": 0},
     ),
-    "types, and values that are missing": (
+    "column types and missing values do not separate points": (
         side([[3.0], [4]], **{"optimizer.momentum": [None, 0.9], "model.blocks": "[1, 1]"}),
         side(
             [[2.0], [2]], "B", **{"optimizer.momentum": [np.nan, 0.9], "model.blocks": "[1, 1]"}
@@ -224,8 +263,8 @@ JOINED: dict[str, tuple[pd.DataFrame, pd.DataFrame, list[float], dict[str, Any]]
         [1.5, 2.0],
         {"unpaired_a": 0, "unpaired_b": 0},
     ),
-    "models of one side that differ in a separate key": (
-        mixed(
+    "a family that only one side ran": (
+        one_side(
             side([[3.0], [4]]),
             side(
                 [[5.0], [6]],
@@ -238,16 +277,16 @@ JOINED: dict[str, tuple[pd.DataFrame, pd.DataFrame, list[float], dict[str, Any]]
         [1.5, 2.0],
         {"unpaired_a": 2, "unpaired_b": 0, "alone_a": ("lstm",), "alone_b": ()},
     ),
-    "one thread and all of them, and all alone": (
-        mixed(
+    "a thread count that only one side varied": (
+        one_side(
             side([[3.0], [4.0]], **{THREADS: None}), side([[1.0], [1.0], [1.0]], **{THREADS: 1.0})
         ),
         side([[2.0], [2.0], [2.0]], "B", **{THREADS: None}),
         [1.5, 2.0],
         {"unpaired_a": 3, "unpaired_b": 1, "mixed": {}},
     ),
-    "a learning rate that was swept at one point": (
-        mixed(side([[3.0], [4.0], [5.0]], **{RATE: 0.1}), side([[3.0]], **{RATE: 0.2})),
+    "a learning rate that one side swept at one point": (
+        one_side(side([[3.0], [4.0], [5.0]], **{RATE: 0.1}), side([[3.0]], **{RATE: 0.2})),
         side([[2.0], [2.0], [2.0]], "B", **{RATE: None}),
         [2.0, 2.5],
         {"unpaired_a": 1, "unpaired_b": 1, "mixed": {RATE: 1}},
@@ -272,9 +311,13 @@ def test_points_are_paired_by_common_columns(
 
 
 @pytest.mark.parametrize(
-    ("column", "values"), [("precision", ("float32", "bfloat16")), ("platform.threads", (1, 2))]
+    ("column", "values"),
+    [
+        pytest.param("precision", ("float32", "bfloat16"), id="precision"),
+        pytest.param("platform.threads", (1, 2), id="threads"),
+    ],
 )
-def test_values_of_both_sides_are_paired_with_their_own(
+def test_a_setting_with_equal_values_on_both_sides_separates_points(
     column: str, values: tuple[object, object]
 ) -> None:
     sides = []
@@ -285,6 +328,7 @@ def test_values_of_both_sides_are_paired_with_their_own(
         ]
         sides.append(pd.concat(parts).assign(device=device))
     pairs = pair(*sides)
+
     assert dict(zip(pairs[column], pairs["speedup"], strict=True)) == {
         values[0]: 0.5,
         values[1]: 3.0,
@@ -294,6 +338,7 @@ def test_values_of_both_sides_are_paired_with_their_own(
 def test_runs_that_are_not_replicates_are_rejected() -> None:
     swept = side([[3.0, 4.0]], **{"optimizer.learning_rate": [0.1, 0.2]})
     published = side([[2.0]], "B", **{"optimizer.learning_rate": None})
+
     with pytest.raises(
         ConfigError,
         match=r"runs of A=optimizer.learning_rate = 0.1, 0.2: are not replicates of one",
@@ -301,21 +346,24 @@ def test_runs_that_are_not_replicates_are_rejected() -> None:
         pair(swept, published)
 
 
-def test_join_columns_can_be_given_and_disjoint_ones_are_reported() -> None:
+def test_join_columns_can_be_chosen_and_disjoint_columns_are_reported() -> None:
     a = side([[3.0]], precision="float16")
     b = side([[2.0]], "B")
+
     assert pair(a, b, on=["batch_size", "model.layers"])["speedup"].tolist() == [1.5]
+
     pairs = pair(a, b, on=["batch_size", "precision"])
     assert len(pairs) == 0
     assert pairs.attrs["disjoint"] == {"precision": ("float16", "float32")}
 
 
-def test_replicates_that_do_not_differ_are_not_exact() -> None:
-    """The prior counts like four deviations of 5% next to the one of 0 on each side."""
+def test_identical_replicates_have_an_interval_from_the_prior() -> None:
+    """Per side, the prior has 4 degrees of freedom at 5%, and the data have one at 0%."""
     pairs = pair(side([[3.0, 3.0]]), side([[2.0, 2.0]], "B"))
 
     error = np.sqrt(4 * 0.05**2 / 5 / 2)
     half_width = np.sqrt(2) * stats.t.ppf(0.975, 5) * error
+
     assert pairs[["speedup_low", "speedup_high"]].iloc[0].tolist() == pytest.approx(
         [1.5 * np.exp(-half_width), 1.5 * np.exp(half_width)]
     )

@@ -1,3 +1,5 @@
+"""Ranges of model sizes, from runs and from design spaces."""
+
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +12,9 @@ from tests.analysis.rejected import assert_rejected
 
 
 def models() -> pd.DataFrame:
-    """Return fully connected models of 4 to 32 layers of 10 nodes, and two real models.
+    """Return runs of fully connected models with 4 to 32 layers, of gru, and of two real models.
 
-    The fully connected models run on two devices at three batch sizes.
+    The fully connected models ran on two devices at three batch sizes.
     """
     rows = [
         {
@@ -55,42 +57,50 @@ def test_the_command_reports_and_draws_the_ranges(tmp_path: Path) -> None:
         "resnet50: 25.6M, outside every family's range.",
         "1 run does not report parameters.",
     ]
+
     result.figure().savefig(tmp_path / "parameters.png")
-    unknown = parameters(models().drop(columns="parameters"))
-    assert not unknown.drawable
-    assert unknown.text().endswith("29 runs do not report parameters.")
+    without_parameters = parameters(models().drop(columns="parameters"))
+
+    assert not without_parameters.drawable
+    assert without_parameters.text().endswith("29 runs do not report parameters.")
 
 
-def test_the_noise_of_the_machine_does_not_affect_sizes() -> None:
+def test_notes_about_noise_are_omitted_because_sizes_have_none() -> None:
     runs = models().assign(outcome="ok", contended="false", steady="false: drifts")
     runs.loc[:9, "contended"] = "true: 1.0 of 2 cores"
+
     assert "shared the machine" not in parameters(runs).text()
     assert "not steady" not in parameters(runs).text()
+
     runs.loc[20:, "steady"] = "true"
-    kept = parameters(runs, ParametersOptions(steady_only=True))
-    assert "runs on a contended machine" in kept.text()
+    steady_only = parameters(runs, ParametersOptions(steady_only=True))
+
+    assert "runs on a contended machine" in steady_only.text()
 
 
-def test_a_design_space_gives_the_ranges_without_runs() -> None:
+def test_the_ranges_of_a_design_space_need_no_runs() -> None:
     space = (
         "model=fc model.layers=4,8 model.nodes=32,64 model.input_size=100 model.output_size=10 batch_size=1,2",
         "model=resnet50 batch_size=1",
     )
     options = ParametersOptions(space=space)
+
     assert parameters.load_frame is not None
+
     frame = parameters.load_frame(options)
     table = parameters(frame, options).table.set_index("family")
-    # Weights and biases of the first, the hidden and the last layers.
+    # Weights and biases of the first layer, the hidden layers and the last layer.
     sizes = [
         100 * nodes + nodes + (layers - 1) * (nodes**2 + nodes) + nodes * 10 + 10
         for layers in (4, 8)
         for nodes in (32, 64)
     ]
+
     assert table.loc["fc", ["models", "minimum", "maximum"]].tolist() == [4, min(sizes), max(sizes)]
-    assert table.loc["resnet50", "maximum"] == 25_583_592  # as Keras counts its trainable weights
+    assert table.loc["resnet50", "maximum"] == 25_583_592  # trainable weights, as counted by Keras
 
 
-def test_no_runs_are_reported() -> None:
+def test_an_empty_frame_is_rejected() -> None:
     assert_rejected("parameters", models().head(0), "no run matches")
 
 

@@ -1,4 +1,4 @@
-"""Parquet stores: read like the store they are from, appended to once, whole after any kill."""
+"""Parquet stores: they read like the exported store, append each run once, and survive kills."""
 
 import os
 import signal
@@ -32,14 +32,14 @@ DEVICES = ("Test CPU, 2 cores", "GPU/8 @ 100%")
 
 @pytest.fixture(scope="module")
 def folder(store: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Export the whole store to a Parquet store."""
+    """Export the whole store to a Parquet store and return its folder."""
     target = tmp_path_factory.mktemp("parquet") / "all runs"
     assert main(["export", "--parquet", str(target), "--store", store]) == 0
     return target
 
 
 def planted() -> Iterator[Planted]:
-    """Points of two devices over three months, in two sessions each."""
+    """Yield 96 points of two devices over three months, in three sessions per device."""
     draw = np.random.default_rng(0)
     for number in range(96):
         device = number % 2
@@ -73,7 +73,7 @@ def planted() -> Iterator[Planted]:
 def measured(
     blank_store: Callable[[Path], str], tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[str, str]:
-    """A store of planted points, and the Parquet store that it was exported to."""
+    """Return the URIs of a store of planted points and of its exported Parquet store."""
     target = tmp_path_factory.mktemp("measured")
     uri = blank_store(target / "mlflow.db")
     fill(target / "mlflow.db", planted())
@@ -82,14 +82,14 @@ def measured(
 
 
 def row(number: int, **fields: object) -> Row:
-    """Return a finished point."""
+    """Return the row of a finished point; `fields` override those of the row."""
     run = Run(f"run{number}", f"name {number}", "paradnn", "FINISHED", START + number, None, None)
     tags = {"kind": "point", "schema_version": "1", "outcome": "ok", "device": "D"}
-    made = Row(run, {"model.name": "fc"}, tags, {"examples_per_second": float(number)})
-    return made._replace(**fields)  # type: ignore[arg-type]
+    default = Row(run, {"model.name": "fc"}, tags, {"examples_per_second": float(number)})
+    return default._replace(**fields)  # type: ignore[arg-type]
 
 
-def files(target: Path) -> list[Path]:
+def parquet_files(target: Path) -> list[Path]:
     return sorted(target.rglob("*.parquet"))
 
 
@@ -106,7 +106,7 @@ def files(target: Path) -> list[Path]:
         pytest.param({"family": "gru"}, id="nothing"),
     ],
 )
-def test_a_parquet_store_is_read_as_its_store_is(
+def test_a_parquet_store_is_read_like_the_exported_store(
     store: str, folder: Path, options: dict[str, object]
 ) -> None:
     expected = load(store, **options)  # type: ignore[arg-type]
@@ -116,10 +116,11 @@ def test_a_parquet_store_is_read_as_its_store_is(
     if options.get("unfinished"):  # a point without an outcome is not exported
         expected = expected[expected["outcome"].notna() | (expected["kind"] == "sweep")]
         expected = expected.reset_index(drop=True)
+
     pd.testing.assert_frame_equal(found, expected)
 
 
-def test_tables_are_read_where_the_store_keeps_them(store: str, folder: Path) -> None:
+def test_tables_are_read_from_the_artifacts_of_the_original_store(store: str, folder: Path) -> None:
     tables, expected = (
         load_tables(load(uri, family="fc"), "operation_types.json", uri)
         for uri in (str(folder), store)
@@ -129,7 +130,7 @@ def test_tables_are_read_where_the_store_keeps_them(store: str, folder: Path) ->
     pd.testing.assert_frame_equal(tables, expected)
 
 
-#: Arguments that an analysis needs.
+#: Required arguments of analyses.
 ARGUMENTS = {
     "heatmap": ["--y", "nodes"],
     "compare": [f"device={DEVICES[0]}", f"device={DEVICES[1]}"],
@@ -139,7 +140,7 @@ ARGUMENTS = {
 
 
 @pytest.mark.parametrize("name", [command.name for command in COMMANDS if command.analysis])
-def test_every_analysis_answers_from_parquet_as_from_sqlite(
+def test_every_analysis_gives_the_same_answer_from_parquet_and_sqlite(
     measured: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     answers = []
@@ -161,19 +162,21 @@ def test_every_analysis_answers_from_parquet_as_from_sqlite(
 def test_runs_are_partitioned_by_experiment_month_and_device(measured: tuple[str, str]) -> None:
     target = Path(measured[1])
 
-    parts = {path.parent.relative_to(target).as_posix() for path in files(target)}
+    parts = {path.parent.relative_to(target).as_posix() for path in parquet_files(target)}
 
     months = ("2026-01", "2026-02", "2026-03", "2026-04")
     devices = ("GPU%2F8 %40 100%25", "Test CPU%2C 2 cores")
+
     assert parts == {
         f"experiment=paradnn/month={month}/device={device}"
         for month in months
         for device in devices
     }
-    # Any program that reads hive partitions sees the same values.
-    whole = pd.read_parquet(target, partitioning="hive")
-    assert set(whole["device"].astype(str)) == set(DEVICES)
-    assert len(whole) == 96
+
+    # Programs that read hive partitions get the same values.
+    frame = pd.read_parquet(target, partitioning="hive")
+    assert set(frame["device"].astype(str)) == set(DEVICES)
+    assert len(frame) == 96
 
 
 def test_only_files_of_matching_partitions_are_opened(
@@ -181,7 +184,7 @@ def test_only_files_of_matching_partitions_are_opened(
 ) -> None:
     target = tmp_path / "store"
     subprocess.run(["cp", "-r", measured[1], str(target)], check=True)
-    for path in files(target):
+    for path in parquet_files(target):
         if "month=2026-02" not in str(path) or "GPU" not in str(path):
             path.write_bytes(b"not a Parquet file")
 
@@ -195,7 +198,7 @@ def test_only_files_of_matching_partitions_are_opened(
         load(str(target))
 
 
-def test_a_run_that_is_exported_twice_is_one_row(tmp_path: Path) -> None:
+def test_a_run_exported_twice_is_one_row(tmp_path: Path) -> None:
     rows = [row(number) for number in range(4)]
 
     counts = [
@@ -204,7 +207,7 @@ def test_a_run_that_is_exported_twice_is_one_row(tmp_path: Path) -> None:
     ]
 
     assert counts == [3, 0, 1, 0]
-    assert sum(len(pq.read_table(path)) for path in files(tmp_path / "store")) == 4
+    assert sum(len(pq.read_table(path)) for path in parquet_files(tmp_path / "store")) == 4
 
 
 def test_a_run_in_two_copied_stores_is_read_once(tmp_path: Path) -> None:
@@ -218,7 +221,7 @@ def test_a_run_in_two_copied_stores_is_read_once(tmp_path: Path) -> None:
     assert experiments == ["paradnn"]
 
 
-def test_later_runs_may_have_other_keys(tmp_path: Path) -> None:
+def test_appended_runs_may_have_different_keys(tmp_path: Path) -> None:
     append_runs(tmp_path, Records.of([row(1, params={"old": "1"}, metrics={})]))
     append_runs(tmp_path, Records.of([row(2, params={"new": "2"}), row(3)]))
 
@@ -241,68 +244,71 @@ def test_later_runs_may_have_other_keys(tmp_path: Path) -> None:
         pytest.param("..", id="parent folder"),
     ],
 )
-def test_any_device_name_is_found_again(tmp_path: Path, device: str) -> None:
-    made = row(1, tags={**row(1).tags, "device": device})
-    append_runs(tmp_path / "store", Records.of([made, row(2)]))
+def test_runs_of_any_device_name_are_found(tmp_path: Path, device: str) -> None:
+    named = row(1, tags={**row(1).tags, "device": device})
+    append_runs(tmp_path / "store", Records.of([named, row(2)]))
 
     reader = ParquetReader(address_of(str(tmp_path / "store")))
 
-    assert reader.read(Query(("paradnn",), tags={"device": (device,)})) == [made]
+    assert reader.read(Query(("paradnn",), tags={"device": (device,)})) == [named]
     assert {path.name for path in tmp_path.iterdir()} == {"store"}
 
 
-def test_the_newest_runs_come_first(tmp_path: Path) -> None:
+def test_a_query_for_the_newest_runs_returns_them_first(tmp_path: Path) -> None:
     append_runs(tmp_path, Records.of([row(number) for number in (3, 1, 2)]))
 
     reader = ParquetReader(address_of(str(tmp_path)))
 
     newest = reader.read(Query(("paradnn",), newest=2))
+
     assert [found.run.run_id for found in newest] == ["run3", "run2"]
 
 
-#: Appends runs of many partitions; each file is large enough to be hit by a kill.
+#: Program that appends runs of many partitions, slowly enough to be killed between files.
 EXPORT = """
 import sys
 from pathlib import Path
 from paradnn.store.columns import Records
 from paradnn.store.parquet import append_runs
-from tests.analysis.test_parquet import many
-records = Records.of(many())
+from tests.analysis.test_parquet import many_rows
+records = Records.of(many_rows())
 print("ready", flush=True)
 print(append_runs(Path(sys.argv[1]), records), flush=True)
 """
 
 
-def many() -> list[Row]:
-    """Return runs of 40 partitions."""
+def many_rows() -> list[Row]:
+    """Return 400 runs in 40 partitions."""
     return [
         row(number, tags={**row(1).tags, "device": f"device {number % 40}"})
         for number in range(400)
     ]
 
 
-@pytest.mark.parametrize("files_before", [pytest.param(n, id=f"after {n} files") for n in (1, 15)])
-def test_a_killed_export_leaves_whole_files_and_is_completed(
+@pytest.mark.parametrize(
+    "files_before", [pytest.param(count, id=f"after {count} files") for count in (1, 15)]
+)
+def test_a_killed_export_leaves_complete_files_and_can_be_repeated(
     tmp_path: Path, files_before: int
 ) -> None:
     target = tmp_path / "store"
     command = [sys.executable, "-c", EXPORT, str(target)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
-        while len(files(target)) < files_before and process.poll() is None:
+        while len(parquet_files(target)) < files_before and process.poll() is None:
             time.sleep(0.001)
         process.send_signal(signal.SIGKILL)
-    left = target / "experiment=paradnn" / "month=2026-01" / "device=device 0"
-    left.mkdir(parents=True, exist_ok=True)
-    unfinished = left / ".runs-0123.tmp"
+    partition = target / "experiment=paradnn" / "month=2026-01" / "device=device 0"
+    partition.mkdir(parents=True, exist_ok=True)
+    unfinished = partition / ".runs-0123.tmp"
     unfinished.write_bytes(b"PAR1 half")
 
     partial = ParquetReader(address_of(str(target))).read(Query(("paradnn",)))
-    missing = append_runs(target, Records.of(many()))
+    missing = append_runs(target, Records.of(many_rows()))
 
     assert len(partial) == 10 * (len(partial) // 10)
     assert len(partial) >= 10 * files_before
     assert len(partial) + missing == 400
-    assert ParquetReader(address_of(str(target))).read(Query(("paradnn",))) == many()
+    assert ParquetReader(address_of(str(target))).read(Query(("paradnn",))) == many_rows()
     assert not unfinished.exists()
 
 
@@ -325,7 +331,7 @@ def test_a_folder_with_other_files_is_rejected(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_store_of_another_version_is_rejected(
+def test_a_store_of_an_unknown_version_is_rejected(
     tmp_path: Path, content: str, error: type[Exception]
 ) -> None:
     (tmp_path / MARKER).write_text(content)
@@ -336,22 +342,22 @@ def test_a_store_of_another_version_is_rejected(
         append_runs(tmp_path, Records.of([row(1)]))
 
 
-def test_a_column_of_another_type_is_rejected(tmp_path: Path) -> None:
+def test_a_column_of_an_unexpected_type_is_rejected(tmp_path: Path) -> None:
     append_runs(tmp_path, Records.of([row(1)]))
-    path = files(tmp_path)[0]
+    path = parquet_files(tmp_path)[0]
     table = pq.read_table(path, partitioning=None)
     name = "params.model.name"
-    at = table.schema.get_field_index(name)
-    pq.write_table(table.set_column(at, name, pa.array([1.5])), path)
+    index = table.schema.get_field_index(name)
+    pq.write_table(table.set_column(index, name, pa.array([1.5])), path)
 
     with pytest.raises(DataError, match="damaged"):
         ParquetReader(address_of(str(tmp_path))).columns(Query(("paradnn",)))
 
 
-def test_a_file_of_another_program_is_read(tmp_path: Path) -> None:
-    """Spark and others write plain texts when they merge small files."""
+def test_a_file_written_by_another_program_is_read(tmp_path: Path) -> None:
+    """Spark and other programs write text columns without dictionaries when they merge files."""
     append_runs(tmp_path, Records.of([row(1), row(2)]))
-    path = files(tmp_path)[0]
+    path = parquet_files(tmp_path)[0]
     table = pq.read_table(path, partitioning=None)
     plain = [
         column.cast(pa.string()) if pa.types.is_dictionary(column.type) else column
@@ -377,7 +383,7 @@ def test_a_file_of_another_program_is_read(tmp_path: Path) -> None:
         pytest.param("runs --store parquet:{store}", "no Parquet store at", id="other folder"),
     ],
 )
-def test_wrong_use_is_explained(
+def test_invalid_uses_of_a_parquet_store_have_a_remedy(
     store: str,
     folder: Path,
     tmp_path: Path,
@@ -398,7 +404,7 @@ def test_wrong_use_is_explained(
     assert message in capsys.readouterr().err
 
 
-def test_an_unknown_folder_is_no_store(tmp_path: Path) -> None:
+def test_an_empty_folder_is_rejected_and_stays_empty(tmp_path: Path) -> None:
     with pytest.raises(NoStoreError):
         ParquetReader(address_of(f"parquet:{tmp_path}"))
     assert not list(tmp_path.iterdir())

@@ -1,6 +1,6 @@
-"""Heterogeneous runs are pooled only on demand.
+"""Pooling of heterogeneous runs with --pool.
 
-The answer and the log of every command then state the differences.
+The answer and the log of every command state the pooled groups.
 """
 
 import itertools
@@ -20,7 +20,7 @@ from tests.analysis.planted import grid, runs
 
 SIDES = ["Test tpu", "Test gpu"]
 
-#: The arguments of each command that treats runs as one population.
+#: Command lines of all commands that treat runs as one population.
 POOLING = [
     "memory",
     "predict",
@@ -39,7 +39,7 @@ POOLING = [
 ]
 
 
-def unlike() -> pd.DataFrame:
+def heterogeneous_runs() -> pd.DataFrame:
     """Return runs of two platforms, two device counts and two versions.
 
     Half of each platform's points come from a second environment.
@@ -62,16 +62,19 @@ def unlike() -> pd.DataFrame:
     names += ["infeed_fraction", "phase_measure_seconds"]
     parts = []
     for device, devices, version in itertools.product(SIDES, (1, 2), ("2.9", "2.16")):
-        place = {
+        environment = {
             "device": device,
             "platform.name": device.removeprefix("Test "),
             "devices": devices,
         }
-        place |= {"version.tensorflow": version, "environment_id": device + environments + version}
+        environment |= {
+            "version.tensorflow": version,
+            "environment_id": device + environments + version,
+        }
         parts.append(
             runs(
                 points,
-                **place,
+                **environment,
                 **{name: draw.uniform(0.1, 1, len(points)) for name in names},
                 **fixed,
             )
@@ -81,15 +84,15 @@ def unlike() -> pd.DataFrame:
 
 
 def answer(words: str) -> Result:
-    frame = unlike()
+    frame = heterogeneous_runs()
     result = rejected.answer(words, frame)
-    assert "pooled" not in frame.attrs, "the frame that was loaded stays as it is"
+    assert "pooled" not in frame.attrs, "an analysis must not change the loaded frame"
     return result
 
 
-def test_every_command_that_analyses_is_here() -> None:
-    """Exceptions count or follow runs or models, are the breakdown, or need other runs or operations."""
-    others = {
+def test_every_analysis_is_tested_or_a_known_exception() -> None:
+    """The exceptions count or follow runs or models, break steps down, or need special runs."""
+    exceptions = {
         "changes",
         "runs",
         "parameters",
@@ -102,7 +105,8 @@ def test_every_command_that_analyses_is_here() -> None:
         "whatif",
     }
     analyses = {command.name for command in COMMANDS if command.analysis}
-    assert {words.partition(" ")[0] for words in POOLING} == analyses - others - {"channel"}
+
+    assert {words.partition(" ")[0] for words in POOLING} == analyses - exceptions - {"channel"}
 
 
 @pytest.mark.parametrize("words", POOLING)
@@ -111,10 +115,11 @@ def test_heterogeneous_runs_are_pooled_only_on_request(words: str) -> None:
     assert "environment_id = " in result.pooled
     assert "Test tpunew2.9" in result.pooled
     assert f"Heterogeneous runs were pooled: {result.pooled}." in result.text()
+
     if words.startswith("claims"):  # a failing check does not stop the others
-        refused = answer(words)
-        assert "these runs are heterogeneous" in refused.text()
-        assert not refused.pooled
+        unpooled = answer(words)
+        assert "these runs are heterogeneous" in unpooled.text()
+        assert not unpooled.pooled
         return
     with pytest.raises(SchemaError, match="these runs are heterogeneous"):
         answer(words)
@@ -126,6 +131,7 @@ def test_the_log_names_the_pooled_groups(tmp_path: Path, store: str) -> None:
         command = ["boxplot", "--by", "outcome", "--metric", "examples_per_second", *options]
         assert main([*command, "--store", uri, "--log"]) == 0
     logged = load(uri, kind="analysis")
+
     assert (
         logged["pooled"]
         .iloc[0]

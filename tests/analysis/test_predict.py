@@ -1,4 +1,4 @@
-"""Partly measured spaces: predictions for the rest, and conclusions over the whole."""
+"""Partly measured spaces: predictions of unmeasured points, and conclusions about all points."""
 
 import numpy as np
 import pandas as pd
@@ -24,7 +24,7 @@ ENDS = {"model.input_size": 64, "model.output_size": 8}
 
 
 def milliseconds(noise: float = 0.02, seed: int = 0) -> np.ndarray:
-    """Return step times, limited by arithmetic or by per-layer dispatch if models are small."""
+    """Return a step time per point: arithmetic plus dispatch per layer, with noise."""
     random = np.random.default_rng(seed)
     work = 1e-9 * np.exp(LOGS["model.nodes"] * 2 + LOGS["model.layers"] + LOGS["batch_size"])
     return np.asarray(
@@ -34,14 +34,14 @@ def milliseconds(noise: float = 0.02, seed: int = 0) -> np.ndarray:
 
 
 def whole(seed: int = 0) -> pd.DataFrame:
-    """Return all 64 points of the factorial, measured."""
+    """Return a run of each of the 64 points of the factorial."""
     step = milliseconds(seed=seed)
     speed = 1e3 * POINTS["batch_size"].to_numpy(dtype=float) / step
     return runs(POINTS, **{"step_time_ms": step, "examples_per_second": speed, **ENDS})
 
 
-def part(frame: pd.DataFrame, count: int, seed: int = 0) -> pd.DataFrame:
-    """Return some of the runs, including the first and the last, so that they span the grid."""
+def sample_runs(frame: pd.DataFrame, count: int, seed: int = 0) -> pd.DataFrame:
+    """Return `count` of the runs, with the first and the last, so that they span the grid."""
     inner = frame.iloc[1:-1].sample(count - 2, random_state=seed)
     return pd.concat([frame.iloc[[0, -1]], inner]).reset_index(drop=True)
 
@@ -50,61 +50,68 @@ def space(frame: pd.DataFrame) -> Space:
     return space_of(family_groups(frame)[0])
 
 
-def test_unmeasured_points_lie_within_their_intervals_and_measured_ones_are_kept() -> None:
+def test_intervals_cover_unmeasured_points_and_measured_points_are_kept() -> None:
     frame = whole()
-    held = []
+    covered = []
     errors = []
     for seed in range(4):
-        found = predict(part(frame, 20, seed), PredictOptions(metric="step_time_ms")).table
+        found = predict(sample_runs(frame, 20, seed), PredictOptions(metric="step_time_ms")).table
         assert len(found) == 64
-        both = found.merge(frame, on=KEYS, suffixes=("", "_true"))
-        measured = both[both["status"] == "measured"]
+        merged = found.merge(frame, on=KEYS, suffixes=("", "_true"))
+        measured = merged[merged["status"] == "measured"]
         assert (measured["step_time_ms"] == measured["step_time_ms_true"]).all()
         assert measured["low"].isna().all()
         assert len(measured) == 20
-        others = both[both["status"] == "predicted"]
-        errors += list(np.abs(others["step_time_ms"] / others["step_time_ms_true"] - 1))
-        held += list(others["step_time_ms_true"].between(others["low"], others["high"]))
+        predicted = merged[merged["status"] == "predicted"]
+        errors += list(np.abs(predicted["step_time_ms"] / predicted["step_time_ms_true"] - 1))
+        covered += list(predicted["step_time_ms_true"].between(predicted["low"], predicted["high"]))
+
     assert np.median(errors) < 0.1
-    assert np.mean(held) > 0.88
+    assert np.mean(covered) > 0.88
 
 
-def test_the_space_is_the_grid_of_sizes_for_each_combination_of_settings() -> None:
+def test_the_space_is_the_grid_of_sizes_per_combination_of_settings() -> None:
     frame = whole()
-    two = pd.concat(
-        [part(frame, 20), part(frame.assign(precision="bfloat16"), 12)], ignore_index=True
+    two_precisions = pd.concat(
+        [sample_runs(frame, 20), sample_runs(frame.assign(precision="bfloat16"), 12)],
+        ignore_index=True,
     )
-    two["point_id"] = two["point_id"] + two["precision"]
-    found = space(two)
+    two_precisions["point_id"] = two_precisions["point_id"] + two_precisions["precision"]
+    found = space(two_precisions)
     values = [
-        two[two["precision"] == name][KEYS].nunique().prod() for name in ("float32", "bfloat16")
+        two_precisions[two_precisions["precision"] == name][KEYS].nunique().prod()
+        for name in ("float32", "bfloat16")
     ]
+
     assert found.total == sum(values)
     assert found.measured == 32
     assert set(found.keys) == {*KEYS, "precision"}
+
     zipped = frame[
         frame["model.nodes"].map({64: 4, 256: 8, 1024: 16, 4096: 32}) == frame["model.layers"]
     ]
-    for some, total in (
-        (zipped[zipped["batch_size"] != 64], 12),
-        (zipped, 16),
-    ):  # axes that vary together
-        assert space(some.reset_index(drop=True)).total == total
-    assert (is_sparse(frame), is_sparse(part(frame, 20))) == (False, True)
+    # Axes that vary together count as one axis.
+    for subset, total in ((zipped[zipped["batch_size"] != 64], 12), (zipped, 16)):
+        assert space(subset.reset_index(drop=True)).total == total
+
+    assert (is_sparse(frame), is_sparse(sample_runs(frame, 20))) == (False, True)
     assert "nothing is predicted" in predict(frame).text()
 
 
-def test_points_beyond_the_memory_are_not_predicted() -> None:
+def test_points_that_do_not_fit_the_memory_have_no_predicted_time() -> None:
     frame = whole()
-    needs = POINTS["model.nodes"].astype(float) * POINTS["batch_size"].astype(float)
-    failed = (needs > 2e6).to_numpy()
+    memory = POINTS["model.nodes"].astype(float) * POINTS["batch_size"].astype(float)
+    failed = (memory > 2e6).to_numpy()
     frame.loc[failed, ["outcome", "step_time_ms"]] = ["oom_device", np.nan]
-    found = space(part(frame, 30))
+    found = space(sample_runs(frame, 30))
     true = found.others.merge(POINTS.assign(failed=failed), on=KEYS)
+
     assert (true["outcome"].eq("oom_predicted") == true["failed"]).mean() > 0.8
+
     proved = true[true["chance"].isin([0.0, 1.0])]
     assert ((proved["chance"] == 1) == proved["failed"]).all()
-    table = predict(part(frame, 30), PredictOptions(metric="step_time_ms")).table
+
+    table = predict(sample_runs(frame, 30), PredictOptions(metric="step_time_ms")).table
     assert (
         table.loc[table["status"].isin(["oom_device", "oom_predicted"]), ["step_time_ms", "low"]]
         .isna()
@@ -114,15 +121,18 @@ def test_points_beyond_the_memory_are_not_predicted() -> None:
 
 
 def test_a_predicted_map_counts_measured_points() -> None:
-    sample = part(whole(), 20)
+    sample = sample_runs(whole(), 20)
     cells = predicted_maps(complete(sample, "step_time_ms"), "batch_size", "nodes").cells
+
     assert len(cells) == 16
+
     counts = sample.groupby(["batch_size", "model.nodes"]).size()
     for row in cells.to_dict("records"):
         assert row["measured"] == counts.get((int(row["x"]), int(row["y"])), 0)
         assert row["points"] == 4
-    drawn = predict(sample, PredictOptions(y="nodes", metric="step_time_ms")).figure()
-    (text,) = drawn.legends[0].get_texts()
+    figure = predict(sample, PredictOptions(y="nodes", metric="step_time_ms")).figure()
+    (text,) = figure.legends[0].get_texts()
+
     assert text.get_text() == "all points of the cell measured, else predicted"
 
 
@@ -136,7 +146,7 @@ def test_a_predicted_map_counts_measured_points() -> None:
         ),
     ],
 )
-def test_invalid_options_give_one_line(options: str, message: str) -> None:
+def test_invalid_options_raise_a_one_line_error(options: str, message: str) -> None:
     frame = whole()
     assert_rejected(f"predict {options}", frame, message)
 
@@ -176,14 +186,16 @@ def test_invalid_options_give_one_line(options: str, message: str) -> None:
         ),
     ],
 )
-def test_unsuitable_runs_are_reported(options: str, frame: pd.DataFrame, message: str) -> None:
+def test_spaces_that_cannot_be_predicted_are_rejected(
+    options: str, frame: pd.DataFrame, message: str
+) -> None:
     assert_rejected(f"predict {options}", frame, message)
 
 
-def test_the_report_maps_the_whole_space_of_a_sample() -> None:
-    whole_map, part_map = (
-        [shown.title for _, shown in outline("system", rows) if "map" in shown.title]
-        for rows in (whole(), part(whole(), 20))
+def test_the_report_of_a_sample_adds_a_predicted_map_of_the_whole_space() -> None:
+    titles_of_all, titles_of_sample = (
+        [section.title for _, section in outline("system", rows) if "map" in section.title]
+        for rows in (whole(), sample_runs(whole(), 20))
     )
-    assert whole_map == ["Heat map: fc"]
-    assert part_map == ["Heat map: fc", "Predicted map: fc"]
+    assert titles_of_all == ["Heat map: fc"]
+    assert titles_of_sample == ["Heat map: fc", "Predicted map: fc"]

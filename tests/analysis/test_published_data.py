@@ -1,4 +1,4 @@
-"""The published measurements of the package equal those in their sources."""
+"""The shipped published measurements, compared with their sources."""
 
 import json
 import math
@@ -33,8 +33,8 @@ from tests.analysis.published import ARCHIVE, frame_of, raw, select_runs
 from tests.families.test_kernels import stated
 
 TABLE = Path(layers.__file__).with_suffix(".csv")
-#: Percentages of AlexNet on a Jetson TK1's CPU and of VGG-16 on a TX1's GPU, as the paper prints
-#: them.
+#: Percentages of the step time per layer type, as printed in the paper: AlexNet on the CPU of a
+#: Jetson TK1, and VGG-16 on the GPU of a TX1.
 PRINTED = {
     "alexnet b1 Jetson TK1 (CPU)": {
         "Convolution": 51.42,
@@ -67,7 +67,7 @@ def test_shipped_files_equal_the_output_of_their_readers() -> None:
         )
 
 
-def test_every_entry_of_the_archive_is_a_run_in_our_units() -> None:
+def test_every_entry_of_the_archive_is_a_run_in_the_units_of_this_package() -> None:
     frame = frame_of(load_shipped("archive"))
     for name, device, cores, peak in (
         ("tpu_fc", "TPU v2", 8, 22.5e3),
@@ -106,38 +106,42 @@ def test_every_entry_of_the_archive_is_a_run_in_our_units() -> None:
             "flops_utilization_spec": expected["flops"] / peak,
         }.items():
             np.testing.assert_allclose(runs[column], values, rtol=1e-12, err_msg=column)
-        # Independent of the file's FLOPs: three products of a batch with each weight, two
-        # operations each.
+        # A count that is independent of the file: three products of the batch with each weight,
+        # with two operations each.
         weights = (
             shape[:, 2] * shape[:, 1]
             + (shape[:, 0] - 1) * shape[:, 1] ** 2
             + shape[:, 1] * shape[:, 3]
         )
         ratio = runs["flops_per_step"] / (6 * shape[:, 4] * weights)
-        assert ratio.between(0.98, 1.15).all(), "the whole board's work, not one core's"
+        assert ratio.between(0.98, 1.15).all(), (
+            "the work must be that of the whole board, not of one core"
+        )
 
 
 def test_traces_and_operations_belong_to_their_point() -> None:
     traces = raw("fc_trace_10sec")
     operations = raw("fc_trace_10sec_opbreakdown")
     runs = {run.tags["archive_label"]: run for run in load_shipped("archive").runs if run.tables}
+
     assert set(runs) == set(traces["labels"])
-    for place, label in enumerate(traces["labels"]):
-        captures = traces["flops_trace"][place]
+
+    for index, label in enumerate(traces["labels"]):
+        captures = traces["flops_trace"][index]
         run = runs[label]
         assert run.metrics["trace_flops_utilization"] == pytest.approx(
-            traces["flops_perc"][place] / 100
+            traces["flops_perc"][index] / 100
         )
         assert run.metrics["trace_bandwidth_utilization"] == pytest.approx(
-            traces["memory_bandwidth"][place] / 100
+            traces["memory_bandwidth"][index] / 100
         )
-        assert run.metrics["infeed_fraction"] == pytest.approx(traces["infeed"][place] / 100)
+        assert run.metrics["infeed_fraction"] == pytest.approx(traces["infeed"][index] / 100)
         assert run.metrics["trace_flops_utilization_median"] == pytest.approx(
             np.median(captures) / 100
         )
         columns, rows = run.tables["traces.json"]
         shares = pd.DataFrame(rows, columns=columns)["flops_utilization"]
-        assert shares.tolist() == pytest.approx([each / 100 for each in captures])
+        assert shares.tolist() == pytest.approx([capture / 100 for capture in captures])
     found = {}
     for label, run in runs.items():
         columns, rows = run.tables["operation_types.json"]
@@ -146,16 +150,21 @@ def test_traces_and_operations_belong_to_their_point() -> None:
             for row in pd.DataFrame(rows, columns=columns).to_dict("records")
         }
     table = pd.DataFrame.from_dict(found, orient="index").loc[operations["labels"]]
+
     assert len(found) == len(table)
     np.testing.assert_allclose(table["share"], np.array(operations["time_perc"]) / 100)
     np.testing.assert_allclose(table["bytes"], np.array(operations["rawMB"]) * 1e6)
-    loop = table["type"] == "while"
-    rates = np.array(operations["flops_perc"])[~loop] * 1.8e12
-    np.testing.assert_allclose(table.loc[~loop, "flops_per_second"].astype(float), rates)
-    assert table.loc[loop, "flops_per_second"].isna().all(), "the loop's rate is not its own"
+
+    is_loop = table["type"] == "while"
+    rates = np.array(operations["flops_perc"])[~is_loop] * 1.8e12
+
+    np.testing.assert_allclose(table.loc[~is_loop, "flops_per_second"].astype(float), rates)
+    assert table.loc[is_loop, "flops_per_second"].isna().all(), (
+        "the rate of a loop is that of the operations inside it"
+    )
 
 
-def test_all_timings_of_deepbench_come_with_the_package(deepbench: ImportedFolder) -> None:
+def test_all_timings_of_deepbench_are_shipped(deepbench: ImportedFolder) -> None:
     """V100 problems equal a copy of the spreadsheet that other code read."""
     counts = Counter(run.params["model.name"] for run in deepbench.runs)
     assert counts == {
@@ -165,7 +174,8 @@ def test_all_timings_of_deepbench_come_with_the_package(deepbench: ImportedFolde
         "sparse_gemm": 96,
         "channel": 203,
     }
-    places = "training/DeepBench_NV_V100.xlsx, Results FP32,"
+
+    source = "training/DeepBench_NV_V100.xlsx, Results FP32,"
     keys = {name: options for name, _, options, _ in stated()}
     problems = Counter(
         (
@@ -174,7 +184,7 @@ def test_all_timings_of_deepbench_come_with_the_package(deepbench: ImportedFolde
             *sorted((key, run.params[f"model.{key}"]) for key in keys[name]),
         )
         for run in deepbench.runs
-        if run.tags["archive_label"].startswith(places)
+        if run.tags["archive_label"].startswith(source)
         and run.params.get("model.direction", "forward") == "forward"
         for name in [run.params["model.name"]]
     )
@@ -184,27 +194,31 @@ def test_all_timings_of_deepbench_come_with_the_package(deepbench: ImportedFolde
             batch,
             *sorted(
                 (key, str([*size] if isinstance(size, tuple) else size))
-                for key, size in each.items()
+                for key, size in sizes.items()
             ),
         )
-        for name, batch, each, _ in stated()
+        for name, batch, sizes, _ in stated()
     )
+
     assert problems == known
 
 
-def test_rates_of_deepbench_are_the_printed_ones(
+def test_rates_of_deepbench_equal_the_published_ones(
     deepbench: ImportedFolder,
 ) -> None:
-    at = {run.tags["archive_label"].partition("/DeepBench_NV_")[2]: run for run in deepbench.runs}
-    product = at["V100.xlsx, Results FP32, row 5, time"].metrics
+    runs_by_label = {
+        run.tags["archive_label"].partition("/DeepBench_NV_")[2]: run for run in deepbench.runs
+    }
+    product = runs_by_label["V100.xlsx, Results FP32, row 5, time"].metrics
+
     assert product["flops_per_second"] == pytest.approx(2.6085052631578947e12)
     assert product["flops_per_second"] == pytest.approx(2 * math.prod((1760, 16, 1760)) / 0.038e-3)
     assert product["bytes_per_step"] == 4 * (1760 * 16 * 2 + 1760**2)
     assert product["step_time_ms"] == 0.038
+
     for run in deepbench.runs:
-        if (
-            run.params["model.name"] == "channel"
-        ):  # bus bandwidth as NCCL's tests define it: bytes on the busiest link
+        # The bus bandwidth is defined by NCCL's tests: bytes on the busiest link.
+        if run.params["model.name"] == "channel":
             ranks = int(run.params["model.processes"])
             sent = int(run.params["model.bytes"])
             seconds = run.metrics["transfer_us"] / 1e6
@@ -217,7 +231,9 @@ def test_rates_of_deepbench_are_the_printed_ones(
 def test_vidur_tiny_and_layers_are_complete() -> None:
     vidur = load_shipped("vidur").runs
     tiny = load_shipped("tiny").runs
+
     assert len({run.point_id for run in vidur}) == len(vidur) == 24_376
+
     [run] = [
         run for run in vidur if run.tags["archive_label"] == "a100_dgx/all_reduce.csv, line 5002"
     ]
@@ -232,11 +248,13 @@ def test_vidur_tiny_and_layers_are_complete() -> None:
         run.metrics["step_time_ms"] * run.metrics["examples_per_second"] == pytest.approx(1e3)
         for run in tiny
     )
+
     runs = {run.name: run for run in load_shipped("layers").runs}
     assert len(runs) == 8
+
     for name, shares in PRINTED.items():
         found = runs[name].metrics
-        # Relative to the sum of all layers' times; the paper's last table adds up to 99%.
+        # Shares are relative to the sum over all layers. The paper's last table adds up to 99%.
         assert {kind: 100 * found[f"op_share.{kind}"] for kind in shares} == pytest.approx(
             shares, rel=0.02
         )
@@ -245,26 +263,28 @@ def test_vidur_tiny_and_layers_are_complete() -> None:
     )
 
 
-def test_named_protocols_are_those_of_the_sources() -> None:
+def test_protocol_identities_are_digests_of_their_descriptions() -> None:
     assert digest("best logged rate") == PUBLISHED
     assert digest("mean of many calls after one") == DEEPBENCH
     assert digest("median of the kernels of three repetitions") == VIDUR
 
 
-def test_an_interrupted_import_is_finished_once(blank: str) -> None:
-    """Measured, traced and failed runs arrive complete.
+def test_an_interrupted_import_is_completed_without_duplicates(blank: str) -> None:
+    """Import traced, untraced and failed runs; the first import stops after four runs.
 
-    They lie below one parent and before the user's own runs.
+    All runs belong to one parent and are dated before any run of a user.
     """
-    every = load_shipped("archive")
+    archive_folder = load_shipped("archive")
     kinds = [
-        [run for run in every.runs if bool(run.tables) == traced and (run.outcome == "ok") == ok][
-            :3
+        [
+            run
+            for run in archive_folder.runs
+            if bool(run.tables) == is_traced and (run.outcome == "ok") == is_ok
         ]
-        for traced, ok in ((True, True), (False, True), (False, False))
+        for is_traced, is_ok in ((True, True), (False, True), (False, False))
     ]
-    chosen = {run.point_id for kind in kinds for run in kind}
-    found = select_runs(every, lambda run: run.point_id in chosen)
+    chosen = {run.point_id for kind in kinds for run in kind[:3]}
+    found = select_runs(archive_folder, lambda run: run.point_id in chosen)
 
     def interrupt(done: int, total: int) -> None:
         if done == 4:
@@ -273,13 +293,16 @@ def test_an_interrupted_import_is_finished_once(blank: str) -> None:
     with pytest.raises(KeyboardInterrupt):
         log_published(found, blank, progress=interrupt)
     assert [log_published(found, blank) for _ in range(2)] == [(5, 4), (0, 9)]
+
     [parent] = load(blank, kind="import", unfinished=True)["run_id"]
     frame = load(blank).set_index("point_id")
     expected = frame_of(found).set_index("point_id")
+
     assert sorted(frame.index) == sorted(expected.index)
     assert set(frame["parent_run_id"]) == {parent}
     assert set(frame["start_time"].dt.strftime("%Y-%m")) == {"2020-03"}
     assert set(frame["status"]) == {"FINISHED", "FAILED"}
+
     shared = sorted({*expected} & {*frame} - {"run_id"})
     assert {
         "outcome",
@@ -291,35 +314,38 @@ def test_an_interrupted_import_is_finished_once(blank: str) -> None:
     pd.testing.assert_frame_equal(
         frame.loc[expected.index, shared], expected[shared], check_dtype=False
     )
+
     tables = load_tables(frame.reset_index(), "operation_types.json", blank)
     assert tables["run_id"].nunique() == 3
     with pytest.raises(StoreError, match="cannot write to nonsense://x"):
         log_published(found, "nonsense://x")
 
 
-def test_the_users_run_of_a_published_point_is_compared_and_placed(
+def test_a_users_run_is_paired_with_the_published_run_of_the_same_point(
     writer: Writer, deepbench: ImportedFolder
 ) -> None:
     for size in ((1760, 16, 1760), (64, 64, 64)):
         model = FAMILIES["gemm"].options(**dict(zip("mnk", size, strict=True)))
-        own = Point(model=model, workload=SingleStep("inference"), batch_size=1)
-        params = as_params(point_request(own))
+        user_point = Point(model=model, workload=SingleStep("inference"), batch_size=1)
+        params = as_params(point_request(user_point))
         writer.run(
             params,
             {"step_time_ms": 0.076, "examples_per_second": 1 / 0.076e-3},
-            point_id=point_id(own),
+            point_id=point_id(user_point),
         )
-    rows = tuple(
+    labels = tuple(
         f"training/DeepBench_NV_V100.xlsx, Results FP32, row {number}," for number in (5, 6)
     )
     log_published(
-        select_runs(deepbench, lambda run: run.tags["archive_label"].startswith(rows)), writer.uri
+        select_runs(deepbench, lambda run: run.tags["archive_label"].startswith(labels)), writer.uri
     )
     frame = load(writer.uri, family="gemm")
     v100 = frame[frame["device"] == "NVIDIA V100"]
     pairs = pair(v100, frame[frame["source"] == "measured"])
+
     assert pairs["speedup"].tolist() == [pytest.approx(2.0)]
     assert pairs["model.n"].tolist() == [16]
+
     placed = place_models(v100, find_hardware)
     assert placed.roofs[0].peak == 15.7e12
     assert len(placed.points) == 2

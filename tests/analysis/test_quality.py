@@ -1,6 +1,6 @@
-"""The data quality gate finds, counts and reports planted faults.
+"""Data quality checks: they find, count and report planted faults.
 
-Correct data pass unchanged.
+Valid data pass unchanged.
 """
 
 from typing import Any
@@ -19,16 +19,16 @@ from tests.analysis.test_pairing import side
 def measured(
     replicates: int = 3, points: int = 9, seed: int = 0, noise: float = 0.01, device: str = "A"
 ) -> pd.DataFrame:
-    """Return runs whose replicates scatter by `noise`, in one environment at full precision."""
+    """Return steady runs in one environment; replicates scatter by `noise`, as a fraction."""
     random = np.random.default_rng(seed)
     frame = side(
         random.lognormal(5, 1, (points, 1)) * random.lognormal(0, noise, (points, replicates)),
         device,
     )
-    number = (frame["model.layers"].astype(str) + "-" + frame["batch_size"].astype(str)).to_numpy()
+    point = (frame["model.layers"].astype(str) + "-" + frame["batch_size"].astype(str)).to_numpy()
     cv = random.uniform(0.005, 0.02, len(frame))
     return frame.assign(
-        point_id=number,
+        point_id=point,
         environment_id=f"env-{device}",
         step_time_cv=cv,
         checks="passed",
@@ -36,19 +36,20 @@ def measured(
     )
 
 
-def test_good_runs_pass_unchanged_without_a_note() -> None:
+def test_valid_runs_pass_unchanged_without_a_note() -> None:
     frame = measured()
     kept, quality = usable_runs(frame)
+
     pd.testing.assert_frame_equal(kept, frame)
     assert quality == Quality(runs=27)
     assert quality.text() == ""
 
 
-def test_an_interval_that_cannot_be_is_none() -> None:
-    """Steps of 10 ms with blocks between 8 and 12 ms: only the first of five intervals is valid.
+def test_impossible_intervals_are_removed() -> None:
+    """Only the first of five intervals is valid, for steps of 10 ms with blocks of 8 to 12 ms.
 
-    The second exceeds the slowest block, and the third is wider than its value. The last two do not
-    contain their values.
+    The second one exceeds the slowest block, and the third is wider than its value. The fourth does
+    not contain the step time, and the fifth not the rate.
     """
     ends = {
         "step_time_low_ms": [9.0, 9.0, 0.5, 11.0, 9.0],
@@ -62,6 +63,7 @@ def test_an_interval_that_cannot_be_is_none() -> None:
         step_time_ms=10.0, examples_per_second_low=[1.0] * 4 + [1e9], **ends, **blocks
     )
     kept, quality = usable_runs(frame)
+
     assert kept["step_time_low_ms"].isna().tolist() == [False, True, True, True, True]
     assert kept["examples_per_second_low"].isna().tolist() == [False, True, True, True, True]
     assert "4 runs without an interval, which would reach far beyond every block" in quality.text()
@@ -73,17 +75,20 @@ def test_copies_are_found_despite_rounding() -> None:
         copied = frame.assign(run_id=frame["run_id"] + "copy")
         for name in ("examples_per_second", "step_time_ms", "step_time_cv"):
             copied[name] = [float(f"{value:.{digits}g}") for value in frame[name]]
-        both = pd.concat(
+        with_copies = pd.concat(
             [frame, copied, copied.assign(run_id=copied["run_id"] + "s")], ignore_index=True
         )
-        np.testing.assert_array_equal(find_copies(both), np.repeat([False, True, True], len(frame)))
-        kept, quality = usable_runs(both)
+        np.testing.assert_array_equal(
+            find_copies(with_copies), np.repeat([False, True, True], len(frame))
+        )
+        kept, quality = usable_runs(with_copies)
         assert list(kept["run_id"]) == list(frame["run_id"])
         assert quality.text() == "Excluded: 18 copies of other runs."
     elsewhere = pd.concat(
         [frame, frame.assign(run_id="other", environment_id="env-B")], ignore_index=True
     )
-    assert find_copies(elsewhere).sum() == 0, "another environment measured the same"
+
+    assert find_copies(elsewhere).sum() == 0, "equal values in another environment are not copies"
     assert find_copies(measured(points=10_000, noise=0.001)).sum() == 0, (
         "real replicates differ in some digit"
     )
@@ -94,7 +99,7 @@ def test_copies_among_many_runs_of_a_point_are_found_with_few_comparisons(
 ) -> None:
     frame = measured(points=1, replicates=500, noise=0.02)
     copied = frame.iloc[::10].assign(run_id=frame["run_id"].iloc[::10] + "copy")
-    both = pd.concat([frame, copied.map(rounded)], ignore_index=True)
+    with_copies = pd.concat([frame, copied.map(rounded)], ignore_index=True)
     compared = []
     compare = quality_module._have_equal_timings
 
@@ -104,10 +109,10 @@ def test_copies_among_many_runs_of_a_point_are_found_with_few_comparisons(
 
     monkeypatch.setattr(quality_module, "_have_equal_timings", count)
 
-    is_copy = find_copies(both)
+    is_copy = find_copies(with_copies)
 
-    np.testing.assert_array_equal(np.flatnonzero(is_copy), np.arange(len(frame), len(both)))
-    assert len(compared) < len(both)  # of 150,000 pairs
+    np.testing.assert_array_equal(np.flatnonzero(is_copy), np.arange(len(frame), len(with_copies)))
+    assert len(compared) < len(with_copies)  # instead of 150,000 pairs
 
 
 def rounded(value: object) -> object:
@@ -115,28 +120,33 @@ def rounded(value: object) -> object:
     return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
-def test_one_record_counts_once_even_if_its_numbers_were_changed() -> None:
+def test_a_record_with_several_copies_counts_once_even_if_they_differ() -> None:
     frame = measured(replicates=2, points=2).assign(offline_id=["x", "y", "z", "x"], origin=None)
     np.testing.assert_array_equal(find_copies(frame), [False, False, False, True])
+
     frame = frame.assign(offline_id=None, origin=["s1", "s1", "s1", "s2"])
     np.testing.assert_array_equal(find_copies(frame), [False, True, False, False])
 
 
-def test_failed_checks_are_out_and_unsteady_runs_by_choice() -> None:
+def test_failed_checks_are_excluded_and_unsteady_runs_only_on_request() -> None:
     frame = measured()
     frame.loc[0, "checks"] = "failed: throughput is not batch size over step time"
     frame.loc[[1, 2], "steady"] = False
     frame["contended"] = np.arange(27) == 3
     kept, quality = usable_runs(frame)
+
     assert (len(kept), quality.out, quality.unsteady, quality.contended) == (26, 1, 2, 1)
     assert quality.text() == (
         "Excluded: 1 run with failed checks; 2 runs are not steady; 1 run shared the machine with other work "
         "(--steady-only excludes such runs)."
     )
+
     kept, quality = usable_runs(frame, steady_only=True)
     assert (len(kept), quality.out) == (23, 4)
+
     steady = "2 runs without a steady state, 1 run on a contended machine."
     assert quality.text() == f"Excluded: 1 run with failed checks, {steady}"
+
     as_text = frame.assign(
         steady=frame["steady"].map(str).str.lower(), contended=frame["contended"].map(str)
     )
@@ -147,16 +157,19 @@ def test_steady_only_excludes_runs_that_do_not_record_other_work() -> None:
     frame = measured()
     frame["contended"] = pd.Series([None] * 2 + [False] * 25, dtype=object)
     kept, quality = usable_runs(frame)
+
     assert (len(kept), quality.out) == (27, 0)
+
     kept, quality = usable_runs(frame, steady_only=True)
     assert (len(kept), quality.unknown_load) == (25, 2)
     assert quality.text() == "Excluded: 2 runs that do not record other work on the machine."
 
 
-def test_failed_replicates_are_reported_unless_repeated_with_success() -> None:
+def test_failed_replicates_are_reported_unless_a_repetition_succeeded() -> None:
     frame = measured()
     frame.loc[frame["replicate"] > 0, "outcome"] = "timeout"
     quality = usable_runs(frame)[1]
+
     assert (quality.partly_failed, quality.failed) == (9, {"timeout": 18})
     assert (
         quality.text() == "9 points rest on the replicates that did not fail (18 timeout failed)."
@@ -164,11 +177,12 @@ def test_failed_replicates_are_reported_unless_repeated_with_success() -> None:
     assert usable_runs(frame.assign(replicate=0))[1].partly_failed == 0
 
 
-def test_impossible_values_are_missing() -> None:
+def test_impossible_values_become_missing() -> None:
     frame = measured()
     frame.loc[0, "examples_per_second"] = np.inf
     frame.loc[1, "step_time_ms"] = 1e300
     kept, quality = usable_runs(frame)
+
     assert quality.impossible == 2
     assert kept["examples_per_second"].isna().tolist() == [True] + [False] * 26
     assert kept["step_time_ms"].isna().tolist() == [False, True] + [False] * 25
@@ -178,10 +192,11 @@ def test_an_analysis_reports_excluded_runs_as_text_and_json() -> None:
     a = measured(seed=1)
     b = measured(seed=1, device="B")
     b.loc[0, "checks"] = "failed: x"
-    copied = [a, a.assign(run_id=a["run_id"] + "c"), b]
+    with_copies = [a, a.assign(run_id=a["run_id"] + "c"), b]
     result = command(
-        pd.concat(copied, ignore_index=True), CompareOptions(a="device=A", b="device=B")
+        pd.concat(with_copies, ignore_index=True), CompareOptions(a="device=A", b="device=B")
     )
+
     assert (
         result.text().splitlines()[-1]
         == "Excluded: 1 run with failed checks, 27 copies of other runs."

@@ -1,4 +1,4 @@
-"""`compare` corrects two sessions to one machine speed if the machine was 15% slower in one."""
+"""`compare` corrects sessions for the speed of the machine, such as 15% slower in one session."""
 
 import math
 import re
@@ -30,34 +30,38 @@ def side(
     best: float = 0.0,
     **machine: float,
 ) -> pd.DataFrame:
-    """Return twelve points of five processes each."""
+    """Return twelve points of five processes each, corrected for the speed of the machine.
+
+    Args:
+        random: Source of the noise.
+        name: Name of the side and of its sweep, "A" or "B".
+        faster: Factor on the speed of the model.
+        host: Name of the host.
+        best: Logarithm of the best time of the reference kernel in seconds.
+        **machine: Parameters of the planted machine, such as its slowness.
+    """
     rows = []
     for _ in range(12):
         steps, kernels, before = planted(random, **machine)  # type: ignore[arg-type]
         found = at_reference(steps - math.log(faster), kernels, before, best, batch_size=64)
         rates = (64 * faster / np.exp(np.median(steps, axis=0))).tolist()
-        ends = dict(
-            zip(
-                ("examples_per_second_low", "examples_per_second_high"),
-                mean_interval(rates),
-                strict=True,
-            )
-        )
+        low, high = mean_interval(rates)
+        ends = {"examples_per_second_low": low, "examples_per_second_high": high}
         rows.append(found | ends | {"examples_per_second": float(np.exp(np.mean(np.log(rates))))})
-    about: dict[str, Any] = {
+    identity: dict[str, Any] = {
         "device": host,
         "environment_id": host,
         "host": host,
         "sweep_id": name,
         "processes": 5.0,
     }
-    about |= {"reference_kernel": "memory", "best_reference_memory_ms": 1e3 * math.exp(best)}
+    identity |= {"reference_kernel": "memory", "best_reference_memory_ms": 1e3 * math.exp(best)}
     hours = 24.0 * (name == "B") + np.arange(12)[:, None] / 60
     measured: dict[str, Any] = {
         str(key): values.to_numpy() for key, values in pd.DataFrame(rows).items()
     }
     return plant(
-        name, np.zeros((12, 1)), hours, {"model.nodes": 6, "batch_size": 2}, **about, **measured
+        name, np.zeros((12, 1)), hours, {"model.nodes": 6, "batch_size": 2}, **identity, **measured
     )
 
 
@@ -78,7 +82,7 @@ def side(
         pytest.param({"slow": 0.15}, {"host": "another"}, UNDECIDED, 0.95, id="different hosts"),
     ],
 )
-def test_sessions_are_compared_at_one_speed_of_one_machine(
+def test_sessions_on_one_machine_are_compared_at_the_same_machine_speed(
     first: dict[str, float],
     second: dict[str, float],
     verdict: str,
@@ -98,13 +102,15 @@ def test_sessions_are_compared_at_one_speed_of_one_machine(
         store.plant(pd.concat([a, b]))
         text = store.result("compare", "precision=bfloat16", "precision=float32").text()
         matches += bool(re.search(verdict, text, re.MULTILINE))
+
     assert matches >= math.floor(least_share * draws)
 
 
-def test_unknown_machine_speed_changes_nothing() -> None:
+def test_the_slope_of_a_family_ignores_unknown_machine_speeds() -> None:
     unknown = pd.DataFrame({"reference_slope_seen": [np.nan], "reference_slope_error": [np.nan]})
     assert family_slope(unknown) == (0.0, 0.0)
-    three = pd.DataFrame(
+
+    partly_known = pd.DataFrame(
         {"reference_slope_seen": [0.4, 0.6, np.nan], "reference_slope_error": [0.1, 0.1, 0.1]}
     )
-    assert family_slope(three) == pytest.approx((0.5, 0.1))
+    assert family_slope(partly_known) == pytest.approx((0.5, 0.1))

@@ -1,6 +1,6 @@
-"""Remedies can be carried out.
+"""Remedies in messages are valid.
 
-Every option and command in a message exists in the place where the reader would type it.
+Every option and command in a message exists in the command for which the message proposes it.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from tests.structure import ROOT
 
 
 def parsers() -> Iterator[argparse.ArgumentParser]:
-    """Yield the parser of every command of the suite, and those of its sub-commands."""
+    """Yield the parsers of all commands of the suite and of their sub-commands."""
     for module, _ in COMMANDS.values():
         make = getattr(importlib.import_module(module), "make_parser", None)
         if make is not None:
@@ -36,17 +36,17 @@ def parsers() -> Iterator[argparse.ArgumentParser]:
 
 PARSER = make_parser()
 PARSERS = sub_commands(PARSER)
-ALL = {"--help", "--version", "--multirun"} | {
+ALL_OPTIONS = {"--help", "--version", "--multirun"} | {
     option for parser in parsers() for option in options(parser)
 }
-#: Options of other programs that messages name, by program.
+#: Options in messages that belong to other programs, by program.
 OTHER_PROGRAMS = {
     "hyperfine": {"--export-json", "--shell"},
     "pytest": {"--benchmark-json"},
     "Google Benchmark": {"--benchmark"},  # of --benchmark_format
     "vllm bench": {"--save-result"},
 }
-#: Options without a value.
+#: Options that have no value.
 FLAGS = {"-m", "--help", "--unfinished", "--version"}
 _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+[a-z]")
 _COMMAND = re.compile(r"(?:python -m |(?<![\w./-]))(paradnn|analysis)((?:\.\w+)*) ([a-z][a-z-]+)?")
@@ -58,7 +58,10 @@ def options_of_analysis(name: str) -> set[str]:
 
 @cache
 def texts(path: Path) -> tuple[str, ...]:
-    """Return a file's string literals without docstrings; an f-string is one text with gaps."""
+    """Return the string literals of a file, without docstrings.
+
+    An f-string is one text, with a NUL character for each replaced field.
+    """
     return tuple(_literals(path))
 
 
@@ -86,12 +89,15 @@ def analysis_files() -> list[Path]:
 @pytest.mark.parametrize("path", analysis_files(), ids=lambda path: str(path.relative_to(ROOT)))
 def test_options_in_messages_exist(path: Path) -> None:
     name = path.stem.replace("_", "-")
-    own = options_of_analysis(name) if path.parent.name == "analyses" and name in PARSERS else ALL
+    if path.parent.name == "analyses" and name in PARSERS:
+        own = options_of_analysis(name)
+    else:
+        own = ALL_OPTIONS
     for text in texts(path):
-        known = ALL if _COMMAND.search(text) else own
-        for program, foreign in OTHER_PROGRAMS.items():
+        known = ALL_OPTIONS if _COMMAND.search(text) else own
+        for program, program_options in OTHER_PROGRAMS.items():
             if program in text:
-                known = known | foreign
+                known = known | program_options
         assert set(_OPTION.findall(text)) <= known, text
 
 
@@ -113,9 +119,9 @@ def test_commands_in_messages_exist(path: Path) -> None:
 
 @cache
 def proposed_commands(package: str) -> list[str]:
-    """Return the command lines with options or overrides that messages and help propose.
+    """Return the command lines in messages and help that have options or overrides.
 
-    A line ends at punctuation. Lines with a gap are filled at run time and omitted.
+    A command line ends at punctuation. Lines with a field that is filled at run time are omitted.
     """
     pattern = re.compile(rf"python -m {package} ([^\n;()`\0]*?)(?:, |[\n;()`]|$)")
     files = [*analysis_files(), *sorted((ROOT / "paradnn").rglob("*.py"))]
@@ -134,20 +140,20 @@ def proposed_commands(package: str) -> list[str]:
 def without_prose(line: str) -> list[str]:
     """Return the words of a command line up to the value of its last option or override.
 
-    A message may go on after the command: "python -m paradnn.train --help lists keys".
+    The message may continue after the command: "python -m paradnn.train --help lists keys".
     """
     words = shlex.split(line)
-    last = max(n for n, word in enumerate(words) if word.startswith("-") or "=" in word)
-    takes_value = words[last].startswith("-") and words[last] not in FLAGS
-    return words[: last + 1 + takes_value]
+    last = max(index for index, word in enumerate(words) if word.startswith("-") or "=" in word)
+    has_value = words[last].startswith("-") and words[last] not in FLAGS
+    return words[: last + 2] if has_value else words[: last + 1]
 
 
 @pytest.mark.parametrize("line", proposed_commands("analysis"))
 def test_proposed_analyses_are_valid(line: str) -> None:
-    given = PARSER.parse_args(without_prose(line))
+    parsed = PARSER.parse_args(without_prose(line))
 
-    if given.sub_command.options:
-        read_arguments(given.sub_command.options, given)
+    if parsed.sub_command.options:
+        read_arguments(parsed.sub_command.options, parsed)
 
 
 @pytest.mark.parametrize("line", proposed_commands(r"paradnn\.train"))
@@ -160,18 +166,18 @@ def test_proposed_sweeps_are_valid(line: str) -> None:
 
 
 @pytest.mark.parametrize("command", sorted(PARSERS))
-def test_hints_name_options_of_the_command(command: str) -> None:
+def test_hints_propose_only_options_of_the_command(command: str) -> None:
     own = options_of_analysis(command)
-    others = set().union(*map(options_of_analysis, PARSERS)) - own
-    for option in sorted(others):
-        required = [
-            word
-            for action in PARSERS[command]._actions
-            if action.required
-            for word in (*action.option_strings[:1], *["x"] * (action.nargs != 0))
-        ]
-        with pytest.raises(ParadnnError) as error:
+    foreign_options = set().union(*map(options_of_analysis, PARSERS)) - own
+    for option in sorted(foreign_options):
+        required = []
+        for action in PARSERS[command]._actions:
+            if action.required:
+                required += action.option_strings[:1]
+                if action.nargs != 0:
+                    required.append("x")
+        with pytest.raises(ParadnnError) as caught:
             PARSER.parse_args([command, *required, option])
-        assert "unrecognized arguments" in str(error.value)
-        proposed = set(_OPTION.findall(str(error.value))) - {option, "--help"}
-        assert proposed <= own, error.value
+        assert "unrecognized arguments" in str(caught.value)
+        proposed = set(_OPTION.findall(str(caught.value))) - {option, "--help"}
+        assert proposed <= own, caught.value

@@ -1,3 +1,5 @@
+"""The HTML report: well-formed pages, populations, sections, tables and hostile names."""
+
 import re
 from html.parser import HTMLParser
 
@@ -20,14 +22,14 @@ VOID = {"meta", "wbr", "img", "br"}
 
 
 class Page(HTMLParser):
-    """Page parsed with the standard library: elements, ids, links and text.
+    """Parser of a page, which collects its elements and its text.
 
-    Every tag must be closed.
+    Raises AssertionError if a tag is not closed.
     """
 
     def __init__(self, text: str) -> None:
         super().__init__()
-        self.open: list[str] = []
+        self.open_tags: list[str] = []
         self.tags: list[tuple[str, dict[str, str | None]]] = []
         self.words: list[str] = []
         self.feed(text)
@@ -36,38 +38,38 @@ class Page(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append((tag, dict(attrs)))
         if tag not in VOID:
-            self.open.append(tag)
+            self.open_tags.append(tag)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append((tag, dict(attrs)))
 
     def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
+        assert self.open_tags.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        if self.open[-1:] not in (["script"], ["style"]):
+        if self.open_tags[-1:] not in (["script"], ["style"]):
             self.words.append(data)
 
     @property
     def text(self) -> str:
         return " ".join(" ".join(self.words).split())
 
-    def of(self, tag: str) -> list[dict[str, str | None]]:
+    def attributes_of(self, tag: str) -> list[dict[str, str | None]]:
         return [attributes for name, attributes in self.tags if name == tag]
 
 
 @pytest.fixture(scope="module")
 def page() -> str:
-    """Return 32 profiled points on one device with TensorFlow 2.9 and 2.16.
+    """Return the report of 16 profiled points on one device with TensorFlow 2.9 and 2.16.
 
-    The newer version is twice as fast. Some names contain markup that attacks a page.
+    The newer version is twice as fast. Some names contain hostile markup.
     """
     points = grid(nodes=(64,), layers=(1, 2, 4, 8), batches=(16, 32, 64, 128))
     layers, batch = (points[name].astype("float64") for name in ("model.layers", "batch_size"))
-    last = (layers == 8) & (batch == 128)
+    is_largest = (layers == 8) & (batch == 128)
     sides = []
-    for place, (version, gain) in enumerate((("2.9", 1.0), ("2.16", 2.0))):
-        speed = (gain * 1000 * batch**0.5 / layers).where(~last)
+    for number, (version, gain) in enumerate((("2.9", 1.0), ("2.16", 2.0))):
+        speed = (gain * 1000 * batch**0.5 / layers).where(~is_largest)
         speeds = {
             "examples_per_second": speed,
             "flops_per_second": 1e6 * layers * speed,
@@ -78,42 +80,50 @@ def page() -> str:
             "op_share.MatMul": 0.5,
             "category_share.control": 0.1 * layers,
         }
-        others = {
+        costs = {
             "phase_measure_seconds": 1.0,
             "phase_start_seconds": 0.25,
             "flops_per_step": 1e6 * layers * batch,
         }
-        attacking = dict.fromkeys(("data.name", "host", "run_name"), HOSTILE)
-        ends = {
-            "outcome": np.where(last, "oom_host", "ok"),
-            "reason": last.map({True: HOSTILE, False: None}),
+        hostile_names = dict.fromkeys(("data.name", "host", "run_name"), HOSTILE)
+        outcomes = {
+            "outcome": np.where(is_largest, "oom_host", "ok"),
+            "reason": is_largest.map({True: HOSTILE, False: None}),
         }
-        known = {
+        identity = {
             "device": "Test CPU, 2 cores",
             "artifact_uri": "",
             "replicate": 0,
             "version.tensorflow": version,
         }
-        when = {
-            "start_time": pd.Timestamp(f"2026-01-0{place + 1}", tz="UTC"),
+        session = {
+            "start_time": pd.Timestamp(f"2026-01-0{number + 1}", tz="UTC"),
             "environment_id": f"env-{version}",
         }
-        columns = {**speeds, **shares, **others, **attacking, **ends, **known, **when}
+        columns = {
+            **speeds,
+            **shares,
+            **costs,
+            **hostile_names,
+            **outcomes,
+            **identity,
+            **session,
+        }
         sides.append(runs(points, **columns))
     return make_report(pd.concat(sides, ignore_index=True), Selection())
 
 
-def checked(text: str) -> Page:
-    """Parse the page and check its structure.
+def parse_valid_page(text: str) -> Page:
+    """Parse a page and assert that it is valid and safe.
 
-    It must be well-formed with unique ids, fetch nothing, and permit only its own script.
+    A page is well-formed with unique ids, fetches nothing, and permits only its own script.
     """
     found = Page(text)
-    assert found.open == []
+    assert found.open_tags == []
     ids = [attributes["id"] or "" for _, attributes in found.tags if "id" in attributes]
     assert len(ids) == len(set(ids))
     assert all(re.fullmatch("[A-Za-z0-9_.-]+", name) for name in ids)
-    links = {attributes["href"] or "" for attributes in found.of("a")}
+    links = {attributes["href"] or "" for attributes in found.attributes_of("a")}
     assert {link[1:] for link in links if link.startswith("#")} <= set(ids)
     assert all(link.startswith(("#", "http://h/")) for link in links)
     fetching = {"src", "srcset", "data", "action", "poster"}
@@ -126,46 +136,49 @@ def checked(text: str) -> Page:
     assert not [
         name for _, attributes in found.tags for name in attributes if name.startswith("on")
     ]
-    assert not found.of("link")
+    assert not found.attributes_of("link")
     assert "@import" not in text
     assert not re.search(r"url\((?!#)", text)
     assert "default-src 'none'" in text
-    assert (len(found.of("script")), len(found.of("h1"))) == (1, 1)
+    assert (len(found.attributes_of("script")), len(found.attributes_of("h1"))) == (1, 1)
     return found
 
 
 def test_populations_are_separate_and_every_figure_has_a_caption(page: str) -> None:
-    found = checked(page)
-    # The same points, twice as fast in each later set.
+    found = parse_valid_page(page)
+    # The newer version runs the same points twice as fast.
     assert (
         "Test CPU, 2 cores, tensorflow 2.16 runs 2 times as fast as Test CPU, 2 cores, tensorflow 2.9"
         in found.text
     )
     assert "over 15 points that both measured" in found.text
     assert "--tag environment_id=env-2.9" in found.text
-    figures = found.of("img")
+
+    figures = found.attributes_of("img")
     assert len(figures) > 10
     assert all(len(figure["alt"] or "") > 40 for figure in figures)
-    places = [
+
+    positions = [
         page.index(f'id="{name}"')
         for name in ("verdict", "throughput", "results", "measured", "p1", "missing")
     ]
-    assert places == sorted(places)
+    assert positions == sorted(positions)
     assert "2 of 32" not in found.text
     assert "1 point did not fit its memory" in found.text
 
 
 def test_missing_sections_name_their_requirements(page: str) -> None:
-    missing = Page(
-        page[page.index('<section id="missing">') :].partition("</section>")[0] + "</section>"
-    ).text
+    start = page.index('<section id="missing">')
+    section = page[start:].partition("</section>")[0] + "</section>"
+    missing = Page(section).text
+
     assert "Scaling over devices" in missing
     assert "no measured run records this count" in missing
     assert "measure with a real input pipeline: python -m paradnn.train" in missing
     assert "fault of this tool" not in page
 
 
-def test_runs_link_to_a_server_alone_and_without_credentials() -> None:
+def test_runs_link_only_to_a_tracking_server_and_without_credentials() -> None:
     assert ui_address("https://me:secret@host:5000/base/?token=x") == "https://host:5000/base"
     assert ui_address("sqlite:////home/me/mlflow.db") == ui_address("javascript:alert(1)") == ""
 
@@ -175,10 +188,11 @@ def test_a_table_reports_omitted_rows_and_sorts_by_exact_values() -> None:
         {
             "family": HOSTILE,
             "speed": np.linspace(1e6, 2e6, 30),
-            "name": [f"n{i}" for i in range(30)],
+            "name": [f"n{number}" for number in range(30)],
         }
     )
     table = frame_table(frame, "Speeds", export_command="python -m analysis x --csv FILE", cap=20)
+
     assert (table.size, list(table.head), len(table.rows)) == (
         "20 of 30 rows",
         ["speed", "name"],
@@ -190,19 +204,20 @@ def test_a_table_reports_omitted_rows_and_sorts_by_exact_values() -> None:
     assert frame_table(frame.head(0), "None") is None
 
 
-def test_no_word_of_a_store_is_markup_or_stalls_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No name becomes an element, an id or an address.
+def test_hostile_text_of_a_store_becomes_no_markup_and_long_text_is_cut(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Hostile text becomes neither an element, nor an id, nor an address.
 
-    Covers the names of families, devices, runs and columns, as well as ids and reasons.
+    Covers names of families, hosts, devices, runs and versions, and run ids.
     """
     monkeypatch.setattr("analysis.report.build.ui_address", lambda _: "http://h")
     words = [HOSTILE, '"><img src=x onerror=alert(1)>', "p1-sensitivity", "javascript:alert(1)"]
     words += ["x" * 100_000, "\u202ea\x1bb"]
     points = grid(nodes=(64, 256, 1024), layers=(4, 8), batches=(64, 256))
     names = ("family", "host", "run_name")
-    given = {
-        name: [words[(place + shift) % 6] for place in range(12)]
-        for shift, name in enumerate(names)
+    hostile_columns = {
+        name: [words[(row + shift) % 6] for row in range(12)] for shift, name in enumerate(names)
     }
     speed = {
         "examples_per_second": np.geomspace(1e3, 1e5, 12),
@@ -210,23 +225,26 @@ def test_no_word_of_a_store_is_markup_or_stalls_the_page(monkeypatch: pytest.Mon
         "artifact_uri": "",
         "replicate": 0,
     }
-    when = pd.Timestamp("2026-01-01", tz="UTC")
+    start = pd.Timestamp("2026-01-01", tz="UTC")
     frame = runs(
         points,
-        start_time=when,
+        start_time=start,
         device=HOSTILE,
-        **given,
+        **hostile_columns,
         **speed,
         **{f"version.{words[4]}": HOSTILE},
     )
-    frame["run_id"] = [f"{word}{place}" for place, word in enumerate(given["run_name"])]
-    checked(text := make_report(frame, Selection(), made="now"))
+    frame["run_id"] = [f"{word}{row}" for row, word in enumerate(hostile_columns["run_name"])]
+    text = make_report(frame, Selection(), made="now")
+
+    parse_valid_page(text)
+
     assert not set("\u202e\x1b") & set(text)
     assert "xxxxx... (100,000 characters, " in text
     assert len(text) < 5e6
 
 
-def test_populations_have_selections_that_choose_them_and_names_that_set_them_apart() -> None:
+def test_populations_have_unique_names_and_selections_that_reproduce_them() -> None:
     points = grid()
     frame = pd.concat(
         [
@@ -241,7 +259,9 @@ def test_populations_have_selections_that_choose_them_and_names_that_set_them_ap
         ignore_index=True,
     )
     populations = split(frame, Selection(family=("fc",)))
+
     assert [len(population.rows) for population in populations] == [64, 9, 5, 3]
+
     environment = ("environment_id", "b")
     assert [population.selection for population in populations] == [
         Selection(family=("fc",), device="Test CPU", tag=(("environment_id", "a"),)),
@@ -257,7 +277,7 @@ def test_populations_have_selections_that_choose_them_and_names_that_set_them_ap
     assert [len(population.rows) for population in split(frame, Selection(), pool=True)] == [78, 3]
 
 
-def test_of_very_many_runs_points_are_drawn_with_all_their_runs(
+def test_very_many_runs_are_sampled_by_point_with_all_replicates(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     points = runs(grid(), examples_per_second=1.0)
@@ -266,21 +286,23 @@ def test_of_very_many_runs_points_are_drawn_with_all_their_runs(
     [section] = Context((), False).sections(
         [next(outline("system", frame))], frame, Selection(), "p", "all"
     )
-    drawn = int(section.reading.split()[1])
-    assert 20 < drawn < 108
+    drawn_runs = int(section.reading.split()[1])
+
+    assert 20 < drawn_runs < 108
     assert (
         section.reading
-        == f"Of {drawn} of the 128 runs, points drawn at random; the command takes all."
+        == f"Of {drawn_runs} of the 128 runs, points drawn at random; the command takes all."
     )
-    assert f"{drawn // 2} points" in section.headline
+    assert f"{drawn_runs // 2} points" in section.headline
 
 
-def test_messages_are_no_examples() -> None:
-    """A channel has a separate section and is excluded from rates of examples."""
+def test_messages_are_separate_from_rates_of_examples() -> None:
+    """Runs of messages have a separate section; rates of examples exclude them."""
     steps = runs(grid(nodes=(1, 2), layers=(1,), batches=(1, 2)))
-    sent = runs(pd.DataFrame({"model.bytes": [1, 2, 4, 8]}), family="channel", transfer_us=1.0)
-    rows = pd.concat([steps, sent], ignore_index=True)
-    found = {shown.title: shown for _, shown in outline("system", rows)}
+    messages = runs(pd.DataFrame({"model.bytes": [1, 2, 4, 8]}), family="channel", transfer_us=1.0)
+    rows = pd.concat([steps, messages], ignore_index=True)
+    found = {section.title: section for _, section in outline("system", rows)}
+
     assert (
         found["Spread by family"].families
         == found["What performance depends on"].families
@@ -291,7 +313,7 @@ def test_messages_are_no_examples() -> None:
     assert found["Messages between processes"].families == ()
 
 
-def test_the_first_screen_has_the_roofline_of_every_system_and_ratios_once() -> None:
+def test_the_first_screen_has_a_roofline_per_system_and_ratios_appear_once() -> None:
     points = grid(nodes=(64, 256), layers=(4, 8), batches=(16, 64, 256))
     frame = pd.concat(
         [
@@ -312,17 +334,20 @@ def test_the_first_screen_has_the_roofline_of_every_system_and_ratios_once() -> 
         ignore_index=True,
     )
     text = make_report(frame, Selection())
-    checked(text)
-    first = text[: text.index('<nav aria-label="Contents">')]
-    shown = first[first.index("Roofline of the models") :]
-    assert shown.count("<img") == 3
-    assert re.findall(r'<figure><a href="#p\d-roofline">(\w+)</a>', shown) == [
+    parse_valid_page(text)
+    first_screen = text[: text.index('<nav aria-label="Contents">')]
+    rooflines = first_screen[first_screen.index("Roofline of the models") :]
+
+    assert rooflines.count("<img") == 3
+    assert re.findall(r'<figure><a href="#p\d-roofline">(\w+)</a>', rooflines) == [
         "A",
         "B",
         "C",
     ]
+
     compared = text[text.index('<section id="compared">') :].partition('<section id="missing">')[0]
     by_size = compared[compared.index("What the speedup depends on") :]
     by_size = by_size[: by_size.index("</details>")]
+
     assert "geometric mean" not in by_size
     assert "the speedup depends on batch_size: " in by_size

@@ -1,4 +1,4 @@
-"""Decisions of the report: verdict, results, systems, and the next measurements."""
+"""Decisions in the report: verdict, results, systems, and proposed measurements."""
 
 import json
 import math
@@ -27,13 +27,13 @@ from tests.analysis.planted import grid, runs
 from tests.conftest import Store, run
 
 
-def protocol(measure: Measure) -> dict[str, object]:
-    """Return the columns of a protocol."""
+def protocol_columns(measure: Measure) -> dict[str, object]:
+    """Return the settings of a protocol as columns of a frame."""
     return {f"measure.{key}": value for key, value in asdict(measure).items() if value is not None}
 
 
-STANDARD = protocol(Measure())
-QUICK = protocol(
+STANDARD = protocol_columns(Measure())
+QUICK = protocol_columns(
     read(Measure, yaml.safe_load((CONFIG / "measure" / "quick.yaml").read_text()), "measure")
 )
 QUICK |= {
@@ -42,21 +42,22 @@ QUICK |= {
     "framework.name": "tensorflow",
     "software.name": "current",
 }
-WHEN = pd.Timestamp("2026-01-01", tz="UTC")
+START = pd.Timestamp("2026-01-01", tz="UTC")
 
 
 def measured(points: pd.DataFrame | None = None, **columns: object) -> pd.DataFrame:
-    """Return points with the columns of every stored run.
+    """Return runs of the points, by default of the factorial, with the columns of a stored run.
 
-    Speed grows with the batch size and falls with the model's size.
+    The speed is 1e4 x batch^0.5 / (nodes x layers)^0.8.
     """
-    points = grid() if points is None else points
+    if points is None:
+        points = grid()
     work = points["model.nodes"].astype("float64") * points["model.layers"].astype("float64")
     speed = 1e4 * points["batch_size"].astype("float64") ** 0.5 / work**0.8
     stored = {
         "run_name": "a point",
         "artifact_uri": "",
-        "start_time": WHEN,
+        "start_time": START,
         "replicate": 0,
         "parameters": work,
     }
@@ -68,31 +69,28 @@ def population(**columns: object) -> Population:
     return found
 
 
-def words(found: PageTable | None) -> str:
-    """Return the table's texts, one line per row."""
+def table_text(found: PageTable | None) -> str:
+    """Return the header and the rows of a table, one line each."""
     lines = [found.head, *([cell.words for cell in row] for row in found.rows)]
     return "\n".join("|".join([*map(str, line), ""]) for line in lines)
 
 
-def test_the_proposed_command_is_a_plan_of_the_same_protocol(
-    empty_database: Path, tmp_path: Path
-) -> None:
-    """A plan of the proposed arguments has points to measure."""
+def test_the_proposed_command_has_points_to_measure(empty_database: Path, tmp_path: Path) -> None:
+    """`paradnn.plan` with the arguments of the proposed command finds points to measure."""
     (tmp_path / "mlflow.db").write_bytes(empty_database.read_bytes())
-    (command,) = [
-        one.command
-        for one in key_findings([PopulationReport(population(**{PRICE: None}), [])], [], [])
-        if "train" in one.command
-    ]
+    findings = key_findings([PopulationReport(population(**{PRICE: None}), [])], [], [])
+    (command,) = [finding.command for finding in findings if "train" in finding.command]
     python, flag, module, *arguments = shlex.split(command)
+
     assert (python, flag, module) == ("python", "-m", "paradnn.train")
+
     done = run(["paradnn.plan", *arguments], Store(tmp_path))
     assert done.returncode == 0, done.stderr
     assert re.search(r"to measure +[1-9]", done.stdout), done.stdout
 
 
 @pytest.mark.parametrize(
-    ("columns", "words"),
+    ("columns", "overrides"),
     [
         pytest.param({}, ["measure=quick"], id="quick protocol"),
         pytest.param(
@@ -109,17 +107,14 @@ def test_the_proposed_command_is_a_plan_of_the_same_protocol(
         pytest.param(STANDARD | {"measure.processes": 5}, [], id="standard protocol"),
     ],
 )
-def test_a_command_has_the_common_overrides_of_its_runs(
-    columns: dict[str, object], words: list[str]
+def test_a_proposed_command_has_the_common_overrides_of_its_runs(
+    columns: dict[str, object], overrides: list[str]
 ) -> None:
-    """Omit limits, such as measure.timeout, from a protocol.
-
-    The standard protocol needs no override.
-    """
-    assert list(common_overrides(population(**columns))) == words
+    """The overrides omit limits such as measure.timeout. The standard protocol needs none."""
+    assert list(common_overrides(population(**columns))) == overrides
 
 
-def test_models_are_named_as_their_runs_are() -> None:
+def test_models_have_the_names_of_their_runs() -> None:
     known = {
         "family": "residual",
         "model.blocks": "[1, 2, 2, 1]",
@@ -134,6 +129,7 @@ def test_models_are_named_as_their_runs_are() -> None:
         == "fc 4x256"
     )
     assert model_name({"family": "of tomorrow", "model.layers": 4}) == "of tomorrow"
+
     generated = {"family": "gpt", "generate.prompt": 64.0, "generate.tokens": 8.0}
     assert model_name(generated) == "gpt 4x256 h4 t128 generate 64+8"
 
@@ -151,13 +147,16 @@ def test_results_have_the_time_and_the_price_of_a_million_examples() -> None:
         parameters=[1e3, 1e3, 1e6, 1e6],
         steady=True,
     )
-    (one,) = split(rows, Selection())
-    (priced_one,) = split(with_costs(rows, PriceList({"Test CPU": 3.6})), Selection())
-    table, _ = results([priced_one], "")
+    (unpriced,) = split(rows, Selection())
+    (priced,) = split(with_costs(rows, PriceList({"Test CPU": 3.6})), Selection())
+    table, _ = results([priced], "")
+
     assert "precision = float32" in table.note
     assert "quality = steady, single process" in table.note
-    # 1,000,000 / 1,000 per second at 3.6 per hour. 3.6 J per step of 32 examples is 0.03125 kWh per
-    # million. 0.072 J an example above idle are 0.02 kWh per million.
+
+    # A million examples at 1,000 per second take 1,000 s, which cost 1 at 3.6 per hour. 3.6 J per
+    # step of 32 examples are 0.03125 kWh per million. 0.072 J per example above idle are 0.02 kWh
+    # per million.
     cells = dict(zip(table.head, (cell.words for cell in table.rows[0]), strict=True))
     assert [*cells.values()] == [
         "fc 4x64",
@@ -170,7 +169,7 @@ def test_results_have_the_time_and_the_price_of_a_million_examples() -> None:
     ]
     assert "above idle (kWh) = 0.02" in table.note
     assert "peak memory (GiB) = 2" in table.note
-    assert "cost" not in words(results([one], "")[0])
+    assert "cost" not in table_text(results([unpriced], "")[0])
 
 
 def test_systems_show_the_properties_of_their_runs(tmp_path: Path) -> None:
@@ -189,7 +188,7 @@ def test_systems_show_the_properties_of_their_runs(tmp_path: Path) -> None:
     (tmp_path / "environment.json").write_text(json.dumps(environment))
     store = f"sqlite:///{tmp_path}/mlflow.db"
     page = str(systems([population(artifact_uri=tmp_path.as_uri(), host="n1")], store))
-    for words in (
+    for text in (
         "Test 9000",
         "8 (4 physical)",
         "32 GiB",
@@ -197,48 +196,60 @@ def test_systems_show_the_properties_of_their_runs(tmp_path: Path) -> None:
         "Linux 6.1",
         "n1, virtual",
     ):
-        assert words in page
+        assert text in page
+
     assert "single process, at least 0.5 s and 6 blocks each" in page
-    bare = str(systems([population(artifact_uri="")], None))
-    assert "Processor" not in bare
+
+    without_environment = str(systems([population(artifact_uri="")], None))
+    assert "Processor" not in without_environment
 
 
 @pytest.fixture(scope="module")
 def two_devices() -> pd.DataFrame:
-    """Return two cards of one session: one is twice as fast, the other cannot fit large models."""
+    """Return runs of two cards in one session.
+
+    X1 is twice as fast as Y2, and the largest models do not fit into Y2.
+    """
     points = grid()
     fast, slow = (
         measured(points, device=name, environment_id=name, sweep_id="s1", host="n1")
         for name in ("X1", "Y2")
     )
     fast["examples_per_second"] = 2 * slow["examples_per_second"]
-    large = slow["model.nodes"].eq(slow["model.nodes"].max()) & slow["batch_size"].eq(
+    does_not_fit = slow["model.nodes"].eq(slow["model.nodes"].max()) & slow["batch_size"].eq(
         slow["batch_size"].max()
     )
-    slow.loc[large, "outcome"] = "oom_device"
-    slow.loc[large, "examples_per_second"] = float("nan")
+    slow.loc[does_not_fit, "outcome"] = "oom_device"
+    slow.loc[does_not_fit, "examples_per_second"] = float("nan")
     return pd.concat([fast, slow], ignore_index=True)
 
 
 def first_screen(frame: pd.DataFrame, prices: PriceList | None = None) -> str:
-    """Return a page's first texts about some runs, without the analyses of single systems."""
-    prices = prices or PriceList()
+    """Return the findings on the first screen of a report, one line each.
+
+    Findings of the analyses of single systems are omitted.
+    """
+    if prices is None:
+        prices = PriceList()
     frame = with_costs(frame, prices)
     context = Context((), False)
-    shown = split(frame, Selection())
+    populations = split(frame, Selection())
     choices = context.sections(
         outline("all", frame, prices.given), frame, Selection(), "all", "all runs"
     )
-    comparisons = compare_populations(shown, frame, Selection(), context)
-    found = key_findings([PopulationReport(one, []) for one in shown], comparisons, choices)
-    return "\n".join(f"{one.topic}: {one.words} {one.command}" for one in found)
+    comparisons = compare_populations(populations, frame, Selection(), context)
+    findings = key_findings(
+        [PopulationReport(entry, []) for entry in populations], comparisons, choices
+    )
+    return "\n".join(f"{finding.topic}: {finding.words} {finding.command}" for finding in findings)
 
 
 def test_the_verdict_names_devices_and_other_differences(two_devices: pd.DataFrame) -> None:
-    precise = two_devices.assign(
+    two_precisions = two_devices.assign(
         precision=two_devices["device"].map({"X1": "bfloat16", "Y2": "float32"})
     )
-    verdict = first_screen(precise)
+    verdict = first_screen(two_precisions)
+
     assert verdict.startswith(
         "Which is faster: X1 is faster on fc models: X1 runs 2 times as fast as Y2 (95% CI 1.95 to 2.05)"
     )
@@ -250,17 +261,18 @@ def test_the_verdict_names_devices_and_other_differences(two_devices: pd.DataFra
     assert not re.search(r"\b[AB]\b", verdict)
 
 
-def test_the_first_screen_of_one_machine_answers() -> None:
-    """Speed grows as the square root of the batch: eight times from 64 to 4,096.
+def test_the_first_screen_of_one_machine_has_findings_and_a_command() -> None:
+    """The speed grows with the square root of the batch size, by a factor of 8 from 64 to 4,096.
 
-    No interval of 10% hides that.
+    Intervals of 10% do not hide this growth.
     """
     rows = measured(steady=True, contended=[True] + [False] * 63, roofline_fraction=0.3, **QUICK)
     speed = rows["examples_per_second"]
     rows = rows.assign(examples_per_second_low=0.9 * speed, examples_per_second_high=1.1 * speed)
-    rows["flops_per_second"], rows["flops_utilization"] = 1e9, 0.5
-    said = first_screen(rows.assign(ceilings_contended="too low"))
-    for words in (
+    rows["flops_per_second"] = 1e9
+    rows["flops_utilization"] = 0.5
+    text = first_screen(rows.assign(ceilings_contended="too low"))
+    for sentence in (
         "fc 4x64 at batch size 4,096: 7,580 examples/s (95% interval 6,820 to 8,340), the most of 64 points.",
         "1 GFLOP/s, 50% of this machine's measured peak (which was measured under contention, and is too low).",
         "Mostly neither arithmetic nor memory: the median point reaches 30% of what",
@@ -269,42 +281,46 @@ def test_the_first_screen_of_one_machine_answers() -> None:
         "64 measured points, of them 1 on a contended machine. Their 95% intervals reach ±10% in the median",
         "utilizations are too high.",
     ):
-        assert words in said, said
-    assert "none can be preferred" not in said
+        assert sentence in text, text
+
+    assert "none can be preferred" not in text
 
 
-def test_the_highest_of_equals_is_reported_as_one_of_several() -> None:
+def test_the_highest_of_equal_rates_is_reported_as_one_of_several() -> None:
     rows = measured(**QUICK)
     rows = rows.assign(
         examples_per_second=100.0, examples_per_second_low=90.0, examples_per_second_high=110.0
     )
-    said = first_screen(rows)
-    assert "100 examples/s (95% interval 90.0 to 110), the most of 64 points; 63 others may" in said
+    text = first_screen(rows)
+
+    assert "100 examples/s (95% interval 90.0 to 110), the most of 64 points; 63 others may" in text
 
 
-def test_the_highest_by_luck_is_shrunk() -> None:
+def test_the_highest_of_noisy_rates_is_shrunk() -> None:
     speed = 100 * np.exp(np.random.default_rng(1).normal(0, 0.05, 64))
     rows = measured(**QUICK).assign(examples_per_second=speed)
     rows = rows.assign(
         examples_per_second_low=speed / math.exp(0.098),
         examples_per_second_high=speed * math.exp(0.098),
     )
-    said = first_screen(rows)
-    found = re.search(r"([\d.]+) examples/s \(95% interval ([\d.]+) to ([\d.]+)\)", said)
+    text = first_screen(rows)
+    found = re.search(r"([\d.]+) examples/s \(95% interval ([\d.]+) to ([\d.]+)\)", text)
+
     assert found
+
     value, low, high = map(float, found.groups())
     assert low < 100 < high
     assert value < speed.max()
-    assert f"{speed.max():.3g} was measured, and the best of several is partly luck." in said
+    assert f"{speed.max():.3g} was measured, and the best of several is partly luck." in text
 
 
-def test_the_cost_comes_first(two_devices: pd.DataFrame) -> None:
+def test_the_cost_comes_before_the_speed_if_prices_are_known(two_devices: pd.DataFrame) -> None:
     """X1 is twice as fast as Y2.
 
-    At three times the price Y2 is cheaper by a factor of 1.5. At the same price X1 is cheaper by a
-    factor of 2.
+    If X1 has three times the price, Y2 is cheaper by a factor of 1.5. At equal prices, X1 is
+    cheaper by a factor of 2.
     """
-    for price, words in (
+    for price, sentence in (
         (
             21.6,
             "Y2 is cheaper: the same work on fc models costs 1.5 times as much on X1 (95% CI 1.46 to 1.54).",
@@ -315,20 +331,21 @@ def test_the_cost_comes_first(two_devices: pd.DataFrame) -> None:
         ),
     ):
         prices = PriceList({"X1": price, "Y2": 7.2}, "EUR")
-        said = first_screen(two_devices, prices)
-        assert said.startswith(f"What it costs: {words}"), said
-        assert "Y2: A million examples cost from " in said
-        assert " at a price of 7.2 EUR an hour." in said
-        assert said.index("What it costs") < said.index("Which is faster")
+        text = first_screen(two_devices, prices)
+        assert text.startswith(f"What it costs: {sentence}"), text
+        assert "Y2: A million examples cost from " in text
+        assert " at a price of 7.2 EUR an hour." in text
+        assert text.index("What it costs") < text.index("Which is faster")
     assert "cost" not in first_screen(two_devices)
 
 
-def test_devices_without_a_point_in_common_are_no_fault() -> None:
-    """Devices that ran different sizes of one family get a sentence and a command.
+def test_devices_without_a_common_point_get_no_verdict() -> None:
+    """Devices that ran different sizes of one family get a sentence instead of a verdict.
 
-    Settings that one side lacks are not a column.
+    One side records `devices`, and the other does not.
     """
-    here = measured(grid(nodes=(64, 256)), device="X1", environment_id="X1", devices=1)
-    there = measured(grid(nodes=(128, 512)), device="Y2", environment_id="Y2")
-    both = pd.concat([here, there], ignore_index=True)
-    assert "No point was measured on two of X1, Y2: none can be preferred." in first_screen(both)
+    x1_runs = measured(grid(nodes=(64, 256)), device="X1", environment_id="X1", devices=1)
+    y2_runs = measured(grid(nodes=(128, 512)), device="Y2", environment_id="Y2")
+    frame = pd.concat([x1_runs, y2_runs], ignore_index=True)
+
+    assert "No point was measured on two of X1, Y2: none can be preferred." in first_screen(frame)

@@ -1,3 +1,5 @@
+"""Rooflines of models and operations, with planted ceilings and shares."""
+
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,11 +20,11 @@ from paradnn.statistics.dependence import shared_levels
 from tests.analysis.conftest import Writer, fc
 from tests.analysis.rejected import assert_rejected
 
-# ridge point at 20 FLOP/byte
+# The ridge of these ceilings is at 20 FLOP/byte.
 PEAK = 8e12
 BANDWIDTH = 4e11
 
-
+#: Specifications by device: one with both ceilings, and one without a bandwidth.
 SHEETS = {
     "Spec": SimpleNamespace(peak_flops={"bfloat16": 180e12, "float32": 3e12}, bandwidth=2400e9),
     "Half": SimpleNamespace(peak_flops={"float32": 1e12}, bandwidth=None),
@@ -32,15 +34,15 @@ SHEETS = {
 def planted(
     device: str = "Made", precision: str = "float32", ceilings: bool = True, **columns: Any
 ) -> pd.DataFrame:
-    """Return runs at intensities 1..1000 that reach a known share of a known roof.
+    """Return runs at intensities from 1 to 1,000 FLOP/byte that reach a planted share of the roof.
 
-    The random seed is fixed.
+    The column `planted` contains the share. Without `ceilings`, the runs do not record the roof.
     """
     rng = np.random.default_rng(7)
     intensity = np.geomspace(1, 1000, 31)
     share = rng.uniform(0.05, 0.95, intensity.size)
     step = rng.uniform(1, 9, intensity.size)
-    known = {
+    identity = {
         "device": device,
         "precision": precision,
         "family": "fc",
@@ -62,20 +64,24 @@ def planted(
     else:
         measured = {}
     run_ids = [f"{device}-{precision}-{i}" for i in range(31)]
-    return pd.DataFrame({"run_id": run_ids, **known, **rates, **times, **measured, **columns})
+    return pd.DataFrame({"run_id": run_ids, **identity, **rates, **times, **measured, **columns})
 
 
 def test_planted_ridge_shares_and_verdicts_are_recovered() -> None:
     frame = planted()
     found = place_models(frame, SHEETS.get)
     (roof,) = found.roofs
+
     assert (roof.ridge, roof.source) == (PEAK / BANDWIDTH, "measured")
+
     points = found.points.merge(frame[["run_id", "planted"]], on="run_id")
     np.testing.assert_allclose(points["share"], points["planted"])
     np.testing.assert_allclose(points["share_low"], points["planted"] / 1.25)
     np.testing.assert_allclose(points["share_high"], points["planted"] / 0.9)
+
     expected = np.where(points["arithmetic_intensity"] < 20, "memory-bound", "compute-bound")
     assert list(points["verdict"]) == list(expected)
+
     table = summarize_families(found.points).loc[0]
     assert (table["memory_bound"], table["compute_bound"]) == tuple(
         np.unique(expected, return_counts=True)[1][::-1]
@@ -86,11 +92,12 @@ def test_planted_ridge_shares_and_verdicts_are_recovered() -> None:
     )
 
 
-def test_ceilings_are_medians_of_the_runs_of_each_precision() -> None:
+def test_ceilings_are_medians_over_the_runs_of_a_precision() -> None:
     peaks = np.linspace(1e12, 5e12, 31)
     slow = planted(peak_flops_per_second=peaks, flops_per_second=1e11)
     frame = pd.concat([slow, planted(precision="float16")])
     half, single = find_roofs(frame, SHEETS.get)
+
     assert (half.precision, half.peak, half.ridge_low, half.ridge_high) == ("float16", PEAK, 20, 20)
     assert (single.precision, single.peak) == ("float32", np.median(peaks))
     assert (single.ridge_low, single.ridge_high) == (2.5, 12.5)
@@ -104,9 +111,9 @@ def test_ceilings_are_medians_of_the_runs_of_each_precision() -> None:
 @pytest.mark.parametrize(
     ("device", "precision", "peak", "bandwidth", "source"),
     [
-        pytest.param("Spec", "float32", 3e12, 2.4e12, "specification", id="both"),
+        pytest.param("Spec", "float32", 3e12, 2.4e12, "specification", id="peak and bandwidth"),
         pytest.param(
-            "Half", "float32", 1e12, None, "peak: specification; bandwidth: unknown", id="peak"
+            "Half", "float32", 1e12, None, "peak: specification; bandwidth: unknown", id="peak only"
         ),
         pytest.param(
             "Spec",
@@ -114,46 +121,53 @@ def test_ceilings_are_medians_of_the_runs_of_each_precision() -> None:
             None,
             2.4e12,
             "peak: unknown; bandwidth: specification",
-            id="bandwidth",
+            id="bandwidth only",
         ),
         pytest.param("Nobody's", "float32", None, None, "unknown", id="neither"),
     ],
 )
-def test_without_measured_ceilings_the_specification_or_nothing(
+def test_specifications_replace_ceilings_that_were_not_measured(
     device: str, precision: str, peak: float | None, bandwidth: float | None, source: str
 ) -> None:
     found = place_models(planted(device, precision, ceilings=False), SHEETS.get)
     (roof,) = found.roofs
+
     assert (roof.peak, roof.bandwidth, roof.source) == (peak, bandwidth, source)
-    known = peak is not None and bandwidth is not None
-    assert found.points["share"].notna().all() == known
-    assert (found.points["verdict"] == "unknown").all() != known
+
+    has_roof = peak is not None and bandwidth is not None
+    assert found.points["share"].notna().all() == has_roof
+    assert (found.points["verdict"] == "unknown").all() != has_roof
     assert len(found.points) == 31
 
 
-def test_runs_without_coordinates_are_counted_with_the_reason() -> None:
+def test_runs_that_cannot_be_placed_are_counted_by_reason() -> None:
     published = planted("Spec", "bfloat16", ceilings=False, published_intensity=5.0).drop(
         columns="arithmetic_intensity"
     )
     published["trace_arithmetic_intensity"] = [60.0, *[np.nan] * 30]
     published["trace_flops_utilization"] = [0.25, *[np.nan] * 30]
     failed = planted(outcome="oom_host", run_id="x").head(3)
-    slow = planted(run_id="y", flops_per_second=np.nan).head(2)
-    found = place_models(pd.concat([published, failed, slow], ignore_index=True), SHEETS.get)
+    without_rate = planted(run_id="y", flops_per_second=np.nan).head(2)
+    found = place_models(
+        pd.concat([published, failed, without_rate], ignore_index=True), SHEETS.get
+    )
+
     assert found.omitted == {
         "not measured, such as out of memory": 3,
         "published without counted traffic": 30,
         "without a FLOP rate": 2,
     }
+
     (point,) = found.points.to_dict("records")
     assert (point["traffic"], point["flops_per_second"]) == ("trace", 45e12)
-    assert point["verdict"] == "memory-bound"  # the paper's ridge point of TPU v2 is 75 FLOP/byte
+    assert point["verdict"] == "memory-bound"  # the ridge is at 75 FLOP/byte
     assert point["share"] == pytest.approx(45 / (60 * 2.4))
     assert next(roof.ridge for roof in found.roofs if roof.precision == "bfloat16") == 75
 
 
 def operations() -> pd.DataFrame:
-    rows = [  # operation, type, share, flops, bytes, flops/s, intensity
+    """Return an operation table with planted positions under the roof."""
+    rows = [
         ("MatMul.1", "MatMul", 0.5, 4e9, 4e7, 6e12, 100.0),
         ("MatMul.2", "MatMul", 0.2, 1e9, 2e8, 1e12, 5.0),
         ("add", "AddV2", 0.15, 1e7, 8e7, 4e10, 0.125),
@@ -173,13 +187,15 @@ def operations() -> pd.DataFrame:
     return pd.DataFrame(rows, columns=names)
 
 
-def test_operation_times_add_up_per_verdict_with_the_possible_savings() -> None:
+def test_times_of_operations_add_up_per_verdict_and_savings_are_stated() -> None:
     roof = Roof("Made", "float32", PEAK, BANDWIDTH, "measured", "measured")
     table = operations().assign(run_id="r", device="Made", precision="float32")
     found, models = place_operations(table, [roof])
+
     assert list(found["name"]) == ["MatMul.1", "MatMul.2", "add", "tiny"]
     assert list(found["drawn"]) == [True, True, True, False]
     np.testing.assert_allclose(found["roof_share"], [6 / 8, 0.5, 0.8, 0.8])
+
     (time,) = models.drop(columns=["run_id", "device", "precision"]).to_dict("records")
     assert (time["compute-bound"], time["memory-bound"]) == (
         pytest.approx(0.5),
@@ -187,21 +203,27 @@ def test_operation_times_add_up_per_verdict_with_the_possible_savings() -> None:
     )
     assert (time["without_flops"], time["unplaced"]) == (pytest.approx(0.08), pytest.approx(0.02))
     assert sum(time.values()) == pytest.approx(2 * time["covered"])
+
     by_type, _ = place_operations(table.drop(columns="operation").iloc[[0, 2]], [roof])
     assert list(by_type["name"]) == ["MatMul", "AddV2"]
-    blind = place_operations(table, [Roof("Made", "float32", None, None, "unknown", "unknown")])[1]
-    assert blind["unknown"].tolist() == [pytest.approx(0.855)]
+
+    without_roof = place_operations(
+        table, [Roof("Made", "float32", None, None, "unknown", "unknown")]
+    )[1]
+    assert without_roof["unknown"].tolist() == [pytest.approx(0.855)]
+
     text = make_result(
         [roof], found, models, levels=shared_levels(models), single_run="fc", sources=()
     ).text()
     assert "Of the profiled time: 35.5% memory-bound, 50% compute-bound, 8% without FLOPs, " in text
     assert "2% with FLOPs but without a rate, 4.5% in no row of the table." in text
+
     # The three types save 0.5 (1 - 6/8) + 0.2 (1 - 1/2) + 0.155 (1 - 0.8) of the time.
     largest = "MatMul.1 (compute-bound, at 75% of its roof) 12.5%"
     assert f"25.6% of the time would be saved, most of it by {largest}" in text
 
 
-def said(frame: pd.DataFrame, **options: Any) -> Result:
+def run_roofline(frame: pd.DataFrame, **options: Any) -> Result:
     return analyse(frame, RooflineOptions(**options))
 
 
@@ -216,8 +238,9 @@ def test_the_command_reports_and_draws_the_limit_of_each_family(tmp_path: Path) 
     frame = frame.assign(point_id=frame["run_id"], environment_id=frame["device"]).reset_index(
         drop=True
     )
-    result = said(frame)
+    result = run_roofline(frame)
     text = result.text().replace("\n", " ")
+
     assert "Made in float32: 8 TFLOP/s, 400 GB/s, ridge 20 FLOP/B (measured)." in text
     assert "fc on Made in float32: 31 points, 14 memory-bound, 17 compute-bound." in text
     assert "Nobody's in float32: no ceiling known. Measure the ceilings" in text
@@ -226,31 +249,38 @@ def test_the_command_reports_and_draws_the_limit_of_each_family(tmp_path: Path) 
     )
     assert "exact work over compulsory traffic" in text
     assert len(result.table) == 93
+
     result.figure().savefig(tmp_path / "roof.png")
-    many = pd.concat([planted(precision=f"p{number}") for number in range(7)], ignore_index=True)
+    seven_roofs = pd.concat(
+        [planted(precision=f"p{number}") for number in range(7)], ignore_index=True
+    )
+
     with pytest.raises(
         ConfigError,
         match=r"--device=\(all\): 7 roofs, .* do not fit one figure; choose with --device",
     ):
-        said(many.assign(point_id=many["run_id"])).figure()
+        run_roofline(seven_roofs.assign(point_id=seven_roofs["run_id"])).figure()
 
 
-def test_an_empty_roofline_is_reported() -> None:
+def test_a_roofline_without_points_is_reported() -> None:
     frame = planted().drop(columns="arithmetic_intensity").assign(point_id=range(31))
-    result = said(frame)
+    result = run_roofline(frame)
+
     assert result.text().startswith("No run can be placed under a roof")
     assert result.text().endswith("Not placed: 31 without an arithmetic intensity.")
     assert not result.drawable
+
     nameless = planted(ceilings=False).assign(device=None, environment_id="e", point_id=range(31))
-    assert "device not recorded in float32: no ceiling known" in said(nameless).text()
+    assert "device not recorded in float32: no ceiling known" in run_roofline(nameless).text()
 
 
-def test_a_frame_of_a_hundred_columns_is_no_cause_for_a_warning() -> None:
-    """pandas warns about frames made of a hundred pieces, and warnings are errors here."""
+def test_a_frame_of_more_than_a_hundred_columns_raises_no_warning() -> None:
+    """pandas warns about frames of more than a hundred blocks, and warnings are errors here."""
     runs = planted()
     wide = pd.DataFrame(
-        {**runs, **{f"metric_{place}": np.ones(len(runs)) for place in range(120)}}, copy=False
+        {**runs, **{f"metric_{number}": np.ones(len(runs)) for number in range(120)}}, copy=False
     )
+
     pd.testing.assert_frame_equal(
         place_models(wide, SHEETS.get).points[["share"]],
         place_models(runs, SHEETS.get).points[["share"]],
@@ -273,16 +303,16 @@ def test_a_frame_of_a_hundred_columns_is_no_cause_for_a_warning() -> None:
         pytest.param("--operations all", "no chosen run was profiled", id="--operations all"),
     ],
 )
-def test_invalid_options_give_one_line(options: str, message: str) -> None:
+def test_invalid_options_raise_a_one_line_error(options: str, message: str) -> None:
     frame = planted().assign(point_id=range(31), artifact_uri="")
     assert_rejected(f"roofline {options}", frame, message)
 
 
-def test_no_runs_are_reported() -> None:
+def test_an_empty_frame_is_rejected() -> None:
     assert_rejected("roofline", planted().head(0), "no run matches")
 
 
-def test_replicates_of_operations_count_with_their_median(writer: Writer) -> None:
+def test_replicates_of_operations_count_as_their_median(writer: Writer) -> None:
     shares = ([0.5, 0.3], [0.7, 0.1], [0.6])
     metrics = {"peak_flops_per_second": PEAK, "peak_bytes_per_second": BANDWIDTH}
     for replicate, values in enumerate(shares):
@@ -295,8 +325,9 @@ def test_replicates_of_operations_count_with_their_median(writer: Writer) -> Non
         columns = ["type", "share", "flops", "bytes", "flops_per_second", "arithmetic_intensity"]
         text = json.dumps({"columns": columns, "data": table})
         writer.client.log_text(run_id, text, "operation_types.json")
-    result = said(load(writer.uri), operations="all", store=(writer.uri,))
+    result = run_roofline(load(writer.uri), operations="all", store=(writer.uri,))
     found = result.table.set_index("type")["share"]
+
     assert found["MatMul"] == pytest.approx(0.6)
-    # One of the three replicates lacks it.
+    # The shares of Add are 0.3, 0.1 and, where it is absent, 0.
     assert found["Add"] == pytest.approx(0.1)

@@ -21,7 +21,7 @@ RATES = 123.456789 * np.array([40.0, 64.0, 9.0, 16.0, 1.0, 2.0])
 
 @pytest.fixture
 def frame() -> pd.DataFrame:
-    """Return a run per point with its rate and its position under the roofline."""
+    """Return one run per point, with its rate and its position under the roofline."""
     flops = 1e6 * POINTS["model.nodes"].to_numpy(dtype=float)
     return runs(
         POINTS,
@@ -43,31 +43,34 @@ def frame() -> pd.DataFrame:
     )
 
 
-def test_the_rate_of_a_point(frame: pd.DataFrame) -> None:
+def test_all_analyses_report_the_same_rate_of_a_point(frame: pd.DataFrame) -> None:
     runs_by_batch = {size: frame.loc[frame["batch_size"] == size] for size in (64, 256)}
     points = POINTS[["model.nodes", "batch_size"]].astype("str").itertuples(index=False, name=None)
     expected = dict(zip(points, RATES.tolist(), strict=True))
 
-    mapped = heatmap(frame, HeatmapOptions(y="model.nodes", metric="examples_per_second")).table
+    heat_map = heatmap(frame, HeatmapOptions(y="model.nodes", metric="examples_per_second")).table
     pairs = compare(frame, CompareOptions(a="batch_size=64", b="batch_size=256")).table
     speedups = speedup(frame, SpeedupOptions(a=("batch_size=64",), b=("batch_size=256",))).table
     choices = frontier(frame, FrontierOptions()).table
     page = points_table(sweep_points(frame))
     boxes = boxplot(frame, BoxplotOptions(metric="examples_per_second")).table
 
-    cells = mapped.set_index(["model.nodes", "batch_size"])["examples_per_second"]
+    cells = heat_map.set_index(["model.nodes", "batch_size"])["examples_per_second"]
+
     assert cells.to_dict() == expected
+
     for table in (pairs, speedups):
         sides = table.set_index("model.nodes")
         assert sides["a"].tolist() == runs_by_batch[64]["examples_per_second"].tolist()
         assert sides["b"].tolist() == runs_by_batch[256]["examples_per_second"].tolist()
     assert sorted(choices["examples_per_second"]) == pytest.approx(sorted(RATES), rel=1e-12)
+
     column = page["columns"].index("examples_per_second")
     assert [row[column] for row in page["data"]] == sorted(RATES, reverse=True)
     assert boxes["p50"].tolist() == [np.median(RATES)]
 
 
-def test_the_ratio_of_two_sides(frame: pd.DataFrame) -> None:
+def test_compare_and_speedup_report_the_same_ratio(frame: pd.DataFrame) -> None:
     ratio = float(np.exp(np.log(RATES[0::2] / RATES[1::2]).mean()))
 
     answers = [
@@ -81,8 +84,8 @@ def test_the_ratio_of_two_sides(frame: pd.DataFrame) -> None:
         assert (answer.low, answer.high) == (answers[0].low, answers[0].high)
 
 
-def test_the_share_of_the_roof(frame: pd.DataFrame) -> None:
-    mapped = heatmap(frame, HeatmapOptions(y="model.nodes", metric="roofline_fraction")).table
-    roofs = roofline(frame, RooflineOptions()).table
+def test_heat_map_and_roofline_report_the_same_share_of_the_roof(frame: pd.DataFrame) -> None:
+    heat_map = heatmap(frame, HeatmapOptions(y="model.nodes", metric="roofline_fraction")).table
+    roofline_table = roofline(frame, RooflineOptions()).table
 
-    assert sorted(roofs["share"]) == pytest.approx(sorted(mapped["roofline_fraction"]))
+    assert sorted(roofline_table["share"]) == pytest.approx(sorted(heat_map["roofline_fraction"]))

@@ -1,10 +1,12 @@
+"""Scaling over devices and hosts: planted serial fractions, order of runs, communication."""
+
 import numpy as np
 import pandas as pd
 import pytest
 from numpy.typing import ArrayLike
 
 from analysis.analyses.scaling import ScalingOptions, fit_scaling
-from analysis.analyses.scaling import scaling as summarized
+from analysis.analyses.scaling import scaling as scaling_result
 from paradnn.core.errors import InsufficientData
 from tests.analysis.planted import POINTS, runs
 from tests.analysis.rejected import assert_rejected
@@ -15,24 +17,33 @@ COUNTS = (2, 4, 8)
 def planted(
     fraction: ArrayLike, noise: float = 0.0, family: str = "fc", seed: int = 0
 ) -> pd.DataFrame:
-    """Return every point on 1, 2, 4 and 8 devices, by Amdahl's law with multiplicative noise."""
+    """Return every point on 1, 2, 4 and 8 devices, with speeds that follow Amdahl's law.
+
+    Args:
+        fraction: Serial fraction, one number or one per point.
+        noise: Standard deviation of the logarithm of the speed.
+        family: Name of the family.
+        seed: Seed of the speeds and of the noise.
+    """
     generator = np.random.default_rng(seed)
-    alone = 10 ** generator.uniform(2, 5, len(POINTS))
+    one_device_speed = 10 ** generator.uniform(2, 5, len(POINTS))
     parts = []
     for count in (1, *COUNTS):
         law = 1 / (np.asarray(fraction) + (1 - np.asarray(fraction)) / count)
-        speed = alone * law * np.exp(noise * generator.standard_normal(len(POINTS)))
+        speed = one_device_speed * law * np.exp(noise * generator.standard_normal(len(POINTS)))
         parts.append(runs(POINTS, family=family, devices=count, examples_per_second=speed))
     return pd.concat(parts, ignore_index=True)
 
 
-def test_the_fit_is_plain_least_squares_over_all_pairs_and_exact_where_the_law_is() -> None:
+def test_the_fit_equals_plain_least_squares_and_is_exact_without_noise() -> None:
     frame = planted(0.2, noise=0.1)
     wide = frame.pivot_table(index=list(POINTS), columns="devices", values="examples_per_second")
     x = np.concatenate([np.full(len(wide), 1 - 1 / count) for count in COUNTS])
     y = np.concatenate([(wide[1] / wide[count] - 1 / count).to_numpy() for count in COUNTS])
     expected = np.linalg.lstsq(x[:, None], y, rcond=None)[0][0]
+
     assert fit_scaling(frame).families[0].fraction.value == pytest.approx(expected)
+
     exact = fit_scaling(planted(0.16)).families[0]
     assert exact.fraction.value == pytest.approx(0.16)
     assert (exact.points, exact.counts) == (64, COUNTS)
@@ -40,24 +51,24 @@ def test_the_fit_is_plain_least_squares_over_all_pairs_and_exact_where_the_law_i
 
 
 @pytest.mark.long
-def test_points_of_one_model_are_no_independent_ones() -> None:
-    """A model loses the same fraction at every batch size, so intervals are over models.
+def test_points_of_one_model_are_not_independent() -> None:
+    """A model has the same serial fraction at every batch size, so intervals are over models.
 
-    Sixty sweeps of 16 models at four batch sizes, each sweep as a separate family.
+    Each of sixty sweeps of 16 models at four batch sizes is a separate family.
     """
     frames = []
     for seed in range(60):
         model = np.random.default_rng(seed + 2000).normal(0.3, 0.05, (4, 4, 1))
-        own = np.broadcast_to(model, (4, 4, 4)).ravel()
-        frames.append(planted(own, noise=0.02, seed=seed, family=f"f{seed}"))
+        fractions = np.broadcast_to(model, (4, 4, 4)).ravel()
+        frames.append(planted(fractions, noise=0.02, seed=seed, family=f"f{seed}"))
     found = fit_scaling(pd.concat(frames, ignore_index=True)).families
     efficiency = 1 / (0.3 + 0.7 / 8) / 8
-    for truth, ends in (
+    for truth, intervals in (
         (0.3, [family.fraction for family in found]),
         (efficiency, [family.efficiency for family in found]),
     ):
-        # 57 are expected. Other draws would give fewer than 52 in one of 70 such tests.
-        assert sum(low <= truth <= high for _, low, high in ends) >= 52
+        # Expect 57 of 60. The probability of fewer than 52 is one in 70; the seeds are fixed.
+        assert sum(low <= truth <= high for _, low, high in intervals) >= 52
 
 
 @pytest.mark.parametrize(
@@ -78,7 +89,7 @@ def test_points_of_one_model_are_no_independent_ones() -> None:
         ),
     ],
 )
-def test_invalid_options_give_one_line(options: str, message: str) -> None:
+def test_invalid_options_raise_a_one_line_error(options: str, message: str) -> None:
     frame = planted(0.1)
     assert_rejected(f"scaling {options}", frame, message)
 
@@ -113,41 +124,46 @@ def test_invalid_options_give_one_line(options: str, message: str) -> None:
         ),
     ],
 )
-def test_unsuitable_runs_are_reported(frame: pd.DataFrame, message: str) -> None:
+def test_runs_that_cannot_be_scaled_are_rejected(frame: pd.DataFrame, message: str) -> None:
     assert_rejected("scaling", frame, message)
 
 
-def test_device_counts_in_time_order_are_reported() -> None:
-    """The machine slows down, and every point runs on one device before it runs on more.
+def test_device_counts_measured_one_after_another_are_reported() -> None:
+    """The machine slows down during the sweep.
 
-    The fitted fraction then reflects the drift.
+    If all points run on one device before they run on more, the fitted fraction reflects the drift.
+    If device counts alternate, it does not.
     """
     frame = planted(0.0).assign(sweep_id="sweep")
     begin = pd.Timestamp("2026-01-01", tz="UTC")
-    place = frame.groupby(list(POINTS)).cumcount()
-    point = frame.groupby("devices").cumcount()
-    in_turn = 4 * point + place.where(point % 2 == 0, 3 - place)  # alternating direction
-    for order, told in ((np.arange(len(frame)), True), (in_turn.to_numpy(), False)):
+    count_index = frame.groupby(list(POINTS)).cumcount()
+    point_index = frame.groupby("devices").cumcount()
+    # Each point runs on all device counts, in ascending and descending order alternately.
+    alternating = 4 * point_index + count_index.where(point_index % 2 == 0, 3 - count_index)
+    for order, is_reported in ((np.arange(len(frame)), True), (alternating.to_numpy(), False)):
         timed = frame.assign(start_time=begin + pd.to_timedelta(order, unit="m"))
         slower = timed.assign(
             examples_per_second=timed["examples_per_second"] * np.exp(-0.001 * order)
         )
-        found = summarized(slower)
-        assert ("were measured in blocks" in found.text()) == told
-        assert (found.table["fraction"].iloc[0] > 0.01) == told
-    assert "The sessions are not recorded" in summarized(planted(0.1)).text()
+        found = scaling_result(slower)
+        assert ("were measured in blocks" in found.text()) == is_reported
+        assert (found.table["fraction"].iloc[0] > 0.01) == is_reported
+
+    assert "The sessions are not recorded" in scaling_result(planted(0.1)).text()
 
 
 @pytest.mark.parametrize(
     ("factor", "expected", "rejected"),
     [
         pytest.param(2.0, "which is more than linear", "includes 100%", id="superlinear"),
-        pytest.param(1.005, "The interval includes 100%", "more than linear", id="by chance"),
-        pytest.param(0.8, "of the speed without loss", "100%, so", id="with a loss"),
+        pytest.param(
+            1.005, "The interval includes 100%", "more than linear", id="above 1 by chance"
+        ),
+        pytest.param(0.8, "of the speed without loss", "100%, so", id="below 1"),
     ],
 )
 def test_an_efficiency_above_one_is_explained(factor: float, expected: str, rejected: str) -> None:
-    """A planted efficiency of `factor` on four devices, in one sweep in random order."""
+    """The planted efficiency on four devices is `factor`, in one sweep in random order."""
     frame = planted(0.0).query("devices in (1, 4)")
     speed = frame["examples_per_second"].where(
         frame["devices"].eq(1), frame["examples_per_second"] * factor
@@ -160,8 +176,9 @@ def test_an_efficiency_above_one_is_explained(factor: float, expected: str, reje
         sweep_order="random",
         start_time=begin + pd.to_timedelta(order, unit="m"),
     )
-    found = summarized(frame)
+    found = scaling_result(frame)
     text = found.text()
+
     assert expected in text
     assert rejected not in text
     assert ("Measure the baseline again with devices=1 replicate=1,2" in text) == (factor == 2.0)
@@ -170,7 +187,7 @@ def test_an_efficiency_above_one_is_explained(factor: float, expected: str, reje
 
 
 def over_hosts(**columns: ArrayLike) -> pd.DataFrame:
-    """Return every point on 1 and 2 hosts with 1 and 2 devices each; 10% do not run in parallel."""
+    """Return every point on 1 and 2 hosts with 1 and 2 devices each; 10% of a step is serial."""
     parts = []
     for hosts in (1, 2):
         for devices in (1, 2):
@@ -188,20 +205,26 @@ def over_hosts(**columns: ArrayLike) -> pd.DataFrame:
         pytest.param("hosts", (2,), 128, id="hosts"),
     ],
 )
-def test_scaling_over_hosts(by: str, counts: tuple[int, ...], points: int) -> None:
+def test_scaling_is_fitted_over_hosts_or_over_all_devices(
+    by: str, counts: tuple[int, ...], points: int
+) -> None:
     [family] = fit_scaling(over_hosts(), by=by).families
 
     assert (family.counts, family.points) == (counts, points)
+
     if by == "total_devices":
         assert family.fraction.value == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize(
     "by",
-    [pytest.param("devices", id="devices"), pytest.param("total_devices", id="of all hosts")],
+    [
+        pytest.param("devices", id="devices"),
+        pytest.param("total_devices", id="devices of all hosts"),
+    ],
 )
 def test_model_parallel_points_are_a_separate_family(by: str) -> None:
-    """Of a data parallel step 10% do not run in parallel, and 60% of a model parallel one."""
+    """The serial fraction is 10% of a data-parallel step and 60% of a model-parallel step."""
     rate = np.linspace(100, 200, len(POINTS))
     parts = [runs(POINTS, devices=1, parallel="data", examples_per_second=rate)]
     for parallel, fraction in (("data", 0.1), ("model", 0.6)):
@@ -213,9 +236,11 @@ def test_model_parallel_points_are_a_separate_family(by: str) -> None:
     found = fit_scaling(frame, by=by)
 
     fractions = {family.family: family.fraction.value for family in found.families}
+
     assert fractions == pytest.approx({"fc": 0.1, "fc, model parallel": 0.6})
     assert [family.points for family in found.families] == [len(POINTS)] * 2
-    result = summarized(frame, ScalingOptions(by=by))
+
+    result = scaling_result(frame, ScalingOptions(by=by))
     assert len(result.sources) == len(frame)
 
 
@@ -232,13 +257,13 @@ def test_weak_scaling_excludes_devices_that_get_the_whole_batch() -> None:
 
 
 def test_weak_scaling_compares_equal_batches_per_device() -> None:
-    """The rate on n devices with n times the batch is n - 0.2 (n - 1) times as high (Gustafson)."""
+    """By Gustafson's law, n devices with n times the batch have n - 0.2 (n - 1) times the rate."""
     rate = np.linspace(100, 200, len(POINTS))
     parts = []
     for count in (1, *COUNTS):
-        scaled = POINTS.assign(batch_size=POINTS["batch_size"] * count)
+        larger_batches = POINTS.assign(batch_size=POINTS["batch_size"] * count)
         speed = rate * (count - 0.2 * (count - 1))
-        parts.append(runs(scaled, devices=count, examples_per_second=speed))
+        parts.append(runs(larger_batches, devices=count, examples_per_second=speed))
 
     [family] = fit_scaling(pd.concat(parts, ignore_index=True), weak=True).families
 
@@ -248,7 +273,7 @@ def test_weak_scaling_compares_equal_batches_per_device() -> None:
 
 
 def test_communication_is_shown_next_to_an_all_reduce_alone() -> None:
-    """The all-reduce takes 100 us + 1 us per 1,000 bytes, and the gradients have 5,000,000."""
+    """The all-reduce takes 100 us plus 1 us per 1,000 bytes; the gradients have 5,000,000 bytes."""
     sizes = np.array([1e3, 1e4, 1e5, 1e6, 1e7, 1e8])
     channel = pd.DataFrame(
         {
@@ -267,13 +292,17 @@ def test_communication_is_shown_next_to_an_all_reduce_alone() -> None:
     frame = over_hosts(gradient_bytes=5e6, communication_ms=8.0, communication_share=0.4)
     frame.loc[frame["hosts"] == 1, ["communication_ms", "communication_share"]] = np.nan
 
-    found = summarized(pd.concat([frame, channel], ignore_index=True), ScalingOptions(by="hosts"))
+    found = scaling_result(
+        pd.concat([frame, channel], ignore_index=True), ScalingOptions(by="hosts")
+    )
 
     all_reduce_ms = found.numbers.groupby("devices_per_host")["all_reduce_ms"]
+
     assert all_reduce_ms.min()[1] == pytest.approx(5.1, rel=1e-3)
     assert all_reduce_ms.max()[1] == pytest.approx(5.1, rel=1e-3)
-    assert all_reduce_ms.count()[2] == 0  # four processes, which no all-reduce had
+    assert all_reduce_ms.count()[2] == 0  # no all-reduce had four processes
     assert "40% of a step (8 ms) is communication" in found.text()
     assert "an all-reduce of the gradients alone takes 5.1 ms" in found.text()
-    alone = summarized(frame, ScalingOptions(by="hosts"))
-    assert "no model=channel run has the same transport" in alone.text()
+
+    without_channel = scaling_result(frame, ScalingOptions(by="hosts"))
+    assert "no model=channel run has the same transport" in without_channel.text()

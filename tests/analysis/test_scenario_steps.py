@@ -1,7 +1,4 @@
-"""Scenario runs among closed-loop runs.
-
-Covers their role in analyses of steps and in analyses of queries.
-"""
+"""Frames with scenario runs and closed-loop runs, in analyses of steps and of queries."""
 
 import numpy as np
 import pandas as pd
@@ -15,51 +12,55 @@ POINTS = grid(layers=(4, 8))
 RATES = (50.0, 100.0, 200.0)
 
 
-def closed(device: str = "Test CPU") -> pd.DataFrame:
+def closed_loop_runs(device: str = "Test CPU") -> pd.DataFrame:
+    """Return one closed-loop run per point, with different speeds."""
     speed = 1e6 / POINTS["model.nodes"].to_numpy(dtype=float) * np.arange(1, len(POINTS) + 1)
     return runs(
         POINTS, mode="inference", scenario="closed", device=device, examples_per_second=speed
     )
 
 
-def with_servers(device: str = "Test CPU") -> pd.DataFrame:
-    """Return the closed-loop runs, and every model at a batch of 64 under three arrival rates.
+def mixed_runs(device: str = "Test CPU") -> pd.DataFrame:
+    """Return the closed-loop runs, and server runs of all points with batch size 64 at three rates.
 
-    The scenarios' steps are as fast as in closed loop.
+    Steps of the server runs are as fast as those of the closed loop.
     """
-    frame = closed(device)
-    some = frame[frame["batch_size"] == 64]
+    frame = closed_loop_runs(device)
+    batch_64 = frame[frame["batch_size"] == 64]
     served = [
-        some.assign(
+        batch_64.assign(
             **{"scenario": "server", "server.rate": rate, "latency_p99_ms": rate / 10}
-        ).assign(point_id=some["point_id"] + f"-{rate}", run_id=some["run_id"] + f"-{rate}")
+        ).assign(point_id=batch_64["point_id"] + f"-{rate}", run_id=batch_64["run_id"] + f"-{rate}")
         for rate in RATES
     ]
     return pd.concat([frame, *served], ignore_index=True)
 
 
 @pytest.mark.parametrize(
-    "word", ["scenario", "server.rate", "latency_p99_ms", "peak_queries_per_second"]
+    "column", ["scenario", "server.rate", "latency_p99_ms", "peak_queries_per_second"]
 )
-def test_scenarios_stay_apart_if_queries_are_requested(word: str) -> None:
-    frame = with_servers()
-    same, count = scenario_runs_as_steps(frame, ["batch_size", word])
+def test_scenario_runs_stay_separate_in_analyses_of_queries(column: str) -> None:
+    frame = mixed_runs()
+    result, count = scenario_runs_as_steps(frame, ["batch_size", column])
+
     assert count == 0
-    pd.testing.assert_frame_equal(same, frame)
+    pd.testing.assert_frame_equal(result, frame)
 
 
-def test_scenarios_do_not_change_analyses_of_throughput() -> None:
+def test_scenario_runs_do_not_change_analyses_of_throughput() -> None:
     rates = {"metric": "examples_per_second"}
-    for one, options in (
+    for analyse, options in (
         (analysis.sensitivity, analysis.SensitivityOptions(**rates)),
         (analysis.boxplot, analysis.BoxplotOptions(by=("family",), **rates)),
         (analysis.heatmap, analysis.HeatmapOptions(x="batch_size", y="nodes")),
     ):
-        plain, more = (one(frame, options) for frame in (closed(), with_servers()))
-        pd.testing.assert_frame_equal(plain.table, more.table)
-        assert "24 runs of scenarios count for the steps that they time" in more.text()
-        assert "scenarios" not in plain.text()
-    asked = analysis.CompareOptions(a="device=A", b="device=B")
-    for make in (closed, with_servers):
-        sides = pd.concat([make("A"), make("B")], ignore_index=True)
-        assert analysis.compare(sides, asked).families["points"].tolist() == [len(POINTS)]
+        closed_loop, mixed = (
+            analyse(frame, options) for frame in (closed_loop_runs(), mixed_runs())
+        )
+        pd.testing.assert_frame_equal(closed_loop.table, mixed.table)
+        assert "24 runs of scenarios count for the steps that they time" in mixed.text()
+        assert "scenarios" not in closed_loop.text()
+    compare_options = analysis.CompareOptions(a="device=A", b="device=B")
+    for make_runs in (closed_loop_runs, mixed_runs):
+        sides = pd.concat([make_runs("A"), make_runs("B")], ignore_index=True)
+        assert analysis.compare(sides, compare_options).families["points"].tolist() == [len(POINTS)]

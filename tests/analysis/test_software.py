@@ -1,3 +1,5 @@
+"""Comparison of software versions, precisions and compile modes over common points."""
+
 from typing import Any
 
 import numpy as np
@@ -11,43 +13,47 @@ from paradnn.core.errors import ConfigError
 from paradnn.statistics.verdict import Verdict
 from tests.analysis.planted import POINTS, runs
 
-ALONE = 10 ** np.random.default_rng(1).uniform(2, 5, len(POINTS))
+BASE_RATE = 10 ** np.random.default_rng(1).uniform(2, 5, len(POINTS))
 SPREAD = np.exp(0.2 * np.random.default_rng(2).standard_normal(len(POINTS)))
 
 
-def compared(
+def run_software(
     frame: pd.DataFrame, by: str | None = None, baseline: str | None = None, **options: Any
 ) -> Result:
     return software(frame, SoftwareOptions(by=(by,) if by else None, baseline=baseline, **options))
 
 
 def version(name: str, speedup: Any = 1.0, **columns: Any) -> pd.DataFrame:
+    """Return all points with one TensorFlow version; `speedup` is relative to BASE_RATE."""
     return runs(
         POINTS,
-        examples_per_second=ALONE * speedup,
+        examples_per_second=BASE_RATE * speedup,
         **{"version.tensorflow": name, "environment_id": f"env-{name}", **columns},
     )
 
 
-def both(*frames: pd.DataFrame) -> pd.DataFrame:
+def with_unique_ids(*frames: pd.DataFrame) -> pd.DataFrame:
+    """Concatenate frames; make run ids unique, and point ids unique per family."""
     frame = pd.concat(frames, ignore_index=True)
     frame["run_id"] = [str(number) for number in range(len(frame))]
     frame["point_id"] += frame["family"]
     return frame
 
 
-def test_versions_are_compared_with_the_oldest_family_by_family() -> None:
-    frame = both(
+def test_versions_are_compared_with_the_oldest_one_per_family() -> None:
+    frame = with_unique_ids(
         version("2.9"),
         version("2.16", 2 * SPREAD),
         version("2.21", 0.5),
         version("2.9", family="lstm"),
         version("2.16", 3.0, family="lstm"),
     )
-    found = compared(frame)
+    found = run_software(frame)
     table = found.table.set_index(["value", "family"])
+
     assert list(table.index) == [("2.16", "fc"), ("2.16", "lstm"), ("2.16", "all"), ("2.21", "fc")]
     assert set(table["over"]) == {"2.9"}
+
     row = table.loc[("2.16", "fc")]
     assert row["median"] == pytest.approx(np.median(2 * SPREAD))
     assert row["p90"] == pytest.approx(np.quantile(2 * SPREAD, 0.9))
@@ -55,56 +61,67 @@ def test_versions_are_compared_with_the_oldest_family_by_family() -> None:
     assert row["p90_low"] < row["p90"] < row["p90_high"]
     assert row["faster"] == np.mean(2 * SPREAD > 1)
     assert table.loc[("2.16", "lstm"), "median"] == pytest.approx(3)
-    every = table.loc[("2.16", "all")]
-    assert every["median"] == pytest.approx(np.median([*(2 * SPREAD), *np.full(len(POINTS), 3.0)]))
-    assert every["pairs"] == 2 * len(POINTS)
+
+    all_families = table.loc[("2.16", "all")]
+    assert all_families["median"] == pytest.approx(
+        np.median([*(2 * SPREAD), *np.full(len(POINTS), 3.0)])
+    )
+    assert all_families["pairs"] == 2 * len(POINTS)
     assert table.loc[("2.21", "fc"), "faster"] == 0
     assert set(found.sources) == set(frame["run_id"])
 
 
 def test_precisions_are_compared_within_each_environment() -> None:
-    frame = both(
+    frame = with_unique_ids(
         version("2.9"),
         version("2.16", 2.0),
         version("2.9", 1.5, precision="bfloat16"),
         version("2.16", 2.0 * 4, precision="bfloat16"),
     )
-    table = compared(frame, "precision").table.set_index("device")
+    table = run_software(frame, "precision").table.set_index("device")
+
     assert table["median"].to_dict() == pytest.approx({"Test CPU, 2.9": 1.5, "Test CPU, 2.16": 4.0})
     assert list(table.index) == ["Test CPU, 2.9", "Test CPU, 2.16"]
     assert set(table["value"]) == {"bfloat16"}
     assert set(table["over"]) == {"float32"}
 
 
-def test_compile_modes_and_lower_is_better() -> None:
-    frame = both(version("2.9"), version("2.9", 1.25, compile="xla"))
+def test_the_speedup_is_the_same_for_rates_and_times() -> None:
+    frame = with_unique_ids(version("2.9"), version("2.9", 1.25, compile="xla"))
     frame["step_time_ms"] = 1e6 / frame["examples_per_second"]
-    assert compared(frame).table["column"].tolist() == ["compile"]
+
+    assert run_software(frame).table["column"].tolist() == ["compile"]
+
     for metric in ("examples_per_second", "step_time_ms"):
-        assert compared(frame, metric=metric).table["median"].tolist() == pytest.approx([1.25])
+        assert run_software(frame, metric=metric).table["median"].tolist() == pytest.approx([1.25])
 
 
-def test_families_with_one_mode_are_reported_and_not_an_error() -> None:
-    alone = version("2.9", family="lstm").rename(columns={"model.nodes": "model.embedding_size"})
-    found = compared(both(version("2.9"), version("2.9", 1.25, compile="xla"), alone))
+def test_families_with_one_compile_mode_are_reported() -> None:
+    one_mode = version("2.9", family="lstm").rename(columns={"model.nodes": "model.embedding_size"})
+    found = run_software(
+        with_unique_ids(version("2.9"), version("2.9", 1.25, compile="xla"), one_mode)
+    )
+
     assert found.table["family"].tolist() == ["fc"]
-    (said,) = (
+
+    (notice,) = (
         line
         for line in found.text().splitlines()
         if line.startswith("Not compared") and "lstm" in line
     )
     assert (
-        said
+        notice
         == "Not compared: compile on Test CPU: no point of lstm was measured with both xla and graph."
     )
 
 
-def test_a_software_name_means_its_versions() -> None:
-    frame = both(
+def test_named_software_is_compared_instead_of_its_versions() -> None:
+    frame = with_unique_ids(
         version("2.9", **{"software.name": "old"}),
         version("2.16", 2.0, **{"software.name": "current"}),
     )
-    row = compared(frame).table.iloc[0]
+    row = run_software(frame).table.iloc[0]
+
     assert (row["column"], row["value"], row["over"]) == ("software.name", "old", "current")
 
 
@@ -127,28 +144,29 @@ def few_points(count: int, families: tuple[str, ...] = ("fc",)) -> pd.DataFrame:
                         sweep_id="sweep",
                     )
                 )
-    frame = both(*parts)
+    frame = with_unique_ids(*parts)
     minutes = random.permutation(len(frame))
     return frame.assign(start_time=pd.Timestamp("2026-01-01") + pd.to_timedelta(minutes, unit="m"))
 
 
 @pytest.mark.parametrize("count", [3, 5])
-def test_sentence_and_table_agree_on_few_points(
+def test_sentence_and_table_agree_for_few_points(
     count: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    result = compared(few_points(count))
+    result = run_software(few_points(count))
 
     print_result(result)
 
     assert result.table["verdict"].tolist() == [Verdict.UNDECIDED]
+
     output = capsys.readouterr().out
     assert output.startswith("undecided: precision=bfloat16 over precision=float32 is ")
     assert f" on {count} points on Test CPU" in output
     assert "inf" not in output
 
 
-def test_one_point_is_counted_in_the_singular() -> None:
-    assert "faster at 0 of 1 point (0%, interval 0% to " in compared(few_points(1)).text()
+def test_one_point_is_reported_in_the_singular() -> None:
+    assert "faster at 0 of 1 point (0%, interval 0% to " in run_software(few_points(1)).text()
 
 
 @pytest.mark.filterwarnings("error")
@@ -157,16 +175,16 @@ def test_open_intervals_of_repeated_sessions_raise_no_warning(count: int) -> Non
     frame = few_points(count, ("fc", "lstm"))
     frame["sweep_id"] = "sweep" + frame["replicate"].astype(str)
 
-    table = compared(frame).table
+    table = run_software(frame).table
 
     assert (table["median_low"] <= table["median"]).all()
     assert (table["median_high"] >= table["median"]).all()
 
 
-def test_a_missing_column_is_answered_with_those_that_exist() -> None:
-    frame = both(version("2.9"), version("2.10")).drop(columns="version.tensorflow")
+def test_the_error_of_a_missing_column_lists_the_columns() -> None:
+    frame = with_unique_ids(version("2.9"), version("2.10")).drop(columns="version.tensorflow")
 
     with pytest.raises(ConfigError, match=r"--by=version\.tensorflow: ") as raised:
-        compared(frame, by="version.tensorflow")
+        run_software(frame, by="version.tensorflow")
 
     assert str(raised.value).endswith("choose one of precision, compile")

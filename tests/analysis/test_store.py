@@ -1,3 +1,5 @@
+"""Reading of stores: strategies, types, errors, concurrent writers, tables, and passwords."""
+
 import base64
 import sqlite3
 import sys
@@ -17,7 +19,7 @@ from paradnn.core.errors import SchemaError, StoreError
 from paradnn.store import columns, sql
 from tests.analysis.conftest import copy_of
 
-#: Metrics of the planted runs -> their section in stores of this version.
+#: Section, in stores of this version, of each metric of the planted runs.
 SECTIONED = {
     "parameters": "work",
     "step_time_cv": "step",
@@ -25,14 +27,14 @@ SECTIONED = {
 }
 
 
-def test_a_store_of_an_earlier_version_gives_the_same_frame(
+def test_metrics_without_a_section_give_the_same_frame(
     store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Earlier versions wrote every metric without a section.
 
-    One store may hold both forms: models with 3000 parameters keep the earlier one here.
+    One store may contain both forms. Here, models with 3,000 parameters keep the earlier form.
     """
-    earlier = load(store)
+    expected = load(store)
     uri = copy_of(store, tmp_path)
     with closing(sqlite3.connect(uri.removeprefix("sqlite:///"))) as connection, connection:
         for name, section in SECTIONED.items():
@@ -42,19 +44,19 @@ def test_a_store_of_an_earlier_version_gives_the_same_frame(
                     (f"{section}/{name}", name),
                 ).rowcount
                 assert changed > 0
-    some = ["step_time_cv", "examples_per_second"]
+    names = ["step_time_cv", "examples_per_second"]
     monkeypatch.setattr(columns, "PART", 50)
-    for few, many in ((500, 500), (0, 500), (0, 0)):
-        monkeypatch.setattr(sql, "_MAX_LOOKUP_RUNS", few)
-        monkeypatch.setattr(sql, "_MIN_SCAN_RUNS", many)
+    for max_lookup, min_scan in ((500, 500), (0, 500), (0, 0)):
+        monkeypatch.setattr(sql, "_MAX_LOOKUP_RUNS", max_lookup)
+        monkeypatch.setattr(sql, "_MIN_SCAN_RUNS", min_scan)
         for reader in ("sql", "api"):
             frame = load(uri, reader=reader)
-            pd.testing.assert_frame_equal(frame, earlier, check_exact=True)
-            part = load(uri, reader=reader, columns=some)
-            pd.testing.assert_frame_equal(part[some], earlier[some], check_exact=True)
+            pd.testing.assert_frame_equal(frame, expected, check_exact=True)
+            part = load(uri, reader=reader, columns=names)
+            pd.testing.assert_frame_equal(part[names], expected[names], check_exact=True)
 
 
-# A count of None is not checked here.
+# A count of None is not asserted.
 @pytest.mark.parametrize(
     ("query", "count"),
     [
@@ -63,55 +65,57 @@ def test_a_store_of_an_earlier_version_gives_the_same_frame(
         pytest.param({"family": ["fc", "lstm"], "platform": ["gpu", "tpu"]}, 4, id="two families"),
         pytest.param({"outcome": "oom_device"}, 5, id="outcome"),
         pytest.param(
-            {"since": "2025-10-09T08:55", "until": "2025-10-09T09:10+00:00"}, None, id="times"
+            {"since": "2025-10-09T08:55", "until": "2025-10-09T09:10+00:00"}, None, id="start times"
         ),
         pytest.param({"tags": {"sweep_id": "s1", "replicate": ["0", "1"]}}, 25, id="tags"),
-        pytest.param({"tags": {"reason": 'it\'s "full", 100%'}}, 5, id="quotes"),
+        pytest.param({"tags": {"reason": 'it\'s "full", 100%'}}, 5, id="quotes in a tag"),
         pytest.param({"unfinished": True}, 35, id="unfinished"),
-        pytest.param({"unfinished": True, "outcome": "ok"}, None, id="unfinished outcome"),
-        pytest.param({"kind": None, "unfinished": True}, 36, id="kinds"),
-        pytest.param({"kind": None}, 34, id="ended"),
+        pytest.param({"unfinished": True, "outcome": "ok"}, None, id="unfinished with an outcome"),
+        pytest.param({"kind": None, "unfinished": True}, 36, id="all kinds"),
+        pytest.param({"kind": None}, 34, id="finished runs of all kinds"),
         pytest.param({"kind": "sweep", "unfinished": True}, 1, id="sweeps"),
         pytest.param(
             {"columns": ["batch_size", "examples_per_second", "replicate"]}, None, id="columns"
         ),
         pytest.param({"experiments": ["other", "paradnn"]}, 35, id="experiments"),
-        pytest.param({"family": "gru"}, 0, id="none"),
+        pytest.param({"family": "gru"}, 0, id="no matching run"),
     ],
 )
-def test_both_readers_give_the_same_frame(
+def test_all_readers_give_the_same_frame(
     store: str, query: dict[str, object], count: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All read strategies return the same frame.
 
-    Few runs are looked up by id. More are read in this process. Many are read in parts by other
-    processes.
+    A few runs are looked up by id, more are read in this process, and many are read in parts by
+    other processes.
     """
     api = load(store, reader="api", **query)
     monkeypatch.setattr(columns, "PART", 50)
-    for few, many in ((500, 500), (0, 500), (0, 0)):
-        monkeypatch.setattr(sql, "_MAX_LOOKUP_RUNS", few)
-        monkeypatch.setattr(sql, "_MIN_SCAN_RUNS", many)
+    for max_lookup, min_scan in ((500, 500), (0, 500), (0, 0)):
+        monkeypatch.setattr(sql, "_MAX_LOOKUP_RUNS", max_lookup)
+        monkeypatch.setattr(sql, "_MIN_SCAN_RUNS", min_scan)
         tables = load(store, reader="sql", **query)
         pd.testing.assert_frame_equal(tables, api, check_exact=True)
         assert count in (None, len(tables))
 
 
 def test_since_is_inclusive_and_until_exclusive(store: str) -> None:
-    # Runs start one minute apart from 08:53:20, the sweep's parent run first.
+    # Runs start one minute apart from 08:53:20. The first one is the parent run of the sweep.
     frame = load(store, since="2025-10-09T08:55:20", until=pd.Timestamp("2025-10-09T08:58:20"))
     assert list(frame["run_name"]) == ["run 3", "run 4", "run 5"]
 
 
-def test_every_value_arrives_typed(store: str) -> None:
+def test_every_value_has_its_type(store: str) -> None:
     frame = load(store)
     row = frame[(frame["model.layers"] == 3) & (frame["batch_size"] == 32)].iloc[0]
+
     assert row["examples_per_second"] == 10.0 * 32 / 3
     assert row["family"] == "fc"
     assert row["status"] == "FINISHED"
     assert row["start_time"].tz is not None
     assert (row["end_time"] - row["start_time"]).total_seconds() == 5
     assert row["parent_run_id"] == load(store, kind="sweep", unfinished=True)["run_id"].item()
+
     kinds = {
         "replicate": "Int64",
         "optimizer.epsilon": "float64",
@@ -119,17 +123,18 @@ def test_every_value_arrives_typed(store: str) -> None:
         "schema_version": "str",
     }
     assert {name: str(frame[name].dtype) for name in kinds} == kinds
-    assert frame["platform.threads"].isna().all(), '"null" is missing'
+    assert frame["platform.threads"].isna().all(), 'the text "null" must become a missing value'
     assert not [name for name in frame if name.startswith("mlflow.")]
-    odd = (
+
+    non_finite = (
         load(store, family="lstm")
         .iloc[0][["examples_per_second", "step_time_cv", "final_loss"]]
         .astype(float)
     )
-    np.testing.assert_array_equal(odd, [np.nan, np.inf, -np.inf])
+    np.testing.assert_array_equal(non_finite, [np.nan, np.inf, -np.inf])
 
 
-def test_a_missing_store_or_experiment_gives_one_line(
+def test_a_missing_store_or_experiment_raises_a_one_line_error(
     store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'none.db'}")
@@ -139,7 +144,8 @@ def test_a_missing_store_or_experiment_gives_one_line(
             match=r"^no tracking store at sqlite:///.*none\.db: measure first .*--store$",
         ):
             load(reader=reader)
-    assert not list(tmp_path.iterdir()), "nothing was made by looking"
+
+    assert not list(tmp_path.iterdir()), "reading must not create a store"
     with pytest.raises(
         StoreError, match="=nope: no such experiment in the store; it has Default, other, paradnn"
     ):
@@ -150,19 +156,21 @@ def test_a_missing_store_or_experiment_gives_one_line(
         load("http://nowhere:1", reader="sql")
 
 
-def test_another_database_is_not_turned_into_a_store(tmp_path: Path) -> None:
+def test_other_databases_are_rejected_and_not_changed(tmp_path: Path) -> None:
     path = tmp_path / "mine.db"
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE mine (x INTEGER)")
     connection.close()
+
     with pytest.raises(StoreError, match="holds no MLflow tables"):
         load(f"sqlite:///{path}")
+
     path.write_text("not a database at all, but long enough to be looked at as if it were one" * 20)
     with pytest.raises(StoreError, match=r"cannot read sqlite:///.*file is not a database"):
         load(f"sqlite:///{path}")
 
 
-def test_a_driver_that_is_missing_and_a_password(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_of_a_missing_driver_hides_the_password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg2", None)
     with pytest.raises(
         StoreError, match=r"cannot open a postgresql.* store: .*psycopg2.*; install that"
@@ -171,11 +179,12 @@ def test_a_driver_that_is_missing_and_a_password(monkeypatch: pytest.MonkeyPatch
     assert "secret" not in str(caught.value)
 
 
-def test_tables_of_another_kind_are_read_through_the_api(
+def test_tables_with_unexpected_columns_are_read_through_the_api(
     store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = load(store)
     monkeypatch.setitem(sql.TABLES, "params", ("run_uuid", "key", "value", "color"))
+
     with pytest.warns(
         UserWarning, match=r"through MLflow's search, which is slow: its tables lack params\.color"
     ):
@@ -183,7 +192,7 @@ def test_tables_of_another_kind_are_read_through_the_api(
     pd.testing.assert_frame_equal(frame, expected)
 
 
-def test_runs_of_another_schema_are_rejected(store: str, tmp_path: Path) -> None:
+def test_runs_of_another_schema_version_are_rejected(store: str, tmp_path: Path) -> None:
     uri = copy_of(store, tmp_path)
     with sqlite3.connect(uri.removeprefix("sqlite:///")) as connection:
         connection.execute(
@@ -193,6 +202,7 @@ def test_runs_of_another_schema_are_rejected(store: str, tmp_path: Path) -> None
         )
         connection.execute("UPDATE latest_metrics SET value = x'ff'")  # corrupt the value
     connection.close()
+
     with pytest.raises(
         SchemaError, match=r"schema_version=2 in run \w+, but this analysis reads schema_version=1"
     ):
@@ -202,9 +212,9 @@ def test_runs_of_another_schema_are_rejected(store: str, tmp_path: Path) -> None
 
 @pytest.fixture
 def large(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Return a copy of the store that is read like one with many runs.
+    """Return the URI of a copy of the store that is read like one with many runs.
 
-    Separate processes read it, and small pipes soon make them wait for this process.
+    Separate processes read it through small pipes, so they soon wait for this process.
     """
     for name, value in {
         "sql._MAX_LOOKUP_RUNS": 0,
@@ -216,12 +226,12 @@ def large(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return copy_of(store, tmp_path)
 
 
-def test_a_writer_does_not_wait_for_readers(
+def test_a_run_written_during_a_read_is_absent_and_does_not_wait(
     large: str, store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run that is written entirely while others are read is absent from the result."""
-    given = columns.of_batch
-    later = iter(("params", "latest_metrics", "tags"))
+    original = columns.of_batch
+    remaining_tables = iter(("params", "latest_metrics", "tags"))
 
     def write(table: str) -> None:
         with (
@@ -229,23 +239,24 @@ def test_a_writer_does_not_wait_for_readers(
             connection,
         ):
             names = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
-            others = ", ".join(name for name in names if name != "run_uuid")
-            some = "SELECT max(run_uuid) FROM tags WHERE key = 'outcome'"
-            chosen = f"SELECT 'new', {others} FROM {table} WHERE run_uuid = ({some})"
-            connection.execute(f"INSERT INTO {table} (run_uuid, {others}) {chosen}")
+            other_columns = ", ".join(name for name in names if name != "run_uuid")
+            latest_run = "SELECT max(run_uuid) FROM tags WHERE key = 'outcome'"
+            row = f"SELECT 'new', {other_columns} FROM {table} WHERE run_uuid = ({latest_run})"
+            connection.execute(f"INSERT INTO {table} (run_uuid, {other_columns}) {row}")
 
-    def taken(batch: pa.RecordBatch) -> columns.Part:
-        for table in later:
+    def write_and_convert(batch: pa.RecordBatch) -> columns.Part:
+        for table in remaining_tables:
             write(table)
-        return given(batch)
+        return original(batch)
 
     write("runs")
-    monkeypatch.setattr(columns, "of_batch", taken)
+    monkeypatch.setattr(columns, "of_batch", write_and_convert)
+
     pd.testing.assert_frame_equal(load(large), load(store))
-    assert not list(later)
+    assert not list(remaining_tables)
 
 
-def test_the_failure_of_a_reader_gives_one_line(
+def test_the_failure_of_a_reader_process_raises_a_one_line_error(
     large: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -254,30 +265,30 @@ def test_the_failure_of_a_reader_gives_one_line(
             "UPDATE params SET value = CAST(x'ff41' AS TEXT) WHERE key = 'batch_size'"
         )
     kill = "import os; os.kill(os.getpid(), 9)"
-    for program, said in (
+    for program, message in (
         ("", "can't decode byte 0xff .*"),
         ("1 / 0", "division by zero"),
         (kill, "the store was killed"),
     ):
         (tmp_path / ("pyarrow.py" if program else "nothing.py")).write_text(program)
-        with pytest.raises(StoreError, match=rf"^cannot read sqlite:///.*{said}$"):
+        with pytest.raises(StoreError, match=rf"^cannot read sqlite:///.*{message}$"):
             load(large)
 
 
-def test_a_run_without_times_is_read(store: str, tmp_path: Path) -> None:
+def test_runs_with_invalid_times_are_read(store: str, tmp_path: Path) -> None:
     """SQLite accepts any value in a numeric column."""
     uri = copy_of(store, tmp_path)
-    for odd in ("soon", 1e400, 2**62, -1, b"x"):
+    for value in ("soon", 1e400, 2**62, -1, b"x"):
         with closing(sqlite3.connect(uri.removeprefix("sqlite:///"))) as connection:
-            connection.execute("UPDATE runs SET start_time = ?, end_time = ?", (odd, odd))
+            connection.execute("UPDATE runs SET start_time = ?, end_time = ?", (value, value))
             connection.commit()
         frame = load(uri)
         assert len(frame) == len(load(store))
         assert not (frame["start_time"].dt.year > 1970).any()
 
 
-def test_a_run_that_is_being_written_is_whole_or_absent(store: str, tmp_path: Path) -> None:
-    """While another connection holds a write transaction, readers see the store's earlier state."""
+def test_readers_ignore_an_unfinished_transaction(store: str, tmp_path: Path) -> None:
+    """During a write transaction of another connection, readers see the previous state."""
     uri = copy_of(store, tmp_path)
     connection = sqlite3.connect(uri.removeprefix("sqlite:///"), isolation_level=None)
     connection.execute("PRAGMA journal_mode = WAL")
@@ -286,45 +297,49 @@ def test_a_run_that_is_being_written_is_whole_or_absent(store: str, tmp_path: Pa
     frame = load(uri)
     connection.execute("ROLLBACK")
     connection.close()
+
     pd.testing.assert_frame_equal(frame, load(store))
 
 
-def test_tables_of_one_run_and_of_many(store: str) -> None:
+def test_tables_of_one_run_and_of_many_runs_are_read(store: str) -> None:
     frame = load(store, family="fc", outcome="ok")
     tables = load_tables(frame, "operation_types.json", store)
+
     assert list(tables) == ["run_id", "type", "share"]
     assert len(tables) == 2 * 5, "five runs have a table of two rows"
+
     first = tables["run_id"].iloc[0]
     pd.testing.assert_frame_equal(
         load_table(first, "operation_types.json", store),
         pd.DataFrame({"type": ["MatMul", "Add"], "share": [0.75, 0.25]}),
     )
-    remote = load_tables(frame.assign(artifact_uri=None), "operation_types.json", store)
-    pd.testing.assert_frame_equal(remote, tables)
+
+    tables_of_store = load_tables(frame.assign(artifact_uri=None), "operation_types.json", store)
+    pd.testing.assert_frame_equal(tables_of_store, tables)
     assert load_tables(frame, "nothing.json", store).empty
     with pytest.raises(StoreError, match=r"has no table nothing\.json: measure it again"):
         load_table(first, "nothing.json", store)
 
 
-class _Refusing(BaseHTTPRequestHandler):
-    """A tracking server that stores nothing and records the credentials of each request."""
+class _RefusingServer(BaseHTTPRequestHandler):
+    """A tracking server that answers 404 and records the credentials of each request."""
 
-    asked: ClassVar[list[str | None]] = []
+    credentials: ClassVar[list[str | None]] = []
 
     def do_GET(self) -> None:
-        self.asked.append(self.headers["Authorization"])
+        self.credentials.append(self.headers["Authorization"])
         self.send_error(404)
 
 
-def test_files_of_several_stores_are_requested_with_each_password() -> None:
-    """The frame may be shown, so it names stores without their passwords."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Refusing) as server:
+def test_files_are_requested_with_the_password_of_their_store() -> None:
+    """The frame names stores without their passwords, because it may be printed."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _RefusingServer) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        place = f"127.0.0.1:{server.server_address[1]}"
+        address = f"127.0.0.1:{server.server_address[1]}"
         frame = pd.DataFrame(
-            {"run_id": ["r1"], "artifact_uri": [None], "store": [f"http://***@{place}"]}
+            {"run_id": ["r1"], "artifact_uri": [None], "store": [f"http://***@{address}"]}
         )
-        given = [f"http://me:secret@{place}", "http://you:other@127.0.0.1:1"]
-        assert load_tables(frame, "operations.json", given).empty
+        stores = [f"http://me:secret@{address}", "http://you:other@127.0.0.1:1"]
+        assert load_tables(frame, "operations.json", stores).empty
         server.shutdown()
-    assert set(_Refusing.asked) == {"Basic " + base64.b64encode(b"me:secret").decode()}
+    assert set(_RefusingServer.credentials) == {"Basic " + base64.b64encode(b"me:secret").decode()}

@@ -1,4 +1,4 @@
-"""The page of a sweep: its figures and its table against planted points."""
+"""The page of a sweep: figures and table of planted points."""
 
 import json
 import re
@@ -18,7 +18,7 @@ RATE = "examples_per_second"
 
 
 def planted(**columns: Any) -> pd.DataFrame:
-    """Return nine points whose rate is 10 per node and example; the largest is out of memory."""
+    """Return nine points with the rate 10 x nodes x batch size; the largest ran out of memory."""
     points = grid(nodes=(64, 256, 1024), layers=(4,), batches=(16, 64, 256))
     rate = (
         10.0 * points["model.nodes"].to_numpy("float64") * points["batch_size"].to_numpy("float64")
@@ -42,39 +42,44 @@ def planted(**columns: Any) -> pd.DataFrame:
 
 
 def served() -> pd.DataFrame:
-    """Return two models behind one endpoint, whose costs are unknown."""
+    """Return runs of two models behind an endpoint. Their costs are unknown."""
     points = pd.DataFrame({"endpoint.model": ["small", "large"], "batch_size": [1, 1]})
     frame = runs(points, family="endpoint", queries_per_second=[5.0, 3.0])
     return frame.assign(point_id=["small", "large"])
 
 
 def messages() -> pd.DataFrame:
-    """Return messages of two sizes, one and eight at a time, which take 10 us per byte."""
+    """Return runs of messages of 1 and 64 bytes with windows of 1 and 8.
+
+    A message takes 10 us per byte.
+    """
     points = grid(nodes=(1, 64), layers=(1, 8), batches=(1,))
     points = points.rename(columns={"model.nodes": "model.bytes", "model.layers": "model.window"})
     return runs(points, family="channel", transfer_us=10.0 * points["model.bytes"])
 
 
-def figures(frame: pd.DataFrame) -> dict[str, Figure]:
+def figures_by_title(frame: pd.DataFrame) -> dict[str, Figure]:
     return {figure.title: figure for figure in sweep_figures(sweep_points(frame))}
 
 
-def test_a_point_has_its_interval_at_its_place_on_log_axes() -> None:
-    figure = figures(planted())["Throughput over the swept axes"]
+def test_a_point_is_drawn_with_its_interval_on_log_axes() -> None:
+    figure = figures_by_title(planted())["Throughput over the swept axes"]
 
     trace = next(trace for trace in figure.traces if trace["visible"] and trace["name"] == "fc")
-    place = trace["text"].index("fc 4x256 b64")
-    assert trace["x"][place] == 64
-    assert trace["y"][place] == pytest.approx(10 * 256 * 64)
-    assert trace["error_y"]["array"][place] == pytest.approx(0.2 * 10 * 256 * 64)
-    assert trace["error_y"]["arrayminus"][place] == pytest.approx(0.1 * 10 * 256 * 64)
+    index = trace["text"].index("fc 4x256 b64")
+
+    assert trace["x"][index] == 64
+    assert trace["y"][index] == pytest.approx(10 * 256 * 64)
+    assert trace["error_y"]["array"][index] == pytest.approx(0.2 * 10 * 256 * 64)
+    assert trace["error_y"]["arrayminus"][index] == pytest.approx(0.1 * 10 * 256 * 64)
     assert (figure.layout["xaxis"]["type"], figure.layout["yaxis"]["type"]) == ("log", "log")
 
 
-def test_names_are_an_axis_if_no_number_is_swept() -> None:
-    figure = figures(served())["Queries per second over the swept axes"]
+def test_names_are_the_axis_if_no_number_is_swept() -> None:
+    figure = figures_by_title(served())["Queries per second over the swept axes"]
 
     [trace] = figure.traces
+
     assert dict(zip(trace["x"], trace["y"], strict=True)) == {"small": 5.0, "large": 3.0}
     assert trace["mode"] == "markers"
     assert figure.layout["xaxis"]["type"] == "category"
@@ -89,16 +94,18 @@ def test_names_are_an_axis_if_no_number_is_swept() -> None:
         pytest.param([3.0, 40.0], True, id="wide"),
     ],
 )
-def test_a_narrow_range_of_rates_has_ticks(rates: list[float], has_fixed_ticks: bool) -> None:
+def test_a_narrow_range_of_rates_has_automatic_ticks(
+    rates: list[float], has_fixed_ticks: bool
+) -> None:
     frame = served().assign(queries_per_second=rates)
 
-    figure = figures(frame)["Queries per second over the swept axes"]
+    figure = figures_by_title(frame)["Queries per second over the swept axes"]
 
     assert ("dtick" in figure.layout["yaxis"]) == has_fixed_ticks
 
 
 def test_lines_connect_points_that_differ_only_in_the_axis() -> None:
-    figure = figures(planted())["Throughput over the swept axes"]
+    figure = figures_by_title(planted())["Throughput over the swept axes"]
 
     trace = next(trace for trace in figure.traces if trace["visible"] and trace["name"] == "fc")
     lines: list[list[str]] = [[]]
@@ -107,6 +114,7 @@ def test_lines_connect_points_that_differ_only_in_the_axis() -> None:
             lines.append([])
         else:
             lines[-1].append(name)
+
     assert sorted(line for line in lines if line) == [
         ["fc 4x1024 b16", "fc 4x1024 b64"],
         ["fc 4x256 b16", "fc 4x256 b64", "fc 4x256 b256"],
@@ -114,21 +122,26 @@ def test_lines_connect_points_that_differ_only_in_the_axis() -> None:
     ]
 
 
-def test_a_menu_selects_every_swept_number() -> None:
-    figure = figures(planted())["Throughput over the swept axes"]
+def test_a_menu_selects_the_swept_key_of_the_axis() -> None:
+    figure = figures_by_title(planted())["Throughput over the swept axes"]
 
     [menu] = figure.layout["updatemenus"]
 
     assert [button["label"] for button in menu["buttons"]] == ["batch size", "nodes"]
+
     shown = [button["args"][0]["visible"] for button in menu["buttons"]]
-    assert [sum(flags) for flags in shown] == [2, 2]  # the family, and what did not run
-    assert all(a != b for a, b in zip(*shown, strict=True))
+    assert [sum(flags) for flags in shown] == [
+        2,
+        2,
+    ]  # the traces of the family and of points that did not run
+    assert all(first != second for first, second in zip(*shown, strict=True))
 
 
-def test_the_heat_map_has_a_cell_for_a_point_out_of_memory() -> None:
-    figure = figures(planted())["Heat map: fc on Test CPU"]
+def test_the_heat_map_has_a_cell_for_a_point_that_ran_out_of_memory() -> None:
+    figure = figures_by_title(planted())["Heat map: fc on Test CPU"]
 
     failed, measured = figure.traces
+
     assert [measured["x"], measured["y"]] == [["16", "64", "256"], ["64", "256", "1024"]]
     assert failed["z"] == [[None] * 3, [None] * 3, [None, None, 1.0]]
     assert failed["text"][2][2] == "OOM"
@@ -143,36 +156,40 @@ def test_the_heat_map_has_a_cell_for_a_point_out_of_memory() -> None:
         pytest.param("Heat map: fc on Test CPU", id="heat map"),
     ],
 )
-def test_a_caption_explains_points_that_did_not_run_only_if_there_are_some(title: str) -> None:
+def test_a_caption_explains_points_that_did_not_run_only_if_some_exist(title: str) -> None:
     frame = planted()
 
-    some_failed = figures(frame)[title]
-    all_ran = figures(frame[frame["outcome"] == "ok"])[title]
+    some_failed = figures_by_title(frame)[title]
+    all_ran = figures_by_title(frame[frame["outcome"] == "ok"])[title]
 
     assert "did not run" in some_failed.caption
     assert "did not run" not in all_ran.caption
 
 
-def test_the_roofline_has_every_measured_point() -> None:
+def test_the_roofline_shows_every_measured_point() -> None:
     frame = planted(**{PEAK: 4e12, BANDWIDTH: 1e11})
-    [figure] = [one for title, one in figures(frame).items() if title.startswith("Roofline")]
+    [figure] = [
+        entry for title, entry in figures_by_title(frame).items() if title.startswith("Roofline")
+    ]
 
-    marks = figure.traces[-1]
+    points = figure.traces[-1]
 
     expected = {
         (row["arithmetic_intensity"], row["flops_per_second"])
         for row in frame[frame["outcome"] == "ok"].to_dict("records")
     }
-    assert set(zip(marks["x"], marks["y"], strict=True)) == expected
+
+    assert set(zip(points["x"], points["y"], strict=True)) == expected
 
 
-def test_boxes_and_parallel_coordinates_have_every_measured_point() -> None:
-    shown = figures(planted())
+def test_boxes_and_parallel_coordinates_show_every_measured_point() -> None:
+    shown = figures_by_title(planted())
 
-    boxes = next(one for title, one in shown.items() if title.endswith("by family"))
+    boxes = next(entry for title, entry in shown.items() if title.endswith("by family"))
     lines = shown["The swept keys"]
 
     assert sum(len(trace["y"]) for trace in boxes.traces) == 8
+
     labels = {entry["label"]: entry for entry in lines.traces[0]["dimensions"]}
     assert list(labels) == ["batch size", "nodes", "throughput"]
     assert labels["nodes"]["ticktext"] == ["64", "256", "1024"]
@@ -222,19 +239,22 @@ def test_boxes_and_parallel_coordinates_have_every_measured_point() -> None:
 def test_a_sweep_has_the_figures_that_its_points_allow(
     frame: pd.DataFrame, titles: list[str]
 ) -> None:
-    shown = [title for title in figures(frame) if not title.startswith("Roofline")]
+    shown = [title for title in figures_by_title(frame) if not title.startswith("Roofline")]
     assert shown == titles
 
 
-def test_the_table_has_the_layout_of_mlflow_and_the_fastest_point_first() -> None:
+def test_the_table_is_strict_json_and_lists_the_fastest_point_first() -> None:
     table = points_table(sweep_points(planted()))
 
     rows = [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
+
     assert len(rows) == 9
+
     rates = [row[RATE] for row in rows[:-1]]
     assert rates == sorted(rates, reverse=True)
     assert rates[0] == 10.0 * 1024 * 64
     assert (rows[-1]["outcome"], rows[-1][RATE]) == ("oom_device", None)
+
     json.dumps(table, allow_nan=False)
 
 
@@ -246,10 +266,11 @@ def test_the_table_of_served_models_has_their_rates_and_names() -> None:
     assert [row[2] for row in table["data"]] == [5.0, 3.0]
 
 
-def test_the_table_has_the_shortest_time_first() -> None:
+def test_the_table_of_messages_lists_the_shortest_time_first() -> None:
     table = points_table(sweep_points(messages()))
 
     sizes = [row[table["columns"].index("model.bytes")] for row in table["data"]]
+
     assert sizes == [1, 1, 64, 64]
 
 
@@ -261,10 +282,12 @@ def test_no_text_of_a_store_becomes_markup(tmp_path: Path) -> None:
     write_sweep_page(tmp_path, sweep, frame)
 
     page = (tmp_path / "sweep.html").read_text()
-    own = re.sub(r'<script type="application/octet-stream".*?</script>', "", page, flags=re.S)
-    assert "<img" not in own
-    assert own.count("<script") == own.count("</script>") == 2
-    [data] = re.findall(r'<script type="application/json" id="figures">(.*?)</script>', own)
+    markup = re.sub(r'<script type="application/octet-stream".*?</script>', "", page, flags=re.S)
+
+    assert "<img" not in markup
+    assert markup.count("<script") == markup.count("</script>") == 2
+
+    [data] = re.findall(r'<script type="application/json" id="figures">(.*?)</script>', markup)
     assert all("<" not in text for text in json.loads(data)[0]["traces"][0]["text"] if text)
 
 
@@ -274,6 +297,7 @@ def test_a_page_allows_no_connection(tmp_path: Path) -> None:
     write_sweep_page(tmp_path, sweep, planted())
 
     page = (tmp_path / "sweep.html").read_text()
+
     assert "Content-Security-Policy" in page
     assert "default-src &#39;none&#39;" in page or "default-src 'none'" in page
     assert not re.search(r'(src|href)="(https?:)?//', page)

@@ -1,4 +1,4 @@
-"""Scores of planted trainings, compared with SciPy's trimmed mean and plain arithmetic."""
+"""Time to accuracy of planted trainings, by SciPy's trimmed mean and plain arithmetic."""
 
 import math
 import re
@@ -16,69 +16,70 @@ from tests.analysis.planted import ROW
 from tests.analysis.rejected import assert_rejected
 
 
-def trained(
+def training_run(
     seconds: float, seed: int = 0, batch_size: int = 64, device: str = "A", **more: Any
 ) -> dict[str, Any]:
-    reached = math.isfinite(seconds)
+    """Return a training that reaches its target after `seconds`; infinity means never.
+
+    An epoch takes 2 s.
+    """
+    has_reached = math.isfinite(seconds)
     run_id = f"{device}-{batch_size}-{seed}"
-    known = {
+    identity = {
         "run_id": run_id,
         "device": device,
         "environment_id": device,
         "batch_size": batch_size,
         "seed": seed,
     }
-    ends = {
+    times = {
         "seconds_to_target": seconds,
         "epochs_to_target": seconds / 2,
         "examples_to_target": 1000 * seconds,
     }
-    ends = {key: value if reached else math.nan for key, value in ends.items()}
-    learnt = {
+    times = {key: value if has_reached else math.nan for key, value in times.items()}
+    results = {
         "model.nodes": 128,
         "learn.target": 0.97,
-        "best_accuracy": 0.98 if reached else 0.9,
-        **ends,
+        "best_accuracy": 0.98 if has_reached else 0.9,
+        **times,
     }
-    learnt["epochs_below_target"] = 1.0 if seed == 1 else 0.0
-    return {**ROW, **known, **learnt, "outcome": "ok" if reached else "timeout", **more}
+    results["epochs_below_target"] = 1.0 if seed == 1 else 0.0
+    return {**ROW, **identity, **results, "outcome": "ok" if has_reached else "timeout", **more}
 
 
-def frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
-    return pd.DataFrame(rows)
+def score_table(rows: list[dict[str, Any]], **options: Any) -> pd.DataFrame:
+    return summarize(pd.DataFrame(rows), TimeToAccuracyOptions(**options)).table
 
 
-def scored(rows: list[dict[str, Any]], **options: Any) -> pd.DataFrame:
-    return summarize(frame(rows), TimeToAccuracyOptions(**options)).table
-
-
-@pytest.mark.parametrize("lost", [0, 1])
+@pytest.mark.parametrize("unfinished", [0, 1])
 @pytest.mark.parametrize("count", [4, 5, 8, 20])
-def test_the_score_is_a_trimmed_mean_whose_interval_holds_it_in_19_of_20(
-    count: int, lost: int
-) -> None:
-    """Coverage also holds if the slowest trainings never ended."""
+def test_the_score_is_a_trimmed_mean_with_nominal_coverage(count: int, unfinished: int) -> None:
+    """The coverage is also nominal if the slowest training never ends."""
     draws = np.sort(np.random.default_rng(count).normal(100, 20, size=(1000, count)))
     score = mstats.trimmed_mean(draws, (1 / count, 1 / count), axis=1)
-    draws[:, count - lost :] = np.inf
-    found = np.array([olympic_mean(one.tolist()) for one in draws])
+    draws[:, count - unfinished :] = np.inf
+    found = np.array([olympic_mean(row.tolist()) for row in draws])
+
     assert found[:, 0] == pytest.approx(np.asarray(score))
     assert ((found[:, 1] <= 100) & (found[:, 2] >= 100)).mean() > 0.93
 
 
-def test_one_run_has_the_interval_of_the_prior() -> None:
+def test_one_run_gets_the_interval_of_the_prior() -> None:
     score = olympic_mean([3.0])
 
-    # Student's t with the four degrees of freedom of the prior.
-    reach = stats.t.ppf(0.975, 4) * 0.4
+    # The prior has a scatter of 0.4 with 4 degrees of freedom.
+    half_width = stats.t.ppf(0.975, 4) * 0.4
+
     assert score.value == 3.0
-    assert score.low == pytest.approx(3.0 * math.exp(-reach))
-    assert score.high == pytest.approx(3.0 * math.exp(reach))
+    assert score.low == pytest.approx(3.0 * math.exp(-half_width))
+    assert score.high == pytest.approx(3.0 * math.exp(half_width))
 
 
-def test_few_runs_are_averaged_as_they_are() -> None:
+def test_two_runs_are_averaged_and_more_are_trimmed() -> None:
     assert olympic_mean([30.0, 31.0]).value == 30.5
     assert olympic_mean([3.0, 100.0, 5.0]).value == 5.0
+
     # One run that never ends is trimmed; two are not.
     for values, mean in (
         ([1.0, 2.0, 3.0, math.inf], 2.5),
@@ -87,118 +88,139 @@ def test_few_runs_are_averaged_as_they_are() -> None:
         assert olympic_mean(values).value == mean
 
 
-def test_settings_are_scored_over_seeds_and_platforms_compared() -> None:
-    rows = [trained(10.0 + seed, seed, batch, "A") for seed in range(5) for batch in (32, 64)]
-    rows += [trained(5.0 + seed / 2, seed, batch, "B") for seed in range(5) for batch in (32, 64)]
-    found = scored(rows, price=("A=3.6",))
+def test_settings_are_scored_over_seeds_and_platforms_are_compared() -> None:
+    rows = [training_run(10.0 + seed, seed, batch, "A") for seed in range(5) for batch in (32, 64)]
+    rows += [
+        training_run(5.0 + seed / 2, seed, batch, "B") for seed in range(5) for batch in (32, 64)
+    ]
+    found = score_table(rows, price=("A=3.6",))
+
     assert found["seconds"].tolist() == [12.0, 12.0, 6.0, 6.0]
     assert found["reached"].tolist() == [5] * 4
     assert found["cost"].tolist()[:2] == pytest.approx([0.012, 0.012])
     assert found["below"].tolist() == [1] * 4
     assert found["speedup"].tolist() == [1.0] * 4
-    result = summarize(frame(rows))
-    # The runs of both platforms have no times, so the platforms may be in separate sessions.
+
+    result = summarize(pd.DataFrame(rows))
+    # The runs have no start times, so the platforms may have run in separate sessions.
     assert result.answer is not None
     assert result.answer.verdict == "slower"
     assert result.answer.ratio == pytest.approx(0.5)
     assert result.answer.ahead == 0
     assert result.answer.points == 2
     assert "sessions" in result.answer.basis
-    said = r"B reaches the target 2x as fast as A \(95% CI 1\.\d+x to 2\.\d+x\), which takes 2x"
-    assert re.search(said, result.text()), result.text()
+
+    sentence = r"B reaches the target 2x as fast as A \(95% CI 1\.\d+x to 2\.\d+x\), which takes 2x"
+    assert re.search(sentence, result.text()), result.text()
 
 
-def test_a_setting_is_all_but_the_seed() -> None:
+def test_trainings_that_differ_only_in_the_seed_are_one_setting() -> None:
     rows = [
-        trained(10.0, seed, **{"optimizer.learning_rate": rate})
+        training_run(10.0, seed, **{"optimizer.learning_rate": rate})
         for seed in range(3)
         for rate in (0.1, 0.01)
     ]
-    found = scored(rows)
+    found = score_table(rows)
+
     assert found["choice"].tolist() == ["learning_rate=0.01", "learning_rate=0.1"]
     assert found["runs"].tolist() == [3, 3]
 
 
 def test_a_resumed_training_is_one_run() -> None:
-    def point(seed: int, seconds: float, **more: Any) -> dict[str, Any]:
-        known = {"point_id": str(seed), "replicate": 0, "learn.epochs": 40, "epochs": 10.0}
-        return trained(seconds, seed, **known | more)
+    def point_run(seed: int, seconds: float, **more: Any) -> dict[str, Any]:
+        columns = {"point_id": str(seed), "replicate": 0, "learn.epochs": 40, "epochs": 10.0}
+        return training_run(seconds, seed, **columns | more)
 
-    whole = [point(seed, 10.0 + seed) for seed in range(4)]
-    cut = [point(seed, math.inf) for seed in range(2)] + [point(3, 9.0, outcome="crash")]
-    [row] = scored(cut + whole).to_dict("records")
+    complete = [point_run(seed, 10.0 + seed) for seed in range(4)]
+    interrupted = [point_run(seed, math.inf) for seed in range(2)] + [
+        point_run(3, 9.0, outcome="crash")
+    ]
+    [row] = score_table(interrupted + complete).to_dict("records")
+
     assert (row["runs"], row["reached"], row["seconds"]) == (4, 4, 11.5)
+
     # Trainings did not reach the target if they were interrupted for good, used all their epochs,
     # or diverged to NaN.
     for further in (
-        point(5, math.inf),
-        point(1, math.inf, epochs=40.0),
-        point(1, math.inf, outcome="nan"),
+        point_run(5, math.inf),
+        point_run(1, math.inf, epochs=40.0),
+        point_run(1, math.inf, outcome="nan"),
     ):
-        [row] = scored([further, *whole]).to_dict("records")
+        [row] = score_table([further, *complete]).to_dict("records")
         assert (row["runs"], row["reached"]) == (5, 4)
 
 
 def test_a_processor_and_a_gpu_are_compared() -> None:
     rows = [
-        trained(10.0 + seed / 4, seed, device="A", **{"platform.name": "cpu"}) for seed in range(6)
+        training_run(10.0 + seed / 4, seed, device="A", **{"platform.name": "cpu"})
+        for seed in range(6)
     ]
     rows += [
-        trained(5.0 + seed / 8, seed, device="B", **{"platform.name": "gpu"}) for seed in range(6)
+        training_run(5.0 + seed / 8, seed, device="B", **{"platform.name": "gpu"})
+        for seed in range(6)
     ]
-    assert "reaches the target 2x as fast as A" in summarize(frame(rows)).text()
+
+    assert "reaches the target 2x as fast as A" in summarize(pd.DataFrame(rows)).text()
 
 
 def test_settings_implied_by_an_optimizer_are_omitted() -> None:
-    kinds = {"adam": (0.999, 0.001), "sgd": (0.9, 0.1), "slow": (0.9, 0.01)}
+    optimizers = {"adam": (0.999, 0.001), "sgd": (0.9, 0.1), "slow": (0.9, 0.01)}
     rows = [
-        trained(
+        training_run(
             10.0,
             **{"optimizer.decay": decay, "optimizer.learning_rate": rate, "optimizer.name": name},
         )
-        for name, (decay, rate) in kinds.items()
+        for name, (decay, rate) in optimizers.items()
     ]
-    assert scored(rows)["choice"].tolist() == [f"optimizer={name}" for name in sorted(kinds)]
+
+    assert score_table(rows)["choice"].tolist() == [
+        f"optimizer={name}" for name in sorted(optimizers)
+    ]
 
 
-def test_the_answer_is_text_and_a_figure() -> None:
-    rows = [trained(10.0 + seed, seed, batch) for seed in range(4) for batch in (32, 64)]
-    rows += [trained(math.inf, seed, 128) for seed in range(4)]
-    result = summarize(frame(rows), TimeToAccuracyOptions(price=("A=36",)))
+def test_the_answer_has_sentences_and_two_panels() -> None:
+    rows = [training_run(10.0 + seed, seed, batch) for seed in range(4) for batch in (32, 64)]
+    rows += [training_run(math.inf, seed, 128) for seed in range(4)]
+    result = summarize(pd.DataFrame(rows), TimeToAccuracyOptions(price=("A=36",)))
     text = result.text()
+
     assert "fc on A: 12 runs of 3 settings; fastest to the target: batch size 32, in 11.5 s" in text
     assert "batch size 128: no score, 0 of 4 reached it; best 0.9000 in the median" in text
-    assert "cost 0.115;" in text or "cost 0.115\n" in text, "no price says in what"
+    assert "cost 0.115;" in text or "cost 0.115\n" in text, "--price states no currency"
+
     rows = [row | {"platform.price_per_hour": 36.0, "price_currency": "EUR"} for row in rows]
-    assert "cost 0.115 EUR" in summarize(frame(rows)).text()
-    both = result.figure().axes
-    assert [axes.get_title(loc="left") for axes in both] == [
+    assert "cost 0.115 EUR" in summarize(pd.DataFrame(rows)).text()
+
+    panels = result.figure().axes
+    assert [axes.get_title(loc="left") for axes in panels] == [
         "Time to the target",
         "Epochs to the target",
     ]
 
 
-def test_epochs_that_agree_by_rounding_are_not_known_exactly() -> None:
-    """Most of five trainings take eight epochs, but the population mean is not a whole number."""
+def test_the_interval_of_whole_epochs_covers_the_true_mean() -> None:
+    """Trainings take whole epochs, mostly eight, but the true mean is not a whole number."""
     draws = np.round(np.random.default_rng(3).normal(8.2, 0.5, (20_000, 5)))
     truth = np.sort(draws)[:, 1:-1].mean()
-    found = [olympic_mean(one.tolist(), 1.0) for one in draws[:400]]
-    assert np.mean([one.low <= truth <= one.high for one in found]) > 0.93
+    found = [olympic_mean(row.tolist(), 1.0) for row in draws[:400]]
+
+    assert np.mean([score.low <= truth <= score.high for score in found]) > 0.93
 
 
-def test_scores_of_whole_epochs_have_intervals() -> None:
-    """Return five seeds that take the same number of epochs, with proportional seconds."""
-    row = scored([trained(20.0, seed) for seed in range(5)]).iloc[0]
-    reach = row["epochs_high"] - row["epochs"]
-    assert reach > 0
-    assert row["seconds_high"] - row["seconds"] == pytest.approx(2 * reach)
+def test_scores_of_equal_epochs_have_proportional_intervals() -> None:
+    """Five seeds take the same number of epochs, and the seconds are proportional to the epochs."""
+    row = score_table([training_run(20.0, seed) for seed in range(5)]).iloc[0]
+    half_width = row["epochs_high"] - row["epochs"]
+
+    assert half_width > 0
+    assert row["seconds_high"] - row["seconds"] == pytest.approx(2 * half_width)
 
 
 def test_a_target_reached_in_the_first_epoch_bounds_the_time() -> None:
-    rows = [trained(2.0 + seed / 100, seed, epochs_to_target=1.0) for seed in range(5)]
+    rows = [training_run(2.0 + seed / 100, seed, epochs_to_target=1.0) for seed in range(5)]
 
-    row = scored(rows).iloc[0]
-    text = summarize(frame(rows)).text()
+    row = score_table(rows).iloc[0]
+    text = summarize(pd.DataFrame(rows)).text()
 
     assert row["is_upper_bound"]
     assert row["seconds_low"] == row["epochs_low"] == 0.0
@@ -208,11 +230,11 @@ def test_a_target_reached_in_the_first_epoch_bounds_the_time() -> None:
     assert "reached in the first epoch" in text
 
 
-def test_one_run_that_needed_a_second_epoch_is_no_bound() -> None:
-    rows = [trained(2.0, seed, epochs_to_target=1.0) for seed in range(4)]
-    rows.append(trained(4.0, seed=4, epochs_to_target=2.0))
+def test_a_score_is_no_bound_if_one_run_needed_a_second_epoch() -> None:
+    rows = [training_run(2.0, seed, epochs_to_target=1.0) for seed in range(4)]
+    rows.append(training_run(4.0, seed=4, epochs_to_target=2.0))
 
-    row = scored(rows).iloc[0]
+    row = score_table(rows).iloc[0]
 
     assert not row["is_upper_bound"]
     assert row["epochs_low"] > 0
@@ -220,26 +242,26 @@ def test_one_run_that_needed_a_second_epoch_is_no_bound() -> None:
 
 def test_platforms_whose_times_are_upper_bounds_get_no_verdict() -> None:
     rows = [
-        trained(seconds, seed, device=device, epochs_to_target=1.0)
+        training_run(seconds, seed, device=device, epochs_to_target=1.0)
         for device, seconds in (("A", 2.0), ("B", 20.0))
         for seed in range(5)
     ]
 
-    text = summarize(frame(rows)).text()
+    text = summarize(pd.DataFrame(rows)).text()
 
     assert "A and B: undecided, the target was reached in the first epoch" in text
     assert "raise learn.target" in text
     assert "as fast" not in text
 
 
-def test_an_upper_bound_has_no_speedup_over_another() -> None:
+def test_an_upper_bound_has_no_speedup() -> None:
     rows = [
-        trained(seconds, seed, batch_size, epochs_to_target=epochs)
+        training_run(seconds, seed, batch_size, epochs_to_target=epochs)
         for batch_size, seconds, epochs in ((32, 2.0, 1.0), (64, 1.0, 2.0), (128, 4.0, 3.0))
         for seed in range(4)
     ]
 
-    speedups = scored(rows)["speedup"].tolist()
+    speedups = score_table(rows)["speedup"].tolist()
 
     assert speedups == pytest.approx([math.nan, 1.0, 0.25], nan_ok=True)
 
@@ -249,54 +271,57 @@ def test_an_upper_bound_has_no_speedup_over_another() -> None:
     [
         pytest.param(
             "--price C=36",
-            pd.DataFrame([trained(1.0)]),
+            pd.DataFrame([training_run(1.0)]),
             "--price=C: no run used that device",
             id="no run of a priced device",
         ),
         pytest.param(
             "",
-            pd.DataFrame([trained(1.0)]).drop(columns="best_accuracy"),
+            pd.DataFrame([training_run(1.0)]).drop(columns="best_accuracy"),
             "task=learn",
             id="no training",
         ),
     ],
 )
-def test_unsuitable_runs_are_reported(options: str, frame: pd.DataFrame, message: str) -> None:
+def test_frames_without_a_priced_device_or_a_training_are_rejected(
+    options: str, frame: pd.DataFrame, message: str
+) -> None:
     assert_rejected(f"time-to-accuracy {options}", frame, message)
 
 
 @pytest.mark.parametrize("count", [2, 4, 7])
-def test_equal_times_have_no_interval_of_zero_width(count: int) -> None:
+def test_equal_times_have_an_interval_of_positive_width(count: int) -> None:
     score = olympic_mean([3.0] * count)
 
     assert score.low < score.value == 3.0 < score.high
 
 
 @pytest.mark.parametrize("count", [4, 6, 10])
-def test_seeds_of_two_modes_cover_the_ratio_of_two_platforms(count: int) -> None:
-    """A third of the seeds take twice as long; B is as fast as A."""
+def test_the_ratio_of_platforms_is_covered_if_seeds_have_two_modes(count: int) -> None:
+    """A third of the seeds take twice as long on either platform. B is as fast as A."""
     random = np.random.default_rng(count)
     covered = 0
     for _ in range(100):
         logs = math.log(2) * (random.random((2, count)) < 1 / 3)
         seconds = 10 * np.exp(logs + random.normal(0, 0.05, (2, count)))
         rows = [
-            trained(float(seconds[side, seed]), seed, 32, "AB"[side], sweep_id="s", host="h")
+            training_run(float(seconds[side, seed]), seed, 32, "AB"[side], sweep_id="s", host="h")
             for side in (0, 1)
             for seed in range(count)
         ]
-        answer = summarize(frame(rows)).answer
+        answer = summarize(pd.DataFrame(rows)).answer
         assert answer is not None
         assert answer.low is not None
         assert answer.high is not None
         covered += answer.low <= 1 <= answer.high
+
     assert covered >= 90
 
 
 @pytest.mark.parametrize("count", [4, 6, 10])
 @pytest.mark.parametrize("share", [1 / 6, 1 / 3, 1 / 2])
-def test_the_score_of_seeds_with_two_modes_covers_its_mean(count: int, share: float) -> None:
-    """A share of the seeds takes twice as long; the truth is the mean of many such scores."""
+def test_the_mean_score_is_covered_if_seeds_have_two_modes(count: int, share: float) -> None:
+    """A share of the seeds takes twice as long. The truth is the mean of many scores."""
     random = np.random.default_rng(count)
 
     def draw(rows: int) -> np.ndarray:
@@ -307,10 +332,11 @@ def test_the_score_of_seeds_with_two_modes_covers_its_mean(count: int, share: fl
     scores = [olympic_mean(list(row)) for row in draw(300)]
 
     covered = np.mean([score.low <= truth <= score.high for score in scores])
-    # A true rate of 95% falls below 92% of 300 in 1% of the cases; the seed is fixed.
+
+    # If the true coverage is 95%, 1% of samples of 300 fall below 92%. The seed is fixed.
     assert covered >= 0.92
 
 
-def test_seeds_that_agree_keep_the_width_that_a_missed_mode_needs() -> None:
+def test_the_interval_of_similar_seeds_allows_for_an_unseen_mode() -> None:
     agreeing = olympic_mean([1.0, 1.01, 1.02, 1.03])
     assert agreeing.high / agreeing.value > 1.3

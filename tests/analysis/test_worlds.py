@@ -1,6 +1,6 @@
-"""Planted worlds of benchmarks/calibration.py, analyzed through a store and the commands.
+"""Calibration of the commands on the planted worlds of benchmarks/calibration.py.
 
-Commands make few false statements and find the planted effects.
+The commands read a store, make few false statements, and find the planted effects.
 """
 
 import math
@@ -27,9 +27,9 @@ from benchmarks.calibration import (
 )
 from benchmarks.worlds import both
 
-#: Rows with equal sides, or a truth on the bound, on which earlier versions were nearly always
-#: wrong. One draw of each is asked in the normal suite.
-ONCE_WRONG = [
+#: Rows with equal sides, or with a truth at the bound, for which earlier versions nearly always
+#: gave false verdicts. The normal suite tests one draw of each.
+FORMERLY_FALSE = [
     "hosts",
     "slow block",
     "creep",
@@ -40,15 +40,15 @@ ONCE_WRONG = [
     "choices",
     "seeds",
 ]
-#: Rows with an effect so large that one draw decides.
-ONCE_MISSED = ["claim, one lost", "claim, rises", "sloped"]
+#: Rows with an effect so large that one draw suffices.
+FORMERLY_MISSED = ["claim, one lost", "claim, rises", "sloped"]
 #: Probability that a table fails by chance, for one draw per row and for several draws.
 CHANCE_OF_ONE_DRAW = 0.06
 CHANCE_OF_SEVERAL_DRAWS = 0.0005
 
 
-def check(name: str, draws: int, database: Path, folder: Path) -> None:
-    """Require that no goal of a row is missed by more than chance explains."""
+def assert_goals_are_met(name: str, draws: int, database: Path, folder: Path) -> None:
+    """Assert that a row misses none of its goals by more than chance can explain."""
     chance = CHANCE_OF_ONE_DRAW if draws == 1 else CHANCE_OF_SEVERAL_DRAWS
     store = folder / "mlflow.db"
     shutil.copy(database, store)
@@ -60,20 +60,24 @@ def check(name: str, draws: int, database: Path, folder: Path) -> None:
         assert least <= times <= most, f"{name}: {goal}, but {times} of {found.draws}"
 
 
-@pytest.mark.parametrize("name", [*ONCE_WRONG, *ONCE_MISSED])
-def test_one_draw(name: str, empty_database: Path, tmp_path: Path) -> None:
-    check(name, 1, empty_database, tmp_path)
+@pytest.mark.parametrize("name", [*FORMERLY_FALSE, *FORMERLY_MISSED])
+def test_one_draw_of_a_formerly_wrong_row_meets_its_goals(
+    name: str, empty_database: Path, tmp_path: Path
+) -> None:
+    assert_goals_are_met(name, 1, empty_database, tmp_path)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", ROWS)
-def test_several_draws(name: str, empty_database: Path, tmp_path: Path) -> None:
+def test_several_draws_of_a_row_meet_its_goals(
+    name: str, empty_database: Path, tmp_path: Path
+) -> None:
     draws = int(os.environ.get("PARADNN_DRAWS", "12"))
 
-    check(name, draws, empty_database, tmp_path)
+    assert_goals_are_met(name, draws, empty_database, tmp_path)
 
 
-def test_command_line_gives_the_same_answer(empty_database: Path, tmp_path: Path) -> None:
+def test_the_command_line_gives_the_same_answer(empty_database: Path, tmp_path: Path) -> None:
     store = tmp_path / "mlflow.db"
     shutil.copy(empty_database, store)
 
@@ -89,16 +93,16 @@ def test_command_line_gives_the_same_answer(empty_database: Path, tmp_path: Path
         pytest.param(0.5, {"slower"}, id="slower"),
     ],
 )
-def test_right_verdicts(ratio: float, verdicts: set[str]) -> None:
+def test_the_right_verdicts_follow_from_the_true_ratio(ratio: float, verdicts: set[str]) -> None:
     assert set(right_verdicts(ratio)) == verdicts
 
 
-def test_truth_is_that_of_the_points_which_both_sides_ran() -> None:
+def test_the_true_ratio_is_over_points_that_both_sides_ran() -> None:
     truth = np.log([[1.0], [4.0], [100.0]])
     frame = both(np.zeros((2, 3, 1)), np.zeros((2, 3, 1)), {"model.nodes": 3}, truth)
-    is_lost = (frame["precision"] == "float32") & (frame["model.nodes"] == 2**7)
+    is_missing = (frame["precision"] == "float32") & (frame["model.nodes"] == 2**7)
 
-    ratio = true_ratio(frame[~is_lost])
+    ratio = true_ratio(frame[~is_missing])
 
     assert ratio == pytest.approx(2.0)
 
@@ -111,11 +115,11 @@ def test_truth_is_that_of_the_points_which_both_sides_ran() -> None:
         pytest.param(20, "no", id="missed"),
     ],
 )
-def test_goal_states(times: int, state: str) -> None:
+def test_the_state_of_a_goal_allows_for_the_sampling_error(times: int, state: str) -> None:
     assert Goal("false", at_most=0.05).state(times, 100) == state
 
 
-def test_tally_counts_an_open_interval_as_covering() -> None:
+def test_an_open_interval_counts_as_covering_the_truth() -> None:
     found = Tally("hosts")
 
     found.add(Reply("faster", 1.1, math.nan, truth=1.0, right=("equal",)))
@@ -128,7 +132,7 @@ def test_tally_counts_an_open_interval_as_covering() -> None:
     assert found.counts["decided"] == 2
 
 
-def test_rate_interval_of_no_case() -> None:
+def test_the_interval_of_a_rate_without_a_case_begins_at_zero() -> None:
     low, high = rate_interval(0, 60)
 
     # The upper end p of no case in n draws solves (1 - p)^n = 2.5%.
@@ -136,7 +140,7 @@ def test_rate_interval_of_no_case() -> None:
     assert high == pytest.approx(1 - 0.025 ** (1 / 60))
 
 
-def test_page_keeps_its_prose(tmp_path: Path) -> None:
+def test_writing_the_page_keeps_its_prose(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("# Before\n<!-- calibration -->\nold\n<!-- end of calibration -->\nafter\n")
     found = Tally("hosts")
@@ -145,6 +149,7 @@ def test_page_keeps_its_prose(tmp_path: Path) -> None:
     write_page([found.record()], page)
 
     text = page.read_text()
+
     assert text.startswith("# Before\n")
     assert text.endswith("<!-- end of calibration -->\nafter\n")
     assert "old" not in text
@@ -152,5 +157,5 @@ def test_page_keeps_its_prose(tmp_path: Path) -> None:
     assert "1 meet their goals" in text
 
 
-def test_page_has_the_generated_part() -> None:
+def test_the_calibration_page_has_its_generated_part() -> None:
     assert "<!-- calibration -->\n\nOf " in PAGE.read_text(encoding="utf-8")
