@@ -19,14 +19,17 @@ POINTS = 40
 
 
 def runs_of(side: int, points: int) -> pd.DataFrame:
-    """Return one run per point in random order within one session."""
+    """Return one run per point of side 0 or 1; the sides alternate in one randomized sweep."""
     hours = (2 * np.arange(points) + side) / 60
     start = pd.Timestamp("2026-01-01", tz="UTC") + pd.to_timedelta(3600 * hours, unit="s")
     return pd.DataFrame({"start_time": start, "sweep_id": "s", "sweep_order": "random"})
 
 
 def evidence(variance: np.ndarray, **changes: object) -> Evidence:
-    """Return the evidence of points whose sides share a session; variances are (2, p)."""
+    """Return evidence about points whose sides share a session.
+
+    `variance` has shape (2, points). `changes` override fields of the evidence.
+    """
     points = variance.shape[1]
     schedule = Schedule.of(runs_of(0, points), runs_of(1, points), np.tile(np.arange(points), 2))
     fields = {
@@ -42,7 +45,7 @@ def evidence(variance: np.ndarray, **changes: object) -> Evidence:
     return Evidence(**fields | changes)  # type: ignore[arg-type]
 
 
-def contrast(ratios: np.ndarray, found: Evidence | None, family: str = "all") -> Contrast:
+def contrast(ratios: np.ndarray, known: Evidence | None, family: str = "all") -> Contrast:
     pairs = pd.DataFrame(
         {
             "family": "fc",
@@ -52,11 +55,11 @@ def contrast(ratios: np.ndarray, found: Evidence | None, family: str = "all") ->
             "batch_size": 64,
         }
     )
-    return Contrast(pairs, found, family)
+    return Contrast(pairs, known, family)
 
 
-def test_processes_add_the_mean_variance_of_the_rows() -> None:
-    """The second point has two rows, so its share of the mean is a half."""
+def test_processes_add_the_variance_of_the_mean_of_the_rows() -> None:
+    """The second point has two of four rows, so its weight in the mean is a half."""
     variance = np.array([[0.01, 0.02, 0.04], [0.02, 0.01, 0.03]])
     freedom = np.array([[5.0, 6.0, 7.0], [8.0, 9.0, 4.0]])
     mean_variance = 1.5 * variance
@@ -69,6 +72,7 @@ def test_processes_add_the_mean_variance_of_the_rows() -> None:
     parts = (shares * variance).ravel()
     satterthwaite = parts.sum() ** 2 / np.sum(parts**2 / freedom.ravel())
     limit = PRIORS.process.freedom + 36
+
     assert found.variance == pytest.approx(np.sum(shares * mean_variance))
     assert found.freedom == pytest.approx(satterthwaite)
     assert found.freedom < limit
@@ -83,22 +87,25 @@ def test_processes_have_no_more_degrees_of_freedom_than_data_and_prior() -> None
     assert found.freedom == PRIORS.process.freedom + 6
 
 
-def test_a_mean_has_students_interval_of_the_processes() -> None:
+def test_a_mean_has_students_interval_for_the_scatter_of_processes() -> None:
     ratios = np.exp(np.random.default_rng(1).normal(0.1, 0.2, POINTS))
 
     found = contrast(ratios, evidence(np.full((2, POINTS), 0.01)))
 
     error = math.sqrt(2 * 0.01 / POINTS)
     freedom = found.effects[0].freedom
-    half = stats.t.ppf(0.975, freedom) * error
+    half_width = stats.t.ppf(0.975, freedom) * error
     middle = stats.gmean(ratios)
     mean = found.mean()
+
     assert [effect.name for effect in found.effects] == ["processes"]
-    assert mean == pytest.approx((middle, middle * math.exp(-half), middle * math.exp(half)))
+    assert mean == pytest.approx(
+        (middle, middle * math.exp(-half_width), middle * math.exp(half_width))
+    )
     assert found.error.freedom == pytest.approx(freedom)
 
 
-def test_a_bias_widens_the_mean_to_both_sides() -> None:
+def test_a_bias_widens_the_interval_of_the_mean_on_both_sides() -> None:
     ratios = np.full(POINTS, 1.2)
     variance = np.full((2, POINTS), 0.01)
 
@@ -129,15 +136,15 @@ def test_no_points_have_no_mean() -> None:
     assert found.bias == 0.0
 
 
-def test_an_equal_point_is_no_win() -> None:
+def test_a_point_with_ratio_1_is_not_a_win() -> None:
     found = contrast(np.array([0.9, 1.0, 1.0, 1.2]), evidence(np.full((2, 4), 1e-6)))
 
     assert found.share().value == 0.25
     assert found.row()["wins"] == 1
 
 
-def test_the_share_of_wins_scatters_as_its_points_do() -> None:
-    """Each point is above the bound with a normal probability; wins are drawn from these."""
+def test_the_interval_of_a_share_follows_from_the_scatter_of_its_points() -> None:
+    """Compare with simulated wins; each point exceeds the bound with a normal probability."""
     random = np.random.default_rng(2)
     logs = random.normal(0.02, 0.1, POINTS)
 
@@ -145,23 +152,28 @@ def test_the_share_of_wins_scatters_as_its_points_do() -> None:
 
     distance = logs - math.log(1.05)
     wins = random.random((40_000, POINTS)) < stats.norm.cdf(distance / math.sqrt(0.004))
-    reach = 1.96 * wins.mean(axis=1).std()
+    half_width = 1.96 * wins.mean(axis=1).std()
+
     assert share.value == (distance > 0).mean()
-    assert share.high - share.value == pytest.approx(reach, rel=0.02)
-    assert share.value - share.low == pytest.approx(reach, rel=0.02)
+    assert share.high - share.value == pytest.approx(half_width, rel=0.02)
+    assert share.value - share.low == pytest.approx(half_width, rel=0.02)
 
 
 @pytest.mark.parametrize(
-    ("ratio", "end"), [pytest.param(1.001, "high", id="all"), pytest.param(0.999, "low", id="none")]
+    ("ratio", "end"),
+    [
+        pytest.param(1.001, "high", id="all points win"),
+        pytest.param(0.999, "low", id="no point wins"),
+    ],
 )
-def test_a_share_is_between_none_and_all(ratio: float, end: str) -> None:
+def test_the_interval_of_a_share_stays_between_0_and_1(ratio: float, end: str) -> None:
     share = contrast(np.full(4, ratio), evidence(np.full((2, 4), 0.1))).share()
 
     assert getattr(share, end) == share.value
     assert 0 <= share.low < share.high <= 1
 
 
-def test_a_common_shift_widens_a_share_to_the_shares_that_it_would_give() -> None:
+def test_a_common_shift_widens_a_share_to_the_shares_of_shifted_points() -> None:
     logs = np.linspace(-0.099, 0.201, 31)
     shifted = evidence(np.full((2, 31), 1e-12), selection={"fc": 0.0503})
 
@@ -181,15 +193,20 @@ def test_a_quantile_scatters_as_in_a_parametric_bootstrap(share: float) -> None:
 
     noise = np.random.default_rng(4).normal(0, 0.1, (4000, POINTS))
     error = np.quantile(logs + noise, share, axis=1).std()
-    half = stats.t.ppf(0.975, found.effects[0].freedom) * error
+    half_width = stats.t.ppf(0.975, found.effects[0].freedom) * error
+
     assert quantile.value == pytest.approx(np.quantile(np.exp(logs), share))
-    assert math.log(quantile.high / quantile.value) == pytest.approx(half, rel=0.15)
+    assert math.log(quantile.high / quantile.value) == pytest.approx(half_width, rel=0.15)
     assert quantile.high / quantile.value == pytest.approx(quantile.value / quantile.low)
 
 
 @pytest.mark.parametrize("missing", [(1, 0), (1, 1), (1, 2)])
-def test_bounds_hold_for_all_results_of_missing_points(missing: tuple[int, int]) -> None:
-    """A missing ratio is the smallest or largest measured one, or for the bounds any ratio."""
+def test_bounds_include_all_possible_results_of_missing_points(missing: tuple[int, int]) -> None:
+    """Compare with all extreme ratios of the missing points.
+
+    For the mean, a missing ratio is at most as extreme as the most extreme measured one. For the
+    share and the median, it may be any number.
+    """
     ratios = np.array([0.8, 1.1, 1.3, 1.7])
     known = evidence(np.full((2, 4), 0.01), missing={"fc": missing, "rnn": (5, 5)})
 
@@ -198,27 +215,30 @@ def test_bounds_hold_for_all_results_of_missing_points(missing: tuple[int, int])
 
     count = sum(missing)
     extremes = [*itertools.product([1e-9, 1e9], repeat=count)]
-    filled = [np.append(ratios, values) for values in extremes]
-    furthest = [*itertools.product([1 / 1.7, 1.7], repeat=count)]
-    means = [stats.gmean(np.append(ratios, values)) for values in furthest]
-    shares = [(values > 1).mean() for values in filled]
+    with_extremes = [np.append(ratios, values) for values in extremes]
+    measured_extremes = [*itertools.product([1 / 1.7, 1.7], repeat=count)]
+    means = [stats.gmean(np.append(ratios, values)) for values in measured_extremes]
+    shares = [(values > 1).mean() for values in with_extremes]
+
     assert (found.missing_by_side, found.missing) == (missing, count)
     assert (bounds["share_least"], bounds["share_most"]) == (min(shares), max(shares))
     assert (bounds["mean_least"], bounds["mean_most"]) == pytest.approx((min(means), max(means)))
-    medians = [np.quantile(values, 0.5, method="lower") for values in filled]
+
+    medians = [np.quantile(values, 0.5, method="lower") for values in with_extremes]
     assert bounds["median_least"] == min(medians)
-    medians = [np.quantile(values, 0.5, method="higher") for values in filled]
+
+    medians = [np.quantile(values, 0.5, method="higher") for values in with_extremes]
     assert bounds["median_most"] == max(medians)
 
 
-def test_points_of_all_families_are_missing_together() -> None:
+def test_missing_points_of_all_families_are_added_up() -> None:
     known = evidence(np.full((2, 2), 0.01), missing={"fc": (1, 2), "rnn": (3, 4)})
 
     assert contrast(np.ones(2), known).missing_by_side == (4, 6)
     assert contrast(np.ones(2), known, family="conv").missing_by_side == (0, 0)
 
 
-def test_the_widest_interaction_shifts_all_families() -> None:
+def test_families_without_pairs_add_no_interaction() -> None:
     known = evidence(
         np.full((2, 3), 0.01),
         interaction={
@@ -233,7 +253,7 @@ def test_the_widest_interaction_shifts_all_families() -> None:
     assert found[1].variance == 0.002
 
 
-def test_several_families_have_their_largest_interaction_and_bias() -> None:
+def test_several_families_get_the_largest_interaction_and_bias_among_them() -> None:
     known = evidence(
         np.full((2, 3), 0.01),
         interaction={
@@ -258,12 +278,13 @@ def test_a_row_has_the_quartiles_of_the_ratios() -> None:
 
     expected = np.quantile(ratios, [0, 0.25, 0.5, 0.75, 1])
     names = ("minimum", "q25", "median", "q75", "maximum")
+
     assert [row[name] for name in names] == pytest.approx(expected)
     assert row["wins"] == (ratios > 1).sum()
     assert row["points"] == 9
 
 
-def test_a_contrast_of_a_family_has_its_pairs_and_the_common_evidence() -> None:
+def test_a_contrast_of_a_family_has_only_its_pairs_but_all_evidence() -> None:
     pairs = contrast(np.array([1.1, 1.2, 1.3]), None).pairs.assign(family=["fc", "rnn", "fc"])
     pairs.attrs["evidence"] = evidence(np.full((2, 3), 0.01))
 
@@ -291,25 +312,28 @@ def test_a_quantile_is_the_median_by_default() -> None:
         pytest.param(1e-3, 0.5, id="processes scatter more than points"),
     ],
 )
-def test_other_models_have_the_wider_of_two_intervals_of_the_mean(
+def test_the_population_mean_has_the_wider_of_two_intervals(
     scatter: float, variance: float
 ) -> None:
-    """Each point is another model, so SciPy's interval of the mean logarithm is that of points."""
+    """Each point is a different model, so SciPy gives the interval over models."""
     logs = np.random.default_rng(6).normal(0.1, scatter, 9)
     found = contrast(np.exp(logs), evidence(np.full((2, 9), variance)))
 
     population = found.population_mean()
 
-    half_of_points = stats.t.ppf(0.975, 8) * stats.sem(logs)
-    half_of_processes = stats.t.ppf(0.975, found.effects[0].freedom) * math.sqrt(2 * variance / 9)
-    half = max(half_of_points, half_of_processes)
+    half_width_of_points = stats.t.ppf(0.975, 8) * stats.sem(logs)
+    half_width_of_processes = stats.t.ppf(0.975, found.effects[0].freedom) * math.sqrt(
+        2 * variance / 9
+    )
+    half_width = max(half_width_of_points, half_width_of_processes)
+
     assert population.value == pytest.approx(math.exp(logs.mean()))
-    assert math.log(population.high / population.value) == pytest.approx(half)
-    assert math.log(population.value / population.low) == pytest.approx(half)
+    assert math.log(population.high / population.value) == pytest.approx(half_width)
+    assert math.log(population.value / population.low) == pytest.approx(half_width)
 
 
-def test_effects_on_all_points_widen_the_mean_of_other_models() -> None:
-    """Independent half widths add up as squares (Zou and Donner 2008)."""
+def test_effects_on_all_points_widen_the_population_mean() -> None:
+    """Half-widths of independent errors add in quadrature (Zou and Donner 2008)."""
     logs = np.random.default_rng(6).normal(0.1, 0.2, 9)
     shift = Effect("sessions and sides", 0.03, 4.0)
 
@@ -317,17 +341,18 @@ def test_effects_on_all_points_widen_the_mean_of_other_models() -> None:
         np.exp(logs), evidence(np.full((2, 9), 1e-4), interaction={"fc": shift})
     ).population_mean()
 
-    half_of_points = stats.t.ppf(0.975, 8) * stats.sem(logs)
-    half_of_shift = stats.t.ppf(0.975, 4) * math.sqrt(0.03)
-    half = math.hypot(half_of_points, half_of_shift)
-    assert math.log(population.high / population.value) == pytest.approx(half)
+    half_width_of_points = stats.t.ppf(0.975, 8) * stats.sem(logs)
+    half_width_of_shift = stats.t.ppf(0.975, 4) * math.sqrt(0.03)
+    half_width = math.hypot(half_width_of_points, half_width_of_shift)
+
+    assert math.log(population.high / population.value) == pytest.approx(half_width)
 
 
 @pytest.mark.parametrize(
     ("points", "is_known"),
-    [pytest.param(5, False, id="too few"), pytest.param(6, True, id="fewest")],
+    [pytest.param(5, False, id="too few models"), pytest.param(6, True, id="just enough models")],
 )
-def test_few_points_say_nothing_about_other_models(points: int, is_known: bool) -> None:
+def test_few_points_give_no_interval_of_the_population_mean(points: int, is_known: bool) -> None:
     ratios = np.exp(np.linspace(-0.1, 0.2, points))
 
     found = contrast(ratios, evidence(np.full((2, points), 0.01))).population_mean()
@@ -347,22 +372,32 @@ def test_few_points_say_nothing_about_other_models(points: int, is_known: bool) 
             {"fc": Component(0.002, 7.0), "rnn": Component(0.5, 3.0)},
             "reference speed",
             (0.002, 7.0),
-            id="one speed of the machine",
+            id="speeds corrected to one machine speed",
         ),
         pytest.param(
             {"fc", "rnn"},
             {"fc": Component(0.002, 7.0), "rnn": Component(0.5, 3.0)},
             "reference speed",
             (0.5, 3.0),
-            id="the widest of two families",
+            id="the wider of two families",
         ),
         pytest.param(
-            {"fc", "rnn"}, {"rnn": Component(0.5, 3.0)}, "sessions", None, id="one of two families"
+            {"fc", "rnn"},
+            {"rnn": Component(0.5, 3.0)},
+            "sessions",
+            None,
+            id="one of two families corrected",
         ),
-        pytest.param({"fc"}, {"rnn": Component(0.5, 3.0)}, "sessions", None, id="another family"),
+        pytest.param(
+            {"fc"},
+            {"rnn": Component(0.5, 3.0)},
+            "sessions",
+            None,
+            id="only another family corrected",
+        ),
     ],
 )
-def test_speeds_at_one_speed_of_the_machine_have_no_effect_of_sessions(
+def test_speeds_corrected_to_one_machine_speed_replace_the_effect_of_sessions(
     families: set[str],
     leveled: dict[str, Component],
     name: str,
@@ -379,8 +414,8 @@ def test_speeds_at_one_speed_of_the_machine_have_no_effect_of_sessions(
     assert component in (None, tuple(effect.component))
 
 
-#: Rows of a page: geometric mean, standard error in logarithms, degrees of freedom, bias, verdict
-#: of the page and of only the row, at a margin of 5%.
+#: Rows of a page: geometric mean, standard error of its logarithm, degrees of freedom, bias, and
+#: two verdicts at a margin of 5%. The first verdict is corrected for all rows; the second is not.
 PAGE = [
     pytest.param(1.20, 0.020, 20.0, 0.0, "faster", "faster", id="faster"),
     pytest.param(0.80, 0.020, 20.0, 0.0, "slower", "slower", id="slower"),
@@ -401,8 +436,8 @@ def holm(p_values: np.ndarray) -> np.ndarray:
     return np.asarray(multipletests(p_values, method="holm")[1])
 
 
-def test_a_page_is_judged_by_two_tests_with_holms_correction() -> None:
-    """The p values are from SciPy, and Holm's correction is from statsmodels."""
+def test_rows_of_a_page_are_judged_by_two_tests_with_holms_correction() -> None:
+    """SciPy gives the expected p values, and statsmodels gives Holm's correction."""
     rows = page()
     logs = np.log(rows["geometric_mean"])
     students = stats.t(rows["freedom"], scale=rows["error"])
@@ -429,7 +464,9 @@ def test_a_page_is_judged_by_two_tests_with_holms_correction() -> None:
         for position, case in enumerate(PAGE)
     ],
 )
-def test_a_row_of_a_page_has_its_verdict(position: int, verdict: str, by_itself: str) -> None:
+def test_a_row_of_a_page_has_a_corrected_and_an_uncorrected_verdict(
+    position: int, verdict: str, by_itself: str
+) -> None:
     found = judge(page()).iloc[position]
 
     assert (found["verdict"], found["by_itself"]) == (verdict, by_itself)

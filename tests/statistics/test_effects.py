@@ -1,4 +1,4 @@
-"""Effects that two sides do not share: least squares and covariances of simulated schedules."""
+"""Effects that do not cancel between two sides, by least squares and simulated schedules."""
 
 import numpy as np
 import pandas as pd
@@ -22,12 +22,12 @@ PRIORS = scatter_priors()
 
 
 def runs_at(hours: list[float], **columns: object) -> pd.DataFrame:
-    """Return runs of one sweep that started at the given hours."""
+    """Return runs of one sweep that started at the given hours after START."""
     times = START + pd.to_timedelta(3600 * np.array(hours), unit="s")
     return pd.DataFrame({"start_time": times, "sweep_id": "s"} | columns)
 
 
-def test_variances_of_zero_have_the_least_degrees_of_freedom() -> None:
+def test_variances_of_zero_have_the_fewest_degrees_of_freedom() -> None:
     assert combine([Component(0.0, 9.0), Component(0.0, 4.0)]) == (0.0, 4.0)
 
 
@@ -40,16 +40,16 @@ def indicators(labels: np.ndarray) -> np.ndarray:
     return (labels[:, None] == np.unique(labels)).astype(float)
 
 
-def test_the_scatter_of_units_on_an_incomplete_table_is_hendersons() -> None:
-    """Compare with the sum of squares of units adjusted for cells, over its coefficient."""
+def test_the_scatter_of_units_in_an_incomplete_table_is_hendersons_estimate() -> None:
+    """Compare with the sum of squares of units, adjusted for cells, divided by its coefficient."""
     random = np.random.default_rng(3)
     cells = random.integers(0, 5, 30)
     units = random.integers(0, 4, 30)
     logs = random.normal(size=30)
-    of_cells = indicators(cells)
-    of_both = np.column_stack([of_cells, indicators(units)])
-    squares = residual_squares(of_cells, logs) - residual_squares(of_both, logs)
-    counts = of_cells.T @ indicators(units)
+    cell_columns = indicators(cells)
+    all_columns = np.column_stack([cell_columns, indicators(units)])
+    squares = residual_squares(cell_columns, logs) - residual_squares(all_columns, logs)
+    counts = cell_columns.T @ indicators(units)
     coefficient = 30 - np.sum(counts**2 / counts.sum(axis=1, keepdims=True))
 
     found = unit_scatter(logs, cells, units)
@@ -58,16 +58,16 @@ def test_the_scatter_of_units_on_an_incomplete_table_is_hendersons() -> None:
 
 
 def brownian_variance(weights: np.ndarray, hours: np.ndarray) -> float:
-    """Return the variance of a weighted sum of a Brownian motion that begins with the first run."""
-    since = hours - hours.min()
-    return float(weights @ np.minimum.outer(since, since) @ weights)
+    """Return the variance of a weighted sum of a Brownian motion, which starts at the first run."""
+    elapsed = hours - hours.min()
+    return float(weights @ np.minimum.outer(elapsed, elapsed) @ weights)
 
 
 @pytest.mark.parametrize(
-    "length", [pytest.param(1.0, id="an hour"), pytest.param(5.0, id="five hours")]
+    "length", [pytest.param(1.0, id="one hour"), pytest.param(5.0, id="five hours")]
 )
-def test_the_weight_of_a_drift_is_the_variance_of_a_brownian_motion(length: float) -> None:
-    """At its rate, the two halves of at least two hours differ as much as two sessions."""
+def test_the_weight_of_drift_is_the_variance_of_a_brownian_motion(length: float) -> None:
+    """The rate makes the halves of two or more hours differ as much as two sessions do."""
     random = np.random.default_rng(2)
     hours = np.append(random.uniform(0, length, 8), [0.0, length])
     weights = random.normal(size=(3, 10))
@@ -76,14 +76,15 @@ def test_the_weight_of_a_drift_is_the_variance_of_a_brownian_motion(length: floa
     found = drift_weights(weights, hours)
 
     rate = 6 * min(length / 2, 1) / length
+
     assert found == pytest.approx([rate * brownian_variance(row, hours) for row in weights])
 
 
-def test_runs_that_began_together_do_not_drift() -> None:
+def test_runs_that_started_together_do_not_drift() -> None:
     assert drift_weights(np.array([[1.0, -1.0]]), np.zeros(2)).tolist() == [0.0]
 
 
-def test_the_weight_of_a_point_is_that_of_its_runs_alone() -> None:
+def test_the_weight_of_a_point_follows_from_its_runs_alone() -> None:
     a = runs_at([0, 1, 20, 41], sweep_id=["s", "s", "t", "u"], host=["h", "h", "h", "i"])
     b = runs_at([0.5, 1.5, 30, 31], sweep_id=["s", "s", "v", "v"], host=["h", "h", "i", "i"])
     points = np.array([0, 1, 2, 2, 0, 1, 2, 0])
@@ -96,8 +97,8 @@ def test_the_weight_of_a_point_is_that_of_its_runs_alone() -> None:
         assert found[point] == pytest.approx(alone + schedule.drift_weight)
 
 
-def test_the_second_half_of_a_session_may_be_another_side() -> None:
-    """Four runs an hour apart, A first: the integral of F^2 is (1/4 + 1 + 1/4) / 3."""
+def test_drift_counts_if_one_side_is_the_second_half_of_a_session() -> None:
+    """Four runs are an hour apart, A first. The integral of F^2 is (1/4 + 1 + 1/4) / 3."""
     found = Schedule.of(runs_at([0, 1]), runs_at([2, 3])).drift_weight
 
     assert found == pytest.approx(min(6 * (0.25 + 1 + 0.25) / 3, 2.0))
@@ -107,10 +108,10 @@ def test_the_second_half_of_a_session_may_be_another_side() -> None:
     ("hours", "mixed"),
     [
         pytest.param([0.0], False, id="one side alone"),
-        pytest.param([0.0, 0.1, 0.2, 0.3], True, id="by turns"),
+        pytest.param([0.0, 0.1, 0.2, 0.3], True, id="alternating sides"),
     ],
 )
-def test_a_schedule_is_mixed_if_both_sides_take_turns(hours: list[float], mixed: bool) -> None:
+def test_a_schedule_is_mixed_if_the_sides_alternate(hours: list[float], mixed: bool) -> None:
     runs = runs_at(hours)
 
     assert Schedule.of(runs[::2], runs[1::2]).is_mixed == mixed
@@ -123,7 +124,7 @@ def test_a_schedule_is_mixed_if_both_sides_take_turns(hours: list[float], mixed:
         pytest.param({"source": "published"}, id="unknown times"),
     ],
 )
-def test_an_order_without_a_meaning_has_no_weight(columns: dict[str, object]) -> None:
+def test_a_random_or_unknown_order_has_no_weight(columns: dict[str, object]) -> None:
     a = runs_at([9, 33, 57], sweep_id=["a", "b", "c"], **columns)
     b = runs_at([20, 44, 68], sweep_id=["d", "e", "f"], **columns)
 
@@ -133,8 +134,8 @@ def test_an_order_without_a_meaning_has_no_weight(columns: dict[str, object]) ->
     assert schedule.drift_weight == 0
 
 
-def test_an_order_counts_as_far_as_both_sides_were_measured() -> None:
-    """A comes first on two days, and each side has a quarter of its runs on one of them."""
+def test_an_order_counts_to_the_extent_that_days_have_both_sides() -> None:
+    """A comes first on two days. Each side has a quarter of its runs on one of the days."""
     a = runs_at([9.0, 33.0, 33.1, 33.2], sweep_id=["s", "t", "t", "t"])
     b = runs_at([10.0, 10.1, 10.2, 34.0], sweep_id=["s", "s", "s", "t"])
 
@@ -158,7 +159,10 @@ def test_a_counterpart_is_a_run_of_the_other_side_in_the_same_session() -> None:
 
 
 def planted_sessions(sessions: int, points: int = 4) -> tuple[np.ndarray, Schedule]:
-    """Return logs of runs of both sides in each session, and their schedule; A's runs first."""
+    """Return logarithms of speeds and the schedule; each session measures all points of A, then B.
+
+    The logarithms have shape (2, sessions, points).
+    """
     logs = np.random.default_rng(sessions).normal(0, 0.1, (2, sessions, points))
     labels = np.repeat([f"s{number}" for number in range(sessions)], points)
     hours = np.repeat(10.0 * np.arange(sessions), points)
@@ -174,6 +178,7 @@ def test_the_interaction_is_the_scatter_of_the_ratio_between_sessions() -> None:
 
     ratios = (logs[0] - logs[1]).mean(axis=1)
     posterior = PRIORS.interaction.update(float(ratios.var(ddof=1)), 4.0)
+
     assert found is not None
     assert found.component == pytest.approx((posterior.variance / 5, posterior.freedom))
     assert found.prior_share == pytest.approx(1 - 4 / posterior.freedom)
@@ -205,7 +210,7 @@ def test_drivers_that_measure_one_side_each_add_twice_their_variance() -> None:
     assert found == pytest.approx({"drivers": 2 * PRIORS.driver.update().variance})
 
 
-def test_a_side_that_always_follows_adds_an_effect_of_the_position() -> None:
+def test_a_side_that_is_always_second_adds_an_effect_of_the_position() -> None:
     hours = np.arange(20) / 10
     a = runs_at(hours.tolist(), protocol_id="p")
     b = runs_at((hours + 0.05).tolist(), protocol_id="q")
@@ -216,11 +221,12 @@ def test_a_side_that_always_follows_adds_an_effect_of_the_position() -> None:
         "position": PRIORS.position.update().variance,
         "protocol": PRIORS.protocol.update().variance,
     }
+
     assert found == pytest.approx(expected)
 
 
 def replicates(processes: float, sessions: int = 1) -> tuple[pd.DataFrame, np.ndarray]:
-    """Return three replicates of eight points in each session, and their logs."""
+    """Return three replicates of eight points per session, and the logarithms of their rates."""
     logs = np.random.default_rng(1).normal(0, 0.03, (sessions, 8, 3))
     parts = [
         runs_at(
@@ -244,6 +250,7 @@ def test_replicates_of_a_machine_update_the_prior_of_processes(processes: float)
 
     variance = processes * float(logs.var(axis=2, ddof=1).mean())
     expected = PRIORS.process.learn(variance, 16.0)
+
     assert found.process.scale == pytest.approx(expected.scale)
     assert found.process.freedom == expected.freedom
     assert found.session.freedom == PRIORS.session.freedom
@@ -268,22 +275,25 @@ def test_runs_without_a_rate_are_ignored() -> None:
     found = learn_priors(runs, PRIORS)
 
     expected = PRIORS.process.learn(float(logs[0, 1:].var(axis=1, ddof=1).mean()), 14.0)
+
     assert found.process.scale == pytest.approx(expected.scale)
 
 
 @pytest.mark.parametrize(
     ("lost", "kept"),
     [
-        pytest.param((0, 0), (3, 3), id="none"),
-        pytest.param((3, 3), (0, 0), id="all"),
-        pytest.param((0, 0), (0, 0), id="nothing tried"),
+        pytest.param((0, 0), (3, 3), id="no replicate is missing"),
+        pytest.param((3, 3), (0, 0), id="all replicates are missing"),
+        pytest.param((0, 0), (0, 0), id="no replicate was tried"),
     ],
 )
-def test_equal_losses_bias_nothing(lost: tuple[int, int], kept: tuple[int, int]) -> None:
+def test_equal_numbers_of_missing_replicates_cause_no_bias(
+    lost: tuple[int, int], kept: tuple[int, int]
+) -> None:
     assert selection_bias(lost, kept) == 0.0
 
 
-def test_a_task_takes_the_run_that_fits_after_its_last() -> None:
+def test_a_run_continues_the_task_that_ended_last_before_it() -> None:
     """Three tasks at first; later runs continue the task that ended last before their start."""
     starts = np.array([0.0, 1.0, 2.0, 10.0, 11.0])
     ends = np.array([9.0, 8.0, 7.0, 20.0, 20.0])
@@ -297,14 +307,14 @@ def test_a_task_takes_the_run_that_fits_after_its_last() -> None:
     assert drivers[4] == drivers[1]
 
 
-def test_a_run_that_has_not_ended_is_of_the_common_driver() -> None:
+def test_runs_without_an_end_time_share_one_driver() -> None:
     runs = runs_at([0, 0.1, 0.2])
     runs["end_time"] = pd.Series([pd.NaT] * 3, dtype="datetime64[ns, UTC]")
 
     assert len(set(Schedule.of(runs[:2], runs[2:]).driver)) == 1
 
 
-def test_later_runs_may_overlap_although_the_first_does_not() -> None:
+def test_drivers_differ_if_only_later_runs_overlap() -> None:
     runs = runs_at([0.0, 10 / 60, 10.5 / 60])
     runs["end_time"] = START + pd.to_timedelta([300, 1200, 1200], unit="s")
 

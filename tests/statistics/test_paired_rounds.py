@@ -1,4 +1,4 @@
-"""Stopping rules, replays and values of paired rounds, compared with SciPy."""
+"""Paired rounds: stopping rules, replays and estimates, compared with SciPy."""
 
 import itertools
 import math
@@ -21,9 +21,9 @@ from paradnn.statistics.verdict import Verdict
 
 
 @pytest.mark.parametrize(
-    "pairs", [pytest.param(n, id=f"{n} pairs of blocks") for n in (1, 4, 5, 9, 10)]
+    "pairs", [pytest.param(count, id=f"{count} pairs of blocks") for count in (1, 4, 5, 9, 10)]
 )
-def test_a_round_is_a_mean_without_a_fifth_of_the_ratios_at_each_end(pairs: int) -> None:
+def test_a_round_is_a_mean_trimmed_by_a_fifth_at_each_end(pairs: int) -> None:
     random = np.random.default_rng(pairs)
     blocks = random.lognormal(0, 0.3, (pairs, 2))
 
@@ -32,14 +32,15 @@ def test_a_round_is_a_mean_without_a_fifth_of_the_ratios_at_each_end(pairs: int)
     assert found == pytest.approx(stats.trim_mean(np.log(blocks[:, 1] / blocks[:, 0]), 0.2))
 
 
-def test_the_visible_difference_is_found_by_four_of_five_comparisons() -> None:
+def test_the_visible_difference_has_a_power_of_80_percent() -> None:
     found = SpeedEstimate(mean=0.0, half=0.03, rounds=20, quantile=2.5)
 
     estimates = stats.norm(math.log1p(found.visible), 0.03 / 2.5)
+
     assert estimates.sf(0.03) == pytest.approx(0.8, abs=1e-4)
 
 
-def test_looks_grow_by_the_root_of_two() -> None:
+def test_looks_grow_by_the_square_root_of_two() -> None:
     assert LOOKS[:7] == (5, 7, 10, 14, 20, 28, 40)
     assert LOOKS[20] == 5 * 2**10
 
@@ -47,15 +48,15 @@ def test_looks_grow_by_the_root_of_two() -> None:
 @pytest.mark.parametrize(
     ("mean", "half", "rounds"),
     [
-        # The half width is inversely proportional to the root of the rounds. It must fall to the
-        # mean, or to the remainder of the margin.
-        pytest.param(0.05, 0.1, 80, id="to exclude 1: four times the rounds"),
-        pytest.param(-0.05, 0.1, 80, id="the other side"),
+        # The half-width is inversely proportional to the square root of the rounds. It must fall to
+        # the mean, or to the distance of the mean from the margin.
+        pytest.param(0.05, 0.1, 80, id="to exclude 1, four times the rounds"),
+        pytest.param(-0.05, 0.1, 80, id="to exclude 1, slower side"),
         pytest.param(0.0, 2 * math.log1p(0.02), 80, id="to lie within the margin"),
-        pytest.param(0.05, 0.101, 113, id="the next look"),
+        pytest.param(0.05, 0.101, 113, id="rounded up to the next look"),
     ],
 )
-def test_the_needed_rounds_are_a_look_that_gives_a_verdict(
+def test_the_needed_rounds_are_the_first_look_with_a_verdict(
     mean: float, half: float, rounds: int
 ) -> None:
     assert SpeedEstimate(mean, half, rounds=20).rounds_needed(margin=0.02) == rounds
@@ -67,8 +68,8 @@ def test_the_needed_rounds_are_a_look_that_gives_a_verdict(
         pytest.param(0.05, 0.02, Verdict.FASTER, id="faster"),
         pytest.param(-0.05, 0.02, Verdict.SLOWER, id="slower"),
         pytest.param(0.01, 0.005, Verdict.EQUAL, id="within the margin"),
-        pytest.param(0.01, 0.02, Verdict.UNDECIDED, id="wide"),
-        pytest.param(0.0, math.log1p(0.02), Verdict.EQUAL, id="as wide as the margin"),
+        pytest.param(0.01, 0.02, Verdict.UNDECIDED, id="wide interval"),
+        pytest.param(0.0, math.log1p(0.02), Verdict.EQUAL, id="interval as wide as the margin"),
     ],
 )
 def test_an_interval_gives_a_verdict(mean: float, half: float, verdict: Verdict) -> None:
@@ -81,11 +82,11 @@ def test_an_interval_gives_a_verdict(mean: float, half: float, verdict: Verdict)
 @pytest.mark.parametrize(
     ("mean", "half", "is_enough"),
     [
-        pytest.param(0.05, 0.0099, True, id="half width below 1%"),
-        pytest.param(0.05, 0.0101, False, id="half width above 1%"),
-        pytest.param(0.5, 0.049, True, id="half width below a tenth of the difference"),
-        pytest.param(0.5, 0.051, False, id="half width above a tenth of the difference"),
-        pytest.param(-0.5, 0.049, True, id="the other side"),
+        pytest.param(0.05, 0.0099, True, id="half-width below 1%"),
+        pytest.param(0.05, 0.0101, False, id="half-width above 1%"),
+        pytest.param(0.5, 0.049, True, id="half-width below a tenth of the difference"),
+        pytest.param(0.5, 0.051, False, id="half-width above a tenth of the difference"),
+        pytest.param(-0.5, 0.049, True, id="half-width below a tenth of the negative difference"),
     ],
 )
 def test_a_comparison_ends_with_a_narrow_interval(
@@ -112,45 +113,52 @@ def test_a_rule_looks_between_its_least_and_most_rounds() -> None:
         pytest.param(40, 1.0, True, id="no round left"),
     ],
 )
-def test_the_last_round_ends_within_rounds_and_time(
+def test_a_comparison_ends_at_its_limit_of_rounds_or_time(
     rounds: int, seconds: float, is_over: bool
 ) -> None:
     assert Rule(most=40).is_over(rounds, seconds, limit=10.0) is is_over
 
 
-def test_every_other_round_reverses_the_order_of_the_round_before() -> None:
+def test_every_second_round_reverses_the_order_of_the_previous_round() -> None:
     rounds = list(itertools.islice(orders("seed"), 200))
 
-    assert all(sorted(each) == [0, 1] for each in rounds)
+    assert all(sorted(order) == [0, 1] for order in rounds)
     assert all(even == odd[::-1] for even, odd in zip(rounds[::2], rounds[1::2], strict=True))
     assert 30 < sum(first for first, _ in rounds[::2]) < 70
 
 
-def test_replays_of_a_clear_difference_alarm_if_all_signs_agree() -> None:
-    """Five equal ratios of 10%: 2 of 32 choices of signs call the sides different."""
+def test_replays_raise_an_alarm_only_if_all_signs_agree() -> None:
+    """Of the 32 choices of signs for five equal ratios, 2 call the sides different."""
     rule = Rule(least=5, most=5, margin=0.001)
 
-    alarms = false_alarms([0.1] * 5, rule, draws=2000)
+    alarm_rate = false_alarms([0.1] * 5, rule, draws=2000)
 
     assert estimate([0.1] * 5, last=True).verdict(rule.margin) is Verdict.FASTER
-    assert alarms == pytest.approx(2 / 32, abs=3 * math.sqrt(2 / 32 / 2000))
+    assert alarm_rate == pytest.approx(2 / 32, abs=3 * math.sqrt(2 / 32 / 2000))
     assert false_alarms([0.0] * 5, rule, draws=10) == 0.0
 
 
 @pytest.mark.parametrize(
-    ("rounds", "limit"), [(9, math.inf), (10, 4.2857), (40, 3.2432), (10_000, 3.0009)]
+    ("rounds", "limit"),
+    [
+        pytest.param(9, math.inf, id="9 rounds are not clipped"),
+        pytest.param(10, 4.2857, id="10 rounds"),
+        pytest.param(40, 3.2432, id="40 rounds"),
+        pytest.param(10_000, 3.0009, id="10,000 rounds"),
+    ],
 )
-def test_short_series_are_clipped_later(rounds: int, limit: float) -> None:
+def test_short_series_are_clipped_at_a_higher_limit(rounds: int, limit: float) -> None:
     assert clipping_limit(rounds) == pytest.approx(limit, abs=1e-4)
 
 
 @pytest.mark.parametrize(
-    ("last", "level"), [pytest.param(False, 0.0025, id="look"), pytest.param(True, 0.01, id="last")]
+    ("last", "level"),
+    [pytest.param(False, 0.0025, id="a look"), pytest.param(True, 0.01, id="the last look")],
 )
-def test_an_outlier_counts_as_at_the_limit_in_hubers_estimate(last: bool, level: float) -> None:
-    """Its variance is the mean square of the clipped deviations over the squared share within.
+def test_an_outlier_is_clipped_to_the_limit_in_hubers_estimate(last: bool, level: float) -> None:
+    """The variance is the mean square of clipped deviations over the squared unclipped share.
 
-    The signs alternate, so that rounds do not correlate.
+    The signs alternate, so rounds are not correlated.
     """
     logs = np.array([(-1) ** index * (0.01 + 0.0001 * index) for index in range(20)])
     logs[7] = 0.9
@@ -161,7 +169,10 @@ def test_an_outlier_counts_as_at_the_limit_in_hubers_estimate(last: bool, level:
     def clipped(center: float) -> np.ndarray:
         return np.asarray(np.clip(logs - center, -limit, limit))
 
-    center = optimize.brentq(lambda each: float(clipped(each).sum()), -0.05, 0.05)
+    center = optimize.brentq(lambda value: float(clipped(value).sum()), -0.05, 0.05)
     error = math.sqrt(float((clipped(center) ** 2).sum()) / 19 / 20) / (19 / 20)
-    assert found.mean == pytest.approx(center, rel=1e-4)  # MAD x 1.4826
+
+    assert found.mean == pytest.approx(
+        center, rel=1e-4
+    )  # MAD x 1.4826 approximates the standard deviation
     assert found.half == pytest.approx(stats.t.isf(level / 2, 19) * error, rel=1e-4)

@@ -1,4 +1,4 @@
-"""Differences of all pairs, compared with an enumeration of equal pairs and with planted truths."""
+"""Differences between all pairs, compared with enumerated partitions and planted truths."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -21,12 +21,12 @@ def partitions(items: Sequence[int]) -> Iterator[list[list[int]]]:
     first, *rest = items
     for groups in partitions(rest):
         yield [[first], *groups]
-        for place, group in enumerate(groups):
-            yield [*groups[:place], [first, *group], *groups[place + 1 :]]
+        for index, group in enumerate(groups):
+            yield [*groups[:index], [first, *group], *groups[index + 1 :]]
 
 
 def equal_pairs(count: int) -> list[set[Pair]]:
-    """Return the sets of pairs that can be equal at the same time, one per partition."""
+    """Return the possible sets of equal pairs of `count` items, one set per partition."""
     return [
         {pair for group in groups for pair in itertools.combinations(sorted(group), 2)}
         for groups in partitions(range(count))
@@ -38,7 +38,7 @@ def differences(values: np.ndarray) -> np.ndarray:
 
 
 def exact_step_down(p_values: dict[Pair, float], count: int) -> set[Pair]:
-    """Return the pairs that differ by Shaffer's method with the exact number of equal pairs."""
+    """Return the differing pairs by Shaffer's step-down method with exact counts of equal pairs."""
     found: set[Pair] = set()
     while True:
         possible = [equal for equal in equal_pairs(count) if not equal & found]
@@ -54,7 +54,7 @@ def exact_step_down(p_values: dict[Pair, float], count: int) -> set[Pair]:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_pairs_are_between_bonferroni_and_the_exact_step_down(seed: int) -> None:
+def test_found_pairs_are_between_bonferroni_and_the_exact_step_down(seed: int) -> None:
     generator = np.random.default_rng(seed)
     values = generator.normal(0, 2.5, 5)
     variance = generator.uniform(0.5, 1.5, (5, 5))
@@ -68,6 +68,7 @@ def test_pairs_are_between_bonferroni_and_the_exact_step_down(seed: int) -> None
     found = find_differences(differences(values), [error])
 
     pairs = {pair for pair in p_values if found[pair]}
+
     assert (found == found.T).all()
     assert {pair for pair, p_value in p_values.items() if p_value <= 0.005} <= pairs
     assert pairs <= exact_step_down(p_values, 5)
@@ -78,12 +79,15 @@ def test_pairs_are_between_bonferroni_and_the_exact_step_down(seed: int) -> None
 )
 @pytest.mark.parametrize(
     ("factor", "differ"),
-    [pytest.param(0.999, False, id="below"), pytest.param(1.001, True, id="above")],
+    [
+        pytest.param(0.999, False, id="below the limit"),
+        pytest.param(1.001, True, id="above the limit"),
+    ],
 )
-def test_a_first_step_is_a_two_sided_t_test_of_bonferroni(
+def test_the_first_step_is_a_two_sided_t_test_with_bonferronis_correction(
     count: int, pairs: int, factor: float, differ: bool
 ) -> None:
-    """Half widths of independent errors add up as squares (Zou and Donner 2008)."""
+    """Half-widths of independent errors add in quadrature (Zou and Donner 2008)."""
     shape = (count, count)
     errors = [
         Component(np.full(shape, 0.5), 7.0),
@@ -100,20 +104,20 @@ def test_a_first_step_is_a_two_sided_t_test_of_bonferroni(
     assert not found[1:, 1:].any()
 
 
-def test_a_later_step_finds_what_the_first_misses() -> None:
+def test_a_later_step_finds_a_difference_that_the_first_step_misses() -> None:
     # 2.3 standard errors have a two-sided p of 0.021, which exceeds 0.05 / 3.
     error = Component(np.ones((3, 3)), np.inf)
 
     found = find_differences(differences(np.array([0.0, 3.2, 2.3])), [error])
 
     assert found[0, 1]
-    assert found[0, 2]  # 1 differs from 0, so no other pair is equal if 0 and 2 are
+    assert found[0, 2]  # 0 and 1 differ, so if 0 and 2 are equal, no other pair is
     assert not found[1, 2]
 
 
 @pytest.mark.parametrize("count", [3, 4, 5])
 @pytest.mark.parametrize("seed", range(4))
-def test_no_partition_has_more_equal_pairs_than_counted(count: int, seed: int) -> None:
+def test_no_partition_has_more_equal_pairs_than_the_counted_maximum(count: int, seed: int) -> None:
     generator = np.random.default_rng(seed)
     graph = np.triu(generator.random((count, count)) < 0.7, k=1)
     graph |= graph.T
@@ -143,14 +147,16 @@ def test_exact_differences_need_no_test() -> None:
         pytest.param([9.0, 4.0, 0.0, 0.0], {(2, 3)}, id="one pair"),
     ],
 )
-def test_few_draws_have_any_false_difference(truth: list[float], equal: set[Pair]) -> None:
+def test_the_family_wise_error_rate_is_at_most_five_percent(
+    truth: list[float], equal: set[Pair]
+) -> None:
     generator = np.random.default_rng(5)
     error = Component(np.full((4, 4), 2.0), np.inf)
     draws = 1000
-    false = 0
+    false_differences = 0
 
     for _ in range(draws):
         found = find_differences(differences(truth + generator.normal(0, 1, 4)), [error])
-        false += any(found[pair] for pair in equal)
+        false_differences += any(found[pair] for pair in equal)
 
-    assert false / draws <= 0.065  # 5% and two standard errors
+    assert false_differences / draws <= 0.065  # 5% plus two standard errors

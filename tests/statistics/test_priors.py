@@ -1,4 +1,4 @@
-"""Priors of the scatter: their posterior, their choice, and how data change them."""
+"""Priors of scatter: updates by data, choice by device and source, and documented values."""
 
 import math
 import re
@@ -22,7 +22,7 @@ FLOOR = VariancePrior(scale=0.1, freedom=4, source="a test", is_floor=True)
 
 @pytest.mark.parametrize("tail", [0.009, 0.011])
 @pytest.mark.parametrize("is_small", [True, False])
-def test_data_contradict_a_prior_at_one_percent_of_an_f_distribution(
+def test_data_contradict_a_prior_in_one_percent_of_an_f_distribution(
     tail: float, is_small: bool
 ) -> None:
     distribution = stats.f(6, 4)
@@ -33,7 +33,10 @@ def test_data_contradict_a_prior_at_one_percent_of_an_f_distribution(
 
 @pytest.mark.parametrize(
     ("freedom", "contradicts"),
-    [pytest.param(2, False, id="too few"), pytest.param(3, True, id="fewest")],
+    [
+        pytest.param(2, False, id="too few degrees of freedom"),
+        pytest.param(3, True, id="just enough degrees of freedom"),
+    ],
 )
 def test_few_measurements_contradict_nothing(freedom: float, contradicts: bool) -> None:
     assert PRIOR.contradicts(1e6, freedom) == contradicts
@@ -52,12 +55,18 @@ def test_less_scatter_never_contradicts_a_floor(variance: float, contradicts: bo
     ("variance", "freedom", "scale", "weight"),
     [
         pytest.param(0.02, 4.0, math.sqrt(0.015), 4.0, id="as much data as the prior"),
-        pytest.param(0.02, 100.0, math.sqrt((4 * 0.01 + 8 * 0.02) / 12), 8.0, id="much data"),
+        pytest.param(
+            0.02,
+            100.0,
+            math.sqrt((4 * 0.01 + 8 * 0.02) / 12),
+            8.0,
+            id="much more data than the prior",
+        ),
         pytest.param(1e4, 100.0, 0.2, 8.0, id="at most twice the scale"),
         pytest.param(1e-9, 100.0, 0.05, 8.0, id="at least half the scale"),
     ],
 )
-def test_other_runs_change_a_prior_within_limits(
+def test_other_runs_update_a_prior_within_limits(
     variance: float, freedom: float, scale: float, weight: float
 ) -> None:
     found = PRIOR.learn(variance, freedom)
@@ -67,7 +76,7 @@ def test_other_runs_change_a_prior_within_limits(
     assert found.source.startswith("a test; ")
 
 
-def test_no_other_runs_leave_a_prior() -> None:
+def test_a_prior_without_other_runs_is_unchanged() -> None:
     assert PRIOR.learn(0.5, 0.0) is PRIOR
 
 
@@ -78,14 +87,14 @@ def platform(*names: str | None) -> pd.DataFrame:
 @pytest.mark.parametrize(
     ("sides", "expected"),
     [
-        pytest.param([platform("gpu"), platform("tpu")], DeviceClass.ACCELERATOR, id="both"),
+        pytest.param([platform("gpu"), platform("tpu")], DeviceClass.ACCELERATOR, id="both sides"),
         pytest.param([platform("gpu"), platform("cpu")], DeviceClass.SHARED, id="one side"),
         pytest.param([platform("gpu", None)], DeviceClass.SHARED, id="one run unknown"),
         pytest.param([pd.DataFrame({"a": [1]})], DeviceClass.SHARED, id="no column"),
         pytest.param([], DeviceClass.SHARED, id="no side"),
     ],
 )
-def test_machines_are_accelerators_if_all_runs_used_one(
+def test_devices_are_accelerators_if_all_runs_used_one(
     sides: list[pd.DataFrame], expected: DeviceClass
 ) -> None:
     assert classify_devices(*sides) is expected
@@ -100,7 +109,7 @@ def test_machines_are_accelerators_if_all_runs_used_one(
         pytest.param([], True, id="no side"),
     ],
 )
-def test_published_runs_are_not_judged_by_the_prior_that_they_gave(
+def test_published_runs_get_no_prior_of_values_because_it_was_fitted_to_them(
     sources: list[list[str | None]], has_prior: bool
 ) -> None:
     sides = [pd.DataFrame({"source": side}) for side in sources]
@@ -111,12 +120,12 @@ def test_published_runs_are_not_judged_by_the_prior_that_they_gave(
     assert found.process == scatter_priors().process
 
 
-def test_the_prior_of_values_counts_for_runs_without_a_source() -> None:
+def test_runs_without_a_source_get_the_prior_of_values() -> None:
     assert priors_for(pd.DataFrame({"family": ["fc"]})).value is not None
 
 
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "statistics.md"
-#: Effect in the table of the page -> prior.
+#: Name of the prior per effect in the table of the page.
 DOCUMENTED = {
     "process": "process",
     "session or host": "session",
@@ -131,17 +140,18 @@ DOCUMENTED = {
 
 @pytest.mark.parametrize("effect", DOCUMENTED)
 @pytest.mark.parametrize("device", DeviceClass)
-def test_priors_are_those_of_the_documentation(effect: str, device: DeviceClass) -> None:
+def test_priors_equal_the_documented_values(effect: str, device: DeviceClass) -> None:
     rows = re.findall(
         rf"^\| {effect} \| ([\d.]+)(%?)[^|]*\| (\d+) \|", PAGE.read_text(), re.MULTILINE
     )
 
     priors = scatter_priors(device)
 
-    # The second table has only the priors that differ for accelerators.
+    # The second table contains only the priors that differ for accelerators.
     size, unit, freedom = rows[-1] if device is DeviceClass.ACCELERATOR else rows[0]
     scale = float(size) / 100 if unit else float(size)
     prior = getattr(priors, DOCUMENTED[effect])
+
     assert (prior.scale, prior.freedom) == pytest.approx((scale, float(freedom)))
     assert not prior.is_floor
     assert not priors.is_learned

@@ -1,4 +1,4 @@
-"""Lines of transfer times, compared with statsmodels' least squares and planted sessions."""
+"""Lines through transfer times, compared with statsmodels and planted sessions."""
 
 from collections.abc import Callable
 
@@ -14,14 +14,15 @@ from paradnn.core.errors import InsufficientData
 from paradnn.statistics.transfers import fit_transfers, predicted_times
 
 SIZES = 2.0 ** np.arange(4, 20)
-#: Start-up in us, and us per byte.
+#: Planted start-up time in us.
 ALPHA = 20.0
+#: Planted time per byte in us.
 BETA = 5e-4
 LINE = ALPHA + BETA * SIZES
 
 
 def reweighted_fit(sizes: np.ndarray, times: np.ndarray) -> object:
-    """Return the fit of relative errors: weights from the times, then three times from the fit."""
+    """Fit relative errors with weights from the times, and then three times from the last fit."""
     design = sm.add_constant(sizes)
     fit = sm.WLS(times, design, weights=times**-2.0).fit()
     for _ in range(3):
@@ -29,7 +30,7 @@ def reweighted_fit(sizes: np.ndarray, times: np.ndarray) -> object:
     return fit
 
 
-def test_a_line_is_that_of_reweighted_least_squares() -> None:
+def test_a_line_equals_reweighted_least_squares() -> None:
     times = LINE * np.exp(np.random.default_rng(1).normal(0, 0.03, len(SIZES)))
 
     found = fit_transfers(SIZES, times)
@@ -37,6 +38,7 @@ def test_a_line_is_that_of_reweighted_least_squares() -> None:
     expected = reweighted_fit(SIZES, times)
     alpha, beta = expected.params  # type: ignore[attr-defined]
     ends = expected.conf_int(0.05)  # type: ignore[attr-defined]
+
     assert len(found.pieces) == 1
     assert found.latency == pytest.approx((alpha, *ends[0]))
     assert found.pieces[0].per_byte == pytest.approx((beta, *ends[1]))
@@ -62,14 +64,19 @@ def test_sessions_that_shift_all_sizes_widen_every_interval(
     found = fit_transfers(np.tile(SIZES, sessions), times.ravel(), labels)
 
     error = np.std(shifts, ddof=1) / np.sqrt(sessions)
-    reach = stats.t.ppf(0.975, sessions - 1) * error
-    assert found.pieces[0].per_byte == pytest.approx((BETA, BETA * (1 - reach), BETA * (1 + reach)))
-    assert found.latency == pytest.approx((ALPHA, ALPHA * (1 - reach), ALPHA * (1 + reach)))
+    half_width = stats.t.ppf(0.975, sessions - 1) * error
+
+    assert found.pieces[0].per_byte == pytest.approx(
+        (BETA, BETA * (1 - half_width), BETA * (1 + half_width))
+    )
+    assert found.latency == pytest.approx(
+        (ALPHA, ALPHA * (1 - half_width), ALPHA * (1 + half_width))
+    )
     assert found.line.measurements == sessions * len(SIZES)
 
 
 def test_scatter_within_sessions_is_not_counted_twice() -> None:
-    """Sessions add nothing if their means differ by no more than the scatter of their sizes."""
+    """Sessions add no variance if their means differ only by the scatter of the sizes."""
     random = np.random.default_rng(2)
     noise = random.normal(0, 0.03, (3, len(SIZES)))
     noise -= noise.mean(axis=1, keepdims=True)
@@ -77,9 +84,9 @@ def test_scatter_within_sessions_is_not_counted_twice() -> None:
     labels = np.repeat(["a", "b", "c"], len(SIZES))
 
     found = fit_transfers(np.tile(SIZES, 3), times, labels)
-    once = fit_transfers(np.tile(SIZES, 3), times)
+    without_labels = fit_transfers(np.tile(SIZES, 3), times)
 
-    assert found.latency == pytest.approx(once.latency)
+    assert found.latency == pytest.approx(without_labels.latency)
 
 
 def test_runs_without_a_label_share_a_session() -> None:
@@ -90,6 +97,7 @@ def test_runs_without_a_label_share_a_session() -> None:
     found = fit_transfers(sizes, times, labels)
 
     named = fit_transfers(sizes, times, np.repeat(["r", "s"], len(SIZES)))
+
     assert found.latency == pytest.approx(named.latency)
 
 
@@ -97,15 +105,15 @@ def test_runs_without_a_label_share_a_session() -> None:
     ("times", "start_up", "per_byte"),
     [
         pytest.param([7.0, 7.0, 7.0, 7.0], 7.0, 0.0, id="constant"),
-        # The fitted times are equal, so all have the same weight.
+        # All fitted times are equal, so all weights are equal.
         pytest.param([9.0, 8.0, 7.0, 6.0], 7.5, 0.0, id="falling"),
         pytest.param([2.0, 4.0, 6.0, 8.0], 0.0, 2.0, id="proportional"),
-        # The relative errors of a line through 0 sum to 0 at the mean time per byte.
+        # A line through 0 has relative errors with the sum 0 at the mean time per byte.
         pytest.param(
             [0.9, 2.1, 3.2, 4.3],
             0.0,
             (0.9 + 2.1 / 2 + 3.2 / 3 + 4.3 / 4) / 4,
-            id="below zero at no bytes",
+            id="negative start-up",
         ),
     ],
 )
@@ -128,8 +136,8 @@ def test_a_time_that_does_not_grow_has_an_infinite_bandwidth() -> None:
     assert (bandwidth.value, bandwidth.high) == (np.inf, np.inf)
 
 
-def test_a_later_piece_may_start_below_zero() -> None:
-    """Above 1 KiB a byte takes longer, so the second line meets 0 bytes below 0 us."""
+def test_a_later_piece_may_have_a_negative_start_up() -> None:
+    """From 1 KiB on a byte takes longer, so the second line has a negative time at 0 bytes."""
     times = np.where(SIZES < 1024, 5 + 1e-3 * SIZES, 4e-2 * SIZES - 30)
 
     found = fit_transfers(SIZES, times)
@@ -139,7 +147,7 @@ def test_a_later_piece_may_start_below_zero() -> None:
     assert found.pieces[1].start_up.low < 0
 
 
-def test_messages_may_have_no_bytes() -> None:
+def test_messages_without_bytes_are_fitted() -> None:
     sizes = np.append(0.0, SIZES)
 
     found = fit_transfers(sizes, ALPHA + BETA * sizes)
@@ -153,8 +161,8 @@ def test_three_sizes_are_too_few() -> None:
         fit_transfers([1.0, 2.0, 4.0, 4.0], [1.0, 2.0, 3.0, 3.1])
 
 
-def test_sessions_and_sizes_that_scatter_add_up() -> None:
-    """The variance of a session mean is from an analysis of variance over sizes and sessions."""
+def test_variances_of_sessions_and_sizes_add_up() -> None:
+    """An analysis of variance over sizes and sessions gives the variance of a session mean."""
     random = np.random.default_rng(7)
     logs = random.normal(0, 0.02, (3, len(SIZES))) + np.array([[-0.04], [0.01], [0.03]])
     times = LINE * np.exp(logs)
@@ -165,20 +173,23 @@ def test_sessions_and_sizes_that_scatter_add_up() -> None:
 
     fit = reweighted_fit(SIZES, geometric_means)
     slope = fit.params[1]  # type: ignore[attr-defined]
-    own = fit.bse[1] ** 2  # type: ignore[attr-defined]
+    variance_of_fit = fit.bse[1] ** 2  # type: ignore[attr-defined]
     table = pd.DataFrame({"log": np.log(times).ravel(), "session": labels})
     table["size"] = np.tile(np.arange(len(SIZES)), 3)
     anova = anova_lm(ols("log ~ C(session) + C(size)", table).fit())
-    mean_squares = anova["mean_sq"] / (3 * len(SIZES))  # of the mean over sessions and sizes
-    of_sessions = slope**2 * mean_squares["C(session)"]
+    mean_squares = anova["mean_sq"] / (
+        3 * len(SIZES)
+    )  # variances of the mean over all measurements
+    between = slope**2 * mean_squares["C(session)"]
     within = slope**2 * mean_squares["Residual"]
-    variance = own + of_sessions - within
-    freedom = variance**2 / (own**2 / (len(SIZES) - 2) + of_sessions**2 / 2)
-    reach = stats.t.ppf(0.975, freedom) * np.sqrt(variance)
-    assert found == pytest.approx((slope, slope - reach, slope + reach))
+    variance = variance_of_fit + between - within
+    freedom = variance**2 / (variance_of_fit**2 / (len(SIZES) - 2) + between**2 / 2)
+    half_width = stats.t.ppf(0.975, freedom) * np.sqrt(variance)
+
+    assert found == pytest.approx((slope, slope - half_width, slope + half_width))
 
 
-def test_sessions_that_share_one_size_differ_by_it() -> None:
+def test_sessions_with_one_common_size_are_compared_at_it() -> None:
     sizes = np.append(SIZES, SIZES[-1])
     times = np.append(LINE, LINE[-1] * 1.02)
     labels = ["a"] * len(SIZES) + ["b"]
@@ -186,11 +197,12 @@ def test_sessions_that_share_one_size_differ_by_it() -> None:
     found = fit_transfers(sizes, times, labels)
 
     assert found.latency.high - found.latency.value > 0.01 * ALPHA
+
     unlabeled = fit_transfers(sizes, times)
     assert found.latency.value == pytest.approx(unlabeled.latency.value)
 
 
-def test_sessions_without_a_common_size_cannot_be_compared() -> None:
+def test_sessions_without_a_common_size_add_no_variance() -> None:
     times = LINE * np.exp(np.random.default_rng(9).normal(0, 0.03, len(SIZES)))
     labels = np.repeat(["a", "b"], len(SIZES) // 2)
 
@@ -209,11 +221,11 @@ def test_sessions_without_a_common_size_cannot_be_compared() -> None:
             np.linspace(0.98, 1.02, 16) * BETA * SIZES,
             lambda _: 0.0,
             lambda t: (t / SIZES).mean(),
-            id="below zero at no bytes",
+            id="negative start-up",
         ),
     ],
 )
-def test_a_small_deviation_below_zero_is_no_break(
+def test_noise_that_makes_a_parameter_negative_causes_no_break(
     times: np.ndarray,
     start_up: Callable[[np.ndarray], float],
     per_byte: Callable[[np.ndarray], float],
@@ -237,7 +249,7 @@ def test_a_falling_piece_ends_at_a_jump() -> None:
     assert found.latency.value == pytest.approx(20.0)
 
 
-def test_a_line_that_starts_below_zero_is_not_the_first_piece() -> None:
+def test_the_first_piece_has_no_negative_start_up() -> None:
     sizes = np.geomspace(1000.0, 1e5, 40)
 
     found = fit_transfers(sizes, 0.04 * sizes - 30)
@@ -256,31 +268,29 @@ def relative_cost(x: np.ndarray, y: np.ndarray) -> float:
     ("level", "breaks"),
     [pytest.param(0.0019, 1, id="below 0.2%"), pytest.param(0.0021, 0, id="above 0.2%")],
 )
-def test_a_break_is_an_f_test_at_one_percent_over_five_numbers_of_pieces(
-    level: float, breaks: int
-) -> None:
-    """A second piece has three parameters, and its break may be at any of 16 edges."""
+def test_a_break_is_found_by_an_f_test_at_a_fifth_of_one_percent(level: float, breaks: int) -> None:
+    """A second piece adds three parameters, and its break may be at any of 16 sizes."""
     noise = np.exp(np.random.default_rng(11).normal(0, 0.05, 16))
 
-    def times(jump: float) -> np.ndarray:
+    def times_with_jump(jump: float) -> np.ndarray:
         return np.asarray(noise * np.where(SIZES < 4096, LINE, LINE + jump))
 
     def excess(jump: float) -> float:
-        y = times(jump)
-        one = relative_cost(SIZES, y)
-        two = min(
+        y = times_with_jump(jump)
+        cost_of_one = relative_cost(SIZES, y)
+        cost_of_two = min(
             relative_cost(SIZES[:k], y[:k]) + relative_cost(SIZES[k:], y[k:]) for k in range(4, 13)
         )
-        ratio = (one - two) / 3 / (two / (16 - 5))
+        ratio = (cost_of_one - cost_of_two) / 3 / (cost_of_two / (16 - 5))
         return float(16 * stats.f.sf(ratio, 3, 11)) - level
 
     jump = optimize.brentq(excess, 0.0, 40.0)
 
-    assert len(fit_transfers(SIZES, times(jump)).breaks) == breaks
+    assert len(fit_transfers(SIZES, times_with_jump(jump)).breaks) == breaks
 
 
 def test_noise_has_no_break() -> None:
-    """A break is a test at 1%, over all places and numbers of pieces."""
+    """A break is tested at 1% over all positions and numbers of pieces."""
     random = np.random.default_rng(8)
     breaks = 0
     for _ in range(30):
@@ -299,8 +309,11 @@ def test_up_to_six_exact_pieces_are_recovered(count: int) -> None:
     found = fit_transfers(sizes, times)
 
     assert found.breaks == tuple(range(7, 6 * count, 6))
-    assert [each.first for each in found.pieces] == [1.0, *found.breaks]
-    assert [each.last for each in found.pieces] == [*(each - 1 for each in found.breaks), sizes[-1]]
+    assert [part.first for part in found.pieces] == [1.0, *found.breaks]
+    assert [part.last for part in found.pieces] == [
+        *(position - 1 for position in found.breaks),
+        sizes[-1],
+    ]
     assert found.errors == pytest.approx(np.zeros(len(sizes)), abs=1e-9)
 
 
@@ -311,19 +324,19 @@ def test_each_of_48_sizes_may_be_a_break() -> None:
     assert fit_transfers(sizes, times).breaks == (42.0,)
 
 
-def test_many_sizes_from_zero_bytes_on_may_break() -> None:
+def test_a_break_among_100_sizes_from_zero_bytes_is_found_nearby() -> None:
     sizes = np.arange(100.0)
     times = np.where(sizes < 16, 10 + 0.1 * sizes, 50 + 0.05 * sizes)
 
     assert fit_transfers(sizes, times).breaks == pytest.approx([16.0], rel=0.15)
 
 
-def test_exact_pieces_are_recovered_with_their_breaks() -> None:
-    """A handshake from 1 KiB on and another from 64 KiB on; each piece has its own line."""
+def test_three_exact_pieces_are_recovered_with_their_breaks() -> None:
+    """Handshakes begin at 1 KiB and at 64 KiB, and each of the three pieces has its own line."""
     lines = [(5.0, 4e-3), (40.0, 1e-3), (90.0, 2e-4)]
-    which = np.searchsorted([1024, 65536], SIZES, side="right")
+    piece_index = np.searchsorted([1024, 65536], SIZES, side="right")
     times = np.array(
-        [lines[n][0] + lines[n][1] * size for n, size in zip(which, SIZES, strict=True)]
+        [lines[n][0] + lines[n][1] * size for n, size in zip(piece_index, SIZES, strict=True)]
     )
 
     found = fit_transfers(SIZES, times)
@@ -335,8 +348,8 @@ def test_exact_pieces_are_recovered_with_their_breaks() -> None:
     assert found.bandwidth.value == pytest.approx(5e9)
 
 
-def test_many_sizes_may_break_at_some_of_them() -> None:
-    """The change lies between two of the sizes that are tried, so both may be breaks."""
+def test_a_break_among_200_sizes_is_found_nearby() -> None:
+    """The change lies between two of the tried sizes, and both may be found as breaks."""
     sizes = np.arange(1.0, 201.0)
     times = np.where(sizes < 100, 10 + 0.1 * sizes, 50 + 0.05 * sizes)
 

@@ -1,4 +1,4 @@
-"""Shares of variance, compared with all orders of regressions and jackknives by brute force."""
+"""Shares of variance, compared with all orders of regressions and brute-force jackknives."""
 
 import itertools
 import math
@@ -15,25 +15,25 @@ from paradnn.statistics.variance_shares import Share, variance_shares
 
 
 def lindeman_merenda_gold(columns: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Average the increases of adjusted R2 over all orders, one regression at a time."""
+    """Return the increase of adjusted R2 by each column, averaged over all orders of columns."""
     count, terms = columns.shape
 
     def r2(chosen: tuple[int, ...]) -> float:
         design = np.column_stack([np.ones(count), columns[:, list(chosen)]])
-        rest = values - design @ np.linalg.lstsq(design, values, rcond=None)[0]
-        unexplained = (rest @ rest) / ((values - values.mean()) ** 2).sum()
+        residuals = values - design @ np.linalg.lstsq(design, values, rcond=None)[0]
+        unexplained = (residuals @ residuals) / ((values - values.mean()) ** 2).sum()
         return float(1 - unexplained * (count - 1) / (count - len(chosen) - 1))
 
     shares = np.zeros(terms)
     orders = list(itertools.permutations(range(terms)))
     for order in orders:
-        for place, term in enumerate(order):
-            before = r2(order[:place]) if place else 0.0
-            shares[term] += (r2(order[: place + 1]) - before) / len(orders)
+        for position, term in enumerate(order):
+            before = r2(order[:position]) if position else 0.0
+            shares[term] += (r2(order[: position + 1]) - before) / len(orders)
     return shares
 
 
-def test_shares_are_those_of_all_orders_with_correlated_columns() -> None:
+def test_shares_of_correlated_columns_equal_the_average_over_all_orders() -> None:
     draw = np.random.default_rng(4)
     columns = draw.normal(size=(60, 4))
     columns[:, 1] += columns[:, 0]
@@ -41,17 +41,19 @@ def test_shares_are_those_of_all_orders_with_correlated_columns() -> None:
     owners = [frozenset([name]) for name in "abcd"]
     shares = variance_shares(columns, owners, values, None)
     found = [shares[name].value for name in "abcd"]
+
     np.testing.assert_allclose(found, lindeman_merenda_gold(columns, values), atol=1e-8)
 
 
-def test_on_a_complete_grid_a_share_is_a_sobol_index_and_half_of_the_products() -> None:
-    """For x + 2 y + x y of independent factors with variance 1 the indices are 1/6, 4/6, 1/6."""
+def test_a_share_is_a_sobol_index_plus_half_of_the_products() -> None:
+    """The Sobol indices of x + 2 y + x y are 1/6, 4/6 and 1/6 for independent unit variances."""
     x, y = np.meshgrid([-1.0, 1.0], [-1.0, 1.0])
     columns = np.tile(np.column_stack([x.ravel(), y.ravel()]), (5_000, 1))
     product = columns.prod(axis=1)
     values = columns @ np.array([1.0, 2.0]) + product
     owners = [frozenset("x"), frozenset("y"), frozenset("xy")]
     shares = variance_shares(np.column_stack([columns, product]), owners, values, None)
+
     assert shares["x"].value == pytest.approx(1 / 6 + 1 / 12, abs=1e-3)
     assert shares["y"].value == pytest.approx(4 / 6 + 1 / 12, abs=1e-3)
 
@@ -63,7 +65,7 @@ def test_too_many_hyperparameters_for_shares_are_rejected() -> None:
         variance_shares(columns, owners, columns[:, 0], None)
 
 
-def test_three_points_per_coefficient_are_needed() -> None:
+def test_shares_need_three_points_per_coefficient() -> None:
     draw = np.random.default_rng(9)
     columns = draw.normal(size=(9, 2))
     owners = [frozenset("a"), frozenset("b")]
@@ -75,19 +77,19 @@ def test_three_points_per_coefficient_are_needed() -> None:
         variance_shares(columns[:8], owners, draw.normal(size=8), None)
 
 
-#: Two hyperparameters and their product.
+#: Owners of the columns: two hyperparameters and their product.
 OWNERS = [frozenset("a"), frozenset("b"), frozenset("ab")]
 
 
 def two_factor_estimates(columns: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the shares of a and b, which include their product, and all coefficients."""
+    """Return the shares of a and b, each with half of their product, and the three coefficients."""
     count = len(values)
 
     def fit(*terms: int) -> tuple[float, np.ndarray]:
         design = np.column_stack([np.ones(count), columns[:, list(terms)]])
         coefficients = np.linalg.lstsq(design, values, rcond=None)[0]
-        rest = values - design @ coefficients
-        unexplained = rest @ rest / (count - len(terms) - 1) / values.var(ddof=1)
+        residuals = values - design @ coefficients
+        unexplained = residuals @ residuals / (count - len(terms) - 1) / values.var(ddof=1)
         return float(1 - unexplained), coefficients[1:]
 
     a, _ = fit(0)
@@ -97,7 +99,7 @@ def two_factor_estimates(columns: np.ndarray, values: np.ndarray) -> tuple[np.nd
 
 
 def jackknife(columns: np.ndarray, values: np.ndarray, code: np.ndarray) -> np.ndarray:
-    """Return the variances of both shares and three coefficients by omitting each level."""
+    """Return jackknife variances over levels: of the two shares and of the three coefficients."""
     estimates = []
     for level in np.unique(code):
         is_kept = code != level
@@ -107,11 +109,13 @@ def jackknife(columns: np.ndarray, values: np.ndarray, code: np.ndarray) -> np.n
 
 
 def interval(share: float, variance: float, noise: float, freedom: float) -> Share:
-    """Return the interval of a share from that of its root, whose variance is at least `noise`."""
+    """Return a share with the squared interval of its root, whose variance is at least `noise`."""
     root = math.sqrt(max(share, 0.0))
-    of_root = max(variance / (4 * max(share, noise)), noise)
-    half = stats.t.ppf(0.975, freedom) * math.sqrt(of_root)
-    return Share(share, min(max(root - half, 0.0) ** 2, max(share, 0.0)), (root + half) ** 2)
+    variance_of_root = max(variance / (4 * max(share, noise)), noise)
+    half_width = stats.t.ppf(0.975, freedom) * math.sqrt(variance_of_root)
+    return Share(
+        share, min(max(root - half_width, 0.0) ** 2, max(share, 0.0)), (root + half_width) ** 2
+    )
 
 
 def standardized(values: np.ndarray) -> np.ndarray:
@@ -121,12 +125,14 @@ def standardized(values: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize(
     "effects",
     [
-        pytest.param([1.0, 0.5, 0.4], id="effects of both"),
-        pytest.param([1.0, 0.0, 0.0], id="one without an effect"),
-        pytest.param([0.0, 0.0, 0.0], id="noise"),
+        pytest.param([1.0, 0.5, 0.4], id="effects of both factors"),
+        pytest.param([1.0, 0.0, 0.0], id="one factor without an effect"),
+        pytest.param([0.0, 0.0, 0.0], id="noise alone"),
     ],
 )
-def test_intervals_of_independent_points_omit_each_in_turn(effects: list[float]) -> None:
+def test_intervals_of_independent_points_equal_a_jackknife_over_points(
+    effects: list[float],
+) -> None:
     draw = np.random.default_rng(10)
     a, b = draw.normal(size=(2, 30))
     columns = standardized(np.column_stack([a, b, a * b]))
@@ -149,12 +155,13 @@ def test_intervals_of_independent_points_omit_each_in_turn(effects: list[float])
     ],
 )
 @pytest.mark.parametrize(
-    "effect", [pytest.param(1.0, id="effects of levels"), pytest.param(0.0, id="points alone")]
+    "effect",
+    [pytest.param(1.0, id="effects of levels"), pytest.param(0.0, id="no effects of levels")],
 )
-def test_intervals_of_points_that_share_levels_omit_whole_levels(
+def test_intervals_of_points_that_share_levels_equal_a_jackknife_over_levels(
     unit: Literal["model", "crossed"], freedom: int, effect: float
 ) -> None:
-    """9 models at 6 batch sizes. The variance is at least that of independent points."""
+    """Nine models ran at six batch sizes. The variance is at least that of independent points."""
     draw = np.random.default_rng(11)
     index = pd.MultiIndex.from_product([range(9), range(6)], names=["model.nodes", "batch_size"])
     points = index.to_frame(index=False)
@@ -178,7 +185,7 @@ def test_intervals_of_points_that_share_levels_omit_whole_levels(
 
 
 def test_many_points_are_omitted_in_groups() -> None:
-    """Omitting 200 groups of 600 points gives about the same interval as omitting each point."""
+    """Omitting each of 200 groups gives about the same interval as omitting each of 600 points."""
     draw = np.random.default_rng(12)
     a, b = draw.normal(size=(2, 600))
     columns = standardized(np.column_stack([a, b, a * b]))
@@ -189,20 +196,22 @@ def test_many_points_are_omitted_in_groups() -> None:
     shares, _ = two_factor_estimates(columns, values)
     variance = jackknife(columns, values, np.arange(600))
     expected = interval(shares[0], variance[0], variance[2] + variance[4] / 2, freedom=199)
+
     assert found.high - found.value == pytest.approx(expected.high - expected.value, rel=0.15)
     assert found.value - found.low == pytest.approx(expected.value - expected.low, rel=0.15)
 
 
 @pytest.mark.long
-def test_intervals_hold_planted_shares_in_95_percent() -> None:
-    """30 models of random size at 8 batch sizes; one hyperparameter has no effect."""
+def test_intervals_cover_planted_shares_at_the_nominal_rate() -> None:
+    """Thirty models of random size ran at 8 batch sizes. One hyperparameter has no effect."""
     draw = np.random.default_rng(8)
-    models, batches = 30, 8
+    models = 30
+    batches = 8
     batch = np.linspace(-1.5, 1.5, batches)
-    true = np.array([0.36, 0.09, 0.0, 0.25 * batch.var()])
-    true_shares = true / (true.sum() + 0.3**2 + 0.3**2)
+    true_variances = np.array([0.36, 0.09, 0.0, 0.25 * batch.var()])
+    true_shares = true_variances / (true_variances.sum() + 0.3**2 + 0.3**2)
     repeats = 200
-    held = np.zeros(4)
+    covered = np.zeros(4)
     for _ in range(repeats):
         sizes = draw.normal(size=(models, 3))
         own_effect = draw.normal(0, 0.3, models)
@@ -214,6 +223,7 @@ def test_intervals_hold_planted_shares_in_95_percent() -> None:
         owners = [frozenset([name]) for name in names]
         levels = shared_levels(points, "model")
         shares = variance_shares(columns, owners, values, levels)
-        for place, (name, share) in enumerate(zip(names, true_shares, strict=True)):
-            held[place] += shares[name].low <= share <= shares[name].high
-    assert (held / repeats >= 0.915).all()
+        for index, (name, share) in enumerate(zip(names, true_shares, strict=True)):
+            covered[index] += shares[name].low <= share <= shares[name].high
+
+    assert (covered / repeats >= 0.915).all()

@@ -27,17 +27,19 @@ def test_welchs_interval_equals_scipys(first: list[float], second: list[float]) 
     expected = stats.ttest_ind(first, second, equal_var=False)
     interval = expected.confidence_interval(0.95)
     difference = np.mean(first) - np.mean(second)
+
     assert found == pytest.approx((difference, interval.low, interval.high))
     assert variance.freedom == pytest.approx(expected.df)
     assert math.sqrt(variance.variance) == pytest.approx(difference / expected.statistic)
 
 
-def test_equal_numbers_of_one_sample_leave_the_scatter_of_the_other() -> None:
+def test_a_constant_sample_leaves_the_scatter_of_the_other_sample() -> None:
     found = welch_difference(FIRST, [4.5] * 3)
 
     low, high = stats.t.interval(0.95, df=3, loc=np.mean(FIRST), scale=stats.sem(FIRST))
+
     assert found == pytest.approx((np.mean(FIRST) - 4.5, low - 4.5, high - 4.5))
 
 
-def test_equal_numbers_have_an_exact_difference() -> None:
+def test_two_constant_samples_have_an_exact_difference() -> None:
     assert welch_difference([3.0, 3.0], [1.0, 1.0, 1.0]) == (2.0, 2.0, 2.0)
