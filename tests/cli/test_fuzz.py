@@ -1,4 +1,4 @@
-"""Any input gives a valid point or one clear error line, but never a traceback."""
+"""Random input gives a valid point or a one-line error, but never a traceback."""
 
 import copy
 import random
@@ -36,41 +36,41 @@ VALUES = """0 1 -1 8 64 1e9 1e400 -0.0 nan inf null true false abc ä Ω 日本 
 
 
 def overrides(generator: random.Random) -> list[str]:
-    """Return one to three overrides, most of them for existing keys."""
-    found = []
+    """Return one to three random overrides, mostly of existing keys; some follow -m."""
+    words = []
     for _ in range(generator.randint(1, 3)):
         prefix = generator.choice(["", "", "", "", "", "+", "++", "~"])
-        found.append(f"{prefix}{generator.choice(KEYS.split())}={generator.choice(VALUES.split())}")
-    return ["-m", *found] if generator.random() < 0.3 else found
+        words.append(f"{prefix}{generator.choice(KEYS.split())}={generator.choice(VALUES.split())}")
+    return ["-m", *words] if generator.random() < 0.3 else words
 
 
-def check(point: Point) -> None:
-    """Check that a valid point has costs, an identity and a name."""
-    of_step = {
+def assert_usable(point: Point) -> None:
+    """Assert that a point has costs, an identity and a name."""
+    step = {
         "batch_size": point.batch_size,
         "precision": point.precision,
         "mode": point_request(point)["mode"],
     }
-    point.model.costs(**of_step, optimizer=point.optimizer.name)
+    point.model.costs(**step, optimizer=point.optimizer.name)
     assert point_id(point)
     assert run_name(point)
 
 
 @pytest.mark.slow
 @depth(20, 100)
-def test_command_lines(
+def test_random_command_lines_are_valid_or_print_one_line(
     draws: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Follow the real command line up to the first measurement; valid points have costs."""
+    """Run `paradnn train` up to the first measurement, with random overrides."""
     accepted: list[Point] = []
 
-    def keep(points: list[Point], settings: object, sweep: object) -> Summary:
+    def accept(points: list[Point], settings: object, sweep: object) -> Summary:
         accepted.extend(points)
         for point in points:
-            check(point)
+            assert_usable(point)
         return Summary(len(points), interrupted=False, repeated=len(points))
 
-    monkeypatch.setattr("paradnn.session.session.measure_points", keep)
+    monkeypatch.setattr("paradnn.session.session.measure_points", accept)
     generator = random.Random(7)
     codes = []
     for _ in range(draws):
@@ -84,12 +84,13 @@ def test_command_lines(
             assert len(lines) == 1, (arguments, captured.err)
             assert lines[0].startswith("error: ")
             assert len(lines[0]) > len("error: ")
+
     assert codes.count(2) > draws / 6
     assert accepted
 
 
-def put(content: dict[str, Any], key: str, value: Any) -> None:
-    """Set a dotted key, replacing its previous value."""
+def set_key(content: dict[str, Any], key: str, value: Any) -> None:
+    """Set a dotted key in nested dictionaries; replace values that are in the way."""
     *folders, last = key.split(".")
     for name in folders:
         if not isinstance(content.get(name), dict):
@@ -98,8 +99,8 @@ def put(content: dict[str, Any], key: str, value: Any) -> None:
     content[last] = value
 
 
-def parsed(text: str) -> list[Any]:
-    """Return the parsed YAML value in a list, which is empty if `text` is not valid YAML."""
+def parse_yaml(text: str) -> list[Any]:
+    """Return a list of the parsed value, or an empty list if `text` is not valid YAML."""
     try:
         return [yaml.safe_load(text)]
     except yaml.YAMLError:
@@ -107,41 +108,46 @@ def parsed(text: str) -> list[Any]:
 
 
 @depth(400, 10_000)
-def test_configurations(draws: int) -> None:
-    """Put any value at any key of every family into a file; overrides would reject some of them."""
+def test_random_configurations_are_valid_or_raise_a_one_line_error(draws: int) -> None:
+    """Read configurations with random values at random keys, including some that Hydra rejects."""
     with initialize_config_dir(str(ROOT / "conf"), **VERSION_BASE):
         register_resolver("paradnn_help", help_text)
-        whole = [plain(compose("config", overrides=[f"model={family}"])) for family in FAMILIES]
-    values = [value for text in VALUES.split() for value in parsed(text)]
+        configurations = [
+            plain(compose("config", overrides=[f"model={family}"])) for family in FAMILIES
+        ]
+    values = [value for text in VALUES.split() for value in parse_yaml(text)]
     values += ["", " ", "a\nb", "x" * 5000, (), [], [1, 2], [3, 4, 6, 3], [[1]], ["fc"]]
     values += [{}, {"a": 1}, {"a": {"b": 1}}, {1: 2}, {"name": ["fc"]}]
     values += [True, -1, 0.5, 10**30, float("nan"), float("inf")]
     generator = random.Random(8)
     keys = [*known_keys(), "foo", "model.foo", "measure.foo"]
-    passed = 0
+    valid = 0
     for _ in range(draws):
-        content = copy.deepcopy(generator.choice(whole))
+        content = copy.deepcopy(generator.choice(configurations))
         for _ in range(generator.randint(1, 3)):
-            put(content, generator.choice(keys), generator.choice(values))
-        said = ""
+            set_key(content, generator.choice(keys), generator.choice(values))
+        message = ""
         try:
             read_settings(content)
-            check(read_point(content))
+            assert_usable(read_point(content))
         except ConfigError as error:
-            said = str(error)
-        assert len(said.splitlines()) <= 1, content
-        passed += not said
-    assert 0.01 < passed / draws < 0.8
+            message = str(error)
+        assert len(message.splitlines()) <= 1, content
+        valid += not message
+
+    assert 0.01 < valid / draws < 0.8
 
 
-def test_300_lines_of_commands_that_measure_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    """Fuzz `list`, `completion` and mistyped commands.
+def test_random_words_of_commands_that_measure_nothing_print_at_most_one_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Run `list`, `completion` and the options of `plan` with random words.
 
-    Inputs include very long words, huge numbers and bytes that are not text.
+    The words include very long ones, huge numbers and bytes that are not text.
     """
     generator = random.Random(9)
     codes = []
-    odd = [
+    unusual_words = [
         *VALUES.split(),
         "x" * 300,
         "9" * 5_000,
@@ -153,20 +159,21 @@ def test_300_lines_of_commands_that_measure_nothing(capsys: pytest.CaptureFixtur
         "keys",
         "model",
     ]
-    first = [*COMMANDS, *odd]
-    kinds = {
-        "list": lambda: listing.main(generator.choices(odd, k=generator.randint(1, 3))),
+    first_words = [*COMMANDS, *unusual_words]
+    commands = {
+        "list": lambda: listing.main(generator.choices(unusual_words, k=generator.randint(1, 3))),
         "completion": lambda: completion.main(
-            [f"paradnn {generator.choice(first)} {generator.choice(odd)}"]
+            [f"paradnn {generator.choice(first_words)} {generator.choice(unusual_words)}"]
         ),
         "plan": lambda: program(
-            lambda: len(split_options([f"plan.out={generator.choice(odd)}"])) - 2
+            lambda: len(split_options([f"plan.out={generator.choice(unusual_words)}"])) - 2
         )(),
     }
     for _ in range(300):
-        codes.append(kinds[generator.choice([*kinds])]())
-        said = capsys.readouterr().err.splitlines()
-        assert len(said) == (codes[-1] == 2), said
-        assert all(line.startswith("error: ") and len(line) < 3_000 for line in said)
+        codes.append(commands[generator.choice([*commands])]())
+        errors = capsys.readouterr().err.splitlines()
+        assert len(errors) == (codes[-1] == 2), errors
+        assert all(line.startswith("error: ") and len(line) < 3_000 for line in errors)
+
     assert 50 < codes.count(2) < 250
     assert set(codes) == {0, 2}

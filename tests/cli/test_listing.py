@@ -1,4 +1,4 @@
-"""Lists of names that contain a word, and completions that a real shell proposes."""
+"""Lists of names, filtered by a word, and completions of command lines."""
 
 import os
 import shutil
@@ -17,30 +17,36 @@ from paradnn.store.metrics import METRICS
 from tests.conftest import ROOT
 
 
-def listed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+def run_list(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     assert command.main(words) == 0
     return capsys.readouterr().out
 
 
-def test_everything_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert all(f"\n{name} " in "\n" + listed(capsys, "models") for name in FAMILIES)
-    assert all(name in listed(capsys, "metrics") for name in METRICS)
+def test_lists_contain_all_models_metrics_presets_and_software(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert all(f"\n{name} " in "\n" + run_list(capsys, "models") for name in FAMILIES)
+    assert all(name in run_list(capsys, "metrics") for name in METRICS)
+
     presets = {path.stem for path in (ROOT / "conf" / "experiment").glob("*.yaml")}
-    assert all(name in listed(capsys, "presets") for name in presets)
-    assert "tensorflow-2.18" in listed(capsys, "software")
+    assert all(name in run_list(capsys, "presets") for name in presets)
+    assert "tensorflow-2.18" in run_list(capsys, "software")
 
 
 def test_a_word_filters_the_list(capsys: pytest.CaptureFixture[str]) -> None:
-    assert listed(capsys, "models", "GPT-2").split()[0] == "gpt2"
-    assert "model.nodes=" in listed(capsys, "models", "fully connected")
-    keys = listed(capsys, "keys", "threads")
+    assert run_list(capsys, "models", "GPT-2").split()[0] == "gpt2"
+    assert "model.nodes=" in run_list(capsys, "models", "fully connected")
+
+    keys = run_list(capsys, "keys", "threads")
     assert "platform.threads=null" in keys
     assert "batch_size=" not in keys
-    assert "bytes" in listed(capsys, "metrics", "peak_memory")
+    assert "bytes" in run_list(capsys, "metrics", "peak_memory")
 
 
-def test_keys_of_the_same_name_state_their_model(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = " ".join(listed(capsys, "keys", "vocab_size").split()).split("model.vocab_size=")
+def test_keys_with_the_same_name_are_listed_with_their_model(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lines = " ".join(run_list(capsys, "keys", "vocab_size").split()).split("model.vocab_size=")
 
     models = [line.rpartition("(model=")[2].rstrip(") ") for line in lines[1:]]
 
@@ -48,7 +54,7 @@ def test_keys_of_the_same_name_state_their_model(capsys: pytest.CaptureFixture[s
     assert len(set(models)) == len(models)
 
 
-#: The completions of a line.
+#: Expected completions of a command line.
 PROPOSED = {
     "paradnn tr": ["train"],
     "paradnn train model=ls": ["model=lstm"],
@@ -86,34 +92,37 @@ PROPOSED = {
 
 
 @pytest.mark.parametrize(("line", "proposed"), PROPOSED.items())
-def test_completions(line: str, proposed: list[str]) -> None:
+def test_a_command_line_is_completed(line: str, proposed: list[str]) -> None:
     assert completion.proposals(line) == proposed
 
 
-def test_every_key_is_proposed_for_its_model() -> None:
+def test_all_general_keys_and_commands_are_proposed() -> None:
     found = set(completion.proposals("paradnn train "))
     general = {
         key
         for key in known_keys()
         if "." not in key and key not in ("model", "sweep", "largest", "tracking")
     }
+
     assert {f"{key}=" for key in general} <= found
     assert completion.proposals("paradnn ") == sorted(COMMANDS)
 
 
-@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
-def test_bash_completes_the_value_after_the_sign(tmp_path: Path) -> None:
-    """Run the script in a real bash, with the variables that readline sets."""
+@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
+def test_bash_completes_the_value_after_the_equals_sign(tmp_path: Path) -> None:
+    """A real bash runs the script with the variables that readline sets."""
     (tmp_path / "paradnn").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m paradnn "$@"\n')
     (tmp_path / "paradnn").chmod(0o755)
     lines = ["paradnn train model=ls", "paradnn train mode", "paradnn train -m precision=float32,b"]
-    ask = "COMP_LINE='{0}'; COMP_POINT=${{#COMP_LINE}}; _paradnn; printf '[%s]' \"${{COMPREPLY[@]}}\"; echo"
-    script = "\n".join(['eval "$(paradnn completion bash)"', *map(ask.format, lines)])
+    call = "COMP_LINE='{0}'; COMP_POINT=${{#COMP_LINE}}; _paradnn; printf '[%s]' \"${{COMPREPLY[@]}}\"; echo"
+    script = "\n".join(['eval "$(paradnn completion bash)"', *map(call.format, lines)])
     environ = os.environ | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
     done = subprocess.run(
         ["bash", "-c", script], cwd=ROOT, env=environ, capture_output=True, text=True, check=False
     )
+
     assert done.stderr == ""
+
     first, second, third = done.stdout.splitlines()
     assert first == "[lstm ]"
     assert "[mode=]" in second

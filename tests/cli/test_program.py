@@ -1,6 +1,6 @@
-"""Output of commands: help, interruption, system errors and terminal control characters.
+"""Commands as programs: help, interruption, errors and terminal control characters.
 
-Covers `paradnn check` on this machine and `make ui` too.
+Also covers `paradnn check` on this machine and `paradnn ui`.
 """
 
 import importlib.util
@@ -31,20 +31,25 @@ from tests.cluster.postgres import free_port, is_well
 from tests.conftest import ROOT, Store, environment, process, run
 from tests.processes import hearing_ctrl_c, started, wait_for
 
-#: Runs `python -m paradnn.X` up to the first line of the package, then sends Ctrl-C.
-_EARLY = "import os, signal, sys; sys.argv[0] = '-m'; import {}; os.kill(os.getpid(), signal.SIGINT); import hydra"
+#: Program that imports a package, as `python -m` does, and then sends Ctrl-C to itself.
+_INTERRUPTED_IMPORT = (
+    "import os, signal, sys; sys.argv[0] = '-m'; import {}; "
+    "os.kill(os.getpid(), signal.SIGINT); import hydra"
+)
 
 
 @pytest.mark.parametrize("package", ["paradnn", "analysis"])
-def test_ctrl_c_while_a_command_imports_gives_one_line(package: str) -> None:
-    command = hearing_ctrl_c([sys.executable, "-c", _EARLY.format(package)])
+def test_ctrl_c_during_an_import_prints_one_line(package: str) -> None:
+    command = hearing_ctrl_c([sys.executable, "-c", _INTERRUPTED_IMPORT.format(package)])
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
     assert (done.returncode, done.stderr) == (130, "interrupted\n")
 
 
-def test_a_program_that_uses_the_package_keeps_its_own_ctrl_c() -> None:
+def test_importing_the_package_keeps_the_handler_of_ctrl_c() -> None:
     code = "import signal, paradnn; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
     command = hearing_ctrl_c([sys.executable, "-c", code])
+
     assert (
         subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
         == "True\n"
@@ -54,53 +59,65 @@ def test_a_program_that_uses_the_package_keeps_its_own_ctrl_c() -> None:
 @pytest.mark.parametrize(
     ("fault", "code", "line"),
     [
-        (ParadnnError("key=1\n\x1b[31m: wrong"), 2, "error: key=1 \\x1b[31m: wrong"),
-        (ParadnnError("x" * 9_000), 2, f"error: {'x' * 247}..."),
-        (
+        pytest.param(
+            ParadnnError("key=1\n\x1b[31m: wrong"),
+            2,
+            "error: key=1 \\x1b[31m: wrong",
+            id="control characters",
+        ),
+        pytest.param(ParadnnError("x" * 9_000), 2, f"error: {'x' * 247}...", id="long message"),
+        pytest.param(
             OSError(36, "File name too long", "a" * 300),
             2,
             f"error: {'a' * 247}... File name too long",
+            id="system error",
         ),
-        (
+        pytest.param(
             UnicodeEncodeError("utf-8", "\udc80", 0, 1, "no"),
             2,
             "error: \\udc80: contains bytes that are not valid utf-8",
+            id="invalid text",
         ),
-        (KeyboardInterrupt(), 130, "interrupted"),
+        pytest.param(KeyboardInterrupt(), 130, "interrupted", id="Ctrl-C"),
     ],
 )
-def test_an_internal_error_gives_one_line(
+def test_an_expected_error_prints_one_line(
     fault: BaseException, code: int, line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def main() -> int:
         raise fault
 
     before = signal.getsignal(signal.SIGINT)
+
     assert program(main)() == code
     assert capsys.readouterr().err == f"{line}\n"
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_a_fault_of_this_tool_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["train"])
     with pytest.raises(ZeroDivisionError):
         run_command(lambda _: 1 // 0)
 
 
-def test_no_word_of_a_store_commands_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    bad = "fc\x1b]0;owned\x07\x9b2J\r\u202e\udc80 Ω\tx\nrow"
-    assert visible(bad) == "fc\\x1b]0;owned\\x07\\x9b2J\\r\\u202e\\udc80 Ω\tx\nrow"
-    say(bad)
+def test_control_characters_from_a_store_do_not_reach_the_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    hostile = "fc\x1b]0;owned\x07\x9b2J\r\u202e\udc80 Ω\tx\nrow"
+    assert visible(hostile) == "fc\\x1b]0;owned\\x07\\x9b2J\\r\\u202e\\udc80 Ω\tx\nrow"
+
+    say(hostile)
     out = io.StringIO()
     SafeConsole(file=out, force_terminal=True, width=200).print(
-        bad, style="red", soft_wrap=True, markup=False
+        hostile, style="red", soft_wrap=True, markup=False
     )
-    assert capsys.readouterr().out == f"{visible(bad)}\n"
+
+    assert capsys.readouterr().out == f"{visible(hostile)}\n"
     assert "fc\\x1b]0;owned\\x9b2J\\u202e\\udc80 Ω" in out.getvalue()
-    assert "\x1b[31m" in out.getvalue()  # an escape code that the console writes itself
+    assert "\x1b[31m" in out.getvalue()  # written by the console itself
 
 
-def test_every_command_has_its_help_page_and_a_version() -> None:
+def test_every_command_has_a_help_page_and_check_prints_the_version() -> None:
     for command in COMMANDS:
         page = run(["paradnn.__main__", "help", command])
         assert (page.returncode, len(page.stdout.splitlines()) > 4) == (0, True), command
@@ -110,10 +127,11 @@ def test_every_command_has_its_help_page_and_a_version() -> None:
 
 def test_long_work_reports_progress_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     now = [0.0]
-    tell = Ticker("runs", clock=lambda: now[0])
+    report_progress = Ticker("runs", clock=lambda: now[0])
     for done in range(1, 101):
         now[0] = done / 2
-        tell(done, 2_000)
+        report_progress(done, 2_000)
+
     assert capsys.readouterr().err == "30 of 2,000 runs\n60 of 2,000 runs\n90 of 2,000 runs\n"
 
 
@@ -122,45 +140,51 @@ def test_help_explains_every_key_and_group() -> None:
     groups = {path.name for path in (ROOT / "conf").iterdir()} | {"sweep.plan", "sweep.grids"}
     names = [key for key in known_keys() if not key.endswith(".name") and key not in groups]
     keys = [key for key in names if not any(other.startswith(f"{key}.") for other in names)]
+
     assert [key for key in keys if not re.search(rf"^\s+{re.escape(key)}=", text, re.M)] == []
-    of_models = {f"model.{key}" for name in option_names("model") for key in keys_of("model", name)}
-    assert of_models <= set(known_keys())
+
+    model_keys = {
+        f"model.{key}" for name in option_names("model") for key in keys_of("model", name)
+    }
+    assert model_keys <= set(known_keys())
+
     options = [
         path.stem for path in (ROOT / "conf").glob("*/*.yaml") if path.parent.name != "hydra"
     ]
     assert [name for name in options if name not in text] == []
 
 
-def test_every_configuration_states_its_command() -> None:
+def test_every_configuration_file_begins_with_its_command() -> None:
     for path in (ROOT / "conf").rglob("*.yaml"):
         lines = path.read_text().splitlines()[:2]
-        first = [line for line in lines if re.search(r"python -m paradnn(\.| ask )", line)]
-        assert first, path
-        assert first[0].startswith("# ")
+        commands = [line for line in lines if re.search(r"python -m paradnn(\.| ask )", line)]
+        assert commands, path
+        assert commands[0].startswith("# ")
 
 
 def test_an_interpreter_without_the_framework_is_named(tmp_path: Path) -> None:
-    """The interpreter of this suite lacks one of the extras."""
+    """Try an empty environment, and this interpreter if it lacks JAX."""
     subprocess.run(
         [sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "bare")], check=True
     )
     bare = str(tmp_path / "bare" / "bin" / "python")
-    for python, wanted in ((bare, "jax"), (sys.executable, "'paradnn[jax]'")):
+    for python, package in ((bare, "jax"), (sys.executable, "'paradnn[jax]'")):
         if python == bare or importlib.util.find_spec("jax") is None:
             done = run(
                 ["paradnn.train", f"software.python={python}", "framework=jax"], Store(tmp_path)
             )
-            remedy = f"run {python} -m pip install {wanted}, or set software.python"
-            said = f"error: framework.name=jax: jax is not installed in {python}; {remedy}\n"
-            assert (done.returncode, done.stderr) == (2, said)
+            remedy = f"run {python} -m pip install {package}, or set software.python"
+            expected = f"error: framework.name=jax: jax is not installed in {python}; {remedy}\n"
+            assert (done.returncode, done.stderr) == (2, expected)
+
     assert not (tmp_path / "mlflow.db").exists()
 
 
-HARM = Finding("governor", "clock governor", "powersave", True, "why", "echo performance")
-GOOD = Finding("clock_source", "clock source", "tsc", False, "why")
+HARMFUL = Finding("governor", "clock governor", "powersave", True, "why", "echo performance")
+HARMLESS = Finding("clock_source", "clock source", "tsc", False, "why")
 
 
-def test_the_first_sentence_is_the_verdict() -> None:
+def test_the_first_line_of_check_is_the_verdict() -> None:
     done = process(["paradnn", "check"])
     assert done.returncode == 0, done.stderr
     assert re.match(
@@ -170,19 +194,22 @@ def test_the_first_sentence_is_the_verdict() -> None:
     assert "clock source" in done.stdout
 
 
-def test_findings_as_data_and_strict(
+def test_check_prints_findings_as_json_and_fails_if_strict(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(check, "_findings", lambda: [GOOD, HARM])
+    monkeypatch.setattr(check, "_findings", lambda: [HARMLESS, HARMFUL])
     assert check.main(["--json", "--strict"]) == 1
-    told = json.loads(capsys.readouterr().out)
-    assert told["verdict"] == "1 noise source found: it will widen intervals."
-    assert [finding["name"] for finding in told["findings"]] == ["clock_source", "governor"]
+
+    document = json.loads(capsys.readouterr().out)
+    assert document["verdict"] == "1 noise source found: it will widen intervals."
+    assert [finding["name"] for finding in document["findings"]] == ["clock_source", "governor"]
     assert check.main([]) == 0
-    shown = capsys.readouterr().out
-    assert "harms  clock governor" in shown
-    assert "clock governor\n  echo performance" in shown
-    monkeypatch.setattr(check, "_findings", lambda: [GOOD])
+
+    text = capsys.readouterr().out
+    assert "harms  clock governor" in text
+    assert "clock governor\n  echo performance" in text
+
+    monkeypatch.setattr(check, "_findings", lambda: [HARMLESS])
     assert check.main(["--strict"]) == 0
 
 
@@ -200,7 +227,7 @@ def test_a_taken_port_is_reported_with_an_alternative(store: Store) -> None:
 
 
 @pytest.mark.slow
-def test_the_store_is_served(store: Store) -> None:
+def test_ui_serves_the_store(store: Store) -> None:
     port = free_port()
     silent = subprocess.DEVNULL
     MlflowStore(Tracking(uri=store.uri))

@@ -1,7 +1,7 @@
-"""Command lines that every command rejects.
+"""Invalid command lines.
 
-Each gives one line with the remedy and exit code 2, and creates no store. A feature that only some
-points lack is an outcome of those points.
+The command prints one line with the remedy, exits with code 2 and creates no store. If only some
+points of a sweep cannot be measured, that is an outcome of those points and not an error.
 """
 
 import re
@@ -20,7 +20,7 @@ from paradnn.workloads.channel import CHANNEL, Communication
 from tests.conftest import TINY, Store, run
 
 WITHOUT_TPU = not any(Path("/dev").glob("accel*")) and not Path("/dev/vfio").exists()
-#: Command lines, where {point} is a tiny point, and how the error line begins.
+#: Pairs of a command line and the start of its error line; {point} stands for a tiny point.
 REJECTED = [
     ("trian", "trian: did you mean train? choose one of train, watch, plan"),
     ("analysis hetmap", "COMMAND=hetmap: no such choice; did you mean heatmap? choose one of "),
@@ -319,33 +319,35 @@ REJECTED += [
         for command in ("train", "plan -m", "compare model.nodes=1")
     ),
 ]
-TPU = "platform=tpu: this machine has no TPU"
-REJECTED += [
-    ("train -m platform=tpu batch_size=4,8", TPU),
-    ("ceilings platform=tpu", TPU),
-] * WITHOUT_TPU
+TPU_ERROR = "platform=tpu: this machine has no TPU"
+if WITHOUT_TPU:
+    REJECTED += [
+        ("train -m platform=tpu batch_size=4,8", TPU_ERROR),
+        ("ceilings platform=tpu", TPU_ERROR),
+    ]
 
 
 @pytest.mark.parametrize(
-    ("words", "line"), [pytest.param(*case, id=case[0][:60]) for case in REJECTED]
+    ("words", "line"), [pytest.param(words, line, id=words[:60]) for words, line in REJECTED]
 )
-def test_invalid_command_lines_give_one_line(words: str, line: str, tmp_path: Path) -> None:
+def test_invalid_command_lines_print_one_line(words: str, line: str, tmp_path: Path) -> None:
     command = words.replace("{point}", " ".join(TINY))
     done = run(
         ["paradnn.__main__", *shlex.split(command)],
         Store(tmp_path),
         MLFLOW_HTTP_REQUEST_MAX_RETRIES="0",
     )
+
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"error: {line}")
     assert done.stderr.count("\n") == 1
     assert "secret" not in done.stderr
-    assert not list(tmp_path.iterdir()), "no store was made"
+    assert not list(tmp_path.iterdir()), "a rejected command must not create a store"
 
 
-NO_TPU = pytest.mark.skipif(not WITHOUT_TPU, reason="may have a TPU")
-HERE = Point(FullyConnected())
-NOWHERE = Point(FullyConnected(), platform=Platform("tpu"))
+requires_no_tpu = pytest.mark.skipif(not WITHOUT_TPU, reason="this machine may have a TPU")
+CPU_POINT = Point(FullyConnected())
+TPU_POINT = Point(FullyConnected(), platform=Platform("tpu"))
 
 
 @pytest.mark.parametrize(
@@ -403,7 +405,7 @@ def test_invalid_hosts_are_reported(hosts: str, key: str, message: str) -> None:
         require_hosts([4], {HOSTS: hosts, KEY: key})
 
 
-def test_points_without_hosts_are_outcomes_if_others_have_theirs(
+def test_points_without_hosts_are_outcomes_if_other_points_can_be_measured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv(HOSTS, raising=False)
@@ -413,18 +415,24 @@ def test_points_without_hosts_are_outcomes_if_others_have_theirs(
         require_possible([two])
 
 
-@NO_TPU
-def test_points_without_a_device_are_outcomes_if_others_can_be_measured(tmp_path: Path) -> None:
-    require_possible([HERE, NOWHERE])
+@requires_no_tpu
+def test_points_without_a_device_are_outcomes_if_other_points_can_be_measured(
+    tmp_path: Path,
+) -> None:
+    require_possible([CPU_POINT, TPU_POINT])
     with pytest.raises(ConfigError):
-        require_possible([NOWHERE])
+        require_possible([TPU_POINT])
+
     require_possible([Point(FullyConnected(), data=ImageFiles(path=str(tmp_path)))])
 
 
-@NO_TPU
-def test_an_imported_framework_does_not_imply_a_tpu(monkeypatch: pytest.MonkeyPatch) -> None:
+@requires_no_tpu
+def test_environment_variables_of_tensorflow_do_not_imply_a_tpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("TPU_ML_PLATFORM", "Tensorflow")  # as importing TensorFlow does
     with pytest.raises(ConfigError, match="this machine has no TPU"):
-        require_possible([NOWHERE])
+        require_possible([TPU_POINT])
+
     monkeypatch.setenv("TPU_WORKER_ID", "0")  # as Cloud TPU machines do
-    require_possible([NOWHERE])
+    require_possible([TPU_POINT])

@@ -1,4 +1,4 @@
-"""Fixtures for tests of comparisons: a command line in this process, and a repository."""
+"""Fixtures for tests of comparisons: commands run in this process, and a Git repository."""
 
 import subprocess
 import sys
@@ -17,12 +17,14 @@ class Outcome(NamedTuple):
     errors: str
 
 
-#: Function that calls a command's `main` with arguments.
+#: Function that runs the `main` of a command with arguments and returns its outcome.
 Call = Callable[[Any, Sequence[object]], Outcome]
 
 
 @pytest.fixture
 def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    """Return a function that runs a command in this process."""
+
     def run(main: Any, words: Sequence[object]) -> Outcome:
         monkeypatch.setattr(sys, "argv", ["paradnn", *map(str, words)])
         code = int(main())
@@ -42,7 +44,11 @@ def commit(message: str) -> None:
 
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return two commits whose program prints 100 and 80; the working tree's program prints 50."""
+    """Create a repository, make it the current folder, and return it.
+
+    The program of its two commits prints a speed of 100 and of 80. That of the working tree
+    prints 50.
+    """
     folder = tmp_path / "repository"
     folder.mkdir()
     monkeypatch.chdir(folder)

@@ -1,4 +1,4 @@
-"""The command lines of `paradnn compare` and `paradnn gate`: sides, options, and wrong input."""
+"""Command lines of `paradnn compare` and `paradnn gate`: sides, options, and invalid input."""
 
 import shlex
 
@@ -14,18 +14,19 @@ from tests.compare.conftest import Call
 @pytest.mark.parametrize(
     "line",
     [
-        pytest.param("compile=graph compile=xla -- model=fc batch_size=16,64", id="dashes"),
-        pytest.param("compile=graph compile=xla model=fc batch_size=16,64", id="no dashes"),
+        pytest.param("compile=graph compile=xla -- model=fc batch_size=16,64", id="after dashes"),
+        pytest.param("compile=graph compile=xla model=fc batch_size=16,64", id="without dashes"),
         pytest.param(
             "--rounds 7 compile=graph compile=xla model=fc --most=9 batch_size=16,64",
-            id="options between",
+            id="options between overrides",
         ),
         pytest.param(
-            "compile=graph compile=xla 'overrides=model=fc batch_size=16,64'", id="one parameter"
+            "compile=graph compile=xla 'overrides=model=fc batch_size=16,64'",
+            id="overrides as one parameter",
         ),
     ],
 )
-def test_the_first_two_words_are_the_sides_and_the_rest_is_common(line: str) -> None:
+def test_the_first_two_words_are_the_sides_and_the_others_are_common(line: str) -> None:
     options = read_arguments(shlex.split(line))
     assert [label for label, _ in options.sides] == ["compile=graph", "compile=xla"]
     assert options.common == ["model=fc", "batch_size=16,64"]
@@ -47,6 +48,7 @@ def test_a_side_of_several_overrides_is_one_quoted_word() -> None:
 def test_commands_have_more_rounds_and_a_limit_in_minutes() -> None:
     settings = read_arguments(["a=1", "a=2"])
     commands = read_arguments(["one", "other"])
+
     assert (settings.rule, settings.minutes) == (Rule(), None)
     assert (commands.rule, commands.minutes) == (Rule(most=COMMAND_ROUNDS), COMMAND_MINUTES)
 
@@ -56,29 +58,37 @@ def test_commands_have_more_rounds_and_a_limit_in_minutes() -> None:
     [
         pytest.param("--null", [], id="default command"),
         pytest.param("--null one", ["one"], id="one word"),
-        pytest.param("--null one one", ["one"], id="the same twice"),
+        pytest.param("--null one one", ["one"], id="one command twice"),
         pytest.param("--null -- one", ["one"], id="one word after dashes"),
         pytest.param("--null -- python -c pass", ["python -c pass"], id="words after dashes"),
         pytest.param(
-            "--null --minutes 1 -- python x.py --null", ["python x.py --null"], id="its own option"
+            "--null --minutes 1 -- python x.py --null",
+            ["python x.py --null"],
+            id="option of the command",
         ),
-        pytest.param("--null -- A=1 python x.py", ["A=1 python x.py"], id="variable"),
+        pytest.param("--null -- A=1 python x.py", ["A=1 python x.py"], id="variable assignment"),
         pytest.param("--commits a b -- make bench", ["make bench"], id="commits"),
     ],
 )
-def test_all_words_after_dashes_are_one_command(line: str, words: list[str]) -> None:
+def test_words_after_dashes_are_one_command(line: str, words: list[str]) -> None:
     assert read_arguments(shlex.split(line)).words == words
 
 
 @pytest.mark.parametrize(
-    "line", ["--null a=1 a=1 -- model=fc", "--null -- a=1 a=1 model=fc", "--null a=1 a=1 model=fc"]
+    "line",
+    [
+        pytest.param("--null a=1 a=1 -- model=fc", id="dashes after the sides"),
+        pytest.param("--null -- a=1 a=1 model=fc", id="dashes before the sides"),
+        pytest.param("--null a=1 a=1 model=fc", id="without dashes"),
+    ],
 )
-def test_null_takes_settings_too(line: str) -> None:
+def test_null_compares_equal_settings(line: str) -> None:
     options = read_arguments(shlex.split(line))
     assert [overrides for _, overrides in options.sides] == [["a=1"], ["a=1"]]
     assert options.common == ["model=fc"]
 
 
+#: Command line of an invalid gate, and a part of its error.
 GATE_ERRORS = {
     "--base main --slower fast -- true": "--slower=fast: must be a share",
     "--base main --slower nan -- true": "--slower=nan: must be a share",
@@ -86,6 +96,7 @@ GATE_ERRORS = {
     "-- true": "--base",
     "--base main --metric json:score -- true": "add --higher or --lower",
 }
+#: Command line of an invalid comparison, and a part of its error.
 COMPARE_ERRORS = {
     "--metric '(' true false": "--metric=(: not a regular expression",
     "--metric none true false": "--metric=none: has 0 groups, not one",
@@ -151,7 +162,7 @@ COMPARE_ERRORS = {
 
 
 @pytest.mark.parametrize(("line", "message"), GATE_ERRORS.items())
-def test_invalid_input_of_a_gate_gives_one_line(call: Call, line: str, message: str) -> None:
+def test_invalid_input_of_a_gate_prints_one_line(call: Call, line: str, message: str) -> None:
     outcome = call(gate.main, shlex.split(line))
     assert outcome.code == 2
     assert outcome.errors.count("\n") == 1
@@ -159,7 +170,7 @@ def test_invalid_input_of_a_gate_gives_one_line(call: Call, line: str, message: 
 
 
 @pytest.mark.parametrize(("line", "message"), COMPARE_ERRORS.items())
-def test_invalid_input_of_a_comparison_gives_one_line(call: Call, line: str, message: str) -> None:
+def test_invalid_input_of_a_comparison_prints_one_line(call: Call, line: str, message: str) -> None:
     outcome = call(command.main, shlex.split(line))
     assert outcome.code == 2
     assert outcome.errors.count("\n") == 1

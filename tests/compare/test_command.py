@@ -1,4 +1,4 @@
-"""`python -m paradnn.compare` as a user runs it: real comparisons of tiny points, recorded."""
+"""`python -m paradnn.compare`: real comparisons of tiny points, and their records."""
 
 import json
 import os
@@ -17,38 +17,45 @@ from paradnn.store.metrics import METRICS
 from tests.conftest import TINY, Store, ctrl_c_after_records, run
 
 FEW = ["--most", "5", "--within", "0.5"]
-#: Options that a comparison determines itself are omitted.
+#: Overrides of a tiny point, without the option that a comparison sets.
 POINT = [entry for entry in TINY if "processes" not in entry]
 AXES = [entry for entry in POINT if not entry.startswith("batch_size")]
 
 
 @pytest.mark.framework
-def test_every_point_is_compared_and_everything_is_recorded(store: Store, pool: WorkerPool) -> None:
+def test_every_point_is_compared_and_recorded(store: Store, pool: WorkerPool) -> None:
     axes = [*AXES, "batch_size=4,8"]
     done = run(
         ["paradnn.compare.__main__", *FEW, "compile=graph", "compile=eager", "--", *axes], store
     )
-    points, [parent] = store.runs(), store.runs("sweep")
+    points = store.runs()
+    [parent] = store.runs("sweep")
+
     assert len(points) == 20, done.stderr
-    # Both sides' workers serve all rounds; none ends with the thread that measured in it.
+    # The workers of both sides survive all rounds and the threads that measured in them.
     assert {
         key.side for key, worker in pool._workers.items() if worker._process.poll() is None
     } >= {0, 1}
     assert {point["mlflow.parentRunId"] for point in points} == {parent["run_id"]}
     assert {point["comparison"] for point in points} == {parent["sweep_id"]}
-    told = {(point["side"], store.values("params", point["run_id"])["compile"]) for point in points}
-    assert told == {("compile=graph", "graph"), ("compile=eager", "eager")}
+
+    recorded_sides = {
+        (point["side"], store.values("params", point["run_id"])["compile"]) for point in points
+    }
+    assert recorded_sides == {("compile=graph", "graph"), ("compile=eager", "eager")}
     assert sorted(int(point["replicate"]) for point in points) == sorted(4 * [1, 2, 3, 4, 5])
     assert all(point["contended"] in ("true", "false") for point in points)
     assert parent["status"] == "FINISHED"
     assert parent["mlflow.runName"] == "compile=graph or compile=eager, 2 points"
+
     lines = done.stdout.splitlines()[:3]
     assert {line.partition(":")[0] for line in lines[:2]} == {
         f"fc 1x8 b{size} float32 cpu" for size in (4, 8)
     }
     assert lines[2].startswith("Geometric mean of these 2 points only: ")
     assert all(line in parent["mlflow.note.content"] for line in lines)
-    # Every run contributes its own blocks: one ratio per round and point, from consecutive blocks.
+
+    # Each round and point gives one ratio, from the consecutive blocks of its two runs.
     steps: dict[tuple[object, str], dict[object, np.ndarray]] = {}
     for point in points:
         params = store.values("params", point["run_id"])
@@ -60,25 +67,31 @@ def test_every_point_is_compared_and_everything_is_recorded(store: Store, pool: 
             seconds
         )
     ratios = {
-        key: float(np.exp(stats.trim_mean(np.log(both["eager"] / both["graph"]), 0.2)))
-        for key, both in steps.items()
+        key: float(np.exp(stats.trim_mean(np.log(sides["eager"] / sides["graph"]), 0.2)))
+        for key, sides in steps.items()
     }
     metrics = store.values("latest_metrics", parent["run_id"])
     by_round = [
         np.mean([np.log(ratio) for (_, number), ratio in ratios.items() if number == str(round_)])
         for round_ in range(1, 6)
     ]
+
     assert metrics["speed_ratio"] == pytest.approx(estimate(by_round).ratio)
     assert metrics["comparison_rounds"] == 5
+
     declared = {name for name in METRICS if name.startswith(("speed_ratio", "comparison_"))}
     assert {name for name in metrics if not name.startswith("points")} == declared
+
     rounds = json.loads((store.files(parent["run_id"]) / "rounds.json").read_text())
     assert sorted(values[-1] for values in rounds["data"]) == pytest.approx(sorted(ratios.values()))
+
     verdicts = json.loads((store.files(parent["run_id"]) / "verdicts.json").read_text())
-    settled = all(values[1] in ("faster", "slower", "equal") for values in verdicts["data"])
-    assert done.returncode == (0 if settled else 1)
+    is_decided = all(values[1] in ("faster", "slower", "equal") for values in verdicts["data"])
+
+    assert done.returncode == (0 if is_decided else 1)
 
 
+#: Program that keeps a core busy.
 SPIN = "import os, time; until = time.time() + 400\nwhile time.time() < until: pass"
 
 
@@ -86,17 +99,18 @@ SPIN = "import os, time; until = time.time() + 400\nwhile time.time() < until: p
 def test_runs_of_a_comparison_record_other_work_on_the_machine(store: Store) -> None:
     with ExitStack() as stack:
         for _ in range(os.cpu_count() or 1):
-            spinning = stack.enter_context(subprocess.Popen([sys.executable, "-c", SPIN]))
-            stack.callback(spinning.kill)
+            process = stack.enter_context(subprocess.Popen([sys.executable, "-c", SPIN]))
+            stack.callback(process.kill)
         run(["paradnn.compare.__main__", *FEW, "compile=graph", "compile=eager", *POINT], store)
     points = store.runs()
+
     assert len(points) == 10
     assert {point["contended"] for point in points} == {"true"}
     assert all("other processes took" in point["contended_reason"] for point in points)
 
 
 @pytest.mark.framework
-def test_a_side_that_is_not_there_leaves_no_verdict(store: Store) -> None:
+def test_an_unavailable_side_leaves_the_verdict_undecided(store: Store) -> None:
     done = run(["paradnn.compare.__main__", *FEW, "platform=cpu", "platform=tpu", *POINT], store)
     assert done.returncode == 1
     assert done.stdout.startswith("undecided: platform=tpu is unavailable: ")
@@ -105,7 +119,7 @@ def test_a_side_that_is_not_there_leaves_no_verdict(store: Store) -> None:
 
 @pytest.mark.framework
 def test_an_interrupted_comparison_is_recorded(store: Store, tmp_path: Path) -> None:
-    """The third point is the first of its round."""
+    """The third recorded point is the first one of the second round."""
     options = ["--json", str(tmp_path / "answer.json"), "--within", "0.0001", "--most", "400"]
 
     with ctrl_c_after_records(3):
@@ -114,12 +128,15 @@ def test_an_interrupted_comparison_is_recorded(store: Store, tmp_path: Path) -> 
 
     out = done.stdout
     errors = done.stderr
+
     assert done.returncode == 130, errors
     assert sorted(point["status"] for point in store.runs()) == ["FINISHED"] * 3 + ["KILLED"]
     assert "undecided: " in out
-    told = json.loads((tmp_path / "answer.json").read_text())
-    assert (told["interrupted"], told["verdict"], told["rounds"]) == (True, "undecided", 1)
+
+    answer = json.loads((tmp_path / "answer.json").read_text())
+    assert (answer["interrupted"], answer["verdict"], answer["rounds"]) == (True, "undecided", 1)
     assert "interrupted; completed rounds are recorded" in errors
+
     [parent] = store.runs("sweep")
     assert parent["status"] == "KILLED"
     assert "undecided: " in parent["mlflow.note.content"]

@@ -1,4 +1,4 @@
-"""Two commands in interleaved runs: real processes that print their known speed."""
+"""Interleaved runs of two commands: real processes that print a known speed."""
 
 import json
 import math
@@ -25,15 +25,16 @@ SPEED_METRIC = OutputMetric("speed: ([0-9.]+)", higher=True)
 
 
 class NeverEnough(Rule):
-    """Rule under which only the number of rounds ends the comparison."""
+    """Rule that ends a comparison only after its largest number of rounds."""
 
     def is_enough(self, found: SpeedEstimate) -> bool:
         return False
 
 
-def follow(
+def run_comparison(
     first: str, second: str, metric: OutputMetric | None = None, rule: Rule | None = None
 ) -> CommandComparison:
+    """Run a comparison of two commands to its end."""
     comparison = CommandComparison(
         (Command(first, first), Command(second, second)),
         rule or Rule(most=20),
@@ -51,26 +52,28 @@ def echo(text: str) -> str:
 def test_each_side_goes_first_in_half_of_the_rounds(tmp_path: Path) -> None:
     log = tmp_path / "log"
     first, second = (f"sh -c 'echo {side} >>{log}; echo speed: 1'" for side in "ab")
-    follow(first, second, SPEED_METRIC, NeverEnough(most=20))
+    run_comparison(first, second, SPEED_METRIC, NeverEnough(most=20))
     sides = log.read_text().split()
     warm_up = sides[:2]
     order = sides[2:]
-    rounds = ["".join(order[at : at + 2]) for at in range(0, 40, 2)]
+    rounds = ["".join(order[index : index + 2]) for index in range(0, 40, 2)]
+
     assert sorted(warm_up) == ["a", "b"]
     assert len(order) == 40
-    assert all({rounds[at], rounds[at + 1]} == {"ab", "ba"} for at in range(0, 20, 2))
+    assert all({rounds[index], rounds[index + 1]} == {"ab", "ba"} for index in range(0, 20, 2))
     assert set(rounds[::2]) == {"ab", "ba"}, "the first round of a pair has a random order"
 
 
-def test_the_slower_side_decides_how_many_runs_a_visit_has() -> None:
-    comparison = follow("true", "sleep 0.2", rule=NeverEnough(most=1))
+def test_the_slower_side_determines_the_number_of_runs_per_visit() -> None:
+    comparison = run_comparison("true", "sleep 0.2", rule=NeverEnough(most=1))
     assert [len(visits[0]) for visits in comparison.visits] == [1, 1]
 
 
 def test_rounds_in_which_a_side_fails_are_excluded(tmp_path: Path) -> None:
     count = tmp_path / "count"
     fails_once = f"echo >>{count}; [ $(wc -l <{count}) != 5 ] || exit 3; echo speed: 2"
-    comparison = follow(fails_once, echo("speed: 1"), SPEED_METRIC, NeverEnough(most=20))
+    comparison = run_comparison(fails_once, echo("speed: 1"), SPEED_METRIC, NeverEnough(most=20))
+
     assert comparison.problem is None
     assert comparison.failures(0) == ["exit code 3"]
     assert comparison.failures(1) == []
@@ -82,7 +85,7 @@ def test_rounds_in_which_a_side_fails_are_excluded(tmp_path: Path) -> None:
 
 
 def test_a_side_that_always_fails_ends_the_comparison() -> None:
-    comparison = follow("true", "sh -c 'echo no memory >&2; exit 7'")
+    comparison = run_comparison("true", "sh -c 'echo no memory >&2; exit 7'")
     assert comparison.problem == (
         "sh -c 'echo no memory >&2; exit 7' failed: exit code 7 (no memory)"
     )
@@ -96,10 +99,11 @@ def test_a_failing_program_before_a_pipe_is_a_failure(call: Call) -> None:
     assert outcome.output.startswith("undecided: python3 missing.py | cat failed: exit code 2")
 
 
-def test_the_screen_and_the_file_agree(tmp_path: Path, call: Call) -> None:
+def test_the_output_and_the_json_file_agree(tmp_path: Path, call: Call) -> None:
     sides = [echo("speed: 110"), echo("speed: 100")]
     outcome = call(command.main, [*SPEED, "--json", tmp_path / "f.json", *sides])
     content = json.loads((tmp_path / "f.json").read_text())
+
     assert outcome.code == 0
     assert content["ratio"] == pytest.approx(1.1)
     assert {"low", "high", "rounds", "seconds"} <= set(content)
@@ -113,6 +117,7 @@ def test_the_screen_and_the_file_agree(tmp_path: Path, call: Call) -> None:
 def test_an_option_overrides_the_direction_that_a_name_states(call: Call) -> None:
     sides = [echo("speed: 110"), echo("speed: 100")]
     outcome = call(command.main, [*SPEED, "--lower", *sides])
+
     assert outcome.output.startswith(f"{sides[1]} is 1.1000 times as fast as {sides[0]}")
 
 
@@ -125,7 +130,7 @@ COMPARE = ["-m", "paradnn", "compare", "--rounds", "5", "--most", "5"]
         pytest.param(
             [*COMPARE, "--json", "a.json", "--metric", "([0-9]+)", "--lower", "echo 2", "echo 3"],
             0,
-            id="rich console",
+            id="output through the console",
         ),
         pytest.param(
             [
@@ -134,7 +139,7 @@ COMPARE = ["-m", "paradnn", "compare", "--rounds", "5", "--most", "5"]
                 "raise SystemExit(program(lambda: print('x') or 3)())",
             ],
             3,
-            id="print",
+            id="output through print",
         ),
     ],
 )
@@ -142,13 +147,15 @@ def test_a_closed_pipe_changes_neither_files_nor_the_exit_code(
     tmp_path: Path, words: list[str], code: int
 ) -> None:
     read, write = os.pipe()
-    os.close(read)  # `| head` closes the pipe like this after some lines
+    os.close(read)  # as `| head` does after some lines
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": ""}
-    ended = subprocess.run(
+    done = subprocess.run(
         [sys.executable, *words], cwd=tmp_path, stdout=write, env=environ, check=False
     )
     os.close(write)
-    assert ended.returncode == code
+
+    assert done.returncode == code
+
     if "--json" in words:
         content = json.loads((tmp_path / "a.json").read_text())
         assert content["ratio"] == pytest.approx(1.5)
@@ -171,4 +178,5 @@ def test_every_signal_ends_the_measured_command(tmp_path: Path, number: signal.S
     else:
         assert driver.returncode == 130
         assert errors.endswith("interrupted\n")
+
     assert wait_for(lambda: not any(process.is_running() for process in started))

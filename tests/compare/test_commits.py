@@ -1,4 +1,4 @@
-"""Commits in separate worktrees, and one command at two of them."""
+"""Commits in separate worktrees, and one command at two commits."""
 
 import os
 import subprocess
@@ -21,14 +21,16 @@ def test_commits_are_checked_out_and_removed_afterwards(repository: Path) -> Non
         assert found[0].tree != repository
         assert found[1].tree == repository
     listed = subprocess.run(["git", "worktree", "list"], capture_output=True, text=True, check=True)
+
     assert len(listed.stdout.splitlines()) == 1
 
 
-def test_the_folder_of_a_commit_corresponds_to_the_current_one(
+def test_a_commit_without_the_current_folder_is_rejected(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (repository / "new").mkdir()
     monkeypatch.chdir(repository / "new")
+
     with (
         pytest.raises(ConfigError, match="--commits=main: has no folder new"),
         checkouts(("main", ".")),
@@ -40,9 +42,14 @@ def test_the_folder_of_a_commit_corresponds_to_the_current_one(
     ("reference", "setup", "message"),
     [
         pytest.param(
-            "nowhere", None, "commit=nowhere: git does not find this commit", id="unknown"
+            "nowhere", None, "commit=nowhere: git does not find this commit", id="unknown commit"
         ),
-        pytest.param("--upload-pack=x", None, "git does not find this commit", id="option"),
+        pytest.param(
+            "--upload-pack=x",
+            None,
+            "git does not find this commit",
+            id="option instead of a commit",
+        ),
         pytest.param(
             "main",
             "echo broken >&2; exit 1",
@@ -51,7 +58,7 @@ def test_the_folder_of_a_commit_corresponds_to_the_current_one(
         ),
     ],
 )
-def test_a_commit_that_cannot_be_checked_out_is_wrong_input(
+def test_a_commit_that_cannot_be_checked_out_is_rejected(
     repository: Path, reference: str, setup: str | None, message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message), checkouts((reference, "."), setup):
@@ -59,37 +66,39 @@ def test_a_commit_that_cannot_be_checked_out_is_wrong_input(
 
 
 @pytest.mark.parametrize(
-    ("is_allowed", "content"),
+    ("file_protocol", "content"),
     [
-        pytest.param("always", {"module.txt"}, id="reachable"),
-        pytest.param("never", set(), id="unreachable"),
+        pytest.param("always", {"module.txt"}, id="submodule allowed"),
+        pytest.param("never", set(), id="submodule forbidden"),
     ],
 )
-def test_a_commit_has_its_submodules(
+def test_a_commit_is_checked_out_with_its_submodules_if_git_allows_it(
     repository: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    is_allowed: str,
+    file_protocol: str,
     content: set[str],
 ) -> None:
     add_submodule(repository, tmp_path)
-    # A repository on the same machine is no submodule by default (CVE-2022-39253).
+    # By default, Git clones no submodule from this machine (CVE-2022-39253).
     monkeypatch.setenv("GIT_CONFIG_COUNT", "1")
     monkeypatch.setenv("GIT_CONFIG_KEY_0", "protocol.file.allow")
-    monkeypatch.setenv("GIT_CONFIG_VALUE_0", is_allowed)
+    monkeypatch.setenv("GIT_CONFIG_VALUE_0", file_protocol)
 
     with checkouts(("HEAD", ".")) as (commit, _):
         found = {path.name for path in (commit.tree / "module").iterdir()} - {".git"}
 
     assert found == content
+
     warning = "HEAD is measured without its submodules"
     assert (warning in capsys.readouterr().err) == (not content)
+
     listed = subprocess.run(["git", "worktree", "list"], capture_output=True, text=True, check=True)
     assert len(listed.stdout.splitlines()) == 1
 
 
-def test_the_remedy_for_submodules_of_this_machine_works(
+def test_the_proposed_remedy_for_local_submodules_works(
     repository: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -110,7 +119,7 @@ def test_the_remedy_for_submodules_of_this_machine_works(
 
 
 def add_submodule(repository: Path, tmp_path: Path) -> None:
-    """Add a repository of this machine as a submodule with the file module.txt."""
+    """Create a second repository with the file module.txt, and add it as the submodule `module`."""
     module = tmp_path / "module"
     allowed = ["-c", "protocol.file.allow=always"]
     identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
@@ -125,23 +134,26 @@ def add_submodule(repository: Path, tmp_path: Path) -> None:
         subprocess.run(["git", *allowed, *identity, *words], cwd=folder, check=True)
 
 
-def test_only_a_shallow_clone_is_called_shallow(
+def test_a_missing_commit_is_explained_by_a_shallow_clone_only_if_it_is_one(
     repository: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     clone = tmp_path / "clone"
     subprocess.run(["git", "clone", "-q", "--depth=1", f"file://{repository}", clone], check=True)
 
-    with pytest.raises(ConfigError) as whole, checkouts(("main~9", ".")):
+    with pytest.raises(ConfigError) as error_of_full_clone, checkouts(("main~9", ".")):
         pass
+
     monkeypatch.chdir(clone)
-    with pytest.raises(ConfigError) as shallow, checkouts(("HEAD~1", ".")):
+    with pytest.raises(ConfigError) as error_of_shallow_clone, checkouts(("HEAD~1", ".")):
         pass
 
-    assert str(whole.value).endswith("; give a branch, tag or commit")
-    assert str(shallow.value).endswith("shallow: git fetch --unshallow gets the other commits")
+    assert str(error_of_full_clone.value).endswith("; give a branch, tag or commit")
+    assert str(error_of_shallow_clone.value).endswith(
+        "shallow: git fetch --unshallow gets the other commits"
+    )
 
 
-def test_one_command_at_two_commits(repository: Path, call: Call) -> None:
+def test_one_command_is_compared_at_two_commits(repository: Path, call: Call) -> None:
     outcome = call(
         command.main,
         ["--metric", "speed: (.*)", "--commits", "main", "main~1", "--", "sh", "program.sh"],
@@ -158,7 +170,7 @@ def test_two_commits_with_the_same_code_are_reported(repository: Path, call: Cal
     assert "Both sides ran the same code: they loaded the same" in outcome.output
 
 
-def test_a_checkout_in_a_git_hook_leaves_the_index_as_it_is(
+def test_a_checkout_inside_a_git_hook_leaves_the_index_unchanged(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     git("add", "program.sh")
@@ -167,7 +179,7 @@ def test_a_checkout_in_a_git_hook_leaves_the_index_as_it_is(
     monkeypatch.setenv("GIT_INDEX_FILE", str(repository / ".git" / "index"))
 
     with checkouts(("HEAD~1", ".")) as (base, _):
-        # A build in --setup may ask git for the version of its folder.
+        # A build in --setup may query Git for the version of its folder.
         top = subprocess.run(
             ["git", "rev-parse", "--show-toplevel"],
             cwd=base.folder,
@@ -181,7 +193,7 @@ def test_a_checkout_in_a_git_hook_leaves_the_index_as_it_is(
     assert os.environ["GIT_DIR"] == str(repository / ".git")
 
 
-def test_hooks_do_not_run_in_the_folders_of_commits(repository: Path) -> None:
+def test_git_hooks_do_not_run_in_the_folders_of_commits(repository: Path) -> None:
     hook = repository / ".git" / "hooks" / "post-checkout"
     hook.parent.mkdir(exist_ok=True)
     hook.write_text("#!/bin/sh\nexit 1\n")

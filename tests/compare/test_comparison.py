@@ -1,6 +1,6 @@
-"""Comparisons of planted rows: order of rounds, failing sides, stopping and messages.
+"""Comparisons of planted points: order of rounds, failing sides, stopping and messages.
 
-Statistics are compared with SciPy and statsmodels, and tested on planted machines.
+SciPy, statsmodels and planted machines give the expected statistics.
 """
 
 import math
@@ -26,18 +26,18 @@ from paradnn.statistics.verdict import Verdict
 
 LABELS = ("compile=graph", "compile=xla")
 GRAPH = Point(FullyConnected())
-#: A rule that twelve rounds of equal sides do not satisfy.
+#: Rule under which equal sides are measured for all of its twelve rounds.
 ENDLESS = Rule(within=0.0001, margin=0.0001, most=12)
-#: A visit's result: examples/s, or the outcome of a failed visit.
+#: Function that returns the rate of a visit in examples/s, or the outcome of a failed visit.
 Machine = Callable[[DesignPoint], float | str]
 
 
-def row(visit: DesignPoint, measured: float | str) -> RecordedPoint:
-    ok = not isinstance(measured, str)
-    outcome, metrics = ("ok", {"examples_per_second": measured}) if ok else (measured, {})
-    return RecordedPoint(
-        "id", "name", "fc", str(outcome), None if ok else "it said so", metrics, {}
-    )
+def row(measured: float | str) -> RecordedPoint:
+    """Return the record of a visit with this rate or this failed outcome."""
+    if isinstance(measured, str):
+        return RecordedPoint("id", "name", "fc", measured, "it said so", {}, {})
+    metrics = {"examples_per_second": measured}
+    return RecordedPoint("id", "name", "fc", "ok", None, metrics, {})
 
 
 def pairs(*batch_sizes: int) -> list[Pair]:
@@ -46,19 +46,21 @@ def pairs(*batch_sizes: int) -> list[Pair]:
 
 
 def follow(comparison: Comparison, machine: Machine) -> list[list[DesignPoint]]:
-    """Return every batch that the comparison requests until it ends."""
+    """Return all batches of visits that the comparison requests until it ends."""
     batches: list[list[DesignPoint]] = []
     rows: list[RecordedPoint] = []
-    while visits := comparison.batch(rows):
-        rows = [row(visit, machine(visit)) for visit in visits]
+    visits = comparison.batch(rows)
+    while visits:
+        rows = [row(machine(visit)) for visit in visits]
         batches.append(visits)
+        visits = comparison.batch(rows)
     return batches
 
 
 def planted(ratio: float) -> Machine:
-    """Return a machine on which xla is faster by the factor `ratio`.
+    """Return a machine on which xla is faster than graph by the factor `ratio`.
 
-    Its noise alternates in sign and differs per round.
+    The noise alternates in sign and differs between rounds.
     """
 
     def measure(visit: DesignPoint) -> float:
@@ -69,17 +71,19 @@ def planted(ratio: float) -> Machine:
     return measure
 
 
-def test_every_round_measures_both_sides_of_each_point_side_by_side() -> None:
+def test_every_round_measures_both_sides_of_each_point_in_succession() -> None:
     comparison = Comparison("id", pairs(16, 64, 256), LABELS, ENDLESS)
     batches = follow(comparison, planted(1.0))
+
     assert len(batches) == 12
+
     for number, visits in enumerate(batches, start=1):
         assert {visit.point.replicate for visit in visits} == {number}
         sizes = [visit.point.batch_size for visit in visits]
         assert sorted(sizes) == [16, 16, 64, 64, 256, 256]
         assert sizes[::2] == sizes[1::2]
-        for one, two in zip(visits[::2], visits[1::2], strict=True):
-            assert {one.point.compile, two.point.compile} == {"graph", "xla"}
+        for first, second in zip(visits[::2], visits[1::2], strict=True):
+            assert {first.point.compile, second.point.compile} == {"graph", "xla"}
         assert all(
             visit.tags == {"comparison": "id", "side": f"compile={visit.point.compile}"}
             for visit in visits
@@ -87,36 +91,41 @@ def test_every_round_measures_both_sides_of_each_point_side_by_side() -> None:
     assert len({tuple(visit.point.batch_size for visit in visits) for visits in batches}) > 1
 
 
-def test_it_ends_at_the_first_look_that_is_precise_enough() -> None:
+def test_a_comparison_ends_at_the_first_look_that_is_precise_enough() -> None:
     comparison = Comparison("id", pairs(16), LABELS, Rule())
     assert len(follow(comparison, planted(1.31))) == 5
+
     [found] = comparison.results
     assert found.verdict is Verdict.SLOWER
     assert found.estimate
     assert 1 / found.estimate.high < 1.31 < 1 / found.estimate.low
+
     [line] = comparison.sentences()
     assert line.startswith("compile=xla is 1.31")
     assert "times as fast as compile=graph (95% interval 1.30" in line
     assert line.endswith("5 rounds)")
 
 
-def test_least_and_most_rounds_and_minutes_are_kept() -> None:
+def test_limits_of_rounds_and_minutes_are_observed() -> None:
     assert len(follow(Comparison("id", pairs(16), LABELS, Rule(least=11)), planted(1.3))) == 14
-    assert (
-        len(follow(Comparison("id", pairs(16), LABELS, replace(ENDLESS, most=9)), planted(1.0)))
-        == 9
-    )
+
+    limited = Comparison("id", pairs(16), LABELS, replace(ENDLESS, most=9))
+    assert len(follow(limited, planted(1.0))) == 9
+
     clock: Iterator[float] = (60.0 * step for step in count())  # a round takes a minute
     timed = Comparison("id", pairs(16), LABELS, ENDLESS, 6.0, clock.__next__)
+
     assert len(follow(timed, planted(1.0))) == 6
 
 
-def test_equal_sides_are_called_equivalent_and_wide_intervals_not_settled() -> None:
+def test_equal_sides_are_called_equal_and_wide_intervals_undecided() -> None:
     equal = Comparison("id", pairs(16), LABELS, Rule())
     follow(equal, planted(1.0))
+
     assert equal.sentences()[0].startswith(
         "no difference: compile=graph and compile=xla are equally fast within 2% (ratio 1.00"
     )
+
     noisy = Comparison("id", pairs(16), LABELS, Rule(most=10))
     follow(
         noisy,
@@ -128,7 +137,9 @@ def test_equal_sides_are_called_equivalent_and_wide_intervals_not_settled() -> N
         r"\(95% interval ([\d.]+) \.\. ([\d.]+), 10 rounds\); about \d+ rounds would settle it"
     )
     match = re.fullmatch(estimate_pattern, line)
+
     assert match, line
+
     ratio, low, high = map(float, match.groups())
     assert low < ratio < high
 
@@ -139,23 +150,25 @@ def test_two_late_slow_rounds_hardly_widen_the_interval() -> None:
     disturbed = [*quiet[:-2], quiet[-2] - 1.1, quiet[-1] - 1.3]
     clean = estimate(quiet, last=True)
     found = estimate(disturbed, last=True)
-    plain = stats.ttest_1samp(disturbed, 0).confidence_interval(0.95)
+    students = stats.ttest_1samp(disturbed, 0).confidence_interval(0.95)
+
     assert found.half < 3 * clean.half
     assert abs(found.mean - clean.mean) < clean.half / 2
     assert abs(found.mean - clean.mean) < abs(np.mean(disturbed) - np.mean(quiet)) / 1.5
-    assert plain.low < found.mean < plain.high
+    assert students.low < found.mean < students.high
 
 
 @pytest.mark.parametrize("rounds", [5, 7, 10, 20, 40])
-def test_clipped_rounds_keep_the_stated_coverage(rounds: int) -> None:
-    """A disturbance of up to 50% in one of twenty visits keeps the interval's coverage."""
+def test_intervals_of_clipped_rounds_have_the_nominal_coverage(rounds: int) -> None:
+    """One of twenty visits is slowed down by up to 50%, and the coverage stays nominal."""
     random = np.random.default_rng(rounds)
     draws = 1000
     visits = 0.01 * random.standard_normal((draws, rounds, 2))
     visits -= 0.5 * random.random(visits.shape) * (random.random(visits.shape) < 0.05)
     logs = visits[:, :, 0] - visits[:, :, 1]
     found = [estimate([*series], last=True) for series in logs]
-    missed = sum(abs(one.mean) > one.half for one in found)
+    missed = sum(abs(entry.mean) > entry.half for entry in found)
+
     assert missed <= stats.binom.ppf(0.999, draws, min(rounds / 2000, 0.012))
 
 
@@ -164,17 +177,19 @@ def test_a_series_whose_values_are_mostly_equal_is_not_clipped() -> None:
     assert found.mean == pytest.approx(0.05)
 
 
-def test_a_side_that_cannot_be_measured_ends_its_point_alone() -> None:
+def test_a_side_that_cannot_be_measured_ends_only_its_point() -> None:
     comparison = Comparison("id", pairs(16, 64), LABELS, Rule())
 
     def machine(visit: DesignPoint) -> float | str:
-        lost = visit.point.compile == "xla" and visit.point.batch_size == 64
-        return "oom_host" if lost else planted(1.3)(visit)
+        does_not_fit = visit.point.compile == "xla" and visit.point.batch_size == 64
+        return "oom_host" if does_not_fit else planted(1.3)(visit)
 
     batches = follow(comparison, machine)
-    # First while the other side's memory is in use, then each side alone.
+
+    # The failed visit is repeated alone, while the other side uses no memory.
     assert [len(visits) for visits in batches] == [4, 4, 2, 2, 2]
     assert [sum(visit.turns is None for visit in visits) for visits in batches] == [0, 2, 0, 0, 0]
+
     measured, lost = comparison.results
     assert measured.verdict is Verdict.SLOWER
     assert lost.verdict is Verdict.UNDECIDED
@@ -186,7 +201,7 @@ def test_a_side_that_cannot_be_measured_ends_its_point_alone() -> None:
 @pytest.mark.parametrize(
     ("rounds", "rest"),
     [
-        pytest.param(0, "", id="none"),
+        pytest.param(0, "", id="no round"),
         pytest.param(
             2,
             ". In the only 2 rounds in which both succeeded, compile=graph was about 1.3 times as "
@@ -197,7 +212,7 @@ def test_a_side_that_cannot_be_measured_ends_its_point_alone() -> None:
             6,
             ". In the 6 rounds in which both succeeded: compile=graph is 1.3000 times as fast as "
             "compile=xla (95% interval 1.3000 .. 1.3000, 6 rounds)",
-            id="an interval",
+            id="enough for an interval",
         ),
     ],
 )
@@ -210,7 +225,7 @@ def test_a_failed_comparison_reports_the_successful_rounds(rounds: int, rest: st
     assert result.verdict is Verdict.UNDECIDED
 
 
-def test_one_crash_costs_a_round_and_a_second_one_the_point() -> None:
+def test_a_first_crash_excludes_a_round_and_a_second_one_the_point() -> None:
     def crashing(*numbers: int) -> Machine:
         return lambda visit: (
             "crash"
@@ -218,53 +233,68 @@ def test_one_crash_costs_a_round_and_a_second_one_the_point() -> None:
             else planted(1.0)(visit)
         )
 
-    once = Comparison("id", pairs(16), LABELS, replace(ENDLESS, most=7))
-    assert len(follow(once, crashing(3))) == 7
-    assert once.results[0].numbers == [1, 2, 4, 5, 6, 7]
-    twice = Comparison("id", pairs(16), LABELS, ENDLESS)
-    assert len(follow(twice, crashing(3, 6))) == 6
-    assert twice.results[0].problem == "compile=xla is crash: it said so"
+    one_crash = Comparison("id", pairs(16), LABELS, replace(ENDLESS, most=7))
+
+    assert len(follow(one_crash, crashing(3))) == 7
+    assert one_crash.results[0].numbers == [1, 2, 4, 5, 6, 7]
+
+    two_crashes = Comparison("id", pairs(16), LABELS, ENDLESS)
+    assert len(follow(two_crashes, crashing(3, 6))) == 6
+    assert two_crashes.results[0].problem == "compile=xla is crash: it said so"
 
 
 @pytest.mark.parametrize(
     ("device", "kernel", "ratio"),
-    [("one", "memory", 1.0), ("two", "memory", 0.8), ("one", "dispatch", 0.8)],
+    [
+        pytest.param("one", "memory", 1.0, id="same device and kernel"),
+        pytest.param("two", "memory", 0.8, id="different devices"),
+        pytest.param("one", "dispatch", 0.8, id="different kernels"),
+    ],
 )
-def test_whole_measurements_are_compared_at_one_speed_of_one_device(
+def test_measurements_on_one_device_are_compared_at_one_machine_speed(
     device: str, kernel: str, ratio: float
 ) -> None:
-    """The machine is slower during each of xla's turns.
+    """The machine is slower whenever xla is measured.
 
-    A reference kernel reveals that if both sides ran the same kernel on the same device.
+    A reference kernel shows this if both sides ran the same kernel on the same device.
     """
     comparison = Comparison("id", pairs(16), LABELS, replace(ENDLESS, most=5))
     rows: list[RecordedPoint] = []
-    while visits := comparison.batch(rows):
+    visits = comparison.batch(rows)
+    while visits:
         rows = []
         for visit in visits:
-            slow = visit.point.compile == "xla"
+            is_slow = visit.point.compile == "xla"
             metrics = {
-                "examples_per_second": 80.0 if slow else 100.0,
+                "examples_per_second": 80.0 if is_slow else 100.0,
                 "reference_slope": 1.0,
                 "reference_own": 0.0,
             }
-            metrics |= {"reference_memory_ms": 1.25 if slow else 1.0, "reference_dispatch_ms": 1.0}
+            metrics |= {
+                "reference_memory_ms": 1.25 if is_slow else 1.0,
+                "reference_dispatch_ms": 1.0,
+            }
             tags = {
-                "device": device if slow else "one",
-                "reference_kernel": kernel if slow else "memory",
+                "device": device if is_slow else "one",
+                "reference_kernel": kernel if is_slow else "memory",
             }
             rows.append(RecordedPoint("id", "name", "fc", "ok", None, metrics, tags))
+        visits = comparison.batch(rows)
+
     assert comparison.results[0].ratio == pytest.approx(1 / ratio)
 
 
-def test_all_points_together_are_the_geometric_mean_of_their_ratios() -> None:
+def test_the_overall_ratio_is_the_geometric_mean_over_points() -> None:
     comparison = Comparison("id", pairs(16, 64, 256), LABELS, Rule())
     ratios = {16: 1.3, 64: 0.9, 256: 1.1}
     follow(comparison, lambda visit: planted(ratios[visit.point.batch_size])(visit))
     overall = comparison.overall()
+
     assert overall.estimate
+
     rows = round_table(comparison.results)["data"]
     means = [stats.gmean([row[-1] for row in rows if row[1] == number]) for number in range(1, 6)]
+
     assert overall.estimate.ratio == pytest.approx(stats.gmean(means))
     assert overall.estimate.ratio == pytest.approx(1 / stats.gmean([*ratios.values()]), rel=2e-3)
 
@@ -283,11 +313,12 @@ def test_sides_that_do_not_pair_are_rejected() -> None:
         )
     assert pairs_of([GRAPH], [GRAPH], null=True)[0][1] == (GRAPH, GRAPH)
     assert len(pairs_of([GRAPH, GRAPH], [xla, xla], null=False)) == 1, (
-        "an axis that names a value twice is one point"
+        "a repeated value of an axis is one point"
     )
 
 
 def series(n: int, seed: int, rho: float = 0.0) -> list[float]:
+    """Return an AR(1) series of `n` values with the coefficient `rho`."""
     random = np.random.default_rng(seed)
     values = [random.standard_normal()]
     for shock in random.standard_normal(n - 1):
@@ -306,12 +337,13 @@ def series(n: int, seed: int, rho: float = 0.0) -> list[float]:
         pytest.param(40, 0.012, True, id="largest level of the last look"),
     ],
 )
-def test_alternating_rounds_have_students_interval_at_the_looks_own_level(
+def test_alternating_rounds_have_students_interval_at_the_level_of_the_look(
     n: int, missing: float, last: bool
 ) -> None:
     logs = [0.05 + (-1) ** index * (0.01 + 0.0001 * index) for index in range(n)]
     expected = stats.ttest_1samp(logs, 0).confidence_interval(1 - missing)
     found = estimate(logs, last=last)
+
     assert found.rounds == n
     assert math.log(found.ratio) == pytest.approx(np.mean(logs))
     assert (math.log(found.low), math.log(found.high)) == pytest.approx(
@@ -322,17 +354,29 @@ def test_alternating_rounds_have_students_interval_at_the_looks_own_level(
 @pytest.mark.parametrize("n", [10, 20, 57])
 @pytest.mark.parametrize("rho", [0.0, 0.7, 0.95])
 @pytest.mark.parametrize("last", [False, True])
-def test_correlated_rounds_widen_it_as_an_ar1_series(n: int, rho: float, last: bool) -> None:
+def test_correlated_rounds_widen_the_interval_like_an_ar1_series(
+    n: int, rho: float, last: bool
+) -> None:
     logs = series(n, seed=n, rho=rho)
-    seen = acf(logs, nlags=1)[1]
-    raised, fewer, level = (5, 6, min(n / 2000, 0.012)) if last else (7, 8, min(n / 8000, 0.004))
-    r = np.clip((n * seen + min(raised, 0.4 * n)) / (n - min(fewer, 0.4 * n)), 0, 1 - 1.5 / n)
-    plain = stats.ttest_1samp(logs, 0).confidence_interval(1 - level)
-    wider = math.sqrt((1 + r) / (1 - r))
-    assert estimate(logs, last=last).half == pytest.approx((plain.high - plain.low) / 2 * wider)
+    correlation = acf(logs, nlags=1)[1]
+    if last:
+        added = min(5, 0.4 * n)
+        removed = min(6, 0.4 * n)
+        level = min(n / 2000, 0.012)
+    else:
+        added = min(7, 0.4 * n)
+        removed = min(8, 0.4 * n)
+        level = min(n / 8000, 0.004)
+    r = np.clip((n * correlation + added) / (n - removed), 0, 1 - 1.5 / n)
+    students = stats.ttest_1samp(logs, 0).confidence_interval(1 - level)
+    factor = math.sqrt((1 + r) / (1 - r))
+
+    assert estimate(logs, last=last).half == pytest.approx(
+        (students.high - students.low) / 2 * factor
+    )
 
 
-def test_rounds_without_any_scatter_have_an_interval_without_width() -> None:
+def test_equal_rounds_have_an_interval_of_width_zero() -> None:
     found = estimate([math.log(1.5)] * 5)
     assert (found.low, found.ratio, found.high) == pytest.approx((1.5, 1.5, 1.5))
     assert found.verdict(0.02) is Verdict.FASTER
@@ -351,7 +395,7 @@ def test_rounds_without_any_scatter_have_an_interval_without_width() -> None:
         (0.979, 1.001, "undecided"),
     ],
 )
-def test_the_verdict_is_the_intervals(low: float, high: float, verdict: str) -> None:
+def test_the_verdict_follows_from_the_interval(low: float, high: float, verdict: str) -> None:
     found = SpeedEstimate(
         (math.log(low) + math.log(high)) / 2, (math.log(high) - math.log(low)) / 2, 10
     )
@@ -360,76 +404,96 @@ def test_the_verdict_is_the_intervals(low: float, high: float, verdict: str) -> 
         verdict, verdict
     )
     assert low != 1.0004 or "1.0004 .. 1.0500" in sentence(found, LABELS, 0.02), (
-        "an end is not rounded onto 1"
+        "an end above 1 must not be rounded to 1"
     )
 
 
 @pytest.mark.parametrize(
-    ("mean", "half"), [(0.01, 0.03), (0.0, 0.05), (0.03, 0.04), (-0.015, 0.02)]
+    ("mean", "half_width"),
+    [
+        pytest.param(0.01, 0.03, id="within the margin"),
+        pytest.param(0.0, 0.05, id="no difference"),
+        pytest.param(0.03, 0.04, id="beyond the margin"),
+        pytest.param(-0.015, 0.02, id="slower, within the margin"),
+    ],
 )
-def test_the_rounds_that_would_tell_are_a_look_and_would(mean: float, half: float) -> None:
-    found = SpeedEstimate(mean, half, 40)
+def test_the_needed_rounds_are_a_look_that_would_decide(mean: float, half_width: float) -> None:
+    found = SpeedEstimate(mean, half_width, 40)
     needed = found.rounds_needed(0.02)
+
     assert found.verdict(0.02) is Verdict.UNDECIDED
     assert needed in LOOKS
-    narrower = half * math.sqrt(40 / needed)
+
+    narrower = half_width * math.sqrt(40 / needed)
     assert SpeedEstimate(mean, narrower * 0.999, needed).verdict(0.02) is not Verdict.UNDECIDED
     assert SpeedEstimate(mean, narrower * 1.5, needed).verdict(0.02) is Verdict.UNDECIDED
 
 
-def test_it_ends_with_a_verdict_that_is_precise_enough() -> None:
+def test_a_rule_needs_a_verdict_and_a_precise_interval() -> None:
     rule = Rule(within=0.02, margin=0.02)
     assert rule.is_enough(SpeedEstimate(0.03, 0.0198, 10))
-    assert not rule.is_enough(SpeedEstimate(0.03, 0.025, 10)), "a verdict, but not precise"
-    assert not rule.is_enough(SpeedEstimate(0.01, 0.0198, 10)), "precise, but no verdict"
+    assert not rule.is_enough(SpeedEstimate(0.03, 0.025, 10)), (
+        "an interval with a verdict may be too wide"
+    )
+    assert not rule.is_enough(SpeedEstimate(0.01, 0.0198, 10)), (
+        "a narrow interval may have no verdict"
+    )
     assert rule.is_enough(SpeedEstimate(math.log(2), 0.06, 10)), (
-        "a tenth of a large difference is enough"
+        "a half-width of a tenth of a large difference is precise enough"
     )
     assert rule.is_enough(SpeedEstimate(0.001, 0.015, 10))
 
 
+#: Planted machines, and the coefficient of the AR(1) series of each side.
 OWN = {"independent": 0.7, "bimodal, 8%": 0.0, "second place 3% slower": 0.0, "state 0.7": 0.0}
 
 
 @pytest.mark.parametrize(("machine", "own"), OWN.items())
-def test_equal_sides_of_planted_machines_are_hardly_ever_called_different(
+def test_equal_sides_of_planted_machines_are_rarely_called_different(
     machine: str, own: float
 ) -> None:
-    """With `own`, each side adds a separate AR(1) series with that coefficient over the rounds."""
+    """With `own` above 0, each side adds an AR(1) series over rounds with this coefficient."""
     outcomes = tally(200, 1.0, 0.01, Rule(), MACHINES[machine], own=own)
-    false = sum(outcome.verdict in (Verdict.FASTER, Verdict.SLOWER) for outcome in outcomes)
-    assert false <= stats.binom.ppf(0.999, 200, 0.05)
+    false_verdicts = sum(
+        outcome.verdict in (Verdict.FASTER, Verdict.SLOWER) for outcome in outcomes
+    )
+
+    assert false_verdicts <= stats.binom.ppf(0.999, 200, 0.05)
     assert sum(not outcome.held for outcome in outcomes) <= stats.binom.ppf(0.999, 200, 0.05)
 
 
-def test_a_difference_is_found_in_few_rounds() -> None:
+def test_a_difference_of_five_percent_is_found_in_few_rounds() -> None:
     outcomes = tally(100, 1.05, 0.01, Rule())
     assert sum(outcome.verdict is Verdict.FASTER for outcome in outcomes) >= 95
     assert np.median([outcome.rounds for outcome in outcomes]) <= 20
     assert all(abs(outcome.found.ratio - 1.05) < 0.03 for outcome in outcomes)
 
 
-def test_rounds_of_one_side_against_itself_say_how_often_equals_would_be_called_different() -> None:
+def test_replays_of_rounds_estimate_the_rate_of_false_alarms() -> None:
     random = np.random.default_rng(3)
     noise = 0.01 * random.standard_normal(40)
+
     assert false_alarms([*noise], Rule(), 200) <= 0.02
-    lucky = 0.02 + noise
-    assert estimate([*lucky]).verdict(0.01) is Verdict.FASTER
-    assert false_alarms([*lucky], Rule(), 200) <= 0.02  # noise if sides are exchanged at random
-    often = Rule(
-        within=1.0, margin=0.0001, misses=6.0
-    )  # each look misses far more often than allowed
-    assert false_alarms([*noise], often, 200) > 0.05
+
+    shifted = 0.02 + noise
+    assert estimate([*shifted]).verdict(0.01) is Verdict.FASTER
+    assert (
+        false_alarms([*shifted], Rule(), 200) <= 0.02
+    )  # exchanging sides at random makes it noise
+
+    # Each look of this rule errs far more often than allowed.
+    inflated = Rule(within=1.0, margin=0.0001, misses=6.0)
+    assert false_alarms([*noise], inflated, 200) > 0.05
 
 
-def test_a_difference_on_the_margin_is_never_settled() -> None:
-    """More rounds than the last look would be needed."""
+def test_a_difference_at_the_margin_is_never_decided() -> None:
+    """A verdict would need more rounds than the last look has."""
     on_margin = SpeedEstimate(math.log1p(0.02) / 2, 1e8, 5)
 
     assert on_margin.rounds_needed(0.02) == LOOKS[-1]
 
 
-def test_a_rule_misses_as_often_as_an_interval_by_default() -> None:
+def test_the_default_rule_has_the_error_rate_of_the_default_interval() -> None:
     logs = np.random.default_rng(1).normal(0.1, 0.02, 10).tolist()
 
     assert estimate(logs, Rule().misses) == estimate(logs)

@@ -25,7 +25,7 @@ needs_valgrind = pytest.mark.skipif(not shutil.which("valgrind"), reason="needs 
 COUNT = ["--count", "instructions", "--fail-on", "count"]
 PROGRAM = ["--", "sh", "program.sh"]
 
-#: Works, and then forks children that do nothing.
+#: Program that works, and then forks the given number of children that do nothing.
 FORKS = """
 import os, sys
 sum(range(300_000))
@@ -52,7 +52,7 @@ main()
 
 
 def plant(repository: Path, base: str, head: str) -> None:
-    """Commit a program as main and leave another one in the working tree."""
+    """Commit the program `base` to main, and put the program `head` into the working tree."""
     (repository / "program.sh").write_text(base)
     commit("base")
     (repository / "program.sh").write_text(head)
@@ -60,20 +60,21 @@ def plant(repository: Path, base: str, head: str) -> None:
 
 @needs_valgrind
 @pytest.mark.parametrize(
-    ("head", "code", "word"),
+    ("head", "code", "verdict"),
     [
         pytest.param("seq 1 30600 >&2\n", 1, "REGRESSED: more than 1% more", id="2% more"),
         pytest.param("seq 1 30000 >&2 # same\n", 0, "equal within", id="equal"),
-        pytest.param("seq 1 29000 >&2\n", 0, "less than main", id="fewer"),
+        pytest.param("seq 1 29000 >&2\n", 0, "less than main", id="3% fewer"),
     ],
 )
 def test_the_gate_decides_by_instructions(
-    repository: Path, call: Call, head: str, code: int, word: str
+    repository: Path, call: Call, head: str, code: int, verdict: str
 ) -> None:
     plant(repository, "seq 1 30000 >&2\n", head)
     outcome = call(gate.main, ["--base", "main", *COUNT, *PROGRAM])
+
     assert outcome.code == code
-    assert word in outcome.output
+    assert verdict in outcome.output
 
 
 @needs_valgrind
@@ -83,6 +84,7 @@ def test_a_difference_in_instructions_alone_does_not_fail_by_default(
     plant(repository, "seq 1 3000; echo speed: 5\n", "seq 1 3600; echo speed: 5\n")
     metric = ["--metric", "speed: ([0-9.]+)"]
     outcome = call(gate.main, ["--base", "main", *metric, "--count", "instructions", *PROGRAM])
+
     assert outcome.code == 0
     assert "The number of instructions changed; no difference in time is shown." in outcome.output
 
@@ -91,18 +93,21 @@ def test_a_difference_in_instructions_alone_does_not_fail_by_default(
 def test_null_compares_the_base_with_itself(repository: Path, call: Call) -> None:
     plant(repository, "seq 1 3000\n", "seq 1 9000\n")
     outcome = call(gate.main, ["--base", "main", "--null", *COUNT, *PROGRAM])
+
     assert outcome.code == 0
     assert "main and main are equal within" in outcome.output
 
 
 @needs_valgrind
 def test_memory_counts_the_peak_of_the_heap_and_allocations(repository: Path, call: Call) -> None:
-    # dd allocates one buffer of a block.
+    # dd allocates one buffer with the size of a block.
     copy = "dd if=/dev/zero of=/dev/null count=1 bs={size} status=none\n"
     plant(repository, copy.format(size=3_000_000), copy.format(size=5_000_000))
     words = ["--count", "memory", "--fail-on", "count", "--json", "g.json"]
     outcome = call(gate.main, ["--base", "main", *words, *PROGRAM])
+
     assert outcome.code == 1
+
     memory = json.loads((repository / "g.json").read_text())["counts"]["memory"]
     assert memory["head"][0] - memory["base"][0] == pytest.approx(2_000_000, abs=5_000)
     assert memory["allocations"]["head"] == pytest.approx(memory["allocations"]["base"], abs=20)
@@ -112,7 +117,9 @@ def test_memory_counts_the_peak_of_the_heap_and_allocations(repository: Path, ca
     ("words", "problem"),
     [
         pytest.param(["--fail-on", "count"], "--fail-on=count: nothing is counted", id="no count"),
-        pytest.param(["--count", "joules"], "--count=joules: unknown quantity", id="unknown"),
+        pytest.param(
+            ["--count", "joules"], "--count=joules: unknown quantity", id="unknown quantity"
+        ),
         pytest.param(["--flame-graph", "f.svg"], "--flame-graph=f.svg: shows", id="no profile"),
     ],
 )
@@ -130,7 +137,7 @@ def test_functions_are_not_counted(repository: Path, call: Call) -> None:
     assert "--count=instructions: is for commands, not for functions" in outcome.errors
 
 
-def test_a_machine_that_cannot_count_says_why(
+def test_a_machine_without_valgrind_cannot_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -142,6 +149,7 @@ def test_a_machine_that_cannot_count_says_why(
 def test_a_head_that_fails_is_a_regression(repository: Path, call: Call) -> None:
     plant(repository, "seq 1 30\n", 'test -z "$LD_PRELOAD" && seq 1 30\n')
     outcome = call(gate.main, ["--base", "main", *COUNT, *PROGRAM])
+
     assert outcome.code == 1
     assert "FAILED: the working tree failed: exit code 1, under cachegrind" in outcome.output
 
@@ -152,6 +160,7 @@ def test_a_base_that_fails_under_the_counter_leaves_the_gate_undecided(
 ) -> None:
     plant(repository, 'test -z "$LD_PRELOAD" && seq 1 30\n', "seq 1 30\n")
     outcome = call(gate.main, ["--base", "main", *COUNT, *PROGRAM])
+
     assert outcome.code == 3
     assert "undecided: main failed: exit code 1, under cachegrind" in outcome.output
 
@@ -166,20 +175,22 @@ def test_an_interrupted_count_leaves_the_gate_undecided(
     plant(repository, "seq 1 30\n", "seq 1 3000\n")
     monkeypatch.setattr(Counter, "count", interrupt)
     outcome = call(gate.main, ["--base", "main", *COUNT, *PROGRAM])
+
     assert outcome.code == 130
     assert "undecided: interrupted before both sides were counted" in outcome.output
 
 
 @needs_valgrind
-def test_counted_runs_are_prepared_too(repository: Path, call: Call) -> None:
+def test_counted_runs_are_prepared(repository: Path, call: Call) -> None:
     plant(repository, "rm input && seq 1 30\n", "rm input && seq 1 3000\n")
     outcome = call(gate.main, ["--base", "main", *COUNT, "--prepare", "touch input", *PROGRAM])
+
     assert outcome.code == 1
     assert "REGRESSED: more than 1% more instructions" in outcome.output
 
 
 @needs_valgrind
-def test_a_forked_child_does_not_count_the_work_before_the_fork() -> None:
+def test_work_before_a_fork_is_counted_once() -> None:
     commands = [
         Command(forks, shlex.join([sys.executable, "-S", "-c", FORKS, forks]))
         for forks in ("0", "2")
@@ -191,9 +202,11 @@ def test_a_forked_child_does_not_count_the_work_before_the_fork() -> None:
             counts[program] = [
                 counter.count(command, CommandProtocol(), guard) for command in commands
             ]
+
     assert [count.counts_twice for count in counts["cachegrind"]] == [False, True]
-    alone, with_forks = (count.value for count in counts["callgrind"])
-    assert with_forks / alone == pytest.approx(1, abs=0.05)
+
+    without_forks, with_forks = (count.value for count in counts["callgrind"])
+    assert with_forks / without_forks == pytest.approx(1, abs=0.05)
 
 
 @needs_valgrind
@@ -213,6 +226,7 @@ def test_counted_python_programs_import_compiled_modules(
         with ProcessGuard() as guard:
             counter.warm_up(command, protocol, guard)
             values.append(counter.count(command, protocol, guard).value)
+
     # Compiling the comment takes more than 1% of all instructions.
     assert values[0] / values[1] == pytest.approx(1, abs=0.002)
 
@@ -225,12 +239,12 @@ def test_counted_python_programs_import_compiled_modules(
         pytest.param("1234,,instructions:u,5678,61.00,,", None, id="extrapolated"),
     ],
 )
-def test_output_of_perf_is_read(text: str, value: float | None) -> None:
+def test_the_output_of_perf_is_read(text: str, value: float | None) -> None:
     assert _perf_value(text) == value
 
 
 @needs_valgrind
-def test_own_instructions_equal_those_of_callgrind_annotate(tmp_path: Path) -> None:
+def test_instructions_per_function_equal_those_of_callgrind_annotate(tmp_path: Path) -> None:
     output = tmp_path / "callgrind.1"
     words = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={output}", "seq", "1", "500"]
     subprocess.run(words, check=True, capture_output=True)
@@ -250,18 +264,21 @@ def test_own_instructions_equal_those_of_callgrind_annotate(tmp_path: Path) -> N
     for name, count in graph.own.items():
         own[name.partition(" in ")[0]] += count
     named = {name for name in expected if expected[name] > 100 and name in own}
+
     assert len(named) > 30
     assert {name: own[name] for name in named} == {name: expected[name] for name in named}
     assert sum(graph.stacks().values()) == pytest.approx(sum(graph.own.values()))
 
 
-def test_lines_of_python_equal_those_of_the_trace_module(tmp_path: Path) -> None:
+def test_counted_lines_of_python_equal_those_of_the_trace_module(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PYTHON_PROGRAM)
     command = Command("head", f"{sys.executable} {program}")
     with ProcessGuard() as guard:
         profile = profile_command(command, CommandProtocol(), guard)
+
     assert profile is not None
+
     subprocess.run(
         [sys.executable, "-m", "trace", "--count", f"--coverdir={tmp_path}", str(program)],
         check=True,
@@ -274,12 +291,14 @@ def test_lines_of_python_equal_those_of_the_trace_module(tmp_path: Path) -> None
         int(count) for count, line in covered if line.strip().startswith(lines_of_square)
     )
     (name,) = [name for name in profile.own if name.endswith("program.py:Work.square")]
+
     assert profile.own[name] == expected
+
     (stack,) = [stack for stack in profile.stacks if stack[-1] == name]
     assert [frame.partition(":")[2] for frame in stack] == ["<module>", "main", "Work.square"]
 
 
-def test_a_flame_graph_shows_shares_and_changes() -> None:
+def test_a_flame_graph_shows_the_share_and_the_change_of_each_function() -> None:
     base = WorkProfile("lines", {"a": 60, "b": 40}, {("a",): 60, ("a", "b"): 40})
     head = WorkProfile("lines", {"a": 60, "b": 140}, {("a",): 60, ("a", "b"): 140})
     root = ElementTree.fromstring(draw_flame_graph(head, base, ("new <1>", "old")))
@@ -291,6 +310,7 @@ def test_a_flame_graph_shows_shares_and_changes() -> None:
             assert rectangle is not None
             boxes[title.partition(":")[0]] = rectangle
     widths = {name: float(box.get("width", "nan")) for name, box in boxes.items()}
+
     assert widths["b"] / widths["a"] == pytest.approx(140 / 200, abs=0.001)
     assert boxes["b"].get("fill") == "rgb(240,95,95)"
     assert "new <1> against old: +100.00% lines" in "".join(root.itertext())

@@ -1,4 +1,4 @@
-"""The number in a command's output, and the direction that the name of a metric states."""
+"""The number in the output of a command, and the direction that the name of a metric implies."""
 
 import pytest
 
@@ -42,7 +42,7 @@ def test_the_metric_is_the_last_positive_number(
         r"(\d+) req per second",
     ],
 )
-def test_a_rate_is_faster_when_larger(pattern: str) -> None:
+def test_a_larger_rate_is_faster(pattern: str) -> None:
     assert is_higher_faster(pattern) is True
 
 
@@ -62,10 +62,10 @@ def test_a_rate_is_faster_when_larger(pattern: str) -> None:
         "json:seconds_per_image",
     ],
 )
-def test_a_time_is_faster_when_smaller(pattern: str | None) -> None:
+def test_a_smaller_time_is_faster(pattern: str | None) -> None:
     assert is_higher_faster(pattern) is False
 
 
 @pytest.mark.parametrize("pattern", ["json:a", "([0-9]+)", "json:score", r"score:\s+(\d+)"])
-def test_other_names_do_not_say_it(pattern: str) -> None:
+def test_the_direction_of_other_names_is_unknown(pattern: str) -> None:
     assert is_higher_faster(pattern) is None

@@ -1,4 +1,4 @@
-"""One run of a command: how it is started, and what counts as a failure."""
+"""One run of a command: how it starts, and which runs count as failures."""
 
 import os
 import shutil
@@ -37,21 +37,23 @@ def test_a_shell_is_started_only_if_needed(text: str, words: list[str]) -> None:
     assert command_line(text) == words
 
 
-def test_a_program_that_is_missing_is_not_left_to_the_shell(tmp_path: Path) -> None:
+def test_a_missing_program_is_rejected_before_a_shell_starts(tmp_path: Path) -> None:
     (tmp_path / "data").touch()
     for name in ("no-such-program", "'no such program'", str(tmp_path / "data")):
         with pytest.raises(ConfigError, match="not found"):
             command_line(f"{name} ls", tmp_path)
 
 
-def test_a_relative_program_is_looked_up_in_the_folder_of_its_commit(tmp_path: Path) -> None:
+def test_a_relative_program_is_found_in_the_folder_of_its_commit(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"program bin/tool not found; .* correct its name$"):
         command_line("bin/tool", tmp_path)
     with pytest.raises(ConfigError, match=r"not found; .* a setting of this suite is .* key=value"):
         command_line("bin/tool")
+
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "tool").write_text("#!/bin/sh\n")
     (tmp_path / "bin" / "tool").chmod(0o755)
+
     assert command_line("bin/tool", tmp_path) == ["bin/tool"]
 
 
@@ -65,7 +67,8 @@ def test_a_relative_program_is_looked_up_in_the_folder_of_its_commit(tmp_path: P
     ],
 )
 def test_a_pipeline_fails_if_any_of_its_commands_fails(text: str) -> None:
-    assert shutil.which("bash"), "the tests need a shell with pipefail"
+    assert shutil.which("bash"), "these tests need bash, whose pipelines support pipefail"
+
     failure = run(text).failure
     assert failure is not None
     assert failure.startswith("exit code")
@@ -86,11 +89,12 @@ def test_a_shell_without_pipefail_is_reported(
         lambda words, **_: processes.subprocess.CompletedProcess(words, 2),
     )
     shell = processes._pipeline_shell.__wrapped__()
+
     assert shell == ("/bin/sh", "-c")
     assert "only the last command of a pipeline can fail" in capsys.readouterr().err
 
 
-def test_processor_time_is_a_metric() -> None:
+def test_processor_time_can_be_the_metric() -> None:
     measured = run("sleep 0.1", CommandProtocol(metric=OutputMetric("cpu")))
     assert measured.measured == measured.cpu_seconds
 
@@ -99,15 +103,14 @@ def test_processor_time_is_a_metric() -> None:
     "start",
     [
         pytest.param("sleep 300", id="same session"),
-        pytest.param("setsid sleep 300", id="another session"),
+        pytest.param("setsid sleep 300", id="new session"),
     ],
 )
-def test_a_run_that_takes_too_long_is_killed_with_all_that_it_started(
-    tmp_path: Path, start: str
-) -> None:
+def test_a_run_beyond_its_timeout_is_killed_with_its_processes(tmp_path: Path, start: str) -> None:
     late = tmp_path / "late"
     pids = tmp_path / "pids"
     measured = run(f"{start} & echo $! >{pids}; wait; touch {late}", CommandProtocol(timeout=1.0))
+
     assert measured.failure == "took longer than 1 s"
     assert not late.exists()
     with pytest.raises(ProcessLookupError):
@@ -115,7 +118,7 @@ def test_a_run_that_takes_too_long_is_killed_with_all_that_it_started(
 
 
 def _signal_until_reaped(pid: int) -> None:
-    """Signal an orphan until init has reaped it and ProcessLookupError is raised."""
+    """Raise ProcessLookupError once an orphan is a zombie or init has reaped it."""
     for _ in range(2000):
         os.kill(pid, 0)
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
@@ -124,12 +127,12 @@ def _signal_until_reaped(pid: int) -> None:
         os.sched_yield()
 
 
-def test_a_failure_has_the_last_line_of_standard_error() -> None:
+def test_the_reason_of_a_failure_ends_with_the_last_line_of_standard_error() -> None:
     measured = run("sh -c 'echo one >&2; echo two >&2; exit 7'")
     assert measured.failure == "exit code 7 (two)"
 
 
-def test_a_signal_is_named() -> None:
+def test_the_reason_of_a_failure_names_the_signal() -> None:
     assert run("sh -c 'kill -9 $$'").failure == "killed by SIGKILL"
 
 

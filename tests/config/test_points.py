@@ -1,4 +1,4 @@
-"""Points from overrides: one line for the first invalid one, and identities."""
+"""Points that are read from overrides: one-line errors, identities, defaults and run names."""
 
 import dataclasses
 import shlex
@@ -35,22 +35,26 @@ SERVER = "model=fc mode=inference scenario=server measure.timeout=1800"
 
 
 def point(words: str) -> Point:
-    """A point of `key=value` words; the choice of a group, such as model=fc, discards its earlier
-    options.
+    """Read a point from space-separated `key=value` overrides.
+
+    Choosing a group, such as model=fc, discards earlier options of that group.
     """
     config: dict[str, Any] = {}
     for word in shlex.split(words):
         key, _, text = word.partition("=")
         value = yaml.safe_load(text)
-        group, *inner = (f"{key}.name" if key in GROUPS else key).split(".", 1)
-        if inner:
-            config[group] = ({} if key in GROUPS else config.get(group, {})) | {inner[0]: value}
+        if key in GROUPS:
+            config[key] = {"name": value}
+            continue
+        group, dot, option = key.partition(".")
+        if dot:
+            config[group] = {**config.get(group, {}), option: value}
         else:
             config[group] = value
     return read_point(config)
 
 
-#: Overrides that the rows below share -> further overrides, and how the error begins.
+#: Per set of common overrides: pairs of further overrides and the start of the error message.
 REJECTED = {
     "": [
         ("model=fc model.nodes=0", "model.nodes=0: must be at least 1; choose a larger value"),
@@ -470,32 +474,34 @@ REJECTED = {
 @pytest.mark.parametrize(
     ("base", "words", "message"),
     [
-        pytest.param(base, *case, id=case[0][:60])
+        pytest.param(base, words, message, id=words[:60])
         for base, cases in REJECTED.items()
-        for case in cases
+        for words, message in cases
     ],
 )
-def test_an_invalid_point_gives_one_line(base: str, words: str, message: str) -> None:
+def test_an_invalid_point_raises_a_one_line_error(base: str, words: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         point(f"{base} {words}")
     assert str(caught.value).startswith(message)
     assert "\n" not in str(caught.value)
 
 
-def test_invalid_settings_are_rejected(tmp_path: Path) -> None:
+def test_invalid_settings_and_prices_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="speed=3: no such key"):
         read_settings({"speed": 3})
+
     for price in ("0", "-1", "nan", "inf", "cheap"):
         with pytest.raises(ConfigError, match="is not a positive price; write for example"):
             read_settings({"price": {"per_hour": {"V100": price}}})
-        (table := tmp_path / "prices.yaml").write_text(f"per_hour: {{V100: '{price}'}}")
+        table = tmp_path / "prices.yaml"
+        table.write_text(f"per_hour: {{V100: '{price}'}}")
         with pytest.raises(
             ConfigError, match=f"^price={table}: .* is not a positive price; write for example"
         ):
             load_prices(str(table), "price")
 
 
-# The identities were stored before later keys existed, so stored points keep theirs.
+# These identities were stored before some keys existed. New keys must not change them.
 @pytest.mark.parametrize(
     ("words", "identity"),
     [
@@ -531,13 +537,13 @@ def test_invalid_settings_are_rejected(tmp_path: Path) -> None:
         pytest.param(f"{DIGITS} task=step", "c7e7c4a3df9641cf", id="DIGITS task=step"),
     ],
 )
-def test_later_keys_do_not_change_stored_identities(words: str, identity: str) -> None:
+def test_new_keys_do_not_change_stored_identities(words: str, identity: str) -> None:
     assert point_id(point(f"{words} measure.min_seconds=1.0 measure.block_seconds=0.1")) == identity
     assert not {"generate", "learn"} & set(point_request(point(words)))
 
 
 @pytest.mark.parametrize(
-    ("words", "more"),
+    ("words", "added_words"),
     [
         pytest.param(
             CHANNEL, "model.window=8 model.processes=5", id="model.window=8 model.processes=5"
@@ -555,31 +561,32 @@ def test_later_keys_do_not_change_stored_identities(words: str, identity: str) -
             id="learn.schedule=constant learn.warmup_epochs=0",
         ),
         pytest.param("model=fc model.layers=0", "model.nodes=64", id="softmax regression"),
-        pytest.param("model=fc", "parallel=model", id="one device shares nothing"),
-        pytest.param("model=fc devices=2", "parallel=data", id="data parallel"),
+        pytest.param("model=fc", "parallel=model", id="parallel=model on one device"),
+        pytest.param("model=fc devices=2", "parallel=data", id="parallel=data is the default"),
         pytest.param(
             "model=residual model.blocks=3", "model.blocks=[3,3,3,3]", id="model.blocks=[3,3,3,3]"
         ),
     ],
 )
-def test_keys_without_effect_do_not_change_the_identity(words: str, more: str) -> None:
-    assert point_id(point(words)) == point_id(point(f"{words} {more}"))
+def test_keys_without_effect_do_not_change_the_identity(words: str, added_words: str) -> None:
+    assert point_id(point(words)) == point_id(point(f"{words} {added_words}"))
 
 
-def test_devices_that_share_the_weights_get_the_whole_batch() -> None:
-    shared = point("model=fc devices=2 parallel=model batch_size=3")
-    copied = point("model=fc devices=2 batch_size=4")
-    alone = point("model=fc batch_size=3")
+def test_model_parallel_devices_get_the_whole_batch() -> None:
+    model_parallel = point("model=fc devices=2 parallel=model batch_size=3")
+    data_parallel = point("model=fc devices=2 batch_size=4")
+    one_device = point("model=fc batch_size=3")
 
-    assert (shared.replicas, copied.replicas) == (1, 2)
-    assert run_name(shared) == f"{run_name(alone)} x2 model parallel"
-    assert step_costs(shared) == step_costs(alone)
-    weight_bytes = 4 * step_costs(alone).parameters
-    assert step_costs(copied).memory_lower_bound_bytes > 2 * weight_bytes
+    assert (model_parallel.replicas, data_parallel.replicas) == (1, 2)
+    assert run_name(model_parallel) == f"{run_name(one_device)} x2 model parallel"
+    assert step_costs(model_parallel) == step_costs(one_device)
+
+    weight_bytes = 4 * step_costs(one_device).parameters
+    assert step_costs(data_parallel).memory_lower_bound_bytes > 2 * weight_bytes
 
 
 @pytest.mark.parametrize(
-    ("words", "others"),
+    ("words", "variants"),
     [
         pytest.param(
             CHANNEL,
@@ -653,22 +660,25 @@ def test_devices_that_share_the_weights_get_the_whole_batch() -> None:
         ),
     ],
 )
-def test_every_key_makes_another_point(words: str, others: list[str]) -> None:
-    found = [point(words), *(point(f"{words} {more}") for more in others)]
-    assert len({point_id(one) for one in found}) == len(found)
+def test_every_key_changes_the_identity(words: str, variants: list[str]) -> None:
+    points = [point(words), *(point(f"{words} {variant}") for variant in variants)]
+    assert len({point_id(entry) for entry in points}) == len(points)
+
     if words == SERVER:
-        known = {more.partition("=")[0] for more in [*others, "server.batch=8"]} - {"scenario"}
-        assert known == {f"server.{entry.name}" for entry in dataclasses.fields(Server)}, (
-            "none is forgotten"
-        )
+        keys = {variant.partition("=")[0] for variant in [*variants, "server.batch=8"]}
+        assert keys - {"scenario"} == {
+            f"server.{entry.name}" for entry in dataclasses.fields(Server)
+        }, "the variants must cover every key of the server"
 
 
-def test_configurations_have_the_defaults_of_the_keys() -> None:
+def test_scenario_files_have_the_defaults_of_the_dataclasses() -> None:
     scenarios = {name: type(work) for name, work in WORKLOADS.items() if work.key == "scenario"}
     files = {
         path.stem: yaml.safe_load(path.read_text()) for path in (CONFIG / "scenario").glob("*.yaml")
     }
+
     assert set(files) == {"closed", *scenarios}
+
     for name, load in scenarios.items():
         assert files[name]["scenario"] == name
         assert files[name][name] == {
@@ -679,7 +689,7 @@ def test_configurations_have_the_defaults_of_the_keys() -> None:
     )
 
 
-# A name that ends in a blank occurs within the run's name; others end it.
+# An expected name that ends in a space is part of the run's name; any other is its end.
 @pytest.mark.parametrize(
     ("words", "key", "value", "name"),
     [
@@ -760,49 +770,59 @@ def test_configurations_have_the_defaults_of_the_keys() -> None:
         ),
     ],
 )
-def test_the_name_of_a_run_shows_its_settings(words: str, key: str, value: str, name: str) -> None:
+def test_the_name_of_a_run_contains_its_settings(
+    words: str, key: str, value: str, name: str
+) -> None:
     found = point(words)
     assert as_params(point_request(found))[key] == value
     assert name in run_name(found)
     assert run_name(found).endswith(name) or name.endswith(" ")
 
 
-def test_a_path_is_the_same_from_every_folder(
+def test_a_relative_path_is_resolved_against_the_working_directory(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert point("model=residual data=images data.path=set").data.path == str(tmp_path / "set")  # type: ignore[union-attr]
 
 
-def test_a_transport_of_a_framework_brings_it() -> None:
+def test_a_transport_of_a_framework_selects_the_framework() -> None:
     assert point(f"{CHANNEL} model.transport=gloo").framework.name == "torch"
     assert point(f"{CHANNEL} framework=torch model.transport=tcp").framework.name == "torch"
     assert point(f"{CHANNEL} model.transport=tcp").model.size == "tcp latency 1024 B"
-    assert not point(f"{CHANNEL} measure.profile=true").measure.profile, "as measure=quick asks"
+    assert not point(f"{CHANNEL} measure.profile=true").measure.profile, (
+        "measure=quick sets profile=true, which a channel ignores"
+    )
 
 
-def test_messages_cost_bytes_and_no_work_and_their_metrics_follow_from_the_step_time() -> None:
-    """By hand: a step of 2 ms, between 1.6 and 2.5."""
+def test_messages_cost_only_bytes_and_their_metrics_follow_from_the_step_time() -> None:
+    """The expected values are computed by hand for a step of 2 ms, interval 1.6 ms to 2.5 ms."""
     costs = step_costs(point(f"{CHANNEL} model.bytes=12345"))
     assert (costs.flops_per_step, costs.parameters, costs.memory_lower_bound_bytes) == (0, 0, 12345)
+
     times = {"step_time_ms": 2.0, "step_time_low_ms": 1.6, "step_time_high_ms": 2.5}
     latency = transfer_metrics(point(f"{CHANNEL} model.bytes=1000").model, times)
+
     assert (latency["round_trip_us"], latency["transfer_us"], latency["transfer_high_us"]) == (
         2000,
         1000,
         1250,
     )
     assert latency["sent_bytes_per_second"] == pytest.approx(1e6)
-    of_window = point(f"{CHANNEL} model.pattern=bandwidth model.bytes=1000 model.window=50")
-    window = transfer_metrics(of_window.model, times)
-    assert window["messages_per_second"] == pytest.approx(25_000)
-    assert (window["messages_per_second_low"], window["messages_per_second_high"]) == pytest.approx(
-        (20_000, 31_250)
-    )
-    four = point(
+
+    window_point = point(f"{CHANNEL} model.pattern=bandwidth model.bytes=1000 model.window=50")
+    bandwidth = transfer_metrics(window_point.model, times)
+
+    assert bandwidth["messages_per_second"] == pytest.approx(25_000)
+    assert (
+        bandwidth["messages_per_second_low"],
+        bandwidth["messages_per_second_high"],
+    ) == pytest.approx((20_000, 31_250))
+
+    all_reduce = point(
         f"{CHANNEL} model.transport=gloo model.pattern=all_reduce model.bytes=4000 model.processes=4"
     )
-    assert transfer_metrics(four.model, {"step_time_ms": 2.0}) == pytest.approx(
+    assert transfer_metrics(all_reduce.model, {"step_time_ms": 2.0}) == pytest.approx(
         {
             "transfer_us": 2000,
             "messages_per_second": 500,
@@ -825,17 +845,24 @@ def test_a_quick_measurement_of_a_scenario_is_short() -> None:
             assert read_point(config).workload.min_seconds == seconds
 
 
-def test_a_protocol_is_that_of_before_unless_it_stops_at_an_interval() -> None:
-    usual = Measure()
+def test_only_a_target_interval_changes_the_stored_protocol_identity() -> None:
+    default = Measure()
     keys = ("min_seconds", "min_blocks", "max_seconds", "block_seconds", "warmup_seconds")
-    assert protocol_id(usual) == digest({key: getattr(usual, key) for key in keys})
-    assert protocol_id(dataclasses.replace(usual, relative_interval=0.02)) != protocol_id(usual)
-    assert protocol_id(dataclasses.replace(usual, reference=True)) == protocol_id(usual)
+
+    assert protocol_id(default) == digest({key: getattr(default, key) for key in keys})
+    assert protocol_id(dataclasses.replace(default, relative_interval=0.02)) != protocol_id(default)
+    assert protocol_id(dataclasses.replace(default, reference=True)) == protocol_id(default)
 
 
 @pytest.mark.parametrize(
     ("text", "count"),
-    [("8GiB", 8 * 2**30), ("500 MB", 500_000_000), ("1.5kib", 1536), (1000, 1000), ("auto", None)],
+    [
+        pytest.param("8GiB", 8 * 2**30, id="binary unit"),
+        pytest.param("500 MB", 500_000_000, id="decimal unit after a space"),
+        pytest.param("1.5kib", 1536, id="fraction in lower case"),
+        pytest.param(1000, 1000, id="bytes"),
+        pytest.param("auto", None, id="auto"),
+    ],
 )
-def test_memory_sizes(text: str | int, count: int | None) -> None:
+def test_memory_sizes_are_read_in_bytes(text: str | int, count: int | None) -> None:
     assert memory_bytes(text, "key") == count

@@ -1,4 +1,4 @@
-"""Following the remedies of error messages leads to a valid point."""
+"""Remedies in error messages about points lead to a valid point."""
 
 import re
 import shlex
@@ -8,7 +8,7 @@ import pytest
 from paradnn.core.errors import ConfigError
 from tests.config.test_points import REJECTED, point
 
-#: How remedies begin that leave the value or the key to the user.
+#: Starts of open remedies, which leave the value or the key to the user.
 OPEN_REMEDIES = (
     "allowed are names that begin with ",
     "choose a batch_size that is a multiple of devices",
@@ -40,7 +40,7 @@ _MAX_STEPS = 6
 
 
 def error_of(words: str) -> str:
-    """Return the error of a point, or nothing if the point is valid."""
+    """Return the error of a point; empty if the point is valid."""
     try:
         point(words)
     except ConfigError as error:
@@ -49,18 +49,18 @@ def error_of(words: str) -> str:
 
 
 def follow(words: str, error: str) -> str | None:
-    """Return the overrides after the first remedy of an error, or None if it is open."""
+    """Apply the first remedy of an error to the overrides; return None if the remedy is open."""
     key = error.partition("=")[0]
     problem, _, remedy = error.partition("; ")
     others = shlex.join(word for word in shlex.split(words) if not word.startswith(f"{key}="))
-    meant = re.search(r"did you mean (\w+)\?", remedy)
-    if meant and "no such key" in problem:
+    suggestion = re.search(r"did you mean (\w+)\?", remedy)
+    if suggestion and "no such key" in problem:
         group = key.rpartition(".")[0]
-        return words.replace(f"{key}=", f"{group}.{meant[1]}=")
-    if meant:
-        return f"{others} {key}={meant[1]}"
+        return words.replace(f"{key}=", f"{group}.{suggestion[1]}=")
+    if suggestion:
+        return f"{others} {key}={suggestion[1]}"
     if "has no batch; omit it" in error:
-        return f"{others} batch_size=1"  # the default that comes with such a model
+        return f"{others} batch_size=1"  # the default of a model without a batch
     if remedy.startswith("omit it"):
         return others
     bound = re.search(r"must be at (?:least|most) ([\d.e+-]+)", problem)
@@ -80,11 +80,11 @@ def follow(words: str, error: str) -> str | None:
     return f"{others} '{key}={quotes}{value[1].partition(',')[0]}{quotes}'"
 
 
-def trail(words: str) -> list[str]:
-    """Return the errors on the way from invalid overrides to a valid point or an open remedy.
+def follow_all(words: str) -> list[str]:
+    """Follow remedies until the point is valid or a remedy is open; return the errors.
 
     Raises:
-        AssertionError: If the remedies lead to neither.
+        AssertionError: If the remedies lead to neither within _MAX_STEPS steps.
     """
     errors = []
     for _ in range(_MAX_STEPS):
@@ -92,27 +92,29 @@ def trail(words: str) -> list[str]:
         if not error:
             return errors
         errors.append(error)
-        followed = follow(words, error)
-        if followed is None:
+        corrected = follow(words, error)
+        if corrected is None:
             return errors
-        words = followed
+        words = corrected
     raise AssertionError("the remedies lead in circles:\n" + "\n".join(errors))
 
 
-WORDS = [
+INVALID_OVERRIDES = [
     f"{base} {overrides}".strip() for base, cases in REJECTED.items() for overrides, _ in cases
 ]
 
 
-@pytest.mark.parametrize("words", WORDS)
-def test_following_the_remedies_leads_to_a_valid_point(words: str) -> None:
-    errors = trail(words)
+@pytest.mark.parametrize("words", INVALID_OVERRIDES)
+def test_remedies_lead_to_a_valid_point_or_an_open_remedy(words: str) -> None:
+    errors = follow_all(words)
 
-    assert errors, "the overrides were valid from the start"
+    assert errors, "the overrides must be invalid at the start"
 
 
 def test_every_open_remedy_occurs() -> None:
-    remedies = [error.partition("; ")[2] for words in WORDS for error in trail(words)]
+    remedies = [
+        error.partition("; ")[2] for words in INVALID_OVERRIDES for error in follow_all(words)
+    ]
 
     for start in OPEN_REMEDIES:
         assert any(remedy.startswith(start) for remedy in remedies), start

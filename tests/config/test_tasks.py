@@ -1,4 +1,7 @@
-"""A real sweep as a user runs it, and what the store holds afterwards. One sweep serves most tests."""
+"""Real sweeps and points as a user runs them, and their records in the store.
+
+Most tests share one sweep.
+"""
 
 import json
 import sys
@@ -18,7 +21,7 @@ PAPER = ("fc", "residual", "bottleneck", "rnn", "lstm", "gru")
 
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> Store:
-    """All six families of the paper once, small, on the command line."""
+    """Return the store of a sweep over the six families of the paper in small sizes."""
     store = Store(tmp_path_factory.mktemp("swept"))
     (store.folder / "mlflow.db").write_bytes(empty_database.read_bytes())
     grids = (
@@ -34,9 +37,10 @@ def swept(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> Sto
     return store
 
 
-def test_every_family_is_measured_and_nested_under_one_parent(swept: Store) -> None:
+def test_every_family_is_measured_under_one_parent_run(swept: Store) -> None:
     [parent] = swept.runs("sweep")
     points = swept.runs()
+
     assert parent["status"] == "FINISHED"
     assert {point["mlflow.parentRunId"] for point in points} == {parent["run_id"]}
     assert {swept.values("params", point["run_id"])["model.name"] for point in points} == set(PAPER)
@@ -48,7 +52,7 @@ def test_every_family_is_measured_and_nested_under_one_parent(swept: Store) -> N
     assert "8 ok" in parent["mlflow.note.content"]
 
 
-def test_metrics_are_registered_and_agree_with_the_raw_blocks(swept: Store) -> None:
+def test_metrics_are_registered_and_follow_from_the_recorded_blocks(swept: Store) -> None:
     for point in swept.runs():
         metrics = swept.values("latest_metrics", point["run_id"])
         for name in metrics:
@@ -59,7 +63,8 @@ def test_metrics_are_registered_and_agree_with_the_raw_blocks(swept: Store) -> N
         middle = (times[(len(times) - 1) // 2] + times[len(times) // 2]) / 2
         assert metrics["step_time_ms"] == pytest.approx(middle * 1e3)
         assert metrics["examples_per_second"] == pytest.approx(4 / middle)
-        middle_ms = metrics["step_time_ms"]  # few blocks that resemble each other have no interval
+        # A few nearly equal blocks have no interval.
+        middle_ms = metrics["step_time_ms"]
         assert (
             metrics.get("step_time_low_ms", middle_ms)
             <= middle_ms
@@ -75,9 +80,10 @@ def test_metrics_are_registered_and_agree_with_the_raw_blocks(swept: Store) -> N
         assert metrics["overhead_seconds"] == pytest.approx(overhead)
 
 
-def test_the_environment_is_recorded_by_an_allow_list(swept: Store) -> None:
+def test_only_allowed_fields_of_the_environment_are_recorded(swept: Store) -> None:
     point = swept.runs()[0]
     environment = json.loads((swept.files(point["run_id"]) / "environment.json").read_text())
+
     assert environment["software"]["tensorflow"] == point["version.tensorflow"]
     assert environment["hardware"]["cores"] >= 1
     assert environment["environment_id"] == point["environment_id"]
@@ -85,7 +91,7 @@ def test_the_environment_is_recorded_by_an_allow_list(swept: Store) -> None:
     assert "PATH" not in json.dumps(environment)
 
 
-def test_the_same_command_measures_nothing_again(swept: Store) -> None:
+def test_a_repeated_command_measures_nothing(swept: Store) -> None:
     before = len(swept.runs())
     axes = [
         "model=lstm,gru",
@@ -95,13 +101,18 @@ def test_the_same_command_measures_nothing_again(swept: Store) -> None:
         *SHORT,
     ]
     done = succeeded(["paradnn.train", "-m", *axes], swept)
+
     assert "2 skipped, the store holds their outcome already (2 ok)" in done.stdout
     assert len(swept.runs()) == before
+
     single = process(["paradnn.train", "model=lstm", *axes[1:]], swept, PYTHONPROFILEIMPORTTIME="1")
     imported = {line.rpartition("|")[2].strip() for line in single.stderr.splitlines()}
-    assert "sqlalchemy" in imported, "the database is read"
-    assert not {"mlflow", "pandas", "keras"} & imported, "whose import takes seconds"
-    assert single.stdout.startswith("lstm "), "by its name, not its id"
+
+    assert "sqlalchemy" in imported, "the command must read the database"
+    assert not {"mlflow", "pandas", "keras"} & imported, (
+        "the command must avoid imports that take seconds"
+    )
+    assert single.stdout.startswith("lstm "), "the run must be shown by its name"
     assert "Already in the store, not measured again; resume=false re-measures it." in single.stdout
     assert len(swept.runs()) == before
     assert len(swept.runs("sweep")) == 1
@@ -110,30 +121,39 @@ def test_the_same_command_measures_nothing_again(swept: Store) -> None:
 @pytest.mark.parametrize(
     ("typed", "program", "command"),
     [
-        (
+        pytest.param(
             "python -m paradnn.train -m a=1,2",
             "/checkout/paradnn/train.py",
             "python -m paradnn.train -m a=1,2",
+            id="module",
         ),
-        ("python /bin/paradnn train -m a=[1]", "/bin/paradnn", "paradnn train -m 'a=[1]'"),
+        pytest.param(
+            "python /bin/paradnn train -m a=[1]",
+            "/bin/paradnn",
+            "paradnn train -m 'a=[1]'",
+            id="installed program",
+        ),
     ],
 )
-def test_the_command_is_kept_as_typed(
+def test_the_command_is_recorded_as_typed(
     typed: str, program: str, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "orig_argv", typed.split())
     monkeypatch.setattr(sys, "argv", [program])
+
     assert tasks._command_line() == command
 
 
 @pytest.mark.framework
 def test_a_single_point_prints_its_result(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And before that, once, that the machine is busy."""
+    """A warning that the machine is busy is printed once before the result."""
     busy = HostLoad(2, 3.2, 0.7, 0.0, (ForeignProcess(17, "spin", 1.4),))
     monkeypatch.setattr(LoadMonitor, "look", lambda _: busy)
     command = ["paradnn.train", "mode=inference", "compile=xla", *TINY]
     done = succeeded(command, store)
+
     assert done.stdout.startswith("fc 1x8 b4 float32 cpu xla inference: ok")
+
     for word in (
         "throughput",
         "a single process",
@@ -147,6 +167,7 @@ def test_a_single_point_prints_its_result(store: Store, monkeypatch: pytest.Monk
     assert done.stderr.count(line) == 1
     [point] = store.runs()
     metrics = store.values("latest_metrics", point["run_id"])
+
     assert "mlflow.parentRunId" not in point
     assert "final_loss" not in metrics
     # A busy machine may leave too few blocks for an interval.
@@ -158,24 +179,32 @@ def test_a_single_point_prints_its_result(store: Store, monkeypatch: pytest.Monk
 
 @pytest.mark.framework
 def test_compile_modes_precisions_and_optimizers_all_train(store: Store) -> None:
-    """Every pair of them: half of the combinations, in which each precision meets all modes and all
-    optimizers.
-    """
+    """Half of all combinations contain every pair of a mode, a precision and an optimizer."""
     modes = ("graph,eager", "xla")
-    rules = ("rmsprop,momentum", "sgd,adam")
-    halves = [(modes[0], rules[0], "float32"), (modes[1], rules[1], "float32")]
-    halves += [(modes[0], rules[1], "float16"), (modes[1], rules[0], "float16")]
-    grids = ", ".join(f"{{compile: '{c}', optimizer: '{o}', precision: {p}}}" for c, o, p in halves)
+    optimizers = ("rmsprop,momentum", "sgd,adam")
+    halves = [(modes[0], optimizers[0], "float32"), (modes[1], optimizers[1], "float32")]
+    halves += [(modes[0], optimizers[1], "float16"), (modes[1], optimizers[0], "float16")]
+    grids = ", ".join(
+        f"{{compile: '{mode}', optimizer: '{optimizer}', precision: {precision}}}"
+        for mode, optimizer, precision in halves
+    )
     succeeded(["paradnn.train", "-m", f"sweep.grids=[{grids}]", *TINY], store)
     points = store.runs()
+
     assert [point["outcome"] for point in points] == ["ok"] * 12
+
     params = [store.values("params", point["run_id"]) for point in points]
     columns = list(
-        zip(*((p["compile"], p["precision"], p["optimizer.name"]) for p in params), strict=True)
+        zip(
+            *((entry["compile"], entry["precision"], entry["optimizer.name"]) for entry in params),
+            strict=True,
+        )
     )
+
     assert [len(set(column)) for column in columns] == [3, 2, 4]
-    for one, other in combinations(columns, 2):
-        assert len(set(zip(one, other, strict=True))) == len(set(one)) * len(set(other))
+
+    for first, second in combinations(columns, 2):
+        assert len(set(zip(first, second, strict=True))) == len(set(first)) * len(set(second))
 
 
 ADAPTIVE = [
@@ -192,9 +221,11 @@ ADAPTIVE = [
 
 
 @pytest.mark.framework
-def test_chosen_points_are_measured_and_the_same_command_continues(store: Store) -> None:
+def test_an_adaptive_sweep_stops_at_its_limit_and_continues_with_a_higher_one(store: Store) -> None:
     done = succeeded(["paradnn.train", "-m", *ADAPTIVE, "sweep.points=6"], store)
-    points, [parent] = store.runs(), store.runs("sweep")
+    points = store.runs()
+    [parent] = store.runs("sweep")
+
     assert len(points) == 6
     assert {
         (point["outcome"], point["design"], point["mlflow.parentRunId"]) for point in points
@@ -206,15 +237,20 @@ def test_chosen_points_are_measured_and_the_same_command_continues(store: Store)
     )
     assert "Adaptive: 6 of 12 points measured (50.0%)." in parent["mlflow.note.content"]
     assert "Adaptive: 6 of 12 points measured (50.0%)." in done.stdout
+
     metrics = store.values("latest_metrics", parent["run_id"])
     declared = {name for name in METRICS if name.startswith("design_")}
+
     assert {name for name in metrics if not name.startswith("points")} == declared
     assert (metrics["design_measured"], metrics["design_candidates"]) == (6, 12)
-    looks = json.loads((store.files(parent["run_id"]) / "design.json").read_text())
-    assert [looks["data"][0][0], looks["data"][-1][0]] == [0, 6]
-    again = succeeded(["paradnn.train", "-m", *ADAPTIVE, "sweep.points=6"], store)
-    assert "0 points in" in again.stdout
-    more = succeeded(["paradnn.train", "-m", *ADAPTIVE, "sweep.points=8"], store)
-    assert "2 points in" in more.stdout
-    assert "Adaptive: 8 of 12 points measured" in more.stdout
+
+    progress = json.loads((store.files(parent["run_id"]) / "design.json").read_text())
+    assert [progress["data"][0][0], progress["data"][-1][0]] == [0, 6]
+
+    repeated = succeeded(["paradnn.train", "-m", *ADAPTIVE, "sweep.points=6"], store)
+    assert "0 points in" in repeated.stdout
+
+    extended = succeeded(["paradnn.train", "-m", *ADAPTIVE, "sweep.points=8"], store)
+    assert "2 points in" in extended.stdout
+    assert "Adaptive: 8 of 12 points measured" in extended.stdout
     assert set(Counter(point["point_id"] for point in store.runs()).values()) == {1}
