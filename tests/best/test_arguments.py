@@ -1,4 +1,4 @@
-"""The command line of `paradnn best`: defaults, and wrong input."""
+"""The command line of `paradnn best`: defaults and invalid input."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from paradnn.best.arguments import read_arguments
 from paradnn.core.errors import ParadnnError
 
 
-def test_the_protocol_is_quick_unless_another_is_typed() -> None:
+def test_the_protocol_is_quick_unless_another_is_given() -> None:
     quick = read_arguments(["model=fc", "compile=graph,xla", "--minutes", "3"])
     standard = read_arguments(["measure=standard", "compile=graph,xla"])
 
@@ -21,13 +21,19 @@ def test_the_protocol_is_quick_unless_another_is_typed() -> None:
         pytest.param([], "name the candidates, such as model=fc", id="nothing"),
         pytest.param(["replicate=1,2"], "replicate=1,2: cannot be set in a race", id="replicate"),
         pytest.param(["sweep.minutes=3"], "sweep.minutes=3: cannot be set", id="sweep.minutes"),
-        pytest.param(["a=1", "--minutes", "0"], "--minutes=0: must be positive", id="minutes"),
-        pytest.param(["a=1", "--for", "speed"], "--for=speed: no such choice", id="goal"),
-        pytest.param(["a=1", "--margin", "2"], "--margin=2: must be a share", id="margin"),
-        pytest.param(["a=1", "--epoch", "x"], "--epoch=x: must be at least 1", id="epoch"),
-        pytest.param(["a=1", "--minute", "3"], "unrecognized arguments: --minute", id="option"),
+        pytest.param(["a=1", "--minutes", "0"], "--minutes=0: must be positive", id="no time"),
+        pytest.param(["a=1", "--for", "speed"], "--for=speed: no such choice", id="unknown goal"),
+        pytest.param(
+            ["a=1", "--margin", "2"], "--margin=2: must be a share", id="margin above 100%"
+        ),
+        pytest.param(
+            ["a=1", "--epoch", "x"], "--epoch=x: must be at least 1", id="epoch not a number"
+        ),
+        pytest.param(
+            ["a=1", "--minute", "3"], "unrecognized arguments: --minute", id="misspelled option"
+        ),
     ],
 )
-def test_wrong_words_are_rejected(words: list[str], message: str) -> None:
+def test_invalid_arguments_are_rejected(words: list[str], message: str) -> None:
     with pytest.raises(ParadnnError, match=message.replace("(", r"\(")):
         read_arguments(words)

@@ -1,4 +1,4 @@
-"""`python -m paradnn.best` as a user runs it: real races of tiny points, recorded."""
+"""`python -m paradnn.best`: real races of tiny points, and their records."""
 
 import json
 import statistics
@@ -9,27 +9,28 @@ import pytest
 from paradnn.store.metrics import METRICS
 from tests.conftest import TINY, Store, ctrl_c_after_records, run
 
-#: Options that a race determines itself are omitted.
+#: Overrides of a tiny point, without the option that a race sets.
 POINT = [entry for entry in TINY if "processes" not in entry]
+#: The overrides without the batch size.
 MODEL = [entry for entry in POINT if not entry.startswith("batch_size")]
 RACE = "paradnn.best.__main__"
 
 
 @pytest.mark.framework
-def test_every_candidate_has_an_outcome_and_everything_is_recorded(
-    store: Store, tmp_path: Path
-) -> None:
+def test_every_candidate_has_an_outcome_and_is_recorded(store: Store, tmp_path: Path) -> None:
     axes = ["batch_size=4,3", "devices=1,2", "platform=cpu,tpu"]
     options = ["--json", str(tmp_path / "answer.json"), "--price", "3.6", "--epoch", "1000"]
 
     done = run([RACE, *options, "--margin", "100%", *axes, *MODEL], store)
 
     assert done.returncode == 0, done.stderr
+
     points = store.runs()
     [parent] = store.runs("sweep")
     answer = json.loads((tmp_path / "answer.json").read_text())
-    by_label = {each["candidate"]: each for each in answer["candidates"]}
-    outcomes = {label: each["outcome"] for label, each in by_label.items()}
+    by_label = {candidate["candidate"]: candidate for candidate in answer["candidates"]}
+    outcomes = {label: candidate["outcome"] for label, candidate in by_label.items()}
+
     assert outcomes == {
         "batch_size=4 devices=1 platform=cpu": "ok",
         "batch_size=4 devices=2 platform=cpu": "ok",
@@ -40,41 +41,52 @@ def test_every_candidate_has_an_outcome_and_everything_is_recorded(
         "batch_size=3 devices=1 platform=tpu": "unavailable",
         "batch_size=3 devices=2 platform=tpu": "invalid",
     }
-    # Every run belongs to the race, and names its candidate.
+    # Every run names its race and its candidate.
     assert {point["mlflow.parentRunId"] for point in points} == {parent["run_id"]}
     assert {point["race"] for point in points} == {parent["sweep_id"]}
-    for label, each in by_label.items():
+
+    for label, candidate in by_label.items():
         recorded = [point["run_id"] for point in points if point["candidate"] == label]
-        if each["outcome"] == "ok":
-            assert sorted(each["runs"]) == sorted(recorded)
+        if candidate["outcome"] == "ok":
+            assert sorted(candidate["runs"]) == sorted(recorded)
+        elif candidate["outcome"] == "unavailable":
+            assert len(recorded) == 1
         else:
-            assert len(recorded) == (each["outcome"] == "unavailable")
-    # The values are means of the recorded metrics, in plain arithmetic.
+            assert recorded == []
+    # Plain arithmetic on the recorded metrics gives the values of the answer.
     best = by_label[answer["best"]]
     rates = [
         float(str(store.values("latest_metrics", run_id)["examples_per_second"]))
         for run_id in best["runs"]
     ]
+
     assert len(rates) >= 2
+
     rate = statistics.geometric_mean(rates)
     assert best["metrics"]["examples_per_second"] == pytest.approx(rate)
     assert best["metrics"]["cost_per_million_examples"] == pytest.approx(1000 / rate, rel=1e-4)
     assert best["low"] < best["value"] < best["high"]
-    # The answer comes first, and the parent run holds it.
+
+    # The answer is the first line, and the parent run contains it.
     first = done.stdout.splitlines()[0]
     assert first.startswith(f"{answer['best']} is fastest: ")
     assert first in parent["mlflow.note.content"]
     assert parent["best"] == answer["best"]
     assert parent["status"] == "FINISHED"
+
     recorded_metrics = store.values("latest_metrics", parent["run_id"])
     metrics = {name: float(str(value)) for name, value in recorded_metrics.items()}
+
     assert metrics["race_candidates"] == 8
-    assert metrics["race_processes"] == len([1 for point in points if point["outcome"] == "ok"])
+    assert metrics["race_processes"] == sum(point["outcome"] == "ok" for point in points)
     assert metrics["race_lead_low"] < metrics["race_lead"] < metrics["race_lead_high"]
+
     declared = {name for name in METRICS if name.startswith("race_")}
     assert {name for name in metrics if not name.startswith("points")} == declared
+
     stored = json.loads((store.files(parent["run_id"]) / "race.json").read_text())
     assert stored["candidates"] == answer["candidates"]
+
     problem = "invalid: devices=2: does not divide batch_size=3"
     assert f"batch_size=3 devices=2 platform=cpu: {problem}" in done.stdout
     assert "epoch" in done.stdout
@@ -88,6 +100,7 @@ def test_an_interrupted_race_prints_the_best_so_far(store: Store, tmp_path: Path
         done = run([RACE, *options, "compile=graph,eager,xla", *POINT], store)
 
     assert done.returncode == 130, done.stderr
+
     answer = json.loads((tmp_path / "answer.json").read_text())
     assert answer["interrupted"]
     assert answer["verdict"] == "undecided"
@@ -96,12 +109,13 @@ def test_an_interrupted_race_prints_the_best_so_far(store: Store, tmp_path: Path
     assert "not measured: the race was interrupted" in done.stdout
     assert "; 1 not measured" not in done.stdout
     assert "interrupted; all finished measurements are recorded" in done.stderr
+
     [parent] = store.runs("sweep")
     assert parent["status"] == "KILLED"
 
 
 @pytest.mark.framework
-def test_no_candidate_can_be_measured(store: Store) -> None:
+def test_a_race_without_a_measurable_candidate_has_no_answer(store: Store) -> None:
     done = run(
         [RACE, "model.nodes=2000000,3000000", "model.layers=2", *POINT[2:]],
         store,
@@ -113,7 +127,8 @@ def test_no_candidate_can_be_measured(store: Store) -> None:
     assert "model.nodes=2000000: oom_predicted: needs at least " in done.stdout
 
 
-COMPILED = "model=fc compile=graph,xla"
+#: Two valid candidates.
+TWO_CANDIDATES = "model=fc compile=graph,xla"
 
 
 @pytest.mark.parametrize(
@@ -153,22 +168,34 @@ COMPILED = "model=fc compile=graph,xla"
             id="two kinds of work",
         ),
         pytest.param(
-            f"{COMPILED} --for cost", "--for=cost: no price is known; add --price", id="no price"
+            f"{TWO_CANDIDATES} --for cost",
+            "--for=cost: no price is known; add --price",
+            id="no price",
         ),
-        pytest.param(f"{COMPILED} --price -1", "--price=-1: is not a positive price", id="price"),
-        pytest.param(f"{COMPILED} --price nowhere", "--price=nowhere: ", id="price table"),
         pytest.param(
-            f"{COMPILED} --p99 20ms",
+            f"{TWO_CANDIDATES} --price -1",
+            "--price=-1: is not a positive price",
+            id="negative price",
+        ),
+        pytest.param(
+            f"{TWO_CANDIDATES} --price nowhere", "--price=nowhere: ", id="missing price table"
+        ),
+        pytest.param(
+            f"{TWO_CANDIDATES} --p99 20ms",
             "--p99=20ms: single steps are timed only in inference; add mode=inference",
             id="p99 of a training",
         ),
-        pytest.param(f"{COMPILED} --p99 soon", "--p99=soon: is not a time", id="p99"),
         pytest.param(
-            f"{COMPILED} --memory much", "--memory=much: is not a memory size", id="memory"
+            f"{TWO_CANDIDATES} --p99 soon", "--p99=soon: is not a time", id="p99 not a time"
+        ),
+        pytest.param(
+            f"{TWO_CANDIDATES} --memory much",
+            "--memory=much: is not a memory size",
+            id="memory not a size",
         ),
     ],
 )
-def test_wrong_input_ends_in_one_line(words: str, message: str, store: Store) -> None:
+def test_invalid_input_prints_one_line(words: str, message: str, store: Store) -> None:
     done = run([RACE, *words.split()], store)
 
     assert done.returncode == 2

@@ -1,9 +1,8 @@
-"""Races of planted rows: rounds, exclusions, limits, the time limit, and the answer."""
+"""Races of planted candidates: rounds, exclusions, limits, time limit, and answer."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import count
 from typing import Any
 
 import pytest
@@ -26,6 +25,7 @@ POINT = Point(FullyConnected())
 THROUGHPUT = Objective("throughput", ("examples_per_second",))
 #: Metrics of a measurement, or its outcome if it failed.
 Measured = Mapping[str, float] | str
+#: Function that measures a visit.
 Machine = Callable[[DesignPoint], Measured]
 
 
@@ -36,6 +36,7 @@ def race_of(
     seconds: float = 1e9,
     **options: Any,
 ) -> Race:
+    """Return a race of candidates with these labels and different batch sizes."""
     candidates = [
         Candidate(label, replace(POINT, batch_size=number + 1))
         for number, label in enumerate(labels)
@@ -52,10 +53,11 @@ def race_of(
 
 
 def follow(race: Race, machine: Machine) -> list[DesignPoint]:
-    """Return every visit that the race requests until it ends."""
+    """Return all visits that the race requests until it ends."""
     visits: list[DesignPoint] = []
     rows: list[RecordedPoint] = []
-    while batch := race.batch(rows):
+    batch = race.batch(rows)
+    while batch:
         [visit] = batch
         measured = machine(visit)
         if isinstance(measured, str):
@@ -64,17 +66,18 @@ def follow(race: Race, machine: Machine) -> list[DesignPoint]:
             row = RecordedPoint("id", "name", "fc", "ok", None, measured, visit.tags)
         rows = [row]
         visits.append(visit)
+        batch = race.batch(rows)
     return visits
 
 
 def speeds(**values: float) -> Machine:
-    """Return a machine with a fixed speed per candidate, apart from 1% per round."""
+    """Return a machine with a planted speed per candidate, which grows by 1% per round."""
     return lambda visit: {
         "examples_per_second": values[visit.tags["candidate"]] * 1.01**visit.point.replicate
     }
 
 
-def test_the_first_round_measures_all_and_the_next_the_contenders() -> None:
+def test_the_first_round_measures_all_candidates_and_the_next_the_contenders() -> None:
     race = race_of(["a", "b", "c", "d"])
 
     visits = follow(race, speeds(a=100.0, b=90.0, c=40.0, d=10.0))
@@ -82,6 +85,7 @@ def test_the_first_round_measures_all_and_the_next_the_contenders() -> None:
     by_round: dict[int, list[str]] = {}
     for visit in visits:
         by_round.setdefault(visit.point.replicate, []).append(visit.tags["candidate"])
+
     assert sorted(by_round[1]) == ["a", "b", "c", "d"]
     assert {"a", "b"} <= set(by_round[2])
     assert "d" not in by_round[2]
@@ -97,6 +101,7 @@ def test_the_answer_names_the_winner_its_lead_and_the_interval() -> None:
     document = RaceAnswer(race).document()
 
     first = RaceAnswer(race).sentences()[0]
+
     assert first.startswith("a is fastest: 203.0 examples/s (95% CI ")
     assert " 2.00x (" in first
     assert first.endswith(" ahead of b.")
@@ -104,7 +109,7 @@ def test_the_answer_names_the_winner_its_lead_and_the_interval() -> None:
     assert document["best"] == "a"
     assert document["ratio"] == pytest.approx(2.0)
     assert document["low"] < 2.0 < document["high"]
-    assert [each["candidate"] for each in document["candidates"]] == ["a", "b", "c"]
+    assert [entry["candidate"] for entry in document["candidates"]] == ["a", "b", "c"]
 
 
 def test_a_failing_candidate_is_excluded_with_its_reason() -> None:
@@ -126,6 +131,7 @@ def test_a_race_without_a_measurement_has_no_answer() -> None:
     follow(race, lambda visit: "crash")
 
     answer = RaceAnswer(race)
+
     assert answer.verdict == "none"
     assert answer.sentences() == ["no answer: every candidate is excluded."]
     assert answer.table() == ([], [])
@@ -155,7 +161,7 @@ def test_a_race_without_a_measurement_has_no_answer() -> None:
         ),
     ],
 )
-def test_smaller_is_better_for_other_goals(
+def test_smaller_is_better_for_latency_memory_and_cost(
     objective: Objective, metrics: Mapping[str, Measured], best: str
 ) -> None:
     race = race_of(["a", "b"], objective)
@@ -182,7 +188,7 @@ def test_smaller_is_better_for_other_goals(
         ),
     ],
 )
-def test_the_closest_rival_of_a_smaller_value_is_compared_by_that_value(
+def test_the_closest_rival_is_compared_by_the_minimized_value(
     objective: Objective, metric: str, comparison: str
 ) -> None:
     race = race_of(["a", "b"], objective)
@@ -190,17 +196,19 @@ def test_the_closest_rival_of_a_smaller_value_is_compared_by_that_value(
     follow(race, lambda visit: {metric: {"a": 1e9, "b": 2e9}[visit.tags["candidate"]]})
 
     first = RaceAnswer(race).sentences()[0]
+
     assert f"; b {comparison} (" in first
     assert re.search(r"\) as (long|much)\.$", first)
 
 
-def test_a_costlier_rival_may_be_as_good_at_the_ratio_of_the_costs() -> None:
+def test_a_slightly_costlier_rival_may_be_as_good() -> None:
     race = race_of(["a", "b"], Objective("cost", ("cost_per_million_examples",)))
     costs = {"a": 1.0, "b": 1.04}
 
     follow(race, lambda visit: {"cost_per_million_examples": costs[visit.tags["candidate"]]})
 
     second = RaceAnswer(race).sentences()[1]
+
     assert second.startswith("May be as good: b at 1.0")
 
 
@@ -243,6 +251,7 @@ def test_the_currency_of_a_cost_is_named() -> None:
     follow(race, lambda visit: {"cost_per_million_tokens": costs[visit.tags["candidate"]]})
 
     answer = RaceAnswer(race, currency="USD")
+
     assert answer.sentences()[0].startswith("a is cheapest: 1.000 USD per million tokens (95% CI ")
     assert answer.table()[0][1] == "cost per million tokens, USD"
 
@@ -272,7 +281,9 @@ def test_a_candidate_over_a_limit_cannot_win(limits: WinnerLimits, problem: str)
     follow(race, lambda visit: metrics[visit.tags["candidate"]])
 
     answer = RaceAnswer(race)
+
     assert answer.exclusions() == [f"fast: over limit: {problem}"]
+
     [only] = answer.sentences()
     assert only.endswith(", the only candidate that is not excluded.")
     assert answer.document()["best"] == "slow"
@@ -293,7 +304,9 @@ def test_a_candidate_over_a_limit_cannot_win(limits: WinnerLimits, problem: str)
         ),
     ],
 )
-def test_few_steps_have_no_p99(metrics: Mapping[str, float], problem: str) -> None:
+def test_p90_or_a_remedy_replaces_the_p99_of_few_steps(
+    metrics: Mapping[str, float], problem: str
+) -> None:
     row = RecordedPoint("id", "name", "fc", "ok", None, metrics, {})
 
     assert WinnerLimits(p99_ms=20.0).violation([row]) == problem
@@ -317,12 +330,7 @@ def test_one_process_over_a_time_limit_by_chance_is_measured_again() -> None:
     assert RaceAnswer(race).document()["best"] == "a"
 
 
-def clock_of(step: float) -> Callable[[], float]:
-    ticks: Iterator[float] = (step * number for number in count())
-    return ticks.__next__
-
-
-def test_no_measurement_begins_that_would_end_after_the_time_limit() -> None:
+def test_no_measurement_starts_that_would_end_after_the_time_limit() -> None:
     now = [0.0]
     race = race_of(["a", "b", "c"], seconds=25.0, clock=lambda: now[0])
 
@@ -333,15 +341,17 @@ def test_no_measurement_begins_that_would_end_after_the_time_limit() -> None:
     visits = follow(race, machine)
 
     answer = RaceAnswer(race)
+
     assert len(visits) == 2
     assert now[0] == 20.0
     assert answer.verdict == "undecided"
+
     [unmeasured] = answer.exclusions()
     assert unmeasured.endswith(": not measured: the time ran out")
     assert "1 candidate not measured, the time ran out" in answer.sentences()[-1]
 
 
-def test_an_undecided_race_names_what_may_be_as_good_and_the_time_that_would_decide() -> None:
+def test_an_undecided_race_names_rivals_and_the_time_for_a_decision() -> None:
     now = [0.0]
     race = race_of(["a", "b", "c"], seconds=65.0, clock=lambda: now[0])
     planted = speeds(a=100.0, b=99.0, c=10.0)
@@ -353,9 +363,11 @@ def test_an_undecided_race_names_what_may_be_as_good_and_the_time_that_would_dec
     follow(race, machine)
 
     first, second, last = RaceAnswer(race).sentences()
+
     assert first.startswith("undecided: a leads: ")
     assert second.startswith("May be as good: b at ")
     assert "c" not in second
+
     limit = re.search(r"A race of about (\S+) minutes would decide it; set --minutes \1\.$", last)
     assert limit is not None
     assert 60 * float(limit[1]) > 65.0
@@ -370,13 +382,14 @@ def test_an_interrupted_race_keeps_its_measurements() -> None:
 
     answer = RaceAnswer(race)
     document = answer.document()
+
     assert document["best"] == first.tags["candidate"]
     assert document["verdict"] == "undecided"
     assert document["candidates"][1]["outcome"] == "not measured"
     assert "--minutes" not in document["answer"]
 
 
-def test_an_unmeasured_candidate_keeps_a_single_one_from_winning() -> None:
+def test_a_single_measured_candidate_cannot_win_while_another_is_unmeasured() -> None:
     now = [0.0]
     race = race_of(["a", "b", "c"], seconds=25.0, clock=lambda: now[0])
     outcomes: Iterator[Measured] = iter(["crash", {"examples_per_second": 1.0}])
@@ -388,6 +401,7 @@ def test_an_unmeasured_candidate_keeps_a_single_one_from_winning() -> None:
     follow(race, machine)
 
     first, last = RaceAnswer(race).sentences()
+
     assert first.startswith("undecided: ")
     assert "only" not in first
     assert last.startswith("Not decided: 1 candidate not measured, the time ran out; ")
@@ -405,6 +419,7 @@ def test_one_measurement_per_candidate_decides_nothing() -> None:
     follow(race, machine)
 
     last = RaceAnswer(race).sentences()[-1]
+
     assert last == (
         "Not decided: the best candidates need 2 measurements each. "
         "A race of about 0.7 minutes would decide it; set --minutes 0.7."
@@ -426,9 +441,11 @@ def test_one_measurement_per_candidate_decides_nothing() -> None:
         ),
     ],
 )
-def test_labels_are_the_settings_that_differ(typed: Sequence[str], labels: Sequence[str]) -> None:
+def test_labels_contain_the_settings_that_differ(
+    typed: Sequence[str], labels: Sequence[str]
+) -> None:
     points = [replace(POINT, batch_size=1), replace(POINT, batch_size=2, compile="xla")]
-    configs = [{"batch_size": each.batch_size, "compile": each.compile} for each in points]
+    configs = [{"batch_size": point.batch_size, "compile": point.compile} for point in points]
 
     assert label_candidates(axis_values(configs, typed), points) == labels
 

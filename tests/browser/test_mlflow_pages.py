@@ -1,7 +1,7 @@
-"""The pages of MLflow in a real browser: a small sweep is measured, served and looked at.
+"""Pages of MLflow in a real browser, for a small sweep that is measured and served.
 
-`make test-browser` runs this and needs Chromium. With BROWSER_PICTURES=FOLDER, each page is also
-saved as a picture there.
+`make test-browser` runs these tests and needs Chromium. With BROWSER_PICTURES=FOLDER, each page is
+also saved to that folder as a picture.
 """
 
 import os
@@ -26,8 +26,8 @@ from tests.processes import started, wait_for
 pytestmark = pytest.mark.browser
 
 _PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
-#: Patience with a page.
-_MILLISECONDS = 120_000
+#: Time limit of a page in milliseconds.
+_TIMEOUT_MS = 120_000
 _SUFFIXES = {"k": 1e3, "M": 1e6, "G": 1e9}
 
 
@@ -40,7 +40,8 @@ class Site(NamedTuple):
     sweep: dict[str, str]
     points: list[dict[str, str]]
 
-    def run(self, run: dict[str, str], artifact: str = "") -> str:
+    def address_of_run(self, run: dict[str, str], artifact: str = "") -> str:
+        """Return the address of a run, or of one of its artifacts."""
         return run_link(self.server, self.experiment_id, run["run_id"], artifact)
 
 
@@ -59,7 +60,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> Iterator[Site]:
-    """Measure a sweep, and serve its store with MLflow."""
+    """Measure a sweep, serve its store with MLflow, and yield the site."""
     folder = tmp_path_factory.mktemp("served")
     shutil.copy(empty_database, folder / "mlflow.db")
     store = Store(folder)
@@ -88,10 +89,13 @@ def site(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> Iter
 
 @pytest.fixture
 def opened(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Callable[[str], Page]]:
-    """Open addresses in a browser that has never been used before; save a picture at the end."""
+    """Yield a function that opens an address in a new browser profile.
+
+    With BROWSER_PICTURES, save a picture of each page in the end.
+    """
     context = browser.new_context(viewport={"width": 1600, "height": 1100})
-    context.set_default_timeout(_MILLISECONDS)
-    expect.set_options(timeout=_MILLISECONDS)
+    context.set_default_timeout(_TIMEOUT_MS)
+    expect.set_options(timeout=_TIMEOUT_MS)
     pages: list[Page] = []
 
     def open_page(address: str) -> Page:
@@ -103,23 +107,23 @@ def opened(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Callabl
     yield open_page
     folder = os.environ.get("BROWSER_PICTURES")
     for page in pages if folder else ():
-        page.wait_for_timeout(1_500)  # plots end their animation
+        page.wait_for_timeout(1_500)  # wait for the end of animations
         page.screenshot(path=Path(str(folder)) / f"{request.node.name}.png")
     context.close()
 
 
-def test_run(site: Site, opened: Callable[[str], Page]) -> None:
-    page = opened(site.run(site.points[0]))
+def test_the_page_of_a_run_shows_its_name(site: Site, opened: Callable[[str], Page]) -> None:
+    page = opened(site.address_of_run(site.points[0]))
 
     name = site.points[0]["mlflow.runName"]
     expect(page.get_by_role("heading", name=name)).to_be_visible()
-    # A fresh browser shows the pages for model training, not those for generative AI.
+    # A new browser profile shows the pages for model training, not those for generative AI.
     expect(page.get_by_role("link", name="Models", exact=True)).to_be_visible()
     expect(page.get_by_text("Evaluation runs")).to_have_count(0)
 
 
-def test_sweep(site: Site, opened: Callable[[str], Page]) -> None:
-    page = opened(site.run(site.sweep, "sweep.html"))
+def test_the_page_of_a_sweep_shows_its_figure(site: Site, opened: Callable[[str], Page]) -> None:
+    page = opened(site.address_of_run(site.sweep, "sweep.html"))
 
     frame = page.frame_locator("iframe")
     expect(frame.get_by_role("heading", name="shown, 3 points")).to_be_visible()
@@ -128,29 +132,30 @@ def test_sweep(site: Site, opened: Callable[[str], Page]) -> None:
     expect(figure.locator(".main-svg").first).to_be_visible()
     expect(figure.locator(".scatterlayer .point")).to_have_count(3)
     expect(figure.locator(".errorbar")).to_have_count(2)
-    # Each tick states its whole value: 5k, 10k, 20k rather than 5, 10k, 2.
+    # Ticks show whole values, such as 5k, 10k and 20k, and not 5, 10k and 2.
     texts = figure.locator(".ytick text").all_text_contents()
     ticks = [float(text.rstrip("kMG")) * _SUFFIXES.get(text[-1], 1.0) for text in texts]
+
     assert len(ticks) >= 1
     assert ticks == sorted(ticks)
 
 
-def test_charts(site: Site, opened: Callable[[str], Page]) -> None:
+def test_charts_of_points_are_drawn(site: Site, opened: Callable[[str], Page]) -> None:
     page = opened(view_link(site.server, site.experiment_id, "points", charts=True))
 
     charts = page.locator(".js-plotly-plot")
     expect(charts.first).to_be_visible()
-    # Without peaks there is no utilization, and MLflow hides the two charts that show it.
+    # Without peaks there is no utilization, so MLflow hides the two charts of it.
     expect(page.get_by_text(re.compile(r"^Points\s*\(4\)")).first).to_be_visible()
     expect(page.get_by_text("batch_size vs. examples_per_second")).to_be_visible()
-    # WebGL draws these marks, so that only Plotly knows them.
+    # WebGL draws these points, so they are not elements of the page and only Plotly knows them.
     page.wait_for_function(
         "() => [...document.querySelectorAll('.js-plotly-plot')]"
         ".filter(plot => plot.data?.[0]?.x?.length === 2).length >= 2"
     )
 
 
-def test_table(site: Site, opened: Callable[[str], Page]) -> None:
+def test_the_table_lists_all_points_and_views(site: Site, opened: Callable[[str], Page]) -> None:
     page = opened(view_link(site.server, site.experiment_id, "points"))
 
     for point in site.points:
@@ -161,7 +166,7 @@ def test_table(site: Site, opened: Callable[[str], Page]) -> None:
         expect(page.get_by_text(view.name).last).to_be_visible()
 
 
-def test_comparison(site: Site, opened: Callable[[str], Page]) -> None:
+def test_two_runs_are_compared(site: Site, opened: Callable[[str], Page]) -> None:
     ids = ",".join(f'"{point["run_id"]}"' for point in site.points[:2])
     query = f'runs=[{ids}]&experiments=["{site.experiment_id}"]&workflowType=machine_learning'
 
@@ -173,8 +178,10 @@ def test_comparison(site: Site, opened: Callable[[str], Page]) -> None:
         expect(page.get_by_text(point["mlflow.runName"]).first).to_be_visible()
 
 
-def test_artifacts(site: Site, opened: Callable[[str], Page]) -> None:
-    page = opened(site.run(site.sweep, "points.json"))
+def test_artifacts_of_a_sweep_are_listed_and_shown(
+    site: Site, opened: Callable[[str], Page]
+) -> None:
+    page = opened(site.address_of_run(site.sweep, "points.json"))
 
     expect(page.get_by_text("View as table")).to_be_visible()
     expect(page.get_by_text("fc 1x8 b8", exact=True)).to_be_visible()
@@ -182,8 +189,8 @@ def test_artifacts(site: Site, opened: Callable[[str], Page]) -> None:
         expect(page.get_by_text(name)).to_be_visible()
 
 
-def test_report(site: Site, opened: Callable[[str], Page]) -> None:
-    page = opened(site.run(site.sweep, "report.html"))
+def test_the_report_of_a_sweep_is_shown(site: Site, opened: Callable[[str], Page]) -> None:
+    page = opened(site.address_of_run(site.sweep, "report.html"))
 
     frame = page.frame_locator("iframe")
     expect(frame.locator("img").first).to_be_visible()
@@ -208,4 +215,4 @@ def test_the_page_draws_every_figure_without_a_network(
 
     assert count >= 3
     assert problems == []
-    assert [one for one in addresses if re.match(r"(https?|wss?):", one)] == []
+    assert [address for address in addresses if re.match(r"(https?|wss?):", address)] == []

@@ -1,6 +1,6 @@
-"""Two hosts on this machine: network namespaces, connected by a link whose speed is planted.
+"""Two hosts on this machine: network namespaces, connected by a link with a planted rate.
 
-Each host has its own network and one core. Their processes reach each other over the link alone.
+Each host has its own network and one core. Processes of the hosts communicate only over the link.
 """
 
 import json
@@ -22,7 +22,7 @@ from paradnn.worker.process_group import KEY
 from tests.conftest import ROOT
 from tests.processes import PATIENCE, started
 
-SECRET = "what both hosts know"
+SECRET = "shared secret of both hosts"
 PORT = 5000
 
 
@@ -31,10 +31,10 @@ class Namespace:
     """One host.
 
     Attributes:
-        name: Name of its network namespace.
-        link: Its end of the link.
-        address: Its address.
-        core: The core of its processes.
+        name: Name of the network namespace.
+        link: Network device of this end of the link.
+        address: IP address.
+        core: Number of the core on which all processes run.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Namespace:
     core: int
 
     def command(self, words: Sequence[str]) -> list[str]:
-        """Return a command that runs on this host."""
+        """Return the command line that runs a command on this host."""
         return ["ip", "netns", "exec", self.name, "taskset", "-c", str(self.core), *words]
 
     def limit(self, megabits: float) -> None:
@@ -53,28 +53,28 @@ class Namespace:
         _run("ip", "netns", "exec", self.name, *tc)
 
     def cut(self) -> None:
-        """Take its end of the link down: packets get lost, and nobody is notified."""
+        """Take this end of the link down, so that packets are lost without notice."""
         _run("ip", "-n", self.name, "link", "set", self.link, "down")
 
     def received(self) -> int:
-        """Return the bytes that it has received over the link."""
+        """Return the number of bytes that the host received over the link."""
         shown = _run("ip", "-n", self.name, "-json", "-stats", "link", "show", "dev", self.link)
         [link] = json.loads(shown)
         return int(link["stats64"]["rx"]["bytes"])
 
     def processes(self) -> list[int]:
-        """Return the ids of its processes."""
+        """Return the process ids of this host."""
         return [int(pid) for pid in _run("ip", "netns", "pids", self.name).split()]
 
     def kill_all(self) -> None:
-        """Kill all its processes."""
+        """Kill all processes of this host."""
         for pid in self.processes():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
 
 def _run(*words: str) -> str:
-    """Return the output of a command."""
+    """Run a command and return its output; raise RuntimeError if it fails."""
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(words)}: {done.stderr.strip()}")
@@ -83,7 +83,7 @@ def _run(*words: str) -> str:
 
 @contextmanager
 def two_hosts() -> Iterator[tuple[Namespace, Namespace]]:
-    """Yield two connected hosts; skip the test if this user cannot make them."""
+    """Yield two connected hosts; skip the test if this user cannot create them."""
     if os.geteuid() != 0 or not all(map(shutil.which, ("ip", "tc", "taskset"))):
         pytest.skip("network namespaces need root, ip, tc and taskset")
     cores = sorted(os.sched_getaffinity(0))
@@ -96,31 +96,34 @@ def two_hosts() -> Iterator[tuple[Namespace, Namespace]]:
         )
         for number, letter in enumerate("ab", 1)
     ]
-    with ExitStack() as ending:
+    with ExitStack() as stack:
         for host in hosts:
             try:
                 _run("ip", "netns", "add", host.name)
             except RuntimeError as error:
                 pytest.skip(f"no network namespace: {error}")
-            ending.callback(_run, "ip", "netns", "delete", host.name)
-            # JAX looks up the name of its host.
+            stack.callback(_run, "ip", "netns", "delete", host.name)
+            # JAX resolves the name of its host.
             files = Path("/etc/netns") / host.name
             files.mkdir(parents=True)
-            ending.callback(shutil.rmtree, files)
+            stack.callback(shutil.rmtree, files)
             (files / "hosts").write_text(f"127.0.0.1 localhost\n{host.address} {platform.node()}\n")
-        one, two = hosts
-        ends = ["type", "veth", "peer", "name", two.link, "netns", two.name]
-        _run("ip", "link", "add", one.link, "netns", one.name, *ends)
+        first, second = hosts
+        veth = ["type", "veth", "peer", "name", second.link, "netns", second.name]
+        _run("ip", "link", "add", first.link, "netns", first.name, *veth)
         for host in hosts:
             _run("ip", "-n", host.name, "addr", "add", f"{host.address}/24", "dev", host.link)
             for device in ("lo", host.link):
                 _run("ip", "-n", host.name, "link", "set", device, "up")
-        yield one, two
+        yield first, second
 
 
 @contextmanager
 def serving(host: Namespace, python: str = sys.executable) -> Iterator[Mapping[str, str]]:
-    """Start the process server of a host; yield the variables of a command on the other host."""
+    """Start the process server of a host.
+
+    Yields the environment variables with which a command on the other host finds the server.
+    """
     words = [python, "-m", "paradnn.worker.host", "--with-stdin", "--host", host.address]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     environ = {**os.environ, KEY: SECRET}

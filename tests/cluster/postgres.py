@@ -1,9 +1,8 @@
-"""A private PostgreSQL with a real `mlflow server`, both on loopback, started and stopped by the
-test.
+"""A private PostgreSQL and a real `mlflow server` on loopback, which tests start and stop.
 
-Debian's package keeps the binaries out of the path. PostgreSQL refuses to run as root, so it then
-runs as the package's user. The password of the database goes through the environment, never
-through an argument that `ps` shows.
+Debian's package installs the binaries outside of the path. PostgreSQL does not run as root, so
+tests that run as root start it as the package's user. The password of the database is passed in
+the environment, because `ps` shows arguments.
 """
 
 import contextlib
@@ -29,12 +28,12 @@ import sqlalchemy as sa
 from tests.conftest import ROOT, environment
 from tests.processes import wait_for
 
-#: A start takes 16 to 60 s on two busy cores.
+#: Time limit of a start in seconds. A start takes 16 to 60 s on two busy cores.
 START_SECONDS = 180.0
 
 
 def free_port() -> int:
-    """Return a free port below the ephemeral range, so that no outgoing connection can take it."""
+    """Return a free port below the ephemeral range, which outgoing connections do not use."""
     while True:
         port = random.SystemRandom().randrange(10_000, 32_000)
         with socket.socket() as probe, contextlib.suppress(OSError):
@@ -43,7 +42,7 @@ def free_port() -> int:
 
 
 def is_well(uri: str) -> bool:
-    """Return whether MLflow's server answers."""
+    """Return whether the MLflow server at an address reports that it is healthy."""
     try:
         with urllib.request.urlopen(f"{uri}/health", timeout=5) as answer:
             return bool(answer.status == 200)
@@ -52,7 +51,7 @@ def is_well(uri: str) -> bool:
 
 
 def binary(name: str) -> str:
-    """Return a program of the newest installed PostgreSQL."""
+    """Return the path of a program of the newest installed PostgreSQL."""
     found = sorted(
         Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), key=lambda path: float(path.parts[-3])
     )
@@ -63,7 +62,7 @@ def binary(name: str) -> str:
 
 @dataclass
 class Postgres:
-    """One cluster with its own data folder, socket and port."""
+    """A PostgreSQL cluster with its own data folder, socket and port."""
 
     folder: Path
     port: int = field(default_factory=free_port)
@@ -72,6 +71,7 @@ class Postgres:
 
     @property
     def user(self) -> dict[str, Any]:
+        """Return arguments of `subprocess` that select the user; empty unless this user is root."""
         if os.geteuid() == 0:
             return {"user": "postgres", "group": "postgres", "extra_groups": []}
         return {}
@@ -80,18 +80,18 @@ class Postgres:
         return f"postgresql+psycopg://paradnn:{self.password}@127.0.0.1:{self.port}/{database}"
 
     def create(self) -> None:
-        """Create the data folder; clients need the password, over the socket too."""
-        given = self.folder / "password"
-        given.write_text(self.password)
+        """Create the data folder; clients need the password, even over the socket."""
+        password_file = self.folder / "password"
+        password_file.write_text(self.password)
         if self.user:
             entry = pwd.getpwnam("postgres")
-            os.chown(given, entry.pw_uid, entry.pw_gid)
+            os.chown(password_file, entry.pw_uid, entry.pw_gid)
             os.chown(self.folder, entry.pw_uid, entry.pw_gid)
         subprocess.run(
             [binary("initdb"), "-D", str(self.folder / "data"), "-U", "paradnn", "-A", "scram-sha-256", "-E", "UTF8",
-             "--pwfile", str(given)],
+             "--pwfile", str(password_file)],
             cwd=self.folder, check=True, capture_output=True, **self.user)  # fmt: skip
-        given.unlink()
+        password_file.unlink()
 
     def start(self) -> None:
         command = [binary("postgres"), "-D", str(self.folder / "data"), "-p", str(self.port), "-k", str(self.folder),
@@ -105,10 +105,10 @@ class Postgres:
         )
         assert wait_for(self.answers, START_SECONDS), "PostgreSQL does not start"
 
-    def stop(self, how: signal.Signals = signal.SIGINT) -> None:
-        """Stop with SIGINT (orderly) or SIGQUIT (like a crash)."""
+    def stop(self, number: signal.Signals = signal.SIGINT) -> None:
+        """Stop the cluster with SIGINT (orderly shutdown) or SIGQUIT (like a crash)."""
         if self.process:
-            self.process.send_signal(how)
+            self.process.send_signal(number)
             self.process.wait(START_SECONDS)
             self.process = None
 
@@ -120,7 +120,7 @@ class Postgres:
             return False
 
     def rows(self, database: str, sql: str, **values: object) -> list[tuple]:
-        """Run plain SQL: an oracle that shares no code with the package."""
+        """Return the rows of a plain SQL query, which shares no code with the package."""
         engine = sa.create_engine(self.uri(database), poolclass=sa.pool.NullPool)
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             answer = connection.execute(sa.text(sql), values)
@@ -132,7 +132,10 @@ class Postgres:
         return name
 
     def runs(self, database: str, kind: str = "point") -> list[dict[str, str]]:
-        """Return status, artifact address and tags of every run of a kind that is not deleted."""
+        """Return the active runs of a kind.
+
+        Each run has its run_id, status, artifact address (`place`) and tags.
+        """
         found: dict[str, dict[str, str]] = {}
         rows = self.rows(
             database,
@@ -148,7 +151,7 @@ class Postgres:
 
 @contextmanager
 def postgres() -> Iterator[Postgres]:
-    """A running PostgreSQL in a temporary folder whose path is short enough for a socket."""
+    """Yield a running PostgreSQL in a temporary folder whose path is short enough for a socket."""
     with tempfile.TemporaryDirectory(prefix="pg-") as name:
         cluster = Postgres(Path(name))
         cluster.create()
@@ -179,13 +182,19 @@ class Server:
         command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self.port),
                    "--workers", "2", "--serve-artifacts", "--artifacts-destination", str(self.files),
                    *self.options]  # fmt: skip
-        given = {
+        variables = {
             "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
             "MLFLOW_BACKEND_STORE_URI": self.backend,
         }
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(command, cwd=ROOT, env=environment() | given | self.environ, stdout=log,
-                                            stderr=log, start_new_session=True)  # fmt: skip
+            self.process = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                env=environment() | variables | self.environ,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
         assert wait_for(lambda: is_well(self.uri), START_SECONDS), self.log.read_text()[-3000:]
 
     def kill(self) -> None:
@@ -198,10 +207,10 @@ class Server:
 
 @contextmanager
 def server(backend: str, folder: Path, *options: str, **environ: str) -> Iterator[Server]:
-    """A running server; `options` and variables are added to its command."""
-    one = Server(backend, folder / "files", folder / "server.log", options, environ)
+    """Yield a running server with further options and environment variables."""
+    running = Server(backend, folder / "files", folder / "server.log", options, environ)
     try:
-        one.start()
-        yield one
+        running.start()
+        yield running
     finally:
-        one.kill()
+        running.kill()

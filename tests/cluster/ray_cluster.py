@@ -1,4 +1,4 @@
-"""A private Ray cluster on loopback, whose nodes are processes of this host."""
+"""A private Ray cluster on loopback; its nodes are processes of this host."""
 
 import os
 import subprocess
@@ -12,13 +12,14 @@ import psutil
 
 from tests.cluster.postgres import free_port
 
-#: Variables of Ray on loopback.
+#: Environment variables of Ray on loopback.
 RAY = {
     "RAY_AUTH_MODE": "disabled",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_raylet_start_wait_time_s": "300",
 }
-#: A start takes 10 s on an idle machine, and minutes on two busy cores.
+#: Time limit of a start in seconds. A start takes 10 s on an idle machine, and minutes on two busy
+#: cores.
 _START_SECONDS = 500.0
 _PAUSE_SECONDS = 3.0
 _START = [
@@ -34,7 +35,7 @@ _START = [
 
 @contextmanager
 def ray_head(folder: Path, *options: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """Yield the address of a new cluster and the process of its first node."""
+    """Start a cluster; yield its address and the process of its first node."""
     port = free_port()
     address = f"127.0.0.1:{port}"
     command = [*_START, "--head", f"--port={port}", "--include-dashboard=false", *options]
@@ -50,7 +51,10 @@ def ray_head(folder: Path, *options: str) -> Iterator[tuple[str, subprocess.Pope
 def ray_node(
     address: str, log: Path, *options: str, before: Sequence[str] = ()
 ) -> subprocess.Popen[bytes]:
-    """Add a node to a cluster and return its process; `before` precedes its command."""
+    """Add a node to a cluster, wait until it has joined, and return its process.
+
+    `before` contains words that precede the command of the node.
+    """
     known = nodes_of(address)
     node = start_ray_node(address, log, *options, before=before)
     _wait_for_node(address, known, log)
@@ -60,7 +64,7 @@ def ray_node(
 def start_ray_node(
     address: str, log: Path, *options: str, before: Sequence[str] = ()
 ) -> subprocess.Popen[bytes]:
-    """Start a node of a cluster, and return its process before it has joined."""
+    """Start a node of a cluster and return its process without waiting until it has joined."""
     return _started([*before, *_START, f"--address={address}", *options], log)
 
 
@@ -88,7 +92,10 @@ def end_node(node: subprocess.Popen[bytes]) -> None:
 
 
 def _wait_for_node(address: str, known: set[str], log: Path) -> None:
-    """Wait for a node that is not known; asking takes seconds of processor time."""
+    """Wait until the cluster has a node that is not in `known`.
+
+    Polling is slow, because each query takes seconds of processor time.
+    """
     deadline = time.monotonic() + _START_SECONDS
     while not nodes_of(address) - known:
         assert time.monotonic() < deadline, log.read_text()

@@ -1,9 +1,10 @@
-"""A driver that claims and records points but measures nothing: python -m tests.cluster.recorder
-URI EXPERIMENT POINTS.
+"""A driver that claims and records points without measuring them.
 
-Several recorders that start at the same instant on the same points collide far more often than
-sweeps do. A recorder reports that it is ready, starts at a line on its input, and prints how many
-points it recorded.
+    python -m tests.cluster.recorder URI EXPERIMENT POINTS
+
+Recorders that start on the same points at the same time collide far more often than sweeps. A
+recorder prints "ready", starts when it reads a line, and prints the number of points that it
+recorded.
 """
 
 import random
@@ -47,7 +48,7 @@ def record_of(claim: Claim) -> Record:
 
 
 def claimed(tracker: Journal | MlflowStore, number: int) -> Claim:
-    """Return a point that no other driver has claimed or measured."""
+    """Claim a point that no other driver has claimed or measured."""
     identity = Identity(str(number), ENVIRONMENT, 0)
     claim = tracker.begin(identity, f"point {number}", tags_of(identity), lambda tags: True)
     assert isinstance(claim, Claim)
@@ -59,7 +60,7 @@ def main() -> None:
     tracker = open_tracker(
         Tracking(uri=uri, experiment=experiment), lambda line: print(line, file=sys.stderr)
     )
-    tracker.finished([ENVIRONMENT])  # as a session does before it claims anything
+    tracker.finished([ENVIRONMENT])  # as a session does before its first claim
     queue = deque(Identity(str(number), ENVIRONMENT, 0) for number in range(int(points)))
     print("ready", flush=True)
     sys.stdin.readline()

@@ -1,10 +1,10 @@
-"""A private Slurm cluster of two nodes on loopback, started and stopped by the test.
+"""A private Slurm cluster of two nodes on loopback, which tests start and stop.
 
     python -m tests.cluster.slurm COMMAND...
 
-runs a command with this cluster. Both nodes are this host. Slurm needs root. With
-`has_separate_nodes` each node has its own process namespace: drivers of the other node then see its
-processes as those of another host, and one kill ends all processes of a node.
+runs a command with such a cluster. Slurm needs root. Both nodes are this host. With
+`has_separate_nodes`, each node has its own process namespace. Drivers on one node then see
+processes of the other node as those of another host, and one kill ends all processes of a node.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ import psutil
 from tests.cluster.postgres import free_port
 from tests.processes import PATIENCE, wait_for
 
-#: Runs a command in its own process namespace, whose processes all end with it.
+#: Words that run a command in its own process namespace; all its processes end with the command.
 SEPARATE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 
 _CONFIGURATION = """
@@ -61,7 +61,7 @@ PartitionName=test Nodes=n[1-2] Default=YES MaxTime=INFINITE State=UP OverSubscr
 
 @dataclass
 class Slurm:
-    """A controller, two nodes and their authentication service in one folder."""
+    """A controller, two nodes and their authentication service, with files in one folder."""
 
     folder: Path
     has_separate_nodes: bool = False
@@ -70,7 +70,7 @@ class Slurm:
 
     @property
     def environ(self) -> dict[str, str]:
-        """Variables with which Slurm's commands use this cluster."""
+        """Environment variables with which Slurm's commands use this cluster."""
         path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
         return {"SLURM_CONF": str(self.folder / "slurm.conf"), "PATH": path}
 
@@ -109,7 +109,7 @@ class Slurm:
         self.nodes[name] = self._run(*command)
 
     def kill_node(self, name: str) -> None:
-        """Kill a node that has its own process namespace, with all its processes."""
+        """Kill a node with all its processes; needs `has_separate_nodes`."""
         self.nodes[name].kill()
         self.nodes[name].wait()
 
@@ -125,7 +125,7 @@ class Slurm:
         return self.text("sinfo", "-h", "-N", "-o", "%T").split() == ["idle", "idle"]
 
     def text(self, *command: str) -> str:
-        """Return the output of one of Slurm's commands."""
+        """Return standard output and standard error of one of Slurm's commands."""
         done = subprocess.run(
             command,
             env=os.environ | self.environ,
@@ -151,10 +151,10 @@ class Slurm:
 
 @contextlib.contextmanager
 def slurm(*, has_separate_nodes: bool = False) -> Iterator[Slurm]:
-    """A running cluster in a temporary folder."""
+    """Yield a running cluster in a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="slurm-") as name:
         folder = Path(name)
-        folder.chmod(0o755)  # munged rejects a folder that others may write
+        folder.chmod(0o755)  # munged rejects a folder that other users may write to
         cluster = Slurm(folder, has_separate_nodes)
         try:
             cluster.start()
@@ -164,5 +164,7 @@ def slurm(*, has_separate_nodes: bool = False) -> Iterator[Slurm]:
 
 
 if __name__ == "__main__":
-    with slurm() as one:
-        sys.exit(subprocess.run(sys.argv[1:], env=os.environ | one.environ, check=False).returncode)
+    with slurm() as cluster:
+        sys.exit(
+            subprocess.run(sys.argv[1:], env=os.environ | cluster.environ, check=False).returncode
+        )

@@ -1,4 +1,4 @@
-"""The manifest of Kubernetes: its server and its pods, run as processes of this host."""
+"""The Kubernetes manifest: its server and its pods, run as processes of this host."""
 
 import signal
 import subprocess
@@ -17,7 +17,7 @@ from tests.processes import PATIENCE, started, wait_for
 from tests.session.test_launch import drivers_at_work, every_point_once
 
 SWEEP = "model.nodes=range(8,14)"
-#: Values that Kubernetes fills in for the fields of a pod.
+#: Values that Kubernetes substitutes for fields of a pod.
 FIELDS = {
     "metadata.labels['batch.kubernetes.io/job-name']": "paradnn",
     "spec.nodeName": "worker-1",
@@ -26,16 +26,16 @@ FIELDS = {
 
 @pytest.fixture
 def manifest(tmp_path: Path) -> Mapping[str, Any]:
-    """The resources by kind, with this host's folder, name and a free port."""
+    """Return the resources by kind, with a temporary folder, localhost and a free port."""
     text = (ROOT / "docs" / "how-to" / "kubernetes.yaml").read_text()
-    own = {
+    replacements = {
         "5000": str(free_port()),
         "paradnn-tracking:": "localhost:",
         "/data": str(tmp_path),
         "experiment=paper_fc": "model=fc",
     }
-    for there, here in own.items():
-        text = text.replace(there, here)
+    for original, replacement in replacements.items():
+        text = text.replace(original, replacement)
     return {resource["kind"]: resource for resource in yaml.safe_load_all(text)}
 
 
@@ -48,7 +48,7 @@ def container_of(resource: Mapping[str, Any]) -> Mapping[str, Any]:
 def pod(
     resource: Mapping[str, Any], *words: str, **variables: str
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run the container of a resource, with further words and variables."""
+    """Run the command of a resource's container, with further words and variables."""
     container = container_of(resource)
     command = container["command"]
     if command[0] == "python":
@@ -69,7 +69,7 @@ def pod(
         yield process
 
 
-def test_the_pods_share_one_sweep_and_a_restarted_one_continues(
+def test_pods_share_a_sweep_and_a_restarted_pod_continues(
     manifest: Mapping[str, Any], tmp_path: Path
 ) -> None:
     job = manifest["Job"]
@@ -95,10 +95,11 @@ def test_the_pods_share_one_sweep_and_a_restarted_one_continues(
         assert wait_for(lambda: {"0", "1"} <= set(drivers_at_work(store)))
         first.send_signal(signal.SIGTERM)
         assert first.wait(job["spec"]["template"]["spec"]["terminationGracePeriodSeconds"])
-        again = stack.enter_context(driver(0))
-        codes = [again.wait(PATIENCE), second.wait(PATIENCE)]
+        restarted = stack.enter_context(driver(0))
+        codes = [restarted.wait(PATIENCE), second.wait(PATIENCE)]
 
     assert codes == [0, 0]
+
     points = every_point_once(store, 6)
     assert {run["driver"] for run in points} <= {"0", "1"}
     assert {run["job_id"] for run in points} == {"paradnn"}
@@ -106,7 +107,7 @@ def test_the_pods_share_one_sweep_and_a_restarted_one_continues(
     assert not [run for run in store.runs() if run["status"] == "RUNNING"]
 
 
-def test_the_number_of_drivers_is_the_number_of_pods(manifest: Mapping[str, Any]) -> None:
+def test_the_number_of_drivers_equals_the_number_of_pods(manifest: Mapping[str, Any]) -> None:
     spec = manifest["Job"]["spec"]
 
     [drivers] = [

@@ -1,4 +1,4 @@
-"""Sweeps on a real Slurm and a real Ray: jobs are killed, restarted and interrupted."""
+"""Sweeps on a real Slurm and a real Ray, whose jobs are killed, restarted and interrupted."""
 
 import json
 import os
@@ -19,21 +19,21 @@ from tests.conftest import ROOT, Store, environment
 from tests.processes import PATIENCE, children_of, hearing_ctrl_c, started, wait_for
 from tests.session.test_launch import drivers_at_work, every_point_once, sweep_of
 
-#: Seconds in which another host must take over a point of a lost one.
-TAKEN_OVER = 120
+#: Time limit in seconds for a host to take over a point of a lost host.
+TAKEOVER_SECONDS = 120
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Slurm]:
-    with slurm() as one:
-        yield one
+    with slurm() as running:
+        yield running
 
 
 @contextmanager
 def launching(
     store: Store, launcher: str, environ: Mapping[str, str], *overrides: str
 ) -> Iterator[subprocess.Popen[str]]:
-    """Run a sweep of six points that take seconds each."""
+    """Start a sweep of six points that take seconds each, and wait until a driver works."""
     slow = ["model.nodes=range(8,14)", "measure.min_seconds=2"]
     words = sweep_of(store, launcher, *slow, *overrides)
     command = hearing_ctrl_c([sys.executable, "-m", *words])
@@ -51,17 +51,18 @@ def succeeded(process: subprocess.Popen[str]) -> str:
     return out
 
 
-def test_slurm_measures_every_point_once(cluster: Slurm, store: Store) -> None:
+def test_a_sweep_on_slurm_measures_every_point_once(cluster: Slurm, store: Store) -> None:
     with launching(store, "submitit_slurm", cluster.environ) as process:
         succeeded(process)
     points = every_point_once(store, 6)
+
     assert {run["node"] for run in points} <= {"n1", "n2"}
     assert all("_" in run["job_id"] for run in points)
     assert store.values("latest_metrics", points[0]["run_id"])["queue_seconds"] < PATIENCE
 
 
-def test_a_canceled_job_of_slurm_loses_no_point(cluster: Slurm, store: Store) -> None:
-    """Without accounting the launcher waits for it forever; the sweep ends nevertheless."""
+def test_a_canceled_slurm_job_loses_no_point(cluster: Slurm, store: Store) -> None:
+    """Without accounting, the launcher would wait for the job forever, but the sweep ends."""
     with launching(store, "submitit_slurm", cluster.environ) as process:
         job = next(iter(drivers_at_work(store).values()))["job_id"]
         assert cluster.text("scancel", "--signal=KILL", job) == ""
@@ -69,19 +70,20 @@ def test_a_canceled_job_of_slurm_loses_no_point(cluster: Slurm, store: Store) ->
     every_point_once(store, 6)
 
 
-def test_a_requeued_job_of_slurm_continues_its_points(cluster: Slurm, store: Store) -> None:
+def test_a_requeued_slurm_job_continues_its_points(cluster: Slurm, store: Store) -> None:
     with launching(store, "submitit_slurm", cluster.environ) as process:
         number, lease = next(iter(drivers_at_work(store).items()))
         assert cluster.text("scontrol", "requeue", lease["job_id"]) == ""
         succeeded(process)
     every_point_once(store, 6)
-    # The driver that was ended by SIGTERM has released its points.
+    # SIGTERM ended the driver, which released its points.
     ended = [run for run in store.runs() if run["driver"] == number and "outcome" not in run]
+
     assert {run["status"] for run in ended} <= {"KILLED"}
 
 
-def test_jobs_of_slurm_survive_the_launching_process(cluster: Slurm, store: Store) -> None:
-    """The launching process and the jobs are on one host here, but not in one job."""
+def test_slurm_jobs_survive_the_launching_process(cluster: Slurm, store: Store) -> None:
+    """The launching process and the jobs run on one host, but not in the same job."""
     with launching(store, "submitit_slurm", cluster.environ) as process:
         process.kill()
         process.wait()
@@ -89,7 +91,7 @@ def test_jobs_of_slurm_survive_the_launching_process(cluster: Slurm, store: Stor
     every_point_once(store, 6)
 
 
-def test_ctrl_c_ends_jobs_of_slurm(cluster: Slurm, store: Store) -> None:
+def test_ctrl_c_ends_slurm_jobs(cluster: Slurm, store: Store) -> None:
     with launching(store, "submitit_slurm", cluster.environ) as process:
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=PATIENCE)
@@ -100,9 +102,10 @@ def test_ctrl_c_ends_jobs_of_slurm(cluster: Slurm, store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    "is_node_lost", [pytest.param(False, id="both stay"), pytest.param(True, id="one is lost")]
+    "is_node_lost",
+    [pytest.param(False, id="both nodes survive"), pytest.param(True, id="one node is lost")],
 )
-def test_ray_spreads_drivers_over_two_nodes(
+def test_ray_distributes_drivers_over_two_nodes(
     store: Store, tmp_path: Path, is_node_lost: bool
 ) -> None:
     one_core = "--num-cpus=1"
@@ -111,7 +114,7 @@ def test_ray_spreads_drivers_over_two_nodes(
         stack.callback(end_node, node)
         existing = f"+hydra.launcher.ray.init.address={address}"
         with launching(store, "ray", RAY, existing) as process:
-            # Each node has one core, so two drivers work at once only on two nodes.
+            # Each node has one core, so two drivers can work concurrently only on two nodes.
             assert wait_for(lambda: {"0", "1"} <= set(drivers_at_work(store)))
             if is_node_lost:
                 end_node(node)
@@ -120,7 +123,7 @@ def test_ray_spreads_drivers_over_two_nodes(
     every_point_once(store, 6)
 
 
-def test_a_killed_task_of_ray_is_restarted(store: Store) -> None:
+def test_a_killed_ray_task_is_restarted(store: Store) -> None:
     """The sweep starts a private Ray, although killed nodes left the address of their cluster."""
     with launching(store, "ray", RAY, "+hydra.launcher.ray.init.num_cpus=2") as process:
         owner = next(iter(drivers_at_work(store).values()))["owner"]
@@ -130,8 +133,8 @@ def test_a_killed_task_of_ray_is_restarted(store: Store) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")
-def test_another_host_takes_over_the_point_of_a_lost_one(store: Store) -> None:
-    """Namespaces make the lost driver look like a process of another host."""
+def test_another_host_takes_over_the_point_of_a_lost_host(store: Store) -> None:
+    """Namespaces make the lost driver appear to be a process of another host."""
     words = sweep_of(store, "basic", "model.nodes=range(8,14)", "measure.min_seconds=3")
     command = [sys.executable, "-m", *words]
     separate = ["unshare", "--pid", "--uts", "--fork", "--kill-child", "--mount-proc", *command]
@@ -143,18 +146,20 @@ def test_another_host_takes_over_the_point_of_a_lost_one(store: Store) -> None:
     ):
         assert wait_for(lambda: {"0", "1"} <= set(drivers_at_work(store)))
         for pid in [*children_of(lost.pid), lost.pid]:
-            with_suppressed_kill(pid)
+            kill_if_running(pid)
         killed_ms = time.time() * 1000
         assert other.wait(PATIENCE) == 0
     points = every_point_once(store, 6)
     [[latest]] = store.query("SELECT max(start_time) FROM runs WHERE status = 'FINISHED'")
-    assert latest - killed_ms < 1000 * TAKEN_OVER
-    [taken] = [run for run in store.runs() if run["status"] == "KILLED"]
-    assert taken["point_id"] in {run["point_id"] for run in points if run["driver"] == "1"}
-    assert json.loads(taken["mlflow.paradnn.owner"])["boot"] != ""
+
+    assert latest - killed_ms < 1000 * TAKEOVER_SECONDS
+
+    [taken_over] = [run for run in store.runs() if run["status"] == "KILLED"]
+    assert taken_over["point_id"] in {run["point_id"] for run in points if run["driver"] == "1"}
+    assert json.loads(taken_over["mlflow.paradnn.owner"])["boot"] != ""
 
 
-def with_suppressed_kill(pid: int) -> None:
+def kill_if_running(pid: int) -> None:
     try:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:

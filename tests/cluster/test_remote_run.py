@@ -1,8 +1,7 @@
-"""`mlflow run` of this project from a git address on a clean machine: an empty home and
-environment.
+"""`mlflow run` of this project from a Git address, with an empty home folder and environment.
 
-MLflow's manager creates the environment from python_env.yaml, so this downloads what `pip install
-paradnn` would. The host's certificates and package indexes are machine-wide settings and stay.
+MLflow creates the environment from python_env.yaml, so the test downloads the same packages as
+`pip install paradnn`. Certificates and package indexes of the machine remain in effect.
 """
 
 import os
@@ -21,15 +20,14 @@ from tests.conftest import TINY
 from tests.processes import started, wait_for
 from tests.test_mlproject import copied
 
+#: Overrides that make measurements short.
 OVERRIDES = " ".join(entry for entry in TINY if entry.startswith(("measure", "ceilings")))
 
 
 def mlflow_run(
-    home: Path, one: Server, address: str, *arguments: str
+    home: Path, server: Server, address: str, *arguments: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run `mlflow run` as on a clean machine, with MLflow and uv but without the project's
-    environment.
-    """
+    """Run `mlflow run` with MLflow and uv on the path, but without the project's environment."""
     programs = home / "bin"
     programs.mkdir(exist_ok=True)
     for name in ("uv", "mlflow"):
@@ -42,11 +40,10 @@ def mlflow_run(
     environ = {
         "HOME": str(home),
         "PATH": f"{programs}:{Path(sys.base_prefix) / 'bin'}:/usr/local/bin:/usr/bin:/bin",
-        "MLFLOW_TRACKING_URI": one.uri,
+        "MLFLOW_TRACKING_URI": server.uri,
     }
-    if (
-        "SSL_CERT_FILE" in os.environ
-    ):  # a property of this machine's network, and uv looks nowhere else
+    # The certificates depend on the network of this machine, and uv reads them only from here.
+    if "SSL_CERT_FILE" in os.environ:
         environ["SSL_CERT_FILE"] = os.environ["SSL_CERT_FILE"]
     command = [
         "mlflow",
@@ -65,7 +62,7 @@ def mlflow_run(
 
 @contextmanager
 def served_by_git(folder: Path) -> Iterator[str]:
-    """A repository with this checkout, served by `git daemon` on loopback."""
+    """Serve a copy of this checkout by `git daemon` on loopback; yield its address."""
     served = folder / "served"
     port = free_port()
     clone = [
@@ -77,7 +74,7 @@ def served_by_git(folder: Path) -> Iterator[str]:
         str(served / "paradnn.git"),
     ]
     subprocess.run(clone, check=True)
-    where = [
+    options = [
         "--export-all",
         "--listen=127.0.0.1",
         f"--port={port}",
@@ -85,25 +82,24 @@ def served_by_git(folder: Path) -> Iterator[str]:
         str(served),
     ]
 
-    def listens() -> bool:
+    def is_listening() -> bool:
         with socket.socket() as probe:
             return probe.connect_ex(("127.0.0.1", port)) == 0
 
-    with started(
-        ["git", "daemon", *where], stderr=subprocess.DEVNULL
-    ):  # git is but the parent of git-daemon
-        assert wait_for(listens)
+    with started(["git", "daemon", *options], stderr=subprocess.DEVNULL):
+        assert wait_for(is_listening)
         yield f"git://127.0.0.1:{port}/paradnn.git"
 
 
 @pytest.mark.timeout(1800)
-def test_a_preset_and_a_point_from_a_git_address(
+def test_a_preset_and_a_point_run_from_a_git_address(
     tracking: tuple[Server, str],
     database: Postgres,
     tmp_path_factory: pytest.TempPathFactory,
     tmp_path: Path,
 ) -> None:
-    (one, name), home = tracking, tmp_path_factory.mktemp("home")
+    server, name = tracking
+    home = tmp_path_factory.mktemp("home")
     with served_by_git(tmp_path) as address:
         sweep = [
             "-e",
@@ -113,7 +109,7 @@ def test_a_preset_and_a_point_from_a_git_address(
             "-P",
             f"overrides=sweep.sample=3 {OVERRIDES}",
         ]
-        done = mlflow_run(home, one, address, *sweep)
+        done = mlflow_run(home, server, address, *sweep)
         assert done.returncode == 0, done.stderr[-4000:]
         point = [
             "-e",
@@ -125,26 +121,34 @@ def test_a_preset_and_a_point_from_a_git_address(
             "-P",
             f"overrides={' '.join(TINY)}",
         ]
-        done = mlflow_run(home, one, address, *point)
+        done = mlflow_run(home, server, address, *point)
         assert done.returncode == 0, done.stderr[-4000:]
     points = database.runs(name)
+
     assert [point["outcome"] for point in points] == ["ok"] * 4
+
     [parent] = database.runs(name, "sweep")
     assert sum(point.get("mlflow.parentRunId") == parent["run_id"] for point in points) == 3
+
     projects = database.rows(
         name, "SELECT run_uuid, value FROM tags WHERE key = 'mlflow.project.env'"
     )
     assert len(projects) == 2
     assert {manager for _, manager in projects} == {"uv"}
     assert parent["mlflow.parentRunId"] in {run_id for run_id, _ in projects}
+
     values = database.rows(
         name,
         "SELECT p.value FROM params p JOIN tags t USING (run_uuid) "
         "WHERE p.key = 'compile' AND t.key = 'kind' AND t.value = 'point'",
     )
     assert ("xla",) in values
+
     versions = {point["version.tensorflow"] for point in points}
-    pinned = (Path(__file__).parents[2] / "constraints.txt").read_text()
+    constraints = (Path(__file__).parents[2] / "constraints.txt").read_text()
+
     assert versions == {
-        line.removeprefix("tensorflow==") for line in pinned.splitlines() if "tensorflow==" in line
+        line.removeprefix("tensorflow==")
+        for line in constraints.splitlines()
+        if "tensorflow==" in line
     }

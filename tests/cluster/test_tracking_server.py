@@ -1,7 +1,6 @@
-"""Several drivers on one `mlflow server` on PostgreSQL, with killed servers and databases, and
-with passwords.
+"""Concurrent drivers on one `mlflow server` with PostgreSQL: races, crashes and credentials.
 
-Results are read with plain SQL from the database and over plain HTTP from the server.
+Tests read results with plain SQL from the database and over plain HTTP from the server.
 """
 
 import base64
@@ -30,19 +29,22 @@ AXES = [entry for entry in TINY if "nodes" not in entry]
 
 
 def as_host(number: int) -> list[str]:
-    """Return what makes a command act as a separate host: a host name and a process namespace."""
+    """Return words that run a command with its own host name and process namespace.
+
+    They are empty if this user cannot create namespaces.
+    """
     command = ["unshare", "--uts", "--pid", "--fork", "--mount-proc", "--kill-child"]
     script = f'hostname node{number} && exec "$@"'
-    whole = [*command, "sh", "-c", script, "sh"]
-    possible = shutil.which("unshare") and subprocess.run(
-        [*whole, "true"], capture_output=True, check=False
+    words = [*command, "sh", "-c", script, "sh"]
+    trial = shutil.which("unshare") and subprocess.run(
+        [*words, "true"], capture_output=True, check=False
     )
-    return whole if possible and possible.returncode == 0 else []
+    return words if trial and trial.returncode == 0 else []
 
 
 @contextmanager
 def driver(number: int, log: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A running driver on a separate host; killed with its children after the test."""
+    """Run a driver as a separate host, and kill it with its children in the end."""
     command = [*as_host(number), sys.executable, "-m", "paradnn.train", *arguments]
     with (
         log.open("wb") as out,
@@ -51,8 +53,8 @@ def driver(number: int, log: Path, *arguments: str) -> Iterator[subprocess.Popen
         yield process
 
 
-def recorded_together(commands: list[list[str]]) -> list[int]:
-    """Return what several recorders recorded that started together."""
+def run_recorders(commands: list[list[str]]) -> list[int]:
+    """Start several recorders together, and return the number of points that each recorded."""
     options = {
         "cwd": ROOT,
         "env": environment(),
@@ -61,25 +63,25 @@ def recorded_together(commands: list[list[str]]) -> list[int]:
         "stdout": subprocess.PIPE,
     }
     with ExitStack() as stack:
-        racers = [stack.enter_context(started(command, **options)) for command in commands]
-        for racer in racers:
-            assert racer.stdout.readline() == "ready\n"
-        for racer in racers:
-            racer.stdin.write("go\n")
-            racer.stdin.flush()
-        return [int(racer.communicate(timeout=200)[0]) for racer in racers]
+        recorders = [stack.enter_context(started(command, **options)) for command in commands]
+        for recorder in recorders:
+            assert recorder.stdout.readline() == "ready\n"
+        for recorder in recorders:
+            recorder.stdin.write("go\n")
+            recorder.stdin.flush()
+        return [int(recorder.communicate(timeout=200)[0]) for recorder in recorders]
 
 
-def artifact(one: Server, run: dict[str, str], name: str) -> bytes:
-    """Return a file of a run over plain HTTP."""
+def read_artifact(server: Server, run: dict[str, str], name: str) -> bytes:
+    """Read a file of a run over plain HTTP."""
     path = run["place"].removeprefix("mlflow-artifacts:/")
     with urllib.request.urlopen(
-        f"{one.uri}/api/2.0/mlflow-artifacts/artifacts/{path}/{name}", timeout=60
+        f"{server.uri}/api/2.0/mlflow-artifacts/artifacts/{path}/{name}", timeout=60
     ) as answer:
         return bytes(answer.read())
 
 
-def test_four_drivers_racing_for_points_record_each_once(
+def test_four_concurrent_drivers_record_each_point_once(
     tracking: tuple[Server, str], database: Postgres
 ) -> None:
     one, name = tracking
@@ -87,7 +89,7 @@ def test_four_drivers_racing_for_points_record_each_once(
     for attempt in range(4):
         experiment = f"race {attempt}"
         command = [sys.executable, "-m", "tests.cluster.recorder", one.uri, experiment, str(points)]
-        assert sum(recorded_together([command] * 4)) == points
+        assert sum(run_recorders([command] * 4)) == points
         rows = database.rows(
             name,
             "SELECT t.value, r.status, (SELECT value FROM tags o WHERE o.run_uuid = r.run_uuid AND o.key = 'outcome'), "
@@ -103,8 +105,10 @@ def test_four_drivers_racing_for_points_record_each_once(
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("victim", ["server", "database"])
-def test_kills_in_the_middle_lose_and_double_nothing(victim: str, tmp_path: Path) -> None:
-    """Four hosts sweep the same points while the server, or its database, dies and returns."""
+def test_a_crash_of_server_or_database_loses_and_duplicates_no_point(
+    victim: str, tmp_path: Path
+) -> None:
+    """Four hosts sweep the same points while the server or its database crashes and restarts."""
     with postgres() as database, ExitStack() as stack:
         name = database.new_database()
         one = stack.enter_context(server(database.uri(name), tmp_path))
@@ -123,10 +127,16 @@ def test_kills_in_the_middle_lose_and_double_nothing(victim: str, tmp_path: Path
             for number, log in enumerate(logs)
         ]
         assert wait_for(lambda: sum("outcome" in entry for entry in database.runs(name)) >= 3, 240)
-        one.kill() if victim == "server" else database.stop(signal.SIGQUIT)
-        # Gone for longer than MLflow's client retries.
+        if victim == "server":
+            one.kill()
+        else:
+            database.stop(signal.SIGQUIT)
+        # The outage is longer than the retries of MLflow's client.
         assert wait_for(lambda: any("the store does not answer" in log.read_text() for log in logs))
-        one.start() if victim == "server" else database.start()
+        if victim == "server":
+            one.start()
+        else:
+            database.start()
         codes = [process.wait(400) for process in drivers]
         outputs = [log.read_text() for log in logs]
         assert codes == [0] * 4, outputs
@@ -137,7 +147,7 @@ def test_kills_in_the_middle_lose_and_double_nothing(victim: str, tmp_path: Path
         assert {entry["status"] for entry in database.runs(name, "sweep")} == {"FINISHED"}
         assert not list(tmp_path.glob("[0-9]/*.json"))
         for point in points:
-            assert json.loads(artifact(one, point, "files.json"))["blocks.json"]["unit"] == "s"
+            assert json.loads(read_artifact(one, point, "files.json"))["blocks.json"]["unit"] == "s"
 
 
 def test_the_tables_and_the_server_give_the_same_frame(
@@ -147,12 +157,15 @@ def test_the_tables_and_the_server_give_the_same_frame(
     succeeded(["paradnn.train", "-m", f"tracking.uri={one.uri}", "model.nodes=8,9", *AXES])
     by_api = load(one.uri)
     by_tables = load(database.uri(name))
+
     assert len(by_tables) == 2
     assert by_tables.drop(columns="artifact_uri").equals(by_api.drop(columns="artifact_uri"))
     with pytest.raises(StoreError, match="a tracking server keeps these files"):
         load_tables(by_tables, "operations.json", database.uri(name))
-    again = run(["paradnn.train", "-m", f"tracking.uri={one.uri}", "model.nodes=8,9", *AXES])
-    assert "2 skipped" in again.stdout
+
+    repeated = run(["paradnn.train", "-m", f"tracking.uri={one.uri}", "model.nodes=8,9", *AXES])
+    assert "2 skipped" in repeated.stdout
+
     direct = run(["paradnn.train", f"tracking.uri={database.uri(name)}", *TINY])
     assert direct.returncode == 2
     assert "a server stores the artifacts of experiment paradnn" in direct.stderr
@@ -160,8 +173,16 @@ def test_the_tables_and_the_server_give_the_same_frame(
 
 
 @dataclass
-class Guarded:
-    """A server with users, its database, and every password that must appear nowhere."""
+class ProtectedServer:
+    """A server with users, its database, and passwords that must not appear anywhere.
+
+    Attributes:
+        server: The server.
+        database: PostgreSQL of the server.
+        name: Name of the tracking database.
+        admin: Password of the administrator.
+        passwords: Password of each user.
+    """
 
     server: Server
     database: Postgres
@@ -169,12 +190,12 @@ class Guarded:
     admin: str
     passwords: dict[str, str]
 
-    def add(self, user: str) -> None:
+    def add_user(self, user: str) -> None:
         """Create a user as docs/how-to/tracking-server.md describes."""
         self.passwords[user] = secrets.token_hex(12)
         body = json.dumps({"username": user, "password": self.passwords[user]}).encode()
-        word = base64.b64encode(f"admin:{self.admin}".encode()).decode()
-        headers = {"Content-Type": "application/json", "Authorization": f"Basic {word}"}
+        credentials = base64.b64encode(f"admin:{self.admin}".encode()).decode()
+        headers = {"Content-Type": "application/json", "Authorization": f"Basic {credentials}"}
         request = urllib.request.Request(
             f"{self.server.uri}/api/2.0/mlflow/users/create", body, headers
         )
@@ -184,16 +205,19 @@ class Guarded:
     def train(
         self, user: str | None, password: str | None, *arguments: str
     ) -> subprocess.CompletedProcess[str]:
-        """Run `paradnn.train` with credentials in the environment."""
-        given = {"MLFLOW_TRACKING_URI": self.server.uri}
+        """Run `paradnn.train` with credentials in environment variables, if there are any."""
+        variables = {"MLFLOW_TRACKING_URI": self.server.uri}
         if user and password:
-            given |= {"MLFLOW_TRACKING_USERNAME": user, "MLFLOW_TRACKING_PASSWORD": password}
-        return process(["paradnn.train", *arguments], **given)
+            variables |= {"MLFLOW_TRACKING_USERNAME": user, "MLFLOW_TRACKING_PASSWORD": password}
+        return process(["paradnn.train", *arguments], **variables)
 
 
 @pytest.fixture(scope="module")
-def guarded(database: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
-    folder = tmp_path_factory.mktemp("guarded")
+def protected(
+    database: Postgres, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ProtectedServer]:
+    """Yield a server with the users bench, who may write, and guest, who may read."""
+    folder = tmp_path_factory.mktemp("protected")
     name = database.new_database()
     users = database.new_database()
     admin = secrets.token_hex(12)
@@ -206,14 +230,16 @@ def guarded(database: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Ite
     variables = {"MLFLOW_AUTH_CONFIG_PATH": str(config), "MLFLOW_AUTH_ADMIN_PASSWORD": admin}
     variables |= {"MLFLOW_FLASK_SERVER_SECRET_KEY": secrets.token_hex(32)}
     with server(database.uri(name), folder, "--app-name", "basic-auth", **variables) as one:
-        found = Guarded(one, database, name, admin, {})
-        found.add("bench")
-        found.add("guest")
+        found = ProtectedServer(one, database, name, admin, {})
+        found.add_user("bench")
+        found.add_user("guest")
         yield found
 
 
-def test_a_sweep_with_credentials_does_not_store_them(guarded: Guarded, tmp_path: Path) -> None:
-    password = guarded.passwords["bench"]
+def test_a_sweep_with_credentials_does_not_store_them(
+    protected: ProtectedServer, tmp_path: Path
+) -> None:
+    password = protected.passwords["bench"]
     folder = tmp_path / "results"
     sweep = [
         "-m",
@@ -222,50 +248,67 @@ def test_a_sweep_with_credentials_does_not_store_them(guarded: Guarded, tmp_path
         f"tracking.folder={folder}",
         f"hydra.sweep.dir={tmp_path / 'hydra'}",
     ]
-    done = guarded.train("bench", password, *sweep, "measure.profile=true")
+    done = protected.train("bench", password, *sweep, "measure.profile=true")
+
     assert done.returncode == 0, done.stderr
-    # In the address too: it is hidden wherever it is shown or stored.
-    address = guarded.server.uri.replace("://", f"://bench:{password}@")
-    other = guarded.train(None, None, "-m", "model.nodes=10,11", *AXES, f"tracking.uri={address}")
-    assert other.returncode == 0, other.stderr
-    assert [point["outcome"] for point in guarded.database.runs(guarded.name)] == ["ok"] * 4
-    texts = [done.stdout, done.stderr, other.stdout, other.stderr, *stored(guarded)]
+
+    # A password in the address must also be hidden wherever the address is shown or stored.
+    address = protected.server.uri.replace("://", f"://bench:{password}@")
+    by_address = protected.train(
+        None, None, "-m", "model.nodes=10,11", *AXES, f"tracking.uri={address}"
+    )
+
+    assert by_address.returncode == 0, by_address.stderr
+    assert [point["outcome"] for point in protected.database.runs(protected.name)] == ["ok"] * 4
+
+    texts = [
+        done.stdout,
+        done.stderr,
+        by_address.stdout,
+        by_address.stderr,
+        *stored_rows(protected),
+    ]
     texts += [
         path.read_bytes().decode(errors="replace")
-        for path in guarded.server.log.parent.rglob("*")
+        for path in protected.server.log.parent.rglob("*")
         if path.is_file()
     ]
     texts += [
         path.read_bytes().decode(errors="replace") for path in tmp_path.rglob("*") if path.is_file()
     ]
+
     assert len(texts) > 20
+
     for secret in (
         password,
         base64.b64encode(f"bench:{password}".encode()).decode(),
-        guarded.database.password,
+        protected.database.password,
     ):
-        # The server's own configuration file names its database.
+        # The configuration file of the server contains the password of its database.
         assert not [text for text in texts if secret in text and not text.startswith("[mlflow]")]
 
 
-def test_wrong_credentials_are_one_line_and_exit_code_2(guarded: Guarded) -> None:
+def test_wrong_credentials_print_one_line_and_exit_with_code_2(protected: ProtectedServer) -> None:
     for user, password in (("bench", "wrong"), ("nobody", "wrong"), (None, None)):
-        done = guarded.train(user, password, *TINY)
+        done = protected.train(user, password, *TINY)
         assert done.returncode == 2, done.stderr
         [line] = done.stderr.splitlines()
         assert line.startswith(
-            f"error: tracking.uri={guarded.server.uri}: not logged in, or a wrong user or password"
+            f"error: tracking.uri={protected.server.uri}: not logged in, or a wrong user or password"
         )
         assert "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD" in line
         assert done.stdout == ""
 
 
-def test_a_read_only_user_gets_an_error(guarded: Guarded, tmp_path: Path) -> None:
-    made = guarded.train("bench", guarded.passwords["bench"], *TINY)
-    assert made.returncode == 0, made.stderr
+def test_a_user_without_write_permission_gets_an_error(
+    protected: ProtectedServer, tmp_path: Path
+) -> None:
+    done = protected.train("bench", protected.passwords["bench"], *TINY)
+    assert done.returncode == 0, done.stderr
+
     for arguments in (["-m", "model.nodes=20,21", *AXES], ["model.nodes=20", *AXES]):
-        done = guarded.train(
-            "guest", guarded.passwords["guest"], *arguments, f"tracking.folder={tmp_path}"
+        done = protected.train(
+            "guest", protected.passwords["guest"], *arguments, f"tracking.folder={tmp_path}"
         )
         assert done.returncode == 2, done.stderr
         assert done.stderr.splitlines()[-1].startswith(
@@ -274,13 +317,13 @@ def test_a_read_only_user_gets_an_error(guarded: Guarded, tmp_path: Path) -> Non
     assert not list(tmp_path.iterdir())
 
 
-def stored(guarded: Guarded) -> list[str]:
+def stored_rows(protected: ProtectedServer) -> list[str]:
     """Return every row of every table of the tracking database as text."""
-    tables = guarded.database.rows(
-        guarded.name,
+    tables = protected.database.rows(
+        protected.name,
         "SELECT table_name FROM information_schema.tables WHERE table_schema = 'public'",
     )
     rows = " UNION ALL ".join(
         f'SELECT CAST(row_to_json(t) AS text) FROM "{table}" t' for [table] in tables
     )
-    return [row for [row] in guarded.database.rows(guarded.name, rows)]
+    return [row for [row] in protected.database.rows(protected.name, rows)]

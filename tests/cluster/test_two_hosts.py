@@ -1,4 +1,4 @@
-"""Training over two hosts, whose link has a planted rate or fails."""
+"""Training on two hosts over a link that has a planted rate or fails."""
 
 import importlib.util
 import subprocess
@@ -13,14 +13,15 @@ from tests.cluster.namespaces import Namespace, serving, two_hosts
 from tests.conftest import ROOT, SHORT, Store, environment
 from tests.processes import PATIENCE, started, wait_for
 
-#: 2,000 x 512, 512 x 512 and 512 x 200 weights, and biases.
+#: Point with 2,000 x 512, 512 x 512 and 512 x 200 weights, and biases.
 FC = ["model=fc", "model.layers=2", "model.nodes=512", "batch_size=64", "hosts=2"]
+#: Bytes of its gradients in float32.
 GRADIENT_BYTES = 4 * (2001 * 512 + 513 * 512 + 513 * 200)
-#: Trainable parameters of ResNet-56 for CIFAR-10 with shortcuts that have none: convolutions,
+#: Trainable parameters of ResNet-56 for CIFAR-10 with shortcuts without parameters: convolutions,
 #: scales and shifts of batch normalization, and the classifier.
 RESNET56_PARAMETERS = 848_304 + 4_064 + 650
-#: Seconds in which the loss of a host must end a point, and seconds of its keep-alive.
-NOTICED = 120.0
+#: Time limit in seconds for the loss of a host to end a point, and for its processes to end.
+LOSS_SECONDS = 120.0
 FRAMEWORKS = [
     pytest.param(
         name,
@@ -37,7 +38,7 @@ FRAMEWORKS = [
 def training(
     host: Namespace, store: Store, variables: Mapping[str, str], words: Sequence[str]
 ) -> Iterator[subprocess.Popen[str]]:
-    """Train a point that a host shares with another."""
+    """Start the training of a point from a host; yield the process."""
     command = host.command([sys.executable, "-m", "paradnn.train", *SHORT, *words])
     environ = {**environment(store), **variables}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
@@ -53,14 +54,14 @@ def train(
         assert process.returncode == 0, out
 
 
-def test_the_rate_of_the_link_decides_the_communication(store: Store) -> None:
-    """Each of two processes sends and receives its gradients once: 2 (n - 1) / n times."""
+def test_the_time_of_communication_follows_from_the_rate_of_the_link(store: Store) -> None:
+    """Each of n = 2 processes sends and receives its gradients 2 (n - 1) / n = 1 time."""
     found = {}
-    with two_hosts() as (one, two), serving(two) as variables:
+    with two_hosts() as (first, second), serving(second) as variables:
         for megabits in (50, 200):
-            one.limit(megabits)
-            two.limit(megabits)
-            train(one, store, variables, [*FC, f"seed={megabits}"])
+            first.limit(megabits)
+            second.limit(megabits)
+            train(first, store, variables, [*FC, f"seed={megabits}"])
         for run in store.runs():
             assert run["outcome"] == "ok", run
             seed = int(store.values("params", run["run_id"])["seed"])
@@ -68,13 +69,14 @@ def test_the_rate_of_the_link_decides_the_communication(store: Store) -> None:
 
     for megabits, metrics in found.items():
         assert metrics["gradient_bytes"] == GRADIENT_BYTES
-        # Only a lower bound: a busy machine adds to it.
+        # This is only a lower bound, because a busy machine takes longer.
         transfer_ms = 1e3 * 8 * GRADIENT_BYTES / (megabits * 1e6)
         assert 0.95 * transfer_ms < metrics["communication_ms"]
         assert metrics["communication_share"] == pytest.approx(
             metrics["communication_ms"] / metrics["step_time_ms"], rel=0.2
         )
-    # The transfers differ by a factor of four.
+
+    # The transfer times differ by a factor of four.
     assert found[200]["communication_ms"] < found[50]["communication_ms"]
 
 
@@ -85,16 +87,18 @@ def test_two_hosts_train_resnet_56(framework: str, store: Store) -> None:
     if framework == "torch":
         words.append("compile=eager")  # torch.compile takes minutes
 
-    with two_hosts() as (one, two), serving(two) as variables:
-        one.limit(megabits)
-        two.limit(megabits)
-        train(one, store, variables, words)
+    with two_hosts() as (first, second), serving(second) as variables:
+        first.limit(megabits)
+        second.limit(megabits)
+        train(first, store, variables, words)
 
     [run] = store.runs()
     metrics = store.values("latest_metrics", run["run_id"])
+
     assert run["outcome"] == "ok", run
     assert metrics["gradient_bytes"] == 4 * RESNET56_PARAMETERS
-    # Even if the exchange overlaps with all computing, no step is shorter than the exchange.
+
+    # No step is shorter than the exchange, even if the exchange overlaps with all computation.
     transfer_ms = 1e3 * 8 * 4 * RESNET56_PARAMETERS / (megabits * 1e6)
     assert metrics["step_time_ms"] > 0.95 * transfer_ms
     assert 0 < metrics["communication_ms"] < metrics["step_time_ms"]
@@ -103,34 +107,39 @@ def test_two_hosts_train_resnet_56(framework: str, store: Store) -> None:
 @pytest.mark.parametrize(
     "lose",
     [
-        pytest.param(Namespace.kill_all, id="killed"),
+        pytest.param(Namespace.kill_all, id="processes killed"),
         pytest.param(Namespace.cut, id="link cut"),
     ],
 )
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_a_lost_host_ends_a_training_with_a_reason(
+def test_the_loss_of_a_host_ends_a_training_with_a_reason(
     framework: str, lose: Callable[[Namespace], None], store: Store
 ) -> None:
     words = [*FC, f"framework={framework}", "compile=eager", "measure.min_seconds=1000"]
     with (
-        two_hosts() as (one, two),
-        serving(two) as variables,
-        training(one, store, variables, words) as process,
+        two_hosts() as (first, second),
+        serving(second) as variables,
+        training(first, store, variables, words) as process,
     ):
-        assert wait_for(lambda: two.received() > 20 * GRADIENT_BYTES or process.poll() is not None)
+        assert wait_for(
+            lambda: second.received() > 20 * GRADIENT_BYTES or process.poll() is not None
+        )
         assert process.poll() is None, process.communicate()
-        lose(two)
-        lost = time.monotonic()
+        lose(second)
+        lost_at = time.monotonic()
         out, _ = process.communicate(timeout=PATIENCE)
-        seconds = time.monotonic() - lost
-        left_on_one = one.processes()
-        assert wait_for(lambda: len(two.processes()) <= 1, NOTICED)  # its server may continue
+        seconds = time.monotonic() - lost_at
+        remaining_processes = first.processes()
+        assert wait_for(
+            lambda: len(second.processes()) <= 1, LOSS_SECONDS
+        )  # the process server may continue
 
     [run] = store.runs()
+
     assert run["outcome"] == "unavailable", out
     assert (
         "no server answers at 10.77.0.2:5000; start python -m paradnn.worker.host" in run["reason"]
     )
     assert run["status"] == "FAILED"
-    assert seconds < NOTICED
-    assert left_on_one == []
+    assert seconds < LOSS_SECONDS
+    assert remaining_processes == []

@@ -1,4 +1,4 @@
-"""Limits of control groups: on planted hosts as schedulers set them up, and in real groups."""
+"""Limits of control groups, on planted hosts of several schedulers and in real groups."""
 
 import os
 import subprocess
@@ -19,15 +19,16 @@ from paradnn.core.control_groups import (
 
 MIB = 2**20
 GIB = 2**30
-#: The value of version 1 for "no limit" with pages of 4 and of 64 KiB.
+#: The value for "no limit" in version 1, with pages of 4 KiB and of 64 KiB.
 UNLIMITED = str(2**63 - 4096)
 UNLIMITED_LARGE_PAGES = str(2**63 - 65536)
+#: Lines of /proc/self/mountinfo; `root` is the mounted group.
 V2_MOUNT = "30 23 0:26 {root} /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
 V1_MOUNT = "35 31 0:32 {root} /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
 
 
 def plant(root: Path, files: dict[str, str]) -> Path:
-    """Write the files of a host below `root`."""
+    """Write the files of a planted host below `root`."""
     for name, text in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -38,6 +39,7 @@ def plant(root: Path, files: dict[str, str]) -> Path:
 def v2_group(
     path: str, *, limit: str = "max", high: str = "max", current: int = 0, inactive_file: int = 0
 ) -> dict[str, str]:
+    """Return the memory files of a group in version 2."""
     folder = f"sys/fs/cgroup/{path}"
     return {
         f"{folder}/memory.max": f"{limit}\n",
@@ -58,6 +60,7 @@ def v1_group(
     use_hierarchy: str = "1",
     hierarchical_limit: str = UNLIMITED,
 ) -> dict[str, str]:
+    """Return the memory files of a group in version 1."""
     folder = f"sys/fs/cgroup/memory/{path}"
     return {
         f"{folder}/memory.limit_in_bytes": f"{limit}\n",
@@ -72,6 +75,7 @@ def v1_group(
     }
 
 
+#: Files of planted hosts, the limit and the headroom in bytes.
 HOSTS = {
     "systemd, limit on an outer slice": (
         {
@@ -264,7 +268,7 @@ HOSTS = {
 
 
 @pytest.mark.parametrize(("files", "limit", "headroom"), HOSTS.values(), ids=HOSTS.keys())
-def test_memory_of_planted_hosts(
+def test_memory_limit_and_headroom_of_planted_hosts_are_found(
     files: dict[str, str], limit: int | None, headroom: int | None, tmp_path: Path
 ) -> None:
     plant(tmp_path, files)
@@ -304,7 +308,7 @@ def test_memory_of_planted_hosts(
         pytest.param({}, None, id="no control groups"),
     ],
 )
-def test_count_of_processes_killed_for_lack_of_memory(
+def test_processes_killed_for_lack_of_memory_are_counted(
     files: dict[str, str], count: int | None, tmp_path: Path
 ) -> None:
     plant(tmp_path, files)
@@ -343,17 +347,19 @@ def test_count_of_processes_killed_for_lack_of_memory(
                 "sys/fs/cgroup/cpu.max": "200000 100000\n",
             },
             2.0,
-            id="lines and periods that make no sense",
+            id="invalid lines and periods",
         ),
     ],
 )
-def test_cpu_quota(files: dict[str, str], cores: float | None, tmp_path: Path) -> None:
+def test_the_cpu_quota_is_read_in_cores(
+    files: dict[str, str], cores: float | None, tmp_path: Path
+) -> None:
     plant(tmp_path, files)
 
     assert cpu_quota_cores(tmp_path) == cores
 
 
-def test_throttling_by_the_quota_of_an_outer_group_counts(tmp_path: Path) -> None:
+def test_throttled_time_includes_that_of_outer_groups(tmp_path: Path) -> None:
     plant(
         tmp_path,
         {
@@ -367,9 +373,9 @@ def test_throttling_by_the_quota_of_an_outer_group_counts(tmp_path: Path) -> Non
     assert throttled_seconds(tmp_path) == 2.0
 
 
-#: Prints the limit and the headroom before and after a file of 40 MiB is written and read, and then
-#: after 30 MiB of memory are in use.
-IN_A_REAL_GROUP = """
+#: Program that enters a group and prints its memory limit and the headroom. It prints the headroom
+#: again after writing a file of 40 MiB, and after allocating 30 MiB.
+MEMORY_PROGRAM = """
 import json, os, sys
 from pathlib import Path
 Path(sys.argv[1], "cgroup.procs").write_text(str(os.getpid()))
@@ -391,7 +397,10 @@ print(json.dumps(seen))
 
 @contextmanager
 def real_group(limit: int) -> Iterator[Path]:
-    """A memory control group with a limit, and one without a limit inside; skips without root."""
+    """Create a group with a memory limit and a group without a limit inside; yield the inner one.
+
+    Skip the test if this user cannot create the groups.
+    """
     v1 = Path("/sys/fs/cgroup/memory")
     base = v1 if (v1 / "memory.limit_in_bytes").exists() else Path("/sys/fs/cgroup")
     outer = base / f"paradnn-test-{os.getpid()}"
@@ -403,7 +412,7 @@ def real_group(limit: int) -> Iterator[Path]:
         inner.mkdir()
         name = "memory.limit_in_bytes" if base == v1 else "memory.max"
         (outer / name).write_text(str(limit))
-        # A host with swap would swap instead of killing.
+        # With swap, the kernel would swap instead of killing processes.
         for swap, value in (("memory.memsw.limit_in_bytes", str(limit)), ("memory.swap.max", "0")):
             if (outer / swap).exists():
                 (outer / swap).write_text(value)
@@ -419,24 +428,25 @@ def real_group(limit: int) -> Iterator[Path]:
             folder.rmdir()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="control groups are Linux's")
-def test_a_real_group_limits_the_process_and_page_cache_is_free(tmp_path: Path) -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="control groups exist only on Linux")
+def test_in_a_real_group_page_cache_does_not_reduce_the_headroom(tmp_path: Path) -> None:
     with real_group(limit=256 * MIB) as group:
-        command = [sys.executable, "-c", IN_A_REAL_GROUP, str(group), str(tmp_path / "file")]
+        command = [sys.executable, "-c", MEMORY_PROGRAM, str(group), str(tmp_path / "file")]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
 
     assert done.returncode == 0, done.stderr
+
     limit, before, with_page_cache, with_memory, available = map(int, done.stdout[1:-2].split(","))
     assert limit == 256 * MIB
     assert 0 < before <= limit
-    assert with_page_cache > before - 20 * MIB, "40 MiB of page cache count as taken"
-    assert with_memory <= with_page_cache - 20 * MIB, "30 MiB of memory do not count as taken"
+    assert with_page_cache > before - 20 * MIB, "40 MiB of page cache must not reduce the headroom"
+    assert with_memory <= with_page_cache - 20 * MIB, "30 MiB of memory must reduce the headroom"
     assert 0 < available <= with_memory + 8 * MIB
 
 
-#: Starts a process that takes more memory than the group has, and prints how it ended and how the
-#: count of killed processes rose.
-KILLED_IN_A_REAL_GROUP = """
+#: Program that enters a group and starts a process that exceeds its memory. It prints the exit code
+#: of the process and the increase of the count of killed processes.
+KILLED_PROGRAM = """
 import json, os, subprocess, sys
 from pathlib import Path
 Path(sys.argv[1], "cgroup.procs").write_text(str(os.getpid()))
@@ -447,10 +457,10 @@ print(json.dumps([done.returncode, oom_kill_count() - before]))
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="control groups are Linux's")
-def test_a_process_that_exceeds_a_real_group_counts_as_killed() -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="control groups exist only on Linux")
+def test_a_process_that_exceeds_the_memory_of_a_real_group_is_counted() -> None:
     with real_group(limit=64 * MIB) as group:
-        command = [sys.executable, "-c", KILLED_IN_A_REAL_GROUP, str(group)]
+        command = [sys.executable, "-c", KILLED_PROGRAM, str(group)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
 
     assert done.stdout == "[-9, 1]\n", done.stderr

@@ -1,4 +1,4 @@
-"""Errors carry one line that names the problem."""
+"""Errors: one line with the problem, required values, and groups without data."""
 
 import pytest
 
@@ -18,7 +18,7 @@ from paradnn.core.errors import (
         pytest.param("", "it: OSError; try", id="no message"),
     ],
 )
-def test_an_exception_becomes_an_unavailable_point(message: str, reason: str) -> None:
+def test_an_expected_exception_becomes_an_unavailable_error(message: str, reason: str) -> None:
     with (
         pytest.raises(UnavailableError) as caught,
         reraise_as_unavailable("it", OSError, remedy="; try"),
@@ -28,7 +28,7 @@ def test_an_exception_becomes_an_unavailable_point(message: str, reason: str) ->
     assert str(caught.value) == reason
 
 
-def test_other_exceptions_pass() -> None:
+def test_other_exceptions_are_not_converted() -> None:
     with pytest.raises(KeyError), reraise_as_unavailable("it", OSError):
         raise KeyError("x")
 
@@ -42,13 +42,13 @@ def test_a_required_value_has_a_default_remedy() -> None:
         require_value("devices", 2, required=1, reason="is for one", remedy="omit it")
 
 
-def test_groups_that_lack_the_same_are_named_together() -> None:
-    lacking = [
+def test_groups_with_the_same_problem_are_named_together() -> None:
+    group_errors = [
         *(InsufficientData("no run has latency", group=f"fc {nodes}") for nodes in range(5)),
         InsufficientData("there is one point", group="lstm"),
     ]
 
-    error = InsufficientData("nothing to compare", groups=lacking, remedy="measure more")
+    error = InsufficientData("nothing to compare", groups=group_errors, remedy="measure more")
 
     assert str(error) == (
         "nothing to compare: no run has latency (fc 0, fc 1, fc 2 and 2 more); "

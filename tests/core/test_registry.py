@@ -1,4 +1,4 @@
-"""Registries find items in their own package and behind entry points of other packages."""
+"""Registries of items from their own package and from entry points of other packages."""
 
 import sys
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class Thing:
 
 @pytest.fixture
 def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder on the path with the package `things` and the metadata of a distribution."""
+    """Return a folder on the path with the package `things` and the distribution `other`."""
     (tmp_path / "things").mkdir()
     (tmp_path / "things" / "__init__.py").write_text("")
     (tmp_path / "things" / "late.py").write_text(f"{IMPORT_THING}LATE = Thing('late', 7)\n")
@@ -39,7 +39,7 @@ def add_entry_points(packages: Path, lines: str) -> None:
     (packages / "other-1.dist-info" / "entry_points.txt").write_text(f"[things]\n{lines}\n")
 
 
-def test_items_of_other_packages_follow_in_order(packages: Path) -> None:
+def test_items_of_other_packages_follow_those_of_the_own_package(packages: Path) -> None:
     (packages / "thing_plugin.py").write_text(
         f"{IMPORT_THING}FOREIGN = Thing('foreign')\nMORE = Thing('more', -1)\n"
     )
@@ -52,7 +52,7 @@ def test_items_of_other_packages_follow_in_order(packages: Path) -> None:
     assert "nothing" not in registry
 
 
-def test_an_unusable_entry_point_is_skipped_with_a_line(
+def test_an_unusable_entry_point_is_skipped_with_a_message(
     packages: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (packages / "thing_broken.py").write_text("import a_missing_module\n")
@@ -76,7 +76,7 @@ def test_an_unusable_entry_point_is_skipped_with_a_line(
     ]
 
 
-def test_two_items_of_one_name_in_the_own_package_are_an_error(packages: Path) -> None:
+def test_two_items_with_one_name_in_the_own_package_raise_an_error(packages: Path) -> None:
     (packages / "things" / "again.py").write_text(f"{IMPORT_THING}AGAIN = Thing('a')\n")
 
     with pytest.raises(ValueError, match="things has two items with the name a"):

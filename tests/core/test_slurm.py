@@ -1,4 +1,4 @@
-"""Memory and processors of a job of Slurm, from the variables that it sets on the job's nodes."""
+"""Memory and cores of a Slurm job, from the variables that Slurm sets on the nodes of the job."""
 
 import pytest
 
@@ -30,7 +30,7 @@ JOB = {"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "node1", "SLURM_CPUS_ON_NODE": "6
             JOB | {"SLURM_STEP_ID": "0", "SLURM_CPUS_PER_TASK": "8"},
             None,
             6,
-            id="step on fewer processors than a task requests",
+            id="step with fewer cores than a task requests",
         ),
         pytest.param(
             JOB | {"SLURM_MEM_PER_GPU": "2048", "SLURM_GPUS_ON_NODE": "2"},
@@ -39,7 +39,7 @@ JOB = {"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "node1", "SLURM_CPUS_ON_NODE": "6
             id="memory per GPU",
         ),
         pytest.param(JOB | {"SLURM_MEM_PER_NODE": "0"}, None, 6, id="all memory of the node"),
-        pytest.param(JOB | {"SLURM_MEM_PER_NODE": "4G"}, None, 6, id="no number"),
+        pytest.param(JOB | {"SLURM_MEM_PER_NODE": "4G"}, None, 6, id="not a number"),
         pytest.param(
             {"SLURM_JOB_ID": "7", "SLURM_CPUS_ON_NODE": "6", "SLURM_MEM_PER_NODE": "9"},
             None,
@@ -49,6 +49,8 @@ JOB = {"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "node1", "SLURM_CPUS_ON_NODE": "6
         pytest.param({"SLURM_MEM_PER_NODE": "9"}, None, None, id="no job"),
     ],
 )
-def test_allocation(environ: dict[str, str], memory: int | None, cores: int | None) -> None:
+def test_memory_and_cores_of_a_job_follow_from_its_variables(
+    environ: dict[str, str], memory: int | None, cores: int | None
+) -> None:
     assert allocated_memory_bytes(environ) == memory
     assert allocated_cores(environ) == cores

@@ -1,5 +1,6 @@
-"""A planted machine behind a real store of files: what a session does with a design, without a
-framework.
+"""A planted machine with a real store of files, which follows a design like a session.
+
+No framework is used.
 """
 
 import time
@@ -24,8 +25,9 @@ from tests.forecast.planted import QUICK, Machine
 
 __all__ = ["World", "space"]
 
-#: Memory of a point: the framework's, and this multiple of the analytic bound.
+#: Memory of the framework in bytes.
 BASE = 2.0**29
+#: Factor on the analytic lower bound of the memory of a point.
 FACTOR = 1.4
 
 
@@ -35,17 +37,22 @@ def space(
     sizes: Sequence[int] = (16, 64, 256, 1024),
     measure: Measure = QUICK,
 ) -> list[Point]:
-    """A grid of fully connected points."""
+    """Return a full factorial of fully connected points; `sizes` are batch sizes."""
     return [
-        Point(FullyConnected(layers=one, nodes=width), batch_size=size, measure=measure)
-        for one in layers
+        Point(FullyConnected(layers=depth, nodes=width), batch_size=size, measure=measure)
+        for depth in layers
         for width in nodes
         for size in sizes
     ]
 
 
 class World:
-    """A machine, and the folder of its measurements."""
+    """A planted machine and the folder of its records.
+
+    Attributes:
+        measured: Points that were measured, including those that ran out of memory.
+        excluded: Points that a design excluded without a measurement.
+    """
 
     def __init__(self, folder: Path, noise: float = 0.02) -> None:
         self.folder = folder
@@ -54,23 +61,25 @@ class World:
         self.excluded: list[Point] = []
 
     def settings(self, **ends: object) -> Settings:
-        """Those of an adaptive sweep that is recorded here."""
+        """Return the settings of an adaptive sweep that is recorded in the folder."""
         tracking = Tracking(name="offline", folder=str(self.folder))
         return Settings(tracking=tracking, ceilings=False, sweep=Sweep(design="adaptive", **ends))  # type: ignore[arg-type]
 
     def design(self, candidates: Sequence[Point], **ends: object) -> AdaptiveSweep:
-        """A driver that was just started."""
+        """Return the design of a new driver."""
         return AdaptiveSweep(
             candidates, self.settings(**ends), SweepInfo(f"s{time.monotonic_ns()}", "planted", "")
         )
 
     def follow(self, design: SweepDesign) -> Iterator[DesignPoint]:
-        """Measure what the design asks for; yields before every visit, between its claim and its
-        record.
+        """Measure the visits that a design requests until it ends.
+
+        Yields each visit after its claim and before its record.
         """
         tracker = Journal(self.folder)
         rows = []
-        while visits := design.batch(rows):
+        visits = design.batch(rows)
+        while visits:
             rows = []
             for visit in visits:
                 if design.wants(visit, False):
@@ -84,13 +93,14 @@ class World:
                     continue
                 yield visit
                 rows.append(self._measure(tracker, claim, visit))
+            visits = design.batch(rows)
 
     def peak(self, point: Point) -> float:
-        """Bytes that the point takes."""
+        """Return the peak memory of a point in bytes."""
         return BASE + FACTOR * step_costs(point).memory_lower_bound_bytes
 
     def claim(self, tracker: Journal, point: Point) -> Claim | None:
-        """The claim of a point; None where another has it, or it is measured."""
+        """Claim a point; return None if another driver claimed it or it is measured."""
         [environment] = current_environments([point]).values()
         identity = Identity(point_id(point), environment.environment_id, point.replicate)
         found = tracker.begin(identity, "", {}, lambda tags: "outcome" in tags)
@@ -99,9 +109,8 @@ class World:
     def _measure(self, tracker: Journal, claim: Claim, visit: DesignPoint) -> RecordedPoint:
         point = visit.point
         [environment] = current_environments([point]).values()
-        past = self.machine.run(point, len(self.measured))
+        run = self.machine.run(point, len(self.measured))
         limit = point.measure.memory_limit
-        outcome = "ok"
         if visit.excluded:
             outcome = "oom_predicted"
             self.excluded.append(point)
@@ -117,9 +126,9 @@ class World:
             "outcome": outcome,
             "steady": "true",
         }
-        speed = 1e3 * point.batch_size / past.metrics["step_time_ms"]
+        speed = 1e3 * point.batch_size / run.metrics["step_time_ms"]
         measured = {
-            **past.metrics,
+            **run.metrics,
             "examples_per_second": speed,
             "peak_memory_bytes": self.peak(point),
         }
