@@ -37,7 +37,7 @@ _ROW_LAYERS = ("attended", "output")
 #: Fields of a layer that are divided among devices, by kind of layer.
 _COLUMN_FIELDS = ("macs", "parameters", "weights", "borrowed", "written", "kept")
 _ROW_FIELDS = ("macs", "parameters", "weights", "read")
-_HEAD_FIELDS = ("macs", "read", "written", "kept", "inner", "reread", "held")
+_HEAD_FIELDS = ("macs", "read", "written", "kept", "backward_only", "reread_outputs", "cached")
 _TABLE_FIELDS = ("parameters", "borrowed")
 
 
@@ -110,7 +110,7 @@ def _layer_share(layer: Layer, devices: int) -> Layer:
     if layer.name in _ROW_LAYERS:
         return _divided(layer, devices, _ROW_FIELDS, "inputs")
     if layer.name in ("attention", "cache"):
-        return _divided(layer, devices, _HEAD_FIELDS, "own")
+        return _divided(layer, devices, _HEAD_FIELDS, "pairs")
     if layer.name == "head_normalization":
         return _divided(layer, devices, ("read", "written"), "")
     if layer.name == "embedding":

@@ -69,10 +69,10 @@ def _product_layer(
     rows, inputs, outputs, count = (max(1, round(size)) for size in (m, k, n, own))
     if count == 1:
         # All examples share the right matrix.
-        product = Multiply(rows, inputs, outputs, own=0)
+        product = Multiply(rows, inputs, outputs, pairs=0)
         shared_weights = inputs * outputs
     else:
-        product = Multiply(rows, inputs, outputs, own=count)
+        product = Multiply(rows, inputs, outputs, pairs=count)
         shared_weights = 0
     return Layer(
         "",

@@ -85,7 +85,7 @@ class Quality:
     scenarios: int = 0
 
     @property
-    def out(self) -> int:
+    def excluded_runs(self) -> int:
         """Number of excluded runs."""
         excluded = self.failed_checks + self.copies
         if self.steady_only:
@@ -93,8 +93,8 @@ class Quality:
         return excluded
 
     def as_json(self) -> dict[str, Any]:
-        """Return the fields and `out`."""
-        return asdict(self) | {"out": self.out}
+        """Return the fields by name; the key `out` holds `excluded_runs`."""
+        return asdict(self) | {"out": self.excluded_runs}
 
     def text(self) -> str:
         """Return the excluded and the doubtful runs as one line; empty if there are none."""

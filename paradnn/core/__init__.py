@@ -1,4 +1,4 @@
-"""Base of driver, worker and analyses: options, errors, registries, analytic costs, messages.
+"""Foundation of driver, worker and analyses: options, errors, registries, costs, messages.
 
-It uses only the standard library.
+The package needs only the standard library.
 """

@@ -1,6 +1,6 @@
 """Messages as JSON lines: encoding, and validation against their dataclasses.
 
-Driver and worker both use this module. It uses only the standard library.
+Driver and worker both use this module. It needs only the standard library.
 """
 
 import base64
@@ -31,12 +31,12 @@ _TYPE_NAMES = {
     bool: "true or false",
     list: "a list",
 }
-#: An error shows at most this many characters of a value.
+#: Maximum number of characters of a value in an error message.
 _MAX_SHOWN_CHARS = 80
 
 
 class MessageError(ValueError):
-    """A message violates the protocol; the text names the field and its value."""
+    """A message violates the protocol. The text names the field and, if it has one, its value."""
 
 
 class BrokenLine(MessageError):
@@ -44,13 +44,16 @@ class BrokenLine(MessageError):
 
 
 class EventWriter:
-    """Writes events to a file descriptor, one line each."""
+    """Writes events to a file descriptor, one line per event."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
     def send(self, event: Event) -> None:
-        """Write one event. A line break before it ends a possible incomplete line of a child."""
+        """Write one event.
+
+        A line break precedes it, to end an incomplete line that a killed child may have written.
+        """
         message = {"event": _EVENT_NAMES[type(event)], **plain(event)}
         data = memoryview(b"\n" + encode(message))
         while data:
@@ -64,7 +67,10 @@ def encode(message: Any) -> bytes:
 
 
 def plain(value: Any) -> Any:
-    """Return a message as JSON values. NaN and infinities, which JSON lacks, become strings."""
+    """Return a message as JSON values. NaN and infinities, which JSON lacks, become strings.
+
+    A workload message also has its `wire_name`, under the key `of`.
+    """
     if isinstance(value, WorkloadMessage):
         return {"of": value.wire_name, **plain_fields(value)}
     if is_dataclass(value):
@@ -79,7 +85,7 @@ def plain(value: Any) -> Any:
 
 
 def plain_fields(value: Any) -> dict[str, Any]:
-    """Return the fields of a message as JSON values."""
+    """Return the fields of a dataclass as JSON values, by name."""
     return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
 
 
@@ -98,7 +104,7 @@ def read_event(line: bytes) -> Event:
 
 
 def read_json(line: bytes) -> Any:
-    """Return the value in a line.
+    """Return the JSON value in a line.
 
     Raises:
         BrokenLine: If the line is not JSON.
@@ -111,7 +117,7 @@ def read_json(line: bytes) -> Any:
 
 
 def read_message(kind: type[Message], content: Any, path: str) -> Message:
-    """Return JSON values as a dataclass with all its fields.
+    """Return an instance of a dataclass, read from JSON values that must contain all its fields.
 
     Args:
         kind: The dataclass.
@@ -119,7 +125,7 @@ def read_message(kind: type[Message], content: Any, path: str) -> Message:
         path: The name of the message in errors.
 
     Raises:
-        MessageError: If a field is missing, unknown, or of another type.
+        MessageError: If a field is missing, unknown, or of the wrong type.
     """
     return typing.cast("Message", _read(kind, content, path))
 
@@ -131,6 +137,9 @@ def _read(kind: Any, value: Any, path: str) -> Any:
         kind: A dataclass, a scalar type, a list, a mapping, or a union of these.
         value: The JSON value.
         path: The dotted path of the value, for errors.
+
+    Raises:
+        MessageError: If the value is not an instance of the type.
     """
     if kind is Any:
         return value
@@ -154,7 +163,13 @@ def _read(kind: Any, value: Any, path: str) -> Any:
 
 
 def _read_workload_message(kind: Any, value: dict[str, Any], path: str) -> Any:
-    """Return a message of a kind of work; `kind` is its class, or the base of all such messages."""
+    """Return a workload message, read from JSON values.
+
+    Args:
+        kind: The class of the message, or WorkloadMessage if its type is in the JSON.
+        value: The JSON values.
+        path: The dotted path of the message, for errors.
+    """
     content = dict(value)
     name = content.pop("of", None)
     if kind is WorkloadMessage:
@@ -165,7 +180,10 @@ def _read_workload_message(kind: Any, value: dict[str, Any], path: str) -> Any:
 
 
 def _read_number(value: Any, path: str) -> float:
-    """Return a finite number. Losses and stored metrics may also be NaN or infinite."""
+    """Return a JSON value as a float.
+
+    The number must be finite, except losses and stored metrics.
+    """
     number = _NOT_FINITE.get(value) if isinstance(value, str) else None
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         with contextlib.suppress(OverflowError):
@@ -178,7 +196,11 @@ def _read_number(value: Any, path: str) -> float:
 
 
 def _read_union(kind: Any, value: Any, path: str) -> Any:
-    """Return None, an instance of the dataclass that has the same fields, or of the first type."""
+    """Return a JSON value as an instance of a union.
+
+    The type is None for null, else the dataclass with the same fields as the value, else the first
+    type of the union.
+    """
     members = [member for member in typing.get_args(kind) if member is not types.NoneType]
     if value is None and len(members) < len(typing.get_args(kind)):
         return None
@@ -190,9 +212,9 @@ def _read_union(kind: Any, value: Any, path: str) -> Any:
 
 
 def _read_fields(kind: Any, value: dict[str, Any], path: str) -> Any:
-    """Return a mapping as a dataclass."""
+    """Return an instance of the dataclass `kind`, read from a mapping of all its fields."""
     expected = _field_types(kind)
-    # Check the version first, because another version may have other fields.
+    # The version is checked first, because other versions may have different fields.
     if "protocol" in expected and value.get("protocol") != PROTOCOL_VERSION:
         found = _short(value.get("protocol"))
         raise MessageError(f"{path}.protocol={found}: this side speaks {PROTOCOL_VERSION}")
@@ -230,12 +252,12 @@ def _short(value: Any) -> str:
 
 
 def pack_bytes(content: bytes) -> str:
-    """Return bytes compressed and encoded as text, so that a message can contain them."""
+    """Return bytes as text that a message can contain: compressed, and encoded in base64."""
     return base64.b64encode(zlib.compress(content, 1)).decode()
 
 
 def unpack_bytes(text: str) -> bytes:
-    """Return the bytes that `pack_bytes` has encoded.
+    """Return the bytes that `pack_bytes` packed into a text.
 
     Raises:
         ValueError: If the text is not a result of `pack_bytes`.

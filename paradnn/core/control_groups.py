@@ -2,7 +2,7 @@
 
 A limit applies to a group and to all groups below it. Slurm, systemd, Kubernetes and Docker set
 limits at different levels. Each function therefore reads every group from the group of this process
-up to the root of the hierarchy. Both versions of control groups are supported, and the hybrid
+up to the root of the hierarchy. The module supports both versions of control groups, and the hybrid
 layout, in which version 1 manages some controllers and version 2 the others.
 
 Functions take the root of the file system as an argument, so that tests can imitate other hosts.
@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 _ROOT = Path("/")
-#: Version 1 writes "no limit" as the largest number of whole pages below 2**63 bytes.
+#: A memory limit of at least this size means "no limit". Version 1 reports the largest number of
+#: whole pages below 2**63 bytes.
 _UNLIMITED_BYTES = 2**62
 
 
@@ -32,13 +33,16 @@ class _Hierarchy:
 
 
 def memory_limit_bytes(root: Path = _ROOT) -> int | None:
-    """Return the smallest memory limit on the path to the root group; None without a limit."""
+    """Return the memory limit of this process in bytes; None without a limit.
+
+    This is the smallest limit on the path to the root group.
+    """
     limits = [limit for limit, _ in _memory_budgets(root)]
     return min(limits, default=None)
 
 
 def memory_headroom_bytes(root: Path = _ROOT) -> int | None:
-    """Return how much memory this process can still take before a group reaches its limit.
+    """Return the bytes of memory that this process can still allocate before a limit is reached.
 
     File pages that were not used recently count as free, because the kernel drops them before it
     enforces a limit. Kubernetes defines its working set in the same way.
@@ -51,10 +55,12 @@ def memory_headroom_bytes(root: Path = _ROOT) -> int | None:
 
 
 def oom_kill_count(root: Path = _ROOT) -> int | None:
-    """Return how many processes of this group the kernel has killed for lack of memory.
+    """Return the number of processes of this group that the kernel killed for lack of memory.
 
-    The count includes kills that the limit of an outer group caused. Returns None if the kernel
-    does not count kills.
+    It includes kills due to the limits of outer groups.
+
+    Returns:
+        The number; None if the kernel does not report it.
     """
     hierarchy = _hierarchy("memory", root)
     counter_file = "memory.events" if hierarchy.version == 2 else "memory.oom_control"
@@ -66,7 +72,10 @@ def oom_kill_count(root: Path = _ROOT) -> int | None:
 
 
 def cpu_quota_cores(root: Path = _ROOT) -> float | None:
-    """Return the smallest processor quota on the path to the root group; None without a quota."""
+    """Return the processor quota of this process, as a number of cores; None without a quota.
+
+    This is the smallest quota on the path to the root group.
+    """
     hierarchy = _hierarchy("cpu", root)
     quotas = []
     for folder in hierarchy.folders:
@@ -81,9 +90,10 @@ def cpu_quota_cores(root: Path = _ROOT) -> float | None:
 
 
 def throttled_seconds(root: Path = _ROOT) -> float | None:
-    """Return the total time for which processor quotas have stopped the groups of this process.
+    """Return the total seconds for which processor quotas have stopped the groups of this process.
 
-    Returns None if no group on the path to the root group counts this time.
+    Returns:
+        The sum over the groups on the path to the root group; None if no group reports this time.
     """
     total = None
     for folder in _hierarchy("cpu", root).folders:
@@ -95,16 +105,16 @@ def throttled_seconds(root: Path = _ROOT) -> float | None:
 
 
 def _memory_budgets(root: Path) -> Iterator[tuple[int, int]]:
-    """Yield (limit, working set), in bytes, for every memory limit on the path to the root group.
+    """Yield limit and working set in bytes, for every memory limit on the path to the root group.
 
-    The working set is the memory that counts against the limit, without reclaimable file pages.
+    The working set is the memory that counts towards the limit, minus reclaimable file pages.
     """
     hierarchy = _hierarchy("memory", root)
     for folder in hierarchy.folders:
         counters = _read_counters(folder / "memory.stat")
         if hierarchy.version == 2:
             reclaimable = counters.get("inactive_file", 0)
-            # Above memory.high the kernel reclaims memory from the group and slows it down.
+            # Above memory.high, the kernel reclaims memory from the group and slows it down.
             files = (("memory.max", "memory.current"), ("memory.high", "memory.current"))
         else:
             reclaimable = counters.get("total_inactive_file", 0)
@@ -128,10 +138,10 @@ def _memory_budgets(root: Path) -> Iterator[tuple[int, int]]:
 
 
 def _hierarchy(controller: str, root: Path) -> _Hierarchy:
-    """Return the groups of a controller to which this process belongs.
+    """Return the groups to which this process belongs, in the hierarchy of a controller.
 
-    /proc/self/cgroup lists the controllers of version 1 by name. All others belong to version 2,
-    whose line has no names.
+    /proc/self/cgroup lists the controllers of version 1 by name. All other controllers belong to
+    version 2, whose line contains no names.
     """
     version = 2
     names = ""
@@ -152,7 +162,7 @@ def _hierarchy(controller: str, root: Path) -> _Hierarchy:
     if mount is None:
         mount = _default_mount(version, names, root)
     inner = PurePosixPath(path)
-    # The mount in a container may show only a part of the hierarchy, which may not include `path`.
+    # In a container, the mount may show only a part of the hierarchy, which may exclude `path`.
     if ".." not in inner.parts and inner.is_relative_to(mount_root):
         folder = mount / inner.relative_to(mount_root)
     else:
@@ -166,8 +176,8 @@ def _mount(
 ) -> tuple[Path | None, PurePosixPath]:
     """Return the mount point of a hierarchy, and the group that appears at the mount point.
 
-    If there are several mounts, return the first that contains the group `path`, else the first. If
-    there is no mount, return None and the root group.
+    Of several mounts, the first that contains the group `path` is selected. If no mount contains
+    it, the first mount is selected. If there is no mount, the result is None and the root group.
     """
     found: list[tuple[Path, PurePosixPath]] = []
     for line in _read(root / "proc/self/mountinfo").splitlines():
@@ -190,7 +200,13 @@ def _mount(
 
 
 def _default_mount(version: int, names: str, root: Path) -> Path:
-    """Return where systemd mounts a hierarchy."""
+    """Return the folder at which systemd mounts a hierarchy.
+
+    Args:
+        version: 1 or 2.
+        names: Controllers of a version 1 hierarchy, separated by commas.
+        root: Root of the file system.
+    """
     base = root / "sys/fs/cgroup"
     if version == 1:
         return base / names

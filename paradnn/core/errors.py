@@ -17,19 +17,21 @@ _MAX_NAMED_GROUPS = 3
 
 
 class ParadnnError(Exception):
-    """A problem that the user can fix; the message is one line."""
+    """A problem that the user can fix. The message is one line; a command ends with `exit_code`."""
 
     exit_code = 2
 
 
 class ConfigError(ParadnnError):
-    """A configuration value is wrong.
+    """A configuration value is invalid.
+
+    The message is `KEY=VALUE: PROBLEM; REMEDY`.
 
     Args:
         key: The dotted key.
-        value: The value that is wrong.
-        problem: What is wrong with it.
-        remedy: What to do instead.
+        value: The invalid value.
+        problem: What is wrong with the value.
+        remedy: What the user should do instead.
     """
 
     def __init__(self, key: str, value: object, problem: str, remedy: str) -> None:
@@ -59,7 +61,7 @@ class StoreRefusalError(StoreError):
 
 
 class NoStoreError(StoreError):
-    """There is no tracking store at the address: no file, or a database without MLflow's tables."""
+    """The address has no tracking store: no file exists, or the database has no MLflow tables."""
 
 
 class WorkerError(ParadnnError):
@@ -79,16 +81,17 @@ class DataError(ParadnnError):
 
 
 class InsufficientData(ParadnnError):
-    """The data are insufficient for an answer.
+    """The data are insufficient for an analysis.
 
-    An analysis raises this error. An analysis of several groups creates one per group that it must
-    omit. If it must omit all groups, it raises an error with all of these as `groups`.
+    An analysis of several groups of runs creates one error per group that it must omit. If it must
+    omit all groups, it raises one error with all of these errors as `groups`.
 
     Args:
         problem: What is missing.
-        group: Name of the group of runs that lacks data, such as a family on a device.
-        groups: The errors of all groups, if no group has an answer.
-        remedy: What to do; may be empty.
+        group: Name of the group of runs that lacks data, such as a family on a device; None if the
+            error does not refer to a single group.
+        groups: The errors of all groups, if all groups must be omitted; None otherwise.
+        remedy: What the user should do; empty if nothing is known to help.
 
     Attributes:
         problem: What is missing, without group names and remedy.
@@ -129,14 +132,14 @@ class UnavailableError(PointEnded):
 
 @contextmanager
 def reraise_as_unavailable(what: str, *errors: type[Exception], remedy: str = "") -> Iterator[None]:
-    """Turn exceptions of the given types inside the context into UnavailableError.
+    """Raise exceptions of the given types inside the context as UnavailableError.
 
-    A PointEnded, which already has an outcome, passes unchanged.
+    A PointEnded is raised unchanged, because it already has an outcome.
 
     Args:
-        what: Begin of the message. The first line of the original message follows.
+        what: Beginning of the message. The first line of the original message follows.
         *errors: The types of exceptions.
-        remedy: End of the message.
+        remedy: End of the message, including its separator.
     """
     try:
         yield
@@ -168,7 +171,8 @@ def require_value(
 def _list_groups(groups: Sequence[InsufficientData]) -> str:
     """Return the problems of all groups as text, each with the names of its groups.
 
-    Problems and names beyond the limits are only counted.
+    Only the first `_MAX_LISTED_PROBLEMS` problems, and the first `_MAX_NAMED_GROUPS` names of each,
+    are listed. The text contains the number of the others.
     """
     if not groups:
         return "there are no runs"
@@ -191,7 +195,12 @@ def _list_groups(groups: Sequence[InsufficientData]) -> str:
 
 
 def _short(value: object, limit: int = 120) -> str:
-    """Return a value on one line as a user would type it, with passwords masked, truncated."""
+    """Return a value as a user would type it: on one line, truncated, and with passwords masked.
+
+    Args:
+        value: The value.
+        limit: Maximum number of characters.
+    """
     if value is None:
         return "null"
     if isinstance(value, bool):

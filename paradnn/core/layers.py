@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Self
 
-#: Bytes of an element in full precision. In every precision these are the inputs and targets of a
-#: batch, the logits, the weights and the optimizer variables.
+#: Bytes of an element in full precision. Inputs and targets of a batch, logits, weights and
+#: optimizer variables have this size in every precision.
 _FULL_BYTES = 4
-#: Bytes of an element of an activation by precision.
+#: Bytes of an element of an activation, by precision.
 COMPUTE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1, "int8_dynamic": 4}
 
 
@@ -22,10 +22,10 @@ class Multiply:
         rows: Rows of the left matrix.
         inputs: Columns of the left matrix.
         outputs: Columns of the right matrix.
-        times: Number of products, one after another.
-        constant: Number of these products whose inputs need no gradient.
-        own: Number of pairs of matrices per example, such as the attention heads; 0 if all examples
-            share the right matrix.
+        times: Number of such products, computed one after another.
+        constant: Number of these products whose left matrix needs no gradient.
+        pairs: Number of separate pairs of matrices per example, such as the attention heads; 0 if
+            all examples share the right matrix.
     """
 
     rows: int
@@ -33,7 +33,7 @@ class Multiply:
     outputs: int
     times: int = 1
     constant: int = 0
-    own: int = 0
+    pairs: int = 0
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,8 @@ class Convolve:
         filters: Channels of the output.
         kernel: Height and width of a filter.
         stride: Vertical and horizontal stride.
-        padding: Rows on each side, and columns on each side.
+        padding: Padded rows at the top and at the bottom, and padded columns on the left and on the
+            right.
     """
 
     channels: int
@@ -60,7 +61,7 @@ class Convolve:
 
     @property
     def output(self) -> tuple[int, int]:
-        """Height and width of the output."""
+        """Height and width of the output in pixels."""
         height, width = (
             (size + 2 * padding - kernel) // stride + 1
             for size, kernel, stride, padding in zip(
@@ -75,15 +76,18 @@ class Convolve:
         return self.filters * self.channels * self.kernel[0] * self.kernel[1]
 
     def macs(self, batch_size: int) -> int:
-        """Return the multiply-accumulates of the forward pass, which equal those of a gradient."""
+        """Return the multiply-accumulates of the forward pass.
+
+        Each of the two gradients (of the inputs and of the filters) has the same number.
+        """
         height, width = self.output
         return batch_size * height * width * self.weights
 
     def elements(self, batch_size: int) -> int:
         """Return the total number of elements of input, filters and output.
 
-        The forward pass and each gradient read two of these tensors, or their gradients, and write
-        the third.
+        The forward pass and each of the two gradients access all three tensors or their gradients:
+        they read two and write the third.
         """
         height, width = self.output
         image_elements = self.channels * self.height * self.width + self.filters * height * width
@@ -97,23 +101,26 @@ class Layer:
     Operation and element counts are per example. Parameter counts are totals.
 
     Attributes:
-        name: The name in tables.
+        name: Name of the layer in tables of results.
         macs: Multiply-accumulates of the forward pass.
         input_macs: Multiply-accumulates of the gradient of the inputs; None if they equal `macs`.
         parameters: Trained parameters.
         fixed_parameters: Parameters that are not trained, such as moving statistics.
         weights: Parameters that the gradient of the inputs reads.
-        rows: Parameters that the lookup of one example reads; None if the layer reads all.
+        rows: Parameters that a lookup reads per example; None if the layer reads all parameters.
         borrowed: Parameters of another layer that this layer also reads.
-        added: Elements that the gradient of a lookup adds to the gradient of a shared table.
+        added: Elements per example that a lookup adds to the gradient of a table that it shares
+            with another layer.
         read: Input elements.
         written: Output elements.
-        inner: Elements that the forward pass writes only for the backward pass, such as gates.
-        reread: Output elements that the backward pass of this layer reads.
-        again: Input elements that the backward pass reads again; None if it reads all.
+        backward_only: Elements that the forward pass writes only for the backward pass, such as
+            gates.
+        reread_outputs: Output elements that the backward pass of this layer reads.
+        reread_inputs: Input elements that the backward pass of this layer reads; None if it reads
+            all of them.
         kept: Elements that must exist at the end of the forward pass.
-        held: Elements that remain from one step to the next, such as a cache.
-        is_first: Whether the layer reads the batch, whose gradient is not needed.
+        cached: Elements that remain in memory from one step to the next, such as keys and values.
+        is_first: Whether the layer reads the batch; then the gradient of its inputs is not needed.
         is_last: Whether the layer writes the logits.
         targets: Number of target values with which the loss compares the outputs.
         products: The operations that perform the multiply-accumulates, without depthwise
@@ -131,11 +138,11 @@ class Layer:
     added: int = 0
     read: int = 0
     written: int = 0
-    inner: int = 0
-    reread: int = 0
-    again: int | None = None
+    backward_only: int = 0
+    reread_outputs: int = 0
+    reread_inputs: int | None = None
     kept: int = 0
-    held: int = 0
+    cached: int = 0
     is_first: bool = False
     is_last: bool = False
     targets: int = 0
@@ -153,9 +160,9 @@ def dense(
     is_first: bool = False,
     is_last: bool = False,
 ) -> Layer:
-    """Return a dense layer over `tokens` positions.
+    """Return a dense layer that is applied to each of `tokens` positions.
 
-    The outputs are kept, because the gradient of the next layer reads them.
+    The outputs count as kept, because the gradient of the next layer reads them.
 
     Args:
         name: The name of the layer.
@@ -163,7 +170,7 @@ def dense(
         outputs: Width of the output.
         tokens: Positions per example.
         bias: Whether the layer has a bias.
-        is_first: Whether the layer reads the batch.
+        is_first: Whether the layer reads the batch, so that its inputs need no gradient.
         is_last: Whether the layer writes the logits.
     """
     weights = inputs * outputs
@@ -190,7 +197,13 @@ def dense(
 
 
 def embedding(tokens: int, width: int, vocabulary: int) -> Layer:
-    """Return a lookup of `tokens` rows in a table of `vocabulary` x `width` parameters."""
+    """Return an embedding layer.
+
+    Args:
+        tokens: Tokens per example, each of which reads one row of the table.
+        width: Elements of a row.
+        vocabulary: Rows of the table.
+    """
     rows = tokens * width
     return Layer(
         "embedding",
@@ -214,8 +227,8 @@ class Costs:
         backward_flops: FLOPs of the backward pass; 0 in inference.
         flops_per_step: FLOPs of both passes.
         bytes_per_step: Compulsory memory traffic in bytes (see `sum_costs`).
-        memory_lower_bound_bytes: Lower bound of the required memory.
-        cache_bytes: The part of this memory that remains from one step of a generation to the next.
+        memory_lower_bound_bytes: Lower bound of the required memory in bytes (see `sum_costs`).
+        cache_bytes: Bytes of this memory that hold the key-value cache of a generation.
     """
 
     parameters: int
@@ -230,7 +243,7 @@ class Costs:
     def times(self, devices: int) -> Self:
         """Return the total costs of `devices` devices that each perform this step.
 
-        Parameters are not multiplied: they count one copy of the model.
+        Parameters and the cache are not multiplied.
         """
         return replace(
             self,
@@ -242,7 +255,7 @@ class Costs:
         )
 
 
-#: The costs of a model that only the worker can count.
+#: Costs of a model whose layers the driver does not know: all fields are 0.
 UNKNOWN = Costs(
     parameters=0,
     non_trainable_parameters=0,
@@ -260,19 +273,19 @@ def sum_costs(
     """Return the costs of one step over all layers.
 
     `bytes_per_step` is compulsory traffic: a tensor crosses the memory bus once per use. A use is
-    the forward pass of a layer, the backward pass of a layer, the loss, or the update.
+    the forward pass of a layer, the backward pass of a layer, the loss, or the weight update.
 
     `memory_lower_bound_bytes` is the total size of the tensors that must exist at the same time. In
-    training these are the tensors at the end of the forward pass. In inference they are weights,
-    batch, and the inputs and outputs of the layer for which these are largest.
-    docs/reference/metrics.md lists the tensors and their widths.
+    training, these are all tensors that exist at the end of the forward pass. In inference and
+    generation, they are the weights, the batch, the cache, and the inputs and outputs of the layer
+    that needs most. docs/reference/metrics.md lists the tensors and their element sizes.
 
     Args:
         layers: The layers in the order of the forward pass.
         batch_size: Examples per step.
         precision: The type of the activations, a key of `COMPUTE_BYTES`.
         mode: `train`, `inference` or `generate`.
-        slots: Number of optimizer variables per weight.
+        slots: Number of optimizer variables per trained parameter.
     """
     width = COMPUTE_BYTES[precision]
     is_training = mode == "train"
@@ -283,8 +296,8 @@ def sum_costs(
     backward_flops = 0
     traffic = sum(_forward_bytes(layer, batch_size, width) for layer in layers)
     batch_bytes = _FULL_BYTES * batch_size * sum(layer.read for layer in layers if layer.is_first)
-    cache_bytes = width * batch_size * sum(layer.held for layer in layers)
-    # A model that only generates keeps its weights in the type of the products.
+    cache_bytes = width * batch_size * sum(layer.cached for layer in layers)
+    # A generating model stores its weights in the type of its matrix products.
     weight_bytes = width if mode == "generate" else _FULL_BYTES
     memory = weight_bytes * (parameters + fixed_parameters) + batch_bytes + cache_bytes
     if is_training:
@@ -316,9 +329,10 @@ def _input_macs(layer: Layer) -> int:
 
 
 def _forward_bytes(layer: Layer, batch_size: int, width: int) -> int:
-    """Return the bytes of the forward pass: weights and inputs are read, outputs are written.
+    """Return the bytes that the forward pass of a layer moves for a batch.
 
-    An embedding reads one row per token of the batch, but at most the whole table.
+    It reads weights and inputs, and writes outputs. An embedding reads one row per token of the
+    batch, but counts at most the whole table.
     """
     weights = layer.parameters + layer.borrowed
     if layer.rows is not None:
@@ -330,38 +344,39 @@ def _forward_bytes(layer: Layer, batch_size: int, width: int) -> int:
 
 
 def _training_bytes(layer: Layer, batch_size: int, width: int, slots: int) -> int:
-    """Return the bytes that training adds to the forward pass of a layer.
+    """Return the bytes that a training step of a layer moves in addition to its forward pass.
 
-    Of two neighboring layers, one writes the gradient of the activation between them and the other
-    reads it. Both bytes count for the layer that reads the activation. The gradient of the logits,
-    and the loss, which reads the logits, count for the last layer.
+    The gradient of the activation between two layers is written once and read once. Both transfers
+    count for the layer that reads the activation. The last layer counts the loss, which reads the
+    logits, and the transfers of the gradient of the logits.
     """
-    inputs_again = layer.read if layer.again is None else layer.again
+    reread_inputs = layer.read if layer.reread_inputs is None else layer.reread_inputs
     if layer.is_first:
-        example_bytes = inputs_again * _FULL_BYTES
+        example_bytes = reread_inputs * _FULL_BYTES
     else:
-        example_bytes = inputs_again * width
+        example_bytes = reread_inputs * width
         example_bytes += 2 * layer.read * width  # the gradient of the inputs: written and read
-    example_bytes += (2 * layer.inner + layer.reread) * width
+    example_bytes += (2 * layer.backward_only + layer.reread_outputs) * width
     if layer.is_last:
         example_bytes += 3 * layer.written * _FULL_BYTES
     gradient_bytes = (layer.weights + 2 * layer.parameters) * width
     table = layer.parameters + layer.borrowed
     gradient_bytes += 2 * min(table, batch_size * layer.added) * width
-    # The update reads and writes each parameter and each of its slots.
+    # The update reads and writes each parameter and each of its optimizer variables.
     update_bytes = layer.parameters * _FULL_BYTES * (2 + 2 * slots)
     update_bytes += layer.fixed_parameters * _FULL_BYTES * 2
     return batch_size * example_bytes + gradient_bytes + update_bytes
 
 
 def _live_bytes(layer: Layer, width: int) -> int:
-    """Return the bytes per example that must exist while a layer runs, in addition to the batch.
+    """Return the bytes per example of a layer's activations that must exist while it runs.
 
-    These are the outputs, and for a matrix product also the inputs, which it cannot overwrite.
+    These are the outputs. A layer with matrix products also needs its inputs, because it cannot
+    overwrite them. Inputs from the batch or the cache are counted elsewhere.
     """
     inputs = 0
     if layer.macs and not layer.is_first:
-        inputs = max(0, layer.read - layer.held)
+        inputs = max(0, layer.read - layer.cached)
     live = (inputs + layer.written) * width
     if layer.is_last:
         return max(live, layer.written * _FULL_BYTES)

@@ -1,7 +1,7 @@
 """Locks on files and folders.
 
-A lock belongs to an open file. The system releases it when the descriptor is closed, also if the
-process is killed.
+A lock belongs to an open file. The system releases the lock when the file is closed, which includes
+the case that the process is killed.
 """
 
 from typing import IO
@@ -28,11 +28,11 @@ def lock(file: int | IO[str] | IO[bytes]) -> None:
 
 
 def try_lock(file: int | IO[str] | IO[bytes], *, is_shared: bool = False) -> bool:
-    """Lock an open file or folder without waiting, and return whether that succeeded.
+    """Try to lock an open file or folder without waiting, and return whether this succeeded.
 
     Args:
-        file: The file, or its descriptor. An existing lock of this descriptor is replaced.
-        is_shared: Whether other processes may hold a shared lock at the same time.
+        file: The file, or its descriptor. An existing lock of this open file is replaced.
+        is_shared: Whether the lock is shared, so that other processes can have shared locks too.
 
     Raises:
         ParadnnError: If the system has no file locks.
@@ -47,7 +47,11 @@ def try_lock(file: int | IO[str] | IO[bytes], *, is_shared: bool = False) -> boo
 
 
 def unlock(file: int | IO[str] | IO[bytes]) -> None:
-    """Release the lock of an open file or folder."""
+    """Release the lock of an open file or folder.
+
+    Raises:
+        ParadnnError: If the system has no file locks.
+    """
     _require_locks()
     fcntl.flock(file, fcntl.LOCK_UN)
 

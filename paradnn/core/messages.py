@@ -5,8 +5,9 @@ standard input of the worker:
 
     {"protocol": 17, "id": 7, "point": {...}, "stderr": "/path/of/a/file"}
 
-The worker writes events, each with a key `event`, to its standard output: `ready`, or `refused` if
-the framework cannot be imported. Then it writes for each request either `refused`, or
+The worker writes events to its standard output. The key `event` names the type of each event. The
+first event is `ready`, or `refused` if the framework cannot be imported. For each request, the
+worker then writes either `refused`, or the sequence
 
     started, any number of phase and news, result, exited
 
@@ -26,7 +27,7 @@ PROTOCOL_VERSION = 17
 
 AnyMessage = TypeVar("AnyMessage", bound="WorkloadMessage")
 
-# Plausible durations in seconds: values outside of these bounds are measurement errors.
+# Bounds of plausible durations in seconds. Values outside of these bounds are measurement errors.
 _MIN_KERNEL_SECONDS = 1e-12
 _MIN_BLOCK_SECONDS = 1e-9
 _MAX_SECONDS = 1e9
@@ -35,13 +36,13 @@ _MAX_WATTS = 1e6
 
 
 class WorkloadMessage:
-    """Base class of the messages that only one kind of work sends from worker to driver.
+    """Base class of the messages that a single kind of work sends from worker to driver.
 
     A subclass is a frozen dataclass. A message is sent in the `work` field of an `Answer`, or in
     `News` while the point is still being measured.
 
     Attributes:
-        wire_name: The name of the message type in the JSON, under the key `of`.
+        wire_name: The name of the message type, which is the value of the key `of` in the JSON.
     """
 
     wire_name: ClassVar[str]
@@ -49,10 +50,10 @@ class WorkloadMessage:
 
 @dataclass(frozen=True)
 class PipelinePart:
-    """Measurement of an input pipeline for a number of examples, without the step.
+    """One measurement of an input pipeline that runs alone, without steps.
 
     Attributes:
-        examples: Number of examples.
+        examples: Number of examples that the pipeline produced.
         seconds: Elapsed time.
         cpu_seconds: Processor time of the process.
     """
@@ -67,14 +68,16 @@ class InputMeasurement:
     """The cost of the input pipeline (docs/how-to/input.md).
 
     Attributes:
-        waits: Seconds that each timed block waited for input.
-        free_step_seconds: Step time of each round with a batch that stays on the device.
-        fed_step_seconds: Step time of each round with batches from the pipeline.
-        alone: Measurements of the pipeline without the step.
-        threads: Threads of the pipeline.
+        waits: Seconds that the steps of each timed block waited for input.
+        free_step_seconds: Step times in seconds with a batch that stays on the device, one per
+            round.
+        fed_step_seconds: Step times in seconds with batches from the pipeline, one per round.
+        alone: Measurements of the pipeline without steps.
+        threads: Number of threads of the pipeline.
 
     Raises:
-        ValueError: If step times are not paired or not positive, or a part took no time.
+        ValueError: If step times are missing, not paired or not positive, or if `alone` is empty or
+            has a part without examples or time.
     """
 
     waits: list[float]
@@ -87,14 +90,16 @@ class InputMeasurement:
         step_seconds = [*self.free_step_seconds, *self.fed_step_seconds]
         is_paired = len(self.free_step_seconds) == len(self.fed_step_seconds)
         if not is_paired or not step_seconds or min(step_seconds) <= 0:
-            raise ValueError("there are no pairs of step times")
+            raise ValueError("step times are missing, not paired, or not positive")
         if not self.alone or any(part.examples < 1 or part.seconds <= 0 for part in self.alone):
-            raise ValueError("no part of the pipeline took time on its own")
+            raise ValueError(
+                "measurements of the pipeline alone are missing, or have no examples or time"
+            )
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A trial of the calibration: number of steps and elapsed seconds."""
+    """A trial block of the calibration: its number of steps, and the elapsed seconds."""
 
     steps: int
     seconds: float
@@ -105,8 +110,8 @@ class References:
     """One run of each reference kernel (`paradnn.worker.reference`).
 
     Attributes:
-        blocks: Number of blocks that had ended before this run; -1 before the model was built.
-        seconds: Seconds per call by kernel.
+        blocks: Number of blocks that had ended before this run; -1 if the model was not built yet.
+        seconds: Name of the kernel -> seconds per call.
 
     Raises:
         ValueError: If a kernel took no time.
@@ -118,7 +123,7 @@ class References:
     def __post_init__(self) -> None:
         durations = self.seconds.values()
         if not all(_MIN_KERNEL_SECONDS <= seconds < _MAX_SECONDS for seconds in durations):
-            raise ValueError("a reference kernel took no time")
+            raise ValueError(f"a reference kernel took no plausible time: {self.seconds}")
 
 
 @dataclass(frozen=True)
@@ -130,16 +135,17 @@ class Timing:
         calibration: Trials that determined `steps_per_block`.
         warmup: Seconds of each block of the warm-up.
         blocks: Seconds of each measured block.
-        steady: Whether the measured blocks show no change that matters.
+        steady: Whether the measured blocks show no relevant change over time.
         steady_reason: The reason for the verdict `steady`.
         final_loss: The loss after the last block; None in inference.
-        discarded: Seconds of each block of later attempts, which were disturbed more.
-        repeated: Total seconds of the blocks of all attempts except the one that counts.
+        discarded: Seconds of each block of later attempts, which were disturbed more than the
+            attempt in `blocks`.
+        repeated: Total seconds of the blocks of all attempts except the attempt in `blocks`.
         references: Runs of the reference kernels between the blocks.
-        reference_seconds: Total seconds of these runs and of the untimed steps after each.
+        reference_seconds: Total seconds of these runs, and of the untimed step after each run.
 
     Raises:
-        ValueError: If there is no block that took time.
+        ValueError: If there are no blocks, or a block took no plausible time.
     """
 
     steps_per_block: int
@@ -157,7 +163,7 @@ class Timing:
     def __post_init__(self) -> None:
         took_time = all(_MIN_BLOCK_SECONDS <= block < _MAX_SECONDS for block in self.blocks)
         if self.steps_per_block < 1 or not self.blocks or not took_time:
-            raise ValueError("there is no block of steps that took time")
+            raise ValueError("blocks are missing, or a block took no plausible time")
 
     @property
     def step_times(self) -> list[float]:
@@ -167,20 +173,22 @@ class Timing:
 
 @dataclass(frozen=True)
 class Contention:
-    """Processor time that others took from the measured blocks (`paradnn.worker.contention`).
+    """Use of the cores during the measured blocks, by the point and by others.
 
-    Shares are relative to the capacity of the cores, except `throttled_fraction`, which is relative
-    to the elapsed time. A value is None if the system does not provide it.
+    Fractions are relative to the capacity of the cores (`cores` x elapsed time), except
+    `throttled_fraction`, which is relative to the elapsed time. A value is None if the system does
+    not report it. `paradnn.worker.contention` measures the values.
 
     Attributes:
-        cores: Cores that the point may use.
-        own_cpu_fraction: Share that the point used.
-        foreign_cpu_fraction: Share that other processes used.
-        steal_fraction: Share that the hypervisor took.
-        involuntary_switches_per_second: How often a thread of the point lost its core.
-        throttled_fraction: Share of the time in which a quota stopped the point.
-        reason: Which of these values are too high; None if the blocks count as undisturbed.
-        stops: How often the process was stopped (SIGSTOP) and continued.
+        cores: Number of cores that the point may use.
+        own_cpu_fraction: Fraction that the point used.
+        foreign_cpu_fraction: Fraction that other processes used.
+        steal_fraction: Fraction that the hypervisor took.
+        involuntary_switches_per_second: Preemptions of the point's threads per second.
+        throttled_fraction: Fraction of the time in which a CPU quota stopped the point.
+        reason: Which of these values are too high, as text; None if the blocks count as
+            undisturbed.
+        stops: Number of times that the process was stopped (SIGSTOP) and continued.
     """
 
     cores: int
@@ -194,9 +202,9 @@ class Contention:
 
     @property
     def taken(self) -> float:
-        """The total share that others took, for comparison with another attempt.
+        """Sum of the foreign, steal and throttled fractions, by which attempts are compared.
 
-        If the process was stopped, 1 is added, which corresponds to the whole capacity.
+        Unknown fractions count as 0. If the process was stopped, 1 is added.
         """
         shares = (self.foreign_cpu_fraction, self.steal_fraction, self.throttled_fraction)
         total = sum(share for share in shares if share is not None)
@@ -207,11 +215,11 @@ class Contention:
 
 @dataclass(frozen=True)
 class Conversion:
-    """Facts about the artifact of an engine. The fields are also the names of their metrics.
+    """The conversion of a model to the artifact of an engine. The fields are named like metrics.
 
     Attributes:
-        conversion_seconds: Seconds to convert the model and load the artifact.
-        artefact_bytes: Size of the artifact.
+        conversion_seconds: Seconds to convert the model and to load the artifact.
+        artefact_bytes: Size of the artifact in bytes.
         conversion_error: Largest difference between outputs of the artifact and of the model,
             relative to the largest output of the model.
     """
@@ -223,14 +231,15 @@ class Conversion:
 
 @dataclass(frozen=True)
 class Compilation:
-    """The first steps of a point: those that compile, and one that compiles nothing.
+    """The first steps of a point, up to and including the first step that compiled nothing.
 
     Attributes:
         seconds: Seconds of each step.
         programs: Number of programs that each step compiled.
-        note: How the framework interpreted `compile`, and other remarks; None if there are none.
+        note: How the framework interpreted `compile`, and other remarks; None without remarks.
         contention: Contention during these steps; None if the system does not report it.
-        conversion: The conversion of the model for an engine, which is part of the first step.
+        conversion: The conversion of the model for an engine, which is part of the first step; None
+            without an engine.
 
     Raises:
         ValueError: If the lists are empty or differ in length.
@@ -244,7 +253,7 @@ class Compilation:
 
     def __post_init__(self) -> None:
         if not self.seconds or len(self.seconds) != len(self.programs):
-            raise ValueError("there is no first step with its seconds and its programs")
+            raise ValueError("the first steps are missing, or lack their seconds or programs")
 
 
 @dataclass(frozen=True)
@@ -252,16 +261,17 @@ class Measurement:
     """Measurements of the timed steps of a process.
 
     Attributes:
-        parameters: Trainable parameters of the model that was built.
+        parameters: Number of trainable parameters of the built model.
         compilation: The first steps.
-        product_types: For each element type, the share of the FLOPs of products with operands of
-            this type, in the compiled program.
+        product_types: Element type -> share of the program's product FLOPs whose operands have this
+            type.
         first_loss: The loss of the first step; None in inference.
         timing: The timed blocks.
-        energy_joules: Energy of the blocks; None if it is unknown.
+        energy_joules: Energy of the blocks in J; None if unknown.
         energy_source: The energy counter, or why it is unavailable.
         contention: Contention during the blocks; None if the system does not report it.
-        counted: Costs of a model whose layers are unknown; None for other models.
+        counted: Costs that the worker counted, for a model whose layers the driver does not know;
+            None for other models.
     """
 
     parameters: int
@@ -277,7 +287,11 @@ class Measurement:
 
 @dataclass(frozen=True)
 class OperationTable:
-    """A table of operations: rows of values under named columns.
+    """A table of operations.
+
+    Attributes:
+        columns: Names of the columns.
+        data: Rows, each with one value per column.
 
     Raises:
         ValueError: If a row does not have one value per column.
@@ -288,7 +302,7 @@ class OperationTable:
 
     def __post_init__(self) -> None:
         if any(len(row) != len(self.columns) for row in self.data):
-            raise ValueError(f"a row does not have the {len(self.columns)} columns")
+            raise ValueError(f"a row does not have {len(self.columns)} values, one per column")
 
     def rows(self) -> list[dict[str, Any]]:
         """Return each row as a mapping from column to value."""
@@ -297,20 +311,20 @@ class OperationTable:
 
 @dataclass(frozen=True)
 class Profile:
-    """Time of a step by operation (`paradnn.worker.profile`); seconds and FLOPs are per step.
+    """Time of a step by operation (`paradnn.worker.profile`). Seconds and FLOPs are per step.
 
     Attributes:
         operations: One row per operation.
-        operation_types: One row per type of operation.
-        step_seconds: Step time under the profiler.
+        operation_types: One row per type of operation; the last row is the time without operation.
+        step_seconds: Step time under the profiler, in seconds.
         unexplained_share: Share of the step time in which no known operation ran.
         product_flops: FLOPs of matrix products and convolutions.
-        product_types: Shares of these FLOPs by element type of the operands.
+        product_types: Element type of the operands -> share of these FLOPs.
         steps: Number of profiled steps.
-        slowdown: Step time under the profiler relative to the measured step time.
-        trace: Files of the trace in base64, by the relative path where TensorBoard expects them.
-        command_buffers: Number of program parts that a GPU runs as one graph. The trace does not
-            distinguish the operations of such a part.
+        slowdown: Step time under the profiler / measured step time.
+        trace: Relative path at which TensorBoard expects a file -> content of the file in base64.
+        command_buffers: Number of program parts that a GPU runs as a single graph. The trace does
+            not distinguish the operations of such a part.
     """
 
     operations: OperationTable
@@ -327,11 +341,11 @@ class Profile:
 
 @dataclass(frozen=True)
 class NoProfile:
-    """Replaces the profile of a measured point that has none.
+    """States why a measured point has no profile.
 
     Attributes:
         unavailable: The reason.
-        limited: Whether a higher limit of time or memory could allow a profile.
+        limited: Whether a profile could be possible with a higher limit of time or memory.
     """
 
     unavailable: str
@@ -340,17 +354,17 @@ class NoProfile:
 
 @dataclass(frozen=True)
 class ProductRate:
-    """Rate of products of square matrices, in FLOP/s.
+    """Measured rate of products of square matrices, in FLOP/s.
 
     Attributes:
         precision: Element type of the operands.
-        size: Rows and columns of the matrices.
+        size: Number of rows, and of columns, of each matrix.
         compile: The compile mode.
-        flops_per_second: Median over blocks.
-        low: Lower quartile over blocks.
-        high: Upper quartile over blocks.
+        flops_per_second: Median rate over blocks.
+        low: Lower quartile of the rate over blocks.
+        high: Upper quartile of the rate over blocks.
         blocks: Number of blocks.
-        steady: Whether the blocks show no change that matters.
+        steady: Whether the blocks show no relevant change over time.
         disturbed: What disturbed the blocks; None if they were undisturbed.
     """
 
@@ -367,9 +381,16 @@ class ProductRate:
 
 @dataclass(frozen=True)
 class ArrayRate:
-    """Rate of the in-place sum of two arrays, in bytes/s.
+    """Measured memory rate of the in-place sum of two arrays, in bytes/s.
 
-    `array_bytes` is the size of each array. The other fields are like those of ProductRate.
+    Attributes:
+        array_bytes: Size of each array.
+        bytes_per_second: Median rate over blocks.
+        low: Lower quartile of the rate over blocks.
+        high: Upper quartile of the rate over blocks.
+        blocks: Number of blocks.
+        steady: Whether the blocks show no relevant change over time.
+        disturbed: What disturbed the blocks; None if they were undisturbed.
     """
 
     array_bytes: int
@@ -383,12 +404,12 @@ class ArrayRate:
 
 @dataclass(frozen=True)
 class IdlePower:
-    """Power of the package or board while the framework is loaded and nothing runs.
+    """Power of the package or board while a process with the framework loaded is idle.
 
     Attributes:
-        watts: The power; None if it is unknown.
-        source: The energy counter, or why it is unavailable.
-        disturbed: What else ran at the time; None if the measurement was undisturbed.
+        watts: The power in W; None if unknown.
+        source: Name of the energy counter, or why none is available.
+        disturbed: What else ran during the measurement; None if it was undisturbed.
 
     Raises:
         ValueError: If the power is not plausible.
@@ -400,7 +421,7 @@ class IdlePower:
 
     def __post_init__(self) -> None:
         if self.watts is not None and not 0 < self.watts < _MAX_WATTS:
-            raise ValueError(f"idle power of {self.watts} W")
+            raise ValueError(f"an idle power of {self.watts} W is not plausible")
 
 
 @dataclass(frozen=True)
@@ -410,7 +431,7 @@ class PeakRates:
     Attributes:
         matmul: Rates of matrix products.
         bandwidth: Rates of array sums.
-        references: Seconds per call of each reference kernel.
+        references: Reference kernel -> seconds per call.
         idle: Idle power; None if it was not measured.
     """
 
@@ -422,27 +443,27 @@ class PeakRates:
 
 @dataclass(frozen=True)
 class Answer:
-    """Outcome of a request, with all measurements up to that point.
+    """Outcome of a request, with all measurements that were made.
 
-    Measurements are None, or empty, if they were not made.
+    Fields of measurements that were not made are None or empty.
 
     Attributes:
         outcome: One of `paradnn.config.outcome.OUTCOMES`.
-        reason: The reason for the outcome, one line; None if the outcome needs no reason.
-        phases: Seconds by phase.
+        reason: The reason for the outcome, on one line; None if the outcome needs no reason.
+        phases: Phase -> its duration in seconds.
         peak_memory_bytes: Peak memory of the point's processes.
         step_memory_bytes: Growth of anonymous memory during the steps after compilation.
         peak_device_memory_bytes: Peak device memory, as the framework reports it.
         measurement: Results of the timed steps.
-        latencies: Seconds of single synchronized steps.
+        latencies: Latencies of single synchronized steps in seconds.
         work: Results that only the point's kind of work measures.
-        contention: Contention during phases other than the measured blocks, by phase.
+        contention: Phase -> contention during the phase, for phases other than the measured blocks.
         input: The cost of the input pipeline.
-        profile: The time of a step by operation.
+        profile: The time of a step by operation, or why it is unavailable.
         peak_rates: The peak rates of the machine, for task=ceilings.
 
     Raises:
-        ValueError: If the outcome is ok, but nothing was measured.
+        ValueError: If the outcome is "ok", but nothing was measured.
     """
 
     outcome: str
@@ -476,8 +497,9 @@ class Request:
     Attributes:
         protocol: The protocol version of the driver.
         id: Number of the request.
-        point: The point as plain values. With task=ceilings, a request for the peak rates instead.
-        stderr: File for the output of the child; None if the child uses the worker's output.
+        point: The point as plain values. With task=ceilings, the options of a measurement of peak
+            rates instead.
+        stderr: File for the output of the child process; None to use the output of the worker.
     """
 
     protocol: int
@@ -495,9 +517,10 @@ class Ready:
 
 @dataclass(frozen=True)
 class Refused:
-    """The framework cannot be imported and the worker exits, or a request cannot be served.
+    """The worker cannot work: it cannot import the framework, or cannot serve a request.
 
-    No child is forked for a refused request.
+    If the framework cannot be imported, the worker exits. For a refused request, no child process
+    is forked.
     """
 
     reason: str
@@ -505,7 +528,7 @@ class Refused:
 
 @dataclass(frozen=True)
 class Started:
-    """A child was forked for request `id`."""
+    """A child process with the id `pid` was forked for request `id`."""
 
     id: int
     pid: int
@@ -513,12 +536,12 @@ class Started:
 
 @dataclass(frozen=True)
 class PhaseBegun:
-    """The child enters a phase.
+    """The child process begins a phase.
 
     Attributes:
         phase: The name of the phase.
-        answer: The answer that counts if the child dies in this phase; None if the answer is not
-            complete before the phase.
+        answer: The answer that is used if the child dies in this phase; None if there is no usable
+            answer yet.
     """
 
     phase: str
@@ -527,7 +550,7 @@ class PhaseBegun:
 
 @dataclass(frozen=True)
 class PointAnswered:
-    """The child's answer to request `id`."""
+    """The answer of the child process to request `id`."""
 
     id: int
     answer: Answer
@@ -535,9 +558,13 @@ class PointAnswered:
 
 @dataclass(frozen=True)
 class Exited:
-    """The child of request `id` has exited, with an exit code or by a signal.
+    """The child process of a request has exited.
 
-    `max_resident_bytes` is the largest resident memory of the child.
+    Attributes:
+        id: Number of the request.
+        exit_code: The exit code; None if a signal ended the process.
+        signal: Number of the signal that ended the process; None if it exited.
+        max_resident_bytes: Peak resident memory of the process.
     """
 
     id: int
@@ -548,7 +575,7 @@ class Exited:
 
 @dataclass(frozen=True)
 class News:
-    """A message of the point's kind of work, sent before the child's answer."""
+    """A message of the point's kind of work that precedes the answer, such as a finished epoch."""
 
     part: WorkloadMessage
 

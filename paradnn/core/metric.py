@@ -12,10 +12,10 @@ from dataclasses import KW_ONLY, dataclass, replace
 #: Units at the end of the name of a metric.
 _UNIT_SUFFIXES = ("_us", "_ms", "_seconds", "_joules", "_watts")
 
-#: Sections of a run's page in MLflow, with their contents. MLflow groups metrics by the part of the
+#: Sections of a run's page in MLflow -> their contents. MLflow groups metrics by the part of the
 #: name before a slash. Names with a section, such as memory/step_memory_bytes, occur only in
-#: stores; all other code uses the bare name. Headline metrics have no section. Never remove a
-#: section, so that every version can read the stores of earlier versions.
+#: stores; all other code uses the bare name. Headline metrics have no section. Sections must not be
+#: removed, so that every version can read the stores of earlier versions.
 SECTIONS: Mapping[str, str] = {
     "blocks": "series over blocks or time: whether the run was steady",
     "step": "blocks behind the step time, and their spread",
@@ -43,11 +43,11 @@ class Metric:
     """One measured or derived quantity.
 
     Attributes:
-        name: The name under which it is recorded.
-        unit: The unit; 1 for counts and ratios.
-        better: "higher" or "lower" if such values are better; None if neither is.
+        name: The name under which the metric is recorded, without section.
+        unit: The unit; "1" for counts and ratios.
+        better: "higher" if higher values are better, "lower" if lower values are; None if neither.
         description: The meaning, or the formula.
-        has_interval: Whether the ends of the 95% interval are recorded as separate metrics.
+        has_interval: Whether the ends of a 95% interval are recorded as separate metrics.
         section: One of `SECTIONS`; empty for a headline metric.
     """
 
@@ -61,11 +61,11 @@ class Metric:
 
     @property
     def stored_prefix(self) -> str:
-        """Prefix of the name in a store: the section and a slash; empty for a headline."""
+        """Prefix of the name in a store: the section and a slash; empty for a headline metric."""
         return f"{self.section}/" if self.section else ""
 
     def with_interval_ends(self) -> Iterator[Metric]:
-        """Yield the metric, and the ends of its interval if it has one."""
+        """Yield the metric and, if it has an interval, a metric for each end of the interval."""
         yield self
         if self.has_interval:
             for name, end in zip(interval_names(self.name), ("lower", "upper"), strict=True):
@@ -78,7 +78,7 @@ class Metric:
 
 
 def in_section(section: str, *metrics: Metric) -> tuple[Metric, ...]:
-    """Return copies of metrics with a section of a run's page.
+    """Return copies of metrics that are assigned to a section of a run's page.
 
     Args:
         section: One of `SECTIONS`.
@@ -86,7 +86,7 @@ def in_section(section: str, *metrics: Metric) -> tuple[Metric, ...]:
 
     Raises:
         KeyError: If the section is unknown. `SECTIONS` must list all sections, because stores are
-            also read where the kind of work that records the metric is not installed.
+            also read on machines without the plug-in that records a metric.
     """
     if section not in SECTIONS:
         raise KeyError(f"section {section!r} is unknown; choose one of {', '.join(SECTIONS)}")
@@ -94,7 +94,11 @@ def in_section(section: str, *metrics: Metric) -> tuple[Metric, ...]:
 
 
 def bare_name(stored: str) -> str:
-    """Return the name of a metric in a store without its section."""
+    """Return the name of a metric without its section.
+
+    Args:
+        stored: The name in a store, with or without a section.
+    """
     section, slash, name = stored.partition("/")
     if slash and section in SECTIONS:
         return name
@@ -102,19 +106,19 @@ def bare_name(stored: str) -> str:
 
 
 def stored_names(names: Collection[str]) -> list[str]:
-    """Return all names, with and without sections, that the given metrics may have in a store."""
+    """Return all names that metrics may have in a store, with and without sections, sorted."""
     sectioned = [f"{section}/{name}" for section in SECTIONS for name in names]
     return sorted({*names, *sectioned})
 
 
 @dataclass(frozen=True)
 class MetricSnapshot:
-    """Values of metrics at one step, such as the end of an epoch.
+    """Values of metrics at one point of a series, such as the end of an epoch.
 
     Attributes:
-        step: The number of the step.
+        step: Position in the series (MLflow's `step`), such as the number of the epoch.
         time: Unix time in milliseconds.
-        metrics: The values by metric.
+        metrics: Values by metric.
     """
 
     step: int
@@ -123,9 +127,10 @@ class MetricSnapshot:
 
 
 def interval_names(name: str) -> tuple[str, str]:
-    """Return the names of the metrics for both ends of the 95% interval of a metric.
+    """Return the names of the metrics for the lower and upper end of a metric's 95% interval.
 
-    The unit stays at the end: the ends of step_time_ms are step_time_low_ms and step_time_high_ms.
+    A unit remains at the end of the name: step_time_ms has the ends step_time_low_ms and
+    step_time_high_ms.
     """
     suffix = ""
     for unit in _UNIT_SUFFIXES:
@@ -137,7 +142,12 @@ def interval_names(name: str) -> tuple[str, str]:
 
 
 def interval_metrics(name: str, interval: tuple[float, float] | None) -> dict[str, float]:
-    """Return the ends of the 95% interval as metrics by name; empty if there is no interval."""
+    """Return the ends of a 95% interval as metrics by name.
+
+    Args:
+        name: The metric to which the interval belongs.
+        interval: Lower and upper end; None if there is no interval, for an empty result.
+    """
     if interval is None:
         return {}
     low, high = interval_names(name)
@@ -145,5 +155,5 @@ def interval_metrics(name: str, interval: tuple[float, float] | None) -> dict[st
 
 
 def known_values(metrics: Mapping[str, float | None]) -> dict[str, float]:
-    """Return the metrics that have a value."""
+    """Return the metrics whose value is not None."""
     return {name: value for name, value in metrics.items() if value is not None}

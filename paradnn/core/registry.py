@@ -1,9 +1,9 @@
-"""Objects of one class by name, from packages of ParaDnn and from plug-ins.
+"""Registries of objects of a class by name, from packages of ParaDnn and from plug-ins.
 
-`Registry(Family, "paradnn.families")` holds every `Family` that is at the top level of a module of
-`paradnn/families`, either itself or in a tuple. Other distributions add items by entry points: an
-entry in the group `paradnn.families`, such as mine = "my_package.my_family", names a module or an
-object. Nothing is imported before the registry is used.
+`Registry(Family, "paradnn.families")` contains every `Family` that a module of `paradnn/families`
+defines at its top level, directly or in a tuple. Other distributions add items by entry points in
+the group `paradnn.families`. Such an entry point, for example mine = "my_package.my_family", names
+a module or an object. Nothing is imported before the registry is used.
 """
 
 import importlib
@@ -20,15 +20,18 @@ T = TypeVar("T", bound=Any)
 
 
 class Registry(Mapping[str, T], Generic[T]):
-    """All objects of a class by name, in ascending `order`.
+    """A mapping from names to the objects of a class; ParaDnn's items precede those of plug-ins.
 
-    A plug-in is skipped, with a line on standard error, if it cannot be imported, has no object of
-    the class, or has an object whose name is taken.
+    Both are in ascending `order`. A plug-in is skipped, with a line on standard error, if it cannot
+    be imported, contains no object of the class, or contains an object whose name is taken.
 
     Args:
         kind: The class of the items.
-        packages: Packages whose modules hold items.
-        group: The name of the entry-point group, by default the name of the first package.
+        packages: Names of packages whose modules define items.
+        group: Name of the entry-point group; if empty, the name of the first package.
+
+    Raises:
+        ValueError: On first use, if two items of the packages have the same name.
     """
 
     def __init__(self, kind: type[T], *packages: str, group: str = "") -> None:
@@ -61,7 +64,11 @@ class Registry(Mapping[str, T], Generic[T]):
                 yield from self._items_in(importlib.import_module(f"{package}.{entry.name}"))
 
     def _plugin_items(self, own: Mapping[str, T]) -> list[T]:
-        """Return the items of plug-ins whose names are not taken."""
+        """Return the items of valid plug-ins, and report the others on standard error.
+
+        Args:
+            own: The items of the packages, whose names are taken.
+        """
         items: dict[str, T] = {}
         for entry in sorted(entry_points(group=self._group), key=lambda entry: entry.name):
             new_items: list[T] = []
@@ -75,7 +82,7 @@ class Registry(Mapping[str, T], Generic[T]):
             if taken:
                 problem = f"the name {taken[0]} is taken"
             elif not new_items and not problem:
-                problem = f"it holds no {self._kind.__name__}"
+                problem = f"it contains no {self._kind.__name__}"
             if problem:
                 line = f"paradnn: {self._group}: {entry.value} is skipped: {problem}"
                 print(line, file=sys.stderr)

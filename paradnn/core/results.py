@@ -11,13 +11,14 @@ from paradnn.core.metric import Metric
 
 @dataclass(frozen=True)
 class ResultText:
-    """A result as text.
+    """The result of a run as text.
 
     Attributes:
         heading: One word that names the result.
         clauses: Clauses that describe the result, the most important first.
-        replaces_steps: Whether this text replaces the description of the timed steps.
-        verdict: Text that replaces the numbers in a progress line; empty if the numbers suffice.
+        replaces_steps: Whether this text replaces the description of the timed steps; otherwise it
+            is added to that description.
+        verdict: Text that replaces the numbers in a progress line; empty to show the numbers.
     """
 
     heading: str
@@ -31,15 +32,15 @@ class ResultDescription:
 
     Attributes:
         declared_metrics: The metrics that only this kind records.
-        headlines: Metrics that summarize a run in one number, with their units. The first that a
-            run has is used.
-        rates: Throughputs of timed steps, with their units. The first that a run has is used.
-        objectives: Metrics by which platforms are compared. The first is the cost. The next are
-            throughputs, in order of preference, which also replace the cost if no price is known.
-            The last is the default quantity to compare with it, such as a latency.
-        phases: The phases that only this kind has, each with the phase that precedes it.
-        contention_prefixes: The phases whose contention is recorded, each with the text that
-            precedes the reason.
+        headlines: Metrics that summarize a run in one number -> their units. The first metric that
+            a run has is used.
+        rates: Throughputs of timed steps -> their units. The first metric that a run has is used.
+        objectives: Metrics by which platforms are compared. The first metric is the cost. The next
+            metrics are throughputs, in order of preference, which replace the cost if no price is
+            known. The last metric is the default second objective, such as a latency.
+        phases: Phases that only this kind has -> the phase that precedes each.
+        contention_prefixes: Phases whose contention is recorded -> text that precedes the reason of
+            the contention.
     """
 
     declared_metrics: ClassVar[tuple[Metric, ...]] = ()
@@ -54,5 +55,10 @@ class ResultDescription:
     contention_prefixes: ClassVar[Mapping[str, str]] = {}
 
     def describe(self, metrics: Mapping[str, float], tags: Mapping[str, str]) -> ResultText | None:
-        """Return the result of a run as text; None if the run is of another kind of work."""
+        """Return the result of a run as text; None if it has no result of this kind of work.
+
+        Args:
+            metrics: Metrics of the run by name.
+            tags: Tags of the run by name.
+        """
         return None

@@ -1,10 +1,12 @@
-"""Read plain mappings into frozen dataclasses, and report the first wrong value.
+"""Read plain mappings into frozen dataclasses, and report the first invalid value.
 
-`option` declares a field with its help text and bounds; `read` checks them. Supported types:
+`option` declares a field with its help text and bounds. `read` converts and checks the values.
+Supported types:
 
-- int, float, bool, str, and unions of them;
-- a tuple of int (with `length`, one number applies to all of them) or of str;
-- a tuple of tuples of str (a single group may be given without the outer list);
+- int, float, bool, str, and unions of these;
+- a tuple of int (with the bound `length`, a single number stands for a tuple of equal numbers), or
+  of str;
+- a tuple of tuples of str (the outer list may be omitted around a single inner list);
 - a tuple of mappings, a mapping of strings, and nested dataclasses.
 """
 
@@ -21,10 +23,11 @@ from paradnn.core.errors import ConfigError
 from paradnn.core.words import did_you_mean
 
 T = TypeVar("T")
-#: Cache of instances. The points of a sweep differ in few of their groups, so most are the same.
+#: Cache of instances. The points of a sweep share most groups of keys, so most instances are equal.
 _instances: dict[Any, Any] = {}
 _MAX_CACHED = 2**16
-#: Larger numbers fit neither the shapes of frameworks nor the columns of stores.
+#: Limit of the absolute value of integers. Larger integers fit neither the shapes of frameworks nor
+#: the columns of stores.
 _INTEGER_LIMIT = 2**63
 #: Bytes of the units of memory sizes.
 _UNITS = {
@@ -45,18 +48,18 @@ def option(default: Any = dataclasses.MISSING, text: str = "", **bounds: Any) ->
     """Return a dataclass field with help text and bounds.
 
     Args:
-        default: The default; without it the field is required.
+        default: The default value; if it is omitted, the field is required.
         text: The help text.
-        **bounds: Conditions on a value:
+        **bounds: Conditions that a value must satisfy:
             - `low`, `high`: inclusive bounds of a number;
             - `above`, `below`: exclusive bounds of a number;
             - `choices`: the valid values;
             - `shown`: the values that help and errors list, by default `choices`;
-            - `length`, `or_length`: the two valid numbers of elements of a tuple;
-            - `prefixes`: valid beginnings of the names in a mapping;
-            - `longest`: the largest number of characters of a text;
-            - `pattern`: the regular expression that a text must match, and the remedy if it does
-              not.
+            - `length`, `or_length`: the valid numbers of elements of a tuple;
+            - `prefixes`: valid prefixes of the names in a mapping;
+            - `longest`: the maximum number of characters of a text;
+            - `pattern`: a regular expression that a text must match, and the remedy of the error if
+              it does not match.
     """
     metadata = {"help": text, **bounds}
     if isinstance(default, (dict, list)):
@@ -67,16 +70,16 @@ def option(default: Any = dataclasses.MISSING, text: str = "", **bounds: Any) ->
 def read(
     cls: type[T], data: Mapping[str, Any], prefix: str, given: Mapping[str, Any] | None = None
 ) -> T:
-    """Return an instance of a dataclass.
+    """Return an instance of a dataclass, read from plain values.
 
     Args:
         cls: The dataclass.
-        data: The fields as plain values.
-        prefix: Prefix of the fields in dotted keys.
-        given: Further fields, which are passed on without a check.
+        data: Values of the fields by name.
+        prefix: Prefix of the field names in dotted keys.
+        given: Values of further fields by name, which are not checked; None for none.
 
     Raises:
-        ConfigError: If a key is unknown or a value is wrong.
+        ConfigError: If a key is unknown or a value is invalid.
     """
     if not isinstance(data, Mapping):
         raise ConfigError(prefix, data, "expects a group of keys", f"see {prefix}=... in --help")
@@ -113,10 +116,15 @@ def memory_bytes(value: str | int, key: str) -> int | None:
 
 
 def as_bounded(value: Any, bounds: Mapping[str, Any], key: str) -> Any:
-    """Return a number if it is within its bounds.
+    """Return a number unchanged if it is within its bounds.
+
+    Args:
+        value: The number.
+        bounds: The bounds of the field: `low`, `high`, `above` and `below`.
+        key: The dotted key, for the message.
 
     Raises:
-        ConfigError: If it is not. The message contains `key`.
+        ConfigError: If the number is out of bounds.
     """
     above = bounds.get("above", -math.inf)
     below = bounds.get("below", math.inf)
@@ -137,15 +145,15 @@ def as_bounded(value: Any, bounds: Mapping[str, Any], key: str) -> Any:
 
 
 def as_text(value: Any, bounds: Mapping[str, Any], key: str) -> str:
-    """Return a value if it is a line of text within its bounds.
+    """Return a value unchanged if it is one line of text that satisfies its bounds.
 
     Args:
         value: The value.
         bounds: The bounds of the field: `choices`, `shown`, `longest` and `pattern`.
-        key: The dotted key.
+        key: The dotted key, for the message.
 
     Raises:
-        ConfigError: If the value is not such a text. The message contains `key`.
+        ConfigError: If the value is not such a text.
     """
     choices = bounds.get("choices")
     if choices is not None and value not in choices:
@@ -162,7 +170,7 @@ def as_text(value: Any, bounds: Mapping[str, Any], key: str) -> str:
 
 
 def _read_fields(cls: Any, data: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    """Return the fields of a dataclass that are in `data`, each converted and checked."""
+    """Return the values in `data`, converted and checked, by field of a dataclass."""
     fields = _fields(cls)
     values = {}
     for name, value in data.items():
@@ -235,7 +243,7 @@ def _read_union(value: Any, members: tuple[Any, ...], bounds: Mapping[str, Any],
 
 
 def _best_member(value: Any, kinds: list[Any]) -> Any:
-    """Return the type of a union as which to read a value. It also determines the error message."""
+    """Return the member of a union as which a value is read, and whose error message applies."""
     comparable = tuple(value) if isinstance(value, list) else value
     for kind in kinds:
         if isinstance(comparable, get_origin(kind) or kind):

@@ -1,7 +1,7 @@
 """Temporary folders, and the removal of folders that killed processes left behind.
 
-A process holds a lock on its folders as long as it is alive. A process id would not identify the
-owner: containers may share one /tmp, and each sees only its own process ids.
+A process locks its folders as long as it is alive. A process id would not identify the owner,
+because several containers, each with separate process ids, may share one /tmp.
 """
 
 import contextlib
@@ -16,14 +16,16 @@ _PREFIX = "paradnn-scratch-"
 
 
 class Scratch:
-    """A temporary folder that no other driver removes while this process is alive.
+    """A temporary folder that other drivers do not remove while this process is alive.
+
+    As a context manager, it yields the path and removes the folder at the end.
 
     Attributes:
         path: The folder.
     """
 
     def __init__(self) -> None:
-        while True:  # another driver may remove the folder before it is locked
+        while True:  # repeat if another driver removes the folder before it is locked
             self._folder = tempfile.TemporaryDirectory(prefix=_PREFIX)
             self.path = Path(self._folder.name)
             with contextlib.suppress(FileNotFoundError):

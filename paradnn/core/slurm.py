@@ -1,8 +1,8 @@
 """Memory and processors that Slurm has allocated to the current job on this node.
 
-On clusters without control groups, Slurm ends a job that exceeds its memory, but does not keep it
-off the processors of other jobs. The only source of the allocation are environment variables
-(https://slurm.schedmd.com/sbatch.html).
+On clusters without control groups, Slurm ends a job that exceeds its memory, but does not prevent
+it from using the processors of other jobs. The allocation is then only known from environment
+variables (https://slurm.schedmd.com/sbatch.html).
 """
 
 import os
@@ -14,7 +14,7 @@ _UNIT_BYTES = 2**20
 
 
 def allocated_memory_bytes(environ: Mapping[str, str] = os.environ) -> int | None:
-    """Return the memory of the job on this node; None outside of a job or without a limit.
+    """Return the bytes of memory of the job on this node; None without a job or without a limit.
 
     Args:
         environ: Environment variables.
@@ -35,10 +35,10 @@ def allocated_memory_bytes(environ: Mapping[str, str] = os.environ) -> int | Non
 
 
 def allocated_cores(environ: Mapping[str, str] = os.environ) -> int | None:
-    """Return the number of logical processors that this process may use; None outside of a job.
+    """Return the number of logical processors that this process may use; None without a job.
 
-    A batch script has all processors of the job on this node. A task that srun has started has its
-    own processors; the rest belong to the other tasks of its job step.
+    A batch script may use all processors of the job on this node. A task that srun started may use
+    only its share, because the other processors belong to other tasks of its job step.
 
     SLURM_JOB_CPUS_PER_NODE is not needed: it is never smaller than SLURM_CPUS_ON_NODE, which Slurm
     always sets.
@@ -61,6 +61,6 @@ def _is_on_node_of_job(environ: Mapping[str, str]) -> bool:
 
 
 def _count(environ: Mapping[str, str], name: str) -> int | None:
-    """Return a variable as an integer; None if it is not set or not a whole number."""
+    """Return an environment variable as an integer; None if it is not set or not a whole number."""
     text = environ.get(name, "")
     return int(text) if re.fullmatch(r"[0-9]{1,15}", text) else None

@@ -15,12 +15,12 @@ class Runtime:
 
     Attributes:
         package: The distribution that must be installed.
-        distributions: The distributions whose versions make up the software under test.
+        distributions: The distributions whose versions identify the software under test.
         backend: The Keras backend. For an engine, the backend that builds the model to convert.
-        extra: The extra of ParaDnn that installs it; empty if it is a dependency of ParaDnn.
-        parallel: Whether one process can run a step over several devices, each with a share of the
+        extra: The extra of ParaDnn that installs the package; empty if ParaDnn depends on it.
+        parallel: Whether one process can run a step on several devices, each with a share of the
             batch.
-        is_engine: Whether it is an inference engine, which runs converted models.
+        is_engine: Whether this is an inference engine, which runs converted models.
     """
 
     package: str
@@ -62,7 +62,7 @@ FRAMEWORKS = {
     ),
 }
 
-#: Distributions that every framework uses.
+#: Distributions that all frameworks use.
 _COMMON = ("keras", "numpy", "ml-dtypes", "h5py")
 
 
@@ -82,6 +82,6 @@ def versions(name: str) -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             continue
         if distribution.startswith(("tensorflow-", "tf-")):
-            # Record every build of TensorFlow under "tensorflow" too, besides its own name.
+            # Every build of TensorFlow is also recorded under the name "tensorflow".
             versions_by_name.setdefault("tensorflow", versions_by_name[distribution])
     return versions_by_name

@@ -1,4 +1,4 @@
-"""Formatting of text: numbers, suggestions for misspelled words, lists of cores, masked logins."""
+"""Text formatting: numbers, suggestions for misspelled words, lists of cores, masked logins."""
 
 import difflib
 import math
@@ -9,11 +9,11 @@ from itertools import groupby
 #: The largest number of hosts that a forecast accepts.
 MAX_HOSTS = 100_000
 
-#: Only this number of characters of a misspelled word are compared.
+#: Number of characters of a misspelled word that are compared.
 _MAX_COMPARED_CHARS = 100
 #: A known word is suggested only if its similarity (0 to 1) is at least this value.
 _MIN_SIMILARITY = 0.6
-#: Suggestions other than the best may be less similar by at most this value.
+#: Further suggestions may be less similar than the best suggestion by at most this value.
 _SIMILARITY_MARGIN = 0.05
 _MAX_SUGGESTIONS = 3
 
@@ -45,14 +45,17 @@ def in_seconds(value: float) -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return `did you mean fc? ` with up to three similar known words; empty if none is similar.
+    """Return a suggestion such as `did you mean fc? `, with up to three similar known words.
 
-    Case and the dashes of options are ignored. If known words have the same letters in another
-    order, only these are suggested.
+    Case and leading dashes are ignored. If known words have the same letters in a different order,
+    only these words are suggested.
 
     Args:
         word: The misspelled word.
         known: The known words.
+
+    Returns:
+        The suggestion with a final space; empty if no known word is similar.
     """
     names = [name for name in dict.fromkeys(known) if name != word]
     typed = _comparable(word)
@@ -76,9 +79,9 @@ def _comparable(word: str) -> str:
 
 
 def core_list(text: str) -> list[int]:
-    """Return the sorted cores in a list in the kernel's format, such as 0-3,6.
+    """Return the sorted cores of a text in the kernel's list format, such as 0-3,6.
 
-    The result is empty if a part is neither a number nor an ascending range.
+    The result is empty if any part of the text is neither a number nor an ascending range.
     """
     cores: set[int] = set()
     for part in text.strip().split(","):
@@ -91,7 +94,7 @@ def core_list(text: str) -> list[int]:
 
 
 def core_text(cores: Iterable[int]) -> str:
-    """Return cores as a list in the kernel's format, the inverse of `core_list`."""
+    """Return cores as text in the kernel's list format; the inverse of `core_list`."""
     texts = []
     # The difference between a core and its position is constant within a range.
     for _, group in groupby(enumerate(sorted(cores)), lambda pair: pair[1] - pair[0]):
@@ -103,18 +106,18 @@ def core_text(cores: Iterable[int]) -> str:
     return ",".join(texts)
 
 
-#: User and password in an address, split as SQLAlchemy does. A password may contain slashes and
-#: blanks, but not another address.
+#: User and password in an address, recognized as SQLAlchemy does. A password may contain slashes
+#: and spaces, but not another address.
 _LOGIN = re.compile(r"(?<=://)(?:[^/\s]*@|[^:/@\s]*:(?:(?!\w+://)[^@\n])*@)")
 
 
 def without_secrets(text: str) -> str:
-    """Return a text with user, password and query of every address masked."""
+    """Return a text in which user, password and query of every address are masked."""
     return re.sub(r"\?[^\s]*", "?***", without_logins(text))
 
 
 def without_logins(text: str) -> str:
-    """Return a text with user and password of every address masked."""
+    """Return a text in which user and password of every address are masked."""
     return _LOGIN.sub("***@", text)
 
 

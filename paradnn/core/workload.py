@@ -19,7 +19,7 @@ methods have defaults. A kind inherits a role only if it overrides a method of t
 - `paradnn.config.rules.PointRules`: which points are valid, and their canonical form.
 - `paradnn.worker.workload.WorkerSide`: what the worker measures.
 - `paradnn.session.run_records.RunRecords`: the metrics, tags and files of a run.
-- `paradnn.core.results.ResultDescription`: the metrics a run may hold, and the result as text.
+- `paradnn.core.results.ResultDescription`: the metrics that a run may have, and the result as text.
 - `paradnn.forecast.workload.PhaseForecast`: how long the phases of a planned point take.
 
 Driver and worker both import the module of a kind. At its top level it must import only the
@@ -40,27 +40,27 @@ from paradnn.core.schema import read
 
 #: The keys that select a kind of work, with their defaults.
 DEFAULT_KEYS: Mapping[str, str] = {"mode": "train", "task": "step", "scenario": "closed"}
-#: The keys that select a kind of work, the decisive one first. A model family may imply a kind.
+#: The keys that select a kind of work, in order of precedence. Some model families imply a kind.
 _SELECTORS = ("scenario", "task", "model", "mode")
 
 Role = TypeVar("Role")
 
 
 class Workload:
-    """One kind of work with its options; the defaults are those of a timed step.
+    """One kind of work with its options. Attributes have the values of a timed step by default.
 
     Attributes:
         name: The value of `key` that selects this kind.
-        order: Sort key in lists.
+        order: Number by which kinds are sorted in lists.
         key: The key that selects this kind: mode, task, scenario or model.
         group: Prefix of the option keys of this kind; empty if it has no options.
-        conflict_reason: End of an error message if another key selects a different kind, such as
-            "is for inference" in "scenario=server is for inference".
-        message_types: The messages that only this kind sends from worker to driver.
-        added_defaults: Dotted keys that were added after the first version, with the value that
-            runs without the key used.
-        quick_defaults: Values of the options with measure=quick.
-        step_ignores_keys: Whether the timed steps do not depend on the options.
+        conflict_reason: End of the error message if another key contradicts this kind, such as "is
+            for inference" in "scenario=server is for inference".
+        message_types: The types of messages that only this kind sends from worker to driver.
+        added_defaults: Dotted keys that were added after the first version -> the value that
+            applies to runs recorded without the key.
+        quick_defaults: Option -> its default with measure=quick.
+        step_ignores_keys: Whether the timed steps are independent of the options.
     """
 
     name: ClassVar[str]
@@ -89,7 +89,7 @@ class Workload:
         return (self.name,)
 
     def stored_keys(self) -> dict[str, Any]:
-        """Return the keys, with their values, that identify this kind and its options in a run."""
+        """Return the keys and values that identify this kind and its options in a stored run."""
         keys: dict[str, Any] = {**DEFAULT_KEYS, "mode": self.mode}
         if self.key in ("task", "scenario"):
             keys[self.key] = self.name
@@ -100,6 +100,9 @@ class Workload:
     def configured(self, config: Mapping[str, Any]) -> Self:
         """Return this kind with the options of a composed configuration or of a request.
 
+        Args:
+            config: The configuration or request, as plain values.
+
         Raises:
             ConfigError: If an option is unknown or out of range.
         """
@@ -108,7 +111,7 @@ class Workload:
         return self
 
     def for_process(self, replicate: int, process: int) -> Self:
-        """Return this kind with the options for one process of one replicate.
+        """Return this kind with the options for one process of a replicate; by default unchanged.
 
         Args:
             replicate: Number of the replicate, from 0.
@@ -117,11 +120,11 @@ class Workload:
         return self
 
     def cost_options(self) -> dict[str, int]:
-        """Return the options that the costs of a timed step depend on (see `Model.costs`)."""
+        """Return the options that affect the costs of a timed step (see `Model.costs`)."""
         return {}
 
     def role(self, kind: type[Role]) -> Role:
-        """Return this kind itself if it inherits from a role, else an instance of the role.
+        """Return this kind itself if it inherits from a role, else a default instance of the role.
 
         Args:
             kind: The class of the role.
@@ -154,12 +157,12 @@ WORKLOADS: Registry[Workload] = Registry(Workload, "paradnn.workloads")
 
 
 def default_workload() -> Workload:
-    """Return the kind for timed steps. Other kinds record its metrics in addition to their own."""
+    """Return the kind of timed steps, whose metrics all kinds of work record."""
     return WORKLOADS[DEFAULT_KEYS["task"]]
 
 
 def requested_workload(config: Mapping[str, Any]) -> Workload:
-    """Return the kind of work that a configuration selects, with default options.
+    """Return the kind of work that a configuration selects; its options have default values.
 
     Args:
         config: A composed configuration, a request, or the params of a run. `model` is the name of
@@ -176,7 +179,12 @@ def requested_workload(config: Mapping[str, Any]) -> Workload:
 
 
 def check_selectors(work: Workload, config: Mapping[str, Any]) -> None:
-    """Raise ConfigError if another key contradicts the kind, as in task=learn mode=inference."""
+    """Raise ConfigError if a selecting key contradicts the kind, as in task=learn mode=inference.
+
+    Args:
+        work: The selected kind of work.
+        config: The configuration.
+    """
     for key, value in work.stored_keys().items():
         if key not in DEFAULT_KEYS:
             continue
@@ -188,7 +196,7 @@ def check_selectors(work: Workload, config: Mapping[str, Any]) -> None:
 
 @cache
 def _by_precedence() -> list[Workload]:
-    """Return all kinds of work, ordered by the key that selects them."""
+    """Return all kinds of work, ordered by the precedence of the keys that select them."""
     return [work for key in _SELECTORS for work in WORKLOADS.values() if work.key == key]
 
 

@@ -163,7 +163,7 @@ def fused_attention(tokens: int, width: int, heads: int, key_width: int | None =
     """
     output = tokens * width
     attention = _attention(tokens, tokens, width, heads, key_width or width)
-    return replace(attention, inner=heads * tokens, reread=output, kept=output)
+    return replace(attention, backward_only=heads * tokens, reread_outputs=output, kept=output)
 
 
 def cached_attention(
@@ -185,7 +185,7 @@ def cached_attention(
     attention = _attention(tokens, keys, width, heads, key_width)
     return [
         Layer("cache", read=written, written=written),
-        replace(attention, held=2 * length * key_width),
+        replace(attention, cached=2 * length * key_width),
     ]
 
 
@@ -197,8 +197,8 @@ def _attention(tokens: int, keys: int, width: int, heads: int, key_width: int) -
         read=tokens * width + 2 * keys * key_width,
         written=tokens * width,
         products=(
-            Multiply(tokens, head_width, keys, own=heads),
-            Multiply(tokens, keys, head_width, own=heads),
+            Multiply(tokens, head_width, keys, pairs=heads),
+            Multiply(tokens, keys, head_width, pairs=heads),
         ),
     )
 
@@ -244,7 +244,7 @@ def normalization(
         weights=width,  # only the scales: the gradient of the input does not depend on the offsets
         read=2 * elements if adds else elements,
         written=2 * elements if writes_sum else elements,
-        again=elements if writes_sum else None,
+        reread_inputs=elements if writes_sum else None,
     )
 
 

@@ -152,8 +152,8 @@ def _matrix_product(product: Multiply, direction: str, batch_size: int, width: i
         batch_size: Number of examples.
         width: Bytes of an element.
     """
-    if product.own:
-        batch = batch_size * product.own
+    if product.pairs:
+        batch = batch_size * product.pairs
         rows = product.rows
     else:
         batch = 1

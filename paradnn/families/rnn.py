@@ -57,8 +57,8 @@ class Recurrent(Model):
             weights=2 * product,
             read=length * width,
             written=length * width,
-            inner=inner * width,
-            reread=reread * width,
+            backward_only=inner * width,
+            reread_outputs=reread * width,
             kept=(inner + reread) * width,
             products=tuple(
                 Multiply(1, width, gates * width, length, constant) for constant in (0, 1)

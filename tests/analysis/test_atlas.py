@@ -262,7 +262,7 @@ def test_a_model_of_the_user_is_predicted_from_its_products(tmp_path: Path) -> N
     layers = [layer for layer in traced_layers("tensorflow", model, 5) if layer.products]
 
     sizes = [
-        (product.rows, product.outputs, product.inputs, product.own)
+        (product.rows, product.outputs, product.inputs, product.pairs)
         for [product] in (layer.products for layer in layers)
     ]
 
