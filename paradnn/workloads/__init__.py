@@ -1,5 +1,5 @@
-"""Kinds of work, one file or folder each: a step, generation, training, serving, messages.
+"""Kinds of work, one module or package each: step, generation, training, serving, messages.
 
-A kind of work holds its options, its measurement in the worker, its metrics and its texts
+Each kind defines its options, its measurement in the worker, its metrics and its report texts
 (`paradnn.core.workload`).
 """

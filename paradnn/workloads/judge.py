@@ -1,6 +1,7 @@
-"""The accuracy of a trained model, in addition to the time of its forward pass (`task=judge`).
+"""Accuracy of a trained model, measured together with its forward pass (`task=judge`).
 
-See docs/how-to/engines.md. For `precision=int8`, an engine is calibrated on training examples.
+For `precision=int8`, an engine is calibrated on training examples. docs/how-to/engines.md explains
+the use.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class EvaluationResult(WorkloadMessage):
     """The accuracy of a model over held-out examples.
 
     Attributes:
-        accuracy: Fraction of the examples whose class is the likeliest.
+        accuracy: Fraction (0..1) of the examples whose true class has the highest score.
         examples: Number of held-out examples.
     """
 
@@ -48,7 +49,7 @@ METRICS = (
         "judged_accuracy",
         "1",
         "higher",
-        "share of held-out examples whose class is the likeliest",
+        "share of held-out examples whose true class has the highest score",
     ),
     *in_section(
         "learning",
@@ -56,7 +57,7 @@ METRICS = (
             "judged_error",
             "1",
             "lower",
-            "share of held-out examples whose class is not the likeliest",
+            "share of held-out examples whose true class does not have the highest score",
         ),
     ),
 )
@@ -77,8 +78,8 @@ class Evaluate(Workload, PointRules, WorkerSide, RunRecords, ResultDescription):
 
     def check_model(self, model: Model) -> None:
         if not model.is_counted:
-            reason = f"model={model.name} has random weights"
-            remedy = "choose a trained model: model=own, keras_file or onnx"
+            reason = f"needs a trained model, but model={model.name} has random weights"
+            remedy = "choose model=own, model=keras_file or model=onnx"
             raise ConfigError("task", self.name, reason, remedy)
 
     def check(self, point: Point) -> None:
@@ -99,14 +100,17 @@ class Evaluate(Workload, PointRules, WorkerSide, RunRecords, ResultDescription):
         batch_size = run.request["batch_size"]
 
         def prepare(workload: Any, step: Any) -> None:
-            """Convert the examples to the input of the model; calibrate an engine with them."""
+            """Convert the examples to the model's input shape, and calibrate the step with them."""
             shape = tuple(workload.inputs[0].shape)
             # fit_examples raises ValueError for pictures that cannot be repeated to fill the input.
             with contextlib.suppress(ValueError):
                 examples.update(fit_examples(read_arrays(run.request["learning_set"]), shape))
             is_fitting = bool(examples) and examples["heldout"].shape[1:] == shape
             if len(workload.inputs) > 1 or not is_fitting:
-                raise UnavailableError(f"{data} has no examples for the model's input of {shape}")
+                raise UnavailableError(
+                    f"{data} has no examples that fit the model's input of shape {shape}; choose "
+                    "another data set or model"
+                )
             step.calibrate(examples["training"])
 
         def after_compiling(_: Any, step: Any) -> Callable[[Any], None]:
@@ -137,7 +141,7 @@ class Evaluate(Workload, PointRules, WorkerSide, RunRecords, ResultDescription):
 
 
 def _check_classes(data: str, step: Any, examples: Mapping[str, Any], batch_size: int) -> None:
-    """Raise UnavailableError unless the model's output has a score for each class of the set."""
+    """Raise UnavailableError unless the model's output has a score for each class of the data."""
     import numpy as np
 
     training = examples["training"]
@@ -146,7 +150,8 @@ def _check_classes(data: str, step: Any, examples: Mapping[str, Any], batch_size
     last_class = examples["heldout_classes"].max()
     if len(output) != 2 or output[1] <= last_class:
         raise UnavailableError(
-            f"{data} has {last_class + 1} classes, but the model's output is {output[1:]}"
+            f"{data} has {last_class + 1} classes, but the model's output has shape {output[1:]}; "
+            "choose another data set or model"
         )
 
 

@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from paradnn.session.overview.drawing import BarChart, Chart
     from paradnn.worker.point import PointRun
 
-#: A hook that measures something in addition to the step. It is called with the built model and its
-#: step, and compiles any further programs. It returns a function that measures them. That function
-#: is called after the step was timed, with the function that runs a number of steps.
+#: A hook that measures something in addition to the step. It receives the built model and its step,
+#: compiles any further programs, and returns a function that measures them. After the step was
+#: timed, that function is called with one argument: a function that runs a given number of steps.
 AfterCompiling = Callable[[Any, Any], Callable[[Any], None]]
 
-#: Metrics of every point, whatever its outcome, and metrics of its timed steps.
+#: Metrics that every point has, whatever its outcome, and metrics of timed steps.
 METRICS = (
     Metric(
         "examples_per_second", "1/s", "higher", "batch_size / median step time", has_interval=True
@@ -55,27 +55,27 @@ METRICS = (
         "latency_p50_ms",
         "ms",
         "lower",
-        "median of a synchronized step, or of a query (inference)",
+        "median latency of a synchronized step, or of a query (inference)",
         has_interval=True,
     ),
     Metric(
         "latency_p99_ms",
         "ms",
         "lower",
-        "99th percentile of a synchronized step, or of a query",
+        "99th percentile of the latency of a synchronized step, or of a query",
         has_interval=True,
     ),
     Metric(
         "flops_utilization",
         "1",
         "higher",
-        "flops_per_second / measured matmul peak of this precision",
+        "flops_per_second / measured matmul peak in the point's precision",
     ),
     Metric(
         "peak_memory_bytes",
         "B",
         "lower",
-        "peak of the point's processes (docs/reference/metrics.md)",
+        "peak memory of the point's processes (docs/reference/metrics.md)",
     ),
     *in_section(
         "blocks",
@@ -83,19 +83,19 @@ METRICS = (
             "block_step_time_ms",
             "ms",
             "lower",
-            "step time of each block, a series; steps below 0 are the warm-up",
+            "mean step time of each block, a series; blocks with negative numbers are the warm-up",
         ),
         Metric(
             "window_latency_p50_ms",
             "ms",
             "lower",
-            "median latency over time, a series; the step is the time in ms",
+            "median latency per time window, a series over the time in ms",
         ),
         Metric(
             "window_latency_max_ms",
             "ms",
             "lower",
-            "longest latency over time, a series; the step is the time in ms",
+            "longest latency per time window, a series over the time in ms",
         ),
     ),
     *in_section(
@@ -104,10 +104,10 @@ METRICS = (
             "step_time_error",
             "1",
             "lower",
-            "standard error of its logarithm, corrected for autocorrelation",
+            "standard error of log step_time_ms, corrected for autocorrelation",
         ),
-        Metric("step_time_min_ms", "ms", "lower", "fastest block"),
-        Metric("step_time_max_ms", "ms", "lower", "slowest block"),
+        Metric("step_time_min_ms", "ms", "lower", "mean step time of the fastest block"),
+        Metric("step_time_max_ms", "ms", "lower", "mean step time of the slowest block"),
         Metric(
             "step_time_cv",
             "1",
@@ -115,7 +115,10 @@ METRICS = (
             "standard deviation / mean of the step times within a process",
         ),
         Metric(
-            "process_cv", "1", "lower", "standard deviation of the processes' medians (logarithms)"
+            "process_cv",
+            "1",
+            "lower",
+            "standard deviation of the logarithms of the processes' median step times",
         ),
         Metric(
             "between_process_cv",
@@ -123,7 +126,7 @@ METRICS = (
             "lower",
             "part of process_cv that the spread within processes does not explain",
         ),
-        Metric("processes", "1", None, "short processes in which the point was measured"),
+        Metric("processes", "1", None, "processes in which the point was measured"),
         Metric("blocks", "1", None, "blocks measured, in all processes"),
         Metric("steps_per_block", "1", None, "steps between two synchronizations"),
         Metric(
@@ -133,7 +136,7 @@ METRICS = (
             "repeated_seconds",
             "s",
             "lower",
-            "time of discarded blocks, which were measured again",
+            "time of blocks that were discarded and measured again",
         ),
         Metric("final_loss", "1", None, "loss after the last measured block (training only)"),
     ),
@@ -152,14 +155,15 @@ METRICS = (
             "step_time_at_reference_ms",
             "ms",
             "lower",
-            "step_time_ms at that speed",
+            "step_time_ms at the speed that the machine had when its ceilings were measured",
             has_interval=True,
         ),
         Metric(
             "reference_speed",
             "1",
             "higher",
-            "speed of the reference kernel between the blocks / when the ceilings were measured",
+            "speed of the reference kernel between the blocks / its speed when the ceilings were "
+            "measured",
         ),
         Metric(
             "reference_own",
@@ -230,7 +234,7 @@ METRICS = (
             "involuntary_switches_per_second",
             "1/s",
             "lower",
-            "preemptions of the point's threads per second",
+            "preemptions of the point's threads per second during the blocks",
         ),
         Metric(
             "processor_time_ms", "ms", "lower", "processor time of the point per step, all cores"
@@ -242,7 +246,7 @@ METRICS = (
             "latency_p90_ms",
             "ms",
             "lower",
-            "90th percentile of a synchronized step, or of a query",
+            "90th percentile of the latency of a synchronized step, or of a query",
             has_interval=True,
         ),
         Metric("latency_steps", "1", None, "synchronized steps behind the latency quantiles"),
@@ -261,7 +265,7 @@ METRICS = (
             "parameters_per_device",
             "1",
             "lower",
-            "most trainable parameters that one device holds (parallel=model)",
+            "trainable parameters on the device that holds the most (parallel=model)",
         ),
         Metric("flops_per_step", "FLOP", None, "analytic matmul and convolution work of one step"),
         Metric("bytes_per_step", "B", None, "analytic compulsory memory traffic of one step"),
@@ -292,7 +296,10 @@ METRICS = (
             has_interval=True,
         ),
         Metric(
-            "spec_flops_per_second", "FLOP/s", None, "the specification's peak in this precision"
+            "spec_flops_per_second",
+            "FLOP/s",
+            None,
+            "the specification's peak in the point's precision",
         ),
         Metric("spec_bytes_per_second", "B/s", None, "the specification's memory bandwidth"),
     ),
@@ -323,10 +330,17 @@ METRICS = (
             "profile_unexplained_share",
             "1",
             "lower",
-            "share of the step in which no known operation ran",
+            "share of the profiled step's time in which no known operation ran",
         ),
-        Metric("op_share.<type>", "1", None, "share of the profiled step in one operation type"),
-        Metric("category_share.<category>", "1", None, "share of the step in one category"),
+        Metric(
+            "op_share.<type>", "1", None, "share of the profiled step's time in one operation type"
+        ),
+        Metric(
+            "category_share.<category>",
+            "1",
+            None,
+            "share of the profiled step's time in one category of operations",
+        ),
     ),
     *in_section(
         "memory",
@@ -368,7 +382,7 @@ METRICS = (
             "communication_ms",
             "ms",
             "lower",
-            "step_time_ms - alone_step_time_ms: gradient exchange that computation does not hide",
+            "step_time_ms - alone_step_time_ms: gradient exchange that does not overlap computation",
         ),
         Metric("communication_share", "1", "lower", "communication_ms / step_time_ms"),
     ),
@@ -415,14 +429,14 @@ METRICS = (
             "conversion_seconds",
             "s",
             "lower",
-            "time to make and load an engine's artifact; part of compile_seconds",
+            "time to create and load an engine's artifact; part of compile_seconds",
         ),
         Metric("artefact_bytes", "B", "lower", "size of the artifact that an engine loads"),
         Metric(
             "conversion_error",
             "1",
             "lower",
-            "largest difference between the engine's and the model's output / largest output",
+            "largest difference between the engine's and the model's outputs / the largest output",
         ),
     ),
     *in_section(
@@ -439,14 +453,14 @@ METRICS = (
             "input_free_examples_per_second",
             "1/s",
             "higher",
-            "rate of the step on a batch that stays on the device, with the pipeline idle",
+            "rate of steps on a batch that stays on the device, with the pipeline idle",
             has_interval=True,
         ),
         Metric(
             "input_examples_per_second",
             "1/s",
             "higher",
-            "rate of the pipeline alone, without the step",
+            "rate of the pipeline alone, while no steps run",
             has_interval=True,
         ),
         Metric(
@@ -463,12 +477,12 @@ METRICS = (
 
 @dataclass(frozen=True)
 class ProcessTimes(WorkloadMessage):
-    """The number of processes that share each step, and the step time of each one alone.
+    """The number of processes that share each step, and their step times without communication.
 
     Attributes:
         count: Number of processes.
         alone: Seconds per step of each process on its share of the batch, without gradient
-            exchange. The process that measures comes first. Empty if unknown.
+            exchange. The first entry is the measuring process. Empty if unknown.
     """
 
     wire_name: ClassVar[str] = "process_times"
@@ -479,10 +493,10 @@ class ProcessTimes(WorkloadMessage):
 
 @dataclass(frozen=True)
 class DividedWeights(WorkloadMessage):
-    """The share of the weights that one device of several holds.
+    """The largest share of the weights on one device, if devices divide the weights.
 
     Attributes:
-        parameters_per_device: Most trainable parameters on one device.
+        parameters_per_device: Trainable parameters on the device that holds the most.
     """
 
     wire_name: ClassVar[str] = "divided_weights"
@@ -492,7 +506,7 @@ class DividedWeights(WorkloadMessage):
 
 @dataclass(frozen=True)
 class SingleStep(Workload, PointRules, WorkerSide, RunRecords, ResultDescription):
-    """Steps in timed blocks, and the latency of single forward passes."""
+    """Time steps in blocks; for inference, also measure the latency of single forward passes."""
 
     name = "step"
     key = "mode"
@@ -519,7 +533,7 @@ class SingleStep(Workload, PointRules, WorkerSide, RunRecords, ResultDescription
 
     def distributable_processes(self, point: Point) -> tuple[str, int]:
         if self.mode != "train":
-            reason = "is for training, in which hosts exchange gradients"
+            reason = "needs training, in which hosts exchange gradients"
             raise ConfigError("hosts", point.hosts, reason, "set mode=train or hosts=1")
         return "devices", point.device_count
 
@@ -528,7 +542,7 @@ class SingleStep(Workload, PointRules, WorkerSide, RunRecords, ResultDescription
             run.open_devices()
 
     def _has_processes(self, run: PointRun) -> bool:
-        """Whether several processes share each step; `measure` then opens their devices."""
+        """Whether several processes share each step; if so, `measure` opens their devices."""
         from paradnn.worker.data_parallel import process_count
 
         return self.mode == "train" and process_count(run.request, run.framework) > 1
@@ -550,7 +564,7 @@ class SingleStep(Workload, PointRules, WorkerSide, RunRecords, ResultDescription
             measure_step(run, lambda workload, step: run.note_latencies)
 
     def metrics(self, measured: Measured, known: Mapping[str, float]) -> dict[str, float]:
-        """Return the metrics of every point, and the metrics of its timed steps if valid."""
+        """Return `point_metrics`, and `step_metrics` if the timed steps are valid."""
         metrics = point_metrics(measured)
         if has_valid_steps(measured):
             metrics |= step_metrics(measured)
@@ -581,9 +595,13 @@ def measure_step(
     """Build, compile, warm up and measure a step of the point's model.
 
     Args:
-        run: The run of the point; it collects the answer.
-        after_compiling: Compiles and measures something in addition to the step.
-        prepare: Called with the model and its step before compilation.
+        run: The run of the point; it collects the results.
+        after_compiling: Hook that compiles and measures something in addition to the step; None
+            for nothing.
+        prepare: Called with the model and its step before compilation; None for no preparation.
+
+    Raises:
+        UnavailableError: If the framework of the point cannot read its input.
     """
     from paradnn.worker.measure import compile_steps
     from paradnn.worker.step import prepare_step, product_flops
@@ -620,10 +638,11 @@ def measure_step(
 
 
 def _fed_step(run: PointRun, workload: Any, step: Any) -> Any:
-    """Return the step that reads batches from the point's input.
+    """Return a `FedStep`, which reads its batches from the point's input pipeline.
 
-    None if the timed step reads a synthetic batch: the input is synthetic, or its examples are only
-    for an evaluation.
+    Returns:
+        None if the timed step reads a synthetic batch. This is the case if the input is synthetic,
+        or if its examples are only used for an evaluation.
 
     Raises:
         UnavailableError: If the framework of the point cannot read the input.
@@ -636,7 +655,7 @@ def _fed_step(run: PointRun, workload: Any, step: Any) -> Any:
         framework = run.framework.name
         if framework != "tensorflow":
             raise UnavailableError(
-                f"data={source} is read by TensorFlow's tf.data, which is not loaded next to "
+                f"data={source} needs TensorFlow's tf.data, which cannot be loaded together with "
                 f"{framework}: use framework=tensorflow, or data=synthetic"
             )
         from paradnn.worker.input.feed import FedStep, Feed
@@ -647,9 +666,9 @@ def _fed_step(run: PointRun, workload: Any, step: Any) -> Any:
 def point_metrics(measured: Measured) -> dict[str, float]:
     """Return the metrics of every point: analytic costs, phase times and memory.
 
-    Phase times are sums over the processes. Memory is the maximum over the processes. Each process
-    reports its own peak before the profiler runs. If it ended before it could report, the peak that
-    the driver observed replaces it.
+    Phase times are sums over the processes, in seconds. Memory is the maximum over the processes,
+    in bytes. Each process reports its peak before the profiler runs. If a process ended without a
+    report, the peak that the driver observed is used.
     """
     from paradnn.store.metrics import PHASES
 
@@ -678,7 +697,7 @@ def point_metrics(measured: Measured) -> dict[str, float]:
 
 
 def _memory(result: PointResult) -> dict[str, float | None]:
-    """Return the peaks of memory of a process by metric, in bytes; None if unknown."""
+    """Return the peak memory of a process in bytes, by metric; a value is None if unknown."""
     names = ("peak_memory_bytes", "step_memory_bytes", "peak_device_memory_bytes")
     peaks = {name: getattr(result.answer, name, None) for name in names}
     if result.outcome != "ok" or not peaks["peak_memory_bytes"]:
@@ -688,7 +707,10 @@ def _memory(result: PointResult) -> dict[str, float | None]:
 
 
 def step_metrics(measured: Measured) -> dict[str, float]:
-    """Return the metrics of the timed steps; only the first process measures input and profile."""
+    """Return the metrics of the timed steps.
+
+    Metrics of the input and of the profile come from the first process, which alone measures them.
+    """
     from paradnn.session.reference import reference_metrics
 
     point = measured.point
@@ -711,7 +733,7 @@ def step_metrics(measured: Measured) -> dict[str, float]:
         blocks = timed[0].timing.blocks
         metrics |= balance_metrics(first.input, blocks, point.batch_size, point.platform.name)
     if isinstance(first.profile, Profile):
-        # The profile shows one process, which does an equal share of the step's FLOPs.
+        # The profile covers one process, which does an equal share of the step's FLOPs.
         count = first.work.count if isinstance(first.work, ProcessTimes) else 1
         metrics |= profile_metrics(first.profile, costs.flops_per_step / count, point.precision)
     timings = [entry.timing for entry in timed]
@@ -719,7 +741,7 @@ def step_metrics(measured: Measured) -> dict[str, float]:
 
 
 def _speed_metrics(measured: Measured) -> dict[str, float]:
-    """Return step times, their spread, the rates that follow from them, and counts of blocks."""
+    """Return step times and their spread, the rates computed from them, and counts of blocks."""
     times = measured.step
     batch = measured.point.batch_size
     timings = [entry.timing for entry in measured.timed]
@@ -752,12 +774,12 @@ def _speed_metrics(measured: Measured) -> dict[str, float]:
     return known_values(metrics)
 
 
-#: Percentile of the latency: minimum number of single steps per process to report it.
+#: Percentile of the latency -> minimum number of single steps per process to report it.
 _MIN_LATENCIES = {50: 10, 90: 10, 99: 100}
 
 
 def _latency_metrics(measured: Measured) -> dict[str, float]:
-    """Return latency percentiles of single steps."""
+    """Return the latency percentiles of single steps in ms; empty if none were measured."""
     from paradnn.session.measured import quantile, quantile_metrics
 
     processes = [answer.latencies for answer in measured.answers if answer.latencies]
@@ -772,7 +794,7 @@ def _latency_metrics(measured: Measured) -> dict[str, float]:
 
 
 def _compile_metrics(measured: Measured) -> dict[str, float]:
-    """Return the median over the processes of each of the `compiling_metrics`."""
+    """Return `compiling_metrics`, each as the median over the processes."""
     processes = [
         compiling_metrics(answer.measurement, answer.input)
         for answer in measured.answers
@@ -784,14 +806,15 @@ def _compile_metrics(measured: Measured) -> dict[str, float]:
 
 
 def compiling_metrics(measurement: Measurement, fed: InputMeasurement | None) -> dict[str, float]:
-    """Return the number of first steps up to the last compilation, and their extra time.
+    """Return the cost of compilation: time, number of steps and number of programs.
 
-    The extra time is relative to ordinary steps without waits for input, because the first steps do
-    not wait for input either.
+    `compile_steps` counts the first steps up to the last one that compiled something.
+    `compile_seconds` is their time minus the time of the same number of ordinary steps. The first
+    steps do not wait for input, so the ordinary steps are those without an input pipeline.
 
     Args:
         measurement: The timed steps of a process.
-        fed: The measurement of its input; None for synthetic input.
+        fed: The measurement of the process's input pipeline; None for synthetic input.
     """
     compilation = measurement.compilation
     ordinary = statistics.median(fed.free_step_seconds if fed else measurement.timing.step_times)
@@ -811,9 +834,15 @@ _GRADIENT_BYTES = 4
 
 
 def process_metrics(answers: Sequence[Answer]) -> dict[str, float]:
-    """Return the time that processes take to exchange gradients; empty for one process.
+    """Return the metrics of the gradient exchange between the processes that share each step.
 
-    Each answer holds one repetition of the measurement. Values are medians over the answers.
+    Values are medians over the answers.
+
+    Args:
+        answers: Answers of the measuring process, one per repetition of the measurement.
+
+    Returns:
+        The metrics; empty if a single process runs the steps.
     """
     shares = []
     slowest = []
@@ -844,7 +873,16 @@ def process_metrics(answers: Sequence[Answer]) -> dict[str, float]:
 def _energy_metrics(
     timed: Sequence[Measurement], batch_size: int, *, idle_watts: float | None
 ) -> dict[str, float]:
-    """Return power, and energy per step and example; empty unless all processes counted energy."""
+    """Return the power in W, and the energy per step and per example in J.
+
+    Args:
+        timed: The measurement of each process.
+        batch_size: Examples per step.
+        idle_watts: Power in W while a process with the framework loaded is idle; None if unknown.
+
+    Returns:
+        The metrics; empty unless all processes measured their energy.
+    """
     joules = [entry.energy_joules for entry in timed if entry.energy_joules is not None]
     if len(joules) != len(timed):
         return {}
@@ -866,13 +904,13 @@ def _energy_metrics(
 
 
 def _roofline_metrics(measured: Measured, rate: float) -> dict[str, float]:
-    """Return the peaks, and the rate as a fraction of each peak and of the roofline.
+    """Return the peaks, and the rate as a fraction of each FLOP/s peak and of the roofline.
 
     The roofline limits the rate to min(peak, intensity x bandwidth) (Williams et al., CACM 2009).
 
     Args:
-        measured: The point.
-        rate: FLOP/s of its steps.
+        measured: The measured point.
+        rate: Achieved FLOP/s of its steps.
     """
     costs = measured.costs
     peaks = measured.peaks
@@ -891,7 +929,7 @@ def _roofline_metrics(measured: Measured, rate: float) -> dict[str, float]:
 
 
 def _contention_metrics(timed: Sequence[Measurement]) -> dict[str, float]:
-    """Return the contention as means over the processes, and the processor time per step."""
+    """Return the contention metrics (means over the processes) and the processor time per step."""
     values: defaultdict[str, list[float]] = defaultdict(list)
     processor_ms = []
     for entry in timed:
@@ -910,9 +948,9 @@ def _contention_metrics(timed: Sequence[Measurement]) -> dict[str, float]:
     return metrics
 
 
-#: Number of operation types, by time, that have a separate metric.
+#: Number of operation types, longest time first, that have a separate `op_share` metric.
 _MAX_TYPES = 10
-#: Characters that MLflow allows in the name of a metric, in addition to letters and digits.
+#: Characters that MLflow allows in metric names in addition to letters and digits.
 _NAME_CHARS = "_-. /:"
 
 
@@ -921,8 +959,8 @@ def profile_metrics(profile: Profile, flops_per_step: float, precision: str) -> 
 
     Args:
         profile: The profile.
-        flops_per_step: Analytic FLOPs of a step; 0 if they are unknown.
-        precision: The requested precision.
+        flops_per_step: Analytic FLOPs that the profiled process does per step; 0 if unknown.
+        precision: The requested precision, such as "bfloat16".
     """
     metrics = {
         "profile_steps": float(profile.steps),
@@ -943,7 +981,7 @@ def profile_metrics(profile: Profile, flops_per_step: float, precision: str) -> 
 
 
 def _metric_name(operation_type: str) -> str:
-    """Return the type with every character that MLflow rejects replaced by an underscore."""
+    """Return an operation type with each character that MLflow rejects replaced by "_"."""
     return "".join(
         letter if letter.isalnum() or letter in _NAME_CHARS else "_" for letter in operation_type
     )
@@ -952,11 +990,11 @@ def _metric_name(operation_type: str) -> str:
 def balance_metrics(
     measured: InputMeasurement, blocks: Sequence[float], batch_size: int, platform: str
 ) -> dict[str, float]:
-    """Return the metrics of an input pipeline (the paper, section 4.4; docs/how-to/input.md).
+    """Return the metrics of an input pipeline (ParaDnn paper, section 4.4; docs/how-to/input.md).
 
-    On a CPU, `infeed_fraction` is the measured time that steps waited for input. On other devices
-    the host runs ahead of the device, so its waiting time says nothing. There, the fraction follows
-    from the step times with and without the pipeline.
+    On a CPU, `infeed_fraction` is the time that steps waited for input divided by the time of the
+    blocks. On other devices the host runs ahead of the device, so its waiting time is not
+    meaningful. There, the fraction is computed from `infeed_gain` g as 1 - 1 / (1 + g), at least 0.
 
     Args:
         measured: Waiting times, and times of the step alone and of the pipeline alone.

@@ -132,7 +132,7 @@ REJECTED = {
         ),
         (
             "model=fc mode=inference hosts=2",
-            "hosts=2: is for training, in which hosts exchange gradients; set mode=train or hosts=1",
+            "hosts=2: needs training, in which hosts exchange gradients; set mode=train or hosts=1",
         ),
         (
             "model=residual data=images hosts=2",
@@ -216,7 +216,7 @@ REJECTED = {
         ),
         (
             "model=fc batch_size=4 mode=inference task=judge data=digits",
-            "task=judge: model=fc has random weights",
+            "task=judge: needs a trained model, but model=fc has random weights",
         ),
         (
             (
@@ -264,8 +264,8 @@ REJECTED = {
         (
             "measure.keep_trace=true",
             (
-                "measure.keep_trace=true: model=endpoint has no operations to profile; set "
-                "measure.keep_trace=false"
+                "measure.keep_trace=true: model=endpoint runs no operations that could be profiled; "
+                "set measure.keep_trace=false"
             ),
         ),
         (
@@ -324,7 +324,7 @@ REJECTED = {
         ("model.transport=rdma", "model.transport=rdma: no such choice; choose one of tcp, grpc"),
         (
             "model.transport=tcp model.pattern=all_reduce",
-            "model.pattern=all_reduce: model.transport=tcp has no such",
+            "model.pattern=all_reduce: model.transport=tcp does not support",
         ),
         (
             "model.transport=gloo model.bytes=1023",
@@ -376,7 +376,7 @@ REJECTED = {
         ("generate.token=1", "generate.token=1: no such key; did you mean tokens?"),
         (
             "mode=inference",
-            "generate.prompt=60: is for mode=generate; omit it, or set mode=generate",
+            "generate.prompt=60: needs mode=generate; omit it, or set mode=generate",
         ),
         (
             "model=fc",
@@ -424,13 +424,13 @@ REJECTED = {
         ),
         (
             "learn.epochs=3 learn.warmup_epochs=3",
-            "learn.warmup_epochs=3: must be less than learn.epochs=3; choose fewer",
+            "learn.warmup_epochs=3: must be less than learn.epochs=3; lower it, or raise",
         ),
         ("learn.target=0", "learn.target=0.0: must be at least 0.001"),
         ("learn.target=97", "learn.target=97.0: must be at most 1.0"),
         (
             "data=cifar10 model.input_size=3072",
-            "data.path=null: data=cifar10 is read from files; set it to the folder",
+            "data.path=null: data=cifar10 needs the path of its files; set it to the folder",
         ),
     ],
     SERVER: [
@@ -458,15 +458,15 @@ REJECTED = {
         (
             "server.rate=0.01",
             (
-                "server.rate=0.01: makes server.min_queries=100 take 10,000 s; request a higher "
-                "rate, or raise"
+                "server.rate=0.01: makes server.min_queries=100 take 10,000 s, longer than "
+                "measure.timeout=1800; raise the rate or"
             ),
         ),
         (
             "model=gemm",
             "scenario=server: model=gemm is a single operation, which cannot serve queries",
         ),
-        ("model=residual data=images", "data=images: scenario=server serves queries"),
+        ("model=residual data=images", "data=images: in scenario=server, the input of the queries"),
     ],
 }
 

@@ -292,7 +292,7 @@ def test_a_trained_model_is_timed_and_judged(store: Store, tmp_path: Path) -> No
     assert metrics["judged_accuracy"] + metrics["judged_error"] == pytest.approx(1)
     assert metrics["step_time_ms"] > 0
     for key, reason in (
-        ("takes=65", "no examples for the model's input of (65,)"),
+        ("takes=65", "no examples that fit the model's input of shape (65,)"),
         ("classes=9", "has 10 classes"),
     ):
         done = run([*judged, f"model.{key}"], store)

@@ -6,7 +6,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from paradnn.workloads.channel.processes import Processes, make_message
-from paradnn.workloads.channel.shared_memory import SharedLane, SharedMemoryStep, serve_lanes
+from paradnn.workloads.channel.shared_memory import SharedMemoryStep, SharedQueue, serve_queues
 from paradnn.workloads.channel.transports import answer_bytes
 from tests.processes import PATIENCE, children_of, wait_for
 
@@ -29,9 +29,9 @@ def exchange_by_shared_memory(point: dict[str, Any]) -> None:
     """Exchange messages with a thread that serves until its process ends."""
     size = point["model"]["bytes"]
     message = make_message(size, 7)
-    there = SharedLane(size)
-    back = SharedLane(answer_bytes(point))
-    threading.Thread(target=serve_lanes, args=(point, there, back), daemon=True).start()
+    there = SharedQueue(size)
+    back = SharedQueue(answer_bytes(point))
+    threading.Thread(target=serve_queues, args=(point, there, back), daemon=True).start()
     step = SharedMemoryStep(point, there, back, message, PATIENCE)
 
     step.run(20)

@@ -27,7 +27,7 @@ from paradnn.worker import process_group as remote
 from paradnn.worker.process_group import KEY, RankFailed, listen, processes_elsewhere
 from paradnn.workloads.channel.payload import buffer_sizes, codec, split
 from paradnn.workloads.channel.processes import make_message
-from paradnn.workloads.channel.shared_memory import SharedLane, SharedMemoryStep
+from paradnn.workloads.channel.shared_memory import SharedMemoryStep, SharedQueue
 from paradnn.workloads.channel.transports import (
     GrpcStep,
     TcpStep,
@@ -195,7 +195,7 @@ def test_a_port_that_is_taken_and_a_host_that_is_not_there() -> None:
             match=f"port {port} of 127.0.0.1 is taken; set model.port to another port, or to 0",
         ):
             listen(port)
-        with pytest.raises(UnavailableError, match=f"127.0.0.1:{port} is taken"):
+        with pytest.raises(UnavailableError, match=f"127.0.0.1:{port} is in use"):
             serve_calls(f"127.0.0.1:{port}")
     # A bound socket that does not listen keeps other processes from the port.
     with socket.socket() as silent:

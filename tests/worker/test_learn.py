@@ -256,8 +256,8 @@ def test_a_model_with_another_head_starts_from_saved_weights(tmp_path: Path) -> 
     ("content", "reason"),
     [
         pytest.param(None, r"cannot be read \(No such file or directory\)", id="missing"),
-        pytest.param(b"no zip", "is no file of weights", id="no-zip"),
-        pytest.param(b"", "is no file of weights", id="empty"),
+        pytest.param(b"no zip", "is not a file of weights", id="no-zip"),
+        pytest.param(b"", "is not a file of weights", id="empty"),
     ],
 )
 def test_a_file_without_weights_is_rejected(
@@ -343,7 +343,7 @@ def test_a_damaged_checkpoint_is_ignored(
         path.write_bytes(damaged)
         assert Checkpoint(str(path)).load(VALUES) is None
 
-    assert "no checkpoint, or a damaged one" in capsys.readouterr().err
+    assert "not a checkpoint, or damaged" in capsys.readouterr().err
 
 
 def test_writing_takes_at_most_a_fiftieth_of_the_time(tmp_path: Path) -> None:
@@ -381,7 +381,7 @@ def test_a_failed_write_does_not_end_the_training(
     for _ in range(2):
         checkpoint.save([EPOCH], lambda: VALUES)
 
-    assert capsys.readouterr().err.count("no more checkpoints") == 1
+    assert capsys.readouterr().err.count("continues without checkpoints") == 1
 
 
 def npz(path: Path, **changes: Any) -> Path:

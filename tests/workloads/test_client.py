@@ -208,7 +208,7 @@ def test_a_strict_server_is_satisfied_by_following_its_remedies(server: OpenAISe
         pytest.param("login", "text/html, not with a stream: Please log in", id="html-page"),
         pytest.param("proxy", "status 502 Bad Gateway: nginx", id="html-error"),
         pytest.param("plain", "contains no token: no healthy upstream", id="plain-text"),
-        pytest.param("circle", "/v1/chat/completions/, which endpoint.url cannot", id="circle"),
+        pytest.param("circle", "/v1/chat/completions/, which no value of", id="circle"),
         pytest.param("nowhere", "status 302 Found; check endpoint.url", id="no-location"),
         pytest.param("toolong", "128 tokens; lower endpoint.input_tokens", id="too-long"),
         pytest.param("basemodel", "set endpoint.api=completions", id="no-chat-template"),
@@ -218,7 +218,7 @@ def test_a_strict_server_is_satisfied_by_following_its_remedies(server: OpenAISe
         pytest.param("tgi", "lower endpoint.input_tokens or", id="tgi-length"),
         pytest.param("longest", "lower endpoint.input_tokens or", id="longest-answer"),
         pytest.param("hidden", "raise endpoint.output_tokens", id="hidden-reasoning"),
-        pytest.param("badchunk", "the response ends early, or is no valid HTTP", id="chunks"),
+        pytest.param("badchunk", "the response ends early or is not valid HTTP", id="chunks"),
     ],
 )
 def test_failures_have_a_reason(server: OpenAIServer, model: str, reason: str) -> None:
@@ -288,7 +288,7 @@ def test_a_server_without_models_needs_a_name(
 ) -> None:
     monkeypatch.setattr(Handler, "do_GET", lambda handler: handler.send_document(200, document))
 
-    with pytest.raises(UnavailableError, match=r"names no model: .*; set endpoint\.model"):
+    with pytest.raises(UnavailableError, match=r"lists no model: .*; set endpoint\.model"):
         Client(options(server))
 
 
@@ -521,9 +521,9 @@ def test_an_untrusted_certificate_is_named(secure_server: OpenAIServer) -> None:
 
 
 def test_the_wrong_scheme_is_named(server: OpenAIServer, secure_server: OpenAIServer) -> None:
-    with pytest.raises(UnavailableError, match=r"is it an http:// server\?"):
+    with pytest.raises(UnavailableError, match=r"does the server need http://\?"):
         Client(options(server, url=secure_url(server)))
-    with pytest.raises(UnavailableError, match=r"without a response|https:// server"):
+    with pytest.raises(UnavailableError, match=r"without a response|need https://"):
         Client(options(secure_server, patience=5.0))
 
 

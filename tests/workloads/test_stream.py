@@ -221,7 +221,7 @@ def test_segments_may_split_lines_and_characters(end: str, size: int) -> None:
     ("text", "reason"),
     [
         pytest.param(events(TOKEN), "the answer broke off after 1 token", id="after-a-token"),
-        pytest.param("", "the response ends early, or is no valid HTTP", id="before-a-token"),
+        pytest.param("", "the response ends early or is not valid HTTP", id="before-a-token"),
     ],
 )
 def test_a_response_that_ends_early_is_no_answer(text: str, reason: str) -> None:

@@ -1,4 +1,7 @@
-"""Messages between processes, measured alone (`model=channel`, docs/how-to/communication.md)."""
+"""Messages between processes, measured without a model (`model=channel`).
+
+docs/how-to/communication.md explains the use.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +29,10 @@ if TYPE_CHECKING:
 
 #: Patterns in which all processes take part.
 COLLECTIVES = ("all_reduce", "broadcast")
+#: Patterns of two processes.
 _POINT_TO_POINT = ("latency", "bandwidth")
 PARAMETER_SERVER = "parameter_server"
-#: The patterns of each transport.
+#: Transport -> the patterns that it supports.
 _PATTERNS = {
     "tcp": _POINT_TO_POINT,
     "grpc": (*_POINT_TO_POINT, PARAMETER_SERVER),
@@ -37,9 +41,9 @@ _PATTERNS = {
     "nccl": (*_POINT_TO_POINT, *COLLECTIVES),
     "tensorflow": ("all_reduce",),
 }
-#: The framework of each transport that belongs to one.
+#: Transport -> the framework that it belongs to. Other transports need no framework.
 _FRAMEWORKS = {"gloo": "torch", "nccl": "torch", "tensorflow": "tensorflow"}
-#: Key -> the patterns that use it. With any other pattern, the key is set to its default.
+#: Key -> the patterns that use it. With any other pattern, the key is reset to its default.
 _PATTERNS_BY_KEY = {
     "window": ("bandwidth",),
     "processes": COLLECTIVES,
@@ -50,7 +54,7 @@ _PATTERNS_BY_KEY = {
 
 @dataclass(frozen=True)
 class Communication(Messages):
-    """Options of the messages between processes, on one host or on several."""
+    """Options of messages between processes on one host or several hosts."""
 
     instead_of_batch: ClassVar[str] = "model.bytes"
 
@@ -75,34 +79,39 @@ class Communication(Messages):
     )
     window: int = option(
         64,
-        "messages sent before the sender waits for the receiver (pattern=bandwidth)",
+        "messages sent before the sender waits for an acknowledgment (model.pattern=bandwidth)",
         low=1,
         high=65536,
     )
     processes: int = option(2, "processes that take part in a collective", low=2, high=4096)
-    servers: int = option(1, "parameter servers (pattern=parameter_server)", low=1, high=2048)
+    servers: int = option(1, "parameter servers (model.pattern=parameter_server)", low=1, high=2048)
     workers: int = option(
-        1, "workers; each calls every server (pattern=parameter_server)", low=1, high=2048
+        1, "workers; each calls every server (model.pattern=parameter_server)", low=1, high=2048
     )
     payload: str = option(
         "single",
-        "buffers of a message (transport=grpc). single: one buffer. Otherwise buffers of 10 B, "
-        "10 KiB and 1 MiB in equal numbers (uniform), at random (random) or mostly 1 MiB (skew), "
-        "which set model.bytes",
+        "buffers of a message (model.transport=grpc). single: one buffer of model.bytes. Other "
+        "values: buffers of 10 B, 10 KiB and 1 MiB, whose total replaces model.bytes, in equal "
+        "numbers (uniform), at random (random) or mostly 1 MiB (skew)",
         choices=("single", *PAYLOADS),
     )
     buffers: int = option(
-        10, "buffers of a message (payload other than single)", low=3, high=10_000
+        10, "number of buffers in a message, unless model.payload=single", low=3, high=10_000
     )
-    serialized: bool = option(False, "protobuf encodes and decodes every message (transport=grpc)")
+    serialized: bool = option(
+        False, "whether protobuf encodes and decodes every message (model.transport=grpc)"
+    )
     port: int = option(
-        0, "first port on which this host's processes listen; 0: any free ports", low=0, high=65535
+        0,
+        "first of the consecutive ports on which the processes of a host listen; 0: any free ports",
+        low=0,
+        high=65535,
     )
 
     def __post_init__(self) -> None:
         patterns = _PATTERNS[self.transport]
         if self.pattern not in patterns:
-            reason = f"model.transport={self.transport} has no such pattern"
+            reason = f"model.transport={self.transport} does not support this pattern"
             remedy = f"choose one of {', '.join(patterns)}"
             raise ConfigError("model.pattern", self.pattern, reason, remedy)
         if self.transport in _FRAMEWORKS and self.bytes % 4:
@@ -121,20 +130,24 @@ class Communication(Messages):
         else:
             total = sum(buffer_sizes(self.payload, self.buffers))
             object.__setattr__(self, "bytes", total)
-        # All processes listen, or they meet at one port, depending on transport and pattern.
+        # Depending on transport and pattern, each process needs a port or all processes share one.
         ports = 1
         if self.transport == "tensorflow" or self.pattern == PARAMETER_SERVER:
             ports = self.process_count
         if self.port + ports - 1 > 65535:
             reason = f"leaves fewer than the required {ports} ports up to 65535"
-            raise ConfigError("model.port", self.port, reason, "choose a lower one")
+            remedy = f"choose a port of at most {65536 - ports}"
+            raise ConfigError("model.port", self.port, reason, remedy)
 
     @classmethod
     def _default(cls, key: str) -> Any:
         return cls.__dataclass_fields__[key].default
 
     def work(self, batch_size: int, width: int) -> tuple[int, int]:
-        """Return 0 FLOPs and the bytes of a message; further copies are part of the transport."""
+        """Return 0 FLOPs and the bytes of a message.
+
+        Copies of the message belong to the transport and are not counted.
+        """
         return 0, self.bytes
 
     def canonical_point(self, point: Any) -> Any:
@@ -143,7 +156,7 @@ class Communication(Messages):
             "precision",
             point.precision,
             required="float32",
-            reason="model=channel sends bytes, or float32 with a framework's transport",
+            reason="model=channel sends bytes, or float32 tensors with a framework's transport",
         )
         if self.transport == "shared_memory":
             reason = "model.transport=shared_memory connects processes of one host"
@@ -182,10 +195,14 @@ class Communication(Messages):
 
 
 def bus_factor(pattern: str, processes: int) -> float:
-    """Return the bytes that each process's link carries per byte of a collective.
+    """Return the bytes that the link of each process carries, per byte of a collective.
 
-    An all-reduce of n processes moves 2 (n - 1) / n of its bytes in and out of every process; a
-    broadcast moves all of them (NVIDIA nccl-tests, doc/PERFORMANCE.md).
+    In an all-reduce of B bytes over n processes, every process sends and receives
+    2 (n - 1) / n x B bytes; in a broadcast, B bytes (NVIDIA nccl-tests, doc/PERFORMANCE.md).
+
+    Args:
+        pattern: One of `COLLECTIVES`.
+        processes: Number of processes.
     """
     if pattern == "all_reduce":
         return 2 * (processes - 1) / processes
@@ -194,7 +211,7 @@ def bus_factor(pattern: str, processes: int) -> float:
 
 @dataclass(frozen=True)
 class Channel(Workload, PointRules, WorkerSide, RunRecords, ResultDescription):
-    """Time steps that exchange messages; `Communication` holds their options."""
+    """Time steps that exchange messages between processes (options: `Communication`)."""
 
     name = "channel"
     key = "model"
@@ -212,7 +229,7 @@ class Channel(Workload, PointRules, WorkerSide, RunRecords, ResultDescription):
     headlines: ClassVar[Mapping[str, str]] = {"transfer_us": "us a message"}
 
     def open_devices(self, run: PointRun) -> None:
-        """Open nothing: messages need no device."""
+        """Do nothing: messages need no device."""
 
     def measure(self, run: PointRun) -> None:
         from paradnn.worker.measure import compile_steps
@@ -268,21 +285,21 @@ def _model(point: Point) -> Communication:
 
 
 def transfer_metrics(model: Communication, known: Mapping[str, float]) -> dict[str, float]:
-    """Return times and rates of messages, with their intervals.
+    """Return times and rates of messages, with intervals if the step time has one.
 
     Args:
         model: The options of the messages.
-        known: Metrics of the steps: `step_time_ms` and, if known, its interval.
+        known: Metrics of the steps. `step_time_ms` and its interval are used.
     """
     metrics: dict[str, float] = {}
-    # Number of messages per step. A collective counts as one.
+    # Number of messages per step. A collective counts as one message.
     messages_by_pattern = {
         "latency": 2,
         "bandwidth": model.window,
         PARAMETER_SERVER: 2 * model.workers * model.servers,
     }
     messages = messages_by_pattern.get(model.pattern, 1)
-    # The lower end of a rate follows from the upper end of the time.
+    # The lower end of a rate is computed from the upper end of the step time, and vice versa.
     for end, opposite in (("", ""), ("_low", "_high"), ("_high", "_low")):
         step_ms = known.get(f"step_time{end}_ms")
         opposite_ms = known.get(f"step_time{opposite}_ms")

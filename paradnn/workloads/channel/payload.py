@@ -1,7 +1,8 @@
-"""The buffers of a message: TensorFlow sends tensors of many sizes in one call of gRPC.
+"""The buffers of a message and their protobuf encoding.
 
-The sizes and mixtures are modeled on TF-gRPC-Bench (Biswas, Lu and Panda 2018): small buffers of
-bytes, medium ones of KiB and large ones of MiB.
+One gRPC call of TensorFlow carries tensors of many sizes. The sizes and mixtures of the buffers are
+modeled on TF-gRPC-Bench (Biswas, Lu and Panda 2018): small (10 B), medium (10 KiB) and large
+(1 MiB) buffers.
 """
 
 import random
@@ -12,19 +13,19 @@ from paradnn.core.errors import UnavailableError
 
 #: Bytes of a small, a medium and a large buffer.
 SIZES = (10, 10 * 2**10, 2**20)
-#: Weights of small, medium and large buffers in a skewed payload.
+#: Relative numbers of small, medium and large buffers in a skewed payload.
 _SKEW = (1, 3, 6)
 #: The ways to mix buffers of different sizes.
 PAYLOADS = ("uniform", "random", "skew")
 
 
 def buffer_sizes(payload: str, count: int) -> list[int]:
-    """Return the bytes of each buffer of a message.
+    """Return the size of each buffer of a message, in bytes.
 
     Args:
         payload: Distribution of the sizes. `uniform`: equal numbers of each size. `random`: each
-            size is drawn with equal probability; every message has the same sizes. `skew`: of 10
-            buffers, 6 are large, 3 medium and 1 small.
+            size is drawn with equal probability, from a fixed seed, so that all messages have the
+            same sizes. `skew`: of 10 buffers, 6 are large, 3 medium and 1 small.
         count: Number of buffers.
     """
     if payload == "random":
@@ -40,7 +41,7 @@ def buffer_sizes(payload: str, count: int) -> list[int]:
 
 
 def split(message: bytes, sizes: Sequence[int]) -> list[bytes]:
-    """Cut a message into buffers of the given sizes."""
+    """Cut a message into buffers of the given sizes in bytes."""
     buffers = []
     start = 0
     for size in sizes:
@@ -50,7 +51,7 @@ def split(message: bytes, sizes: Sequence[int]) -> list[bytes]:
 
 
 def codec() -> tuple[Callable[[Sequence[bytes]], bytes], Callable[[bytes], Sequence[bytes]]]:
-    """Return functions that encode buffers with protobuf, and decode them.
+    """Return two functions: one encodes buffers with protobuf, the other decodes them.
 
     The message has one field, `repeated bytes buffers = 1`.
 
@@ -61,7 +62,8 @@ def codec() -> tuple[Callable[[Sequence[bytes]], bytes], Callable[[bytes], Seque
         from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
     except ImportError as error:
         raise UnavailableError(
-            f"model.serialized=true needs the package protobuf in this interpreter: {error}"
+            "model.serialized=true needs the package protobuf in the interpreter under test; "
+            f"install it there: {error}"
         ) from error
     field: Any = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(name="paradnn_payload.proto", package="paradnn")

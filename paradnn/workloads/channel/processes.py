@@ -1,9 +1,10 @@
-"""The processes of `model=channel`, on this host and on others.
+"""The processes of `model=channel`, on this host and on other hosts.
 
-Over tcp, grpc and shared memory, the measured process begins each step, and the other process only
-answers. With parameter servers, all workers begin a step at the same time, and the servers answer.
-With a transport of a framework, all processes run the same step at the same time, which ends when
-all have finished. The result of an all-reduce or a broadcast is checked before steps are timed.
+- tcp, grpc and shared memory: the measured process begins each step, and the other process only
+  answers.
+- Parameter servers: all workers begin a step at the same time, and the servers answer.
+- Transports of a framework: all processes run the same step at the same time. The step ends when
+  all have finished. The result of a collective is checked before steps are timed.
 """
 
 import contextlib
@@ -19,6 +20,7 @@ import numpy as np
 
 from paradnn.core.channel import encode
 from paradnn.core.errors import UnavailableError
+from paradnn.core.words import counted
 from paradnn.worker.affinity import bind_cores, device_layout, pin_to_cores
 from paradnn.worker.frameworks import Step
 from paradnn.worker.memory import keep_freed_memory
@@ -34,7 +36,7 @@ from paradnn.worker.process_group import (
     serve_steps,
     with_port,
 )
-from paradnn.workloads.channel.shared_memory import SharedLane, SharedMemoryStep, serve_lanes
+from paradnn.workloads.channel.shared_memory import SharedMemoryStep, SharedQueue, serve_queues
 from paradnn.workloads.channel.transports import (
     GrpcStep,
     TcpStep,
@@ -43,27 +45,28 @@ from paradnn.workloads.channel.transports import (
     serve_connections,
 )
 
-#: A message is random up to this length, and repeats the same bytes from there.
+#: A message consists of this number of random bytes, repeated up to its length.
 _NOISE_BYTES = 2**20
 _FLOAT_BYTES = 4
-#: Transports in which one process answers another.
+#: Transports in which server processes answer the messages of other processes.
 _SERVED = ("tcp", "grpc", "shared_memory")
 
 
 class _Idle(Step):
-    """The empty step of a server process, which answers messages in other threads."""
+    """The empty step of a server process, whose other threads answer messages."""
 
     def run(self, steps: int) -> None:
         return None
 
 
 class Processes(contextlib.AbstractContextManager["Processes"]):
-    """Starts the processes of a point on its cores; this process is the measured one.
+    """A context manager of the processes of a point; this process is the measured one.
 
-    The other processes end with the context, or at the latest with this process.
+    The processes run on the cores of the point. The other processes end with the context, or at the
+    latest with this process.
 
     Raises:
-        UnavailableError: If a process cannot be reached, or lacks software.
+        UnavailableError: If a process cannot be reached, or lacks required software.
         RankFailed: If a process failed.
     """
 
@@ -81,7 +84,7 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
         self.group.__exit__(kind, error, trace)
 
     def step(self) -> Any:
-        """Return the step of this process, or the common step if all processes run it."""
+        """Return the step to time: of this process alone, or of all processes that run it."""
         own = self._participant.step(0)
         if self._participant.is_served:
             return own
@@ -95,12 +98,14 @@ def serve_elsewhere(
     own: socket,
     channel: Connection,
 ) -> None:
-    """Serve as a process of a point whose measured process is on another host.
+    """Run one process of a point whose measured process is on another host.
+
+    Returns when the measured process closes `channel`.
 
     Args:
         point: The request.
-        rank: Rank of this process, from 0; the measured process has rank 0.
-        addresses: Addresses of all processes, by rank.
+        rank: Rank of this process; the measured process has rank 0.
+        addresses: Addresses (host:port) of all processes, by rank.
         own: Socket on which this process listens.
         channel: Connection to the measured process.
 
@@ -115,7 +120,7 @@ def serve_elsewhere(
 
 
 def _process_count(point: Mapping[str, Any]) -> int:
-    """Return the number of processes: two, unless the pattern sets another number."""
+    """Return the number of processes of a point, including the measured one."""
     model = point["model"]
     if model["pattern"] == "parameter_server":
         return int(model["workers"]) + int(model["servers"])
@@ -125,14 +130,14 @@ def _process_count(point: Mapping[str, Any]) -> int:
 
 
 class _Participant:
-    """One process of a point: it connects to the others and runs its step.
+    """One process of a point, which connects to the other processes and runs its step.
 
-    The measured process calls `publish_addresses` before it forks the processes of its host. Each
-    process on another host calls `join`.
+    The measured process calls `publish_addresses` before it forks the other processes of its host.
+    Each process on another host calls `join` instead.
 
     Attributes:
-        is_served: Whether process 0 sends and process 1 only answers. If false, all processes (or,
-            with parameter servers, all workers) run the same step. Workers have the lowest ranks.
+        is_served: Whether only process 0 runs a step and process 1 answers. If false, all processes
+            run the same step; with parameter servers, all workers do, which have the lowest ranks.
     """
 
     def __init__(self, point: Mapping[str, Any]) -> None:
@@ -141,19 +146,22 @@ class _Participant:
         has_servers = point["model"]["pattern"] == "parameter_server"
         self._workers = int(point["model"]["workers"]) if has_servers else 0
         self.is_served = self._transport in _SERVED and not has_servers
-        self._lanes: list[SharedLane] = []
+        self._queues: list[SharedQueue] = []
         self._socket: socket | None = None
         self._addresses: Sequence[str] = ()
 
     def publish_addresses(self, elsewhere: Sequence[RemoteProcess]) -> None:
-        """Choose ports for the processes of this host, and send all addresses to the others."""
+        """Choose addresses for the processes of this host, and send all addresses to other hosts.
+
+        With shared memory, create the queues instead.
+        """
         if self._transport == "shared_memory":
             sizes = (self._point["model"]["bytes"], answer_bytes(self._point))
-            self._lanes = [SharedLane(size) for size in sizes]
+            self._queues = [SharedQueue(size) for size in sizes]
             return
         port = self._point["model"]["port"]
         host = elsewhere[0].local if elsewhere else LOOPBACK
-        # Keep each socket open until the last port is chosen, so that no port is chosen twice.
+        # All sockets stay open until the last port is chosen, so that no port is chosen twice.
         with contextlib.ExitStack() as sockets:
             free = [
                 sockets.enter_context(listen(port and port + number, host))
@@ -168,7 +176,7 @@ class _Participant:
             remote.channel.send_bytes(encode(self._addresses))
 
     def _listeners(self, elsewhere: Sequence[RemoteProcess]) -> int:
-        """Return the number of processes of this host that listen."""
+        """Return the number of processes on this host that need a port to listen on."""
         if self._transport == "tensorflow" or self._workers:
             return _process_count(self._point) - len(elsewhere)
         if self.is_served and elsewhere:
@@ -176,10 +184,14 @@ class _Participant:
         return 1
 
     def join(self, addresses: Sequence[str], own: socket) -> None:
-        """Take the addresses of all processes, and listen on `own`.
+        """Store the addresses of all processes and the listening socket of this process.
 
-        Frameworks and gRPC open the port of `own` themselves, so it is closed again: it only
-        reserved a free port.
+        Frameworks and gRPC open the port themselves. For them, `own` only reserved a free port, and
+        is closed.
+
+        Args:
+            addresses: Addresses (host:port) of all processes, by rank.
+            own: Socket on which this process listens.
         """
         self._socket = own
         if self.is_served:
@@ -190,12 +202,16 @@ class _Participant:
             self.close_socket()
 
     def close_socket(self) -> None:
-        """Close the listening socket of this process; forked processes keep their copy."""
+        """Close the listening socket in this process; forked processes keep their copies open."""
         if self._socket:
             self._socket.close()
 
     def serve(self, rank: int, channel: Connection) -> None:
-        """Serve as process `rank`, which is not the measured one. Raises RankFailed."""
+        """Run process `rank`, which is not the measured one, until `channel` closes.
+
+        Raises:
+            RankFailed: If the process failed.
+        """
         try:
             self._serve(rank, channel)
         except RankFailed:
@@ -215,7 +231,7 @@ class _Participant:
             address = self._addresses[rank if self._workers else 0]
             server = serve_calls(address, serialized=self._point["model"]["serialized"])
         elif self._transport == "shared_memory":
-            _start_thread(serve_lanes, self._point, *self._lanes)
+            _start_thread(serve_queues, self._point, *self._queues)
         else:
             _start_thread(serve_connections, self._socket, self._point)
         serve_steps(channel, _Idle())
@@ -223,7 +239,12 @@ class _Participant:
             server.stop(None)
 
     def step(self, rank: int) -> Any:
-        """Return the step of process `rank`, after a check of the result of a collective."""
+        """Return the step of process `rank`.
+
+        Raises:
+            RankFailed: If a trial of the collective gives a wrong result, or a process fails.
+            UnavailableError: If a process cannot be reached, or lacks required software.
+        """
         point = self._point
         model = point["model"]
         if self._transport in _SERVED:
@@ -232,7 +253,7 @@ class _Participant:
             if self._transport == "grpc":
                 return GrpcStep(point, self._addresses[self._workers :], message, patience)
             if self._transport == "shared_memory":
-                outgoing, incoming = self._lanes
+                outgoing, incoming = self._queues
                 return SharedMemoryStep(point, outgoing, incoming, message, patience)
             return TcpStep(point, self._addresses[0], message, patience)
         processes = _process_count(point)
@@ -252,8 +273,8 @@ def _start_thread(target: Callable[..., None], *arguments: Any) -> None:
 def _check_collective(step: Any, pattern: str, processes: int) -> None:
     """Raise RankFailed if a collective gives a wrong result.
 
-    Every process contributes its rank + 1. An all-reduce must return the sum of all contributions,
-    a broadcast the contribution of process 0.
+    Every process contributes its rank + 1. An all-reduce must return the sum of all contributions.
+    A broadcast must return the contribution of process 0. Other patterns are not checked.
     """
     if pattern == "all_reduce":
         expected = processes * (processes + 1) / 2
@@ -264,19 +285,19 @@ def _check_collective(step: Any, pattern: str, processes: int) -> None:
     result = step.trial_result()
     if not np.allclose(result, expected):
         first = float(np.ravel(result)[0])
-        reason = f"{pattern} of 1 .. {processes} gave {first}, not {expected}"
+        reason = f"{pattern} of the values 1 .. {processes} returned {first}, not {expected}"
         raise RankFailed("crash", reason)
 
 
 def make_message(size: int, seed: int) -> bytes:
-    """Return a message of `size` bytes: random bytes that repeat after 1 MiB."""
+    """Return `size` random bytes, which repeat every 1 MiB."""
     noise = random.Random(seed).randbytes(min(_NOISE_BYTES, size))
     repeats = -(-size // len(noise))
     return (noise * repeats)[:size]
 
 
 class _TorchStep(Step):
-    """PyTorch: an all-reduce or broadcast of a tensor in place, or messages of two processes."""
+    """A step of torch.distributed: an in-place collective, or messages between two processes."""
 
     def __init__(self, point: Mapping[str, Any], rank: int, processes: int, address: str) -> None:
         import torch
@@ -290,7 +311,8 @@ class _TorchStep(Step):
             gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
             if gpus < local_processes:
                 raise UnavailableError(
-                    f"model.transport=nccl needs {local_processes} GPUs, PyTorch sees {gpus}"
+                    f"model.transport=nccl needs {counted(local_processes, 'GPU')} on this host, "
+                    f"but PyTorch finds {gpus}; use fewer processes, or model.transport=gloo"
                 )
             self._device = f"cuda:{rank % local_processes}"
             torch.cuda.set_device(rank % local_processes)
@@ -313,7 +335,7 @@ class _TorchStep(Step):
             self._answer = torch.zeros(1, device=self._device)
 
     def trial_result(self) -> Any:
-        """Return the result of a collective in which each process contributes its rank + 1."""
+        """Run a collective in which each process contributes its rank + 1; return the result."""
         self._values.fill_(self._rank + 1.0)
         self.run(1)
         result = self._values.cpu().numpy().copy()
@@ -321,7 +343,7 @@ class _TorchStep(Step):
         return result
 
     def run(self, steps: int) -> None:
-        """Run steps; each ends when this process has its result."""
+        """Run steps. Each step ends when this process has its result."""
         collectives = {
             "all_reduce": self._dist.all_reduce,
             "broadcast": lambda values: self._dist.broadcast(values, 0),
@@ -333,7 +355,7 @@ class _TorchStep(Step):
                 self._torch.cuda.synchronize()
 
     def _exchange(self, values: Any) -> None:
-        """Exchange a window of messages and their answer with the other process."""
+        """Send a window of messages and receive the answer (rank 0), or the reverse (rank 1)."""
         dist: Any = self._dist
         if self._rank == 0:
             transfer = dist.send
@@ -348,9 +370,9 @@ class _TorchStep(Step):
 
 
 class _TensorFlowStep(Step):
-    """TensorFlow: the all-reduce with which MultiWorkerMirroredStrategy sums gradients.
+    """A step of TensorFlow: the all-reduce with which MultiWorkerMirroredStrategy sums gradients.
 
-    It uses ring collectives over gRPC.
+    The all-reduce uses ring collectives over gRPC.
     """
 
     def __init__(self, point: Mapping[str, Any], rank: int, addresses: Sequence[str]) -> None:
@@ -361,7 +383,7 @@ class _TensorFlowStep(Step):
         platform = point["platform"]["name"]
         if platform != "cpu":
             raise UnavailableError(
-                f"model.transport=tensorflow is for platform=cpu, not {platform}"
+                f"model.transport=tensorflow needs platform=cpu, not platform={platform}"
             )
         self._tf = tf
         self._count = point["model"]["bytes"] // _FLOAT_BYTES
@@ -371,8 +393,8 @@ class _TensorFlowStep(Step):
         self._values = self._replicated(0.0)
 
         def reduce(values: Any) -> Any:
-            # all_reduce needs a value with a device. The argument has none, but a copy that is made
-            # in the replica has one.
+            # all_reduce needs a value that is placed on a device. The argument has no device, but a
+            # copy of it that is made in the replica has one.
             return tf.distribute.get_replica_context().all_reduce(
                 tf.distribute.ReduceOp.SUM, tf.identity(values)
             )
@@ -380,7 +402,7 @@ class _TensorFlowStep(Step):
         self._step = tf.function(lambda values: strategy.run(reduce, args=(values,)))
 
     def _set_threads(self, point: Mapping[str, Any], rank: int, processes: int) -> None:
-        """Pin this process to its share of the host's cores, with one thread per core."""
+        """Pin this process to its share of the point's cores on this host, one thread per core."""
         local_processes = processes // int(point.get("hosts", 1))
         layout = device_layout(local_processes, point["platform"])
         first = rank % local_processes * layout.threads
@@ -390,7 +412,7 @@ class _TensorFlowStep(Step):
         threading_config.set_inter_op_parallelism_threads(layout.threads)
 
     def _replicated(self, value: float) -> Any:
-        """Return a tensor with `value` x (rank + 1) in each process."""
+        """Return a distributed tensor that contains `value` x (rank + 1) in each process."""
 
         def replica_value(context: Any) -> Any:
             rank = context.replica_id_in_sync_group
@@ -399,14 +421,14 @@ class _TensorFlowStep(Step):
         return self._strategy.experimental_distribute_values_from_function(replica_value)
 
     def trial_result(self) -> Any:
-        """Return the result of a collective in which each process contributes its rank + 1."""
+        """Run an all-reduce in which each process contributes its rank + 1; return the result."""
         return self._reduced(self._replicated(1.0)).numpy()
 
     def _reduced(self, values: Any) -> Any:
-        """Return the sum of the values over all processes."""
+        """Return the sum of a distributed tensor over all processes."""
         return self._strategy.experimental_local_results(self._step(values))[0]
 
     def run(self, steps: int) -> None:
         for _ in range(steps):
-            # Wait for the result by copying one number of it: a copy of all would take time.
+            # Copy a single number to wait for the result: a copy of the whole result takes longer.
             self._reduced(self._values)[0].numpy()

@@ -1,8 +1,8 @@
-"""Messages through memory that two processes share: the lower bound of transports within a host.
+"""Messages through shared memory of two processes: the lower bound of transports within a host.
 
 The sender copies a message into a slot, and the receiver copies it out. Two kernel event counters
-(eventfd) hold the number of full and of free slots, so a waiting process uses no core. With two
-slots, both processes can copy at the same time.
+(eventfd) contain the numbers of full and of free slots, so a waiting process uses no processor
+time. With two slots, both processes can copy at the same time.
 """
 
 import mmap
@@ -19,14 +19,14 @@ from paradnn.workloads.channel.transports import answer_bytes, message_window
 _SLOTS = 2
 
 
-class SharedLane:
-    """Carries messages from one process to another; both share its memory through a fork.
+class SharedQueue:
+    """A queue of messages from one process to another, in memory that a fork lets them share.
 
     Args:
         size: Bytes of a message.
 
     Raises:
-        UnavailableError: If the system has no eventfd, which only Linux has.
+        UnavailableError: If the operating system is not Linux, which alone has eventfd.
     """
 
     def __init__(self, size: int) -> None:
@@ -40,25 +40,29 @@ class SharedLane:
         # Indices of the slots for the next message that this process sends or receives.
         self._next_sent = 0
         self._next_received = 0
-        #: Seconds after which a wait fails; None: never.
+        #: Seconds after which waiting for the other process fails; None: never.
         self.patience: float | None = None
 
     def send(self, message: bytes | memoryview) -> None:
-        """Copy a message into the next free slot; raises RankFailed."""
+        """Wait for a free slot and copy a message into it; raises RankFailed after `patience`."""
         self._wait(self._free)
         self._slots[self._next_sent][:] = message
         self._next_sent = (self._next_sent + 1) % _SLOTS
         os.eventfd_write(self._full, 1)
 
     def receive(self, into: memoryview) -> None:
-        """Copy the next message out of its slot; raises RankFailed."""
+        """Wait for a message and copy it into `into`; raises RankFailed after `patience`."""
         self._wait(self._full)
         into[:] = self._slots[self._next_received]
         self._next_received = (self._next_received + 1) % _SLOTS
         os.eventfd_write(self._free, 1)
 
     def _wait(self, counter: int) -> None:
-        """Wait until a counter is positive, and decrement it."""
+        """Wait until a counter is positive, and decrement it; raises RankFailed after `patience`.
+
+        Args:
+            counter: Descriptor of the eventfd.
+        """
         if self.patience is not None:
             waiting = select.poll()
             waiting.register(counter, select.POLLIN)
@@ -70,21 +74,21 @@ class SharedLane:
 
 
 class SharedMemoryStep(Step):
-    """A step over two lanes: a message and its echo, or a window of messages and one byte back.
+    """A step over two queues: a message and its echo, or a window of messages and one byte back.
 
     Args:
         point: The request.
         outgoing: Carries messages to the other process.
         incoming: Carries the answers of the other process.
         message: The message.
-        patience: Seconds to wait for the other process.
+        patience: Seconds to wait for the other process before a step raises RankFailed.
     """
 
     def __init__(
         self,
         point: Mapping[str, Any],
-        outgoing: SharedLane,
-        incoming: SharedLane,
+        outgoing: SharedQueue,
+        incoming: SharedQueue,
         message: bytes,
         patience: float,
     ) -> None:
@@ -92,20 +96,20 @@ class SharedMemoryStep(Step):
         self._outgoing = outgoing
         self._incoming = incoming
         self._message = message
-        for lane in (outgoing, incoming):
-            lane.patience = patience
+        for queue in (outgoing, incoming):
+            queue.patience = patience
         self._answer = memoryview(bytearray(answer_bytes(point)))
 
     def run(self, steps: int) -> None:
-        """Run steps; each ends when the other process has answered."""
+        """Run steps, each of which ends when the other process has answered. Raises RankFailed."""
         for _ in range(steps):
             for _ in range(self._window):
                 self._outgoing.send(self._message)
             self._incoming.receive(self._answer)
 
 
-def serve_lanes(point: Mapping[str, Any], requests: SharedLane, answers: SharedLane) -> None:
-    """Receive messages from `requests` and answer them on `answers`, until this process ends."""
+def serve_queues(point: Mapping[str, Any], requests: SharedQueue, answers: SharedQueue) -> None:
+    """Receive messages from `requests` and send answers to `answers`, until this process ends."""
     window = message_window(point)
     message = memoryview(bytearray(point["model"]["bytes"]))
     answer = message[: answer_bytes(point)]

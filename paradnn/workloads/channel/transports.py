@@ -1,12 +1,12 @@
 """Messages over TCP and over the Python library of gRPC.
 
-TCP is the lower bound of all transports over a network. The lower bound within one host is in
-`paradnn.workloads.channel.shared_memory`.
+TCP gives a lower bound for the time of any transport over a network. Shared memory gives the lower
+bound within one host (`paradnn.workloads.channel.shared_memory`).
 
 Both sides know the length of every message. With pattern=latency, the server echoes each message.
-With pattern=bandwidth, it receives a window of messages. Over TCP, it then answers with one byte;
-over gRPC, it answers every call with an empty message. Unary gRPC calls of bytes need no generated
-code.
+With pattern=bandwidth, it receives a window of messages. It then answers with one byte over TCP.
+Over gRPC, it answers every call with an empty message. Unary gRPC calls whose messages are bytes
+need no generated code.
 """
 
 import contextlib
@@ -24,17 +24,17 @@ from paradnn.worker.process_group import RankFailed, host_and_port, reply_timeou
 from paradnn.workloads.channel.payload import buffer_sizes, codec, split
 
 _TIME = struct.Struct("ll")
-#: Largest read, in bytes. The kernel lets the sender continue when a read ends, so reads of 1 MiB
-#: halve the rate.
+#: Largest read, in bytes. The kernel lets the sender continue only when a read ends, so larger
+#: reads are slower: reads of 1 MiB halve the rate.
 _MAX_READ = 1 << 16
 
 
 class Connection:
-    """A connected socket.
+    """A connected TCP socket that sends and receives whole messages.
 
     Args:
         connected: The socket.
-        peer: Name of the other side, for errors.
+        peer: Name of the other side, for error messages.
         patience: Seconds without progress after which a read or write fails; None: never.
     """
 
@@ -45,7 +45,7 @@ class Connection:
         self.close = connected.close
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if patience is not None:
-            # Let the kernel enforce the timeout: Python would poll the socket before every read.
+            # The kernel enforces the timeout: Python would poll the socket before every read.
             connected.settimeout(None)
             limit = _TIME.pack(int(patience), int(patience % 1 * 1e6))
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
@@ -59,7 +59,7 @@ class Connection:
             raise self._failure(error) from error
 
     def receive(self, into: memoryview) -> None:
-        """Receive a message that fills `into`; raises RankFailed."""
+        """Receive a message of `len(into)` bytes into `into`; raises RankFailed."""
         received = 0
         length = len(into)
         while received < length:
@@ -79,19 +79,19 @@ class Connection:
 
 
 def message_window(point: Mapping[str, Any]) -> int:
-    """Return the window: the number of messages that one answer acknowledges."""
+    """Return the number of messages that one answer acknowledges: 1 for pattern=latency."""
     model = point["model"]
     return 1 if model["pattern"] == "latency" else int(model["window"])
 
 
 def answer_bytes(point: Mapping[str, Any]) -> int:
-    """Return the length of an answer over TCP and shared memory."""
+    """Return the bytes of an answer over TCP and shared memory: an echo, or a single byte."""
     model = point["model"]
     return int(model["bytes"]) if model["pattern"] == "latency" else 1
 
 
 class TcpStep(Step):
-    """A step over TCP: send a message and receive its echo, or send a window and receive a byte.
+    """A step over TCP: send a message and receive its echo, or send a window and receive one byte.
 
     Args:
         point: The request.
@@ -100,7 +100,7 @@ class TcpStep(Step):
         patience: Seconds without progress after which a step fails.
 
     Raises:
-        RankFailed: If the server does not answer.
+        RankFailed: If the server does not accept the connection within `patience` seconds.
         UnavailableError: If the server cannot be reached.
     """
 
@@ -122,7 +122,7 @@ class TcpStep(Step):
         self.close = self._connection.close
 
     def run(self, steps: int) -> None:
-        """Run steps; each ends when the server has answered."""
+        """Run steps, each of which ends when the server has answered. Raises RankFailed."""
         for _ in range(steps):
             for _ in range(self._window):
                 self._connection.send(self._message)
@@ -130,9 +130,9 @@ class TcpStep(Step):
 
 
 def serve_connections(listening: socket.socket, point: Mapping[str, Any]) -> None:
-    """Serve every connection in its own thread, until the socket is closed.
+    """Answer the messages of every connection in a separate thread, until the socket is closed.
 
-    A failure ends only its connection.
+    A failed connection does not affect the others.
     """
     while listening.fileno() >= 0:
         try:
@@ -165,11 +165,11 @@ _OPTIONS = (
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
     ("grpc.enable_http_proxy", 0),
-    # Otherwise two servers may share a port, and messages go to either.
+    # Otherwise, two servers could share a port, and each message would go to one of them at random.
     ("grpc.so_reuseport", 0),
 )
-#: A server must queue a whole window of calls for its threads. By default it cancels some calls
-#: beyond 1,000 in the queue, all beyond 3,000, and each one that waits for more than 30 s.
+#: A server must queue a whole window of calls for its threads. By default, gRPC cancels some calls
+#: if more than 1,000 are queued, all further calls beyond 3,000, and calls that wait over 30 s.
 _SERVER_OPTIONS = (
     *_OPTIONS,
     ("grpc.server.max_pending_requests", 2**24),
@@ -185,13 +185,14 @@ def require_grpc() -> Any:
         import grpc
     except ImportError as error:
         raise UnavailableError(
-            f"model.transport=grpc needs the package grpcio in this interpreter: {error}"
+            f"model.transport=grpc needs the package grpcio in the interpreter under test; install "
+            f"it there: {error}"
         ) from error
     return grpc
 
 
 class GrpcStep(Step):
-    """A step over gRPC: one call to every server, which echoes the message, or a window of calls.
+    """A step over gRPC: a window of calls, or one call to every server, which echoes the message.
 
     All calls of a step are concurrent.
 
@@ -202,7 +203,7 @@ class GrpcStep(Step):
         patience: Seconds to wait until a server is ready.
 
     Raises:
-        RankFailed: If the server does not answer.
+        RankFailed: If a server is not ready within `patience` seconds.
         UnavailableError: If the interpreter under test lacks grpcio or protobuf.
     """
 
@@ -242,7 +243,7 @@ class GrpcStep(Step):
             channel.close()
 
     def _connect(self, address: str, patience: float) -> Any:
-        """Return a channel to a server that is ready."""
+        """Return a channel to a server once it is ready; raises RankFailed after `patience` s."""
         channel = self._grpc.insecure_channel(address, options=_OPTIONS)
         ready = self._grpc.channel_ready_future(channel)
         try:
@@ -254,7 +255,7 @@ class GrpcStep(Step):
         return channel
 
     def run(self, steps: int) -> None:
-        """Run steps; each ends when all calls are answered. Raises RankFailed."""
+        """Run steps, each of which ends when all its calls are answered. Raises RankFailed."""
         try:
             for _ in range(steps):
                 if len(self._calls) == 1:
@@ -268,21 +269,23 @@ class GrpcStep(Step):
 
 
 def message_sizes(model: Mapping[str, Any]) -> Sequence[int]:
-    """Return the bytes of each buffer of a message."""
+    """Return the size of each buffer of a message, in bytes."""
     if model.get("payload", "single") == "single":
         return [model["bytes"]]
     return buffer_sizes(model["payload"], model["buffers"])
 
 
 def serve_calls(address: str, *, serialized: bool = False) -> Any:
-    """Return a started gRPC server, which runs until it is dropped.
+    """Start a gRPC server that answers messages, and return it.
+
+    The server runs until it is stopped or garbage-collected.
 
     Args:
-        address: Address to listen on.
+        address: Address (host:port) to listen on.
         serialized: Whether protobuf decodes every message and encodes every echo.
 
     Raises:
-        UnavailableError: If the address is taken, or the interpreter under test lacks grpcio or
+        UnavailableError: If the address is in use, or if the interpreter under test lacks grpcio or
             protobuf.
     """
     grpc = require_grpc()
@@ -302,7 +305,8 @@ def serve_calls(address: str, *, serialized: bool = False) -> Any:
         server.add_insecure_port(address)
     except RuntimeError as error:
         raise UnavailableError(
-            f"{address} is taken; choose another port with model.port, or 0"
+            f"the address {address} is in use; set model.port to a different port, or to 0 for any "
+            "free port"
         ) from error
     server.start()
     return server

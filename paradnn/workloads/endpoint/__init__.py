@@ -1,7 +1,7 @@
-"""Requests to a served model (`model=endpoint`) through the OpenAI API.
+"""Requests to a served model through the OpenAI API (`model=endpoint`).
 
-vLLM, SGLang, llama.cpp and other servers provide this API. Each process of a point sends its own
-requests and measures the streamed answers (docs/how-to/serving.md).
+vLLM, SGLang, llama.cpp and other servers provide this API. Each process of a point sends requests
+independently and measures the streamed answers (docs/how-to/serving.md).
 """
 
 from __future__ import annotations
@@ -41,9 +41,10 @@ if TYPE_CHECKING:
 
 #: Reported percentiles of latency, time to first token and time per output token.
 _PERCENTILES = (50, 90, 99)
-#: A search for the highest rate tries each rate for this time. It stops when the passing and the
-#: failing rate differ by less than the fraction `_PRECISION`.
+#: Minimum duration of a probe of one rate in seconds, unless endpoint.min_seconds is shorter.
 _PROBE_SECONDS = 10.0
+#: The search stops when the lowest failed rate exceeds the highest passed rate by at most this
+#: fraction.
 _PRECISION = 0.05
 METRICS = (
     Metric(
@@ -57,7 +58,7 @@ METRICS = (
         "time_per_output_token_p99_ms",
         "ms",
         "lower",
-        "99th percentile over requests of the mean time between tokens",
+        "99th percentile over requests of the mean time between a request's tokens",
         has_interval=True,
     ),
     *in_section(
@@ -73,7 +74,7 @@ METRICS = (
             "time_per_output_token_p90_ms",
             "ms",
             "lower",
-            "90th percentile over requests of the mean time between tokens",
+            "90th percentile over requests of the mean time between a request's tokens",
             has_interval=True,
         ),
     ),
@@ -93,7 +94,7 @@ METRICS = (
             "output_tokens",
             "1",
             None,
-            "mean tokens per answer, as counted by the server; chunks with text if it counts none",
+            "mean tokens per answer, as counted by the server; else, chunks with text per answer",
         ),
     ),
 )
@@ -115,7 +116,9 @@ class ServedModel(Model):
         return 1
 
     def canonical_point(self, point: Any) -> Any:
-        """Return `point` with settings that do not affect a server at their defaults.
+        """Return `point`, with settings that do not affect a server reset to their defaults.
+
+        These settings are the optimizer, the compilation and the profile.
 
         Raises:
             ConfigError: If the point sets a key that only the server can decide.
@@ -124,7 +127,7 @@ class ServedModel(Model):
         tokens = "omit it, and set endpoint.input_tokens"
         load = "omit it, and set endpoint.concurrency or endpoint.rate"
         trains = "model=endpoint cannot be trained"
-        profile = "model=endpoint has no operations to profile"
+        profile = "model=endpoint runs no operations that could be profiled"
         for key, value, required, why, remedy in (
             ("precision", point.precision, "float32", reason, "omit it"),
             ("data", point.data.name, "synthetic", reason, tokens),
@@ -143,14 +146,14 @@ class ServedModel(Model):
 
 
 class _Overload(PointEnded):
-    """No rate meets the limits, or requests could not be sent when they were due."""
+    """No tried rate meets the time limits, or requests could not be sent when they were due."""
 
     outcome = "overload"
 
 
 @dataclass(frozen=True)
 class Endpoint(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, PhaseForecast):
-    """Send requests to an endpoint, and measure its answers against time limits."""
+    """Send requests to an endpoint, measure its answers, and compare them with time limits."""
 
     name = "endpoint"
     group = "endpoint"
@@ -195,7 +198,7 @@ class Endpoint(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
         True, "send ignore_eos=true, so that answers have full length; false: omit the parameter"
     )
     stream_usage: bool = option(
-        True, "ask the server for token counts (stream_options); false: omit the parameter"
+        True, "request token counts from the server (stream_options); false: omit the parameter"
     )
     temperature: float | None = option(
         0.0, "sampling temperature; null: omit the parameter", low=0.0, high=2.0
@@ -205,8 +208,9 @@ class Endpoint(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
     )
     rate: float | str | None = option(
         None,
-        "mean requests per second, sent at random times, whether or not earlier requests have been "
-        "answered; peak: search for the highest rate that meets the limits",
+        "mean rate, in requests per second, of requests that are sent at random times without "
+        "waiting for earlier answers; null: keep endpoint.concurrency requests in flight; peak: "
+        "search for the highest rate that meets the limits",
         low=1e-3,
         high=1e5,
         choices=("peak",),
@@ -222,19 +226,22 @@ class Endpoint(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
         None, "limit: time from when a request is due to its last token, in ms", low=1e-3
     )
     percentile: float = option(
-        99.0, "rate=peak: percentage of requests that must meet the limits", low=1, high=99.999
+        99.0,
+        "endpoint.rate=peak: percentage of requests that must meet the limits",
+        low=1,
+        high=99.999,
     )
     confidence: float = option(
-        0.95, "rate=peak: confidence that the limits are met", low=0.5, high=0.9999
+        0.95, "endpoint.rate=peak: confidence that the limits are met", low=0.5, high=0.9999
     )
     min_seconds: float = option(60.0, "minimum duration, in seconds", low=0.0, high=86_400.0)
     min_queries: int = option(50, "minimum number of requests", low=1, high=1_000_000)
     patience: float = option(
-        120.0, "seconds of silence after which a request has failed", low=0.1, high=86_400.0
+        120.0, "seconds without data after which a request fails", low=0.1, high=86_400.0
     )
     startup_seconds: float | None = option(
         None,
-        "seconds to wait for a server that is starting; null: 30 if it answers that it is not "
+        "seconds to wait for a server that is starting; null: 30 if it responds that it is not "
         "ready, 0 if it refuses connections",
         low=0.0,
         high=86_400.0,
@@ -246,12 +253,17 @@ class Endpoint(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
 
     @property
     def is_limited(self) -> bool:
-        """Whether any time limit is set."""
+        """Whether any time limit (first_token_ms, token_ms or request_ms) is set."""
         limits = (self.first_token_ms, self.token_ms, self.request_ms)
         return any(limit is not None for limit in limits)
 
     def canonical(self, point: Point) -> Point:
-        """Return `point` with `concurrency` at its default if a rate is set."""
+        """Return `point`, with `concurrency` reset to its default if a rate is set.
+
+        Raises:
+            ConfigError: If the URL is invalid, if endpoint.rate=peak has no time limit, or if
+                measure.timeout is too short.
+        """
         self._check_address()
         if self.rate == "peak" and not self.is_limited:
             remedy = "set endpoint.first_token_ms, endpoint.token_ms or endpoint.request_ms"
@@ -262,7 +274,7 @@ class Endpoint(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
         return replace(point, workload=replace(self, concurrency=type(self).concurrency))
 
     def _check_address(self) -> None:
-        """Raise ConfigError if the URL names no host, or an invalid port."""
+        """Raise ConfigError if the URL has no host or an invalid port."""
         parts = urlsplit(self.url)
         try:
             is_valid = bool(parts.hostname) and parts.port != 0
@@ -290,7 +302,7 @@ class Endpoint(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
         return parts
 
     def open_devices(self, run: PointRun) -> None:
-        """Open nothing: the devices are the server's."""
+        """Do nothing: only the server uses devices."""
 
     def measure(self, run: PointRun) -> None:
         seconds_left = run.seconds_left - self.min_seconds / 10 - 1
@@ -322,29 +334,31 @@ class Endpoint(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
             _check_punctual(rate, requests)
 
     def _check_answered(self, client: Client, requests: Sequence[EndpointRequest]) -> None:
-        """Raise UnavailableError if the server answered no request, or has stopped answering."""
+        """Raise UnavailableError if no request was answered, or if the server counts as gone."""
         answered = sum(not request.problem for request in requests)
         problems = [request.problem for request in requests if request.problem]
         if not answered:
             raise UnavailableError(
-                f"endpoint.url={self.url}: no request was answered: {problems[-1]}"
+                f"endpoint.url={self.url}: no request was answered; the last problem: "
+                f"{problems[-1]}"
             )
         if client.is_gone:
             raise UnavailableError(
                 f"endpoint.url={self.url}: the server stopped answering after "
-                f"{answered:,} of {counted(len(requests), 'request')}: {problems[-1]}"
+                f"{answered:,} of {counted(len(requests), 'request')}; the last problem: "
+                f"{problems[-1]}"
             )
 
     def _peak_rate(self, client: Client, run: PointRun, probes: list[Probe]) -> float:
-        """Return the highest rate, in requests per second, that meets the limits.
+        """Search for the highest rate that meets the time limits, in requests per second.
 
         Args:
             client: Sends the requests.
             run: Provides the remaining time of the point.
-            probes: The result of every tried rate is appended to this list.
+            probes: A list to which the result of every tried rate is appended.
 
         Raises:
-            _Overload: If no rate was shown to meet the limits before the time was up.
+            _Overload: If the search ended without a rate that was shown to meet the limits.
             UnavailableError: If the server has stopped answering.
         """
         share = self.percentile / 100
@@ -372,8 +386,8 @@ class Endpoint(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
             probes.append(probe)
             return is_met is True
 
-        # Minimum number of requests that shows, with the confidence, that the limits are met if all
-        # requests are in time.
+        # If all requests are in time, this number of them suffices to show, with the required
+        # confidence, that the limits are met.
         required_requests = math.ceil(math.log(1 - self.confidence) / math.log(share)) + 1
 
         def has_time(rate: float) -> bool:
@@ -392,8 +406,8 @@ class Endpoint(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
         )
         if not search.held or search.rate is None:
             raise _Overload(
-                "endpoint.rate=peak: no rate was shown to meet the limits before the time was up; "
-                "raise measure.timeout"
+                "endpoint.rate=peak: no rate was shown to meet the limits "
+                f"({counted(len(probes), 'probe')}); raise measure.timeout or the limits"
             )
         return search.rate
 
@@ -443,7 +457,10 @@ class Endpoint(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
         return metrics
 
     def _rate_metrics(self, processes: Sequence[Sequence[EndpointRequest]]) -> dict[str, float]:
-        """Return rates per second over the whole window, which includes failed requests."""
+        """Return rates of answers, tokens and goodput per second, as means over the processes.
+
+        The window of a process also includes its failed requests (`window_seconds`).
+        """
         from paradnn.session.measured import mean_interval
 
         metrics: dict[str, float] = {}
@@ -495,9 +512,9 @@ class Endpoint(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
         return tags
 
     def _length_tags(self, answered: Sequence[EndpointRequest]) -> dict[str, str]:
-        """Return a tag with the number of answers that are shorter or longer than requested.
+        """Return the tag `answer_lengths`: how many answers are shorter or longer than requested.
 
-        Only answers whose tokens the server counted are compared.
+        Only answers whose tokens the server counted are compared. Empty if all lengths are right.
         """
         lengths = [request.tokens for request in answered if request.has_usage]
         longer = sum(length > self.output_tokens for length in lengths)
@@ -516,7 +533,7 @@ class Endpoint(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
         }
 
     def series(self, measured: Measured) -> list[MetricSnapshot]:
-        """Return the latencies of the first process over time."""
+        """Return the latencies over time of the first process that has answered requests."""
         from paradnn.session.run_series import latency_series
 
         for process in _answered(measured):
@@ -590,12 +607,15 @@ class Endpoint(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
     def require_predictable(self) -> None:
         if self.rate == "peak":
             raise ConfigError(
-                "endpoint.rate", "peak", "has no forecast", "plan a rate such as endpoint.rate=10"
+                "endpoint.rate",
+                "peak",
+                "has no forecast: the number of rates that a search tries is unknown",
+                "plan a rate such as endpoint.rate=10",
             )
 
 
 def _answered(measured: Measured) -> list[list[EndpointRequest]]:
-    """Return the answered requests of each process; omit processes without any."""
+    """Return the answered requests of each process that has any."""
     processes = [message.requests() for message in messages_of_kind(measured.answers, Requests)]
     answered = [[request for request in process if not request.problem] for process in processes]
     return [process for process in answered if process]
@@ -604,22 +624,30 @@ def _answered(measured: Measured) -> list[list[EndpointRequest]]:
 def _check_punctual(rate: float, requests: Sequence[EndpointRequest]) -> None:
     """Raise _Overload if requests were sent too late.
 
-    The median delay may be 5 ms or 5% of the median latency, whichever is larger.
+    The median delay may be at most 5 ms or 5% of the median latency, whichever is larger.
+
+    Args:
+        rate: Scheduled requests per second.
+        requests: The requests of this process.
     """
     late = statistics.median(request.sent - request.due for request in requests)
     latency = statistics.median(request.latency for request in requests)
     if late > max(5e6, latency / 20):
         raise _Overload(
-            f"endpoint.rate={rate:g}: requests were sent {late / 1e6:,.0f} ms late, because "
-            f"{MAX_IN_FLIGHT} requests were in flight or this machine was too slow to send more; "
-            "lower endpoint.rate"
+            f"endpoint.rate={rate:g}: requests were sent {late / 1e6:,.0f} ms late (median), "
+            f"because {MAX_IN_FLIGHT} requests were in flight or this machine was too slow to send "
+            "more; lower endpoint.rate"
         )
 
 
 def _time_metrics(processes: Sequence[Sequence[EndpointRequest]]) -> dict[str, float]:
-    """Return percentiles of the times of answered requests, with intervals, in ms.
+    """Return percentiles of the latency, time to first token and time per output token, in ms.
 
-    A percentile is reported only if at least one request per process is expected beyond it.
+    A percentile is reported only if each process has enough requests to expect at least one beyond
+    it. It has a 95% interval if the data suffice (`quantile_metrics`).
+
+    Args:
+        processes: The answered requests of each process.
     """
     from paradnn.session.measured import quantile, quantile_metrics
 
@@ -640,7 +668,10 @@ def _time_metrics(processes: Sequence[Sequence[EndpointRequest]]) -> dict[str, f
 
 
 def _steady_tags(processes: Sequence[Sequence[EndpointRequest]]) -> dict[str, str]:
-    """Return the tags `steady` and `steady_reason`: whether latencies changed during the run."""
+    """Return the tags `steady` and `steady_reason`: whether latencies changed during the run.
+
+    `steady` is "false" if a change matters, or if there are too few requests to decide.
+    """
     from paradnn.worker.series import MIN_VALUES, find_change
 
     changes = [

@@ -1,7 +1,7 @@
-"""A client of the OpenAI API that measures streamed answers; needs only the standard library.
+"""A client of the OpenAI API that measures streamed answers.
 
-The worker runs in the interpreter under test, which may lack an HTTP library. Each thread has one
-connection, so the thread that receives a token also records its arrival.
+It needs only the standard library, because the interpreter under test may lack an HTTP library.
+Each thread has one connection, so the thread that receives a token also records its arrival.
 """
 
 from __future__ import annotations
@@ -38,27 +38,27 @@ from paradnn.workloads.endpoint.stream import MAX_LINE_BYTES, printable, read_an
 
 #: Maximum number of requests in flight.
 MAX_IN_FLIGHT = 512
-#: A request fails if its answer has more than this multiple of the requested tokens.
+#: A request fails if its answer has more tokens than endpoint.output_tokens times this factor.
 _MAX_EXCESS = 4
-#: Pauses after failed requests, in seconds: they double from the first to the last value.
+#: Shortest and longest pause after a failed request, in seconds. Pauses double with each failure.
 _FIRST_PAUSE = 0.1
 _LAST_PAUSE = 2.0
-#: A server counts as gone after a number of consecutive failures. In a closed loop this number is
-#: _FAILURES_IN_FLIGHT per request in flight. In an open loop it is the number of requests that are
-#: sent in _FAILURE_SECONDS. It is at least _MIN_FAILURES and at most _MAX_FAILURES.
+#: A server counts as gone after a certain number of consecutive failures. In a closed loop, this
+#: number is _FAILURES_IN_FLIGHT per request in flight. In an open loop, it is the number of
+#: requests that are due in _FAILURE_SECONDS. It is limited to _MIN_FAILURES .. _MAX_FAILURES.
 _MIN_FAILURES = 10
 _FAILURES_IN_FLIGHT = 5
 _FAILURE_SECONDS = 3.0
 _MAX_FAILURES = 1000
-#: Default time to wait for a server whose answer says that it is not ready, in seconds.
+#: Default time to wait for a server that responds that it is not ready, in seconds.
 _LOADING_SECONDS = 30.0
 #: Time to read the rest of a response after its last token, in seconds.
 _DRAIN_SECONDS = 1.0
-#: Statuses of interim responses, which the final response follows.
+#: Statuses of interim responses, which precede the final response.
 _INTERIM_STATUSES = (102, 103, 104)
 #: Time from the start of a loop to its first request, in ns.
 _LEAD_NS = 2_000_000
-#: Words that most tokenizers encode as one token.
+#: Words of the prompts. Most tokenizers encode each of them as one token.
 _WORDS = (
     "time",
     "year",
@@ -79,7 +79,7 @@ Result = TypeVar("Result")
 
 
 class ClientOptions(ParameterOptions, Protocol):
-    """The options of `model=endpoint` that its client reads."""
+    """The options of `model=endpoint` that `Client` reads."""
 
     @property
     def model(self) -> str | None: ...
@@ -131,9 +131,9 @@ class _FailureMonitor:
 
 
 class _FinalResponse(http.client.HTTPResponse):
-    """A response that skips interim responses such as 103 Early Hints (RFC 9110, section 15.2).
+    """A response whose status is final: interim responses are skipped (RFC 9110, section 15.2).
 
-    `http.client` skips only 100 Continue.
+    An example is 103 Early Hints. `http.client` skips only 100 Continue.
     """
 
     def begin(self) -> None:
@@ -144,17 +144,18 @@ class _FinalResponse(http.client.HTTPResponse):
 
 
 class Client:
-    """Sends requests to a server.
+    """Sends requests to a server of the OpenAI API and measures the answers.
 
     Args:
         options: The options of `model=endpoint`.
         deadline: Time of `time.monotonic()` in seconds at which waits, loops and answers end.
 
     Attributes:
-        model: Name of the requested model.
+        model: Name of the requested model: endpoint.model, or else the first that the server lists.
 
     Raises:
-        UnavailableError: If the server cannot be reached, or names no model.
+        UnavailableError: If the API key is not a valid header; or, without endpoint.model, if the
+            server cannot be reached or lists no model.
     """
 
     def __init__(self, options: ClientOptions, deadline: float = math.inf) -> None:
@@ -171,14 +172,15 @@ class Client:
 
     @property
     def is_gone(self) -> bool:
-        """Whether the server counted as gone in the last loop; see `_FailureMonitor`."""
+        """Whether the server stopped answering in the last loop (`_FailureMonitor.gone`)."""
         return self._monitor.gone.is_set()
 
     def wait_until_ready(self) -> None:
-        """Send one request; repeat it while the server is starting.
+        """Send one request, and repeat it while the server is starting.
 
         Raises:
-            UnavailableError: If the request failed, or the server was not ready in time.
+            UnavailableError: If the request failed for another reason, or if the server was not
+                ready within endpoint.startup_seconds.
         """
 
         def send_request() -> None:
@@ -188,9 +190,9 @@ class Client:
         self._when_ready(send_request)
 
     def check_alive(self) -> None:
-        """If the last loop ended with failures, repeat a request until the server's state is clear.
+        """Find out whether the server still answers, if the last loop ended with failures.
 
-        That is, until a request succeeds, the server counts as gone, or the deadline passes.
+        Repeats a request until it succeeds, the server counts as gone, or the deadline passes.
         """
         monitor = self._monitor
         pauses = _pauses()
@@ -209,20 +211,20 @@ class Client:
         queries: int,
         rate: float | None = None,
     ) -> list[EndpointRequest]:
-        """Send requests for at least `seconds`, and at least `queries` of them.
+        """Send at least `queries` requests, for at least `seconds`, and return their outcomes.
 
         Ends early if the server is gone or the deadline has passed, but sends at least one request.
 
         Args:
-            concurrency: Requests in flight in a closed loop. Each thread sends its next request
-                when its previous one has ended, and pauses after a failure.
-            seconds: Minimum duration.
+            concurrency: Requests in flight in a closed loop; ignored in an open loop. A thread
+                sends its next request when its previous one has ended, and pauses after a failure.
+            seconds: Minimum duration in seconds.
             queries: Minimum number of requests.
-            rate: Mean requests per second in an open loop. Requests are sent at random times,
-                whether or not earlier ones have been answered. None for a closed loop.
+            rate: Mean requests per second of an open loop. Requests are sent at random times
+                without waiting for earlier answers. None for a closed loop.
 
         Returns:
-            All requests, failed ones included, in the order in which they were due.
+            All requests, including failed ones, in the order in which they were due.
         """
         self._loops += 1
         begin = time.monotonic_ns() + _LEAD_NS
@@ -273,11 +275,11 @@ class Client:
         return sorted(requests, key=lambda request: request.due)
 
     def _authorization(self) -> dict[str, str]:
-        """Return the header with the API key.
+        """Return the Authorization header with the API key; empty if the variable is not set.
 
         Raises:
-            UnavailableError: If the key has characters that no header may hold. The message does
-                not contain the key.
+            UnavailableError: If the key has characters that are invalid in a header. The message
+                does not contain the key.
         """
         variable = self._options.key_variable
         key = os.environ.get(variable, "").strip()
@@ -285,13 +287,17 @@ class Client:
             return {}
         if not (key.isascii() and key.isprintable()):
             raise UnavailableError(
-                f"the API key in the environment variable {variable} holds characters that "
-                "no HTTP header may hold; export it again"
+                f"the API key in the environment variable {variable} contains characters that "
+                "are invalid in an HTTP header; set the variable to the exact key"
             )
         return {"Authorization": f"Bearer {key}"}
 
     def _first_model(self) -> str:
-        """Return the first model that the server names. Raises RequestError."""
+        """Return the name of the first model that the server lists.
+
+        Raises:
+            RequestError: If the request failed or its response lists no model.
+        """
         path = f"{self._path}/models"
         with closing(self._connection()) as connection, self._request_errors(connection):
             self._connect(connection)
@@ -304,15 +310,16 @@ class Client:
         except (ValueError, LookupError, TypeError, RecursionError):
             name = None
         if not isinstance(name, str) or not printable(name):
-            problem = f"{path} names no model: {printable(content)[:80]}"
+            problem = f"{path} lists no model: {printable(content)[:80]}"
             raise RequestError(problem, "set endpoint.model")
         return printable(name)[:200]
 
     def _when_ready(self, send: Callable[[], Result]) -> Result:
-        """Return the result of `send`, which is repeated while the server is starting.
+        """Call `send`, repeatedly while the server is starting, and return its result.
 
         Raises:
-            UnavailableError: If the request failed, or the server was not ready in time.
+            UnavailableError: If `send` failed for another reason, or if the server was not ready
+                within endpoint.startup_seconds.
         """
         begun = time.monotonic()
         pauses = _pauses()
@@ -337,7 +344,7 @@ class Client:
                 time.sleep(pause)
 
     def _startup_seconds(self, error: RequestError) -> float:
-        """Return how long to wait for the server after a first request that failed with `error`."""
+        """Return the seconds to wait for a server whose response to a request is `error`."""
         seconds = self._options.startup_seconds
         if error.is_not_ready:
             return _LOADING_SECONDS if seconds is None else seconds
@@ -348,8 +355,9 @@ class Client:
     def _pause(self, error: RequestError, pause: float) -> float:
         """Return the seconds to wait after a failure.
 
-        They are at least `pause`, and more if the server requests more (Retry-After). They are at
-        most endpoint.patience, so that a long Retry-After does not use up the time of the run.
+        This is `pause`, or the server's Retry-After if that is longer. A Retry-After counts only up
+        to endpoint.patience, so that it cannot use up the time of the run. The wait ends at the
+        deadline.
 
         Args:
             error: The failure.
@@ -369,7 +377,7 @@ class Client:
         return connection
 
     def _connect(self, connection: http.client.HTTPConnection) -> None:
-        """Open the connection unless it is open already; reopen it if the server has closed it."""
+        """Open the connection if it is not open, or if the server has closed it."""
         timeout = max(0.1, min(self._options.patience, self._deadline - time.monotonic()))
         connection.timeout = timeout
         if connection.sock is not None and _is_readable(connection.sock):
@@ -380,7 +388,7 @@ class Client:
 
     @contextlib.contextmanager
     def _request_errors(self, connection: http.client.HTTPConnection) -> Iterator[None]:
-        """Raise every error of a request as RequestError, and close the connection."""
+        """Close the connection on any error of a request, and raise it as RequestError."""
         try:
             yield
         except RequestError:
@@ -396,10 +404,12 @@ class Client:
     def _send_and_record(
         self, connection: http.client.HTTPConnection, number: int, due: int
     ) -> tuple[EndpointRequest, RequestError | None]:
-        """Send one request, and report its success or failure to the failure monitor.
+        """Send one request, and record its success or failure in the failure monitor.
+
+        A failure because the deadline has passed is not recorded.
 
         Returns:
-            The request, and its error; None if it succeeded.
+            The request, and its error, which is None if it succeeded.
         """
         begun = time.monotonic_ns()
         try:
@@ -416,11 +426,11 @@ class Client:
     def _answer(
         self, connection: http.client.HTTPConnection, number: int, due: int
     ) -> EndpointRequest:
-        """Send one request and read its answer to the end.
+        """Send one request, read its answer to the end, and return the measured request.
 
         Args:
-            connection: The connection; it is closed if the request fails.
-            number: Number of the request in the current loop, which determines its prompt.
+            connection: The connection, which is closed if the request fails.
+            number: Number of the request in the current loop; it selects the random prompt.
             due: When the request was due, in ns of `time.monotonic_ns()`.
 
         Raises:
@@ -434,7 +444,7 @@ class Client:
             try:
                 response = self._response(connection, body)
             except (ConnectionResetError, BrokenPipeError):
-                # The server closed the idle connection at the moment at which it was used again.
+                # The server closed the idle connection while this request was being sent.
                 if not is_reused:
                     raise
                 connection.close()
@@ -467,7 +477,10 @@ class Client:
         return f"{self._path}/completions"
 
     def _body(self, number: int) -> dict[str, Any]:
-        """Return the content of a request; its prompt is random, so that no prefix cache has it."""
+        """Return the body of a request.
+
+        Its prompt is random, so that no prefix cache of the server contains it.
+        """
         options = self._options
         generator = random.Random(f"{options.seed} {self._loops} {number}")
         text = " ".join(generator.choices(_WORDS, k=options.input_tokens))
@@ -490,9 +503,10 @@ class Client:
 
 
 def _closed_loop(begin: int, end: int, queries: int) -> Iterator[int]:
-    """Yield the due time of each request in ns: the current time, but not before `begin`.
+    """Yield the due times of a closed loop: the current time, but at least `begin`.
 
-    Ends when at least `queries` requests are due and `end` has passed.
+    Ends once it has yielded `queries` times and `end` has passed. All times are ns of
+    `time.monotonic_ns()`.
     """
     for number in itertools.count():
         now = time.monotonic_ns()
@@ -502,7 +516,7 @@ def _closed_loop(begin: int, end: int, queries: int) -> Iterator[int]:
 
 
 def _pauses() -> Iterator[float]:
-    """Yield the pauses of an exponential back-off, in seconds."""
+    """Yield the pauses of an exponential back-off in seconds: 0.1, 0.2, 0.4 and so on, up to 2."""
     pause = _FIRST_PAUSE
     while True:
         yield pause
@@ -510,9 +524,10 @@ def _pauses() -> Iterator[float]:
 
 
 def _drain(connection: http.client.HTTPConnection, response: http.client.HTTPResponse) -> None:
-    """Read the rest of the response after a complete answer, to reuse the connection.
+    """Read the rest of a response after a complete answer, so that its connection can be reused.
 
-    If the server does not end its response in time, the connection is closed; the request succeeds.
+    If the server does not end the response within 1 s, the connection is closed. The request counts
+    as successful in either case.
     """
     if response.isclosed():
         return
@@ -526,7 +541,7 @@ def _drain(connection: http.client.HTTPConnection, response: http.client.HTTPRes
 
 
 def _is_readable(idle: socket.socket) -> bool:
-    """Whether an idle connection can be read, which means that the server has closed it."""
+    """Whether an idle connection has data to read, which means that the server has closed it."""
     poll = select.poll()
     poll.register(idle, select.POLLIN)
     return bool(poll.poll(0))

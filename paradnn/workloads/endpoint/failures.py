@@ -24,10 +24,10 @@ from paradnn.workloads.endpoint.stream import (
     printable,
 )
 
-#: Maximum length of a problem, and maximum number of bytes that are read of an error response.
+#: Maximum length of `RequestError.problem`, and maximum number of bytes read of an error response.
 _MAX_PROBLEM_CHARS = 300
 _MAX_ERROR_BYTES = 1 << 14
-#: Statuses of a server, or of a proxy before it, that is starting or busy.
+#: Statuses with which a server, or a proxy in front of it, reports that it is starting or busy.
 _NOT_READY = (429, 502, 503, 504)
 _OTHER_TOKEN_LIMIT = {
     "max_tokens": "max_completion_tokens",
@@ -37,7 +37,7 @@ _OTHER_TOKEN_LIMIT = {
 REQUEST_ERRORS = (OSError, http.client.HTTPException, AnswerError, ValueError, OverflowError)
 
 
-#: Phrases with which servers report that prompt and answer exceed the context of the model.
+#: Phrases with which servers report that prompt and answer exceed the model's context length.
 _CONTEXT_LENGTH = re.compile(r"context[ _](length|size|window)", re.IGNORECASE)
 _TOO_LONG = re.compile(
     r"too (long|large)|exceed|must be (<|less)|at most \d|maximum (input|context|sequence|length)"
@@ -53,7 +53,7 @@ _API_PATH = re.compile(r"/+(chat/completions|completions|models)/*$")
 
 
 class ParameterOptions(Protocol):
-    """The options of `model=endpoint` that decide what a request contains."""
+    """The options of `model=endpoint` that remedies for failed requests depend on."""
 
     @property
     def url(self) -> str: ...
@@ -75,12 +75,12 @@ class RequestError(Exception):
     """A request failed.
 
     Attributes:
-        problem: What went wrong, on one line.
-        remedy: What to do about the problem; "" if unknown.
-        retry_after: Seconds after which the server asks the client to try again; None if unknown.
-        is_not_ready: Whether the server answered that it is starting or busy.
+        problem: Description of the failure on one line, cut to 300 characters.
+        remedy: What the user can do about the problem; "" if unknown.
+        retry_after: Seconds after which the server asks for a retry; None if it does not ask.
+        is_not_ready: Whether the server responded that it is starting or busy.
         is_unreachable: Whether the server refused or dropped the connection.
-        is_deadline: Whether the time of the point was up, which says nothing about the server.
+        is_deadline: Whether the time of the point was up; such a failure is not the server's fault.
     """
 
     def __init__(
@@ -107,8 +107,8 @@ def check_status(response: http.client.HTTPResponse, path: str, options: Paramet
 
     Args:
         response: The response.
-        path: Path of the request, from which a redirect is resolved.
-        options: The options of the request, for the remedy.
+        path: Path of the request, relative to which a redirect is resolved.
+        options: The options of the request, on which the remedy depends.
     """
     if response.status == 200:
         return
@@ -129,7 +129,7 @@ def _body_text(response: http.client.HTTPResponse) -> str:
     """Return the text of an error response, without the markup of an HTML page."""
     content = response.read(_MAX_ERROR_BYTES)
     if _compression(response):
-        # This decoder reads gzip and zlib, and accepts a long response that was cut off.
+        # This decoder reads gzip and zlib, and accepts data that is cut at _MAX_ERROR_BYTES.
         with contextlib.suppress(zlib.error):
             content = zlib.decompressobj(wbits=47).decompress(content, _MAX_ERROR_BYTES)
     text = content.decode("utf-8", errors="replace")
@@ -139,7 +139,7 @@ def _body_text(response: http.client.HTTPResponse) -> str:
 
 
 def _compression(response: http.client.HTTPResponse) -> str:
-    """Return the compression of a response, such as "gzip"; "" if it is not compressed."""
+    """Return the content encoding of a response, such as "gzip"; "" if it is not compressed."""
     encoding = (response.getheader("Content-Encoding") or "").strip().lower()
     return "" if encoding == "identity" else encoding
 
@@ -154,7 +154,7 @@ def _is_html(response: http.client.HTTPResponse) -> bool:
 
 
 def check_is_stream(response: http.client.HTTPResponse) -> None:
-    """Raise AnswerError if the server answers with one document, or compresses the stream."""
+    """Raise AnswerError if a response is a JSON or HTML document, or a compressed stream."""
     media_type = _media_type(response)
     if media_type.endswith("json") or _is_html(response):
         content = printable(_body_text(response))
@@ -171,7 +171,7 @@ def check_is_stream(response: http.client.HTTPResponse) -> None:
 def _status_remedy(
     response: http.client.HTTPResponse, content: str, path: str, options: ParameterOptions
 ) -> str:
-    """Return what to do about a status other than 200; "" if unknown."""
+    """Return the remedy for a status other than 200; "" if unknown."""
     status = response.status
     if 300 <= status < 400:
         return _redirect_remedy(response, path, options)
@@ -191,24 +191,27 @@ def _status_remedy(
 def _redirect_remedy(
     response: http.client.HTTPResponse, path: str, options: ParameterOptions
 ) -> str:
-    """Return a remedy with the value of endpoint.url to which the server redirects, if known."""
+    """Return the remedy for a redirect: if possible, the value of endpoint.url to set."""
     location = printable((response.getheader("Location") or "").partition("?")[0])[:200]
     if not location:
         return "check endpoint.url"
     target = urljoin(urljoin(options.url, path), location)
     base, is_api = _API_PATH.subn("", target)
     if base == options.url.rstrip("/"):
-        return f"the server redirects to {target}, which endpoint.url cannot express"
+        return (
+            f"the server redirects to {target}, which no value of endpoint.url selects; remove "
+            "the redirect on the server"
+        )
     if not is_api:
         return f"the server redirects to {target}: check endpoint.url"
     return f"the server redirects to {target}: set endpoint.url={base}"
 
 
 def _parameter_remedy(content: str, options: ParameterOptions) -> str:
-    """Return how to omit or replace the request parameter that the server rejects; "" if unknown.
+    """Return the remedy for a request parameter that the server rejects; "" if unknown.
 
     Args:
-        content: The body of the response, which names the parameter.
+        content: The body of the response, which may name the parameter.
         options: The options of the request.
     """
     if _CONTEXT_LENGTH.search(content):
@@ -216,11 +219,11 @@ def _parameter_remedy(content: str, options: ParameterOptions) -> str:
     if "chat template" in content or "chat_template" in content:
         return "set endpoint.api=completions if the model has no chat template"
     if options.ignore_eos and "ignore_eos" in content:
-        return "set endpoint.ignore_eos=false to omit it"
+        return "set endpoint.ignore_eos=false to omit the parameter ignore_eos"
     if options.stream_usage and ("stream_options" in content or "include_usage" in content):
-        return "set endpoint.stream_usage=false to omit it"
+        return "set endpoint.stream_usage=false to omit the parameter stream_options"
     if options.temperature is not None and "temperature" in content:
-        return "set endpoint.temperature=null to omit it"
+        return "set endpoint.temperature=null to omit the parameter temperature"
     if _TOO_LONG.search(content):
         return _SHORTER_REMEDY
     if options.token_limit in content:
@@ -233,12 +236,21 @@ def _parameter_remedy(content: str, options: ParameterOptions) -> str:
 def as_request_error(
     error: Exception, options: ParameterOptions, *, is_past_deadline: bool
 ) -> RequestError:
-    """Return the RequestError for one of `REQUEST_ERRORS`."""
+    """Return the RequestError for one of `REQUEST_ERRORS`.
+
+    Args:
+        error: The error.
+        options: The options of the request, on which the remedy depends.
+        is_past_deadline: Whether the time of the point is up, so that a timeout is a DeadlineError.
+    """
     message = printable(str(error))
     if isinstance(error, DeadlineError) or (isinstance(error, TimeoutError) and is_past_deadline):
         return RequestError(str(DeadlineError()), is_deadline=True)
     if isinstance(error, TimeoutError):
-        return RequestError(f"the server was silent for endpoint.patience={options.patience:g} s")
+        return RequestError(
+            f"the server was silent for endpoint.patience={options.patience:g} s",
+            "raise endpoint.patience if the server needs longer",
+        )
     if isinstance(error, AnswerError):
         return RequestError(message, _answer_remedy(error, options))
     if isinstance(error, ssl.SSLError):
@@ -250,9 +262,9 @@ def as_request_error(
         return RequestError(problem, is_unreachable=True)
     if isinstance(error, http.client.BadStatusLine):
         problem = f"the server does not answer with HTTP: {message}"
-        return RequestError(problem, "check endpoint.url; is it an https:// server?")
+        return RequestError(problem, "check endpoint.url; does the server need https://?")
     if isinstance(error, http.client.IncompleteRead):
-        return RequestError("the connection ended within the answer")
+        return RequestError("the connection ended before the answer was complete")
     if isinstance(error, http.client.HTTPException):
         return RequestError(f"the response is not valid HTTP: {message}")
     is_unreachable = isinstance(error, ConnectionError)
@@ -262,11 +274,11 @@ def as_request_error(
 
 
 def _answer_remedy(error: AnswerError, options: ParameterOptions) -> str:
-    """Return what to do about an incomplete answer; "" if unknown."""
+    """Return the remedy for an incomplete answer; "" if unknown."""
     if error.is_without_text:
-        return "the model may reason without showing it: raise endpoint.output_tokens"
+        return "the model may generate hidden reasoning tokens: raise endpoint.output_tokens"
     if options.ignore_eos and error.is_reported_by_server:
-        return "if the model cannot generate past its end token, set endpoint.ignore_eos=false"
+        return "if the model cannot continue after its end token, set endpoint.ignore_eos=false"
     return ""
 
 
@@ -274,19 +286,21 @@ def _tls_error(error: ssl.SSLError) -> RequestError:
     if isinstance(error, ssl.SSLCertVerificationError):
         remedy = (
             "set the environment variable SSL_CERT_FILE to a file with the certificate "
-            "of its authority"
+            "of the authority that signed it"
         )
         problem = f"the server's certificate is not trusted: {printable(error.verify_message)}"
         return RequestError(problem, remedy)
     reason = error.reason or printable(str(error))
-    return RequestError(f"the TLS handshake failed: {reason}", "is it an http:// server?")
+    return RequestError(
+        f"the TLS handshake failed: {reason}", "check endpoint.url; does the server need http://?"
+    )
 
 
 def retry_seconds(value: str | None) -> float | None:
     """Return the seconds to wait that a Retry-After header requests; None if absent or invalid.
 
-    The header holds seconds or a date (RFC 9110, section 10.2.3). A date without a time zone, as
-    `asctime` formats it, is in UTC.
+    The value is a number of seconds or a date (RFC 9110, section 10.2.3). A date without a time
+    zone, as `asctime` formats it, counts as UTC.
     """
     if not value:
         return None
@@ -303,7 +317,7 @@ def retry_seconds(value: str | None) -> float | None:
 
 
 def body_error(content: str) -> str:
-    """Return the message of an error response; "" if it is not JSON or holds no message."""
+    """Return the message of an error response; "" if it is not JSON or contains no message."""
     try:
         document: Any = json.loads(content)
     except (ValueError, RecursionError):

@@ -11,7 +11,7 @@ from paradnn.core.channel import pack_bytes, unpack_bytes
 from paradnn.core.messages import WorkloadMessage
 from paradnn.worker.peak_search import Probe
 
-#: Shortest plausible time per token, in ns. If tokens follow each other faster, the server or a
+#: Shortest plausible mean time between tokens, in ns. If tokens arrive faster, the server or a
 #: proxy buffered them: 10,000 tokens/s per request is several times the rate of any model.
 _MIN_TOKEN_NS = 100_000
 
@@ -23,9 +23,9 @@ class EndpointRequest:
     All times are ns of `time.monotonic_ns()`.
 
     Attributes:
-        due: When the request was scheduled. A closed loop schedules it when it sends it.
-        sent: When it was sent.
-        first: When the first token arrived.
+        due: Scheduled time of sending. In a closed loop, this is when a thread begins the request.
+        sent: When the request was sent.
+        first: When the first token arrived, or when the request failed.
         last: When the last token arrived, or when the request failed.
         prompt: Tokens of the prompt, as counted by the server; 0 if unknown.
         tokens: Tokens of the answer.
@@ -55,14 +55,14 @@ class EndpointRequest:
 
     @property
     def is_at_once(self) -> bool:
-        """Whether several tokens arrived together, so that their times are unknown."""
+        """Whether the tokens arrived faster than plausible, so that their times are unknown."""
         return self.tokens > 1 and self.last - self.first < _MIN_TOKEN_NS * (self.tokens - 1)
 
     @property
     def time_per_output_token(self) -> float | None:
         """Mean time between successive tokens, in ns.
 
-        None for fewer than two tokens, and for tokens that arrived at once.
+        None if the answer has fewer than two tokens, or if they arrived at once.
         """
         if self.tokens < 2 or self.is_at_once:
             return None
@@ -74,10 +74,10 @@ class Requests(WorkloadMessage):
     """The requests of one process.
 
     Attributes:
-        rows: The requests, packed by `Requests.packed`.
+        rows: The requests as text, packed by `Requests.packed`.
         model: Name of the served model.
         rate: Scheduled requests per second of an open loop; None for a closed loop.
-        probes: Rates that a search for the highest rate tried.
+        probes: Results of the rates that a search for the highest rate tried; empty without one.
     """
 
     wire_name: ClassVar[str] = "requests"
@@ -92,7 +92,11 @@ class Requests(WorkloadMessage):
         self.requests()
 
     def requests(self) -> list[EndpointRequest]:
-        """Return the requests in the order in which they were due."""
+        """Return the unpacked requests in the order in which they were due.
+
+        Raises:
+            ValueError: If `rows` is not a packed list of requests.
+        """
         try:
             return [EndpointRequest(*row) for row in json.loads(unpack_bytes(self.rows))]
         except TypeError as error:
@@ -112,10 +116,10 @@ class Requests(WorkloadMessage):
 
 
 def window_seconds(requests: Sequence[EndpointRequest]) -> float:
-    """Return the time from the first due request until the last one ended or failed, in s.
+    """Return the time from when the first request was due until the last one ended, in seconds.
 
-    Failed requests are included: if a server answers only for half of the time, its rate is that
-    over the whole time.
+    Failed requests count too. If a server stops answering halfway, its rate is therefore still an
+    average over the whole time.
     """
     begin = min(request.due for request in requests)
     end = max(request.last for request in requests)

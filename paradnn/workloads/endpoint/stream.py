@@ -1,8 +1,8 @@
-"""Read a streamed answer: server-sent events in the format of the OpenAI API.
+"""Read a streamed answer: server-sent events with the JSON chunks of the OpenAI API.
 
-The format is that of the HTML standard
-(https://html.spec.whatwg.org/multipage/server-sent-events.html). The reader accepts the deviations
-of common servers: no blank line between events, no final `data: [DONE]`, and llama.cpp's `error:`
+Server-sent events are defined in the HTML standard
+(https://html.spec.whatwg.org/multipage/server-sent-events.html). The reader accepts deviations of
+common servers: no blank line between events, no final `data: [DONE]`, and llama.cpp's `error:`
 field.
 """
 
@@ -22,10 +22,10 @@ from paradnn.core.words import counted
 MAX_LINE_BYTES = 1 << 20
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _LINE_END = re.compile(rb"\r\n|\r|\n")
-#: Values of `finish_reason` of answers that the server did not complete.
+#: Values of `finish_reason` that mark an answer as incomplete.
 _FAILED_REASONS = ("abort", "error", "content_filter", "insufficient_system_resource")
-#: Fields of a chunk that hold generated tokens. Reasoning models use `reasoning_content` or
-#: `reasoning`; an answer that declines a prompt uses `refusal`.
+#: Fields of a choice that hold generated tokens. Reasoning models use `reasoning_content` or
+#: `reasoning`; a model that declines a prompt uses `refusal`.
 _TOKEN_FIELDS = (
     "content",
     "text",
@@ -35,7 +35,7 @@ _TOKEN_FIELDS = (
     "tool_calls",
     "function_call",
 )
-#: Larger token counts are errors of the server, and are ignored.
+#: Largest plausible token count. A larger count is an error of the server and is ignored.
 _MAX_COUNT = 10**9
 _EXCERPT_CHARS = 80
 
@@ -47,11 +47,11 @@ class ByteReader(Protocol):
 
 
 class AnswerError(Exception):
-    """The server did not send a complete answer; the message says why.
+    """The server did not send a complete answer; the message states the reason.
 
     Attributes:
         is_reported_by_server: Whether the server sent the error within the stream.
-        is_without_text: Whether the server generated tokens, but sent no text.
+        is_without_text: Whether the server reports generated tokens but sent no text.
     """
 
     def __init__(
@@ -107,18 +107,20 @@ class _Event:
 
 
 def read_answer(stream: ByteReader, deadline: float, max_tokens: int) -> StreamedAnswer:
-    """Read an answer to its end.
+    """Read a streamed answer to its end, and return its times and token counts.
 
     An answer is complete at `[DONE]`, or at the end of the stream if a choice had a
     `finish_reason`.
 
     Args:
         stream: The body of the response.
-        deadline: Raise DeadlineError when `time.monotonic()` passes this value, in seconds.
-        max_tokens: Raise AnswerError if the answer has more chunks with text than this.
+        deadline: Time of `time.monotonic()`, in seconds, at which reading ends.
+        max_tokens: Maximum number of chunks with text.
 
     Raises:
-        AnswerError: If the answer is incomplete, malformed, or reports an error.
+        AnswerError: If the answer is incomplete, malformed or longer than `max_tokens`, or reports
+            an error.
+        DeadlineError: If data arrives after the deadline.
         OSError: If the connection failed.
     """
     first = 0
@@ -145,7 +147,7 @@ def read_answer(stream: ByteReader, deadline: float, max_tokens: int) -> Streame
                 raise AnswerError(f"the server ended the answer with finish_reason={reason}")
             is_complete = is_complete or bool(reason)
         if chunks > max_tokens:
-            raise AnswerError(f"the answer does not end after {max_tokens} tokens")
+            raise AnswerError(f"the answer does not end after {max_tokens:,} tokens")
     tokens = _count(usage, "completion_tokens")
     if not chunks:
         raise _missing_text(tokens, reason, lines)
@@ -161,7 +163,7 @@ def read_answer(stream: ByteReader, deadline: float, max_tokens: int) -> Streame
 
 
 def _missing_text(tokens: int, reason: Any, lines: _Lines) -> AnswerError:
-    """Return the error for an answer without text.
+    """Return the AnswerError for an answer without text.
 
     Args:
         tokens: Output tokens that the server reports; 0 if it reports none.
@@ -177,7 +179,7 @@ def _missing_text(tokens: int, reason: Any, lines: _Lines) -> AnswerError:
     if lines.beginning.strip():
         return AnswerError(f"{problem}: {_excerpt([lines.beginning])}")
     if lines.is_cut:
-        return AnswerError("the response ends early, or is no valid HTTP")
+        return AnswerError("the response ends early or is not valid HTTP")
     return AnswerError(problem)
 
 
@@ -186,6 +188,9 @@ def _events(lines: _Lines) -> Iterator[_Event]:
 
     An event ends as soon as its `data:` lines form a JSON value, because some servers omit the
     blank line that should follow.
+
+    Raises:
+        AnswerError: If an event is not JSON, or if the stream ends within an event.
     """
     pending: list[bytes] = []
     name = b""
@@ -217,11 +222,14 @@ def _events(lines: _Lines) -> Iterator[_Event]:
 
 
 class _Lines:
-    """Iterates over the lines of a stream: (arrival in ns, line).
+    """An iterable of the lines of a stream, as pairs (arrival in ns, line without its end).
 
-    A line ends with a line feed, a carriage return, or both. A line counts as complete at a
-    carriage return, so that its arrival does not depend on the next byte. A byte order mark at the
+    A line ends with a line feed, a carriage return, or both. A carriage return alone completes a
+    line, so that its arrival time does not depend on the next byte. A byte order mark at the
     beginning of the stream is removed.
+
+    Iteration raises DeadlineError if data arrives after the deadline, and AnswerError if a line
+    exceeds `MAX_LINE_BYTES`.
 
     Attributes:
         beginning: The first bytes of the stream.
@@ -260,7 +268,7 @@ class _Lines:
             yield now, rest
 
     def _read(self) -> bytes:
-        """Return the bytes that have arrived; b"" at the end, or if the response is cut off."""
+        """Wait for data and return it; b"" at the end of the stream, or if it is cut off."""
         try:
             return self._stream.read1(MAX_LINE_BYTES)
         except http.client.IncompleteRead:
@@ -291,7 +299,11 @@ def _checked_chunk(content: Any, chunks: int) -> Mapping[str, Any]:
 
 
 def _choices(chunk: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the choices of a chunk; the last chunk, which reports the usage, has none."""
+    """Return the choices of a chunk; empty for the last chunk, which reports the token counts.
+
+    Raises:
+        AnswerError: If the choices are not a list of objects.
+    """
     choices = chunk.get("choices") or []
     is_valid = isinstance(choices, list) and all(isinstance(each, Mapping) for each in choices)
     if not is_valid:
@@ -300,7 +312,11 @@ def _choices(chunk: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _has_token(choice: Mapping[str, Any]) -> bool:
-    """Whether a choice contains tokens of the answer."""
+    """Whether a choice contains tokens of the answer.
+
+    Raises:
+        AnswerError: If the choice is malformed.
+    """
     delta = choice.get("delta") or choice
     if not isinstance(delta, Mapping):
         raise AnswerError(f"'delta' is not an object: {str(delta)[:_EXCERPT_CHARS]}")
@@ -308,7 +324,7 @@ def _has_token(choice: Mapping[str, Any]) -> bool:
 
 
 def _count(usage: Mapping[str, Any], name: str) -> int:
-    """Return a token count that the server reports; 0 if it reports no valid one."""
+    """Return a token count from the reported usage; 0 if it is missing or implausible."""
     value = usage.get(name)
     if isinstance(value, (int, float)) and 0 < value <= _MAX_COUNT:
         return int(value)
@@ -316,7 +332,7 @@ def _count(usage: Mapping[str, Any], name: str) -> int:
 
 
 def error_text(content: Any) -> str:
-    """Return the error message in the content of a response; "" if it has none.
+    """Return the error message in the decoded JSON of a response; "" if it contains none.
 
     Servers use the forms {"error": {"message": ...}} (OpenAI API), {"error": "..."},
     {"message": ...}, and {"detail": ...} (FastAPI).
@@ -334,9 +350,9 @@ def error_text(content: Any) -> str:
 
 
 def _parsed_json(data: bytes) -> Any:
-    """Return the JSON value in `data`; None if it is not one complete value.
+    """Return the JSON value in `data`; None if `data` is not one complete JSON value.
 
-    Bytes that are not UTF-8 are replaced, since a chunk may end within a character.
+    Invalid UTF-8 is replaced, because a chunk may end in the middle of a character.
     """
     try:
         return json.loads(_decoded(data))
@@ -353,7 +369,7 @@ def _excerpt(lines: list[bytes]) -> str:
 
 
 def printable(content: bytes | str) -> str:
-    """Return text on one line, without control characters."""
+    """Return the content as text on one line, without control characters."""
     if isinstance(content, bytes):
         content = content.decode("utf-8", errors="replace")
     return "".join(filter(str.isprintable, " ".join(content.split())))

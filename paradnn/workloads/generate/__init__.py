@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Generation(WorkloadMessage):
-    """The prefill of one process; the timed steps are the decode steps.
+    """The measured prefill of one process. (The timed steps of the answer are decode steps.)
 
     Attributes:
         prefill: Times of the prefill, which generates the first token.
         compilation: Compilation of the prefill.
-        cache_bytes: Size of the key-value cache.
+        cache_bytes: Size of the key-value cache in bytes.
     """
 
     wire_name: ClassVar[str] = "generation"
@@ -51,7 +51,7 @@ class Generation(WorkloadMessage):
 
 @dataclass(frozen=True)
 class Generate(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, PhaseForecast):
-    """Generate tokens; all examples of a batch have prompts and answers of the same length."""
+    """Generate tokens for a batch of prompts, all with equal prompt and answer lengths."""
 
     name = "generate"
     group = "generate"
@@ -66,7 +66,7 @@ class Generate(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
     phases: ClassVar[Mapping[str, str]] = {"prefill": "compile"}
     contention_prefixes: ClassVar[Mapping[str, str]] = {"prefill": "while prompts were read: "}
     objectives = ("cost_per_million_tokens", "tokens_per_second", "time_per_output_token_ms")
-    # A profile misses matrix products: those of one token are small, and compilers fuse many.
+    # A profile misses matrix products: those of a single token are small, and compilers fuse many.
     is_profile_complete = False
 
     prompt: int = option(64, "mode=generate: tokens of each prompt", low=1, high=1_000_000)
@@ -77,7 +77,8 @@ class Generate(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
     def reject_unused_keys(self, config: Mapping[str, Any]) -> None:
         """Raise ConfigError if a key of `generate` is set without mode=generate.
 
-        These keys are in every configuration, because `mode` is not a group that could add them.
+        Every configuration contains these keys, because `mode` is not a configuration group whose
+        choice could add them.
         """
         if config.get("mode") == "generate":
             return
@@ -85,7 +86,7 @@ class Generate(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
         for name, value in vars(options).items():
             if value != getattr(GENERATE, name):
                 remedy = "omit it, or set mode=generate"
-                raise ConfigError(f"generate.{name}", value, "is for mode=generate", remedy)
+                raise ConfigError(f"generate.{name}", value, "needs mode=generate", remedy)
 
     def check(self, point: Point) -> None:
         if not point.model.generates:
@@ -153,16 +154,16 @@ class Generate(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
         return ["generate", f"{self.prompt}+{self.tokens}"]
 
     def metrics(self, measured: Measured, known: Mapping[str, float]) -> dict[str, float]:
-        """Return the time and rate of tokens from the decode step, and the prefill metrics.
+        """Return the metrics of decoding, of the prefill, and of the whole generation.
 
-        Values have an interval if the step time has one.
+        Times and rates of tokens have an interval if the step time has one.
         """
         generations = messages_of_kind(measured.answers, Generation)
         step_ms = known.get("step_time_ms")
         if not generations or step_ms is None:
             return {}
         metrics = self._prefill_metrics(measured.point, generations, known)
-        # The lower end of a rate follows from the upper end of the time.
+        # The lower end of a rate is computed from the upper end of the step time, and vice versa.
         for end, opposite in (("", ""), ("_low", "_high"), ("_high", "_low")):
             milliseconds = known.get(f"step_time{end}_ms")
             if milliseconds:
@@ -188,7 +189,13 @@ class Generate(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
     def _prefill_metrics(
         self, point: Point, generations: Sequence[Generation], known: Mapping[str, float]
     ) -> dict[str, float]:
-        """Return the time to the first token with its interval, and the rates of the prefill."""
+        """Return the time to the first token with its interval, and work and rates of the prefill.
+
+        Args:
+            point: The measured point.
+            generations: The prefill of each process.
+            known: Metrics that are known already; the matmul peak is used.
+        """
         from paradnn.config.point import prefill_costs
         from paradnn.session.measured import summarize
 
@@ -242,18 +249,18 @@ class Generate(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
         clauses = [
             f"first token after {metrics['time_to_first_token_ms']:.3f} ms, "
             f"then {metrics['time_per_output_token_ms']:.3f} ms per token",
-            f"{rounded(metrics['tokens_per_second'])} tokens/s, {user_rate} for each user",
+            f"{rounded(metrics['tokens_per_second'])} tokens/s, {user_rate} per user",
         ]
         if "decode_bandwidth_fraction" in metrics:
             share = metrics["decode_bandwidth_fraction"]
-            clauses.append(f"{share:.1%} of the measured bandwidth for the minimum of a token")
+            clauses.append(f"{share:.1%} of the measured bandwidth for compulsory traffic")
         return ResultText("generation", clauses)
 
     def forecast_phases(self, points: Any, step: Any, known: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the seconds of the prefill phase.
+        """Return the seconds of the phase `prefill`.
 
-        The prefill is warmed up and timed for the same seconds as the decode steps. The forecast is
-        too low if a single prefill takes longer than that.
+        Warm-up and timing of the prefill are assumed to take as long as those of the decode steps.
+        The forecast is too low if a single prefill takes longer than that.
         """
         is_own = (points.text("mode") == "generate")[:, None]
         if not is_own.any():

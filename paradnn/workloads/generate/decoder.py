@@ -1,9 +1,9 @@
-"""Greedy generation with a key-value cache: prefill and decode share weights and cache.
+"""Greedy generation with a key-value cache.
 
-All shapes are fixed: each decode step reads the whole cache and masks the positions that are not
-written yet. The cache, the token and its position are variables, so one program serves all steps
-and no step waits for the host. After the last position, decoding continues at the first position
-after the prompt.
+Prefill and decode share weights and cache. All shapes are fixed: each decode step reads the whole
+cache and masks the positions that are not written yet. The cache, the token and its position are
+variables. Therefore, one program serves all decode steps, and no step waits for the host. After the
+last position, decoding continues at the first position after the prompt.
 """
 
 import math
@@ -17,7 +17,7 @@ from paradnn.families import make_model
 from paradnn.families.built import ArraySpec, BuiltModel, FunctionModel
 from paradnn.families.parts.attention import Attention, attend
 
-#: Score of a masked position.
+#: Attention score of a masked position.
 _MASKED = -1e30
 
 
@@ -25,17 +25,17 @@ class Decoder:
     """The two phases of a decoder-only model for a batch of prompts.
 
     Args:
-        model: The options of the model by name.
+        model: Model options by name.
         batch_size: Number of prompts.
-        prompt: Tokens of each prompt.
-        tokens: Tokens to generate.
-        compile: How the steps are compiled, such as "xla".
+        prompt: Tokens per prompt.
+        tokens: Tokens to generate per prompt.
+        compile: Compile mode of the steps, such as "xla".
 
     Attributes:
-        model: The Keras model over whole sequences, with the same weights.
-        prefill: Takes prompts (batch, prompt), returns logits (batch, vocab_size).
-        decode: Takes no input, returns logits (batch, vocab_size).
-        cache_bytes: Size of the keys and values of all layers.
+        model: The Keras model of whole sequences, which has the same weights.
+        prefill: Model of the prefill: from prompts (batch, prompt) to logits (batch, vocab_size).
+        decode: Model of a decode step: without input, to logits (batch, vocab_size).
+        cache_bytes: Size of the keys and values of all layers in bytes.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Decoder:
         self.cache_bytes = math.prod(shape) * len(caches) * element_bytes
         weights = self.model.trainable_variables
         state = [*caches, self._position, self._token]
-        # Both phases share the values that one step passes to the next.
+        # Both phases share this list of values that one step passes to the next.
         carried: list[Any] = []
 
         def phase(compute: Callable[..., Any], *inputs: ArraySpec) -> BuiltModel:
@@ -69,13 +69,19 @@ class Decoder:
         self.decode = phase(self._decode_token)
 
     def _read_prompts(self, prompts: Any) -> Any:
-        """Return the logits (batch, vocab_size) after the last token of prompts (batch, prompt)."""
+        """Process prompts (batch, prompt), and return the logits (batch, vocab_size) at their end.
+
+        Fills the cache and stores the first generated token.
+        """
         self._position.assign(ops.convert_to_tensor(self._prompt, "int32"))
         return self._choose_token(self._blocks(prompts, None))
 
     def _decode_token(self) -> Any:
-        """Return the logits (batch, vocab_size) after the last token."""
-        # Copy the value: the variable changes below.
+        """Process the last generated token, and return the logits (batch, vocab_size).
+
+        Extends the cache and stores the next token.
+        """
+        # This copies the value, because the variable changes below.
         position = self._position + 0
         x = self._blocks(self._token.value, position)
         following = position + 1
@@ -83,7 +89,7 @@ class Decoder:
         return self._choose_token(x)
 
     def _blocks(self, tokens: Any, position: Any) -> Any:
-        """Return the output (batch, n, width) of all blocks.
+        """Return the output (batch, n, width) of the stack of transformer blocks.
 
         Args:
             tokens: Tokens (batch, n).
@@ -99,15 +105,22 @@ class Decoder:
         return x
 
     def _choose_token(self, x: Any) -> Any:
-        """Store the likeliest token, and return the logits of the last position."""
+        """Store the most likely next token of each example, and return its logits.
+
+        Args:
+            x: Output (batch, n, width) of the blocks; the last position is used.
+
+        Returns:
+            Logits (batch, vocab_size) in float32.
+        """
         logits = ops.cast(self._network.logits(x[:, -1]), "float32")
         self._token.assign(ops.cast(ops.argmax(logits, axis=-1), "int32")[:, None])
         return logits
 
     def _attend(self, attention: Attention, number: int, x: Any, position: Any) -> Any:
-        """Return the attention output (batch, n, width), and write keys and values to the cache.
+        """Write keys and values to the cache, and return the attention output (batch, n, width).
 
-        A prompt attends to itself; a token attends to the cache up to its position.
+        A prompt attends to itself. A token attends to the cache up to its position.
 
         Args:
             attention: The attention layer.
@@ -128,15 +141,16 @@ class Decoder:
     def _attend_to_cache(
         self, query: Any, keys: keras.Variable, values: keras.Variable, position: Any
     ) -> Any:
-        """Return the attention (batch, 1, heads x head) of a token to the cache; float32 softmax.
+        """Return the attention (batch, 1, heads x head) of one token to the cached positions.
 
-        Query heads that share their keys are the rows of one matrix product. The cache has the
-        layout of the product's operands, so no step transposes it.
+        The softmax is computed in float32. Query heads that share their keys are the rows of one
+        matrix product. The cache has the layout of the product's operands, so no step transposes
+        it.
 
         Args:
             query: Query (batch, 1, heads, head).
             keys: Cached keys (batch, key heads, length, head).
-            values: Cached values of the same shape.
+            values: Cached values, of the same shape.
             position: The last position that has been written.
         """
         batch, _, heads, head = query.shape
@@ -151,11 +165,11 @@ class Decoder:
         return ops.reshape(output, (batch, 1, heads * head))
 
     def _write(self, cache: keras.Variable, rows: Any, first: Any) -> None:
-        """Write rows (batch, heads, n, head) into the cache in place, from position `first` on.
+        """Write rows (batch, heads, n, head) into the cache, starting at position `first`.
 
-        Keras' `slice_update` copies the cache, unless XLA sees that nothing else reads the old
-        value. So PyTorch, and TensorFlow without XLA, write into it with their native operations.
-        TensorFlow without XLA still copies a variable when it is read after a partial write.
+        Keras' `slice_update` copies the cache, unless XLA detects that nothing else reads the old
+        value. PyTorch, and TensorFlow without XLA, therefore use native operations that write in
+        place. TensorFlow without XLA still copies a variable that is read after a partial write.
         """
         count = rows.shape[2]
         backend = keras.backend.backend()
@@ -171,7 +185,7 @@ class Decoder:
 def _variable(shape: tuple[int, ...], dtype: str, name: str) -> keras.Variable:
     """Return a variable of zeros that can be written in place.
 
-    Autocast is off, so that `value` is the variable's own tensor and not a converted copy.
+    Autocasting is disabled, so that `value` is the tensor of the variable and not a converted copy.
     """
     return keras.Variable(
         keras.initializers.Zeros(),

@@ -1,4 +1,4 @@
-"""The metrics of a generation."""
+"""The metrics of token generation (`mode=generate`)."""
 
 from paradnn.core.metric import Metric, in_section
 
@@ -57,13 +57,16 @@ METRICS = (
     *in_section(
         "work",
         Metric(
-            "cache_bytes", "B", None, "analytic bytes of keys and values of all layers and examples"
+            "cache_bytes",
+            "B",
+            None,
+            "analytic size of the cached keys and values of all layers and examples",
         ),
         Metric(
             "decode_flops",
             "FLOP",
             None,
-            "flops_per_step of a decode step, which generates a token for each example",
+            "flops_per_step of a decode step, which generates one token per example",
         ),
         Metric(
             "decode_bytes",
@@ -80,7 +83,7 @@ METRICS = (
             "prefill_compile_seconds",
             "s",
             "lower",
-            "time of the first prefills, up to one that compiled nothing",
+            "time of the first prefills, up to and including the first that compiled nothing",
         ),
     ),
 )

@@ -1,6 +1,6 @@
-"""Training until an accuracy on held-out examples is reached (`task=learn`).
+"""Training until a target accuracy on held-out examples is reached (`task=learn`).
 
-See docs/how-to/learning.md.
+docs/how-to/learning.md explains the use.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Learn(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, PhaseForecast):
-    """Train until a target accuracy is reached; the accuracy is evaluated after every epoch."""
+    """Train until a target accuracy is reached; evaluate the accuracy after every epoch."""
 
     name = "learn"
     group = "learn"
@@ -64,29 +64,31 @@ class Learn(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, Pha
 
     metric: str = option(
         "accuracy",
-        "share of held-out examples whose class is the likeliest (accuracy), or one of the five "
-        "likeliest (top5)",
+        "share of held-out examples whose true class has the highest score (accuracy), or one of "
+        "the five highest (top5)",
         choices=("accuracy", "top5"),
     )
     target: float = option(
         0.97,
-        "value of learn.metric to reach; the first epoch that reaches it counts",
+        "value of learn.metric at which the training has reached its target",
         low=1e-3,
         high=1.0,
     )
     epochs: int = option(
         100,
-        "maximum number of epochs; outcome timeout if none reaches the target",
+        "maximum number of epochs; if none reaches the target, the outcome is timeout",
         low=1,
         high=1_000_000,
     )
-    epochs_after: int = option(0, "further epochs after the target", low=0, high=1_000_000)
+    epochs_after: int = option(
+        0, "further epochs after the target is reached", low=0, high=1_000_000
+    )
     evaluate_inside: bool = option(
-        False, "whether evaluations are part of the time and energy to the target"
+        False, "whether evaluations count towards the time and energy to the target"
     )
     schedule: str = option(
         "constant",
-        "course of the learning rate over learn.epochs: constant at optimizer.learning_rate, or "
+        "schedule of the learning rate over learn.epochs: constant at optimizer.learning_rate, or "
         "decay from it to 0 (cosine, linear)",
         choices=("constant", "cosine", "linear"),
     )
@@ -95,10 +97,12 @@ class Learn(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, Pha
     )
     start: str | None = option(
         None,
-        "file of initial weights that learn.save wrote; sets variables of equal name and shape",
+        "file, written by learn.save, with the initial values of variables of equal name and "
+        "shape; null: random initial weights",
     )
     save: str | None = option(
-        None, "folder for the trained weights; each point writes a file MODEL-IDENTIFIER.npz"
+        None,
+        "folder in which each point writes its trained weights as MODEL-IDENTIFIER.npz; null: none",
     )
 
     def check_model(self, model: Model) -> None:
@@ -129,14 +133,15 @@ class Learn(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, Pha
             reason="task=learn profiles no step",
         )
         if getattr(data, "path", "") is None:
-            reason = f"data={data.name} is read from files"
+            reason = f"data={data.name} needs the path of its files"
             raise ConfigError(
                 "data.path", "null", reason, "set it to the folder of the files, or to the file"
             )
         data.check(point.model)
         if self.warmup_epochs >= self.epochs:
             reason = f"must be less than learn.epochs={self.epochs}"
-            raise ConfigError("learn.warmup_epochs", self.warmup_epochs, reason, "choose fewer")
+            remedy = "lower it, or raise learn.epochs"
+            raise ConfigError("learn.warmup_epochs", self.warmup_epochs, reason, remedy)
         if point.batch_size > data.sizes.training:
             reason = f"exceeds the {data.sizes.training:,} training examples of data={data.name}"
             raise ConfigError("batch_size", point.batch_size, reason, "choose a smaller batch size")
@@ -179,7 +184,10 @@ class Learn(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, Pha
         return snapshots
 
     def is_finished(self, result: PointResult) -> bool:
-        """Return False for a training that was interrupted or never began: it may be resumed."""
+        """Return whether a training has ended by itself, so that it is not resumed.
+
+        Returns False if it was interrupted or never began.
+        """
         if result.outcome in ("ok", "nan"):
             return True
         epochs = _epochs(result)
@@ -229,7 +237,7 @@ class Learn(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, Pha
         return metrics
 
     def _counted_seconds(self, epoch: Epoch) -> float:
-        """Return the seconds of an epoch that count towards the time to the target."""
+        """Return the seconds of an epoch that count towards `seconds_to_target`."""
         if self.evaluate_inside:
             return epoch.train_seconds + epoch.evaluation_seconds
         return epoch.train_seconds
@@ -244,7 +252,7 @@ class Learn(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, Pha
         data = measured.point.data
         tags = {}
         if isinstance(data, Pictures) and getattr(data, "path", None):
-            with contextlib.suppress(DataError):  # the reason of the point names the missing file
+            with contextlib.suppress(DataError):  # the point's outcome names the missing file
                 tags[DIGEST_TAG] = set_digest(data)
         if resumed:
             tags["resumed_after_epoch"] = ", ".join(resumed)
@@ -315,10 +323,10 @@ class Learn(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, Pha
 
 
 def _target_clause(metrics: Mapping[str, float]) -> str:
-    """Return when the target was reached, as text.
+    """Return the time, epochs and steps to the target as text.
 
     The accuracy is evaluated only at the end of an epoch. If the first epoch reached the target,
-    its duration is only an upper bound of the time.
+    its duration is an upper bound of the time.
     """
     seconds = metrics["seconds_to_target"]
     steps = counted(round(metrics["steps_to_target"]), "step")

@@ -1,7 +1,7 @@
-"""Checkpoints of a training.
+"""Checkpoints, from which an interrupted training resumes.
 
-A checkpoint is an .npz file with the variables in the order of `Step.values` and the epochs so far
-as JSON. It is written completely or not at all.
+A checkpoint is an .npz file. It contains the values of the variables, in the order of
+`Step.values`, and the epochs so far as JSON. It is written completely or not at all.
 """
 
 import contextlib
@@ -21,8 +21,8 @@ import numpy as np
 from paradnn.core.channel import MessageError, plain, read_message
 from paradnn.workloads.learn.messages import Epoch
 
-#: Maximum fraction of the time that is spent on writing checkpoints. After each write, epochs are
-#: not saved until 49 times the duration of that write have passed.
+#: Maximum fraction of the time that may be spent on writing checkpoints. After each write, no
+#: checkpoint is written for 49 times the duration of that write.
 _WRITE_FRACTION = 0.02
 #: Errors from reading a damaged checkpoint.
 _READ_ERRORS = (
@@ -37,10 +37,10 @@ _READ_ERRORS = (
 
 
 class Checkpoint:
-    """The checkpoint of one training, in one file.
+    """The checkpoint file of one training.
 
     Args:
-        path: The file; if None, no checkpoint is kept.
+        path: The file; None to write no checkpoints.
         clock: Returns the time in seconds.
     """
 
@@ -51,21 +51,21 @@ class Checkpoint:
         self._last_write_seconds = 0.0
 
     def load(self, initial: Sequence[np.ndarray]) -> tuple[list[Epoch], list[np.ndarray]] | None:
-        """Return the epochs of an earlier process, and the values of the variables after them.
+        """Return the epochs of an interrupted training, and the values of the variables after them.
 
         Args:
-            initial: The initial values of the variables; the checkpoint must have their shapes and
-                types.
+            initial: The initial values of the variables. The checkpoint must contain values of the
+                same shapes and types.
 
         Returns:
-            None if no checkpoint exists, if it is damaged, or if its variables differ.
+            None if no checkpoint exists, if it is damaged, or if its variables do not match.
         """
         if self._path is None or not self._path.is_file():
             return None
         try:
             epochs, values = _read(self._path)
         except _READ_ERRORS as error:
-            problem = f"no checkpoint, or a damaged one ({error}); starting from the beginning"
+            problem = f"not a checkpoint, or damaged ({error}); training starts from the beginning"
             print(f"{self._path}: {problem}", file=sys.stderr)
             return None
         stored = [(value.shape, value.dtype) for value in values]
@@ -75,13 +75,13 @@ class Checkpoint:
         return epochs, values
 
     def save(self, epochs: Sequence[Epoch], values: Callable[[], Sequence[np.ndarray]]) -> None:
-        """Write a checkpoint, unless the last write was too recent.
+        """Write a checkpoint, unless the previous write was too recent (see `_WRITE_FRACTION`).
 
-        After a failed write, such as on a full disk, no further checkpoint is written.
+        After a failed write, for example on a full disk, no further checkpoint is written.
 
         Args:
             epochs: The epochs so far.
-            values: Returns the values of the variables.
+            values: Function that returns the values of the variables.
         """
         begin = self._clock()
         min_pause = self._last_write_seconds * (1 - _WRITE_FRACTION) / _WRITE_FRACTION
@@ -91,7 +91,8 @@ class Checkpoint:
             _write(self._path, epochs, values())
         except OSError as error:
             print(
-                f"{self._path}: cannot be written ({error.strerror}); no more checkpoints",
+                f"{self._path}: cannot be written ({error.strerror}); the training continues "
+                "without checkpoints",
                 file=sys.stderr,
             )
             with contextlib.suppress(OSError):
@@ -126,5 +127,8 @@ def _write(path: Path, epochs: Sequence[Epoch], values: Sequence[np.ndarray]) ->
 
 
 def partial_file(path: Path) -> Path:
-    """Return the temporary file into which `path` is written; a killed writer leaves it behind."""
+    """Return the temporary file that replaces `path` once it is complete.
+
+    A killed process leaves this file behind.
+    """
     return path.with_suffix(".part")

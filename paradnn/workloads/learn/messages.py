@@ -13,17 +13,17 @@ class Epoch(WorkloadMessage):
 
     Attributes:
         number: Number of the epoch, from 1.
-        steps: Number of training steps.
+        steps: Number of training steps in this epoch.
         ended: When the epoch ended, in Unix seconds.
         train_seconds: Duration of the steps.
         evaluation_seconds: Duration of the evaluation after the steps.
         train_loss: Loss of the last batch.
-        heldout_loss: Mean loss over all held-out examples.
-        accuracy: Accuracy over all held-out examples.
-        joules: Energy of the steps, and of the evaluation if learn.evaluate_inside=true; None if
-            nothing measures it.
-        resumed: Whether it is the first epoch after an interruption.
-        start: Source of the initial weights, as text; empty if they were random.
+        heldout_loss: Mean cross entropy over all held-out examples.
+        accuracy: Value of learn.metric (0..1) over all held-out examples.
+        joules: Energy of the steps in J, including the evaluation if learn.evaluate_inside=true;
+            None if it is not measured.
+        resumed: Whether this is the first epoch after an interruption.
+        start: Source of the initial weights as text; empty if they were random.
     """
 
     wire_name: ClassVar[str] = "epoch"
@@ -42,13 +42,13 @@ class Epoch(WorkloadMessage):
 
 
 def last_epoch(epochs: Sequence[Epoch], target: float, max_epochs: int, epochs_after: int) -> int:
-    """Return the number of the epoch after which a training ends.
+    """Return the number of the epoch after which a training ends, judged by the epochs so far.
 
     Args:
         epochs: The epochs so far.
         target: Accuracy to reach.
-        max_epochs: The last epoch if no epoch has reached the target.
-        epochs_after: Further epochs after the first that reached the target.
+        max_epochs: The result if no epoch has reached the target.
+        epochs_after: Number of epochs to train after the first epoch that reached the target.
     """
     for epoch in epochs:
         if epoch.accuracy >= target:

@@ -1,7 +1,7 @@
 """Train until a target is reached: epochs of real batches, each followed by an evaluation.
 
-Only the steps are timed (with learn.evaluate_inside=true, the evaluations too). Before the first
-epoch, all programs are compiled with a synthetic batch that takes the same path as real batches.
+The steps are timed, and with learn.evaluate_inside=true also the evaluations. Before the first
+epoch, all programs are compiled with a synthetic batch, which is fed to the step like real batches.
 Then the variables of the model are reset.
 """
 
@@ -15,6 +15,7 @@ import numpy as np
 
 from paradnn.core.errors import PointEnded
 from paradnn.core.messages import Timing, Trial
+from paradnn.core.words import counted
 from paradnn.worker.energy import EnergyMeter
 from paradnn.worker.evaluation import Arrays, evaluate, fit_examples, read_arrays
 from paradnn.worker.frameworks import Step
@@ -29,13 +30,13 @@ from paradnn.workloads.learn.weights import require_writable, save_weights, star
 Batch = tuple[list[np.ndarray], list[np.ndarray]]
 #: Maximum number of examples in one forward pass of an evaluation.
 _EVALUATION_BATCH = 512
-#: By `learn.metric`: an answer is correct if the right class is among this number of likeliest
-#: classes.
+#: `learn.metric` -> an answer is correct if the true class is among this number of classes with the
+#: highest scores.
 _LIKELIEST = {"accuracy": 1, "top5": 5}
 
 
 class NotReached(PointEnded):
-    """The maximum number of epochs has passed, and none reached the target."""
+    """No epoch, up to the maximum number of epochs, has reached the target."""
 
     outcome = "timeout"
 
@@ -43,7 +44,7 @@ class NotReached(PointEnded):
 class Learner:
     """Trains a model with a step, and evaluates it on held-out examples.
 
-    Attributes of the step are attributes of the learner, too.
+    The learner can replace the step in `compile_steps`: it also has all attributes of the step.
 
     Args:
         step: A training step of the model.
@@ -81,9 +82,9 @@ class Learner:
         self.steps = len(examples["training"]) // point["batch_size"]
 
     def run(self, steps: int) -> float | None:
-        """Run steps on the synthetic batch, as `Step.run` does.
+        """Run steps on the synthetic batch, and return the loss, like `Step.run`.
 
-        Each step places the batch on the device again, as the steps of an epoch do.
+        Each step copies the batch to the device, as the steps of an epoch do.
         """
         return self._step.feed(steps, lambda: self._synthetic)
 
@@ -91,12 +92,12 @@ class Learner:
         return getattr(self._step, name)
 
     def restart(self) -> None:
-        """Compile the forward pass of the evaluation, then reset the variables of the model."""
+        """Compile the evaluation's forward pass, then reset the variables to initial values."""
         self.evaluate()
         self._step.assign(self._initial_values)
 
     def evaluate(self) -> tuple[float, float]:
-        """Return accuracy and mean cross entropy over the held-out examples."""
+        """Return learn.metric (0..1) and the mean cross entropy over the held-out examples."""
         return evaluate(
             self._step.outputs,
             self._examples,
@@ -105,22 +106,25 @@ class Learner:
         )
 
     def learn(self, meter: EnergyMeter, report: Callable[[Epoch], None]) -> None:
-        """Train to the target, then for learn.epochs_after epochs; resume from a checkpoint.
+        """Train to the target, then for learn.epochs_after further epochs.
+
+        Resumes from the checkpoint if there is one, and saves the weights if learn.save is set.
 
         Args:
             meter: Measures the energy.
-            report: Called with the epochs of the checkpoint, then with each epoch when it ends.
+            report: Called with each epoch of the checkpoint, then with each new epoch when it ends.
 
         Raises:
             NotFinite: If the loss is infinite or NaN.
             NotReached: If no epoch reached the target.
+            UnavailableError: If the weights cannot be saved.
         """
         generator = np.random.default_rng(self._point["seed"])
         epochs, values = self._checkpoint.load(self._initial_values) or ([], self._initial_values)
         self._step.assign(values)
         for epoch in epochs:
-            # Advance the generator, so that the next epochs have the order of an uninterrupted
-            # training.
+            # Advance the generator, so that the next epochs use the same order of examples as an
+            # uninterrupted training.
             generator.permutation(len(self._examples["training"]))
             report(epoch)
         restored = len(epochs)
@@ -130,7 +134,10 @@ class Learner:
             epochs.append(epoch)
             report(epoch)
             if not math.isfinite(epoch.train_loss):
-                raise NotFinite(f"the loss is {epoch.train_loss} at the end of epoch {len(epochs)}")
+                raise NotFinite(
+                    f"the loss is {epoch.train_loss} at the end of epoch {len(epochs)}; lower "
+                    "optimizer.learning_rate"
+                )
             self._checkpoint.save(epochs, self._step.values)
         if self._point.get("saved_weights"):
             save_weights(Path(self._point["saved_weights"]), self._names, self._step.values())
@@ -151,17 +158,24 @@ class Learner:
         best = max(epoch.accuracy for epoch in epochs)
         if best < settings["target"]:
             raise NotReached(
-                f"{settings['metric']} {best:.4f} at best in {len(epochs)} epochs (learn.epochs), "
-                f"learn.target={settings['target']}"
+                f"learn.target={settings['target']:g} was not reached: the best "
+                f"{settings['metric']} is {best:.4f} in {counted(len(epochs), 'epoch')}; raise "
+                "learn.epochs, or lower learn.target"
             )
 
     def _epoch(
         self, number: int, generator: np.random.Generator, meter: EnergyMeter, *, is_resumed: bool
     ) -> Epoch:
-        """Train one epoch and evaluate the model.
+        """Train one epoch, evaluate the model, and return the measured epoch.
 
-        An epoch uses the training examples in a new random order. The last ones are omitted if they
-        do not fill a batch.
+        An epoch uses the training examples in a new random order. The last examples are omitted if
+        they do not fill a batch.
+
+        Args:
+            number: Number of the epoch, from 1.
+            generator: Source of the random order.
+            meter: Measures the energy.
+            is_resumed: Whether this is the first epoch after an interruption.
         """
         meter.start()
         start = time.perf_counter()
@@ -195,7 +209,15 @@ class Learner:
 def measure_training(run: PointRun) -> None:
     """Build and compile the model, then train it to the target.
 
-    Every epoch counts as a block of steps, and is reported when it ends.
+    Every epoch counts as a timed block of steps, and is reported to the driver when it ends.
+
+    Args:
+        run: The run of the point.
+
+    Raises:
+        NotFinite: If the loss is infinite or NaN.
+        NotReached: If no epoch reached the target.
+        UnavailableError: If a file of weights cannot be read or written.
     """
     phases = run.phases
     if run.request.get("saved_weights"):
@@ -237,7 +259,12 @@ def measure_training(run: PointRun) -> None:
 
 
 def _with_schedule(request: Mapping[str, Any], examples: int) -> dict[str, Any]:
-    """Return the request with the schedule of the learning rate in units of steps."""
+    """Return the request with the learning rate schedule, converted from epochs to steps.
+
+    Args:
+        request: The request of the point.
+        examples: Number of training examples.
+    """
     learn = request["learn"]
     steps = examples // request["batch_size"]
     schedule = {
@@ -249,7 +276,7 @@ def _with_schedule(request: Mapping[str, Any], examples: int) -> dict[str, Any]:
 
 
 def _timing(epochs: Sequence[Epoch]) -> Timing:
-    """Return the epochs as timed blocks.
+    """Return the epochs as a `Timing` with one block per epoch.
 
     A training is timed as a whole, so it counts as steady even if the times of its epochs differ.
     """

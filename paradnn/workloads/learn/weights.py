@@ -1,4 +1,7 @@
-"""The weights of a finished training, from which another training starts (transfer learning)."""
+"""Files with the weights of a finished training, for transfer learning.
+
+`learn.save` writes such a file, and `learn.start` reads it.
+"""
 
 import os
 import zipfile
@@ -13,7 +16,10 @@ from paradnn.workloads.learn.checkpoint import partial_file
 
 
 def require_writable(path: Path) -> None:
-    """Raise UnavailableError if `save_weights` cannot write to a path; call it before training."""
+    """Raise UnavailableError if `save_weights` could not write to a path.
+
+    This check precedes the training, so that a long training is not lost.
+    """
     partial = partial_file(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -27,7 +33,7 @@ def save_weights(path: Path, names: Sequence[str], values: Sequence[np.ndarray])
     """Write the variables of a model to an .npz file, completely or not at all.
 
     Args:
-        path: The file; its folder is created.
+        path: The file. Its folder is created if necessary.
         names: The names of the model's variables.
         values: The values of these variables, in the same order. Further values, such as the state
             of the optimizer, are not written.
@@ -48,7 +54,7 @@ def save_weights(path: Path, names: Sequence[str], values: Sequence[np.ndarray])
 
 
 def _unwritable(path: Path, error: OSError) -> UnavailableError:
-    reason = f"cannot be written ({error.strerror}); set learn.save to another folder"
+    reason = f"cannot be written ({error.strerror}); set learn.save to a writable folder"
     return UnavailableError(f"{path}: {reason}")
 
 
@@ -57,8 +63,8 @@ def start_from(
 ) -> tuple[list[np.ndarray], int]:
     """Replace the initial values of variables by the values in a file of `save_weights`.
 
-    A variable takes the stored value of the same name if the shapes are equal. So a model with
-    another number of classes takes all layers except the last.
+    A variable is set to the stored value of the same name if the shapes are equal. A model with a
+    different number of classes can therefore use the weights of all layers except the last.
 
     Args:
         path: The file.
@@ -70,7 +76,7 @@ def start_from(
         The new values, and the number of variables that were replaced.
 
     Raises:
-        UnavailableError: If the file cannot be read, or has no variable of the model.
+        UnavailableError: If the file cannot be read, or contains no matching variable.
     """
     try:
         with path.open("rb") as opened, np.load(opened) as file:
@@ -82,8 +88,8 @@ def start_from(
         ) from None
     except (ValueError, EOFError, zipfile.BadZipFile) as error:
         raise UnavailableError(
-            f"{path}: is no file of weights ({error}); set learn.start to a file that learn.save "
-            "wrote"
+            f"{path}: is not a file of weights ({error}); set learn.start to a file that "
+            "learn.save wrote"
         ) from None
     replaced = list(values)
     count = 0

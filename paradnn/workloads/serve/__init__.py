@@ -1,7 +1,7 @@
-"""Inference under load (`scenario=...`): the scenarios of MLPerf Inference.
+"""Inference under load: the scenarios of MLPerf Inference (`scenario=NAME`).
 
-See docs/how-to/serving.md. Definitions and defaults come from mlperf.conf and test_settings.h of
-LoadGen 6.0.
+Definitions and defaults come from mlperf.conf and test_settings.h of LoadGen 6.0.
+docs/how-to/serving.md explains the use.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ if TYPE_CHECKING:
     from paradnn.worker.energy import EnergyMeter
     from paradnn.worker.point import PointRun
 
-_PERCENTILE = "percentile of the latency that the scenario reports"
+_PERCENTILE = "latency percentile that the scenario reports"
 _SECONDS = "minimum duration, in seconds"
 _QUERIES = "minimum number of queries"
 _SEED = (
-    "seed of the arrival times in the first process (default: LoadGen's seed); the seeds of other "
-    "processes follow from it"
+    "seed of the arrival times in the first process (default: LoadGen's seed); other processes use "
+    "seeds derived from it"
 )
 _PERCENTILES = (50, 90, 95, 99, 99.9)
 #: Confidence of LoadGen's early stopping in single_stream and multi_stream.
@@ -58,7 +58,7 @@ _STREAM_CONFIDENCE = 0.99
 
 
 class Scenario(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, PhaseForecast):
-    """Base class of all scenarios."""
+    """Base class of the scenarios: single_stream, multi_stream, offline and server."""
 
     key = "scenario"
     conflict_reason = "is for inference"
@@ -87,7 +87,7 @@ class Scenario(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
     def check_model(self, model: Model) -> None:
         if model.is_kernel or model.is_communication:
             reason = f"model={model.name} is a single operation, which cannot serve queries"
-            raise ConfigError("scenario", self.name, reason, "choose another model")
+            raise ConfigError("scenario", self.name, reason, "omit it, or choose another model")
 
     def canonical(self, point: Point) -> Point:
         scenario = f"scenario={self.name}"
@@ -96,7 +96,7 @@ class Scenario(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
             "data",
             point.data.name,
             required="synthetic",
-            reason=f"{scenario} serves queries whose input is already on the device",
+            reason=f"in {scenario}, the input of the queries is already on the device",
         )
         require_time(self.name, self.min_seconds, point)
         return point
@@ -107,23 +107,25 @@ class Scenario(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
     def batches(self, largest: int) -> dict[int, int]:
         """Return the batches to compile: number of queries -> number of examples.
 
-        By default (streams), one query is a whole batch.
+        By default, as in the stream scenarios, one query is a whole batch.
 
         Args:
-            largest: Examples of the largest batch, which is batch_size.
+            largest: Number of examples in the largest batch, which is batch_size.
         """
         return {1: largest}
 
     def run_load(self, service: Service, until: int, meter: EnergyMeter) -> Load:
-        """Put the load on a service; by default, issue one query after another.
+        """Issue the queries of the scenario, and return the measured load.
+
+        By default, as in the stream scenarios, each query is issued when the previous one ends.
 
         Args:
-            service: The model.
+            service: The model that serves the queries.
             until: Start no query after this time of `time.monotonic_ns()`.
             meter: Measures the energy.
 
         Raises:
-            NotServed: If the load was not served.
+            NotServed: If the load was not served completely.
         """
         return self._closed_load(
             service, until, meter, queries=self.min_queries, seconds=self.min_seconds, batch=0
@@ -155,7 +157,11 @@ class Scenario(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
         return [self.mode, self.name]
 
     def are_steps_valid(self, outcome: str, last_answer: Answer | None) -> bool:
-        """Accept steps that were timed before a load that was too high or cut short."""
+        """Return whether the timed steps are valid.
+
+        They are valid even if the load that followed them was too high, or was cut short by the
+        time limit.
+        """
         if outcome in ("ok", "overload"):
             return True
         was_under_load = last_answer is not None and isinstance(last_answer.work, Load)
@@ -181,11 +187,11 @@ class Scenario(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
     def _scenario_metrics(
         self, measured: Measured, loads: Sequence[Load], logs: Sequence[QueryLog]
     ) -> dict[str, float]:
-        """Return the metrics that only this scenario has."""
+        """Return the metrics that only this scenario has; by default none."""
         return {}
 
     def series(self, measured: Measured) -> list[MetricSnapshot]:
-        """Return the latencies of the first process over time."""
+        """Return the query latencies of the first process over time."""
         from paradnn.session.run_series import latency_series
 
         loads = _served_loads(measured)
@@ -216,8 +222,8 @@ class Scenario(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
         service = rounded(metrics["service_mean_ms"], 3)
         clauses = [
             throughput,
-            f"{metrics['queries_per_batch']:.1f} per batch; on average they waited {queue} ms and "
-            f"were served in {service} ms",
+            f"{metrics['queries_per_batch']:.1f} per batch; on average a query waited {queue} ms "
+            f"and was served in {service} ms",
         ]
         early_stopping = metrics.get("latency_early_stopping_ms")
         if early_stopping:
@@ -233,9 +239,9 @@ class Scenario(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
         return ResultText("load", [limit, *clauses], verdict=verdict_text)
 
     def forecast_phases(self, points: Any, step: Any, known: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the seconds of the load, which replaces the measurement of single steps.
+        """Return the seconds of the phase `load`, which replaces the phase `latency`.
 
-        A load lasts until both its minimum seconds and its minimum queries are reached.
+        A load lasts until both its minimum duration and its minimum number of queries are reached.
         """
         import numpy as np
 
@@ -257,7 +263,7 @@ class Scenario(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
 
 @dataclass(frozen=True)
 class SingleStream(Scenario):
-    """Issue each query, of batch_size examples, when the previous one has been answered."""
+    """Issue each query when the previous one has been answered; a query has batch_size examples."""
 
     name = "single_stream"
     group = "single_stream"
@@ -276,7 +282,10 @@ class SingleStream(Scenario):
 
 @dataclass(frozen=True)
 class MultiStream(SingleStream):
-    """Issue queries like single_stream, with eight examples each; report the 99th percentile."""
+    """Issue queries like single_stream, but report the 99th percentile (LoadGen: 8 examples each).
+
+    The number of examples in a query is batch_size.
+    """
 
     name = "multi_stream"
     group = "multi_stream"
@@ -295,12 +304,15 @@ class Offline(Scenario):
     order = 22
 
     min_seconds: float = option(
-        600.0, "expected duration of the examples, in seconds", low=0.0, high=86_400.0
+        600.0,
+        "duration for which enough examples are issued at the measured step time, in seconds",
+        low=0.0,
+        high=86_400.0,
     )
     min_queries: int = option(24_576, "minimum number of examples", low=1, high=10_000_000)
 
     def batches(self, largest: int) -> dict[int, int]:
-        """Return only the largest batch; the last batch of the load is padded to it."""
+        """Return only the largest batch; the last batch of the load is padded to this size."""
         return {largest: largest}
 
     def run_load(self, service: Service, until: int, meter: EnergyMeter) -> Load:
@@ -317,7 +329,7 @@ class Offline(Scenario):
 
 @dataclass(frozen=True)
 class Server(Scenario):
-    """Issue queries of one example at random times, whether or not earlier ones are answered."""
+    """Issue queries of one example at random times, without waiting for earlier answers."""
 
     name = "server"
     group = "server"
@@ -339,7 +351,7 @@ class Server(Scenario):
     min_seconds: float = option(600.0, _SECONDS, low=0.0, high=86_400.0)
     min_queries: int = option(100, _QUERIES, low=1, high=10_000_000)
     batch: int | None = option(
-        None, "maximum queries served at once; always equals batch_size", low=1, high=2**20
+        None, "maximum queries served at once; null or batch_size", low=1, high=2**20
     )
     delay_ms: float = option(
         0.0,
@@ -349,7 +361,8 @@ class Server(Scenario):
     )
     precision: float = option(
         0.05,
-        "rate=peak: stop when the passing and the failing rate differ by this fraction",
+        "server.rate=peak: stop when the lowest failed rate exceeds the highest passed rate by at "
+        "most this fraction",
         low=1e-3,
         high=1.0,
     )
@@ -360,8 +373,11 @@ class Server(Scenario):
         timeout = point.measure.timeout
         if not isinstance(self.rate, str) and self.min_queries / self.rate >= timeout:
             seconds = self.min_queries / self.rate
-            reason = f"makes server.min_queries={self.min_queries} take {seconds:,.0f} s"
-            remedy = f"request a higher rate, or raise measure.timeout={timeout:g}"
+            reason = (
+                f"makes server.min_queries={self.min_queries} take {seconds:,.0f} s, longer than "
+                f"measure.timeout={timeout:g}"
+            )
+            remedy = "raise the rate or measure.timeout, or lower server.min_queries"
             raise ConfigError("server.rate", self.rate, reason, remedy)
         batch = point.batch_size
         if self.batch not in (None, batch):
@@ -371,7 +387,7 @@ class Server(Scenario):
         return replace(point, workload=replace(self, batch=batch))
 
     def batches(self, largest: int) -> dict[int, int]:
-        """Return the largest batch and all smaller powers of two."""
+        """Return the largest batch and all smaller powers of two; a query is one example."""
         powers = {2**power for power in range(largest.bit_length())}
         return {size: size for size in sorted({largest, *powers})}
 
@@ -381,7 +397,7 @@ class Server(Scenario):
     def for_process(self, replicate: int, process: int) -> Server:
         """Return the scenario with a separate seed for each process.
 
-        Equal arrival times would bias all processes in the same way.
+        With equal arrival times, the results of all processes would have the same bias.
         """
         return replace(self, seed=process_seed(self.seed, replicate, process))
 
@@ -395,9 +411,10 @@ class Server(Scenario):
     def _scenario_metrics(
         self, measured: Measured, loads: Sequence[Load], logs: Sequence[QueryLog]
     ) -> dict[str, float]:
-        """Return the metrics of scheduled queries.
+        """Return the metrics of queries that are issued on a schedule.
 
-        They include a peak only if all processes ended with outcome ok and met the limit.
+        With server.rate=peak, they include the peak rate only if all processes ended with outcome
+        ok and their queries together show that the limit is met.
         """
         from paradnn.session.peak_metrics import peak_metrics
 
@@ -423,10 +440,10 @@ class Server(Scenario):
         return metrics
 
     def tags(self, measured: Measured) -> dict[str, str]:
-        """Return the tags `valid`, `limit` and `limit_reason` of all queries of all processes.
+        """Return the tags `valid`, `limit` and `limit_reason`, over the queries of all processes.
 
-        `limit` is "held", "missed", or "not shown" if the queries decide neither. As in MLPerf, a
-        run is valid only if its queries show that the limit is met.
+        `limit` is "held" if the limit is met, "missed" if it is not, and "not shown" if there are
+        too few queries to decide. As in MLPerf, `valid` is "true" only if the limit is met.
         """
         loads = _served_loads(measured)
         if not loads:
@@ -443,11 +460,11 @@ class Server(Scenario):
         }
 
     def _verdict(self, loads: Sequence[Load]) -> bool | None:
-        """Return whether the queries show that the limit is met; None if they decide neither."""
+        """Return whether the queries meet the limit; None if there are too few to decide."""
         return verdict(self._cumulative_late(loads), self.percentile / 100, 1 - self.confidence)
 
     def _cumulative_late(self, loads: Sequence[Load]) -> list[int]:
-        """Return the number of late queries up to and including each query."""
+        """Return, for each query, the number of late queries up to and including it."""
         limit = int(self.latency_ms * 1e6)
         latencies = (latency for load in loads for latency in load.log().latencies())
         return list(accumulate(latency > limit for latency in latencies))
@@ -460,12 +477,16 @@ class Server(Scenario):
 
 
 def _served_loads(measured: Measured) -> list[Load]:
-    """Return the loads of the processes that served queries."""
+    """Return the loads of the processes that served at least one query."""
     return [load for load in messages_of_kind(measured.answers, Load) if load.log()]
 
 
 def _latency_metrics(logs: Sequence[QueryLog]) -> dict[str, float]:
-    """Return means and percentiles of the latency, the queue time and the service time, in ms."""
+    """Return means and percentiles of latency, queue time and service time, in ms.
+
+    A latency percentile is reported only if each process has enough queries to expect at least one
+    beyond it.
+    """
     from paradnn.session.measured import quantile_metrics
 
     parts = [log.parts() for log in logs]
@@ -493,13 +514,13 @@ def _latency_metrics(logs: Sequence[QueryLog]) -> dict[str, float]:
 def _energy_metrics(
     loads: Sequence[Load], seconds: float, queries: float, idle_watts: float | None
 ) -> dict[str, float]:
-    """Return the energy per query; empty unless all processes counted their energy.
+    """Return the energy per query in J; empty unless all processes measured their energy.
 
     Args:
         loads: The load of each process.
         seconds: Sum of the durations of all loads.
         queries: Number of queries of all loads.
-        idle_watts: Power while nothing runs; None if unknown.
+        idle_watts: Power in W while a process with the framework loaded is idle; None if unknown.
     """
     counted_joules = [load.joules for load in loads if load.joules is not None]
     joules = sum(counted_joules)
@@ -530,15 +551,18 @@ def _throughput_clause(metrics: Mapping[str, float]) -> str:
 
 
 def _early_stopping(share: float, latencies: Sequence[float]) -> float | None:
-    """Return LoadGen's upper bound of a percentile in streams; None for too few queries.
+    """Return LoadGen's upper bound of a latency percentile, which the stream scenarios report.
 
-    With 99% confidence, the percentile is no higher than the result. The result is the d-th highest
-    latency, where d is the largest number of late queries with which this many queries pass
-    LoadGen's early stopping.
+    With 99% confidence, the percentile is at most this value. Let d be the largest number of late
+    queries with which LoadGen's early stopping accepts a run of this length. The bound is the d-th
+    highest latency.
 
     Args:
         share: The percentile as a fraction.
-        latencies: The latencies; the result has their unit.
+        latencies: The latencies, in any unit.
+
+    Returns:
+        The bound in the unit of `latencies`; None if there are too few queries.
     """
     count = len(latencies)
     discarded = 0

@@ -1,8 +1,8 @@
 """Issue queries on a schedule, from a separate process that the serving process cannot delay.
 
-A byte on standard input starts that process. For each query it writes two 64-bit numbers: when the
-query was due and when it was issued, in ns of the monotonic clock. It sleeps between queries: a
-process that spins would take a core from the measured one.
+A byte on standard input starts the schedule. For each query, the process writes two 64-bit numbers:
+when the query was due and when it was issued, in ns of the monotonic clock. It sleeps between
+queries, because a spinning process would take a core from the measured process.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from paradnn.worker.arrivals import arrivals
 from paradnn.worker.fork_server import die_with_parent
 
-#: When a query was due, and when it was issued.
+#: Record of a query: when it was due, and when it was issued, in ns of the monotonic clock.
 RECORD = struct.Struct("<qq")
 _PR_SET_TIMERSLACK = 29
 #: Time from the start byte to the first query, in ns.
@@ -36,14 +36,15 @@ def issue(
     clock: Callable[[], int] = time.monotonic_ns,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Issue a query at each of `times`, by writing a `RECORD`.
+    """Issue the queries of a schedule: write a `RECORD` when a query is due.
 
     Args:
-        times: When the queries are due, in ns after `begin`.
-        write: Writes bytes and returns how many it wrote. The rest is written with the next query.
+        times: When the queries are due, in ns after `begin`, ascending.
+        write: Writes bytes and returns the number of written bytes, which may be smaller. The
+            remaining bytes are written with the next query.
         begin: Start of the schedule, in ns of `clock`.
         clock: Returns the time in ns.
-        sleep: Sleeps for a number of seconds.
+        sleep: Sleeps for a given number of seconds.
     """
     pending = bytearray()
     for offset in times:
@@ -67,8 +68,9 @@ def _write(data: bytearray) -> int:
 def main() -> None:
     """Compute the schedule, write a newline, wait for the start byte, and issue the queries.
 
-    In production, queries come from other machines. So the generator must not wait for the
-    processes of this one: its timers have no slack, and it has real-time priority if permitted.
+    In production, queries come from other machines. The generator should therefore not be delayed
+    by other processes of this machine: its timers have no slack, and it has real-time priority if
+    that is permitted.
     """
     rate, seed, seconds, queries = sys.argv[1:]
     die_with_parent()
@@ -87,16 +89,16 @@ def main() -> None:
 
 
 class QueryGenerator(contextlib.AbstractContextManager["QueryGenerator"]):
-    """A process that issues queries; it ends with the context.
+    """A context manager of a process that issues queries; the process ends with the context.
 
     Args:
         rate: Mean queries per second.
         seed: Seed of the schedule.
-        seconds: Minimum duration of the schedule.
+        seconds: Minimum duration of the schedule in seconds.
         queries: Minimum number of queries.
 
     Attributes:
-        ended: Whether the last query has been taken.
+        ended: Whether `take` has returned the last query.
     """
 
     def __init__(self, rate: float, seed: int, seconds: float, queries: int) -> None:
@@ -123,14 +125,18 @@ class QueryGenerator(contextlib.AbstractContextManager["QueryGenerator"]):
         self._process.communicate()
 
     def begin(self) -> None:
-        """Wait until the schedule is computed, and start it; it begins 2 ms later."""
+        """Wait until the process has computed the schedule, and start it. It begins 2 ms later.
+
+        Raises:
+            RuntimeError: If the process has exited.
+        """
         if not os.read(self._output, 1):
             raise RuntimeError(f"the load generator exited with code {self._process.wait()}")
         os.set_blocking(self._output, False)
         os.write(self._input, b"\n")
 
     def take(self) -> list[tuple[int, int]]:
-        """Return (due, issued) of each query since the last call, in ns of the monotonic clock."""
+        """Return the queries issued since the last call, as (due, issued) in monotonic ns."""
         data = self._partial_record
         with contextlib.suppress(BlockingIOError):
             while new := os.read(self._output, _READ_BYTES):
@@ -141,7 +147,11 @@ class QueryGenerator(contextlib.AbstractContextManager["QueryGenerator"]):
         return list(RECORD.iter_unpack(data[:whole]))
 
     def wait(self, until: int | None) -> None:
-        """Sleep until a query arrives, the generator ends, or the clock shows `until` (ns)."""
+        """Sleep until a query arrives, the generator ends, or the time `until` is reached.
+
+        Args:
+            until: Time of `time.monotonic_ns()`; None for no time limit.
+        """
         seconds = None
         if until is not None:
             seconds = max(0.0, (until - time.monotonic_ns()) / 1e9)

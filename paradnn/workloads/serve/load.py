@@ -1,8 +1,9 @@
-"""Put the load of a scenario on a model, and measure how it is served.
+"""Issue the queries of a scenario to a model, and measure how the model serves them.
 
 Before the first query of scenario=server, the worker compiles a program for each power of two up to
-the largest batch. A batch of another size is padded to the next compiled size. A program for any
-batch size would be a different program than the one of the timed step.
+the largest batch, and one for the largest batch. A batch of another size is padded to the next
+compiled size. A single program with a variable batch size would differ from the program of the
+timed step.
 """
 
 from __future__ import annotations
@@ -29,30 +30,32 @@ if TYPE_CHECKING:
     from paradnn.worker.frameworks import Step
     from paradnn.worker.point import PointRun
 
-#: How late the generator may issue queries, at the percentile of the limit: this fraction of the
-#: latency or this time in ns, whichever is larger.
+#: Maximum delay with which the generator may issue queries: this fraction of the latency or this
+#: time in ns, whichever is larger. Delay and latency are compared at the scenario's percentile.
 _MAX_DELAY_FRACTION = 0.1
 _MAX_DELAY_NS = 1_000_000
-#: A run ends as an overload if a query waits longer than this multiple of the limit and longer than
-#: this time.
+#: A run ends with outcome "overload" if a query waits longer than this multiple of the latency
+#: limit and longer than this time in seconds.
 _PATIENCE_LIMITS = 20
 _PATIENCE_SECONDS = 10.0
-#: LoadGen's offline scenario issues the number of queries that the model is expected to serve in
-#: min_seconds, times this factor.
+#: As in LoadGen, scenario=offline issues this factor times the number of queries that the model is
+#: expected to serve in min_seconds.
 OFFLINE_SLACK = 1.1
-#: Maximum duration of a probe, unless its verdict needs more queries.
+#: Maximum duration of a probe in seconds, unless its verdict needs more queries.
 _PROBE_SECONDS = 60.0
-#: Time to start and end a run.
+#: Assumed time to start and end a run, in seconds.
 _OVERHEAD_SECONDS = 5.0
-#: A load ends this long before the time of the point is up, so that its queries reach the driver.
+#: A load ends this number of seconds before the time of the point is up, so that the results can
+#: still be sent to the driver.
 _RESERVE_SECONDS = 1.0
-#: Number of queries that determine the time of a single query, and the time limit for all of them.
+#: Number of queries with which the time of a single query is measured, and the limit in seconds for
+#: all of them together.
 _SINGLE_RUNS = 30
 _SINGLE_SECONDS = 2.0
 
 
 class Arrivals(Protocol):
-    """A source of queries; `QueryGenerator` documents the methods."""
+    """A source of queries with the methods of `QueryGenerator` that `serve` calls."""
 
     @property
     def ended(self) -> bool: ...
@@ -68,11 +71,11 @@ class ServedQueries:
 
     Attributes:
         log: The served queries, in the order of the schedule.
-        waiting: Number of queries that still waited at the end.
-        outcome: "ok"; "overload" if a query waited for too long; "timeout" if the time was up
-            before all queries were served.
+        waiting: Number of queries that were still waiting when the run ended.
+        outcome: "ok"; "overload" if a query waited too long; "timeout" if the time was up before
+            all queries were served.
         problem: Why the requested load was not served as scheduled; None if it was.
-        joules: Energy during the run; None if nothing measures it.
+        joules: Energy during the run in J; None if it is not measured.
     """
 
     log: QueryLog
@@ -82,19 +85,20 @@ class ServedQueries:
     joules: float | None = None
 
     def with_result(self, load: str, joules: float | None) -> ServedQueries:
-        """Return the run with its energy, and with its problem if it ended early.
+        """Return a copy with the energy and, if the run ended early, a problem that says why.
 
         Args:
-            load: The load as text, with which the problem begins, such as "server.rate=100".
-            joules: Energy during the run; None if nothing measures it.
+            load: The load as text, such as "server.rate=100". The problem begins with it.
+            joules: Energy during the run in J; None if it is not measured.
         """
         queries = len(self.log)
         seconds = self.log.seconds()
         problem = None
         if self.outcome == "timeout":
+            noun = "query" if queries == 1 else "queries"
             problem = (
-                f"{load}: measure.timeout left time for {queries:,} queries in {seconds:.1f} s; "
-                "raise it, or request fewer seconds or queries"
+                f"{load}: measure.timeout ended the load after {queries:,} {noun} in "
+                f"{seconds:.1f} s; raise it, or request fewer seconds or queries"
             )
         elif self.outcome == "overload":
             rate = queries / (seconds or math.inf)
@@ -116,20 +120,21 @@ def serve(
     until: int | None = None,
     is_enough: Callable[[list[int], int], bool] | None = None,
 ) -> ServedQueries:
-    """Serve queries in batches as they arrive, until the source has ended.
+    """Serve queries in batches as they arrive, until the source ends.
 
-    Each batch takes all waiting queries, up to its maximum size.
+    Each batch consists of all waiting queries, up to its maximum size.
 
     Args:
         arrivals: The source of queries.
-        run: Serves a number of queries at once, and returns when they are done.
+        run: Serves a given number of queries at once, and returns when they are done.
         clock: Returns the time in ns.
         batch: Maximum number of queries per batch.
         delay: Maximum time that the oldest query waits for others to fill the batch, in ns.
-        patience: End the run if a query has waited longer than this, in ns.
-        until: Start no batch after this time of the clock, in ns.
+        patience: The run ends with outcome "overload" if a query has waited longer than this, in
+            ns.
+        until: The run ends with outcome "timeout" at this time of the clock, in ns; None: never.
         is_enough: Called after each batch with the scheduled times of its queries and the end of
-            the batch, in ns; the run ends if it returns True.
+            the batch, in ns. The run ends if it returns True.
     """
     log = QueryLog()
     queue: deque[tuple[int, int]] = deque()
@@ -170,13 +175,13 @@ def serve_closed(
     """Serve queries in a closed loop, until both minimums are reached.
 
     Args:
-        run: Serves a number of queries at once, and returns when they are done.
+        run: Serves a given number of queries at once, and returns when they are done.
         clock: Returns the time in ns.
         queries: Minimum number of queries.
-        seconds: Minimum duration.
-        batch: If 0, each query arrives when the previous one has been answered. Otherwise all
-            queries arrive at the beginning, and are served in batches of this size.
-        until: Start no batch after this time of the clock, in ns.
+        seconds: Minimum duration in seconds.
+        batch: If 0, each query arrives when the previous one has been answered. Otherwise, all
+            queries arrive at the beginning and are served in batches of this size.
+        until: The run ends with outcome "timeout" at this time of the clock, in ns.
     """
     log = QueryLog()
     begin = clock()
@@ -192,7 +197,12 @@ def serve_closed(
 
 
 class NotServed(PointEnded):
-    """The requested load was not issued or not served; `load` holds the part that was measured."""
+    """The requested load was not issued on schedule, or not served completely.
+
+    Attributes:
+        load: The part of the load that was measured.
+        outcome: "timeout" or "overload".
+    """
 
     def __init__(self, reason: str, load: Load, outcome: str) -> None:
         super().__init__(reason)
@@ -205,10 +215,10 @@ class Service:
     """A model that serves queries.
 
     Attributes:
-        run: Serves a number of queries at once, up to `batch`.
-        batch: Maximum number of queries at once.
-        capacity: Maximum queries per second.
-        single_seconds: Service time of a single query without other load.
+        run: Serves a given number of queries at once, at most `batch`.
+        batch: Maximum number of queries that are served at once.
+        capacity: Maximum number of queries per second.
+        single_seconds: Service time of a single query without other load, in seconds.
     """
 
     run: Callable[[int], object]
@@ -217,15 +227,15 @@ class Service:
     single_seconds: float
 
     def load(self, rate: float | None, served: ServedQueries, probes: list[Probe]) -> Load:
-        """Return the result as a message.
+        """Return the result of a run as a message to the driver.
 
         Args:
             rate: Scheduled queries per second; None without a schedule.
             served: The queries.
-            probes: The rates that a search has tried.
+            probes: Results of the rates that a search for the peak tried.
 
         Raises:
-            NotServed: If `served` has a problem; the exception holds the message.
+            NotServed: If `served` has a problem. The exception contains the message.
         """
         load = Load(
             rate=rate,
@@ -241,20 +251,30 @@ class Service:
 
 
 class QueryScenario(Protocol):
-    """The methods of a scenario that decide the batch sizes, and when queries are issued."""
+    """The methods of a scenario that determine the batch sizes and when queries are issued."""
 
     def batches(self, largest: int) -> dict[int, int]:
         """Return the batches to compile: number of queries -> number of examples."""
 
     def run_load(self, service: Service, until: int, meter: EnergyMeter) -> Load:
-        """Serve queries, none after `until` (ns of the monotonic clock). Raises NotServed."""
+        """Issue the queries of the scenario and return the load. Raises NotServed.
+
+        Args:
+            service: The model that serves the queries.
+            until: Start no query after this time of `time.monotonic_ns()`.
+            meter: Measures the energy.
+        """
 
 
 def measure_load(
     scenario: QueryScenario, service: Service, seconds_left: float, meter: EnergyMeter
 ) -> Load:
-    """Put the load of a scenario on a service, for `seconds_left` at most. Raises NotServed."""
-    # Leave time for the last batch: once started, it is served to its end.
+    """Run the load of a scenario for at most `seconds_left` seconds, and return it.
+
+    Raises:
+        NotServed: If the load was not served completely.
+    """
+    # Leave time for the last batch, which is served to its end once it has started.
     usable = seconds_left - _RESERVE_SECONDS - service.batch / service.capacity
     return scenario.run_load(service, time.monotonic_ns() + int(usable * 1e9), meter)
 
@@ -264,7 +284,7 @@ class ScheduledRuns:
 
     Args:
         settings: The options of the scenario.
-        service: The model.
+        service: The model that serves the queries.
         until: Start no batch after this time of `time.monotonic_ns()`.
         meter: Measures the energy.
     """
@@ -278,17 +298,19 @@ class ScheduledRuns:
         self._meter = meter
         self._limit = int(settings["latency_ms"] * 1e6)
         self._share = settings["percentile"] / 100
-        # Minimum seconds and queries of a run of full length, and of a probe.
+        # Minimum duration in seconds and minimum number of queries, of a full-length run and of a
+        # probe.
         self._full_length = (float(settings["min_seconds"]), int(settings["min_queries"]))
         min_queries = 2 * self._monitor().min_queries
         self._probe_length = (min(self._full_length[0], _PROBE_SECONDS), min_queries)
         self._probes: list[Probe] = []
 
     def load(self) -> Load:
-        """Return the load at the requested rate, or at the highest that meets the limit.
+        """Return the load at the requested rate or, with rate=peak, at the highest rate found.
 
         Raises:
-            NotServed: If the rate was not served, or no rate was shown to meet the limit.
+            NotServed: If the queries were not served at the requested rate, or if no rate was shown
+                to meet the limit.
         """
         rate = self._settings["rate"]
         if rate != "peak":
@@ -296,15 +318,19 @@ class ScheduledRuns:
         return self._peak_load()
 
     def _peak_load(self) -> Load:
-        """Search for the highest rate that meets the limit, and return its load."""
+        """Search for the highest rate that meets the limit, and return its load.
+
+        Raises:
+            NotServed: If no rate was shown to meet the limit.
+        """
         service = self._service
         settings = self._settings
         alone = service.single_seconds
         limit = f"server.latency_ms={settings['latency_ms']:g}"
         if alone * 1e9 > self._limit:
             problem = (
-                f"{limit}: a single query takes longer, {alone * 1e3:.3g} ms; raise the limit, "
-                "or choose a smaller model"
+                f"{limit}: a single query takes {alone * 1e3:.3g} ms, which exceeds the limit; "
+                "raise the limit, or choose a smaller model"
             )
             return service.load(None, ServedQueries(QueryLog(), problem=problem), [])
         search = find_peak(
@@ -321,9 +347,16 @@ class ScheduledRuns:
         return service.load(search.rate, run, self._probes)
 
     def _failure_reason(self, limit: str, last_problem: str | None) -> str:
-        """Return why the search found no rate."""
+        """Return the reason why the search found no rate.
+
+        Args:
+            limit: The latency limit as text.
+            last_problem: Problem of the last full-length run; None if it had none.
+        """
         if not self._probes:
-            return "measure.timeout leaves no time to search; raise it, or lower server.min_seconds"
+            return (
+                "measure.timeout leaves no time for a search; raise it, or lower server.min_seconds"
+            )
         lowest = min(probe.rate for probe in self._probes)
         alone = self._service.single_seconds * 1e3
         reason = (
@@ -331,11 +364,11 @@ class ScheduledRuns:
             f"{lowest:.3g}/s; one query alone takes {alone:.3g} ms"
         )
         if last_problem:
-            reason += f"; the last run of full length: {last_problem}"
+            reason += f"; the last full-length run failed: {last_problem}"
         return reason
 
     def _has_time(self, rate: float) -> bool:
-        """Whether another probe and the run of full length, at this rate, fit into the time."""
+        """Whether the time left suffices for another probe and a full-length run at this rate."""
         needed = sum(
             max(seconds, queries / rate) + _OVERHEAD_SECONDS
             for seconds, queries in (self._probe_length, self._full_length)
@@ -346,7 +379,10 @@ class ScheduledRuns:
         return LimitMonitor(self._limit, self._share, self._settings["confidence"])
 
     def _probe(self, rate: float) -> bool:
-        """Return whether a rate meets the limit in a short run, which ends once this is certain."""
+        """Return whether a rate was shown to meet the limit in a short run.
+
+        The run ends as soon as its verdict is certain.
+        """
         monitor = self._monitor()
         served = self._run(rate, self._probe_length, monitor)
         is_met = None if served.problem else monitor.look()
@@ -354,7 +390,7 @@ class ScheduledRuns:
         return self._probes[-1].held is True
 
     def _full_run(self, rate: float) -> tuple[bool, ServedQueries]:
-        """Return whether a rate meets the limit in a run of full length, and the run."""
+        """Return whether a rate was shown to meet the limit in a full-length run, and the run."""
         served = self._run(rate, self._full_length)
         error = 1 - self._settings["confidence"]
         is_met = verdict(self._cumulative_late(served.log), self._share, error)
@@ -362,11 +398,17 @@ class ScheduledRuns:
         return self._probes[-1].held is True, served
 
     def _cumulative_late(self, log: QueryLog) -> list[int]:
-        """Return the number of late queries up to and including each query."""
+        """Return, for each query, the number of late queries up to and including it."""
         return list(accumulate(latency > self._limit for latency in log.latencies()))
 
     def _add_probe(self, rate: float, served: ServedQueries, *, is_met: bool | None) -> None:
-        """Record a run as a probe; a run with a problem fails the limit whatever `is_met` says."""
+        """Record a run as a probe.
+
+        Args:
+            rate: Scheduled queries per second.
+            served: The run. If it has a problem, it counts as a run that missed the limit.
+            is_met: Whether the limit was met; None if the queries do not decide it.
+        """
         latencies = served.log.latencies()
         probe = Probe(
             rate=rate,
@@ -382,12 +424,12 @@ class ScheduledRuns:
     def _run(
         self, rate: float, length: tuple[float, int], monitor: LimitMonitor | None = None
     ) -> ServedQueries:
-        """Serve queries at a rate.
+        """Serve queries that arrive at a rate, and return the run.
 
         Args:
             rate: Mean queries per second.
-            length: Minimum seconds and queries.
-            monitor: Ends the run once its verdict is certain.
+            length: Minimum duration in seconds, and minimum number of queries.
+            monitor: Ends the run once its verdict is certain; None for a run of full length.
         """
         seconds, queries = length
         with QueryGenerator(rate, self._settings["seed"], seconds, queries) as generator:
@@ -409,7 +451,7 @@ class ScheduledRuns:
         return replace(served, problem=self._delay_reason(served.log, rate))
 
     def _delay_reason(self, log: QueryLog, rate: float) -> str | None:
-        """Return why queries were issued too late; None if they were on schedule."""
+        """Return a problem if the generator issued queries too late; None if it was punctual."""
         if not log:
             return None
         delay = percentile(log.delays(), self._share)
@@ -417,17 +459,18 @@ class ScheduledRuns:
         if delay <= max(_MAX_DELAY_NS, _MAX_DELAY_FRACTION * latency):
             return None
         return (
-            f"server.rate={rate:g}: the load generator could not keep up: {delay / 1e6:.3g} ms "
-            f"late at p{100 * self._share:g}, where the latency is {latency / 1e6:.3g} ms; "
+            f"server.rate={rate:g}: the load generator could not keep up: its delay is "
+            f"{delay / 1e6:.3g} ms at p{100 * self._share:g}, the latency {latency / 1e6:.3g} ms; "
             "leave it a core (platform.cores), or lower the rate"
         )
 
 
-#: Maximum number of interim looks at a probe, and the factor by which the number of its queries
-#: grows from one look to the next.
+#: Maximum number of interim looks at a probe, that is, evaluations before all queries are served.
+#: The number of queries grows by the factor _GROWTH from one look to the next.
 LOOKS = 10
 _GROWTH = 1.5
-#: Minimum duration of a probe: the larger of this multiple of the limit, and this time in ns.
+#: Minimum duration of a probe: this multiple of the latency limit or this time in ns, whichever is
+#: larger.
 _MIN_LIMITS = 20
 _MIN_DURATION_NS = 2_000_000_000
 
@@ -436,18 +479,18 @@ class LimitMonitor:
     """Ends a probe once it is certain whether a share of all queries meets a latency limit.
 
     The probability of a false verdict is divided equally among `LOOKS` interim looks. The first
-    look comes late enough for a growing queue to show. If queries arrive at twice the rate at which
-    they are served, the wait exceeds the limit after twice the limit. If they arrive at a rate that
-    is 5% too high, it does so after 20 times the limit.
+    look is late enough to detect a growing queue. If queries arrive twice as fast as they are
+    served, the waiting time reaches the latency limit L after a time of 2 L. If they arrive 5% too
+    fast, it reaches L after a time of about 20 L.
 
     Args:
-        latency: The limit, in ns.
-        share: Fraction of the queries that must meet the limit.
-        confidence: Confidence of the verdict.
+        latency: The latency limit, in ns.
+        share: Fraction (0..1) of the queries that must meet the limit.
+        confidence: Confidence (0..1) of the verdict.
 
     Attributes:
-        min_queries: Minimum number of queries for the verdict that the limit is met, if none of
-            them is late.
+        min_queries: Number of queries that suffice to show that the limit is met, if none of them
+            is late.
         is_met: The verdict; None while it is uncertain.
     """
 
@@ -484,7 +527,9 @@ class LimitMonitor:
         return self.look() is not None
 
     def look(self) -> bool | None:
-        """Evaluate the queries so far, unless all looks are used; return the verdict.
+        """Evaluate the queries so far and return the verdict.
+
+        After `LOOKS` evaluations, the verdict no longer changes.
 
         Returns:
             Whether the limit is met; None if that is uncertain.
@@ -496,9 +541,12 @@ class LimitMonitor:
 
 
 def measure_served(run: PointRun, scenario: QueryScenario) -> None:
-    """Time the steps of a point, then put the load of its scenario on the model.
+    """Time the steps of a point, then measure the model under the load of a scenario.
 
-    The answer of the run holds the load even if it was not served to its end.
+    The load is reported to the driver even if it was not served completely.
+
+    Raises:
+        NotServed: If the load was not served completely.
     """
     from paradnn.worker.measure import compile_steps
     from paradnn.worker.step import synthetic_batch
@@ -510,7 +558,7 @@ def measure_served(run: PointRun, scenario: QueryScenario) -> None:
     steps: list[Any] = []
 
     def run_queries(count: int) -> None:
-        """Run the smallest compiled batch that holds this number of queries."""
+        """Run the program of the smallest compiled batch with at least `count` queries."""
         steps[bisect.bisect_left(query_counts, count)].run(1)
 
     def compile_batches(workload: Any, step: Step) -> Callable[[Any], None]:
@@ -528,7 +576,14 @@ def measure_served(run: PointRun, scenario: QueryScenario) -> None:
 def _measure_under_load(
     run: PointRun, scenario: QueryScenario, run_queries: Callable[[int], object], batch: int
 ) -> None:
-    """Measure single queries, then the load, and note the load with its contention."""
+    """Measure single queries and then the load; record the load and the contention during it.
+
+    Args:
+        run: The run of the point.
+        scenario: Determines when queries are issued.
+        run_queries: Serves a given number of queries at once.
+        batch: Maximum number of queries that are served at once.
+    """
     monitor = ContentionMonitor()
     with run.phases("load"):
         singles = serve_closed(

@@ -1,4 +1,4 @@
-"""Served queries: their times, how the worker sends them to the driver, and the files of a run."""
+"""Served queries: their log, the message to the driver, and the artifacts of a run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from paradnn.core.channel import pack_bytes, plain, unpack_bytes
 from paradnn.core.messages import Answer, WorkloadMessage, messages_of_kind
 from paradnn.worker.peak_search import Probe
 
-#: The times of a query, in ns of one clock; `together` is the number of queries in its batch.
+#: Columns of a query log: times of a query in ns of one clock, and `together`, the number of
+#: queries in its batch.
 COLUMNS = ("scheduled", "issued", "started", "ended", "together")
 #: Range and significant digits of the latency histogram: 1 us to one hour, three digits.
 _MAX_MICROSECONDS = 3_600_000_000
@@ -21,19 +22,21 @@ _DIGITS = 3
 
 
 class QueryLog:
-    """All served queries, in order; each of `COLUMNS` is an attribute.
+    """A log of all served queries, in order. Each of `COLUMNS` is an attribute.
 
     Args:
-        content: The queries as rows of 64-bit integers, one per column.
+        content: The queries as rows of 64-bit integers, one integer per column.
 
     Raises:
-        ValueError: If the content is not a whole number of queries.
+        ValueError: If the content is not a whole number of rows.
     """
 
     def __init__(self, content: bytes = b"") -> None:
         self._values = array("q", content)
         if len(self._values) % len(COLUMNS):
-            raise ValueError(f"{len(content)} bytes are not rows of {len(COLUMNS)} columns")
+            raise ValueError(
+                f"{len(content)} bytes are not a whole number of rows of {len(COLUMNS)} columns"
+            )
 
     def __len__(self) -> int:
         return len(self._values) // len(COLUMNS)
@@ -44,10 +47,10 @@ class QueryLog:
         return self._values[COLUMNS.index(name) :: len(COLUMNS)]
 
     def add(self, batch: Sequence[tuple[int, int]], started: int, ended: int) -> None:
-        """Add a batch.
+        """Add the queries of one batch.
 
         Args:
-            batch: When each query was scheduled and issued, in ns.
+            batch: For each query, the times at which it was scheduled and issued, in ns.
             started: When the batch started, in ns.
             ended: When the batch ended, in ns.
         """
@@ -55,7 +58,7 @@ class QueryLog:
             self._values.extend((scheduled, issued, started, ended, len(batch)))
 
     def latencies(self) -> list[int]:
-        """Return the time from each query's scheduled time to its end, in ns."""
+        """Return the time from each query's scheduled time to the end of its batch, in ns."""
         return [
             ended - scheduled for scheduled, ended in zip(self.scheduled, self.ended, strict=True)
         ]
@@ -63,7 +66,7 @@ class QueryLog:
     def parts(self) -> dict[str, list[float]]:
         """Return the latency, the queue time and the service time of each query, in ms.
 
-        The keys are "latency", "queue" and "service". Latency is the sum of the other two.
+        The keys are "latency", "queue" and "service". Latency is queue time plus service time.
         """
         spans = {
             "latency": (self.scheduled, self.ended),
@@ -76,17 +79,17 @@ class QueryLog:
         }
 
     def delays(self) -> list[int]:
-        """Return the time from each query's scheduled time to its issue, in ns."""
+        """Return the time from each query's scheduled time to its actual issue, in ns."""
         return [issued - due for due, issued in zip(self.scheduled, self.issued, strict=True)]
 
     def seconds(self) -> float:
-        """Return the time from the first scheduled query to the end of the last, in s."""
+        """Return the time from the first scheduled query to the end of the last batch, in s."""
         if not self:
             return 0.0
         return (max(self.ended) - min(self.scheduled)) / 1e9
 
     def packed(self) -> str:
-        """Return the log as text, for a message."""
+        """Return the log as text for a message; `unpack_bytes` reverses it."""
         return pack_bytes(self._values.tobytes())
 
 
@@ -96,10 +99,10 @@ class Load(WorkloadMessage):
 
     Attributes:
         rate: Scheduled queries per second; None without a schedule.
-        single_seconds: Service time of a single query without other load.
-        queries: The queries, as `QueryLog.packed` packs them.
-        probes: The rates that a search for the peak has tried.
-        joules: Energy during the load; None if nothing measures it.
+        single_seconds: Service time of a single query without other load, in seconds.
+        queries: The queries as text, packed by `QueryLog.packed`.
+        probes: Results of the rates that a search for the peak tried.
+        joules: Energy during the load in J; None if it is not measured.
     """
 
     wire_name: ClassVar[str] = "load"
@@ -115,15 +118,17 @@ class Load(WorkloadMessage):
         self.log()
 
     def log(self) -> QueryLog:
-        """Return the queries that were served."""
+        """Return the unpacked queries; raises ValueError if they cannot be unpacked."""
         return QueryLog(unpack_bytes(self.queries))
 
 
 def load_artifacts(answers: Sequence[Answer]) -> dict[str, Any]:
-    """Return the files of a load by name: all queries, the latency histogram, and the probes.
+    """Return the contents of the artifacts of a load by file name.
 
-    The queries are a Parquet table. The histogram counts microseconds. It is written as text and in
-    HdrHistogram's encoded form.
+    - probes.json: the tried rates, if the peak was searched;
+    - queries.parquet: all queries;
+    - latency.hgrm and latency.hdr: the latency histogram in microseconds, as text and in
+      HdrHistogram's encoded form.
     """
     loads = messages_of_kind(answers, Load)
     artifacts: dict[str, Any] = {}
