@@ -1,7 +1,7 @@
-"""Forecast of the time that the measurement of a plan takes.
+"""Forecast of the duration of a sweep.
 
 The forecast contains the time of each point, the time before the first point, and the wall time on
-several hosts. It is printed in the terminal and written as a CSV file with one row per point.
+several hosts. It is printed to the terminal, or written to a CSV file with one row per point.
 """
 
 import csv
@@ -26,26 +26,26 @@ from paradnn.session.record import run_name
 from paradnn.statistics.robust_regression import Array
 from paradnn.store.files import whole_file
 
-#: A prediction uses the newest past runs, up to this number.
+#: Maximum number of past runs that a prediction uses. The newest runs are selected.
 MAX_RUNS = 4000
-#: Up to this number of points, each point is predicted. Of a larger plan, a random sample of this
+#: Maximum number of predicted points. If a plan has more points to run, a random sample of this
 #: size is predicted.
 _MAX_POINTS = 5000
-#: Number of random draws of all points together.
+#: Approximate number of random draws for all points together.
 _DRAWS = 1_000_000
-#: A point is expected to time out if it does so in more than this share of draws.
+#: A point is expected to time out if it does so in more than this share of the draws.
 _LIKELY = 0.5
-#: Seconds from the start of a command to its first point (interpreter, configuration, store, import
-#: of the framework): a typical value, and the standard deviation of its logarithm.
+#: Time from the start of a command to its first point (interpreter, configuration, store, import of
+#: the framework): median in seconds, and standard deviation of the logarithm.
 _START = (6.5, 0.3)
-#: Seconds of the measurement of the ceilings, once per environment: a typical value, and the
-#: standard deviation of its logarithm.
+#: Time to measure the ceilings, once per environment: median in seconds, and standard deviation of
+#: the logarithm.
 _CEILINGS = (35.0, 0.25)
-#: Quantiles of the draws: the ends of a 95% interval, and the median.
+#: Quantiles of the draws by column name: the ends of a 95% interval, and the median.
 _ENDS = {"low": 0.025, "expected": 0.5, "high": 0.975}
-#: Phases with a smaller share of the time are not printed.
+#: Phases with a share of the time below this value are not printed.
 _MIN_SHOWN_SHARE = 0.03
-#: The table of families has a column for each of these states.
+#: The table of families has a column for each of these values of `SweepStatus.status`.
 _STATES = ("done", "oom_predicted", "missing")
 _COSTS = (
     "parameters",
@@ -58,18 +58,19 @@ _COSTS = (
 
 @dataclass(frozen=True)
 class Forecast:
-    """Random draws of the time of a plan.
+    """The predicted duration of a plan, as random draws.
 
     Attributes:
         status: The points of the plan and their status.
         where: Indices (m,) of the predicted points: all points to run, or a random sample.
-        weight: The number of points that each predicted point represents.
+        weight: Number of points to run per predicted point; 1 without sampling.
         seconds: Seconds (m, draws) of each predicted point.
-        late: The number of points that are likely to time out.
-        phases: Seconds (draws,) by phase, summed over all points to run.
-        start: Seconds (draws,) before the first point.
-        ceilings: Seconds (draws,) of the measurement of the ceilings.
-        runs: The number of past runs by family. Runs in other environments are under "".
+        late: Number of points that are likely to time out.
+        phases: Phase -> its seconds (draws,), summed over all points to run.
+        start: Seconds (draws,) before the first point of a worker.
+        ceilings: Seconds (draws,) to measure the ceilings that the store does not contain.
+        runs: Number of past runs by family in the environments of the plan. The key "" counts runs
+            in other environments.
         times_of: Function that predicts the times of the points with the given indices.
     """
 
@@ -85,9 +86,9 @@ class Forecast:
     times_of: Callable[[Sequence[int]], PointTimes]
 
     def wall(self, hosts: int) -> Array:
-        """Return the seconds (draws,) on several hosts.
+        """Return the wall time (draws,) in seconds on a number of hosts.
 
-        Each host has one driver. The drivers take points from the same sweep, one at a time.
+        Each host has one driver. All drivers take points from the same sweep, one at a time.
         """
         workers = {self.status.workers[index] for index in self.where}
         start = len(workers) * self.start
@@ -97,7 +98,13 @@ class Forecast:
 
 
 def forecast(status: SweepStatus, settings: Settings, history: History) -> Forecast:
-    """Predict how long the measurement of the points of `status` takes."""
+    """Predict the duration of a sweep.
+
+    Args:
+        status: The points of the sweep and their status.
+        settings: The settings of the session.
+        history: The runs of the store.
+    """
     where = np.flatnonzero(status.to_run)
     total = len(where)
     if total > _MAX_POINTS:
@@ -149,16 +156,16 @@ def forecast(status: SweepStatus, settings: Settings, history: History) -> Forec
 
 
 def wall_seconds(tasks: Array, hosts: int, start: Array | float = 0.0) -> Array:
-    """Return the seconds (draws,) until all tasks are done.
+    """Return the seconds (draws,) until all tasks are done on a number of hosts.
 
-    Each driver takes the next task as soon as it is idle. The result is at least the mean load of
-    the hosts and at least the longest task. It is at most 2 - 1/hosts times the time of the best
-    schedule (Graham 1966).
+    Each driver takes the next task as soon as it is idle. The result is at least the mean total
+    time per host, and at least the time of the longest task. It is at most 2 - 1/hosts times the
+    time of the optimal schedule (Graham 1966).
 
     Args:
         tasks: Seconds (tasks, draws) of each task.
-        hosts: The number of hosts, each with one driver.
-        start: Seconds before the first task of each driver: (draws,), or one number.
+        hosts: Number of hosts, each with one driver.
+        start: Seconds before the first task of each driver: an array (draws,), or one number.
     """
     needed = max(1, min(hosts, len(tasks)))
     every = np.arange(tasks.shape[1])
@@ -173,8 +180,8 @@ def describe(forecast: Forecast, name: str | None, where: str, hosts: Sequence[i
 
     Args:
         forecast: The forecast to print.
-        name: The name of the sweep. None for a single point, to print its run name.
-        where: The address of the store.
+        name: Name of the sweep; None for a single point, whose run name is printed.
+        where: Address of the store.
         hosts: Numbers of hosts.
     """
     console = standard_output()
@@ -198,7 +205,7 @@ def describe(forecast: Forecast, name: str | None, where: str, hosts: Sequence[i
 
 
 def _family_table(forecast: Forecast) -> Table:
-    """Return a row of counts and expected time per family, and one for all if there are several."""
+    """Return a table with the counts and expected time of each family, and of all families."""
     status = forecast.status
     families = np.array([point.model.name for point in status.points], dtype=str)
     rows = {name: families == name for name in dict.fromkeys(families.tolist())}
@@ -215,7 +222,7 @@ def _family_table(forecast: Forecast) -> Table:
 
 
 def _duration_lines(forecast: Forecast, single: Array) -> Iterator[str]:
-    """Yield the expected time on one host, the phases that take it, and the time of ceilings.
+    """Yield lines with the expected time on one host, and the shares of its phases and ceilings.
 
     Args:
         forecast: The forecast.
@@ -231,7 +238,7 @@ def _duration_lines(forecast: Forecast, single: Array) -> Iterator[str]:
         if medians[name] > _MIN_SHOWN_SHARE * total
     ]
     if shares:
-        yield f"  goes to      {', '.join(shares)}"
+        yield f"  phases       {', '.join(shares)}"
     if np.any(forecast.ceilings):
         seconds, spread = _quantiles(forecast.ceilings[None])
         yield (
@@ -241,7 +248,7 @@ def _duration_lines(forecast: Forecast, single: Array) -> Iterator[str]:
 
 
 def _host_table(forecast: Forecast, single: Array, hosts: Sequence[int]) -> Table:
-    """Return a row with the expected wall time for each number of hosts.
+    """Return a table with the expected wall time for each number of hosts.
 
     Args:
         forecast: The forecast.
@@ -265,7 +272,7 @@ def _head(forecast: Forecast, name: str | None, where: str) -> Iterator[str]:
     if known:
         sources.append(f"{known} in this environment")
     if others:
-        sources.append(f"{others:,} in others on this machine")
+        sources.append(f"{others:,} in other environments on this machine")
     if not sources:
         sources.append("none on this machine: only the cost model is used")
     yield f"  past runs    {' and '.join(sources)}"
@@ -279,17 +286,18 @@ def _head(forecast: Forecast, name: str | None, where: str) -> Iterator[str]:
     )
     yield (
         f"  too large    {counts['oom_predicted']:,} by arithmetic; "
-        f"a point may take {limits or 'all memory'} now"
+        f"a point may use {limits or 'all memory'} now"
     )
     if forecast.late:
-        late = f"; {forecast.late:,} of these are likely to time out: raise measure.timeout"
+        verb = "is" if forecast.late == 1 else "are"
+        late = f"; {forecast.late:,} of these {verb} likely to time out: raise measure.timeout"
     else:
         late = ""
     yield f"  to measure   {counts['missing']:,}{late}"
     if forecast.weight > 1:
         yield (
-            f"  predicted    {len(forecast.where):,} of these, drawn at random; "
-            "times are scaled to all"
+            f"  predicted    {len(forecast.where):,} random points of these; "
+            "times are scaled to all points"
         )
     for stack in status.missing_stacks:
         yield (
@@ -299,7 +307,7 @@ def _head(forecast: Forecast, name: str | None, where: str) -> Iterator[str]:
 
 
 def _table(*headings: str) -> Table:
-    """Return a table without lines. The first column is left-aligned, the others right-aligned."""
+    """Return an empty table without borders; columns after the first are right-aligned."""
     columns = (
         Column(text, justify="right" if index else "left", no_wrap=True)
         for index, text in enumerate(headings)
@@ -308,13 +316,17 @@ def _table(*headings: str) -> Table:
 
 
 def _quantiles(draws: Array) -> tuple[str, str]:
-    """Format the median and the 95% interval of the sum of some durations (n, draws)."""
+    """Return the median and the 95% interval, as texts, of the sum of n durations.
+
+    Args:
+        draws: Draws (n, draws) of the durations in seconds.
+    """
     low, middle, high = map(_duration, np.quantile(draws.sum(axis=0), [*_ENDS.values()]))
     return middle, f"{low} .. {high}"
 
 
 def _duration(seconds: float) -> str:
-    """Format a duration in its two largest units: 2 d 3 h, 3 h 20 min, 5 min 12 s, 41 s."""
+    """Return a duration as text in its two largest units: 2 d 3 h, 3 h 20 min, 5 min 12 s, 41 s."""
     if seconds < 100:
         return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
     if seconds < 6000:
@@ -359,7 +371,7 @@ def _rows(forecast: Forecast, indices: Sequence[int]) -> Iterator[Mapping[str, A
     for index in indices:
         point = status.points[index]
         column = columns.get(index)
-        # A point that needs no measuring takes no time and has no step to expect.
+        # A point that is not measured takes no time and has no expected step time.
         shown = [("0.000", "")] * len(_ENDS)
         if column is not None:
             shown = [(f"{seconds:.3f}", f"{step:.6g}") for seconds, step in ends[:, :, column]]

@@ -1,15 +1,16 @@
-"""The measured gains between pairs of devices, as the prior of an upgrade that nobody has measured.
+"""Measured gains between pairs of devices, which predict the gains of unmeasured upgrades.
 
-`generations.csv` has one row per table of operations that both devices of a pair ran. A row holds
-the ratios of their specifications, and the gains in arithmetic, memory and overhead that were
-fitted to the measured speedups (`paradnn.forecast.upgrades.fit_gains`).
+`generations.csv` has one row per table of operations that both devices of a pair ran. A row
+contains the ratios of their specifications, and the gains in arithmetic, memory and overhead that
+were fitted to the measured speedups (`paradnn.forecast.upgrades.fit_gains`).
 `python -m benchmarks.whatif --write` writes the file.
 
 The logarithm of a gain is modeled as linear in the logarithm of the specified ratio. Overhead is
 expected to scale with the clock. The distance between two devices is the norm of the logarithms of
-their three ratios. The deviations of the pairs from the line grow with this distance, and their
-variance is the variance of a new pair. Every pair of devices has a total weight of 1, however many
-tables it has. A table's weight for a gain is the share of its times that the gain affects.
+the three ratios between them. The variance of the deviations from the line grows with this
+distance; an unmeasured pair is expected to have the same variance. Every pair of devices has a
+total weight of 1, whatever its number of tables. In the fit of a gain, a table's weight is
+multiplied by the share of its times that the gain affects.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from paradnn.forecast.upgrades import Upgrade
 from paradnn.platform.specifications import find_hardware
 from paradnn.statistics.robust_regression import Array
 
-#: Prior means of the offset and the slope of the line.
+#: Prior means of the offset and the slope of the line from log ratios to log gains.
 _EXPECTED_LINE = np.array([0.0, 1.0])
 #: Prior standard deviations of the offset and the slope.
 _LINE_SPREADS = np.array([0.1, 0.25])
-#: Assumed standard deviation of a pair's log gain around the line, for the fit of the line.
+#: Standard deviation of a pair's log gain around the line that the fit of the line assumes.
 _ASSUMED_SPREAD = 0.2
 #: Standard deviation of log gains and log speedups between devices of equal specifications.
 _MIN_SPREAD = 0.07
@@ -41,16 +42,17 @@ _PARAMETERS = 3
 
 @dataclass(frozen=True, eq=False)
 class DevicePair:
-    """Operations of one kind that two devices ran.
+    """The gains that operations of one kind show between two devices.
 
     Attributes:
-        older: Device of the first times.
-        newer: Device of the second times.
-        ratios: Logarithms (3,) of the specified ratios of arithmetic rate, bandwidth and clock.
-        gains: Logarithms (3,) of the gains that were fitted to the times.
+        older: Name of the older device.
+        newer: Name of the newer device.
+        ratios: Logarithms (3,) of the specified ratios (newer / older) of arithmetic rate, memory
+            bandwidth and clock.
+        gains: Logarithms (3,) of the fitted gains in arithmetic, memory and overhead.
         shares: Mean shares (3,) of arithmetic, memory and overhead in the times of the older
             device.
-        scatter: Standard deviation of the logarithms of the speedups around the gains.
+        scatter: Standard deviation of the log speedups around those that the gains predict.
     """
 
     older: str
@@ -62,13 +64,13 @@ class DevicePair:
 
     @property
     def distance(self) -> float:
-        """Norm of the logarithms of the specified ratios."""
+        """Distance of the devices: the Euclidean norm of the logarithms of the specified ratios."""
         return float(np.linalg.norm(self.ratios))
 
 
 @functools.cache
 def built_pairs() -> tuple[DevicePair, ...]:
-    """The shipped pairs."""
+    """Return the pairs in `generations.csv`."""
     return tuple(
         DevicePair(
             older=row["older"],
@@ -89,7 +91,7 @@ def _logs(row: dict[str, str], names: Sequence[str]) -> Array:
 
 
 def pairs_without(device: str, pairs: Sequence[DevicePair]) -> list[DevicePair]:
-    """Return the pairs that do not contain a device, as if it had not been built."""
+    """Return the pairs without a given device, as if this device did not exist."""
     return [
         pair
         for pair in pairs
@@ -99,7 +101,7 @@ def pairs_without(device: str, pairs: Sequence[DevicePair]) -> list[DevicePair]:
 
 @functools.cache
 def _is_same_device(name: str, other: str) -> bool:
-    """Return whether two names are equal or names of the same hardware."""
+    """Return whether two names are equal or denote the same hardware."""
     if name == other:
         return True
     parts = [find_hardware(text) or find_hardware(f"NVIDIA {text}") for text in (name, other)]
@@ -107,10 +109,11 @@ def _is_same_device(name: str, other: str) -> bool:
 
 
 def upgrade_between(ratios: Array, pairs: Sequence[DevicePair]) -> Upgrade:
-    """Return the expected gains of another device.
+    """Return the expected gains of one device over another, from their specifications.
 
     Args:
-        ratios: Logarithms (3,) of the specified ratios of arithmetic rate, bandwidth and clock.
+        ratios: Logarithms (3,) of the specified ratios (new / old) of arithmetic rate, memory
+            bandwidth and clock.
         pairs: The measured pairs from which the expectation is learned.
     """
     counts = Counter((pair.older, pair.newer) for pair in pairs)
@@ -144,17 +147,18 @@ def upgrade_between(ratios: Array, pairs: Sequence[DevicePair]) -> Upgrade:
 def changed_hardware(
     *, peak: float, bandwidth: float, overhead: float, pairs: Sequence[DevicePair]
 ) -> Upgrade:
-    """Return the gains if only the given factors of a device change.
+    """Return the expected gains if only the given factors of a device change.
 
-    An unchanged rate has a gain of exactly 1. The gain of a changed rate lies between 1 and its
-    factor, with the uncertainty of the gains of the pairs. Each time also has an independent error,
-    as between two devices of equal specifications, but not larger than the change: operations in
-    caches differ from others, and repeated timings of an operation differ.
+    An unchanged quantity (factor 1) has a gain of exactly 1. The gain of a changed quantity lies
+    between 1 and its factor, and is as uncertain as the gains of the pairs. In addition, each time
+    has an independent error, because operations in caches differ from others, and repeated timings
+    differ. This error is as large as between devices of equal specifications, but at most as large
+    as the change.
 
     Args:
-        peak: Factor of the arithmetic rate.
-        bandwidth: Factor of the memory bandwidth.
-        overhead: Factor of the overhead of an operation.
+        peak: Factor by which the arithmetic rate changes.
+        bandwidth: Factor by which the memory bandwidth changes.
+        overhead: Factor by which the overhead of an operation changes; below 1 is faster.
         pairs: The measured pairs from which the expectation is learned.
     """
     ratios = np.log([peak, bandwidth, 1 / overhead])
@@ -172,14 +176,14 @@ def changed_hardware(
 def compared_with(
     first: Upgrade, second: Upgrade, difference: Array, pairs: Sequence[DevicePair]
 ) -> Upgrade:
-    """Return the second of two upgrades of a device, with its correlations with the first.
+    """Return the second of two upgrades of the same device, with correlations to the first.
 
-    The gains of two newer devices share part of their errors. The difference of these gains is as
-    uncertain as the gains of an upgrade from one newer device to the other.
+    The gains of both upgrades share part of their errors. The correlations are chosen such that the
+    difference of the gains is as uncertain as the gains of an upgrade between the two new devices.
 
     Args:
         first: The first upgrade.
-        second: The second upgrade.
+        second: The second upgrade of the same device.
         difference: Logarithms (3,) of the specified ratios of the second device to the first.
         pairs: The measured pairs from which the expectation is learned.
     """
@@ -196,7 +200,9 @@ def compared_with(
 
 
 def _correlation(first: float, second: float, difference: float) -> float:
-    """Return the correlation of two errors, from 0 to 1, from three standard deviations.
+    """Return the correlation (0..1) of two errors, given three standard deviations.
+
+    The result is 0 if either error has no spread.
 
     Args:
         first: Standard deviation of the first error.
@@ -210,7 +216,7 @@ def _correlation(first: float, second: float, difference: float) -> float:
 
 
 def _fit_line(specified: Array, shown: Array, weights: Array) -> Array:
-    """Fit offset and slope of the log gains over the log ratios, with a prior on both.
+    """Return offset and slope (2,) of the line from log ratios to log gains, fitted with a prior.
 
     Args:
         specified: Logarithms (n,) of the specified ratios.
@@ -224,9 +230,10 @@ def _fit_line(specified: Array, shown: Array, weights: Array) -> Array:
 
 
 def _spread_at(distance: float, deviations: Array, distances: Array, weights: Array) -> float:
-    """Return the standard deviation of deviations between devices at a distance.
+    """Return the standard deviation that is expected between two devices at a given distance.
 
-    The variance is that of equal devices plus a term in proportion to the distance.
+    The variance is that of devices of equal specifications plus a term proportional to the
+    distance, which is fitted to the deviations.
 
     Args:
         distance: The distance between two devices, as in `DevicePair.distance`.

@@ -1,7 +1,4 @@
-"""Read-only access to the runs of a tracking store.
-
-The module creates, claims and closes nothing, and it does not import MLflow.
-"""
+"""Read-only access to the runs of a tracking store, without importing MLflow."""
 
 import functools
 import math
@@ -44,9 +41,9 @@ class CompletedRun:
     Attributes:
         run_id: The id of the run.
         start: Start of the run in Unix seconds.
-        params: Params of the run, as they are stored.
-        metrics: Metrics of the run that predictions use.
-        tags: Tags of the run that predictions use.
+        params: All params of the run, as stored.
+        metrics: The metrics of the run that predictions use.
+        tags: The tags of the run that predictions use.
     """
 
     run_id: str
@@ -58,15 +55,15 @@ class CompletedRun:
 
 @dataclass(frozen=True)
 class History:
-    """The history in a store. A store that does not exist yet has no runs.
+    """The runs of a store. A store that does not exist yet has no runs.
 
-    Methods raise StoreError if the store does not answer.
+    Methods raise StoreError if the store cannot be read.
 
     Attributes:
-        where: The address of the store without credentials.
-        index: The index of the store's runs; None if the store does not exist.
+        where: Address of the store, without credentials.
+        index: Index of the store's runs; None if the store does not exist.
         points: Function that reads the newest measured points. Its arguments are the names of
-            devices and the largest number of points.
+            devices and the maximum number of points.
     """
 
     where: str
@@ -76,41 +73,47 @@ class History:
     def finished(
         self, environment_ids: Collection[str], sweep_id: str | None = None
     ) -> dict[Identity, list[Finished]]:
-        """Return the runs that have an outcome.
+        """Return the runs that have an outcome, by measurement.
 
         Args:
             environment_ids: Environments whose runs are returned.
-            sweep_id: Sweep whose runs are returned from any environment; None for no sweep.
+            sweep_id: Sweep whose runs are also returned, whatever their environment; None for no
+                sweep.
         """
         if self.index:
             return self.index.finished(environment_ids, sweep_id)
         return {}
 
     def finished_anywhere(self, identity: Identity) -> list[Finished]:
-        """Return the runs of one measurement with an outcome, in all experiments of the store."""
+        """Return the runs of a measurement that have an outcome, from all experiments."""
         return self.index.finished_anywhere(identity) if self.index else []
 
     def claimed(self) -> set[Identity]:
-        """Return the points that a running driver is measuring now."""
+        """Return the measurements that running drivers have claimed."""
         return self.index.claimed() if self.index else set()
 
     def past(self, devices: Collection[str], most: int) -> list[CompletedRun]:
-        """Return the newest measured points on some devices in the order of their starts.
+        """Return the newest measured points on some devices, oldest first.
 
         Args:
             devices: Names of the devices.
-            most: The largest number of points to return.
+            most: Maximum number of points to return.
         """
         return sorted(self.points(devices, most), key=lambda run: run.start)[-most:]
 
     def metrics(self, run_id: str) -> Mapping[str, float]:
-        """Return the metrics of an existing run."""
+        """Return the metrics of a run, which must exist, by name."""
         assert self.index
         return self.index.fetch(run_id)[0]
 
 
 def open_history(settings: Tracking, way: ReadMethod = "auto") -> History:
-    """Return the history in the configured store, empty if the store does not exist yet."""
+    """Return the history of the configured store; empty if the store does not exist yet.
+
+    Args:
+        settings: The tracking options.
+        way: How the store is read.
+    """
     if settings.name == "offline":
         folder = folder_of(settings)
         if folder.is_dir():
@@ -144,7 +147,10 @@ def _in_files(folder: Path, devices: Collection[str], most: int) -> list[Complet
 
 @functools.cache
 def _in_file(path: Path) -> CompletedRun | None:
-    """Read a measured point from a file. The result is cached, since a file never changes."""
+    """Return the measured point in a file; None if it is unreadable or not a point.
+
+    The result is cached, because files never change.
+    """
     try:
         document = read_record(path)
     except DataError:

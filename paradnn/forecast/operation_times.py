@@ -1,15 +1,17 @@
 """A model of the time of operations on a platform, fitted to kernels that were timed there.
 
-It is the Gaussian process of `paradnn.forecast.process` with a roofline for operations:
+The model is the Gaussian process of `paradnn.forecast.process`. Its linear part is a linearized
+roofline for operations:
 
     t = dispatch + calls x step + ((arithmetic)^p + (traffic)^p)^(1/p)
 
-Dispatch is a separate term, since it dominates small kernels. A library cuts a matrix product into
-tiles and selects a tile size that suits the product. Arithmetic is therefore a smooth minimum over
-several tile sizes, with the padding included. The fit learns the speed of each tile size, the speed
-of memory, the overlap of the two (p) and the duration of dispatch. It begins with the highest rates
-that any of the operations reached. The deviations from the roofline are a smooth function of the
-logarithms of the sizes, plus a nugget for each shape.
+Dispatch is a separate term, because it dominates small kernels. A library divides a matrix product
+into tiles and selects a tile size that suits the product. The arithmetic time is therefore a smooth
+minimum over several tile sizes, and includes padding. The fit learns the speed of each tile size,
+the speed of memory, the overlap of arithmetic and traffic (p), and the duration of dispatch. The
+search for these coefficients begins at the highest rates that any of the operations reached. The
+deviations from the roofline are a smooth function of the logarithms of the sizes, plus a nugget
+(an independent deviation) for each shape.
 """
 
 from __future__ import annotations
@@ -32,9 +34,9 @@ from paradnn.forecast.process import (
 )
 from paradnn.statistics.robust_regression import Array, Prediction
 
-#: The smallest number of operations that a fit accepts.
+#: Minimum number of operations for a fit. Callers must not fit fewer.
 MIN_OPERATIONS = 5
-#: Tile sizes (rows, columns) of the result of a product. The tile of 1 x 1 has no padding.
+#: Tile sizes (rows, columns) of the result of a product. A tile of 1 x 1 needs no padding.
 _TILES = (
     (1, 1),
     (16, 16),
@@ -47,31 +49,31 @@ _TILES = (
     (64, 128),
     (128, 128),
 )
-#: Kinds that are a single product.
+#: Kinds of operations that are a single matrix product.
 _PRODUCTS = ("gemm", "bmm", "linear")
-#: Kinds whose arithmetic consists of products.
+#: Kinds of operations whose arithmetic consists of matrix products.
 _TILED = (*_PRODUCTS, "conv2d", "rnn_kernel", "fc")
 #: Numbers of queries that an attention kernel processes at once.
 _QUERY_TILES = (64, 128, 256)
 #: Numbers of tokens of one expert that a kernel processes at once.
 _TOKEN_TILES = (16, 32, 64, 128)
-#: A number of rows that is a multiple of this is aligned for all memory loads.
+#: If the number of rows is a multiple of this number, all memory loads are aligned.
 _ALIGNED = 16
-#: Time of the start and the end of a tile, in terms of its sums (values of the inner index k).
+#: Time to start and end a tile, in units of the time of one step of the inner dimension k.
 _TILE_OVERHEAD = 24
-#: Seconds of dispatch of a call.
+#: Prior of the dispatch time of a call, in seconds.
 _DISPATCH = 1e-5
-#: Seconds of each of several operations in one call.
+#: Prior of the additional time of each operation if a call contains several, in seconds.
 _STEP = 3e-6
 #: Exponent of the smooth minimum over tile sizes.
 _TILE_SHARPNESS = 8.0
-#: Prior of the exponent p.
+#: Prior of the exponent p of the roofline.
 _POWER = 3.0
-#: Prior of the size of the cache, in bytes.
+#: Prior of the cache size, in bytes.
 _CACHE = 5e7
 #: Steepness of the transition from cache to memory, per unit of the logarithm of the size.
 _CACHE_STEEPNESS = 4.0
-#: Prior standard deviations of the logarithms of all learned quantities.
+#: Prior standard deviations of the logarithms of the learned quantities.
 _PRIORS: dict[Hashable, float] = {
     "arithmetic": 0.4,
     "traffic": 0.7,
@@ -84,28 +86,29 @@ _CACHE_PRIORS: dict[Hashable, float] = {"cached": 0.7, "cache": 0.7}
 _TILE_PRIOR = 0.35
 #: Prior standard deviation of the speed of one variant relative to the others.
 _VARIANT_PRIOR = 0.25
-#: Length scale of the smooth part, in decades of a size. Two variants are at distance 1.
+#: Length scale of the smooth part, in decades of a size. The distance of two variants is 1.
 _LENGTH_SCALE = 0.7
-#: Prior standard deviation of the coefficient of a similar device's deviations from its roofline.
-#: The expected coefficient is 1 minus this value.
+#: Prior standard deviation of the coefficient with which the deviations of a similar device from
+#: its roofline apply to this device. The expected coefficient is 1 minus this value.
 _SIMILARITY_SPREAD = 0.5
 _SIZES = ("m", "n", "k", "batch", "calls", "images", "window", "stride", "bytes")
-#: Smallest duration of arithmetic and of traffic, in seconds. It keeps logarithms finite.
+#: Minimum duration of arithmetic and of traffic, in seconds, to keep logarithms finite.
 _MIN_SECONDS = 1e-12
 
 
 @dataclass(frozen=True)
 class OperationTimes:
-    """A fit of the times of operations of one kind.
+    """A fitted model of the times of operations of one kind.
 
     Attributes:
         kind: The kind of the operations.
-        peak: Highest FLOP/s, to which the coefficients are relative.
-        bandwidth: Highest B/s, to which the coefficients are relative.
+        peak: Highest observed FLOP/s; the coefficients are relative to it.
+        bandwidth: Highest observed B/s; the coefficients are relative to it.
         line: Coefficients of the roofline. With `like`, they are differences from the coefficients
             of the similar device.
         process: The Gaussian process of the deviations from the roofline.
-        like: The fit of a similar device, whose deviations from its roofline are expected here too.
+        like: The fit of a similar device. This device is expected to have similar deviations from
+            its roofline. None if no similar device is used.
     """
 
     kind: str
@@ -123,21 +126,26 @@ class OperationTimes:
         stated: Array | None = None,
         like: OperationTimes | None = None,
     ) -> OperationTimes:
-        """Fit the times of n operations of one kind, at least `MIN_OPERATIONS`.
+        """Fit the times of n operations of one kind.
 
         Args:
-            operations: The operations.
-            seconds: Their durations (n,).
-            stated: Standard deviations (n,) of the logarithms of the durations, NaN where unknown.
-            like: A fit of a similar device as prior knowledge, for devices with few timings.
+            operations: The operations; at least `MIN_OPERATIONS`.
+            seconds: Durations (n,) of the operations.
+            stated: Standard deviations (n,) of the logarithms of the durations, NaN where unknown;
+                None if all are unknown.
+            like: A fit of a similar device as prior knowledge, for devices with few timings; None
+                for no prior knowledge.
+
+        Raises:
+            ValueError: If the operations have several kinds.
         """
         logs = np.log(seconds)
         (kind,) = {operation.kind for operation in operations}
         peak = _highest_rate(operations, "flops", seconds)
         bandwidth = _highest_rate(operations, "bytes", seconds)
         if like:
-            # Scale the similar device's highest rates by the ratio of the rates of the same
-            # operations.
+            # Scale the highest rates of the similar device by the ratio of the rates that both
+            # devices reach on these operations.
             seconds_there = np.exp(like.predict(operations).mean)
             peak *= like.peak / _highest_rate(operations, "flops", seconds_there)
             bandwidth *= like.bandwidth / _highest_rate(operations, "bytes", seconds_there)
@@ -156,26 +164,32 @@ class OperationTimes:
         seconds: Array,
         stated: Array | None = None,
     ) -> OperationTimes:
-        """Return this fit or one based on a similar device, by their leave-one-out scores.
+        """Return the better of this fit and a fit that uses a similar device as prior knowledge.
 
-        The arguments are those of `fit`, with the operations that this fit used.
+        The leave-one-out scores of the fits are compared.
+
+        Args:
+            like: The fit of the similar device.
+            operations: The operations to which this fit was fitted.
+            seconds: Durations (n,) of the operations.
+            stated: Standard deviations (n,) of the logarithms of the durations, NaN where unknown.
         """
         based = OperationTimes.fit(operations, seconds, stated, like)
         return max(self, based, key=lambda fit: fit.leave_one_out.score)
 
     def predict(self, operations: Sequence[Operation]) -> Prediction:
-        """Return the joint distribution of the logarithms of the operations' seconds.
+        """Return the joint distribution of the logarithms of the operations' times in seconds.
 
-        Each operation is a separate kernel. All must be of the kind of the fit.
+        Each operation is timed as a separate kernel. All must be of the kind of the fit.
         """
         return self.process.predict(self._inputs(operations))
 
     def predict_without_dispatch(self, operations: Sequence[Operation]) -> Prediction:
-        """Return the prediction of `predict` without the time of dispatch.
+        """Return the prediction of `predict`, without the time of dispatch.
 
-        The result is the prediction times the share of the roofline that is not dispatch. A
-        subtraction of the dispatch time would keep its noise, and dispatch takes longer than a
-        small operation.
+        The result is the prediction times the share of the roofline that is not dispatch. This is
+        more robust than subtracting the dispatch time, whose error would exceed the time of a small
+        operation.
         """
         inputs = self._inputs(operations)
         prediction = self.process.predict(inputs)
@@ -187,7 +201,7 @@ class OperationTimes:
         return _linearize(operations, self.peak, self.bandwidth, self.like)(self.line)
 
     def line_at(self, operations: Sequence[Operation]) -> Array:
-        """Return the logarithms (n,) of the seconds that the roofline predicts by itself."""
+        """Return the logarithms (n,) of the seconds that the roofline predicts alone."""
         inputs = self._inputs(operations)
         return inputs.base + sum(
             column * self.line.get(name, 0.0) for name, (column, _) in inputs.columns.items()
@@ -195,7 +209,7 @@ class OperationTimes:
 
     @property
     def coefficients(self) -> Line:
-        """The coefficients of the roofline, including those of the similar device."""
+        """The coefficients of the roofline, including those inherited from the similar device."""
         inherited = self.like.coefficients if self.like else {}
         return {
             name: self.line.get(name, 0.0) + inherited.get(name, 0.0)
@@ -204,7 +218,7 @@ class OperationTimes:
 
     @property
     def leave_one_out(self) -> LeaveOneOutErrors:
-        """The error of every timed operation when it is predicted from the others."""
+        """The error of each timed operation if it is predicted from the other operations."""
         return self.process.leave_one_out
 
     @property
@@ -214,7 +228,7 @@ class OperationTimes:
 
     @property
     def step(self) -> float:
-        """Smallest duration in seconds of one operation in a call of several."""
+        """Minimum duration in seconds of one operation in a call of several operations."""
         return _STEP * float(np.exp(self.coefficients.get("step", 0.0)))
 
 
@@ -225,15 +239,15 @@ def _highest_rate(operations: Sequence[Operation], metric: str, seconds: Array) 
 
 
 def _round_up(sizes: Array, multiple: int) -> Array:
-    """Return the sizes, rounded up to a multiple."""
+    """Return the sizes, each rounded up to a multiple of `multiple`."""
     return np.asarray(np.ceil(sizes / multiple) * multiple)
 
 
 def _padding(operations: Sequence[Operation]) -> Array:
-    """Return the factors (tiles, n) by which arithmetic grows when it is done in whole tiles.
+    """Return the factors (tiles, n) by which arithmetic grows if it is done in whole tiles.
 
-    The factors include the start and the end of a tile. The first row is the arithmetic without
-    padding.
+    For matrix products, the factors include the time to start and end a tile. The first row is the
+    arithmetic without padding, a factor of 1.
     """
     kind = operations[0].kind if operations else ""
     if kind.endswith("attention") or kind == "decode":
@@ -258,11 +272,12 @@ def _padding(operations: Sequence[Operation]) -> Array:
 
 
 def _coordinates(operations: Sequence[Operation]) -> Coordinates:
-    """Return the coordinates of the smooth part.
+    """Return the coordinates of the smooth part, by name.
 
-    A product has two more coordinates. "bucket" is the next power of two of its rows, by which
-    libraries choose a kernel. "aligned" is 1 if the number of rows is a multiple of `_ALIGNED` and
-    smaller otherwise; then a library may pad the rows in a separate kernel first.
+    They are decimal logarithms of sizes, and the variant. A matrix product has two further
+    coordinates. "bucket" is the number of rows, rounded up to a power of two, by which libraries
+    choose a kernel. "aligned" is 1 if the number of rows is a multiple of `_ALIGNED`, and less
+    otherwise. Unaligned rows may be padded by a separate kernel.
     """
     logs: dict[Hashable, Array] = {}
     for name in _SIZES:
@@ -284,11 +299,11 @@ class _Roofline:
     Attributes:
         arithmetic: Logarithms (tiles, n) of the seconds of arithmetic at the peak, by tile size.
         traffic: Logarithms (n,) of the seconds of memory traffic at the full bandwidth.
-        size: Logarithms (n,) of the bytes.
+        size: Logarithms (n,) of the bytes that are moved.
         several: Logarithms (n,) of the number of operations in a call; a large negative number for
             a single operation.
-        variants: The indicator (n,) of each variant.
-        inherited: Coefficients of a similar device, which are added.
+        variants: Indicators (n,) by variant: 1 for operations of the variant, else 0.
+        inherited: Coefficients of a similar device, to which the coefficients are added.
     """
 
     arithmetic: Array
@@ -299,7 +314,11 @@ class _Roofline:
     inherited: Line
 
     def logs_at(self, change: Mapping[Hashable, complex]) -> NDArray[Any]:
-        """Return the logarithms (n,) of t at some coefficients, which may be complex."""
+        """Return the logarithms (n,) of the time t for given coefficients, which may be complex.
+
+        Args:
+            change: Coefficients by name, relative to `inherited`.
+        """
         line = {name: value + self.inherited.get(name, 0.0) for name, value in change.items()}
         own = sum(
             (indicator * line[("variant", name)] for name, indicator in self.variants.items()),
@@ -350,7 +369,14 @@ def _linearize(
     bandwidth: float,
     like: OperationTimes | None = None,
 ) -> Callable[[Line], Inputs]:
-    """Return a function from coefficients to inputs with the roofline linearized at them."""
+    """Return a function that linearizes the roofline at given coefficients, for `fit_line`.
+
+    Args:
+        operations: The n operations.
+        peak: Highest FLOP/s.
+        bandwidth: Highest B/s.
+        like: The fit of a similar device as prior knowledge; None for no prior knowledge.
+    """
     inherited = like.coefficients if like else {}
     if like:
         deviation = like.predict(operations).mean - like.line_at(operations)
@@ -367,7 +393,7 @@ def _linearize(
 
     def inputs_at(line: Line) -> Inputs:
         at = {name: line.get(name, 0.0) for name in priors}
-        # Derivatives by a complex step, exact to rounding (Squire and Trapp 1998).
+        # Complex-step derivatives are exact up to rounding (Squire and Trapp 1998).
         slopes = {
             name: roofline.logs_at({**at, name: value + 1e-20j}).imag / 1e-20
             for name, value in at.items()
@@ -391,6 +417,6 @@ def _linearize(
 
 
 def _log_sum(logs: NDArray[Any]) -> NDArray[Any]:
-    """Return the logarithm of the sum over the first axis; the numbers may be complex."""
+    """Return log(sum(exp(logs))) over the first axis; the numbers may be complex."""
     largest = logs.real.max(axis=0)
     return np.asarray(largest + np.log(np.exp(logs - largest).sum(axis=0)))

@@ -1,11 +1,12 @@
-"""Forecast of the time of whole points from their step times, phase by phase.
+"""Forecast of the duration of points from their step times, phase by phase.
 
-The durations of warm-up, measurement, latency and the profiled steps follow from the step time.
-They are computed by the rules of `paradnn.worker.measure`, `paradnn.worker.point` and
-`paradnn.worker.profile.run`, under the assumption that all steps have the same duration. Other
-phases (build, compile, reading a profile, schedule, record) have one regression each, which starts
-from a typical duration that grows with layers and parameters. The number of blocks until a point is
-steady is learned from past runs too.
+The durations of warm-up, measurement, latency and the profiled steps are computed from the step
+time. They follow the rules of `paradnn.worker.measure`, `paradnn.worker.point` and
+`paradnn.worker.profile.run`, and assume that all steps have the same duration.
+
+Each other phase (build, compile, reading a profile, schedule, record) is predicted by a regression
+on past runs. Its prior is a typical duration, which grows with layers and parameters. The number of
+blocks until a point is steady is also learned from past runs.
 """
 
 from collections.abc import Mapping
@@ -36,17 +37,18 @@ from paradnn.statistics.robust_regression import (
 from paradnn.worker.measure import LATENCY_SECONDS, LATENCY_STEPS, MAX_STEPS, WINDOW
 from paradnn.worker.profile import run as profile
 
-#: The `measure` settings of points, (points, 1) each: seconds, or counts of blocks.
+#: Settings of points in the group `measure` by name, each an array (points, 1) of seconds or block
+#: counts.
 _Settings = Mapping[str, Array]
 
-#: Blocks before the first verdict on steadiness.
+#: Number of warm-up blocks before the first check for a steady state.
 FIRST_VERDICT = 2 * WINDOW
-#: The time between two points that is in no phase: the end of the child process, and figures of the
-#: record.
+#: Name for the time between two points that belongs to no phase: the end of the child process, and
+#: the drawing of figures for the record.
 _BETWEEN = "between"
 #: Phases that do not count toward a point's time limit.
 _UNLIMITED_PHASES = ("schedule", "record", _BETWEEN)
-#: Phases that follow from the step time alone.
+#: Phases whose duration is computed from the step time alone.
 _ARITHMETIC = (
     "warmup",
     "measure",
@@ -56,13 +58,15 @@ _ARITHMETIC = (
 
 
 class _TypicalSeconds(NamedTuple):
-    """Expected seconds of a phase without data; for compile and profile, without their steps.
+    """Seconds that a phase is expected to take if no past runs are known.
+
+    For the phases compile and profile, they exclude the time of the steps.
 
     Attributes:
         least: Seconds of a point without layers and parameters.
         per_layer: Additional seconds per layer.
         per_parameter: Additional seconds per parameter.
-        profiled: Additional seconds of a profiled point, whose figure is drawn.
+        profiled: Additional seconds of a profiled point, for which a figure is drawn.
     """
 
     least: float
@@ -81,24 +85,24 @@ _TYPICAL = {
     _BETWEEN: _TypicalSeconds(0.05, per_layer=0.002, profiled=0.4),
 }
 _OTHER_PHASE = _TypicalSeconds(0.05)
-#: Factor of the compile time by compile mode.
+#: Factor of the typical compile time, by compile mode.
 _COMPILE_FACTOR = {"eager": 0.15, "graph": 1.0, "xla": 2.5}
-#: Factor of the compile time of torch.compile, which compiles every kernel with a C++ compiler.
+#: Additional factor for torch.compile, which compiles every kernel with a C++ compiler.
 _TORCH_COMPILE = 30.0
-#: Prior of the steady state: number of "steady" verdicts, and number of blocks until these
-#: verdicts. The third number is the largest weight of past runs in blocks, since the load of the
-#: machine may change between sessions.
+#: Prior of the steady state, as a number of "steady" verdicts, and the number of blocks in which
+#: they occurred. The third number is the maximum weight of past runs, in blocks. It is limited
+#: because the load of the machine may change between sessions.
 _STEADY = (1.8, 12.0, 60.0)
 
 
 @dataclass(frozen=True)
 class PointTimes:
-    """Random draws of the times of points. Every array is (points, draws).
+    """Random draws of the times of points. Every array has the shape (points, draws).
 
     Attributes:
         step: Seconds of a step.
-        phases: Seconds by phase, in all processes of the point.
-        seconds: Seconds of the point.
+        phases: Phase -> its seconds, summed over all processes of the point.
+        seconds: Seconds of the whole point.
         timed_out: Whether the point reaches its time limit.
     """
 
@@ -110,13 +114,13 @@ class PointTimes:
 
 @one_thread()
 def point_times(runs: RunHistory, points: Table, draws: int, steps: Prediction) -> PointTimes:
-    """Draw the times of planned points.
+    """Predict the times of planned points as random draws.
 
     Args:
         runs: Past runs.
         points: The planned points.
-        draws: The number of draws.
-        steps: The predicted logarithms of the seconds of the points' steps.
+        draws: Number of draws.
+        steps: Prediction of the logarithms of the points' step times in seconds.
     """
     random = np.random.default_rng(0)
     step = np.exp(steps.draws(draws, random))
@@ -129,11 +133,11 @@ def point_times(runs: RunHistory, points: Table, draws: int, steps: Prediction) 
             phases[name] = np.exp(logs) * _typical(name, points)[:, None]
     _add_steps(phases, step, points, _extra_blocks(runs, step.shape, random))
     limit = points.number("measure.timeout")[:, None]
-    # `sum` adds the phases one at a time: with thousands of points, each takes ten megabytes.
+    # `sum` adds one phase at a time to save memory: with thousands of points, each takes 10 MB.
     inside = sum(values for name, values in phases.items() if name not in _UNLIMITED_PHASES)
     # If only the profile would exceed the limit, the profile is skipped and the point succeeds.
     timed_out = np.asarray(inside - phases.get("profile", 0.0) > limit)
-    # A point that times out has no further processes.
+    # A point that times out starts no further processes.
     further = np.where(timed_out, 0.0, points.number("measure.processes")[:, None] - 1)
     again = sum(
         values
@@ -151,9 +155,10 @@ def point_times(runs: RunHistory, points: Table, draws: int, steps: Prediction) 
 
 
 def _has_phase(name: str, runs: RunHistory, points: Table) -> bool:
-    """Whether planned points have a phase.
+    """Whether planned points are expected to have a phase.
 
-    They have all common phases, and a phase that most past runs had.
+    They have the profile if any point is profiled, all phases in `_TYPICAL`, and any other phase
+    that most past runs had.
     """
     if name == "profile":
         return bool(points.profiled.any())
@@ -163,9 +168,9 @@ def _has_phase(name: str, runs: RunHistory, points: Table) -> bool:
 def _overhead(
     name: str, runs: RunHistory, points: Table, known: Columns, planned: Columns
 ) -> Prediction:
-    """Predict the logarithm of the seconds of a phase, without its steps.
+    """Predict the logarithm of the duration of a phase, without its steps.
 
-    The seconds are relative to the typical seconds (`_typical`).
+    The duration is relative to the typical duration (`_typical`).
 
     Args:
         name: Name of the phase.
@@ -187,12 +192,13 @@ def _observed(name: str, runs: RunHistory) -> tuple[Array, Array]:
     """Return the observed durations of a phase, without its steps.
 
     Returns:
-        Seconds (runs,), NaN where unknown, and weights (runs,) of the observations from 0 to 1.
+        The durations (runs,) in seconds, NaN where unknown, and the weights (runs,) of these
+        observations, from 0 to 1.
     """
     full = np.ones(len(runs))
     if name == _BETWEEN:
-        # A gap contains the schedule phase of the next point instead of this point's own. Over many
-        # points, their means are equal.
+        # A gap contains the schedule phase of the next point instead of that of this point. Over
+        # many points, both have the same mean.
         seconds = runs.gaps - np.sum(
             [np.nan_to_num(values) for values in runs.phases.values()], axis=0
         )
@@ -209,12 +215,12 @@ def _observed(name: str, runs: RunHistory) -> tuple[Array, Array]:
         seconds = np.where(runs.table.profiled, seconds, np.nan)
     else:
         return seconds, full
-    # If the steps take most of the phase, the rest is mainly their noise.
+    # If the steps take most of the phase, the remainder is mainly noise, so its weight is low.
     return seconds - steps, np.clip(1 - steps / seconds, 0.0, 1.0) ** 2
 
 
 def _typical(name: str, table: Table) -> Array:
-    """Return the typical seconds (points,) of a phase without data."""
+    """Return the seconds (points,) that a phase is expected to take if no past runs are known."""
     typical = _TYPICAL.get(name, _OTHER_PHASE)
     seconds = (
         typical.least
@@ -234,9 +240,14 @@ def _settings(table: Table) -> _Settings:
 
 
 def _add_steps(phases: dict[str, Array], step: Array, points: Table, extra: Array) -> None:
-    """Add the phases that follow from the step time.
+    """Add the phases that depend on the step time, and complete compile and profile.
 
-    `extra` blocks pass between the first possible verdict and the steady state.
+    Args:
+        phases: Seconds (points, draws) by phase, which are modified.
+        step: Seconds (points, draws) of a step.
+        points: The planned points.
+        extra: Number (points, draws) of warm-up blocks from the first check for a steady state
+            until the point is steady.
     """
     settings = _settings(points)
     blocks = calibrate(step, settings)
@@ -258,13 +269,18 @@ def _add_steps(phases: dict[str, Array], step: Array, points: Table, extra: Arra
 
 
 def _extra_blocks(runs: RunHistory, shape: tuple[int, ...], random: np.random.Generator) -> Array:
-    """Draw the numbers of warm-up blocks (points, draws) after the first possible verdict.
+    """Draw the numbers (points, draws) of warm-up blocks after the first check for a steady state.
 
-    The limit of the warm-up is not applied yet.
+    The time limit of the warm-up is not applied yet.
+
+    Args:
+        runs: Past runs.
+        shape: The shape (points, draws) of the result.
+        random: Source of the draws.
     """
     blocks = calibrate(runs.step[:, None], _settings(runs.table))
     extra = extra_blocks(runs.warmup_blocks[:, None], blocks)[:, 0]
-    # A warm-up that reached its limit before the first possible verdict has no information.
+    # A warm-up that reached its time limit before the first check contains no information.
     judged = np.isfinite(runs.steady) & (
         runs.warmup_blocks + 1 - blocks.trials[:, 0] >= FIRST_VERDICT
     )
@@ -278,13 +294,15 @@ def _extra_blocks(runs: RunHistory, shape: tuple[int, ...], random: np.random.Ge
 
 @dataclass(frozen=True)
 class Blocks:
-    """The result of the calibration.
+    """The result of the calibration, which determines the number of steps in a block.
+
+    All arrays have the shape of the step times.
 
     Attributes:
-        steps: Steps of a block.
+        steps: Number of steps in a block.
         seconds: Seconds of a block.
-        trials: The number of trial blocks.
-        spent: Seconds of all trials.
+        trials: Number of trial blocks.
+        spent: Total seconds of the trial blocks.
     """
 
     steps: Array
@@ -294,11 +312,15 @@ class Blocks:
 
 
 def calibrate(step: Array, settings: _Settings) -> Blocks:
-    """Return the calibrated block of steps that last `step` seconds each.
+    """Return the expected result of the calibration.
 
     A block lasts 1.1 times `block_seconds`, or one step if a step lasts at least `block_seconds`.
     Each trial has ten times the steps of the previous trial, until the number of steps of a block
     is known. Two further trials have that number.
+
+    Args:
+        step: Seconds of a step, (points, draws).
+        settings: Settings of the points by name.
     """
     block = settings["block_seconds"]
     steps = np.where(step >= block, 1.0, np.minimum(MAX_STEPS, np.ceil(1.1 * block / step)))
@@ -309,12 +331,12 @@ def calibrate(step: Array, settings: _Settings) -> Blocks:
 def warmup_seconds(blocks: Blocks, settings: _Settings, extra: Array) -> Array:
     """Return the seconds of calibration and warm-up.
 
-    The limit is checked before every block, so the last block may end after it.
+    The time limit `warmup_seconds` is checked before every block, so the last block may exceed it.
 
     Args:
         blocks: The blocks of the points.
         settings: Settings of the points by name.
-        extra: Number (n,) of blocks after the first possible verdict until the points are steady.
+        extra: Number of blocks from the first check for a steady state until the points are steady.
     """
     allowed = np.maximum(0.0, np.ceil((settings["warmup_seconds"] - blocks.spent) / blocks.seconds))
     return np.asarray(
@@ -323,18 +345,21 @@ def warmup_seconds(blocks: Blocks, settings: _Settings, extra: Array) -> Array:
 
 
 def extra_blocks(warmup_blocks: Array, blocks: Blocks) -> Array:
-    """Return how many of the recorded warm-up blocks came after the first possible verdict.
+    """Return the number of recorded warm-up blocks after the first check for a steady state.
 
-    They include blocks that were not steady and were measured again.
+    They include blocks that were discarded as unsteady and measured again.
+
+    Args:
+        warmup_blocks: Recorded number of blocks before the measured blocks, with calibration.
+        blocks: The expected result of the calibration.
     """
     return np.maximum(0.0, warmup_blocks + 1 - blocks.trials - FIRST_VERDICT)
 
 
 def measure_seconds(blocks: Blocks, settings: _Settings) -> Array:
-    """Return the seconds of the measured blocks.
+    """Return the seconds of the measured blocks, which are assumed to be steady.
 
-    The blocks are assumed to be steady. With `measure.relative_interval`, the measurement takes
-    longer.
+    With `measure.relative_interval`, the measurement may take longer than this forecast.
     """
     enough = np.maximum(np.ceil(settings["min_seconds"] / blocks.seconds), settings["min_blocks"])
     longest = np.ceil(settings["max_seconds"] / blocks.seconds)
@@ -342,14 +367,18 @@ def measure_seconds(blocks: Blocks, settings: _Settings) -> Array:
 
 
 def profile_seconds(step: Array, seconds_left: Array) -> Array:
-    """Return the seconds of the profiled steps at full speed.
+    """Return the seconds of the profiled steps, without the slowdown by the profiler.
 
     The result is 0 if the profile would be skipped because too little time is left. It excludes the
     start of the profiler and the reading of its trace.
+
+    Args:
+        step: Seconds of a step.
+        seconds_left: Seconds until the time limit of the point.
     """
     min_steps = np.where(step < profile.LONG_STEP_SECONDS, profile.MIN_STEPS, 1)
     steps = np.maximum(min_steps, np.ceil(profile.PROFILE_SECONDS / step))
     steps = np.minimum(profile.MAX_STEPS, steps)
-    # One more step comes first. It absorbs the start of the profiler.
+    # One additional step runs first, which absorbs the start of the profiler.
     skipped = profile.ASSUMED_SLOWDOWN * (steps + 1) * step > seconds_left
     return np.asarray(np.where(skipped, 0.0, (steps + 1) * step))

@@ -1,8 +1,8 @@
-"""A model of the step time of points: a roofline, corrected by past runs.
+"""A model of the step time of points: a roofline that is corrected by past runs.
 
-Without past runs, the prediction is the roofline with a wide interval. Effects that points share (a
-family, an environment, the coming session) have common errors. The interval of a sum over points
-therefore has the right width.
+Without past runs, the prediction is the roofline with a wide interval. Points that share an effect
+(of a family, an environment or the planned session) also share its error. The model includes these
+correlations, so the interval of a sum over points has the correct width.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from paradnn.statistics.robust_regression import (
     one_thread,
 )
 
-#: Coefficients of the linear part, by name.
+#: Coefficients of the linearized roofline, by name.
 Line = Mapping[Hashable, float]
 
-#: Shares of peak and bandwidth that a step is assumed to reach without data.
+#: Shares of the FLOP/s peak and of the bandwidth that a step is expected to reach without data.
 _FLOPS_EFFICIENCY = 0.5
 _BYTES_EFFICIENCY = 0.4
-#: Seconds of dispatch per layer of a training step, by compile mode.
+#: Dispatch time per layer of a training step in seconds, by compile mode.
 _DISPATCH = {"eager": 2e-3, "graph": 2e-4, "xla": 1.2e-4}
 #: The dispatch of a forward pass is that of a training step, divided by this number.
 _FORWARD_DIVISOR = 3.0
-#: Prior standard deviations of the coefficients. A share is the factor of one part of the roofline:
-#: "share" is common to all families, "own share" belongs to one family. Slopes are per decade of a
-#: size.
+#: Prior standard deviations of the coefficients. Shares are logarithms of factors: common to all
+#: families ("share"), or of a part of the roofline in one family ("own share"). Slopes are per
+#: decade of a size: common to all families ("slope"), or of one family ("own slope").
 _SPREADS = {
     "share": 0.4,
     "own share": 0.3,
@@ -53,22 +53,23 @@ _SPREADS = {
     "session": 0.15,
     "load": 0.4,
 }
-#: Prior standard deviations of the logarithms of the roofline's factors, in the order of `_parts`.
+#: Prior standard deviations of the logarithms of the factors of the roofline's parts, which all
+#: families share, in the order of `_parts`.
 _PART_SPREADS = (0.4, 0.4, 1.0, 1.0, 1.0, 1.0, 1.0)
-#: Expected exponent of the power mean of the parts. An exponent of 1 means that the parts follow
-#: each other; with a large one the longest part hides the others.
+#: Expected exponent p with which the parts are combined. With p = 1, the parts do not overlap; with
+#: a large p, the longest part hides the others.
 _POWER = 2.0
 #: Prior standard deviation of the logarithm of that exponent.
 _POWER_SPREAD = 0.5
-#: Smallest duration of a part, in seconds. It keeps the logarithm finite.
+#: Minimum duration of a part in seconds, to keep its logarithm finite.
 _MIN_PART_SECONDS = 1e-12
-#: B/s of batches from the host.
+#: Expected rate at which batches are transferred from the host, in B/s.
 _FEED = 3e9
-#: Bytes of a number in a batch.
+#: Bytes of one number in a batch.
 _NUMBER_BYTES = 4
-#: Bytes moved per weight by an update, including the optimizer's variables.
+#: Bytes that an update moves per weight, including the optimizer's variables.
 _UPDATE_BYTES = 24
-#: Length scale of the smooth part, in decades of a size. Two different texts have distance 1.
+#: Length scale of the smooth part, in decades of a size. The distance of two different texts is 1.
 _LENGTH_SCALE = 1.0
 #: Keys whose texts are coordinates of the smooth part.
 _TEXT_KEYS = (
@@ -82,19 +83,19 @@ _TEXT_KEYS = (
     "parallel",
     "data.name",
 )
-#: Only the most common levels of a group, up to this number, have a column.
+#: Maximum number of levels of a group that have a column. The most common levels are selected.
 _MAX_LEVELS = 24
-#: Load of a host, in runnable threads per core, if a sweep is its only work.
+#: Load of a host while a sweep is its only work, in runnable threads per core.
 _LOAD_OF_SWEEP = 1.25
 #: Decimal logarithms of a typical model's FLOPs, bytes, parameters, layers and batch size.
 _TYPICAL_SIZES = (9, 8, 6, 1, 2)
 
 
 def step_inputs(table: Table) -> Callable[[Line], Inputs]:
-    """Return a function from coefficients to the inputs of the process.
+    """Return a function that linearizes the roofline of the table's steps, for `fit_line`.
 
-    The inputs are those of a Gaussian process that predicts the logarithm of the seconds of a step.
-    The roofline is linearized at the coefficients, as `roofline` describes.
+    Its argument is a set of coefficients. It returns the inputs of a Gaussian process that predicts
+    the logarithm of the step time in seconds, with the roofline linearized at the coefficients.
     """
     parts = _parts(table)
     groups = _groups(table)
@@ -115,10 +116,10 @@ def step_inputs(table: Table) -> Callable[[Line], Inputs]:
 
 
 def _parts(table: Table) -> Array:
-    """Return the parts (7, n) of a step in seconds.
+    """Return the parts (7, n) of each step in seconds.
 
-    They are arithmetic, memory traffic, dispatch per layer, dispatch per step, transfer of inputs,
-    transfer of targets, and update of the weights.
+    The parts are arithmetic, memory traffic, dispatch of layers, dispatch of the step, transfer of
+    inputs, transfer of targets, and update of the weights.
     """
     # The devices of a CPU are cores of one machine. Other devices are separate chips.
     chips = np.where(table.text("platform.name") == "cpu", 1.0, table.count("devices"))
@@ -140,21 +141,22 @@ def roofline(
     line: Line,
     priors: Sequence[float] = _PART_SPREADS,
 ) -> tuple[Array, dict[Hashable, tuple[Array, float]]]:
-    """Linearize the roofline of steps at some coefficients.
+    """Linearize the roofline of steps at given coefficients.
 
-    The parts of a step overlap, so its time is their power mean:
+    The parts of a step overlap, so its time t is their p-norm:
     t = (sum_k (factor_k part_k)^p)^(1/p).
 
     Args:
         parts: Seconds (k, n) of the parts of n steps.
-        families: The family of each step.
-        line: The coefficients: logarithms of the factors (of all families and of each family) and
-            of p. A missing coefficient is 0.
+        families: Family of each step.
+        line: Coefficients by name: logarithms of the factors (of all families and of single
+            families), and of p relative to its expected value. A missing coefficient is 0.
         priors: Prior standard deviations (k,) of the logarithms of the factors.
 
     Returns:
-        The base (n,): log t at the coefficients, minus the sum of columns times coefficients. And
-        the columns: the derivatives (n,) of log t by the coefficients, with their priors.
+        The base (n,) and the columns by name. The base is log t at the coefficients, minus the sum
+        of columns times coefficients. Columns are the derivatives (n,) of log t with respect to the
+        coefficients, each with the prior standard deviation of the coefficient.
     """
     power = _POWER * np.exp(line.get("power", 0.0))
     indicators = [(None, np.ones(parts.shape[1])), *_levels(families)]
@@ -178,13 +180,16 @@ def roofline(
 
 
 def _coordinates(table: Table) -> Coordinates:
-    """Return logarithms of sizes, costs and model options, and the texts that may change a step."""
+    """Return the coordinates of the smooth part: logarithms of sizes, and texts of settings.
+
+    The sizes are costs, batch, input and model options.
+    """
     names = ("flops", "bytes", "parameters", "layers", "batch")
     sizes: dict[Hashable, Array] = dict(zip(names, _sizes(table), strict=True))
     sizes["input"] = np.log10(table.count("batch_size") * np.maximum(table.examples[:, 0], 1.0)) - 5
     for key in table.model_keys:
         number = table.number(key)
-        # A family without the option counts as typical.
+        # A family without this option gets the typical value.
         sizes[key] = np.log10(np.where(number > 0, number, 100.0)) - 2
     return {
         **sizes,
@@ -194,7 +199,10 @@ def _coordinates(table: Table) -> Coordinates:
 
 
 def overhead_columns(table: Table) -> Columns:
-    """Return columns for the logarithm of a phase that depends on the model but not on the step."""
+    """Return regression columns for the log duration of a phase that has no steps.
+
+    Such a phase depends on the model and its settings, for example compile.
+    """
     columns: dict[Hashable, tuple[Array, float]] = {"all": (np.ones(len(table)), _SPREADS["share"])}
     columns |= {
         ("slope", index): (size, _SPREADS["slope"]) for index, size in enumerate(_sizes(table))
@@ -207,9 +215,9 @@ def overhead_columns(table: Table) -> Columns:
 
 
 def _sizes(table: Table) -> list[Array]:
-    """Return decimal logarithms (n,) of sizes, relative to a typical model.
+    """Return decimal logarithms (n,) of costs, layers and batch size, relative to a typical model.
 
-    A kernel has no parameters, so sizes count as at least 1.
+    Sizes count as at least 1, because a kernel has no parameters.
     """
     sizes = (*table.costs.T, table.layers, table.count("batch_size"))
     return [
@@ -219,10 +227,10 @@ def _sizes(table: Table) -> list[Array]:
 
 
 def _groups(table: Table) -> dict[Hashable, tuple[Array, float]]:
-    """Return the columns of effects that groups of points share.
+    """Return the columns of effects that groups of points share, and of the load of the host.
 
-    The groups are: the points with one setting, the points of one family with the same settings,
-    environments, sessions, and the load of the host.
+    The groups are: points with the same value of a setting, points of a family with the same
+    settings, points of an environment, and points of a session.
     """
     settings: Sequence[Sequence[Hashable]] = [
         [pair if pair in row else None for row in table.settings]
@@ -232,7 +240,7 @@ def _groups(table: Table) -> dict[Hashable, tuple[Array, float]]:
         (family, row) if row else None
         for family, row in zip(table.families, table.settings, strict=True)
     ]
-    # The ratio of runnable threads to cores on the host, 1 where it is unknown.
+    # Load of the host relative to a sweep that runs alone: at least 1, and 1 where it is unknown.
     crowding = np.log(np.fmax(1.0, table.load / (_LOAD_OF_SWEEP * table.peaks[:, 2])))
     columns: dict[Hashable, tuple[Array, float]] = {"load": (crowding, _SPREADS["load"])}
     for levels in (*settings, variants, table.environments):
@@ -244,7 +252,10 @@ def _groups(table: Table) -> dict[Hashable, tuple[Array, float]]:
 
 
 def _levels(levels: Sequence[Hashable]) -> Iterator[tuple[Hashable, Array]]:
-    """Yield the most common levels with their indicators (n,). None is not a level."""
+    """Yield the most common levels, each with its indicator (n,): 1 for rows of the level, else 0.
+
+    Entries that are None belong to no level.
+    """
     counts = Counter(level for level in levels if level is not None)
     codes = {level: code for code, level in enumerate(counts)}
     column = np.array([codes.get(level, -1) for level in levels])
@@ -254,11 +265,12 @@ def _levels(levels: Sequence[Hashable]) -> Iterator[tuple[Hashable, Array]]:
 
 #: Prior standard deviation of log step times between processes that measure the same step.
 _NOISE = 0.02
-#: Number of observations that this prior counts as.
+#: Weight of this prior, as a number of observations.
 _NOISE_WORTH = 8.0
-#: Number of observations that a run's own interval counts as: it is from a few processes.
+#: Weight of the interval that a run recorded, as a number of observations. It is low because the
+#: interval is based on a few processes.
 _STATED_WORTH = 4.0
-#: Iterations that find the coefficients of the roofline.
+#: Number of iterations that find the coefficients of the roofline.
 _ROUNDS = 10
 #: The fraction of a Gauss-Newton step that an iteration takes.
 _STEP_FRACTION = 0.7
@@ -281,9 +293,9 @@ class StepTimeModel:
         """Fit the model to n past runs.
 
         Args:
-            runs: The runs.
-            seconds: Seconds (n,) of a step.
-            noise: Standard deviations (n,) of the logarithms of the seconds, NaN where unknown.
+            runs: Table of the runs.
+            seconds: Step times (n,) in seconds.
+            noise: Standard deviations (n,) of the logarithms of the step times, NaN where unknown.
         """
         logs = np.log(seconds)
         line, inputs = fit_line(step_inputs(runs), logs)
@@ -295,15 +307,15 @@ class StepTimeModel:
         return cls(line, Process.fit(inputs, logs, noise, run_noise))
 
     def predict(self, points: Table) -> Prediction:
-        """Return the joint distribution of the logarithms of the seconds of the points' steps.
+        """Return the joint distribution of the logarithms of the points' step times in seconds.
 
-        The step of a point that was measured before is known up to the noise of its runs.
+        If a point's step was measured before, its time is known up to the noise of these runs.
         """
         return self.process.predict(step_inputs(points)(self.line))
 
     @property
     def leave_one_out(self) -> LeaveOneOutErrors:
-        """The error of every measured step when it is predicted from the others."""
+        """The error of each measured step if it is predicted from the other steps."""
         return self.process.leave_one_out
 
 
@@ -312,8 +324,8 @@ def fit_line(inputs_at: Callable[[Line], Inputs], values: Array) -> tuple[Line, 
     """Find the most probable coefficients of a nonlinear function with damped Gauss-Newton steps.
 
     Args:
-        inputs_at: Linearizes the function at some coefficients.
-        values: The observed values (n,).
+        inputs_at: Linearizes the function at given coefficients.
+        values: Observed values (n,).
 
     Returns:
         The coefficients, and the inputs linearized at them.
@@ -331,12 +343,12 @@ def fit_line(inputs_at: Callable[[Line], Inputs], values: Array) -> tuple[Line, 
 
 
 def replicate_noise(logs: Array, steps: NDArray[np.intp], stated: Array) -> Array:
-    """Estimate the noise of runs from their replicates and from their own intervals.
+    """Estimate the noise of runs from their replicates and from the intervals that they recorded.
 
     Args:
         logs: Logarithms (n,) of the step times.
-        steps: The number (n,) of the step of each run.
-        stated: Standard deviations (n,) from the runs' intervals, NaN where unknown.
+        steps: Index (n,) of the step of each run, as `number_groups` returns it.
+        stated: Standard deviations (n,) from the recorded intervals, NaN where unknown.
 
     Returns:
         Standard deviations (n,) of runs about the mean of their step.

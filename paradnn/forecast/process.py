@@ -1,13 +1,13 @@
 """A Gaussian process with a linear part, a smooth part and a nugget.
 
-A value is the sum of four parts (Rasmussen and Williams, Gaussian Processes for Machine Learning,
-2006, section 2.7):
+The value of a run is the sum of four parts (Rasmussen and Williams, Gaussian Processes for Machine
+Learning, 2006, section 2.7):
 
 - the linear part, in which each coefficient has a normal prior;
-- the smooth part, a function of the coordinates. Its covariance is Matern's of order 3/2, with one
+- the smooth part, a function of the coordinates. It has a Matern covariance of order 3/2 with one
   length scale per coordinate;
-- the nugget: a deviation of one step, which the replicates of the step share;
-- the noise of a single run.
+- the nugget: an independent deviation of each step, which all replicates of the step share;
+- the noise of the run.
 
 The fit learns the standard deviations of the smooth part and of the nugget, the length scales, and
 how the nugget's variance depends on the coordinates.
@@ -32,45 +32,47 @@ from paradnn.statistics.robust_regression import Array, Columns, Prediction, mat
 #: Expected standard deviations of the smooth part and of the nugget, in logarithms.
 _SMOOTH = 0.2
 _NUGGET = 0.05
-#: Prior standard deviation of the logarithms of all scales: both standard deviations and the length
-#: scales.
+#: Prior standard deviation of the logarithm of each scale, that is, of the two standard deviations
+#: above and of the length scales.
 _SCALE_SPREAD = 1.0
-#: The search rejects scales that deviate from the prior by more than this many prior standard
-#: deviations.
+#: The search rejects scales whose logarithms deviate from the prior mean by more than this number
+#: of prior standard deviations.
 _MAX_SCALE_DEVIATION = 30.0
-#: Value of the objective for scales that the search must avoid.
+#: Value of the objective for rejected scales.
 _REJECTED = 1e12
-#: Prior standard deviations of the logarithm of the nugget's variance: of its level, and of its
-#: change per unit of a coordinate.
+#: Prior standard deviations for the logarithm of the nugget's variance: of its level, and of its
+#: slope along each coordinate.
 _LEVEL_SPREAD = 0.3
 _SLOPE_SPREAD = 0.5
-#: The scales are learned from a random subset of at most this many steps.
+#: The scales are learned from a random subset of at most this number of steps.
 _MAX_LEARNING_STEPS = 250
-#: Rounds that alternate between the scales and the errors.
+#: Number of rounds that learn the scales and then detect disturbed steps.
 _ROUNDS = 3
-#: An error beyond this many standard deviations marks a step as disturbed.
+#: A step whose error exceeds this number of standard deviations counts as disturbed.
 _DISTURBED = 3.5
-#: Errors are clipped at this many standard deviations where the nugget's variance is learned.
+#: Errors are clipped at this number of standard deviations when the nugget's variance is learned.
 _MAX_ERROR = 12.0**0.5
-#: Variance that keeps a covariance invertible.
+#: Variance that is added to a covariance matrix to keep it invertible.
 JITTER = 1e-7
 #: The smooth part is represented by its values at inducing points (Snelson and Ghahramani, NIPS
 #: 2006: "fully independent training conditional"). At most _MAX_OBSERVED observed steps are
-#: inducing points, so the smooth part is exact up to that number.
+#: inducing points, so up to that number of steps the smooth part is exact.
 _MAX_OBSERVED = 400
-#: Predicted points are added as inducing points while the total is below this number. It limits
-#: how finely the covariance between predicted points is known.
+#: Points to predict are added as inducing points until there are this number of inducing points in
+#: total. Covariances between predicted points that are not inducing points are approximate.
 _MAX_INDUCING = 256
-#: Degrees of freedom without data.
+#: Degrees of freedom of the prediction errors if there are no observed steps.
 _BASE_FREEDOM = 4.0
-#: Steps per further degree of freedom. It is above 1 since the scales came from the same steps.
+#: Observed steps per additional degree of freedom. It exceeds 1, because the scales are fitted to
+#: the same steps.
 _STEPS_PER_FREEDOM = 4.0
 #: Squared standardized errors are clipped at this value in `LeaveOneOutErrors.score`.
 _MAX_SQUARED_ERROR = 9.0
 
 
-#: Values (n,) by name: numbers, such as decimal logarithms of sizes, or texts. Two different texts
-#: are at distance 1. A missing coordinate is zero, or the empty text.
+#: Coordinates of n points: arrays (n,) by name. They contain numbers, such as decimal logarithms of
+#: sizes, or texts. The distance of two different texts is 1. A missing coordinate counts as zero or
+#: as the empty text.
 Coordinates = Mapping[Hashable, NDArray[Any]]
 
 
@@ -79,7 +81,7 @@ def _is_text(values: NDArray[Any]) -> bool:
 
 
 def _squared_distances(a: NDArray[Any], b: NDArray[Any]) -> Array:
-    """Return the squared distances (n, m) along one coordinate."""
+    """Return the squared distances (n, m) between values (n,) and (m,) of one coordinate."""
     if _is_text(a):
         return np.asarray(a[:, None] != b, dtype=float)
     return np.asarray((a[:, None] - b) ** 2, dtype=float)
@@ -87,14 +89,14 @@ def _squared_distances(a: NDArray[Any], b: NDArray[Any]) -> Array:
 
 @dataclass(frozen=True)
 class Inputs:
-    """The inputs of n points.
+    """The inputs of the process at n points.
 
     Attributes:
-        base: The expected values (n,) without data.
-        columns: The columns (n,) of the linear part, with the prior standard deviations of their
-            coefficients.
-        coordinates: The coordinates of the smooth part.
-        steps: The step of each point. Replicates of one step are equal.
+        base: Prior means (n,) of the values.
+        columns: Columns (n,) of the linear part by name, each with the prior standard deviation of
+            its coefficient.
+        coordinates: Coordinates of the smooth part.
+        steps: Identifier of the step of each point, which is equal for replicates of a step.
         reach: Prior length scale of every coordinate.
     """
 
@@ -108,7 +110,7 @@ class Inputs:
         return len(self.base)
 
     def rows(self, index: NDArray[np.intp]) -> Inputs:
-        """Return the points at these indices."""
+        """Return the inputs of the points at the given indices."""
         return Inputs(
             base=self.base[index],
             columns={
@@ -121,7 +123,10 @@ class Inputs:
 
 
 def _align(a: Coordinates, b: Coordinates) -> tuple[Coordinates, Coordinates]:
-    """Add to each group the coordinates that only the other has, with zeros or empty texts."""
+    """Return both sets of coordinates, each extended by the names that only the other one has.
+
+    The added coordinates are zeros or empty texts.
+    """
     examples = {**b, **a}
 
     def complete(group: Coordinates) -> Coordinates:
@@ -140,7 +145,10 @@ def _scale_columns(columns: Iterable[tuple[Array, float]], rows: int) -> Array:
 
 
 def number_groups(steps: Sequence[Hashable]) -> NDArray[np.intp]:
-    """Return the number (n,) of each step, counted in the order of first appearance."""
+    """Return an index (n,) for each entry; equal entries have equal indices.
+
+    The indices count distinct entries from 0, in the order of their first appearance.
+    """
     numbers = {step: number for number, step in enumerate(dict.fromkeys(steps))}
     return np.array([numbers[step] for step in steps], dtype=np.intp)
 
@@ -150,11 +158,16 @@ def _pool_replicates(
 ) -> tuple[Inputs, Array, Array]:
     """Combine the replicates of each step into one observation.
 
-    Values and columns are averaged with weights of 1 / `variances` (n,). The averages lose only the
-    information about sessions that replicates in different sessions contain.
+    Values and columns are averaged with weights of 1 / `variances`. Only one kind of information is
+    lost: the differences between sessions that replicates in different sessions contain.
+
+    Args:
+        inputs: The inputs of n runs.
+        values: Values (n,) of the runs.
+        variances: Variances (n,) of the noise of the runs.
 
     Returns:
-        For the g steps: the inputs, the mean values (g,), and the variances of the means (g,).
+        The inputs of the g steps, their mean values (g,), and the variances (g,) of these means.
     """
     group = number_groups(inputs.steps)
     _, first = np.unique(group, return_index=True)
@@ -175,12 +188,12 @@ class Scales:
     Attributes:
         smooth: Standard deviation of the smooth part.
         nugget: Standard deviation of the nugget.
-        lengths: Length scales of the coordinates that vary.
-        reach: Length scale of the other coordinates.
-        slopes: By coordinate: its center, and the change of the logarithm of the nugget's variance
-            per unit.
-        level: The logarithm of the factor of the nugget's variance at the centers.
-        ends: Smallest and largest logarithm of that factor at the observed steps.
+        lengths: Length scales, by name, of the coordinates that vary among the observed steps.
+        reach: Length scale of all other coordinates.
+        slopes: Coordinate -> its center, and the slope of the logarithm of the nugget's variance
+            along it.
+        level: Logarithm, at the centers, of the factor that multiplies the nugget's variance.
+        ends: Minimum and maximum of the logarithm of that factor at the observed steps.
     """
 
     smooth: float
@@ -192,7 +205,7 @@ class Scales:
     ends: tuple[float, float]
 
     def covariance(self, a: Coordinates, b: Coordinates) -> Array:
-        """Return the covariance (n, m) of the smooth part: Matern's of order 3/2."""
+        """Return the Matern covariance (n, m) of the smooth part between n and m points."""
         a, b = _align(a, b)
         lengths = {name: self.lengths.get(name, self.reach) for name in a}
         numbers = [name for name, values in a.items() if not _is_text(values)]
@@ -208,7 +221,7 @@ class Scales:
         return np.asarray(self.smooth**2 * (1 + root) * np.exp(-root))
 
     def nugget_variance(self, coordinates: Coordinates) -> Array:
-        """Return the variance (n,) of the nugget, clipped to the range of the observed steps."""
+        """Return the variances (n,) of the nugget, clipped to their range at the observed steps."""
         change = np.full(len(next(iter(coordinates.values()))), self.level)
         for name, (center, slope) in self.slopes.items():
             change += slope * (coordinates.get(name, np.zeros(1)) - center)
@@ -216,16 +229,16 @@ class Scales:
 
 
 def _learn_scales(inputs: Inputs, values: Array, noise: Array) -> tuple[Scales, Array]:
-    """Learn the scales, and which steps were disturbed.
+    """Learn the scales, and detect disturbed steps (outliers).
 
     Args:
-        inputs: The n steps.
-        values: Their values (n,) minus the base.
-        noise: The variances (n,) of the values.
+        inputs: The inputs of n steps.
+        values: Values (n,) of the steps, minus the base.
+        noise: Variances (n,) of the noise of the values.
 
     Returns:
-        The scales, and for each step (n,) the factor by which a disturbance raised the variance of
-        its nugget (1 if it had no nugget).
+        The scales, and a factor (n,) that multiplies the nugget's variance of each step: above 1
+        for a disturbed step, else 1.
     """
     varying = {
         name: column for name, column in inputs.coordinates.items() if len(np.unique(column)) > 1
@@ -274,16 +287,16 @@ def _maximize_posterior(
     """Find the most probable standard deviations and length scales.
 
     Args:
-        scales: Where the search begins.
+        scales: Start of the search.
         line: Prior covariance (n, n) of the linear part.
-        inputs: The n steps.
-        values: Their values (n,) minus the base.
-        weight: Factors (n,) of the nugget's variance.
-        noise: Variances (n,) of the values.
+        inputs: The inputs of n steps.
+        values: Values (n,) of the steps, minus the base.
+        weight: Factors (n,) that multiply the nugget's variance.
+        noise: Variances (n,) of the noise of the values.
 
     Returns:
-        The scales; the error (n,) of each value when it is predicted from the others; and the
-        variance (n,) of that error.
+        The scales, the leave-one-out errors (n,) of the values, and the variances (n,) of these
+        errors.
     """
     names = list(scales.lengths)
     count = len(weight)
@@ -298,7 +311,7 @@ def _maximize_posterior(
     def objective(logs: Array) -> tuple[float, Array]:
         """Return the negative log posterior and its gradient at the logarithms of the scales."""
         deviations = (logs - prior) / _SCALE_SPREAD
-        if np.abs(deviations).max() > _MAX_SCALE_DEVIATION:  # a first step may be too long
+        if np.abs(deviations).max() > _MAX_SCALE_DEVIATION:  # the first search step may be too long
             return _REJECTED, np.zeros_like(logs)
         smooth, nugget, *_ = np.exp(2 * logs)
         inverse_lengths = np.exp(-2 * logs[2:])
@@ -332,7 +345,7 @@ def _maximize_posterior(
 
 
 def _invert(covariance: Array) -> tuple[Array, float]:
-    """Return the inverse, and half of the logarithm of the determinant.
+    """Return the inverse of a covariance matrix, and half the logarithm of its determinant.
 
     Raises:
         LinAlgError: If the matrix is not positive definite.
@@ -345,17 +358,17 @@ def _invert(covariance: Array) -> tuple[Array, float]:
 
 
 def _learn_nugget_variance(scales: Scales, inputs: Inputs, squares: Array, share: Array) -> Scales:
-    """Learn how the nugget's variance depends on the coordinates.
+    """Return the scales with a nugget variance that depends on the coordinates.
 
-    Squared normal errors follow a gamma distribution. The fit is a regression of the logarithm of
-    their mean, with a normal prior on each slope.
+    Squared normal errors follow a gamma distribution. In this gamma regression, the logarithm of
+    the nugget's variance is linear in the coordinates. Level and slopes have normal priors.
 
     Args:
         scales: The scales so far.
-        inputs: The n steps.
+        inputs: The inputs of n steps.
         squares: Squared errors (n,), divided by their variances.
-        share: The share (n,) of the nugget in the variance of each error. If it is small, the error
-            contains little information on the nugget.
+        share: Share (n,) of the nugget in the variance of each error. If it is small, the error
+            contains little information about the nugget.
     """
     offsets = [inputs.coordinates[name] - center for name, (center, _) in scales.slopes.items()]
     design = np.stack([np.ones(len(squares)), *offsets], axis=1)
@@ -384,12 +397,12 @@ def _learn_nugget_variance(scales: Scales, inputs: Inputs, squares: Array, share
 
 @dataclass(frozen=True)
 class LeaveOneOutErrors:
-    """The errors of g observed steps, each predicted from the others.
+    """The errors of g observed steps, each predicted from the other steps.
 
     Attributes:
         error: Observed minus predicted values (g,).
-        spread: Standard deviations (g,) of the predictions.
-        freedom: Degrees of freedom of the distribution of the errors.
+        spread: Predicted standard deviations (g,) of the errors.
+        freedom: Degrees of freedom of the t distribution of the standardized errors.
     """
 
     error: Array
@@ -397,28 +410,38 @@ class LeaveOneOutErrors:
     freedom: float
 
     def select(self, chosen: NDArray[np.bool_]) -> LeaveOneOutErrors:
-        """Return the errors of the steps in the mask (g,)."""
+        """Return the errors of the steps that a mask (g,) selects."""
         return LeaveOneOutErrors(self.error[chosen], self.spread[chosen], self.freedom)
 
     @property
     def median_error(self) -> float:
-        """Median relative error of predicted seconds (values are logs); NaN below two steps."""
+        """Median relative error of the predicted seconds; NaN for fewer than two steps.
+
+        The values must be logarithms of seconds.
+        """
         if len(self.error) < 2:
             return float("nan")
         return float(np.median(np.abs(np.expm1(-self.error))))
 
     @property
     def score(self) -> float:
-        """Mean log density of the errors under the normal predictions, without a constant.
+        """Mean log density of the errors under normal predictions, up to a constant.
 
-        An error counts as at most three standard deviations. Scores are comparable only between
-        fits of the same steps.
+        A higher score is better. An error counts as at most three standard deviations. Scores are
+        comparable only between fits of the same steps.
         """
         squares = np.minimum((self.error / self.spread) ** 2, _MAX_SQUARED_ERROR)
         return float(-np.mean(np.log(self.spread) + 0.5 * squares))
 
     def coverage(self, level: float = 0.95) -> float:
-        """Return the share of steps inside their prediction intervals; NaN below two steps."""
+        """Return the share of steps whose value is in its prediction interval.
+
+        Args:
+            level: Confidence level of the intervals.
+
+        Returns:
+            The share (0..1); NaN for fewer than two steps.
+        """
         if len(self.error) < 2:
             return float("nan")
         half_widths = stdtrit(self.freedom, 0.5 + level / 2) * self.spread
@@ -426,11 +449,11 @@ class LeaveOneOutErrors:
 
 
 class _InducingPoints(NamedTuple):
-    """The k points whose values of the smooth part determine it everywhere else.
+    """The k points at which the values of the smooth part represent the whole smooth part.
 
     Attributes:
-        coordinates: The coordinates of the points.
-        lower: The Cholesky factor (k, k) of the covariance of the smooth part at the points.
+        coordinates: Coordinates of the points.
+        lower: Lower Cholesky factor (k, k) of the covariance of the smooth part at the points.
     """
 
     coordinates: Coordinates
@@ -440,11 +463,13 @@ class _InducingPoints(NamedTuple):
 class _Posterior(NamedTuple):
     """The posterior of the weights of k features, and the features of the g observed steps.
 
+    The features are the scaled columns of the linear part and the values at the inducing points.
+
     Attributes:
-        weights: The means (k,) of the weights.
-        root: A square root (k, k) of the covariance of the weights, which is root @ root.T.
-        features: The features (g, k) of the observed steps.
-        own: The prior variances (g,) of the nuggets of these steps.
+        weights: Posterior means (k,) of the weights.
+        root: Square root (k, k) of the posterior covariance of the weights: root @ root.T.
+        features: Features (g, k) of the observed steps.
+        own: Prior variances (g,) of these steps that the features do not explain: mainly nuggets.
         inducing: The inducing points of the features.
     """
 
@@ -457,15 +482,15 @@ class _Posterior(NamedTuple):
 
 @dataclass(frozen=True)
 class Process:
-    """The fit of g steps.
+    """A Gaussian process that is fitted to g observed steps.
 
     Attributes:
         inputs: The inputs of the steps.
-        values: Values (g,) minus the base.
-        noise: Variances (g,) of the noise of each value, which is a mean over runs.
-        disturbed: Factors (g,) by which disturbances raised the variances of the nuggets.
+        values: Values (g,) of the steps minus the base. Each value is a mean over runs.
+        noise: Variances (g,) of the noise of these means.
+        disturbed: Factors (g,) that multiply the nugget variances; above 1 for disturbed steps.
         scales: The learned scales.
-        run: Standard deviation of the noise of a single run.
+        run: Standard deviation of the noise of a single future run.
     """
 
     inputs: Inputs
@@ -481,9 +506,9 @@ class Process:
         """Fit the process to single runs.
 
         Args:
-            inputs: The inputs of the m runs.
-            values: Their values (m,).
-            noise: Standard deviations (m,) of each run about the mean of its step.
+            inputs: The inputs of m runs.
+            values: Values (m,) of the runs.
+            noise: Standard deviations (m,) of the runs about the means of their steps.
             run: Standard deviation of a future run about the mean of its step.
         """
         steps, means, variances = _pool_replicates(inputs, values - inputs.base, noise**2)
@@ -499,22 +524,26 @@ class Process:
 
     @property
     def freedom(self) -> float:
-        """Degrees of freedom of the distribution of the errors."""
+        """Degrees of freedom of the t distribution of the standardized prediction errors."""
         return _BASE_FREEDOM + len(self.values) / _STEPS_PER_FREEDOM
 
     @property
     def allowance(self) -> float:
-        """Factor that raises all variances.
+        """Factor that multiplies all predicted variances.
 
-        It allows for the uncertainty of the length scales, which were fitted to the observed steps.
+        It accounts for the uncertainty of the length scales, which are fitted to the observed
+        steps.
         """
         return 1 + len(self.scales.lengths) / max(len(self.values), 1)
 
     @one_thread()
     def predict(self, points: Inputs) -> Prediction:
-        """Return the joint distribution of the values at the points.
+        """Return the joint distribution of the values at some points.
 
-        The nugget of a step that was observed is known up to the noise of its runs.
+        If a point's step was observed, its nugget is known up to the noise of the observed runs.
+
+        Args:
+            points: The inputs of the points to predict.
         """
         if len(self.values) >= _MAX_INDUCING:
             posterior = self._data_posterior
@@ -552,9 +581,10 @@ class Process:
     @cached_property
     @one_thread()
     def leave_one_out(self) -> LeaveOneOutErrors:
-        """The error of every step when it is predicted from the others.
+        """The error of each observed step if it is predicted from the other steps.
 
-        The closed form divides the residual and its variance by one minus the leverage of the step.
+        It is computed in closed form: the residual and its variance are divided by one minus the
+        leverage of the step.
         """
         posterior = self._data_posterior
         spread = posterior.own + self.noise
@@ -567,22 +597,23 @@ class Process:
 
     @cached_property
     def _data_posterior(self) -> _Posterior:
-        """The posterior with only observed steps as inducing points."""
+        """The posterior whose inducing points are observed steps only, at most `_MAX_OBSERVED`."""
         return self._condition(self._choose_inducing(None))
 
     def _features(
         self, points: Coordinates, line: Array, inducing: _InducingPoints
     ) -> tuple[Array, Array]:
-        """Return the features of points and the variances that the features do not explain.
+        """Return the features of points, and the variances that the features do not explain.
 
         Args:
-            points: The coordinates of n points.
+            points: Coordinates of n points.
             line: Scaled columns of the linear part, as `_scale_columns` returns them.
             inducing: The inducing points.
 
         Returns:
-            Features (n, k), whose weights have the prior variance 1; and variances (n,): the
-            nugget's, and the part of the smooth part that the inducing points do not determine.
+            The features (n, k), whose weights have a prior variance of 1, and the unexplained
+            variances (n,). The latter are sums of the nugget's variance and of the variance of the
+            smooth part that the inducing points do not determine.
         """
         covariance = self.scales.covariance(inducing.coordinates, points)
         smooth = solve_triangular(inducing.lower, covariance, lower=True, check_finite=False).T
@@ -590,7 +621,11 @@ class Process:
         return np.hstack([line, smooth]), self.scales.nugget_variance(points) + rest
 
     def _choose_inducing(self, points: Inputs | None) -> _InducingPoints:
-        """Choose inducing points among the observed steps and the points to predict."""
+        """Choose inducing points among the observed steps and the points to predict.
+
+        Args:
+            points: The points to predict; None to choose only observed steps.
+        """
         random = np.random.default_rng(0)
         observed = random.permutation(len(self.values))[:_MAX_OBSERVED]
         coordinates = self.inputs.rows(observed).coordinates
@@ -606,7 +641,7 @@ class Process:
         return _InducingPoints(coordinates, cholesky(covariance, lower=True))
 
     def _condition(self, inducing: _InducingPoints) -> _Posterior:
-        """Return the posterior of the weights, given the observed steps."""
+        """Return the posterior of the feature weights, given the observed steps."""
         inputs = self.inputs
         line = _scale_columns(inputs.columns.values(), len(inputs))
         features, own = self._features(inputs.coordinates, line, inducing)

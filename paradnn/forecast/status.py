@@ -1,4 +1,4 @@
-"""The status of the points of a sweep in a store: done, repeated, too large, or missing."""
+"""The status of the points of a sweep: done, repeated, predicted to be too large, or missing."""
 
 import functools
 import math
@@ -28,26 +28,32 @@ from paradnn.session.workers import WorkerKey
 from paradnn.statistics.robust_regression import Array
 from paradnn.store.runs import Finished, ResumePolicy, outcome_of
 
-#: Typical FLOP/s and B/s of a device without specification or measurement; for a CPU, per core.
+#: Assumed FLOP/s and B/s of a device without known specification or measurement; per core for a
+#: CPU.
 _TYPICAL_PEAKS = {"cpu": (5e10, 1e10), "gpu": (1e13, 5e11), "tpu": (5e13, 6e11)}
 
 
 @dataclass(frozen=True)
 class SweepStatus:
-    """The points of a sweep in their order. Every column has one entry per point.
+    """The points of a sweep and their status, in the order of the sweep.
+
+    Every column, up to `workers`, has one entry per point.
 
     Attributes:
         points: The points.
-        identities: The measurement of each point in the environment that would measure it.
-        status: "done", "repeated", "oom_predicted" or "missing".
-        outcomes: The stored outcome, or the outcome that the memory estimate predicts.
-        costs: Every field of `Costs`, (points,) each.
+        identities: The identity of each point's measurement in the environment that would measure
+            it.
+        status: "done" (has an outcome), "repeated" (equals an earlier point of the sweep),
+            "oom_predicted" (too large for the memory), or "missing" (to be measured).
+        outcomes: The stored outcome of a done point, "" for a repeated point, "oom_predicted", or
+            "ok" as the expected outcome of a missing point.
+        costs: Arrays (points,) of every field of `Costs`, by name.
         limits: Bytes of memory (points,) that a point may use; infinite without a memory check.
         environments: The environments that would measure the points.
         workers: The keys of the workers that would measure the points.
-        missing_stacks: Software stacks that are not installed yet.
-        ceilings: The measured ceilings of every environment that has points below ceilings. None
-            if the store has none.
+        missing_stacks: Names of the software stacks that are not installed yet.
+        ceilings: The measured ceilings that the points need, by identity; None for ceilings that
+            the store does not contain.
     """
 
     points: Sequence[Point]
@@ -63,15 +69,20 @@ class SweepStatus:
 
     @cached_property
     def to_run(self) -> NDArray[np.bool_]:
-        """Mask (points,) of the points to run, including those only recorded as too large."""
+        """Mask (points,) of the points to run, including points to record as too large."""
         return np.isin(self.status, ("missing", "oom_predicted"))
 
 
 def sweep_status(points: Sequence[Point], settings: Settings, history: History) -> SweepStatus:
-    """Return the status of the points by the rules of a session that would measure them now.
+    """Return the status that the points would have in a session that starts now.
+
+    Args:
+        points: The points of the sweep.
+        settings: The settings of the session.
+        history: The runs of the store.
 
     Raises:
-        ParadnnError: If the session would raise it before its first point.
+        ParadnnError: If such a session would fail before its first point.
     """
     points = list(points)
     kinds = _number_kinds(points)
@@ -84,7 +95,7 @@ def sweep_status(points: Sequence[Point], settings: Settings, history: History) 
     }
     environments = {kind: described[worker] for kind, worker in workers.items()}
     ids = {kind: environment.environment_id for kind, environment in environments.items()}
-    # A stack that is not installed has no environment yet, and so no runs.
+    # A stack that is not installed has no environment yet, and therefore no runs.
     known = history.finished({ids[kind] for kind, worker in workers.items() if installed[worker]})
     missing_stacks = {
         samples[kind].software.name for kind, worker in workers.items() if not installed[worker]
@@ -116,7 +127,10 @@ def sweep_status(points: Sequence[Point], settings: Settings, history: History) 
 
 
 def _describe_missing_stack(worker: WorkerKey) -> Environment:
-    """Return this machine with software that no run has, for a stack that is not installed."""
+    """Return a placeholder environment for a software stack that is not installed.
+
+    It has the hardware of this machine, and a software entry that no run has.
+    """
     return describe_environment(worker.platform, {"stack": f"not installed: {worker.python}"})
 
 
@@ -126,13 +140,13 @@ def _needed_ceilings(
     flops: Array,
     environments: Mapping[int, Environment],
 ) -> list[Identity]:
-    """Return the ceilings that the points need; points that only communicate need none.
+    """Return the identities of the ceilings that the points need (see `below_ceilings`).
 
     Args:
         points: The points.
-        kinds: The number of each point, as `_number_kinds` returns it.
-        flops: FLOPs of a step of each point.
-        environments: The environment of each number.
+        kinds: The kind of each point, as `_number_kinds` returns it.
+        flops: FLOPs (points,) per step.
+        environments: Environments by kind.
     """
     points_below_ceilings = {
         (kind, point.devices, point.hosts): point
@@ -146,9 +160,10 @@ def _needed_ceilings(
 
 
 def _number_kinds(points: Sequence[Point]) -> list[int]:
-    """Return a number per point; points with equal numbers share a worker and an environment.
+    """Return a kind for each point, such that points of a kind share worker and environment.
 
-    Points that share these objects are equal, and most points do, so values are not compared.
+    The identity of the settings objects is compared rather than their values, because this is fast
+    and most points share these objects. Equal settings may therefore have different kinds.
     """
     numbers = dict[Any, int]()
     kinds = []
@@ -164,7 +179,7 @@ def _limits(points: Sequence[Point]) -> Array:
 
     `paradnn.platform.environment.exceeds_memory` applies the same limits.
     """
-    # Read the free memory once per setting, since it changes between two readings.
+    # The free memory is read once per setting, because it changes between two readings.
     free = {
         limit: memory_limit(point)
         for limit, point in {point.measure.memory_limit: point for point in points}.items()
@@ -183,7 +198,15 @@ def _states(
     policy: ResumePolicy,
     too_large: NDArray[np.bool_],
 ) -> Iterator[tuple[str, str]]:
-    """Yield the status and the outcome of each point."""
+    """Yield the status and the outcome of each point (see `SweepStatus`).
+
+    Args:
+        points: The points.
+        identities: The identity of each point's measurement.
+        known: Runs with an outcome, by identity.
+        policy: Decides which of these runs are reused.
+        too_large: Mask (points,) of the points that exceed their memory limit.
+    """
     seen = set[Identity]()
     for point, identity, is_too_large in zip(points, identities, too_large.tolist(), strict=True):
         runs = known.get(identity, ()) if policy.queries_store else ()
@@ -205,9 +228,9 @@ def _ceilings(runs: Sequence[Finished], history: History) -> Ceilings | None:
 
 
 def rates_of(status: SweepStatus) -> Rates:
-    """Return a function that returns the highest rates of a device, as `Rates` describes.
+    """Return a function that looks up the highest rates of a device, as `Rates` describes.
 
-    It prefers measured peak rates to the specification, and the specification to a typical value.
+    It uses measured peak rates if available, else the specification, else a typical value.
     """
     kinds: dict[str, tuple[str, int]] = {}
     measured: dict[tuple[str, str], Ceilings] = {}

@@ -1,4 +1,4 @@
-"""Planned points and past runs as columns: the inputs of a prediction."""
+"""Tables of planned points and of past runs, from which predictions are computed."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from paradnn.store.files import read_json
 from paradnn.store.metrics import PHASES
 from paradnn.store.runs import ADDED_PARAMS
 
-#: Returns the highest FLOP/s and B/s of one device, and the number of cores of its host. The
-#: arguments are the device, the framework and the precision.
+#: Function that returns the highest FLOP/s and B/s of one device, and the number of cores of its
+#: host. The arguments are the names of the device, the framework and the precision.
 Rates = Callable[[str, str, str], tuple[float, float, float]]
 #: The session id of planned points.
 PLANNED_SESSION = "planned"
 _COSTS = ("flops_per_step", "bytes_per_step", "parameters")
-#: Keys that may change a step's time, apart from the model's keys and the batch size.
+#: Keys that may affect the time of a step, in addition to the model's keys and the batch size.
 _SETTINGS = (
     "mode",
     "precision",
@@ -44,10 +44,10 @@ _SETTINGS = (
 )
 #: Prefixes of further such keys.
 _SETTING_GROUPS = ("framework.", "platform.")
-#: Groups of keys that do not change a step.
+#: Groups of keys that do not affect a step.
 _IGNORED_GROUPS = ("measure", "software", "replicate", "seed", "scenario", "task")
 
-#: Keys of the group `measure` that the time of a point depends on: seconds, or counts of blocks.
+#: Keys of the group `measure` that affect the duration of a point: seconds, or counts of blocks.
 MEASURE_KEYS = (
     "min_seconds",
     "min_blocks",
@@ -56,34 +56,35 @@ MEASURE_KEYS = (
     "warmup_seconds",
     "timeout",
 )
-#: Phases that each process of a point has. Only the first process has a profile, and all processes
-#: are recorded at once.
+#: Phases that occur in each process of a point. Only the first process is profiled, and all
+#: processes are recorded together.
 PHASES_PER_PROCESS = tuple(name for name in PHASES if name not in ("profile", "record"))
-#: The first start of a worker takes longer than this, since it imports the framework. The forecast
-#: counts that import separately.
+#: Minimum seconds of the first start of a worker, which imports the framework. The forecast counts
+#: this import separately.
 IMPORT_SECONDS = 0.5
-#: The start of each further process of a point takes less than this.
+#: Maximum seconds of the start of each further process of a point.
 _FURTHER_START_SECONDS = 0.1
-#: The metrics of runs that `stated_noise` takes.
+#: Metrics of runs that are the arguments of `stated_noise`, in this order.
 NOISE_METRICS = ("step_time_low_ms", "step_time_high_ms", "processes", "blocks", "step_time_error")
-#: Blocks of a single process if the run does not state them.
+#: Assumed number of blocks of a single process if the run does not record it.
 _DEFAULT_BLOCKS = 20.0
-#: Layers, and numbers of an example's input and target, of a model that this version does not know.
+#: Assumed number of layers, and sizes of an example's input and target, of a model that this
+#: version does not know.
 _UNKNOWN_LAYERS = 10
 _UNKNOWN_SIZES = (1000, 10)
 
 
 @dataclass(frozen=True)
 class Table:
-    """n points or runs. Every column has one entry per row.
+    """A table of n planned points or past runs. Every column has one entry per row.
 
     Attributes:
-        rows: Params by key, as the store keeps them.
+        rows: Params by key, as stored.
         environments: Ids of the environments.
-        sessions: The sweep that measured the run, or `PLANNED_SESSION`.
-        costs: FLOPs per step, bytes per step and parameters (n, 3).
-        peaks: FLOP/s and B/s of one device, and cores of the host (n, 3).
-        load: Runnable threads on the host during the run (n,), NaN where unknown.
+        sessions: Id of the sweep that measured the run, or `PLANNED_SESSION`.
+        costs: Array (n, 3) of FLOPs per step, bytes per step and parameters.
+        peaks: Array (n, 3) of FLOP/s and B/s of one device, and cores of the host.
+        load: Numbers (n,) of runnable threads on the host during the run, NaN where unknown.
     """
 
     rows: Sequence[Mapping[str, str]]
@@ -97,11 +98,11 @@ class Table:
         return len(self.rows)
 
     def text(self, key: str) -> NDArray[np.str_]:
-        """Return the values (n,) of a key as text, "null" where a row lacks it."""
+        """Return the values (n,) of a key as text; "null" for rows without the key."""
         return np.array([row.get(key, "null") for row in self.rows], dtype=str)
 
     def number(self, key: str) -> Array:
-        """Return the values (n,) of a key as numbers, NaN where they are not numbers."""
+        """Return the values (n,) of a key as numbers; NaN for other values and missing keys."""
         values = [_parse_value(row.get(key, "null")) for row in self.rows]
         return np.array(
             [value if isinstance(value, (int, float)) else np.nan for value in values], dtype=float
@@ -113,13 +114,13 @@ class Table:
 
     @cached_property
     def model_keys(self) -> list[str]:
-        """The keys of model options that any row has, without the name."""
+        """Sorted keys of the model options that occur in any row, except `model.name`."""
         keys = {key for row in self.rows for key in row if key.startswith("model.")}
         return sorted(keys - {"model.name"})
 
     @cached_property
     def families(self) -> list[str]:
-        """The family of every row."""
+        """The model family of each row; "" if unknown."""
         return [row.get("model.name", "") for row in self.rows]
 
     @cached_property
@@ -129,15 +130,20 @@ class Table:
 
     @cached_property
     def examples(self) -> Array:
-        """Sizes of an example's input and of its target (n, 2).
+        """Numbers in the input and in the target of one example, as an array (n, 2).
 
-        A class counts as one number. A model that this version does not know counts as 1000 and 10.
+        A class counts as one number. A model that this version does not know gets 1000 and 10.
         """
         sizes = self._for_models(Model.example_sizes, _UNKNOWN_SIZES)
         return np.array(sizes, dtype=float).reshape(-1, 2)
 
     def _for_models(self, function: Callable[[Model], Any], default: Any) -> list[Any]:
-        """Call a function with the model of each row."""
+        """Return the results of a function that is called with the model of each row.
+
+        Args:
+            function: Its argument is the model.
+            default: The result for a model that this version does not know.
+        """
         results = []
         for row in self.rows:
             items = tuple(item for item in row.items() if item[0].startswith("model."))
@@ -146,9 +152,9 @@ class Table:
 
     @cached_property
     def settings(self) -> list[frozenset[tuple[str, str]]]:
-        """The settings of each row that may change a step's time, without default values.
+        """The settings of each row that may affect the time of a step, without default values.
 
-        A setting is a pair of key and value.
+        A setting is a pair (key, value).
         """
         point = as_params(point_request(Point(model=None)))  # type: ignore[arg-type]
         point.pop("model", None)
@@ -164,7 +170,7 @@ class Table:
 
     @cached_property
     def steps(self) -> list[str]:
-        """Texts that identify the step of each row: rows with the same step have equal texts."""
+        """A text per row that identifies its step; rows with the same step have equal texts."""
         ignored = {*_IGNORED_GROUPS}
         ignored |= {work.group for work in WORKLOADS.values() if work.step_ignores_keys}
         steps = []
@@ -179,16 +185,16 @@ class Table:
 
     @property
     def profiled(self) -> NDArray[np.bool_]:
-        """Whether the steps of each row are profiled after they are timed (n,)."""
+        """Mask (n,) of the rows whose steps are profiled."""
         has_profile = self.text("measure.profile") == "true"
         keeps_trace = self.text("measure.keep_trace") == "true"
         return np.asarray(has_profile | keeps_trace)
 
 
 def _at_least_one(costs: Array, rows: Sequence[Mapping[str, str]]) -> Array:
-    """Return the costs (n, 3), at least 1 each, because the model takes their logarithms.
+    """Return the costs (n, 3), raised to at least 1, because the model uses their logarithms.
 
-    The costs of a family that counts them during a measurement are replaced by 1.
+    If the costs of a family are counted only during a measurement, they are replaced by 1.
     """
     counted = {name for name, family in FAMILIES.items() if family.options.is_counted}
     is_counted = np.array([[row.get("model.name") in counted] for row in rows], dtype=bool)
@@ -199,11 +205,11 @@ def _at_least_one(costs: Array, rows: Sequence[Mapping[str, str]]) -> Array:
 def call_with_model(
     items: tuple[tuple[str, str], ...], function: Callable[..., Any], default: Any
 ) -> Any:
-    """Call a function with the model of a row.
+    """Call a function with the model of a row, and return its result.
 
     Args:
-        items: Keys and values of the row, as the store keeps them.
-        function: Its arguments are the model, and the keys of `items` that are not the model's.
+        items: Keys and values of the row, as stored.
+        function: Receives the model, and as keyword arguments the keys that are not model options.
         default: The result for a model that this version does not know or cannot use.
     """
     row = {key: _parse_value(text) for key, text in items}
@@ -217,13 +223,13 @@ def call_with_model(
         return default
 
 
-#: A larger number in a store is not a size.
+#: Largest absolute value of a param that counts as a number.
 _LARGEST_SIZE = 10**18
 
 
 @functools.lru_cache(maxsize=65536)
 def _parse_value(text: str) -> Any:
-    """Return the value of a param, or its text if it is not valid JSON or too large."""
+    """Return the JSON value of a param, or its text if it is invalid JSON or too large a number."""
     try:
         value = read_json(text)
     except ValueError:
@@ -234,7 +240,7 @@ def _parse_value(text: str) -> Any:
 
 
 def cost_columns(points: Sequence[Point]) -> dict[str, NDArray[np.float64]]:
-    """Return every field of the points' `Costs` as a column (n,)."""
+    """Return the step costs of n points: an array (n,) for every field of `Costs`, by name."""
     names = [entry.name for entry in fields(Costs)]
     costs = np.empty((len(points), len(names)))
     for index, point in enumerate(points):
@@ -243,7 +249,7 @@ def cost_columns(points: Sequence[Point]) -> dict[str, NDArray[np.float64]]:
 
 
 def point_params(point: Point) -> dict[str, str]:
-    """Return the keys and values of a point as the store keeps them."""
+    """Return the keys and values of a point as they are stored."""
     return as_params(point_request(point))
 
 
@@ -253,15 +259,15 @@ def make_table(
     """Return the table of planned points.
 
     Args:
-        points: The n points.
-        environments: The ids of their environments.
-        devices: The names of the devices of these environments.
+        points: The points.
+        environments: For each point, the id of its environment.
+        devices: For each point, the name of its device.
         rates: Returns the highest rates of a device.
     """
     columns = cost_columns(points)
     costs = np.stack([columns[name] for name in _COSTS], axis=1)
-    # Past runs have keys that points no longer have. Planned points get them too, so that they
-    # match past runs.
+    # Stored runs contain keys that points no longer have. Planned points also get these keys, so
+    # that they match past runs.
     rows = [{**ADDED_PARAMS, **point_params(point)} for point in points]
     return Table(
         rows=rows,
@@ -274,7 +280,7 @@ def make_table(
 
 
 def _peaks(rows: Sequence[Mapping[str, str]], devices: Sequence[str], rates: Rates) -> Array:
-    """Return the peaks (n, 3) of the devices of some rows."""
+    """Return the peaks (n, 3) of the devices of n rows, as `Table.peaks` describes them."""
     peaks = [
         rates(device, row.get("framework.name", ""), row.get("precision", ""))
         for device, row in zip(devices, rows, strict=True)
@@ -287,14 +293,15 @@ class RunHistory:
     """n measured runs. Every column has one entry per run, NaN where a run has no value.
 
     Attributes:
-        table: The runs as rows.
-        step: Seconds (n,) of a step.
-        phases: Seconds (n,) by phase. The phases in `PHASES_PER_PROCESS` are per process.
-        warmup_blocks: Blocks (n,) of one process before the measured blocks, with calibration.
-        steady: 1 if the run reached a steady state, else 0 (n,).
-        gaps: Seconds (n,) between the starts of the run and of the next point in its session. NaN
-            if the processes of several points took turns.
-        noise: Standard deviations (n,) of the logarithm of `step`, from the intervals of the runs.
+        table: The runs as rows of a table.
+        step: Step times (n,) in seconds.
+        phases: Phase -> its seconds (n,). The phases in `PHASES_PER_PROCESS` are per process.
+        warmup_blocks: Number (n,) of blocks per process before the measured blocks, including
+            calibration.
+        steady: 1 if the run reached a steady state, else 0; (n,).
+        gaps: Seconds (n,) from the start of the run to the start of the next point in its session.
+            NaN if either point was measured in several processes.
+        noise: Standard deviations (n,) of the logarithm of `step`, as the runs recorded them.
     """
 
     table: Table
@@ -310,9 +317,11 @@ class RunHistory:
 
     @classmethod
     def from_runs(cls, runs: Sequence[CompletedRun], rates: Rates) -> RunHistory:
-        """Return the history of the runs that a prediction can use.
+        """Return the history of the runs that a prediction can use (`_is_usable`).
 
-        Runs without a step time, and runs of a version with other metrics, are skipped.
+        Args:
+            runs: Completed runs, in any order.
+            rates: Returns the highest rates of a device.
         """
         ordered = sorted(runs, key=lambda run: run.start)
         gaps = _gaps(ordered)
@@ -321,7 +330,7 @@ class RunHistory:
         def metric(name: str) -> Array:
             return np.array([run.metrics.get(name, np.nan) for run in usable], dtype=float)
 
-        # A run that is older than a key counts as having the key's former behavior.
+        # A run that was recorded before a key existed gets the value of its behavior at that time.
         rows = [{**ADDED_PARAMS, **run.params} for run in usable]
         costs = np.stack([metric(name) for name in _COSTS], axis=1)
         table = Table(
@@ -334,7 +343,7 @@ class RunHistory:
         )
         processes = np.nan_to_num(metric("processes"), nan=1.0)
         phases = {name: metric(f"phase_{name}_seconds") for name in PHASES}
-        # The mean over several processes would hide an import.
+        # An import would be hidden in the mean over several processes, so it is detected here.
         longest_start = IMPORT_SECONDS + _FURTHER_START_SECONDS * (processes - 1)
         has_import = (processes > 1) & (phases["start"] > longest_start)
         phases["start"] = np.where(has_import, np.nan, phases["start"])
@@ -355,7 +364,7 @@ class RunHistory:
 
 
 def _is_usable(run: CompletedRun) -> bool:
-    """Whether a run succeeded and has the numbers that a prediction needs."""
+    """Whether a run succeeded and has valid values of all metrics and params of a prediction."""
     if run.tags.get("outcome") != "ok":
         return False
     for name in ("step_time_ms", "flops_per_step", "bytes_per_step"):
@@ -369,12 +378,15 @@ def _is_usable(run: CompletedRun) -> bool:
 
 
 def _gaps(runs: Sequence[CompletedRun]) -> dict[str, float]:
-    """Return the seconds from the start of each run to the start of the next one in its session.
+    """Return the seconds from the start of each run to the start of the next run in its session.
 
-    Omits pairs in which a point was measured in several processes.
+    If one of the two points was measured in several processes, there is no gap.
 
     Args:
         runs: Runs in the order of their starts.
+
+    Returns:
+        Gaps in seconds, by run id.
     """
     gaps: dict[str, float] = {}
     latest: dict[str, CompletedRun] = {}  # the last run of each session so far
@@ -394,17 +406,17 @@ def _gaps(runs: Sequence[CompletedRun]) -> dict[str, float]:
 def stated_noise(low: Array, high: Array, processes: Array, blocks: Array, error: Array) -> Array:
     """Return the standard deviations (n,) of log step times that the runs recorded.
 
-    For a run of several processes, it is the recorded standard error. For a single process, it is
-    the half width of the 95% interval divided by the quantile of Student's t with `stated_freedom`
-    degrees of freedom. The half width is 1.96 recorded standard errors. Runs without a recorded
-    standard error use the recorded interval in the same way.
+    For a run of several processes, this is the recorded standard error. For a single process, it is
+    h / t, where h is 1.96 recorded standard errors and t is the 97.5% quantile of Student's t with
+    `stated_freedom` degrees of freedom. For a run without a recorded standard error, it is h / t
+    with half the width of the recorded interval (in logarithms) as h.
 
     Args:
-        low: Lower ends (n,) of the 95% intervals.
-        high: Upper ends (n,) of the 95% intervals.
+        low: Lower ends (n,) of the 95% intervals of step times.
+        high: Upper ends (n,) of the 95% intervals of step times.
         processes: Numbers (n,) of processes.
         blocks: Numbers (n,) of blocks, NaN where unknown.
-        error: Standard errors (n,) of the logarithms, NaN where unknown.
+        error: Standard errors (n,) of the log step times, NaN where unknown.
     """
     has_error = np.isfinite(error)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -420,12 +432,17 @@ def stated_noise(low: Array, high: Array, processes: Array, blocks: Array, error
 
 
 def stated_freedom(processes: Array, blocks: Array) -> Array:
-    """Return the degrees of freedom (n,) of the intervals of runs.
+    """Return the degrees of freedom (n,) of the recorded intervals of runs.
 
-    They are the number of processes minus one. For a single process, they are a quarter of its
-    blocks, because the interval is over blocks, which are correlated in time. The quarter comes
-    from a simulation of the figure of merit of 12 points. With 6 to 40 blocks each and AR(1)
-    coefficients of 0 to 0.7, its intervals covered the truth in 92% to 100% of the cases.
+    For several processes, this is their number minus one. For a single process, it is a quarter of
+    its number of blocks, and at least 2: the interval is based on blocks, which are correlated in
+    time. The quarter was chosen by a simulation of the figure of merit of 12 points. With 6 to 40
+    blocks per point and AR(1) coefficients of 0 to 0.7, the intervals covered the truth in 92% to
+    100% of the cases.
+
+    Args:
+        processes: Numbers (n,) of processes.
+        blocks: Numbers (n,) of blocks, NaN where unknown.
     """
     known_blocks = np.where(np.isfinite(blocks), blocks, _DEFAULT_BLOCKS)
     of_blocks = np.maximum(known_blocks / 4, 2.0)

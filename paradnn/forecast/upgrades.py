@@ -1,19 +1,22 @@
 """The effect of faster hardware on operations: an explicit model, fitted to measured times.
 
-An operation of F floating-point operations and B bytes takes
+An operation with F floating-point operations and B bytes of memory traffic takes the time
 
     t = ((F / f)^p + (B / b)^p + o^p)^(1/p)
 
 with the achieved arithmetic rate f, the achieved memory bandwidth b, the overhead o and the
-exponent p of a smooth maximum. With p = 1 the three terms follow each other; with a large p the
+exponent p of a smooth maximum. With p = 1, the three terms do not overlap; with a large p, the
 longest term hides the others. A measured time is the sum over the operations of a step, or the time
-of one operation. f, b, o and p are fitted per device and group of work, with priors: f and b are
-expected at a share of the peaks.
+of one operation. f, b, o and p are fitted per device and group of work. The priors expect f and b
+at a certain share of the peaks.
 
-An upgrade multiplies f and b, and divides o. A predicted speedup has three uncertainties: the error
-of the fit; the residual of each measured time, which may come from any of the three terms; and the
-difference between the specified and the achieved gain, which all operations share. The model
-ignores overlap between operations, caches, and clocks that depend on the load.
+An upgrade multiplies f and b, and divides o. A predicted speedup has three sources of uncertainty:
+
+- the error of the fit;
+- the residual of each measured time, which may be due to any of the three terms;
+- the difference between the specified and the achieved gain, which all operations share.
+
+The model ignores overlap between operations, caches, and clocks that depend on the load.
 """
 
 from __future__ import annotations
@@ -27,28 +30,29 @@ from scipy.optimize import least_squares
 
 from paradnn.statistics.robust_regression import Array, one_thread
 
-#: What limits an operation, in the order of all arrays with an axis of three.
+#: The possible limits of an operation, in the order of all array axes of length 3.
 LIMITS = ("compute", "memory", "overhead")
 
 #: Expected shares of the peak rate and of the bandwidth that operations achieve.
 _PEAK_SHARE = 0.7
 _BANDWIDTH_SHARE = 0.8
-#: Highest possible shares. They exceed 1 because clocks may exceed the specified clock, and caches
-#: save traffic.
+#: Maximum of these shares. They exceed 1, because clocks may exceed the specified clock, and caches
+#: reduce traffic.
 _MAX_PEAK_SHARE = 1.1
 _MAX_BANDWIDTH_SHARE = 2.0
-#: Expected seconds of overhead of an operation, and the expected p - 1.
+#: Expected overhead of an operation, in seconds.
 _OVERHEAD = 5e-6
+#: Expected p - 1.
 _EXPONENT = 1.0
 #: Prior standard deviations of the logarithms of f, b, o and p - 1.
 _PRIOR_SPREADS = np.array([0.5, 0.5, 1.5, 0.7])
-#: Size of residuals, in logarithms, above which the fit treats them as outliers.
+#: Residuals (in logarithms) above about this size have a reduced weight in the fit, as outliers.
 _OUTLIER_SCALE = 0.1
-#: Prior of the residual standard deviation, in logarithms.
+#: Prior of the standard deviation of residuals, in logarithms.
 _PRIOR_RESIDUAL = 0.15
-#: Number of measured times that this prior counts for.
+#: Weight of this prior, as a number of measured times.
 _PRIOR_COUNT = 4.0
-#: Smallest number of operations or bytes, which keeps logarithms finite.
+#: Minimum number of floating-point operations or bytes, to keep logarithms finite.
 _MIN_WORK = 1e-9
 #: Largest factor by which the heavy tails of Student's t scale a draw of the gains.
 _LARGEST_SCALE = 3.0
@@ -58,14 +62,14 @@ DRAWS = 200
 
 @dataclass(frozen=True, eq=False)
 class TimedWork:
-    """n operations that belong to m measured times.
+    """m measured times, and the n operations of which they consist.
 
     Attributes:
-        flops: Floating-point operations (n,) of one call.
+        flops: Floating-point operations (n,) per call.
         bytes: Bytes (n,) that one call moves to and from memory.
-        calls: Number of calls (n,).
-        owner: Index (n,) of the measured time that each operation is part of, ascending.
-        seconds: The measured times (m,).
+        calls: Numbers (n,) of calls.
+        owner: Index (n,) of the measured time to which each operation belongs, ascending.
+        seconds: The measured times (m,) in seconds.
     """
 
     flops: Array
@@ -76,12 +80,12 @@ class TimedWork:
 
     @classmethod
     def single(cls, flops: Array, moved_bytes: Array, seconds: Array) -> TimedWork:
-        """Return work whose operations were each timed separately, in one call.
+        """Return the work of n operations that were timed separately, each in one call.
 
         Args:
             flops: Floating-point operations (n,).
             moved_bytes: Bytes (n,) that are moved to and from memory.
-            seconds: The measured times (n,).
+            seconds: The measured times (n,) in seconds.
         """
         return cls(
             flops=flops,
@@ -92,7 +96,11 @@ class TimedWork:
         )
 
     def log_terms(self, logs: Array) -> Array:
-        """Return the logarithms (3, n) of the seconds that each limit alone would take."""
+        """Return the logarithms (3, n) of the three terms of one call, in seconds.
+
+        Args:
+            logs: Logarithms (4,) of f, b, o and p - 1.
+        """
         return np.stack(
             [
                 np.log(np.maximum(self.flops, _MIN_WORK)) - logs[0],
@@ -102,21 +110,25 @@ class TimedWork:
         )
 
     def sum_by_owner(self, seconds: Array) -> Array:
-        """Return the sums (m,) of the seconds (n,) of all calls by measured time."""
+        """Return the sums (m,) over all calls that belong to each measured time.
+
+        Args:
+            seconds: Seconds (n,) of one call of each operation, or another amount per call.
+        """
         totals = np.bincount(self.owner, self.calls * seconds, len(self.seconds))
         return np.asarray(totals, dtype="float64")
 
 
 def smooth_maximum(log_terms: Array, exponent: Array | float) -> tuple[Array, Array]:
-    """Return the logarithms of the p-norm over the first axis, and the share of each term.
+    """Return the logarithm of the p-norm over the first axis, and the share of each term.
 
     Args:
-        log_terms: Logarithms of the terms (3, ...).
-        exponent: The exponent p, which broadcasts with the other axes.
+        log_terms: Logarithms (3, ...) of the terms.
+        exponent: The exponent p, which broadcasts over the other axes.
 
     Returns:
-        The logarithms (...), and the shares (3, ...): the elasticity of the time with respect to
-        each term. They add up to 1.
+        The logarithms (...) of the p-norm, and the shares (3, ...). A share is the elasticity of
+        the p-norm with respect to a term; the three shares add up to 1.
     """
     largest = log_terms.max(axis=0)
     powers = np.exp(exponent * (log_terms - largest))
@@ -126,7 +138,7 @@ def smooth_maximum(log_terms: Array, exponent: Array | float) -> tuple[Array, Ar
 
 @dataclass(frozen=True, eq=False)
 class OperationLimits:
-    """The fitted quantities of a device for a group of work.
+    """The fitted f, b, o and p of a device for a group of work.
 
     Attributes:
         logs: Logarithms (4,) of f in FLOP/s, b in B/s, o in seconds, and p - 1.
@@ -142,14 +154,14 @@ class OperationLimits:
     def fit(
         cls, work: TimedWork, peak: float | None = None, bandwidth: float | None = None
     ) -> OperationLimits:
-        """Fit measured times.
+        """Fit the model to measured times.
 
         Args:
-            work: The operations with their times.
-            peak: Peak arithmetic rate in FLOP/s. If None, f is expected at the highest measured
-                rate.
-            bandwidth: Peak memory bandwidth in B/s. If None, b is expected at the highest measured
-                rate.
+            work: The operations with their measured times.
+            peak: Peak arithmetic rate in FLOP/s. If None, the highest measured rate is the prior
+                of f.
+            bandwidth: Peak memory bandwidth in B/s. If None, the highest measured rate is the prior
+                of b.
         """
         measured = np.log(work.seconds)
         expected = np.log(
@@ -168,7 +180,8 @@ class OperationLimits:
             )
 
         bounds = (np.full(4, -np.inf), _highest_logs(peak, bandwidth))
-        # A second start value finds an overhead far above its prior, if small operations show it.
+        # A second start of the search finds an overhead far above its prior, if the times of small
+        # operations show such an overhead.
         shortest_call = expected.copy()
         shortest_call[2] = np.log(
             np.min(work.seconds / work.sum_by_owner(np.ones(len(work.flops))))
@@ -188,11 +201,11 @@ class OperationLimits:
         return cls(logs=found.x, covariance=np.linalg.inv(precision), spread=spread)
 
     def log_seconds(self, work: TimedWork) -> Array:
-        """Return the logarithms (m,) of the fitted times."""
+        """Return the logarithms (m,) of the times in seconds that the fit predicts for `work`."""
         return _log_seconds(work, self.logs)
 
     def draws(self, count: int, random: np.random.Generator) -> Array:
-        """Return draws (4, count) of `logs`."""
+        """Return random draws (4, count) of `logs`, according to their covariance."""
         return random.multivariate_normal(self.logs, self.covariance, count, method="eigh").T
 
 
@@ -223,7 +236,7 @@ def _log_seconds(work: TimedWork, logs: Array) -> Array:
 
 
 def _robust_spread(errors: Array) -> float:
-    """Return the standard deviation of errors, from their median absolute deviation and a prior."""
+    """Estimate the standard deviation of errors from their median absolute value and a prior."""
     deviation = 1.4826 * float(np.median(np.abs(errors)))
     count = len(errors)
     squares = count * deviation**2 + _PRIOR_COUNT * _PRIOR_RESIDUAL**2
@@ -232,18 +245,20 @@ def _robust_spread(errors: Array) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Upgrade:
-    """Gains of another device, or of a changed device, with their uncertainty.
+    """The gains of a new or changed device over the present device, with their uncertainty.
 
     Attributes:
         gains: Expected logarithms (3,) of the factors by which arithmetic, memory and overhead
             become faster.
         spreads: Standard deviations (3,) of the errors of `gains`, which all operations share.
         scatter: Standard deviation of the independent error of each log speedup.
-        freedom: Number of observations behind the spreads, for tails of Student's t.
-        most: Bounds (3,) of the log gains. Each lies between 0 and its bound; None for no bounds.
-        correlations: If this upgrade is compared with a first one: correlations (3,) between the
-            errors of both upgrades' gains. None for the first one.
-        scatter_correlation: Correlation between the independent errors of both upgrades.
+        freedom: Degrees of freedom of Student's t for the errors of the gains; infinite for normal
+            errors.
+        most: Bounds (3,) of the log gains: each gain is limited to the range from 0 to its bound.
+            None for no bounds.
+        correlations: Correlations (3,) of the errors of `gains` with those of another upgrade, with
+            which this upgrade is compared. None for an upgrade without such correlations.
+        scatter_correlation: Correlation of the independent errors with those of the other upgrade.
     """
 
     gains: Array
@@ -255,9 +270,10 @@ class Upgrade:
     scatter_correlation: float = 1.0
 
     def draws(self, count: int) -> Array:
-        """Return draws (count, 3) of the gains, which are equal at every call.
+        """Return random draws (count, 3) of the log gains; every call returns the same draws.
 
-        The draws of two upgrades have the correlations in `correlations`.
+        Draws are correlated with those of an upgrade without `correlations`, as `correlations`
+        states.
         """
         random = np.random.default_rng(0)
         normal = random.standard_normal((count, 3))
@@ -273,10 +289,10 @@ class Upgrade:
 
 
 def correlated(normal: Array, correlations: Array | float, random: np.random.Generator) -> Array:
-    """Return standard normal deviates that correlate with other deviates.
+    """Return standard normal deviates that are correlated with given deviates.
 
     Args:
-        normal: The other standard normal deviates.
+        normal: The given standard normal deviates.
         correlations: Correlations with `normal`, which broadcast with it.
         random: Source of the independent part.
     """
@@ -289,10 +305,10 @@ class SpeedupPrediction:
     """Predicted speedups of m measured times.
 
     Attributes:
-        log_speedups: Draws (m, draws) of the logarithms of the speedups.
-        seconds: The measured times (m,).
-        before: Share (3, m) of each limit in the time before the upgrade.
-        after: Share (3, m) of each limit in the time after the upgrade.
+        log_speedups: Random draws (m, draws) of the logarithms of the speedups.
+        seconds: The measured times (m,) in seconds.
+        before: Shares (3, m) of the limits in the times before the upgrade.
+        after: Expected shares (3, m) of the limits in the times after the upgrade.
     """
 
     log_speedups: Array
@@ -305,20 +321,21 @@ class SpeedupPrediction:
 def predict_speedups(
     work: TimedWork, fit: OperationLimits, upgrade: Upgrade, draws: int = DRAWS, seed: int = 0
 ) -> SpeedupPrediction:
-    """Predict the speedups of measured times.
+    """Predict the speedups of measured times by an upgrade, as random draws.
 
-    The residual of a time is split among its three terms in proportion to their elasticities, plus
-    a random part, such that every draw reproduces the measured time. Draws for different work can
-    be added if they have one upgrade, since their gains are equal draw by draw. Draws of two
-    upgrades can be subtracted if they have one seed: fit and residuals are then equal, and the
-    gains are correlated as `Upgrade.correlations` states.
+    The residual of a time is divided among its three terms: in proportion to their elasticities,
+    plus a random part. Every draw reproduces the measured time.
+
+    Draws for different work can be added if they use the same upgrade, because each draw has the
+    same gains. Draws for two upgrades can be subtracted if they use the same seed. Their fits and
+    residuals are then equal, and their gains are correlated as `Upgrade.correlations` states.
 
     Args:
         work: The operations with their measured times.
-        fit: The fit of the device.
-        upgrade: The gains.
-        draws: Number of draws.
-        seed: Seed of everything but the gains.
+        fit: The fit of the present device.
+        upgrade: The gains of the new device.
+        draws: Number of random draws.
+        seed: Seed of all random numbers except the gains, whose draws are fixed.
     """
     gains = upgrade.draws(draws)
     random = np.random.default_rng((1, seed))
@@ -346,11 +363,11 @@ def predict_speedups(
 
 
 def expected_speedups(work: TimedWork, fit: OperationLimits, gains: Array) -> Array:
-    """Return the expected speedups (m,), without uncertainty, for maps over many upgrades.
+    """Return the expected speedups (m,) without their uncertainty, for maps of many upgrades.
 
     Args:
         work: The operations with their measured times.
-        fit: The fit of the device.
+        fit: The fit of the present device.
         gains: Logarithms (3,) of the gains.
     """
     own = _Residual.of(work, fit).split(np.zeros((3, len(work.seconds))))
@@ -363,7 +380,7 @@ class _Residual:
     """Deviations of m measured times from the fit.
 
     Attributes:
-        logs: Logarithms (m,) of measured over fitted times.
+        logs: Logarithms (m,) of the ratios measured time / fitted time.
         weights: Elasticities (3, m) of the times with respect to the three terms.
         squares: Sums (m,) of the squared elasticities.
     """
@@ -382,24 +399,27 @@ class _Residual:
         )
 
     def split(self, deviations: Array) -> Array:
-        """Return deviations (3, m) of the three terms, adjusted to explain the residuals.
+        """Adjust deviations of the three terms such that together they explain the residuals.
 
-        For normal deviations of equal variance, this conditions them on the residuals.
+        For normal deviations of equal variance, the result is a draw conditional on the residuals.
 
         Args:
-            deviations: Deviations (3, m) of the terms before the adjustment.
+            deviations: Deviations (3, m) of the logarithms of the terms before the adjustment.
+
+        Returns:
+            The adjusted deviations (3, m).
         """
         unexplained = self.logs - (self.weights * deviations).sum(axis=0)
         return np.asarray(deviations + self.weights * unexplained / self.squares)
 
 
 def _upgraded(work: TimedWork, logs: Array, own: Array, gains: Array) -> tuple[Array, Array]:
-    """Return the logarithms (m,) of the speedups, and the shares (3, m) of the new times.
+    """Return the logarithms (m,) of the speedups, and the limits' shares (3, m) in the new times.
 
     Args:
         work: The operations.
-        logs: Logarithms (4,) of the quantities of the model.
-        own: Deviations (3, m) of the terms of each measured time.
+        logs: Logarithms (4,) of f, b, o and p - 1.
+        own: Deviations (3, m) of the logarithms of the terms of each measured time.
         gains: Logarithms (3,) of the gains.
     """
     terms = work.log_terms(logs) + own[:, work.owner]
@@ -417,7 +437,7 @@ def limit_shares(work: TimedWork, logs: Array) -> Array:
 
     Args:
         work: The operations.
-        logs: Logarithms (4,) of the quantities of the model.
+        logs: Logarithms (4,) of f, b, o and p - 1.
     """
     each, shares = smooth_maximum(work.log_terms(logs), _exponent(logs))
     seconds = np.exp(each)
@@ -428,18 +448,18 @@ def limit_shares(work: TimedWork, logs: Array) -> Array:
 def fit_gains(
     work: TimedWork, fit: OperationLimits, new_seconds: Array, expected: Array, spreads: Array
 ) -> tuple[Array, float]:
-    """Fit the gains between two devices that measured the same work.
+    """Fit the gains between two devices that ran the same work.
 
     Args:
         work: The operations with the times of the older device.
         fit: The fit of the older device.
-        new_seconds: The times (m,) of the newer device.
-        expected: Expected logarithms (3,) of the gains.
+        new_seconds: Times (m,) of the newer device in seconds.
+        expected: Prior means (3,) of the logarithms of the gains.
         spreads: Prior standard deviations (3,) of the logarithms of the gains.
 
     Returns:
-        The logarithms (3,) of the gains, and the standard deviation of the log speedups around the
-        fit.
+        The logarithms (3,) of the gains, and the standard deviation of the log speedups around
+        those that the gains predict.
     """
     measured = np.log(work.seconds / new_seconds)
     before = fit.log_seconds(work)

@@ -18,21 +18,21 @@ class PhaseForecast:
     """The role of a kind of work whose phases can be predicted (`Workload.role`)."""
 
     def require_predictable(self) -> None:
-        """Raise ConfigError if the duration is unknown before the point is measured."""
+        """Raise ConfigError if the duration of a point cannot be predicted (default: it can)."""
 
     def forecast_phases(
         self, points: Table, step: Seconds, known: Mapping[str, Seconds]
     ) -> dict[str, Seconds]:
-        """Return the seconds of the phases that this kind has in planned points.
+        """Return the seconds of the phases that this kind of work adds or changes; default: none.
 
-        Arrays have one row per point and one column per draw (or one column).
+        Arrays have one row per point, and one column or one column per random draw.
 
         Args:
-            points: The planned points of all kinds of work.
+            points: The planned points, of all kinds of work.
             step: Seconds of a step.
-            known: Seconds of the other phases.
+            known: Seconds of the phases that are predicted so far.
 
         Returns:
-            Seconds by phase, 0 for points of other kinds of work.
+            Seconds by phase. Points of other kinds of work keep their seconds in `known`, or 0.
         """
         return {}
