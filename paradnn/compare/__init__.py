@@ -1,6 +1,6 @@
-"""Compare two settings, commands, commits or functions in interleaved runs.
+"""Compare the speed of two settings, commands, commits or functions in interleaved runs.
 
-The module itself can be called:
+The module is callable:
 
     from paradnn import compare
 
@@ -33,24 +33,24 @@ class _CallableModule(ModuleType):
         equivalence: float = 0.02,
         timeout: float = 600.0,
     ) -> CommandComparison:
-        """Compare two functions or two command lines in fresh processes.
+        """Compare the speed of two functions or two command lines, in fresh processes.
 
         Args:
             first: A function without arguments at the top level of a file, or a command line.
-            second: Another function if `first` is one, else another command line.
-            minutes: Time limit. No round starts that would end later.
-            within: Half width of the 95% interval of the ratio at which the comparison stops, as a
-                share.
+            second: The other side: a function if `first` is a function, else a command line.
+            minutes: Time limit. No round starts if it would end after this limit.
+            within: The comparison stops when the half width of the 95% interval of the ratio is at
+                most this share (0.02: 2%).
             equivalence: Largest difference that does not matter, as a share.
-            timeout: Seconds after which a run has failed.
+            timeout: Seconds after which a run counts as failed.
 
         Returns:
             The comparison, with `verdict`, `ratio` (the first side's speed over the second's),
             `low`, `high`, `rounds` and `seconds`.
 
         Raises:
-            ConfigError: If a side cannot be started.
-            KeyboardInterrupt: If the comparison was interrupted.
+            ConfigError: If a side cannot be started, or a function cannot be imported.
+            KeyboardInterrupt: If the user interrupted the comparison.
         """
         from paradnn.compare.functions import command_of, comparison_of
         from paradnn.compare.processes import CommandProtocol

@@ -1,4 +1,4 @@
-"""`python -m paradnn.compare SIDE SIDE`: find which of two sides is faster on this machine."""
+"""Command `python -m paradnn.compare SIDE SIDE`: find the faster of two sides on this machine."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @program
 def main() -> int:
-    """Compare two sides.
+    """Compare the two sides on the command line.
 
     Returns:
         The exit code: 0 if every point has a verdict, 1 if a point is undecided, 2 for wrong input,
@@ -48,13 +48,13 @@ def main() -> int:
         return 0
 
     for _, overrides in options.sides:
-        # Hydra composes and checks each side like a multirun.
+        # Hydra composes and checks each side in the same way as a multirun.
         sys.argv[1:] = ["-m", *overrides, *options.common, "hydra/sweeper=plan"]
         code = run_command(keep)
         if code:
             return code
     if len(sides) < 2:
-        return 0  # Hydra printed the configuration instead (--cfg)
+        return 0  # with --cfg, Hydra only prints the configuration
     return _compare_settings(options, *sides)
 
 
@@ -125,7 +125,14 @@ def _report(
 ) -> int:
     """Write the requested files, print the result, and return the exit code.
 
-    Files come first, since printing to a pipe fails if its reader has exited.
+    Files are written first, because printing to a pipe fails if its reader has exited.
+
+    Args:
+        options: The options of the command line.
+        results: The result of each compared point.
+        sentences: The verdicts as sentences.
+        closing: Lines below the tables.
+        document: Content of --json.
     """
     from paradnn.compare.report import print_results, write_files
 
@@ -134,7 +141,7 @@ def _report(
     if document["interrupted"]:
         if options.sides:
             text = (
-                "interrupted; completed rounds are recorded, but repeating the command starts over"
+                "interrupted; completed rounds are recorded, but the same command would start over"
             )
         else:
             text = "interrupted"

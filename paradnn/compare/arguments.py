@@ -11,12 +11,12 @@ functions or commits is faster on this machine.
   python -m paradnn.compare framework=jax 'framework=tensorflow compile=xla' model=lstm batch_size=16,64
 
 The first two words are the sides. A side is one override of python -m paradnn.train (its --help
-lists them), or several in one quoted word. All further words apply to both sides. They may be axes
-of several values; every point of the axes is compared. A side that is not an override is a function
-if it has the form file.py:name, else a command.
+lists them), or several overrides in one quoted word. All further words are overrides of both sides.
+They may be axes with several values; every point of the axes is compared. A side that is not an
+override is a function if it has the form file.py:name, else a command.
 
 Measurements of both sides alternate, each in a fresh process, until the 95% interval of the ratio
-is narrow enough.
+is narrow enough (--within).
 
 Exit code: 0 every point has a verdict; 1 a point has no verdict (undecided, or a side cannot be
 measured); 2 wrong input; 130 interrupted.
@@ -37,25 +37,27 @@ from paradnn.config.settings import SETTINGS_KEYS
 from paradnn.core.errors import ConfigError, ParadnnError
 from paradnn.statistics.paired_rounds import COMMAND_ROUNDS, MIN_ROUNDS, Rule
 
-#: Keys that a user cannot set in a comparison -> the reason.
+#: Keys that a user cannot set in a comparison -> the remedy of the message.
 _RESERVED_KEYS = {
     **dict.fromkeys(
         ("replicate", "measure.processes", "resume", "retry", "hydra/sweeper"),
-        "each round measures both sides again, in fresh processes",
+        "omit it: each round measures both sides again, in fresh processes",
     ),
-    **dict.fromkeys(("sweep.sample", "sweep.design", "sweep.points"), "every point is compared"),
     **dict.fromkeys(
-        ("sweep.minutes", "sweep.error"), "--minutes and --within say when a comparison ends"
+        ("sweep.sample", "sweep.design", "sweep.points"), "omit it: every point is compared"
+    ),
+    **dict.fromkeys(
+        ("sweep.minutes", "sweep.error"), "set --minutes or --within, which end a comparison"
     ),
 }
-#: Default of --minutes for two commands.
+#: Default of --minutes for comparisons of commands.
 COMMAND_MINUTES = 10.0
 #: Options that apply only to commands, not to settings of this suite.
 _COMMAND_OPTIONS = ("metric", "higher", "prepare", "setup", "timeout", "warmup", "exit_codes")
 _SETTING = re.compile(r"[+~]{0,2}[A-Za-z_][\w./@-]*=")
-_REMEDY_SAME_SIDES = "give two that differ, or add --null"
+_REMEDY_SAME_SIDES = "give two different sides, or add --null"
 
-#: A side of two settings: its name, as the user typed it, and its overrides.
+#: A side of a comparison of settings: its name, as the user typed it, and its overrides.
 Side = tuple[str, list[str]]
 
 
@@ -63,11 +65,12 @@ def read_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     """Parse and check a command line.
 
     Returns:
-        The options, with `rule`. Settings also have `sides` (two values of type `Side`) and
-        `common` (overrides of both sides). For commands `sides` is None.
+        The options, with the stopping rule as `rule`. For a comparison of settings, `sides` has two
+        values of type `Side`, and `common` has the overrides of both sides. For a comparison of
+        commands, `sides` is None.
 
     Raises:
-        ParadnnError: If the command line is wrong.
+        ParadnnError: If the command line is invalid.
         SystemExit: After --help.
     """
     options = parse(make_parser(), arguments)
@@ -87,10 +90,17 @@ def read_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
-    """Parse options and words.
+    """Parse options and words, without checking their combination.
 
     With --commits, --base or --null, everything after `--` is one command, whose words are not
     options of this program. With --null, two settings may follow `--` instead.
+
+    Args:
+        parser: The parser.
+        arguments: The words of the command line.
+
+    Returns:
+        The options. `words` contains the sides and overrides; a command after `--` is one word.
     """
     before = list(arguments)
     after: list[str] = []
@@ -108,7 +118,7 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse
 
 
 def _takes_one_command(before: Sequence[str], after: Sequence[str]) -> bool:
-    """Whether the words after `--` are one command."""
+    """Return whether the words after `--` form one command, judged by the words before `--`."""
     if any(re.match(r"--(commits|base)(=|$)", word) for word in before):
         return True
     if "--null" not in before or not after:
@@ -125,7 +135,7 @@ def _compares_commands(options: argparse.Namespace) -> bool:
 
 
 def _is_setting(word: str) -> bool:
-    """Whether a word is a setting: key=value, or several overrides in one quoted word."""
+    """Return whether a word is a setting: key=value, or several overrides in one quoted word."""
     try:
         parts = shlex.split(word)
     except ValueError:
@@ -143,11 +153,16 @@ def _reject_command_options(options: argparse.Namespace) -> None:
             flag = "--higher" if value else "--lower"
         else:
             flag = f"--{name.replace('_', '-')}"
-        raise ConfigError(flag, value, "is for commands", "compare two commands, or omit it")
+        raise ConfigError(
+            flag, value, "applies only to commands", "compare two commands, or omit it"
+        )
 
 
 def _check_commands(options: argparse.Namespace) -> None:
-    """Check that there are two commands, or one command for --commits or --null."""
+    """Raise ConfigError unless there are two commands, or one for --commits or --null.
+
+    --null without a command is also valid.
+    """
     words = options.words
     if options.commits and options.null:
         raise ConfigError(
@@ -174,18 +189,18 @@ def _check_commands(options: argparse.Namespace) -> None:
                 "sides",
                 word,
                 "one side is a setting, the other a command",
-                "give two of the same kind",
+                "give two settings, or two commands",
             )
     if are_same and needed == 2:
-        raise ConfigError("sides", words[0], "both are the same", _REMEDY_SAME_SIDES)
+        raise ConfigError("sides", words[0], "both sides are equal", _REMEDY_SAME_SIDES)
 
 
 def _sides(options: argparse.Namespace) -> tuple[list[Side], list[str]]:
     """Return the two sides of a comparison of settings, and the overrides that both share."""
     if len(options.words) < 2:
         raise ParadnnError(
-            "two sides are needed, such as compile=graph compile=xla; "
-            "python -m paradnn.compare --help shows how"
+            f"two sides are needed, {len(options.words)} given; write for example "
+            "compile=graph compile=xla (see python -m paradnn.compare --help)"
         )
     first, second = options.words[:2]
     common = split_overrides(options.words[2:])
@@ -197,13 +212,13 @@ def _sides(options: argparse.Namespace) -> tuple[list[Side], list[str]]:
             raise ConfigError(
                 key,
                 override.partition("=")[2],
-                "a side sets it too",
-                "set it on the sides or for both, not twice",
+                "is also set by a side",
+                "set it either on the sides, or after both sides",
             )
     if options.null and first_overrides != second_overrides:
         raise ConfigError("--null", f"{first}, {second}", "the sides differ", "name one side twice")
     if first_overrides == second_overrides and not options.null:
-        raise ConfigError("sides", first, "both are the same", _REMEDY_SAME_SIDES)
+        raise ConfigError("sides", first, "both sides are equal", _REMEDY_SAME_SIDES)
     if options.null:
         first = f"{first} (first)"
         second = f"{second} (second)"
@@ -212,7 +227,11 @@ def _sides(options: argparse.Namespace) -> tuple[list[Side], list[str]]:
 
 
 def _side(word: str) -> dict[str, str]:
-    """Return key -> override of one side; raise ConfigError if it is not a single setting."""
+    """Return the overrides of one side, by key.
+
+    Raises:
+        ConfigError: If the side is not a single setting.
+    """
     overrides = split_quoted("side", word)
     if not overrides:
         raise ConfigError("side", word, "is empty", "name a setting, such as compile=xla")
@@ -223,9 +242,11 @@ def _side(word: str) -> dict[str, str]:
         if key in found:
             raise ConfigError("side", word, f"sets {key} twice", "give it one value")
         if key.split(".")[0] in (*SETTINGS_KEYS, "experiment"):
-            raise ConfigError(key, value, "is not a setting of a side", "write it after both sides")
+            raise ConfigError(key, value, "cannot differ by side", "write it after both sides")
         if is_axis(override):
-            raise ConfigError(key, value, "a side is one setting", "write axes after both sides")
+            raise ConfigError(
+                key, value, "a side cannot contain an axis", "write axes after both sides"
+            )
         found[key] = override
     return found
 
@@ -234,7 +255,7 @@ def _key(override: str) -> str:
     """Return the key of an override.
 
     Raises:
-        ConfigError: If the text is not an override, or the comparison sets the key itself.
+        ConfigError: If the text is not an override, or the key is set by the comparison.
     """
     word, equals, value = override.partition("=")
     key = word.lstrip("+~")
@@ -251,11 +272,11 @@ def _key(override: str) -> str:
 
 
 def protocol_of(options: argparse.Namespace, *, base_first: bool = False) -> CommandProtocol:
-    """Return the protocol of a comparison of commands.
+    """Return the protocol of a comparison of commands, as the options specify it.
 
     Args:
         options: Parsed options.
-        base_first: Whether the second side, the base, runs first in the warm-up.
+        base_first: Whether the second side, the base of a gate, runs first in the warm-up.
 
     Raises:
         ConfigError: If the metric is invalid, or its direction is unknown.
@@ -272,7 +293,11 @@ def protocol_of(options: argparse.Namespace, *, base_first: bool = False) -> Com
 
 
 def _metric_of(options: argparse.Namespace) -> OutputMetric:
-    """Return the metric; its direction is inferred from its name unless an option gives it."""
+    """Return the metric. Without --higher or --lower, its direction is inferred from its name.
+
+    Raises:
+        ConfigError: If the metric is invalid, or its direction is unknown.
+    """
     metric = OutputMetric(options.metric, bool(options.higher))
     if options.higher is not None or not metric.is_printed:
         return metric
@@ -281,20 +306,20 @@ def _metric_of(options: argparse.Namespace) -> OutputMetric:
         raise ConfigError(
             "--metric",
             options.metric,
-            "its name does not say whether a larger number is faster",
+            "its name does not show whether a larger number is faster",
             "add --higher or --lower",
         )
     if inferred:
         print(
-            f"--metric {options.metric}: by its name, a larger number is faster; "
-            "add --lower if a smaller one is",
+            f"--metric {options.metric}: its name suggests that a larger number is faster; "
+            "add --lower if a smaller number is faster",
             file=sys.stderr,
         )
     return OutputMetric(options.metric, inferred)
 
 
 def make_parser() -> Parser:
-    """The options of `paradnn compare`."""
+    """Return the parser of the command line of `paradnn compare`."""
     parser = Parser(
         "python -m paradnn.compare",
         __doc__,
@@ -313,7 +338,7 @@ def make_parser() -> Parser:
         default=Rule.within,
         metavar="SHARE",
         help="stop once the half width of the 95%% interval of the ratio is at most this share, or "
-        "at most a tenth of a large difference (default: %(default)s)",
+        "at most a tenth of the difference (default: %(default)s)",
     )
     parser.add_argument(
         "--equivalence",
@@ -332,7 +357,7 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--null",
         action="store_true",
-        help="compare one side with itself, to see which difference arises by chance",
+        help="compare one side with itself, to see how large a difference arises by chance",
     )
     add_options(parser)
     parser.add_argument(
@@ -360,10 +385,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         f"(default: no limit, for commands {COMMAND_MINUTES:g})",
     )
     parser.add_argument(
-        "--json", type=Path, metavar="FILE", help="write the answer and every run to FILE"
+        "--json", type=Path, metavar="FILE", help="write the result and every run to FILE, as JSON"
     )
     parser.add_argument(
-        "--csv", type=Path, metavar="FILE", help="write the measurements of each round to FILE"
+        "--csv",
+        type=Path,
+        metavar="FILE",
+        help="write the measurements of each round to FILE, as CSV",
     )
     verbosity = parser.add_mutually_exclusive_group()
     verbosity.add_argument(
@@ -385,26 +413,26 @@ def _add_command_options(parser: argparse.ArgumentParser) -> None:
     commands.add_argument(
         "--metric",
         metavar="REGEX",
-        help="compare a number that the command prints: a regular expression with one group, or "
-        "json:FIELD; or cpu, the processor time, which other processes disturb less "
-        "(default: wall time)",
+        help="compared quantity: a number that the command prints, as a regular expression with "
+        "one group or as json:FIELD; or cpu, the processor time, which other processes disturb "
+        "less (default: wall time)",
     )
     direction = commands.add_mutually_exclusive_group()
     direction.add_argument(
         "--higher",
         action="store_const",
         const=True,
-        help="a larger metric is faster (default: inferred from the name of the metric)",
+        help="larger values of --metric are faster (default: inferred from its name)",
     )
     direction.add_argument(
         "--lower",
         dest="higher",
         action="store_const",
         const=False,
-        help="a smaller metric is faster",
+        help="smaller values of --metric are faster",
     )
     commands.add_argument(
-        "--prepare", metavar="COMMAND", help="run COMMAND, untimed, before each run"
+        "--prepare", metavar="COMMAND", help="run COMMAND, untimed, before each timed run"
     )
     commands.add_argument(
         "--setup", metavar="COMMAND", help="run COMMAND once in the folder of each commit"
@@ -414,7 +442,7 @@ def _add_command_options(parser: argparse.ArgumentParser) -> None:
         type=number("--timeout"),
         default=600.0,
         metavar="S",
-        help="a run that takes longer has failed (default: %(default)s)",
+        help="a run that takes more than S seconds fails (default: %(default)s)",
     )
     commands.add_argument(
         "--warmup",
@@ -435,6 +463,9 @@ def _add_command_options(parser: argparse.ArgumentParser) -> None:
 def _exit_codes(text: str) -> tuple[int, ...]:
     if not re.fullmatch(r"\d{1,3}(,\d{1,3})*", text):
         raise ConfigError(
-            "--exit-codes", text, "must be numbers", "write for example --exit-codes 0,1"
+            "--exit-codes",
+            text,
+            "is not a list of numbers of up to three digits",
+            "write for example --exit-codes 0,1",
         )
     return tuple(int(code) for code in text.split(","))

@@ -2,8 +2,8 @@
 
 Each round runs both commands, one right after the other, each in a fresh process. The order is
 random in one round and reversed in the next. The value of a round is the logarithm of the ratio of
-speeds, so influences on both sides (a session, a drift, a busy neighbor) cancel in it
-(`paradnn.statistics.paired_rounds`).
+speeds. Influences that both sides share, such as a drift or other work on the machine, cancel in
+this ratio (`paradnn.statistics.paired_rounds`).
 """
 
 import math
@@ -31,13 +31,13 @@ from paradnn.core.words import counted, in_seconds
 from paradnn.platform.process_guard import ProcessGuard
 from paradnn.statistics.paired_rounds import Rule, orders
 
-#: Minimum length of a visit in seconds. Runs of a short command are repeated, so that neither the
-#: resolution of the clock nor a single slow start decides its value.
+#: Minimum duration of a visit in seconds. A short command runs several times per visit, so that
+#: its value does not depend on the resolution of the clock or on a single slow start.
 VISIT_SECONDS = 0.1
-#: Maximum number of runs of a visit.
+#: Maximum number of runs in a visit.
 MAX_RUNS = 50
-#: A comparison is undecided if a side fails in more than this share of its visits and at least
-#: `MIN_FAILURES` times, or `MIN_FAILURES` times in the warm-up.
+#: A comparison ends as undecided if a side fails in more than this share of its visits and at least
+#: `MIN_FAILURES` times, or if `MIN_FAILURES` warm-up rounds fail.
 MAX_FAILURE_SHARE = 0.2
 MIN_FAILURES = 3
 #: Default command of `--null`: a few tenths of a second of matrix products in NumPy.
@@ -53,17 +53,23 @@ _SEPARATE_ENVIRONMENTS = {
 #: Variables with folders of packages. They have precedence over the packages of an environment.
 _PACKAGE_PATHS = ("PYTHONPATH", "NODE_PATH")
 
-#: One side's part of a round: consecutive runs; only the last may have failed.
+#: One side's part of a round: consecutive runs, of which only the last may have failed.
 Visit = list[CommandRun]
 
 
 class CommandComparison(PairedResult):
-    """Comparison of two commands, run in turn until the rule is satisfied or time is used up.
+    """Comparison of two commands in alternating runs.
+
+    Args:
+        sides: The two commands.
+        rule: Decides when the comparison ends.
+        protocol: How the commands are run; None for the defaults.
+        seed: Seed of the order of the sides; None for a different order in each comparison.
 
     Attributes:
-        visits: All visits of each side, including failed ones.
-        failed_side: The side (0 or 1) that caused `problem`.
-        loaded: The files that each side loads, if both sides are commits.
+        visits: All visits of each side after the warm-up, including failed visits.
+        failed_side: The side (0 or 1) that caused `problem`; None without a problem.
+        loaded: For each side, the files that it loads. Empty unless both sides are commits.
     """
 
     def __init__(
@@ -92,7 +98,11 @@ class CommandComparison(PairedResult):
         return len(digests) == 1 and None not in digests
 
     def document(self, *, interrupted: bool = False) -> dict[str, Any]:
-        """The content of --json: the answer and every run."""
+        """Return the content of --json: the result and the measurements of every run.
+
+        Args:
+            interrupted: Whether the user interrupted the comparison.
+        """
         sides = [
             {
                 "label": side.label,
@@ -117,31 +127,32 @@ class CommandComparison(PairedResult):
         }
 
     def values(self, side: int) -> list[float]:
-        """Wall times in seconds, or metrics, of the successful runs of a side."""
+        """Return the wall times in seconds, or the metrics, of the successful runs of a side."""
         return [run.measured for run in self._successful_runs(side)]
 
     def cpu_seconds(self, side: int) -> list[float]:
-        """Processor times of the successful runs of a side."""
+        """Return the processor times of the successful runs of a side, in seconds."""
         runs = self._successful_runs(side)
         return [run.cpu_seconds for run in runs if run.cpu_seconds is not None]
 
     def failures(self, side: int) -> list[str]:
-        """Return the reasons for which visits of a side failed."""
+        """Return the reason of each failed visit of a side."""
         return [visit[-1].failure for visit in self.visits[side] if visit and visit[-1].failure]
 
     def notes(self) -> list[str]:
-        """Return caveats of the verdict: failed rounds, and the code that was loaded."""
+        """Return sentences about failed rounds and about the code that the sides loaded."""
         lines = []
         for side, label in enumerate(self.labels):
             failures = self.failures(side)
             if failures and not self.problem:
+                rounds = counted(len(self.visits[side]), "round")
                 lines.append(
-                    f"{label} failed in {len(failures)} of {len(self.visits[side])} rounds "
-                    f"({failures[-1]}); the verdict is from the rounds in which both succeeded."
+                    f"{label} failed in {len(failures)} of {rounds} ({failures[-1]}); "
+                    "the verdict uses the rounds in which both sides succeeded."
                 )
         problems = [loaded.problem for loaded in self.loaded if loaded.problem]
         if problems:
-            lines.append(f"The code that each side loaded is unknown: {problems[0]}.")
+            lines.append(f"The code that the sides loaded could not be checked: {problems[0]}.")
         elif self.runs_same_code:
             files = counted(len(self.loaded[0].files), "file")
             lines.append(
@@ -157,15 +168,16 @@ class CommandComparison(PairedResult):
         skips_same_code: bool = False,
         is_timed: bool = True,
     ) -> bool:
-        """Run round after round until the rule is satisfied or time is used up.
+        """Run the comparison until the rule is satisfied or the time is used up.
 
         Args:
-            shows_progress: Whether a terminal shows the state after each round.
+            shows_progress: Whether to print the state after each round, if standard error is a
+                terminal.
             skips_same_code: Whether to run no rounds if both sides load the same code.
             is_timed: Whether to run rounds after the warm-up and the check of the loaded code.
 
         Returns:
-            Whether the comparison was interrupted.
+            Whether the user interrupted the comparison.
 
         Raises:
             ConfigError: If a command cannot be started, the base fails in the warm-up, or a side
@@ -210,7 +222,7 @@ class CommandComparison(PairedResult):
         return self.last
 
     def _progress(self, elapsed: float, limit: float) -> str:
-        """Return the state as `12 rounds, ratio 1.051 (1.020 .. 1.083), at most 40 s left`."""
+        """Return the state: `12 rounds, ratio 1.051 (1.020 .. 1.083), at most 40 s left`."""
         share = max(self.rounds / self.rule.most, 1e-3)
         remaining = max(0.0, min(limit - elapsed, elapsed * (1 - share) / share))
         parts = [counted(self.rounds, "round")]
@@ -221,7 +233,11 @@ class CommandComparison(PairedResult):
         return ", ".join(parts)
 
     def _warm_up(self) -> None:
-        """Run and discard warm-up rounds, and choose the number of runs per visit."""
+        """Run and discard warm-up rounds, and set the number of runs per visit.
+
+        Raises:
+            ConfigError: If the base of a gate failed.
+        """
         order = (1, 0) if self.protocol.base_first else (0, 1)
         successes = 0
         failed_attempts = 0
@@ -245,10 +261,13 @@ class CommandComparison(PairedResult):
             self._runs_per_visit = min(MAX_RUNS, max(1, runs))
 
     def _end_warm_up(self, failures: Sequence[Sequence[str]]) -> None:
-        """Set the problem after failed warm-up rounds.
+        """Record that the comparison ended because warm-up rounds failed.
+
+        Args:
+            failures: For each side, the reasons of its failures in the last warm-up round.
 
         Raises:
-            ConfigError: If the base of a gate failed, since nothing can be compared with it.
+            ConfigError: If the base of a gate failed, because nothing can be compared with it.
         """
         if self.protocol.base_first and failures[1]:
             base = self.sides[1]
@@ -264,7 +283,11 @@ class CommandComparison(PairedResult):
         self._set_problem(side, f"failed: {failures[side][-1]}")
 
     def _check_code(self) -> None:
-        """List the files that each commit loads; raise ConfigError if they are not its own."""
+        """List the files that each side loads, if both sides are commits.
+
+        Raises:
+            ConfigError: If a side loads code of the other commit.
+        """
         checkouts = [side.checkout for side in self.sides if side.checkout]
         if len(checkouts) < 2:
             return
@@ -279,7 +302,7 @@ class CommandComparison(PairedResult):
             raise ConfigError("command", text, reason, _separation_remedy(text))
 
     def _trace_words(self, side: Command) -> list[str]:
-        """Return the words of a command that loads the code of a side once."""
+        """Return the words of a command that loads the code of a side, for tracing."""
         return command_line(side.text, side.folder)
 
     def _round(self, order: tuple[int, int]) -> None:
@@ -295,7 +318,7 @@ class CommandComparison(PairedResult):
         self.add(len(self.visits[0]), log_ratio, measured)
 
     def _visit(self, side: int) -> Visit:
-        """Run one side the chosen number of times, or until a run fails."""
+        """Run one side `_runs_per_visit` times, or until a run fails, and return the runs."""
         command = self.sides[side]
         reason = prepare_run(command, self.protocol, self._guard)
         if reason:
@@ -308,12 +331,12 @@ class CommandComparison(PairedResult):
         return runs
 
     def _give_up_on_failures(self) -> None:
-        """Set the problem, which ends the comparison, if a side fails too often."""
+        """Set `problem`, which ends the comparison, if a side fails too often."""
         for side, visits in enumerate(self.visits):
             failures = self.failures(side)
             if len(failures) >= MIN_FAILURES and len(failures) > MAX_FAILURE_SHARE * len(visits):
                 self._set_problem(
-                    side, f"failed {len(failures)} times of {len(visits)}: {failures[-1]}"
+                    side, f"failed in {len(failures)} of {len(visits)} rounds: {failures[-1]}"
                 )
 
     def _set_problem(self, side: int, text: str) -> None:

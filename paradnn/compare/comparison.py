@@ -1,4 +1,4 @@
-"""Compare points of two configurations: every round measures both sides of each point."""
+"""Compare the points of two configurations: every round measures both sides of each point."""
 
 import math
 import random
@@ -18,32 +18,34 @@ from paradnn.session.record import run_name
 from paradnn.session.turns import BlockTurns, takes_turns
 from paradnn.statistics.paired_rounds import Rule, orders, trimmed
 
-#: Minimum number of pairs of blocks in a round. Twenty pairs take about as long as the build and
-#: the warm-up of both sides.
+#: Minimum number of pairs of blocks in a round. 20 pairs take about as long as the build and the
+#: warm-up of both sides.
 MIN_PAIRS = 20
-#: Number of failures of a side after which its point is no longer measured. Before the point has a
-#: complete round, one failure is enough.
+#: Number of failures of a side after which its point is no longer measured. If the point has no
+#: complete round yet, one failure is enough.
 _MAX_FAILURES = 2
 
-#: The part of a point's name that both sides share, and the point on both sides.
+#: A compared point: the words of its name that both sides share, and the point on each side.
 Pair = tuple[str, tuple[Point, Point]]
 
 
 @dataclass
 class ComparedPoint(PairedResult):
-    """One point on both sides; with an empty `name` the mean over all points.
+    """The comparison of one point on both sides, or of the mean over all points (empty `name`).
 
-    `measured` is in examples/s; for a served model it is the inverse of the median latency, in 1/s.
-    `logs` come from interleaved blocks if there are any, so they are more precise than the ratio of
-    `measured`.
+    `measured` is in examples/s. For a served model, it is the inverse of the median latency, in
+    1/s. If blocks of the sides are interleaved, `logs` are computed from these blocks, so they are
+    more precise than the ratios of `measured`.
 
     Attributes:
-        points: The point on both sides.
-        order: The order of the sides in each round, if their blocks are not interleaved.
-        turns: The interleaved blocks of the current round; None if each side is measured as a
-            whole.
+        points: The point on each side; empty for the mean.
+        order: Yields the order of the sides in each round, for sides whose blocks are not
+            interleaved.
+        turns: The interleaved blocks of the current round; None if the sides are measured one
+            after the other.
         failures: Side (0 or 1) -> number of its failures.
-        needs_whole_machine: Whether both sides do not fit into memory together.
+        needs_whole_machine: Whether the sides must be measured one after the other, because they do
+            not fit into memory together.
     """
 
     points: tuple[Point, ...] = ()
@@ -53,7 +55,12 @@ class ComparedPoint(PairedResult):
     needs_whole_machine: bool = False
 
     def add_failure(self, side: int, row: RecordedPoint) -> None:
-        """Count a failure of a side, which may end the point."""
+        """Count a failure of a side. If there are too many, the point is no longer measured.
+
+        Args:
+            side: The side (0 or 1).
+            row: The recorded failure.
+        """
         self.failures[side] += 1
         if self.rounds and self.failures[side] < _MAX_FAILURES:
             return
@@ -66,16 +73,19 @@ def pairs_of(first: Sequence[Point], second: Sequence[Point], *, null: bool) -> 
     """Pair the points of two sides.
 
     Args:
-        first: The points of one side.
-        second: The points of the other side, in the same order.
+        first: The points of the first side.
+        second: The points of the second side, in the same order.
         null: Whether a point may be compared with itself.
+
+    Returns:
+        The distinct pairs.
 
     Raises:
         ConfigError: If the numbers of points differ, or the points of a pair are equal or differ in
             an axis of the sweep.
     """
     if len(first) != len(second):
-        problem = f"the sides have {len(first)} and {len(second)} points"
+        problem = f"the sides have different numbers of points, {len(first)} and {len(second)}"
         raise ConfigError("sides", "", problem, "write axes after both sides")
     first_params = [as_params(point_request(point)) for point in first]
     second_params = [as_params(point_request(point)) for point in second]
@@ -84,7 +94,10 @@ def pairs_of(first: Sequence[Point], second: Sequence[Point], *, null: bool) -> 
     for index, points in enumerate(zip(first, second, strict=True)):
         if first_params[index] == second_params[index] and not null:
             raise ConfigError(
-                "sides", run_name(points[0]), "is the same point on both", "give two that differ"
+                "sides",
+                run_name(points[0]),
+                "is the same point on both sides",
+                "give two different sides, or add --null",
             )
         _check_axes(axes, first_params[index], second_params[index])
         # An axis may contain a value twice.
@@ -94,7 +107,7 @@ def pairs_of(first: Sequence[Point], second: Sequence[Point], *, null: bool) -> 
 
 
 def _varying_keys(params: Sequence[Mapping[str, str]]) -> list[str]:
-    """Keys that differ between the points of one side."""
+    """Return the keys whose values differ between the points of a side, sorted."""
     keys = {key for row in params for key in row}
     return sorted(key for key in keys if len({row.get(key) for row in params}) > 1)
 
@@ -107,21 +120,30 @@ def _check_axes(axes: Sequence[str], first: Mapping[str, str], second: Mapping[s
                 key,
                 first.get(key),
                 f"is paired with {second.get(key)} of the other side",
-                "vary it on neither side, or compare one point at a time",
+                "set the key on neither side, or compare one point at a time",
             )
 
 
 def _shared_name(points: tuple[Point, Point]) -> str:
-    """The words that the names of both points share."""
+    """Return the words that the names of both points share."""
     words = run_name(points[1]).split()
     return " ".join(word for word in run_name(points[0]).split() if word in words)
 
 
 class Comparison(SweepDesign):
-    """Chooses the measurements of each round, and collects their results.
+    """Sweep design that measures both sides of every point in rounds, until all are decided.
 
-    A point is no longer measured if a side fails twice, or once before the first complete round:
-    out of memory or a missing device are permanent. A single later crash costs one round.
+    A point is no longer measured if a side fails twice. Before the first complete round, one
+    failure is enough, because causes such as too little memory or a missing device are permanent. A
+    single later failure only invalidates its round.
+
+    Args:
+        name: Name of the comparison, which seeds the random order.
+        pairs: The points to compare.
+        labels: Names of the sides.
+        rule: Decides when the comparison ends.
+        minutes: Time limit; None for no limit.
+        clock: Returns the time in seconds.
     """
 
     resumes = False  # every round is measured
@@ -152,7 +174,7 @@ class Comparison(SweepDesign):
 
     @property
     def left(self) -> int:
-        """Maximum number of measurements that are left, including the current round."""
+        """Maximum number of remaining measurements, including the current round."""
         return 2 * len(self.results) * (self.rule.most - max(0, self._round - 1))
 
     @property
@@ -162,7 +184,7 @@ class Comparison(SweepDesign):
 
     @property
     def progress(self) -> str:
-        """The number of the round, and the interval if there is one point."""
+        """Number of the current round as text; if there is a single point, also the estimate."""
         if len(self.results) == 1:
             found = self.results[0].estimate
             if found:
@@ -174,7 +196,7 @@ class Comparison(SweepDesign):
     def batch(self, rows: Sequence[RecordedPoint]) -> list[DesignPoint]:
         """Return the measurements of the next round; an empty list if the comparison is over.
 
-        The points are in random order, and the sides of each point follow each other.
+        The points are in random order. The two sides of a point are adjacent.
 
         Args:
             rows: The results of the previous round, in the order of its measurements.
@@ -195,9 +217,10 @@ class Comparison(SweepDesign):
         return [self._visit(result, side) for result, side in self._requested]
 
     def overall(self) -> ComparedPoint:
-        """Return the only point, or the geometric mean over the points that have not failed.
+        """Return the result of the geometric mean over the points that have not failed.
 
-        The interval of the mean holds for exactly these points, not for other points.
+        The interval of the mean is valid only for these points, not for other points. If fewer than
+        two points have not failed, the result is that of the first point.
         """
         active = self._active()
         if len(active) < 2:
@@ -234,7 +257,10 @@ class Comparison(SweepDesign):
         return lines
 
     def verdict_table(self) -> dict[str, Any]:
-        """One row per point: verdict, ratio of the first side's speed to the second's, interval."""
+        """Return a table with one row per point: verdict, ratio of speeds, and its 95% interval.
+
+        The ratio is the first side's speed over the second's.
+        """
         columns = ["point", "verdict", "ratio", "low", "high", "rounds", "problem"]
         data = []
         for result in self.results:
@@ -245,7 +271,7 @@ class Comparison(SweepDesign):
         return {"columns": columns, "data": data}
 
     def conclusion(self) -> DesignResult:
-        """The verdicts so far, with metrics of the only point or of all points together."""
+        """Return the verdicts so far, with metrics of the single point or of the mean of all."""
         whole = self.overall()
         metrics = {"comparison_rounds": float(whole.rounds)}
         found = whole.estimate
@@ -261,14 +287,14 @@ class Comparison(SweepDesign):
         return DesignResult(markdown, metrics, {}, artifacts)
 
     def _active(self) -> list[ComparedPoint]:
-        """Points that have not failed."""
+        """Return the points that are still measured, because they have not failed."""
         return [result for result in self.results if not result.problem]
 
     def _elapsed(self) -> float:
         return 0.0 if self._begin is None else self._clock() - self._begin
 
     def _turns_of(self, result: ComparedPoint) -> BlockTurns | None:
-        """Return the interleaved blocks of a round; None if the sides cannot run concurrently."""
+        """Return the interleaved blocks of the next round; None if blocks cannot be interleaved."""
         if result.needs_whole_machine or not all(takes_turns(point) for point in result.points):
             return None
         protocols = [point.measure for point in result.points]
@@ -280,14 +306,14 @@ class Comparison(SweepDesign):
         )
 
     def _visit(self, result: ComparedPoint, side: int) -> DesignPoint:
-        # Each round is one new process per side, and nothing would read a profile.
+        # Each round starts one new process per side. Profiles would not be read.
         measure = replace(result.points[side].measure, processes=1, profile=False)
         point = replace(result.points[side], replicate=self._round, measure=measure)
         tags = {"comparison": self._name, "side": self.labels[side]}
         return DesignPoint(point, tags, turns=result.turns)
 
     def _collect(self, rows: Sequence[RecordedPoint]) -> None:
-        """Add the measurements of the last round, in which the sides of a point are adjacent."""
+        """Add the results of the previous round, in which the sides of a point are adjacent."""
         measured = list(zip(self._requested, rows, strict=True))
         for pair in zip(measured[::2], measured[1::2], strict=True):
             result = pair[0][0][0]
@@ -299,7 +325,7 @@ class Comparison(SweepDesign):
             if row.outcome == "ok":
                 speeds[side] = _speed(row)
             elif result.turns and row.outcome.startswith(("oom", "timeout")):
-                # Both sides were in memory. From now on, measure one after the other.
+                # Both sides were in memory together. From now on, they are measured separately.
                 result.needs_whole_machine = True
             else:
                 result.add_failure(side, row)
@@ -327,17 +353,18 @@ class Comparison(SweepDesign):
 
 
 def _speed(row: RecordedPoint) -> float:
-    """Return the speed in examples/s; for a served model the inverse of its median latency."""
+    """Return the speed in examples/s; for a served model, the inverse median latency in 1/s."""
     return row.metrics.get("examples_per_second") or 1e3 / row.metrics["latency_p50_ms"]
 
 
 def _machine_correction(first: RecordedPoint, second: RecordedPoint) -> float:
-    """Return the correction of a log ratio of speeds for the machine's speed during each run.
+    """Return a correction for the machine's speed, to add to the log ratio of the sides' speeds.
 
-    A reference kernel ran before and after each run. Its log time, without the run's own effect on
-    it, measures the speed of the machine. The correction is the difference of these log times times
-    the slope of log step time on log kernel time (`paradnn.session.reference`). It is 0 if the
-    devices or their kernels differ, or if there is no reference.
+    A reference kernel ran between the blocks of each run. Its log time, corrected for the effect of
+    the run on it, measures the speed of the machine. The correction is the slope of log step time
+    over log kernel time, times the difference of the log kernel times
+    (`paradnn.session.reference`). It is 0 if the devices or the kernels of the runs differ, or if a
+    run has no reference.
     """
     kernel = first.tags.get("reference_kernel")
     if kernel is None or kernel != second.tags.get("reference_kernel"):

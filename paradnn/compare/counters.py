@@ -1,16 +1,16 @@
-"""Count instructions, cache misses or allocations, which other processes do not disturb.
+"""Count instructions, cache misses or heap use of a command, which other processes do not disturb.
 
-Instructions come from the processor's counters (`perf stat`) if the kernel allows their use, else
-from valgrind's cachegrind. Simulated cache misses and heap use always come from valgrind. Child
-processes and threads are included. Hash seeds and the layout of the address space are fixed.
+Instructions are counted by the processor (`perf stat`) if the kernel allows it, else by valgrind's
+cachegrind. Cache misses (simulated) and heap use are always counted by valgrind. Child processes
+and threads are included. Hash seeds and the layout of the address space are fixed.
 
-Under cachegrind a forked child starts with the counts of its parent, so the work before the fork
-would count twice. Callgrind writes and clears its counts before each fork, but takes twice as long.
-It counts the commands that fork without starting another program.
+Under cachegrind, a forked child starts with the counts of its parent, so the work before the fork
+would count twice. Commands that fork without starting another program are therefore counted by
+callgrind, which writes and clears its counts before each fork, but takes twice as long.
 
-The counts exclude work of a GPU, waiting, and instructions of the operating system's kernel. A
-program that runs for a fixed time, or that compiles code in background threads, has no repeatable
-count.
+The counts exclude the work of a GPU, waiting, and instructions of the operating system's kernel.
+The counts of a program that runs for a fixed time, or that compiles code in background threads, are
+not repeatable.
 """
 
 import functools
@@ -28,17 +28,18 @@ from paradnn.core.errors import ConfigError
 from paradnn.core.scratch import Scratch
 from paradnn.platform.process_guard import ProcessGuard
 
-#: Quantity that can be counted -> its unit in sentences.
+#: Quantities that can be counted -> their units in sentences.
 QUANTITIES = {
     "instructions": "instructions",
     "cache-misses": "simulated last-level cache misses",
     "memory": "bytes of heap at the peak",
 }
-#: Events of valgrind's cache simulation whose sum is the number of misses of the last-level cache.
+#: Events of valgrind's cache simulation. Their sum is the number of last-level cache misses.
 _CACHE_MISSES = ("ILmr", "DLmr", "DLmw")
-#: Variables that make two runs of the same program execute the same instructions. Without cached
-#: bytecode, Python would compile each module again, and a comment would count. Python's own
-#: allocator would hide allocations from DHAT.
+#: Environment variables with which two runs of a program execute the same instructions. Python must
+#: cache bytecode: otherwise it compiles each module in every run, so that even a changed comment
+#: changes the count. For memory, Python must use malloc: its own allocator hides allocations from
+#: valgrind's DHAT.
 _FIXED = {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": ""}
 _FIXED_FOR_MEMORY = {**_FIXED, "PYTHONMALLOC": "malloc"}
 #: Functions of the C library that fork.
@@ -50,12 +51,12 @@ _ALLOCATIONS = re.compile(r"Total: +[\d,]+ bytes in ([\d,]+) blocks")
 
 @dataclass(frozen=True)
 class Count:
-    """Counts of one run of a command.
+    """The count of one run of a command.
 
     Attributes:
         value: The count, in the unit of the quantity.
-        allocations: Number of heap allocations, if memory was counted.
-        counts_twice: Whether the value repeats the parent's work for each forked child.
+        allocations: Number of heap allocations; None unless memory was counted.
+        counts_twice: Whether the value includes the work of a parent again for each forked child.
         failure: Why the run failed; None if it succeeded.
     """
 
@@ -70,8 +71,8 @@ class Counter:
 
     Args:
         quantity: A key of `QUANTITIES`.
-        program: Name of the counting program: `perf`, `cachegrind`, `callgrind` or `dhat`. By
-            default, one that is installed and can count the quantity.
+        program: Name of the counting program: `perf`, `cachegrind`, `callgrind` or `dhat`. None for
+            an installed program that can count the quantity.
 
     Raises:
         ConfigError: If no program on this machine can count the quantity.
@@ -88,16 +89,13 @@ class Counter:
         guard: ProcessGuard,
         profile: Path | None = None,
     ) -> Count:
-        """Run a command once and count the quantity.
+        """Run a command once, and return its count.
 
         Args:
             command: The command.
-            protocol: Time limit and exit codes that count as success.
+            protocol: Timeout of a run, and exit codes that count as success.
             guard: Starts the process.
-            profile: Folder that keeps callgrind's output; None to discard it.
-
-        Returns:
-            The count.
+            profile: Folder in which the output files of the program remain; None to discard them.
         """
         with Scratch() as scratch:
             folder = profile or scratch
@@ -107,9 +105,9 @@ class Counter:
             return self._read(folder)
 
     def warm_up(self, command: Command, protocol: CommandProtocol, guard: ProcessGuard) -> None:
-        """Run a command once without counting, so that it fills caches such as Python's bytecode.
+        """Run a command once without counting, to fill caches such as Python's bytecode.
 
-        A failure is ignored, because the first counted run reports it.
+        A failure is ignored, because the first counted run will report it.
         """
         self._run([], command, protocol, guard)
 
@@ -120,7 +118,15 @@ class Counter:
         protocol: CommandProtocol,
         guard: ProcessGuard,
     ) -> str | None:
-        """Run a command after the words that count it, and return why it failed."""
+        """Run a command, and return why it failed; None if it succeeded.
+
+        Args:
+            prefix: Words of the counting program, which precede the command; empty to count
+                nothing.
+            command: The command.
+            protocol: Timeout of a run, and exit codes that count as success.
+            guard: Starts the process.
+        """
         fixed = _FIXED_FOR_MEMORY if self.quantity == "memory" else _FIXED
         with tempfile.TemporaryFile() as errors:
             with guard.running(
@@ -139,7 +145,11 @@ class Counter:
             return failure_reason(code, protocol.exit_codes, errors)
 
     def _prefix(self, folder: Path) -> list[str]:
-        """Return the words before the command."""
+        """Return the words of the counting program, which precede the command.
+
+        Args:
+            folder: Folder for its output files.
+        """
         if self.program == "perf":
             output = str(folder / "perf.csv")
             fixed_layout = ["setarch", "-R"] if shutil.which("setarch") else []
@@ -159,17 +169,17 @@ class Counter:
         return words
 
     def _read(self, folder: Path) -> Count:
-        """Read the files that the program wrote."""
+        """Return the count in the output files of the counting program."""
         if self.program == "perf":
             value = _perf_value((folder / "perf.csv").read_text())
             if value is None:
-                return Count(failure="perf counted no instructions")
+                return Count(failure="perf reported no count of instructions")
             return Count(value)
         logs = [path.read_text(errors="replace") for path in sorted(folder.glob("log.*"))]
         if self.program == "dhat":
             peaks = _numbers(_PEAK, logs)
             if not peaks:
-                return Count(failure="valgrind wrote no summary of the heap")
+                return Count(failure="valgrind wrote no summary of heap use")
             # Processes may reach their peaks at different times, so peaks are not summed.
             return Count(float(max(peaks)), allocations=sum(_numbers(_ALLOCATIONS, logs)))
         totals = [_totals(path) for path in sorted(folder.glob("counts.*"))]
@@ -181,13 +191,17 @@ class Counter:
 
 
 def _find_program(quantity: str) -> str:
-    """Return the program that counts a quantity: perf, cachegrind or dhat."""
+    """Return the program that counts a quantity here: perf, cachegrind or dhat.
+
+    Raises:
+        ConfigError: If no installed program can count the quantity.
+    """
     if quantity == "instructions" and _has_instruction_counter():
         return "perf"
     if shutil.which("valgrind"):
         return "dhat" if quantity == "memory" else "cachegrind"
     if quantity == "instructions":
-        reason = "the kernel gives no instruction counter to perf, and valgrind is not installed"
+        reason = "perf cannot count instructions on this machine, and valgrind is not installed"
     else:
         reason = "valgrind is not installed"
     raise ConfigError(
@@ -197,7 +211,7 @@ def _find_program(quantity: str) -> str:
 
 @functools.cache
 def _has_instruction_counter() -> bool:
-    """Return whether `perf stat` counts retired instructions of user code here."""
+    """Return whether `perf stat` can count instructions of user code on this machine."""
     if not shutil.which("perf"):
         return False
     with tempfile.NamedTemporaryFile("r") as file:
@@ -211,10 +225,10 @@ def _perf_words(output: str) -> list[str]:
 
 
 def _perf_value(text: str) -> float | None:
-    """Return the number of instructions in the output of `perf stat`; None if it has none.
+    """Return the number of instructions in the output of `perf stat`; None if it is unknown.
 
-    If the counter had a register of the processor for only part of the time, perf extrapolates. The
-    result is then None. The fifth field of a line is that share of the time in percent.
+    If perf could use a hardware counter only for part of the time, it extrapolates the number. The
+    result is then None. The fifth field of a line is this part of the time in percent.
     """
     for line in text.splitlines():
         fields = line.split(",")
@@ -224,7 +238,11 @@ def _perf_value(text: str) -> float | None:
 
 
 def _has_fork(logs: Sequence[str]) -> bool:
-    """Return whether a process has the same command as its parent, as it has after a fork."""
+    """Return whether any process has the same command as its parent, which indicates a fork.
+
+    Args:
+        logs: Valgrind's log of each process.
+    """
     processes = {}
     for log in logs:
         match = _PROCESS.search(log)
@@ -234,13 +252,13 @@ def _has_fork(logs: Sequence[str]) -> bool:
 
 
 def _numbers(pattern: "re.Pattern[str]", texts: Sequence[str]) -> list[int]:
-    """Return the number that a pattern finds in each text that has one."""
+    """Return the first number that a pattern finds in each text; skip texts without a match."""
     found = [pattern.search(text) for text in texts]
     return [int(match[1].replace(",", "")) for match in found if match]
 
 
 def _totals(path: Path) -> dict[str, int]:
-    """Return event -> total count, from an output file of cachegrind or callgrind."""
+    """Return the total count of each event in an output file of cachegrind or callgrind."""
     events: list[str] = []
     totals: list[int] = []
     with path.open(errors="replace") as lines:

@@ -1,4 +1,4 @@
-"""Compare two commands by counts: instructions, cache misses or allocated memory."""
+"""Compare two commands by counts: instructions, cache misses or heap use."""
 
 import math
 import shutil
@@ -21,9 +21,9 @@ from paradnn.store.files import whole_file
 
 #: Maximum number of runs of each side.
 RUNS = 5
-#: Number of runs of each side that is enough if their counts are repeatable.
+#: Number of runs of each side that suffices if the counts are repeatable.
 _RUNS_IF_REPEATABLE = 3
-#: Largest relative difference of the counts of a side that are repeatable.
+#: The counts of a side are repeatable if their relative difference is at most this value.
 _REPEATABLE_WITHIN = 1e-4
 #: Smallest relative difference of counts that is attributed to the code. Paths of different length,
 #: the size of the environment and the dates of files cause smaller differences.
@@ -32,15 +32,15 @@ RESOLUTION = 0.001
 
 @dataclass
 class CountComparison:
-    """Counts of both sides; the first is the head, the second the base.
+    """The counts of one quantity on both sides. Side 0 is the head, and side 1 the base.
 
     Attributes:
         quantity: Name of the counted quantity, a key of `QUANTITIES`.
-        program: The program that counted: perf, cachegrind, callgrind or dhat.
+        program: The counting program: perf, cachegrind, callgrind or dhat.
         labels: Names of the sides.
         counts: Successful counts of each side.
-        problem: Why a side has no count; None if both have counts.
-        failed_side: The side (0 or 1) that failed; None if neither did.
+        problem: Why a side could not be counted; None if both sides were counted.
+        failed_side: The side (0 or 1) that failed; None if no side failed.
     """
 
     quantity: str
@@ -56,9 +56,10 @@ class CountComparison:
 
     @property
     def increase(self) -> Estimate:
-        """The relative increase of the count from the base to the head; 0.01 is 1% more.
+        """The relative increase of the count from the base to the head (0.01: 1% more).
 
-        The 95% interval is Welch's, on logarithms. Its half width is at least `RESOLUTION`.
+        It has a 95% interval by Welch's method on logarithms, whose half width is at least
+        `RESOLUTION`.
         """
         logs = [[math.log(value) for value in self.values(side)] for side in (0, 1)]
         found = welch_difference(*logs)
@@ -68,7 +69,7 @@ class CountComparison:
 
     @property
     def is_repeatable(self) -> bool:
-        """Whether the counts of each side scatter far less than the resolution."""
+        """Whether the counts of each side are repeatable (`_REPEATABLE_WITHIN`)."""
         return all(
             max(values) <= min(values) * (1 + _REPEATABLE_WITHIN)
             for values in (self.values(0), self.values(1))
@@ -76,17 +77,17 @@ class CountComparison:
 
     @property
     def differs(self) -> bool:
-        """Whether the counts of the sides differ."""
+        """Whether the interval of the increase excludes 0."""
         increase = self.increase
         return increase.low > 0 or increase.high < 0
 
     def basis(self) -> str:
-        """Return increase, 95% interval, number of runs and counting program as text."""
+        """Return the increase, its 95% interval, the number of runs and the program, as text."""
         increase = self.increase
         percents = [f"{100 * value:+.3g}%" for value in increase]
         return (
             f"{percents[0]}, 95% CI {percents[1]} to {percents[2]}, "
-            f"{counted(len(self.counts[0]), 'run')} each by {self.program}"
+            f"{counted(len(self.counts[0]), 'run')} each, by {self.program}"
         )
 
     def sentence(self) -> str:
@@ -107,13 +108,13 @@ class CountComparison:
         direction = "more" if increase.value > 0 else "less"
         ends = sorted(abs(end) for end in (increase.low, increase.high))
         return (
-            f"{self.quantity}: {first} takes {_percent(abs(increase.value))} {direction} than "
+            f"{self.quantity}: {first} needs {_percent(abs(increase.value))} {direction} than "
             f"{second} "
             f"(95% CI {_percent(ends[0])} to {_percent(ends[1])}; {amount}; {basis})"
         )
 
     def document(self) -> dict[str, Any]:
-        """Return the content of --json."""
+        """Return the entry of this quantity in the content of --json."""
         result: dict[str, Any] = {
             "program": self.program,
             "head": self.values(0),
@@ -133,13 +134,13 @@ class CountComparison:
 
 @dataclass
 class CountReport:
-    """Comparisons of all counted quantities, and the functions that changed.
+    """Comparisons of all counted quantities, and the functions that changed most.
 
     Attributes:
         comparisons: One comparison per quantity.
         functions: The functions whose work, without their callees, changed most.
-        unit: The unit of that work, such as "lines of Python".
-        notes: Further sentences.
+        unit: Unit of this work, such as "lines of Python".
+        notes: Further sentences for the report.
     """
 
     comparisons: list[CountComparison] = field(default_factory=list)
@@ -148,7 +149,7 @@ class CountReport:
     notes: list[str] = field(default_factory=list)
 
     def sentences(self, speed: SpeedEstimate | None) -> list[str]:
-        """Return the counts as sentences, with a remark if counts and times disagree.
+        """Return the results as sentences, with a remark if instructions and times disagree.
 
         Args:
             speed: The head's speed over the base's speed; None if it was not measured.
@@ -160,11 +161,13 @@ class CountReport:
         if speed and instructions and not instructions.problem:
             is_time_equal = speed.low <= 1 <= speed.high
             if instructions.differs and is_time_equal:
-                lines.append("The number of instructions changed; no difference in time is shown.")
+                lines.append(
+                    "The number of instructions changed, but the times show no difference."
+                )
             elif not instructions.differs and not is_time_equal:
                 lines.append(
-                    "The time differs although the instructions do not: look at caches, waiting, "
-                    "and work that is not counted (GPU, kernel)."
+                    "The times differ, but the numbers of instructions do not: look at caches, "
+                    "waiting, and work that is not counted (GPU, kernel)."
                 )
         if self.functions:
             changes = ", ".join(
@@ -174,7 +177,7 @@ class CountReport:
         return [*lines, *self.notes]
 
     def document(self) -> dict[str, Any]:
-        """Return the content of --json: quantity -> counts and increase."""
+        """Return the key `counts` of --json: quantity -> counts and increase."""
         result = {each.quantity: each.document() for each in self.comparisons}
         if self.functions and "instructions" in result:
             functions = [function._asdict() for function in self.functions]
@@ -193,7 +196,7 @@ def count_sides(
     Args:
         sides: The head and the base.
         quantities: Keys of `paradnn.compare.counters.QUANTITIES`.
-        protocol: Time limit and exit codes.
+        protocol: Timeout of a run, and exit codes that count as success.
         flame_graph: File for a flame graph of the head against the base; None to draw none.
 
     Raises:
@@ -212,7 +215,10 @@ def count_sides(
             head, base = (profile_command(side, protocol, guard) for side in sides)
     if head is None or base is None or head.unit != base.unit:
         if flame_graph:
-            report.notes.append(f"{flame_graph} was not written: a side has no profile.")
+            report.notes.append(
+                f"{flame_graph} was not written: valgrind is missing, or a side failed under the "
+                "profiler."
+            )
         return report
     report.unit = head.unit
     report.functions = changed_functions(head, base)
@@ -226,12 +232,12 @@ def count_sides(
 def compare_counts(
     sides: Sequence[Command], quantity: str, protocol: CommandProtocol
 ) -> CountComparison:
-    """Count work, such as instructions, in alternating runs of both sides.
+    """Count a quantity, such as instructions, in alternating runs of both sides.
 
     Args:
         sides: The head and the base.
         quantity: A key of `paradnn.compare.counters.QUANTITIES`.
-        protocol: Time limit and exit codes.
+        protocol: Timeout of a run, and exit codes that count as success.
 
     Raises:
         ConfigError: If no program on this machine can count the quantity.
@@ -246,7 +252,11 @@ def compare_counts(
 def _count_runs(
     sides: Sequence[Command], counter: Counter, protocol: CommandProtocol
 ) -> CountComparison:
-    """Count runs of both sides, until counts are repeatable, a run fails or counts work twice."""
+    """Count alternating runs of both sides.
+
+    Ends after `RUNS` runs of each side, or earlier: if the counts are repeatable, if a run fails,
+    or if a count includes work twice.
+    """
     quantity = counter.quantity
     comparison = CountComparison(quantity, counter.program, (sides[0].label, sides[1].label))
     with ProcessGuard() as guard:
@@ -254,7 +264,7 @@ def _count_runs(
             if prepare_run(sides[side], protocol, guard) is None:
                 counter.warm_up(sides[side], protocol, guard)
         for run in range(RUNS):
-            # The base runs first: if it fails, nothing can be compared with it.
+            # The base runs first, because nothing can be compared with a base that fails.
             for side in (1, 0):
                 reason = prepare_run(sides[side], protocol, guard)
                 if reason:
@@ -262,7 +272,7 @@ def _count_runs(
                 else:
                     count = counter.count(sides[side], protocol, guard)
                 if count.failure is None and count.value <= 0:
-                    count = Count(failure=f"counted no {quantity}")
+                    count = Count(failure=f"the count of {quantity} is 0")
                 if count.failure:
                     comparison.failed_side = side
                     comparison.problem = f"{sides[side].label} failed: {count.failure}"

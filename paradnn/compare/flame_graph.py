@@ -1,7 +1,7 @@
-"""A differential flame graph: the work of one side by call stack, colored by its change.
+"""A differential flame graph: the work of the head by call stack, colored by its change.
 
-The width of a frame is its share of the first side's work. Its color is the change from the second
-side to the first (B. Gregg, "Differential Flame Graphs", 2014): red for more, blue for less.
+The width of a frame is its share of the head's work. Its color shows the change from the base to
+the head: red for more work, blue for less (B. Gregg, "Differential Flame Graphs", 2014).
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ _WIDTH = 1200
 _ROW = 17
 _MARGIN = 10
 _HEADER = 46
-#: Share of all instructions below which a frame is not drawn.
+#: Frames with a share of the total work below this value are not drawn.
 _MIN_SHARE = 0.0015
-#: Width of a character in pixels at the size of the labels.
+#: Width of a character of a label, in pixels.
 _CHARACTER = 6.6
-#: Change in share of all instructions at which a frame has the full color.
+#: Change, as a share of the total work, at which a frame has the full color.
 _FULL_COLOR = 0.01
 
 
 class FunctionChange(NamedTuple):
-    """A function whose work changed, without the work of its callees.
+    """The work of a function, without its callees, at the base and at the head.
 
     Attributes:
         name: Name of the function.
-        base: Its work at the base, in the unit of the profile.
-        head: Its work at the head.
+        base: Work at the base, in the unit of the profile.
+        head: Work at the head, in the unit of the profile.
     """
 
     name: str
@@ -40,12 +40,18 @@ class FunctionChange(NamedTuple):
 
     @property
     def change(self) -> int:
-        """Additional work at the head; negative if it is less."""
+        """Work at the head minus work at the base."""
         return self.head - self.base
 
 
 def changed_functions(head: WorkProfile, base: WorkProfile, most: int = 5) -> list[FunctionChange]:
-    """Return the `most` functions whose work without callees changed most, largest first."""
+    """Return the functions whose work without callees changed most, largest change first.
+
+    Args:
+        head: Profile of the head.
+        base: Profile of the base, in the same unit.
+        most: Maximum number of functions.
+    """
     names = {*head.own, *base.own}
     changes = [FunctionChange(name, base.own.get(name, 0), head.own.get(name, 0)) for name in names]
     changes = [change for change in changes if change.change]
@@ -54,7 +60,7 @@ def changed_functions(head: WorkProfile, base: WorkProfile, most: int = 5) -> li
 
 @dataclass
 class _Frame:
-    """A function at one position of a stack; `weight` is its work, including its callees."""
+    """A function at one position of the call tree; `weight` is its work, including its callees."""
 
     name: str
     weight: float = 0.0
@@ -62,7 +68,7 @@ class _Frame:
 
 
 def _tree(profile: WorkProfile) -> _Frame:
-    """Return the stacks of a profile below a root frame."""
+    """Return the call tree of a profile, below a root frame "all"."""
     root = _Frame("all")
     for stack, weight in profile.stacks.items():
         frame = root
@@ -74,12 +80,12 @@ def _tree(profile: WorkProfile) -> _Frame:
 
 
 def draw_flame_graph(head: WorkProfile, base: WorkProfile, labels: Sequence[str]) -> str:
-    """Return a differential flame graph as a self-contained SVG.
+    """Return a differential flame graph as the text of a self-contained SVG file.
 
     Args:
-        head: Profile of the first side.
-        base: Profile of the second side, in the same unit.
-        labels: Names of both sides.
+        head: Profile of the head.
+        base: Profile of the base, in the same unit.
+        labels: Names of head and base.
     """
     first = _tree(head)
     second = _tree(base)
@@ -92,7 +98,7 @@ def draw_flame_graph(head: WorkProfile, base: WorkProfile, labels: Sequence[str]
     height = _HEADER + (depth + 1) * _ROW + _MARGIN
     change = 100 * (head.total / max(base.total, 1) - 1)
     title = f"{labels[0]} against {labels[1]}: {change:+.2f}% {head.unit}"
-    legend = f"Width: share of {head.unit}. Red: more than {labels[1]}, blue: fewer."
+    legend = f"Width: share of {head.unit}. Red: more than at {labels[1]}; blue: fewer."
     if head.is_reconstructed:
         legend += " Stacks are reconstructed from a call graph."
     drawn = "\n".join(box for _, box in boxes)
@@ -111,15 +117,15 @@ viewBox="0 0 {_WIDTH} {height}" font-family="monospace" font-size="11">
 def _boxes(
     frame: _Frame, base: _Frame | None, x: float, row: int, width: float, total: float
 ) -> Iterator[tuple[int, str]]:
-    """Yield row and SVG of a frame, then of its callees in the rows below.
+    """Yield row number and SVG of a frame, then those of its callees in the rows below.
 
     Args:
-        frame: The frame of the first side.
-        base: The frame of the second side; None if the second side has no such stack.
+        frame: The frame of the head.
+        base: The same frame of the base; None if the base has no such stack.
         x: Left edge in pixels.
         row: Number of the row, from 0 at the top.
         width: Width in pixels.
-        total: All work of the first side.
+        total: Total work of the head.
     """
     base_weight = base.weight if base else 0.0
     change = frame.weight - base_weight
@@ -148,7 +154,11 @@ def _boxes(
 
 
 def _color(change: float) -> str:
-    """Return a color from blue (fewer) over gray (equal) to red (more)."""
+    """Return a color for a change: blue (less work), gray (equal) or red (more work).
+
+    Args:
+        change: Change as a share of the total work.
+    """
     strength = min(abs(change) / _FULL_COLOR, 1.0)
     faded = round(225 - 130 * strength)
     if change > 0:

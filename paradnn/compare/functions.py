@@ -1,9 +1,9 @@
 """Compare two Python functions in interleaved blocks (duet benchmarking).
 
-Each function runs in a separate process. Blocks of about 50 ms of one function alternate with
-blocks of the other (`paradnn.session.turns`). The unit of replication is still the process: each
-round starts a new pair of processes, and its value is the trimmed mean over its pairs of blocks
-(`paradnn.statistics.paired_rounds.trimmed`).
+Each function runs in a separate process. Blocks of calls of one function, about 50 ms each,
+alternate with blocks of the other function (`paradnn.session.turns`). Replicates are pairs of
+processes, not blocks: each round starts a new pair of processes, and its value is the trimmed mean
+over its pairs of blocks (`paradnn.statistics.paired_rounds.trimmed`).
 """
 
 import inspect
@@ -27,24 +27,24 @@ from paradnn.statistics.paired_rounds import Rule, orders, trimmed
 
 #: Pairs of blocks in a round.
 BLOCKS = 10
-#: Exit code of a process that does not find its function (`paradnn.worker.turns`).
+#: Exit code of a process that cannot find its function (`paradnn.worker.turns`).
 _MISSING = 66
-#: Maximum time in seconds from the last turn of a process to its exit.
+#: Maximum time in seconds from the last block of a process to its exit.
 _EXIT_SECONDS = 30.0
-#: A side that names a function: file.py:name or package.module:name.
+#: Pattern of a side that names a function: file.py:name or package.module:name.
 _FUNCTION = re.compile(r"[\w./~-]+:[A-Za-z_]\w*")
 _SERVE = "import sys; from paradnn.worker.turns import serve; serve(*sys.argv[1:])"
 _CALL_ONCE = "import sys; from paradnn.worker.turns import load; load(sys.argv[1])()"
 
 
 def command_of(function: Callable[[], Any] | str) -> Command:
-    """Return the side of a comparison for a function or a command line.
+    """Return the `Command` for a function or a command line, as one side of a comparison.
 
     Args:
         function: A function without arguments, or a command line.
 
     Raises:
-        ConfigError: If another process cannot import the function.
+        ConfigError: If other processes cannot import the function.
     """
     if isinstance(function, str):
         return Command(function, function)
@@ -54,8 +54,8 @@ def command_of(function: Callable[[], Any] | str) -> Command:
         raise ConfigError(
             "function",
             name or function,
-            "cannot be imported by another process",
-            "define it at the top level of a file: fresh processes import it from there",
+            "cannot be imported by other processes",
+            "define it at the top level of a file, from which fresh processes can import it",
         )
     return Command(f"{source}:{name}", f"{source}:{name}")
 
@@ -68,15 +68,16 @@ def is_function(text: str) -> bool:
 def comparison_of(
     sides: Sequence[Command], rule: Rule, protocol: CommandProtocol
 ) -> CommandComparison:
-    """Return a comparison that interleaves blocks of two functions, or alternates two commands.
+    """Return a comparison of two functions (interleaved blocks) or two commands (alternating runs).
 
     Args:
-        sides: The two sides; both must name a function to be compared as functions.
-        rule: Stopping rule.
+        sides: The two sides. They are compared as functions if both name a function.
+        rule: Decides when the comparison ends.
         protocol: How the sides are run.
 
     Raises:
-        ConfigError: If the sides are functions, and the protocol has an option for commands only.
+        ConfigError: If the sides are functions, and the protocol sets an option that only commands
+            support.
     """
     if not all(is_function(side.text) for side in sides):
         return CommandComparison(sides, rule, protocol)
@@ -87,15 +88,15 @@ def comparison_of(
     }
     for option, value in command_options.items():
         if value:
-            raise ConfigError(option, value, "is for commands, not for functions", "omit it")
+            raise ConfigError(option, value, "applies to commands, not to functions", "omit it")
     return InterleavedFunctions(sides, rule, protocol)
 
 
 class InterleavedFunctions(CommandComparison):
-    """Comparison of two functions. Only the rounds differ from those of commands."""
+    """Comparison of two functions. It differs from that of commands only in its rounds."""
 
     def _round(self, order: tuple[int, int]) -> None:
-        # `order` is not needed: the order within a pair of blocks is random in one pair and
+        # `order` is ignored, because BlockTurns orders the blocks: at random in one pair, and
         # reversed in the next.
         turns = BlockTurns(orders(time.time_ns()), 0.0, BLOCKS, self.protocol.timeout)
         with turns, ExitStack() as stack:
@@ -125,10 +126,10 @@ class InterleavedFunctions(CommandComparison):
     def _failure(
         self, number: int, process: "subprocess.Popen[bytes]", errors: IO[bytes]
     ) -> str | None:
-        """Return why the process of a side failed; None if it succeeded.
+        """Wait for the process of a side, and return why it failed; None if it succeeded.
 
         Raises:
-            ConfigError: If it did not find its function.
+            ConfigError: If the process could not find its function.
         """
         try:
             # A process may close its socket some time before it exits.
@@ -149,7 +150,12 @@ class InterleavedFunctions(CommandComparison):
     def _started(
         self, side: Command, path: str
     ) -> "Iterator[tuple[subprocess.Popen[bytes], IO[bytes]]]":
-        """Yield the process of a side and its standard error; kill the process at the end."""
+        """Start the process of a side, and yield it with its standard error; kill it at the end.
+
+        Args:
+            side: The side.
+            path: Path of the socket over which the process receives its turns.
+        """
         with tempfile.TemporaryFile() as errors:
             process = self._guard.start(
                 [sys.executable, "-c", _SERVE, side.text, path, str(os.getpid())],

@@ -2,17 +2,17 @@
 continuous integration.
 
 Runs of both sides alternate on one machine, so a disturbance of the machine affects both. The gate
-fails if the whole 95% interval of the slowdown lies above the threshold. It passes if the whole
-interval lies below the threshold. It is undecided if the time ends before either is certain. If the
-true slowdown equals the threshold, the gate fails with a probability of at most half of
+fails if the whole 95% interval of the slowdown is above the threshold (--slower). It passes if the
+whole interval is below the threshold. It is undecided if the time is up before either is certain.
+If the true slowdown equals the threshold, the gate fails with a probability of at most half of
 --false-alarms. If both commits are equally fast, it fails far less often.
 
 Each side must run the code of its commit. If a side loads files of the other side, or an installed
 copy of the project, the gate stops with exit code 2.
 
 --count also counts quantities that other processes do not disturb: instructions, simulated cache
-misses, or heap use. Instructions show whether the code does more work; time shows whether users
-notice. --fail-on chooses which of them decides.
+misses, or heap use. Instructions show whether the code does more work; the time shows whether users
+notice. --fail-on selects the criterion: time, counts, or either.
 
 Exit code: 0 passed; 1 regressed; 2 wrong use, or the base fails; 3 undecided; 130 interrupted.
 """
@@ -52,7 +52,7 @@ from paradnn.platform.commits import WORKING_TREE, checkouts, commit_of
 from paradnn.statistics.paired_rounds import COMMAND_ROUNDS, Rule, SpeedEstimate
 from paradnn.store.files import append_line, whole_file
 
-#: Characters that XML 1.0 cannot hold.
+#: Characters that are invalid in XML 1.0.
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _HISTORY_KEYS = ("gate", "base", "metric", "ratio", "low", "high", "rounds", "problem")
 
@@ -67,16 +67,21 @@ class Gate(Enum):
 
 @dataclass(frozen=True)
 class Limit(Rule):
-    """Stopping rule: it is certain whether the head is slower than the base by a threshold.
+    """Rule that ends a gate once it is certain whether the head is slower by a threshold.
 
     Attributes:
-        slower: Smallest slowdown that is a regression (0.05: the head takes 1.05 times as long).
+        slower: Smallest slowdown that counts as a regression (0.05: the head takes 1.05 times as
+            long as the base).
     """
 
     slower: float = 0.05
 
     def judge(self, found: SpeedEstimate | None) -> Gate:
-        """Return the outcome from an estimate of the head's speed over the base's speed."""
+        """Return the outcome that an estimate implies.
+
+        Args:
+            found: The head's speed over the base's speed; None without an estimate.
+        """
         threshold = 1 / (1 + self.slower)
         if found is None or found.low <= threshold <= found.high:
             return Gate.UNDECIDED
@@ -85,7 +90,7 @@ class Limit(Rule):
         return Gate.PASSED
 
     def is_enough(self, found: SpeedEstimate) -> bool:
-        """Return whether an estimate makes the outcome certain, which ends the comparison."""
+        """Return whether the comparison can end, because an estimate makes the outcome certain."""
         return self.judge(found) is not Gate.UNDECIDED
 
 
@@ -99,7 +104,7 @@ class FailOn(StrEnum):
 
 @dataclass(frozen=True)
 class _Verdict:
-    """The outcome of a gate, and the sentence that states and explains it."""
+    """The outcome of a gate, and a sentence that explains it."""
 
     outcome: Gate
     sentence: str
@@ -107,13 +112,13 @@ class _Verdict:
 
 @program
 def main() -> int:
-    """Compare both sides, write the requested files, print the result, and return the exit code."""
+    """Compare head and base, write the requested files, print the result; return the exit code."""
     options = parse(make_parser(), sys.argv[1:])
     if len(options.words) != 1:
         raise ConfigError(
             "command",
             " ".join(options.words),
-            "one command is needed after --",
+            f"one command is needed after --, not {len(options.words)}",
             "write paradnn gate --base main -- COMMAND",
         )
     _check_count_options(options)
@@ -133,7 +138,7 @@ def main() -> int:
         if options.count and not (interrupted or comparison.problem or has_nothing_to_count):
             try:
                 counts = count_sides(commands, options.count, protocol, options.flame_graph)
-            except KeyboardInterrupt:  # still report the measured times
+            except KeyboardInterrupt:  # the measured times are reported nevertheless
                 interrupted = True
     verdict = _overall_verdict(options, comparison, rule, counts)
     document = comparison.document(interrupted=interrupted) | {
@@ -151,24 +156,23 @@ def main() -> int:
 
 
 def _check_count_options(options: argparse.Namespace) -> None:
-    """Reject quantities that cannot be counted here, and options that need a missing --count.
+    """Check the options for counting before the times are measured, which may take minutes.
 
-    This check precedes the measurement of times, which may take minutes.
+    Raises:
+        ConfigError: If a quantity cannot be counted on this machine, or if an option needs --count.
     """
     if options.count and is_function(options.words[0]):
         raise ConfigError(
-            "--count", ",".join(options.count), "is for commands, not for functions", "omit it"
+            "--count", ",".join(options.count), "applies to commands, not to functions", "omit it"
         )
     for name in options.count:
         if name not in QUANTITIES:
             raise ConfigError(
-                "--count", name, "unknown quantity", f"choose from {', '.join(QUANTITIES)}"
+                "--count", name, "is an unknown quantity", f"choose from {', '.join(QUANTITIES)}"
             )
         Counter(name)
     if options.fail_on != FailOn.TIME and not options.count:
-        raise ConfigError(
-            "--fail-on", options.fail_on, "nothing is counted", "add --count instructions"
-        )
+        raise ConfigError("--fail-on", options.fail_on, "needs --count", "add --count instructions")
     if options.flame_graph and "instructions" not in options.count:
         raise ConfigError(
             "--flame-graph",
@@ -181,7 +185,7 @@ def _check_count_options(options: argparse.Namespace) -> None:
 def _overall_verdict(
     options: argparse.Namespace, comparison: CommandComparison, rule: Limit, counts: CountReport
 ) -> _Verdict:
-    """Return the worst verdict among the criteria that decide; the first of equally bad ones."""
+    """Return the worst verdict among the criteria of --fail-on."""
     explains_missing_counts = comparison.problem or comparison.runs_same_code
     if options.fail_on == FailOn.COUNT and not counts.comparisons and not explains_missing_counts:
         return _Verdict(Gate.UNDECIDED, "undecided: interrupted before both sides were counted")
@@ -195,11 +199,14 @@ def _overall_verdict(
 
 
 def _judge_count(count: CountComparison, allowed_increase: float) -> _Verdict:
-    """Return the verdict from one count: regressed if its interval is above the allowed increase.
+    """Return the verdict of one counted quantity.
+
+    It is regressed if the whole interval of the increase is above the allowed increase, and passed
+    if the whole interval is below.
 
     Args:
         count: Counts of both sides.
-        allowed_increase: Smallest relative increase that is a regression (0.01: 1%).
+        allowed_increase: Smallest relative increase that counts as a regression (0.01: 1%).
     """
     limit = f"{100 * allowed_increase:.3g}%"
     if count.problem:
@@ -213,17 +220,19 @@ def _judge_count(count: CountComparison, allowed_increase: float) -> _Verdict:
             Gate.REGRESSED, f"REGRESSED: more than {limit} more {count.quantity} ({count.basis()})"
         )
     if increase.high < allowed_increase:
-        return _Verdict(Gate.PASSED, f"passed: not {limit} more {count.quantity} ({count.basis()})")
+        return _Verdict(
+            Gate.PASSED, f"passed: less than {limit} more {count.quantity} ({count.basis()})"
+        )
     return _Verdict(
         Gate.UNDECIDED,
-        f"undecided: the counts scatter too much to decide whether it takes {limit} more "
-        f"{count.quantity} ({count.basis()}); if idle threads cause it, put env OMP_NUM_THREADS=1 "
-        "before the command",
+        f"undecided: the counts scatter too much to decide whether {count.labels[0]} needs {limit} "
+        f"more {count.quantity} ({count.basis()}); if idle threads are the cause, put "
+        "env OMP_NUM_THREADS=1 before the command",
     )
 
 
 def _judge(comparison: CommandComparison, rule: Limit) -> _Verdict:
-    """Return the verdict from the times."""
+    """Return the verdict of the measured times."""
     limit = f"{100 * rule.slower:.3g}%"
     if comparison.problem:
         # A head that fails although the base runs is broken. If the base fails, nothing is known.
@@ -249,13 +258,13 @@ def _judge(comparison: CommandComparison, rule: Limit) -> _Verdict:
         return _Verdict(outcome, f"REGRESSED: slower by more than {limit} ({basis})")
     return _Verdict(
         outcome,
-        f"undecided: more time or a quieter machine is needed to decide whether it is slower by "
-        f"{limit} ({basis})",
+        f"undecided: more time (--minutes) or a quieter machine is needed to decide whether "
+        f"{comparison.labels[0]} is slower by {limit} ({basis})",
     )
 
 
 def _slowdowns(found: SpeedEstimate) -> str:
-    """The 95% interval of the head's additional time, such as `+2.1% to +3.4%`."""
+    """Return the 95% interval of the head's additional time as text, such as `+2.1% to +3.4%`."""
     return " to ".join(
         f"{100 * math.expm1(-math.log(speed)):+.2g}%" for speed in (found.high, found.low)
     )
@@ -268,7 +277,7 @@ def _write_files(
     comparison: CommandComparison,
     closing: Sequence[str],
 ) -> None:
-    """Write the files that the options name."""
+    """Write the files of --json, --csv, --history, --junit and --markdown, if requested."""
     write_files(options, document, [comparison])
     if options.history:
         line = {
@@ -295,7 +304,7 @@ def _junit(
     comparison: CommandComparison,
     closing: Sequence[str],
 ) -> str:
-    """A JUnit report with one test case: failed if regressed, skipped if undecided."""
+    """Return a JUnit report with one test case: failed if regressed, skipped if undecided."""
     element = {Gate.REGRESSED: "failure", Gate.UNDECIDED: "skipped"}.get(verdict.outcome)
     suite = ElementTree.Element(
         "testsuite",
@@ -323,14 +332,14 @@ def _junit(
 
 
 def _xml_text(text: str) -> str:
-    """Escape the characters that XML cannot hold, such as \\x1b."""
+    """Return a text with escape sequences for characters that are invalid in XML, such as \\x1b."""
     return _NOT_XML.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def _markdown(
     base: str, verdict: _Verdict, comparison: CommandComparison, closing: Sequence[str]
 ) -> str:
-    """A comment with the verdict, the ratio, and a table of both sides."""
+    """Return a Markdown comment with the verdict, the ratio, and a table of both sides."""
     headings = [*side_headings(comparison.unit), "failed visits"]
     rows = [[*side_cells(comparison, side), str(len(comparison.failures(side)))] for side in (0, 1)]
     lines = [
@@ -359,13 +368,13 @@ def _markdown_row(cells: Sequence[str]) -> str:
 
 
 def _markdown_text(text: str) -> str:
-    """Put a text on one line, and escape the characters that Markdown would interpret."""
+    """Return a text on one line, with characters escaped that Markdown would interpret."""
     line = " ".join(_xml_text(text).split())
     return re.sub(r"([\\`*_{}\[\]<>|~#])", r"\\\1", line)
 
 
 def make_parser() -> Parser:
-    """The options of `paradnn gate`."""
+    """Return the parser of the command line of `paradnn gate`."""
     parser = Parser(
         prog="python -m paradnn.compare.gate",
         usage="paradnn gate [options] --base REF -- COMMAND",
@@ -395,16 +404,16 @@ def make_parser() -> Parser:
         type=share("--false-alarms"),
         default="5%",
         metavar="SHARE",
-        help="largest probability of a decision, failed or passed, if the true slowdown equals "
-        "--slower (default: 5%%)",
+        help="maximum probability that the gate decides (fails or passes) if the true slowdown "
+        "equals --slower (default: 5%%)",
     )
     parser.add_argument(
         "--count",
         type=lambda text: tuple(text.split(",")),
         default=(),
         metavar="WHAT,WHAT",
-        help="also count instructions, cache-misses (simulated) or memory (heap) of both sides, by "
-        "perf or valgrind",
+        help="also count instructions, cache-misses (simulated) or memory (heap) of both sides, "
+        "with perf or valgrind",
     )
     parser.add_argument(
         "--fail-on",
@@ -412,7 +421,7 @@ def make_parser() -> Parser:
         choices=list(FailOn),
         default=FailOn.TIME,
         metavar="WHAT",
-        help="criterion of a failure: time, count (does not measure time), or either (default: "
+        help="criterion of the gate: time, count (times are not measured), or either (default: "
         "time)",
     )
     parser.add_argument(
@@ -420,7 +429,7 @@ def make_parser() -> Parser:
         type=share("--more"),
         default="1%",
         metavar="SHARE",
-        help="smallest increase of a count that is a regression (default: 1%%)",
+        help="smallest increase of a count that counts as a regression (default: 1%%)",
     )
     parser.add_argument(
         "--flame-graph",
@@ -431,7 +440,7 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--null",
         action="store_true",
-        help="compare the base with itself, to check that the gate passes equal code",
+        help="compare the base with itself, to check that equal code passes the gate",
     )
     add_options(parser)
     parser.set_defaults(minutes=COMMAND_MINUTES, most=COMMAND_ROUNDS)
@@ -440,10 +449,12 @@ def make_parser() -> Parser:
         type=Path,
         metavar="FILE",
         help="append one line of JSON with commit, date, ratio, interval, metric and machine to "
-        "FILE, which python -m analysis changes reads",
+        "FILE, for python -m analysis changes",
     )
-    parser.add_argument("--junit", type=Path, metavar="FILE", help="write a test report to FILE")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write a comment to FILE")
+    parser.add_argument("--junit", type=Path, metavar="FILE", help="write a JUnit report to FILE")
+    parser.add_argument(
+        "--markdown", type=Path, metavar="FILE", help="write a comment in Markdown to FILE"
+    )
     return parser
 
 

@@ -1,8 +1,9 @@
 """Check that each side of a comparison of commits loads the code of its commit.
 
 A package that is installed with `pip install -e .` is imported from the working tree, whichever
-commit is measured. Both sides would then run the same files, and a gate would pass any regression.
-So one untimed run of each side lists the files that it opens (`paradnn.compare.trace_opens`).
+commit is measured. Both sides would then run the same files, and a gate would miss any regression.
+One untimed run of each side therefore lists the files that it opens
+(`paradnn.compare.trace_opens`).
 """
 
 import hashlib
@@ -21,24 +22,24 @@ from paradnn.core.scratch import Scratch
 from paradnn.platform.commits import Checkout
 from paradnn.platform.process_guard import ProcessGuard
 
-#: File name extensions of compiled code, which git seldom tracks.
+#: File name extensions of compiled code. Git usually does not track such files.
 _COMPILED = (".so", ".pyd", ".dll", ".dylib", ".a", ".o", ".node", ".wasm", ".jar", ".class")
 #: Folders of installed packages.
 _INSTALLED = re.compile(r"/(?:site-packages|dist-packages|node_modules)/(?P<inner>.+)$")
-#: Folders of a project that hold its packages.
+#: Folders of a project that may contain its packages.
 _SOURCE_FOLDERS = ("", "src", "lib", "python")
 _PROJECT_FILES = ("pyproject.toml", "setup.py", "setup.cfg", "package.json")
-#: Files whose content belongs to the system or to one process.
+#: Folders whose files belong to the operating system or to a single process.
 _SYSTEM = ("/proc/", "/sys/", "/dev/", "/run/", "/etc/")
 _MAX_NAMED = 3
 
 
 @dataclass(frozen=True)
 class LoadedFiles:
-    """Files that one run of a side opened for reading or executed.
+    """The files that one run of a side executed or opened for reading.
 
     Attributes:
-        files: Resolved path -> whether the file was executed. Byte code is replaced by its source.
+        files: Resolved path -> whether the file was executed. Bytecode is replaced by its source.
         digest: Hash of the names and contents of the files, independent of the folder of the
             checkout. Two sides with the same digest ran the same code. None if the files are
             unknown.
@@ -53,13 +54,13 @@ class LoadedFiles:
 def load_trace(
     words: Sequence[str], checkout: Checkout, guard: ProcessGuard, timeout: float
 ) -> LoadedFiles:
-    """Run a command of one side once, untimed, and list the files that it loads.
+    """Run the command of a side once, untimed, and return the files that it loads.
 
     Args:
         words: The words of the command.
-        checkout: Checkout in whose folder it runs.
+        checkout: The checkout in whose folder the command runs.
         guard: Starts the process.
-        timeout: Seconds after which the run is killed.
+        timeout: Seconds after which the run is killed; the files are then unknown.
     """
     with Scratch() as folder:
         out = folder / "opened.json"
@@ -83,7 +84,7 @@ def load_trace(
 
 
 def _source(path: Path) -> Path:
-    """Return the source of byte code in `__pycache__` if it exists; any other path unchanged."""
+    """Return the source file of a bytecode file, if it exists; any other path unchanged."""
     if path.suffix == ".pyc":
         try:
             source = Path(importlib.util.source_from_cache(str(path)))
@@ -95,7 +96,10 @@ def _source(path: Path) -> Path:
 
 
 def _digest(files: Collection[Path], checkout: Checkout) -> str:
-    """Hash names and contents of files, after replacing the checkout's folder in both."""
+    """Return a hash of the names and contents of files, without the folder of the checkout.
+
+    In names and contents, this folder is replaced by a placeholder.
+    """
     tree = str(checkout.tree).encode()
     whole = hashlib.sha256()
     for path in sorted(files):
@@ -112,14 +116,14 @@ def _digest(files: Collection[Path], checkout: Checkout) -> str:
 def foreign_code(
     loaded: Sequence[LoadedFiles], checkouts: Sequence[Checkout], command: str, begun: float
 ) -> str | None:
-    """Return why the sides do not run the code of their commits; None if no reason is known.
+    """Return evidence that a side runs code other than that of its commit; None without evidence.
 
     Args:
-        loaded: Files that each side opened.
-        checkouts: Checkout of each side.
-        command: Command of both sides. Files that it names by absolute path may be shared.
-        begun: Start of the comparison in Unix seconds. If both sides load compiled code that was
-            written later, --setup built it.
+        loaded: The files that each side loads.
+        checkouts: The checkout of each side.
+        command: The command of both sides. Files that it names by absolute paths may be shared.
+        begun: Start of the comparison in Unix seconds. Compiled code that was written later was
+            built by --setup, so both sides must not load it.
     """
     named = _named_files(command)
     for side, (own, checkout) in enumerate(zip(loaded, checkouts, strict=True)):
@@ -148,7 +152,7 @@ def foreign_code(
 
 
 def _named_files(command: str) -> set[Path]:
-    """Files that a command names by an absolute path."""
+    """Return the files that a command names by absolute paths."""
     try:
         words = shlex.split(command)
     except ValueError:
@@ -157,7 +161,14 @@ def _named_files(command: str) -> set[Path]:
 
 
 def _is_code_of(path: Path, other: Checkout, own: Checkout, *, is_executed: bool) -> bool:
-    """Return whether a file is code of the `other` checkout, except packages installed there."""
+    """Return whether a file is code of the `other` checkout, and not of a package installed there.
+
+    Args:
+        path: The file.
+        other: The checkout of the other side.
+        own: The checkout of the side that loads the file.
+        is_executed: Whether the file was executed.
+    """
     if not path.is_relative_to(other.tree) or path.is_relative_to(own.tree):
         return False
     inner = path.relative_to(other.tree)
@@ -168,7 +179,7 @@ def _is_code_of(path: Path, other: Checkout, own: Checkout, *, is_executed: bool
 
 
 def _is_in_environment(path: Path, top: Path) -> bool:
-    """Whether a file below `top` is in a virtual environment."""
+    """Return whether a file below `top` belongs to a virtual environment below `top`."""
     folders = [folder for folder in path.parents if folder.is_relative_to(top)]
     return any(
         (folder / marker).exists() for folder in folders for marker in ("pyvenv.cfg", "conda-meta")
@@ -185,7 +196,10 @@ def _is_installed_copy(path: Path, checkout: Checkout) -> bool:
 
 
 def _package_roots(files: Collection[str]) -> Iterator[str]:
-    """Yield the folders of a project whose files are installed, each with a final slash."""
+    """Yield the folders from which a project's packages are installed, with a final slash.
+
+    The top folder is the empty text.
+    """
     projects = {str(Path(name).parent) for name in files if Path(name).name in _PROJECT_FILES}
     for project in {".", *projects}:
         for folder in _SOURCE_FOLDERS:
@@ -205,7 +219,7 @@ def _changed_after(path: Path, moment: float) -> bool:
 
 
 def _listed(paths: Sequence[Path]) -> str:
-    """Format the first few paths and the number of the others."""
+    """Return the first few paths and the number of further paths as text."""
     shown = ", ".join(map(str, sorted(paths)[:_MAX_NAMED]))
     if len(paths) > _MAX_NAMED:
         return f"{shown} and {len(paths) - _MAX_NAMED} more"

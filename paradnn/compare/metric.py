@@ -1,4 +1,4 @@
-"""The quantity by which two commands are compared: time, processor time, or a printed number."""
+"""Quantities by which two commands are compared: wall time, processor time, or a printed number."""
 
 import json
 import math
@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from paradnn.core.errors import ConfigError
+from paradnn.core.words import counted
 
-#: Name of the metric "processor time of a run and its children, in seconds".
+#: Value of --metric for the processor time of a run and its child processes, in seconds.
 CPU = "cpu"
 _JSON_PREFIX = "json:"
 #: Words in the name of a metric from which its direction is inferred.
@@ -73,10 +74,10 @@ _SMALLER_IS_FASTER = {
     "rss",
     "overhead",
 }
-#: A unit per time, such as images/s, MB/sec, per_second.
+#: Pattern of a rate, such as images/s, MB/sec or per_second.
 _PER_TIME = re.compile(r"(?:/|\bper[ _-]?|_per_)(?:s|sec|second|min|minute|h|hour)(?![a-z])", re.I)
 
-#: A quantity with its unit, such as time/s.
+#: Pattern of a time with its unit, such as time/s, which is not a rate.
 _TIME_IN_UNIT = re.compile(r"(?:time|latency|duration|elapsed|wall)\s*/", re.I)
 
 
@@ -85,10 +86,13 @@ class OutputMetric:
     """Quantity of a comparison: wall time, processor time, or a number that the command prints.
 
     Attributes:
-        pattern: None for the wall time; `CPU` for the processor time; `json:a.b` for field `a.b` of
-            the JSON object that the command prints last; else a regular expression, whose only
-            group in its last match is the number.
+        pattern: None for the wall time, and `CPU` for the processor time. `json:a.b` selects the
+            field `a.b` of the last JSON object in the output. Any other text is a regular
+            expression with one group; the group of its last match is the number.
         higher: Whether a larger value is faster.
+
+    Raises:
+        ConfigError: If the pattern is not a regular expression with one group.
     """
 
     pattern: str | None = None
@@ -103,14 +107,14 @@ class OutputMetric:
             raise ConfigError(
                 "--metric",
                 self.pattern,
-                f"not a regular expression ({error})",
+                f"is not a regular expression ({error})",
                 "correct it, or write json:FIELD",
             ) from None
         if groups != 1:
             raise ConfigError(
                 "--metric",
                 self.pattern,
-                f"has {groups} groups, not one",
+                f"has {counted(groups, 'group')}, but needs exactly one",
                 "put the number, and only the number, in parentheses",
             )
 
@@ -120,7 +124,11 @@ class OutputMetric:
         return self.pattern not in (None, CPU)
 
     def value(self, text: str) -> float | None:
-        """Return the number in the output of a command; None if it has no positive number."""
+        """Return the number in the output of a command; None if no positive number is found.
+
+        Args:
+            text: The output of the command.
+        """
         pattern = self.pattern or "()"
         try:
             if pattern.startswith(_JSON_PREFIX):
@@ -134,7 +142,17 @@ class OutputMetric:
 
 
 def _json_field(text: str, path: str) -> Any:
-    """Return the field `path`, such as `rows.0.speed`, of the last JSON object in an output."""
+    """Return a field of the last JSON object in an output.
+
+    Args:
+        text: The output.
+        path: Dotted names and indices, such as `rows.0.speed`.
+
+    Raises:
+        ValueError: If the object is not valid JSON, or an index is not a number.
+        LookupError: If the field does not exist.
+        TypeError: If a part of the path refers to a value without fields.
+    """
     last_object = text.rfind("\n{") + 1
     if not last_object and not text.startswith("{"):
         last_object = text.find("{")
@@ -145,9 +163,11 @@ def _json_field(text: str, path: str) -> Any:
 
 
 def is_higher_faster(pattern: str | None) -> bool | None:
-    """Infer from the name of a metric whether larger values are faster; None if it is unclear.
+    """Infer from a metric's name whether larger values are faster; None if the name is unclear.
 
-    The result is False for the wall time and the processor time.
+    Args:
+        pattern: The metric, as in `OutputMetric.pattern`. For wall time and processor time, the
+            result is False.
     """
     if pattern in (None, CPU):
         return False

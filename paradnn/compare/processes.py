@@ -1,4 +1,4 @@
-"""Run a command once and measure its wall time, its processor time or a printed metric."""
+"""Run a command once, and measure its wall time, its processor time or a number that it prints."""
 
 import functools
 import os
@@ -21,14 +21,14 @@ from paradnn.core.errors import ConfigError
 from paradnn.platform.commits import Checkout
 from paradnn.platform.process_guard import ProcessGuard
 
-#: Upper bound in seconds of a timeout, which `poll` can represent.
+#: Maximum timeout in seconds. `poll` cannot represent much longer timeouts.
 _MAX_TIMEOUT = 1e6
-#: Number of bytes of output that are read, to find a metric or an error.
+#: Maximum number of bytes of output in which a metric or an error is searched.
 _MAX_OUTPUT = 10_000_000
-#: Characters that need a shell. A command without them is started directly, so that the time of a
-#: shell is not measured.
+#: Characters that only a shell interprets. A command without them is started directly, so that the
+#: time of a shell is not included.
 _SHELL_CHARACTERS = set("|&;<>()$`*?[]#~!{}\n")
-#: Exit code of a process that wrote to a pipe after its reader, such as head, had ended.
+#: Exit code of a process that wrote to a pipe whose reader, such as head, had already ended.
 _SIGPIPE_CODE = 128 + signal.SIGPIPE
 #: Beginning of a line that names an error. Node.js, for example, prints its version after it.
 _ERROR_LINE = re.compile(r"(?:[\w.]*(?:Error|Exception)|error|fatal|panic)\b")
@@ -40,7 +40,7 @@ class Command(NamedTuple):
     Attributes:
         label: The name of the side in messages.
         text: The command line.
-        checkout: The commit in whose folder it runs; None for the current folder.
+        checkout: The checkout in whose folder the command runs; None for the current folder.
     """
 
     label: str
@@ -55,17 +55,17 @@ class Command(NamedTuple):
 
 @dataclass(frozen=True)
 class CommandProtocol:
-    """How two commands are run.
+    """How the two commands of a comparison are run.
 
     Attributes:
-        minutes: Time limit of the comparison. No round starts that would end later.
-        metric: The quantity that is compared.
-        warmup: Number of warm-up runs of each side.
-        prepare: A shell command that is run, untimed, before each visit.
-        timeout: Seconds after which a run has failed.
+        minutes: Time limit of the comparison. No round starts if it would end after this limit.
+        metric: The compared quantity.
+        warmup: Number of warm-up rounds, in each of which both sides run once.
+        prepare: Shell command that runs, untimed, before each visit of a side; None for none.
+        timeout: Seconds after which a run counts as failed.
         exit_codes: Exit codes that count as success.
-        base_first: Whether the second side runs first in the warm-up. If it fails there, the
-            comparison has no base and raises ConfigError.
+        base_first: Whether the second side, the base of a gate, runs first in the warm-up. If the
+            base fails there, the comparison raises ConfigError.
     """
 
     minutes: float = 10.0
@@ -82,8 +82,8 @@ class CommandRun:
     """The result of one run of a command.
 
     Attributes:
-        measured: Wall time in seconds, or the metric.
-        cpu_seconds: Processor time of the process and its children.
+        measured: Wall time in seconds, or the value of the metric; meaningless if the run failed.
+        cpu_seconds: Processor time of the process and its children; None if unknown.
         failure: Why the run failed; None if it succeeded.
     """
 
@@ -93,15 +93,16 @@ class CommandRun:
 
 
 def command_line(text: str, folder: Path | None = None) -> list[str]:
-    """Return the words of the process to start: the command, or a shell that runs it if needed.
+    """Return the words of the process to start: the command itself, or a shell that runs it.
 
     Args:
-        text: The command as a user types it.
-        folder: The folder in which it runs, where programs with a relative path are looked up; None
-            for the current folder.
+        text: The command as typed by a user.
+        folder: The folder in which the command runs, and to which a relative path of its program
+            refers; None for the current folder.
 
     Raises:
-        ConfigError: If the text is empty or has an open quotation, or the program does not exist.
+        ConfigError: If the text is empty or has an unclosed quotation, or if the program does not
+            exist.
     """
     words = split_quoted("command", text)
     if not words:
@@ -120,13 +121,13 @@ def command_line(text: str, folder: Path | None = None) -> list[str]:
             return ["/bin/sh", "-c", text]
         remedy = "install it, or correct its name"
         if folder is None:
-            remedy += "; a setting of this suite is written key=value"
+            remedy += "; to compare settings of this suite, write key=value"
         raise ConfigError("command", text, f"program {words[0]} not found", remedy)
     return words
 
 
 def _is_builtin(name: str) -> bool:
-    """Whether a name is a builtin or a keyword of the shell, such as ulimit."""
+    """Return whether a name is a built-in command or a keyword of the shell, such as ulimit."""
     done = subprocess.run(
         ["/bin/sh", "-c", 'command -v "$1"', "sh", name],
         stdin=subprocess.DEVNULL,
@@ -139,16 +140,20 @@ def _is_builtin(name: str) -> bool:
 
 
 def _has_pipe(text: str) -> bool:
-    """Return whether a command, given without its quoted parts, has a pipe (not || or >|)."""
+    """Return whether a command contains a pipe (| but not || or >|).
+
+    Args:
+        text: The command without its quoted parts.
+    """
     return re.search(r"(?<![|>])\|(?!\|)", text) is not None
 
 
 @functools.cache
 def _pipeline_shell() -> tuple[str, ...]:
-    """Return the words of a shell, up to -c, whose pipelines fail if any of their commands fails.
+    """Return the words, up to -c, of a shell whose pipelines fail if any of their commands fails.
 
-    The shell is /bin/sh if it has `pipefail`, else bash in POSIX mode. If neither has it, this
-    prints a warning that only the last command of a pipeline can fail, and returns /bin/sh.
+    The shell is /bin/sh if it supports `pipefail`, else bash in POSIX mode. If neither is
+    available, the result is plain /bin/sh, and a warning is printed.
     """
     candidates: list[tuple[str, ...]] = [("/bin/sh", "-o", "pipefail", "-c")]
     bash = shutil.which("bash")
@@ -173,11 +178,13 @@ def _pipeline_shell() -> tuple[str, ...]:
 
 
 def run_once(command: Command, protocol: CommandProtocol, guard: ProcessGuard) -> CommandRun:
-    """Run a command once. After `timeout`, kill it with all processes that it started.
+    """Run a command once, and return its measurements.
+
+    After the timeout, the command is killed together with all processes that it started.
 
     Args:
         command: The command.
-        protocol: Metric, timeout and exit codes that count as success.
+        protocol: Metric, timeout of a run, and exit codes that count as success.
         guard: Starts and kills the process.
 
     Raises:
@@ -200,7 +207,7 @@ def run_once(command: Command, protocol: CommandProtocol, guard: ProcessGuard) -
                 "command",
                 command.text,
                 f"cannot be started ({error.strerror or error})",
-                "give another command",
+                "correct the command",
             ) from error
         has_ended = False
         try:
@@ -224,13 +231,13 @@ def run_once(command: Command, protocol: CommandProtocol, guard: ProcessGuard) -
             code = process.returncode
             is_pipeline = words[-1] == command.text and "pipefail" in words
             if is_pipeline and code == _SIGPIPE_CODE:
-                # A later command of the pipeline, such as head, stopped reading: no failure.
+                # A later command of the pipeline, such as head, stopped reading: not a failure.
                 code = protocol.exit_codes[0]
             failure = failure_reason(code, protocol.exit_codes, err)
         else:
             failure = f"took longer than {protocol.timeout:g} s"
     if failure is None and value is None:
-        failure = f"printed no number above zero that --metric {metric.pattern} finds"
+        failure = f"printed no positive number that matches --metric {metric.pattern}"
     return CommandRun(value or 0.0, cpu_seconds, failure)
 
 
@@ -245,7 +252,12 @@ def prepare_run(command: Command, protocol: CommandProtocol, guard: ProcessGuard
 
 
 def _wait(process: "subprocess.Popen[bytes]", timeout: float) -> bool:
-    """Wait for a process without reaping it; return whether it ended within `timeout` seconds."""
+    """Wait for a process without reaping it, and return whether it ended within the timeout.
+
+    Args:
+        process: The process.
+        timeout: Timeout in seconds.
+    """
     with open(os.pidfd_open(process.pid), "rb", buffering=0) as handle:
         poll = select.poll()
         poll.register(handle, select.POLLIN)

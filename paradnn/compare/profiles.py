@@ -1,4 +1,4 @@
-"""Profiles of a command: instructions or lines of Python, by call stack."""
+"""Profiles of a command: executed instructions, or lines of Python, by call stack."""
 
 import json
 import os
@@ -13,26 +13,26 @@ from paradnn.compare.processes import Command, CommandProtocol, command_line
 from paradnn.core.scratch import Scratch
 from paradnn.platform.process_guard import ProcessGuard
 
-#: Folder whose sitecustomize.py counts the lines of a Python program.
+#: Folder with a sitecustomize.py that counts the executed lines of a Python program.
 _INJECTED = Path(__file__).with_name("injected")
-#: A reconstructed stack with less than this share of all instructions is not extended.
+#: A reconstructed stack is not divided further below this share of all instructions.
 _MIN_SHARE = 0.001
 #: Maximum number of functions in a reconstructed stack.
 _MAX_DEPTH = 60
 
-#: Names of functions, the outermost first.
+#: Call stack: names of functions, outermost first.
 Stack = tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class WorkProfile:
-    """The work of one run.
+    """The work of one run, by function and by call stack.
 
     Attributes:
         unit: Unit of the work, such as "instructions".
         own: Function -> its work, without the work of the functions that it calls.
-        stacks: Call stack -> work of the innermost function in that stack.
-        is_reconstructed: Whether the stacks are an estimate from a call graph.
+        stacks: Call stack -> work of its innermost function, without callees.
+        is_reconstructed: Whether the stacks are estimated from a call graph.
     """
 
     unit: str
@@ -42,18 +42,18 @@ class WorkProfile:
 
     @property
     def total(self) -> int:
-        """All work of the run."""
+        """Total work of the run."""
         return sum(self.own.values())
 
 
 @dataclass
 class CallGraph:
-    """Instructions by function, from callgrind's output of all processes of a run.
+    """Instructions by function, summed over callgrind's output files of a run.
 
     Attributes:
         own: Function -> its instructions, without those of the functions that it calls.
-        calls: Caller -> callee -> instructions of the callee, and of all functions that it calls,
-            on behalf of this caller.
+        calls: Caller -> callee -> instructions that the callee, including its callees, executes in
+            calls by this caller.
     """
 
     own: dict[str, int] = field(default_factory=lambda: defaultdict(int))
@@ -62,7 +62,7 @@ class CallGraph:
     def add_file(self, lines: Iterator[str]) -> None:
         """Add an output file of callgrind.
 
-        The format is in Valgrind's documentation, "Callgrind Format Specification".
+        Valgrind's manual describes the format ("Callgrind Format Specification").
 
         Args:
             lines: The lines of the file.
@@ -84,7 +84,7 @@ class CallGraph:
             elif line.startswith("cfn="):
                 callee = _function_name(line[4:], names, callee_object)
             elif line.startswith("calls="):
-                # The next line holds the inclusive cost of these calls.
+                # The next line contains the inclusive cost of these calls.
                 cost = int(next(lines).split()[1])
                 self.calls[caller][callee] = self.calls[caller].get(callee, 0) + cost
                 callee_object = own_object
@@ -94,14 +94,15 @@ class CallGraph:
                     self.own[caller] += int(fields[1])
 
     def stacks(self) -> dict[Stack, float]:
-        """Reconstruct the call stacks.
+        """Return reconstructed call stacks with the instructions of their innermost functions.
 
         Callgrind counts calls between pairs of functions, not whole stacks. The reconstruction
         assumes that a function divides its instructions among its callees in the same proportions
-        for every caller. Instructions of a recursive call belong to the first call of the function.
+        for every caller. The instructions of a recursive call count for the outermost call of the
+        function.
         """
         called = {callee for caller in self.calls for callee in self.calls[caller]}
-        # A function without callers is where a process or a thread began.
+        # A process or a thread begins with a function without callers.
         starts = {
             name: self.own[name] + sum(self.calls.get(name, {}).values())
             for name in list(self.own)
@@ -117,13 +118,13 @@ class CallGraph:
     def _add_stacks(
         self, stacks: dict[Stack, float], stack: Stack, weight: float, total: int
     ) -> None:
-        """Distribute the instructions of a stack among its innermost function and the callees.
+        """Divide the instructions of a stack between its innermost function and the callees.
 
         Args:
-            stacks: Stack -> instructions, which this function extends.
+            stacks: Stack -> instructions. The result is added to this mapping.
             stack: The stack.
             weight: Instructions of its innermost function, including callees.
-            total: All instructions of the run.
+            total: Instructions of the whole run.
         """
         name = stack[-1]
         calls = {
@@ -140,7 +141,14 @@ class CallGraph:
 
 
 def _full_name(text: str, names: dict[str, str]) -> str:
-    """Return the name in `(12) name`, and remember it; for a later `(12)`, return that name."""
+    """Return a name of callgrind's output, which may be abbreviated.
+
+    The first occurrence is `(12) name`, and later occurrences are only `(12)`.
+
+    Args:
+        text: The name as written in the file.
+        names: Abbreviation -> name. A new name is added to this mapping.
+    """
     number, _, name = text.strip().partition(" ")
     if name:
         names[number] = name
@@ -148,7 +156,7 @@ def _full_name(text: str, names: dict[str, str]) -> str:
 
 
 def _function_name(text: str, names: dict[str, str], file: str) -> str:
-    """Return the name of a function; to a bare address, add its library or program."""
+    """Return the name of a function; for a bare address, add the name of its library or program."""
     name = _full_name(text, names)
     if name.startswith("0x"):
         return f"{name} in {Path(file).name}"
@@ -160,12 +168,12 @@ def profile_command(
 ) -> WorkProfile | None:
     """Profile one run of a command.
 
-    The profile of a Python program counts executed lines, with exact stacks. The profile of another
-    program counts instructions, with reconstructed stacks.
+    The profile of a Python program counts executed lines, with exact stacks. The profile of any
+    other program counts instructions, with reconstructed stacks.
 
     Args:
         command: The command.
-        protocol: Time limit and exit codes that count as success.
+        protocol: Timeout of a run, and exit codes that count as success.
         guard: Starts the process.
 
     Returns:
@@ -177,7 +185,11 @@ def profile_command(
 def _python_profile(
     command: Command, protocol: CommandProtocol, guard: ProcessGuard
 ) -> WorkProfile | None:
-    """Return the executed lines of a Python program; None for another program."""
+    """Return a profile of the executed lines of a Python program.
+
+    Returns:
+        The profile; None if the program is not a Python program, or did not end in time.
+    """
     with Scratch() as folder:
         paths = [str(_INJECTED), os.environ.get("PYTHONPATH", "")]
         environment = {
@@ -211,7 +223,7 @@ def _python_profile(
 def _native_profile(
     command: Command, protocol: CommandProtocol, guard: ProcessGuard
 ) -> WorkProfile | None:
-    """Return the instructions of a program by callgrind; None if it failed."""
+    """Return callgrind's profile of the instructions of a program; None if the run failed."""
     counter = Counter("instructions", program="callgrind")
     graph = CallGraph()
     with Scratch() as folder:

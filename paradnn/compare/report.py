@@ -1,4 +1,4 @@
-"""Print the result of a comparison, and write it to the files that options name."""
+"""Print the result of a comparison, and write the requested files."""
 
 import csv
 import math
@@ -16,7 +16,7 @@ from paradnn.platform.findings import host_findings
 from paradnn.statistics.paired_rounds import MIN_ROUNDS, false_alarms
 from paradnn.store.files import whole_file, write_json
 
-#: Number of replays of a null comparison with randomly swapped sides.
+#: Number of repetitions of a null comparison with randomly swapped sides.
 _PERMUTATIONS = 400
 #: Durations in minutes for which a null comparison reports the smallest detectable difference.
 _MINUTES = (1, 5, 20)
@@ -27,7 +27,7 @@ _TEXT_COLUMNS = ("point", "side")
 def write_files(
     options: Namespace, document: Mapping[str, Any], results: Sequence[PairedResult]
 ) -> None:
-    """Write the files of --json (the document) and --csv (the table of rounds), if requested."""
+    """Write the document to the file of --json, and the table of rounds to the file of --csv."""
     if options.json:
         write_json(options.json, document)
     if options.csv:
@@ -67,7 +67,7 @@ def print_results(
 
 
 def summary_table(results: Sequence[PairedResult]) -> tuple[list[str], list[list[str]]]:
-    """Headings and rows of a table with one row per point and side that was measured."""
+    """Return headings and rows of a table with one row per measured point and side."""
     rows = [
         [result.name, *side_cells(result, side)]
         for result in results
@@ -78,7 +78,11 @@ def summary_table(results: Sequence[PairedResult]) -> tuple[list[str], list[list
 
 
 def side_headings(unit: str) -> list[str]:
-    """Headings of `side_cells`."""
+    """Return the headings of the cells that `side_cells` returns.
+
+    Args:
+        unit: Unit of the measurements (`PairedResult.unit`).
+    """
     return [
         "side",
         f"{_UNIT_NAMES.get(unit, unit)}, median",
@@ -89,7 +93,7 @@ def side_headings(unit: str) -> list[str]:
 
 
 def side_cells(result: PairedResult, side: int) -> list[str]:
-    """Label, median, range, processor time and number of runs of a side, as text."""
+    """Return label, median, range, processor time and number of runs of a side, as text."""
     formats: dict[str, Callable[[float], str]] = {
         "seconds": in_seconds,
         "examples_per_second": rounded,
@@ -110,15 +114,16 @@ def side_cells(result: PairedResult, side: int) -> list[str]:
 def closing_lines(result: PairedResult, *, is_null: bool = False) -> list[str]:
     """Return lines with the duration of a comparison and the difference that it could detect.
 
-    A null comparison (one side against itself) also reports the differences that comparisons of
-    some minutes can detect, the rate of false alarms, and the host's most harmful setting.
+    For a null comparison (of one side with itself), the lines also report the differences that
+    comparisons of several durations could detect, the rate of false alarms, and the setting of this
+    host that harms measurements most.
     """
     duration = f"{counted(result.rounds, 'round')} in {in_seconds(result.seconds)}"
     found = result.estimate
     if found is None:
         return [f"{duration}."]
     lines = [
-        f"{duration}; four of five such comparisons would find a side that is "
+        f"{duration}; four of five such comparisons would detect a side that is "
         f"{_faster(found.visible)}."
     ]
     if is_null:
@@ -139,23 +144,23 @@ def _null_lines(result: PairedResult, visible: float) -> list[str]:
     ]
     worst = harms[0] if harms else "no setting of this host"
     return [
-        "Four of five comparisons of such a command on this machine would find a difference of "
+        "Four of five comparisons of such a command on this machine would detect a difference of "
         f"{', '.join(resolutions)}.",
-        f"False alarms: {_percent(false)} of {_PERMUTATIONS} repetitions of these rounds, with "
-        "sides exchanged at random, called equal sides different.",
-        f"Most harmful to measurements here: {worst}; paradnn.check has details.",
+        f"False alarms: in {_PERMUTATIONS} repetitions of these rounds with randomly exchanged "
+        f"sides, {_percent(false)} of the verdicts reported a difference.",
+        f"Most harmful to measurements here: {worst}; python -m paradnn.check reports details.",
     ]
 
 
 def _visible_after(result: PairedResult, visible: float, minutes: float) -> float:
-    """Return the difference that a comparison of some minutes can detect, as a share.
+    """Return the difference that a comparison of a given duration could detect, as a share.
 
-    The width of the interval falls with the square root of the number of rounds.
+    The width of the interval is inversely proportional to the square root of the number of rounds.
 
     Args:
-        result: A comparison of the same sides.
-        visible: The difference that `result` can detect.
-        minutes: Duration of the other comparison.
+        result: A completed comparison of the same sides.
+        visible: The difference that `result` could detect, as a share.
+        minutes: Duration of the comparison in minutes.
     """
     rounds = max(MIN_ROUNDS, result.rounds * 60 * minutes / result.seconds)
     return math.expm1(math.log1p(visible) * math.sqrt(result.rounds / rounds))
@@ -188,7 +193,7 @@ def _format_number(value: float) -> str:
 
 
 def _faster(share: float) -> str:
-    """Format a gain in speed: "2.5% faster", or "4.2 times as fast" for 100% and more."""
+    """Return a gain in speed as text: "2.5% faster", or "4.2 times as fast" for 100% or more."""
     if share < 1:
         return f"{_percent(share)} faster"
     return f"{1 + share:.2g} times as fast"

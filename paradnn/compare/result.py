@@ -1,4 +1,4 @@
-"""The result of an interleaved comparison of two sides, and its sentence."""
+"""The result of an interleaved comparison of two sides, and its formatting as a sentence."""
 
 import math
 import statistics
@@ -10,31 +10,33 @@ from paradnn.core.words import counted
 from paradnn.statistics.paired_rounds import MIN_ROUNDS, Rule, SpeedEstimate, estimate
 from paradnn.statistics.verdict import Verdict
 
-#: Largest number of rounds that a sentence advises.
+#: Largest number of rounds that a sentence recommends.
 _MAX_ADVISED_ROUNDS = 1000
 #: Maximum number of decimal places of a ratio.
 _MAX_DIGITS = 6
-#: Decimal places of a ratio whose interval has no width.
+#: Decimal places of a ratio whose interval has a width of 0.
 _EXACT_DIGITS = 4
 
 
 @dataclass
 class PairedResult:
-    """The rounds of two sides so far, with the estimate and the verdict. Its `str` is one sentence.
+    """The rounds of two sides so far, with the estimate and the verdict.
+
+    `str(result)` is one sentence.
 
     Attributes:
-        labels: The names of the sides.
-        rule: Stopping rule of the comparison, with the difference that does not matter.
-        name: Name of the compared point; empty if there is only one.
+        labels: Names of the sides.
+        rule: Stopping rule of the comparison. It includes the largest difference that does not
+            matter.
+        name: Name of the compared point; empty if there is only one point.
         unit: Unit of `measured`: `seconds`, `metric` or `examples_per_second`.
-        logs: Logarithm of the first side's speed over the second's, one per round in which both
+        logs: Logarithms of the first side's speed over the second's, one per round in which both
             sides were measured.
-        numbers: The number of each of these rounds, counted over all rounds.
-        measured: The measurements of both sides in each of these rounds, in `unit`.
-        problem: Reason for an undecided comparison, independent of the rounds; None if there is no
-            problem.
+        numbers: Number of each of these rounds, counted over all rounds.
+        measured: Measurements of both sides in each of these rounds, in `unit`.
+        problem: Why the comparison is undecided whatever its rounds show; None without a problem.
         seconds: Duration of the comparison.
-        last: Whether it ended because time or rounds were used up.
+        last: Whether the comparison ended because time or rounds were used up.
     """
 
     labels: tuple[str, str]
@@ -49,14 +51,20 @@ class PairedResult:
     last: bool = False
 
     def add(self, number: int, log_ratio: float, measured: tuple[float, float]) -> None:
-        """Add a round."""
+        """Add a round in which both sides were measured.
+
+        Args:
+            number: Number of the round.
+            log_ratio: Logarithm of the first side's speed over the second's.
+            measured: Measurements of both sides, in `unit`.
+        """
         self.numbers.append(number)
         self.logs.append(log_ratio)
         self.measured.append(measured)
 
     @property
     def estimate(self) -> SpeedEstimate | None:
-        """The ratio of speeds with its interval; None after fewer than `MIN_ROUNDS` rounds."""
+        """The ratio of speeds with its interval; None for fewer than `MIN_ROUNDS` rounds."""
         if len(self.logs) >= MIN_ROUNDS:
             return estimate(self.logs, self.rule.misses, last=self.last)
         return None
@@ -97,11 +105,11 @@ class PairedResult:
         return [pair[side] for pair in self.measured]
 
     def cpu_seconds(self, side: int) -> list[float]:
-        """Processor seconds of a side's runs; empty if they are not known."""
+        """Return the processor times of a side's runs in seconds; empty if unknown."""
         return []
 
     def answer(self) -> dict[str, Any]:
-        """The first keys of --json: ratio of speeds, its 95% interval, and verdict."""
+        """Return the first keys of --json: ratio of speeds, 95% interval, verdict, and more."""
         names = ("ratio", "low", "high", "verdict", "rounds", "seconds", "problem")
         return {name: getattr(self, name) for name in names}
 
@@ -114,7 +122,11 @@ class PairedResult:
         return self._too_few_rounds()
 
     def _successful_rounds(self) -> str:
-        """The result of the rounds in which both sides succeeded, as a second sentence."""
+        """Return the result of the rounds in which both sides succeeded, as a second sentence.
+
+        Returns:
+            The sentence with a leading period; empty if there was no such round.
+        """
         rounds = counted(self.rounds, "round")
         found = self.estimate
         if found:
@@ -137,7 +149,7 @@ class PairedResult:
         else:
             measured = ""
         if self.last:
-            # Two further rounds pay for the warm-up.
+            # The time of two additional rounds covers the warm-up.
             minutes = math.ceil((MIN_ROUNDS + 2) * self.seconds / 60 / max(self.rounds, 1))
             remedy = f"; try --minutes {minutes}"
         else:
@@ -149,7 +161,11 @@ class PairedResult:
 
 
 def round_table(results: Sequence[PairedResult]) -> dict[str, Any]:
-    """Return a table with one row per point and round: both measurements and their ratio."""
+    """Return a table with one row per point and round: measurements of both sides, and ratio.
+
+    Returns:
+        The table as `{"columns": names, "data": rows}`.
+    """
     first, second = results[0].labels
     unit = results[0].unit
     columns = ["point", "round", f"{first} {unit}", f"{second} {unit}", "ratio"]
@@ -188,14 +204,14 @@ def sentence(found: SpeedEstimate, labels: tuple[str, str], margin: float) -> st
         return statement
     needed = found.rounds_needed(margin)
     if needed <= _MAX_ADVISED_ROUNDS:
-        advice = f"about {needed} rounds would settle it"
+        advice = f"about {needed} rounds would decide"
     else:
-        advice = f"settling it would take over {_MAX_ADVISED_ROUNDS:,} rounds"
+        advice = f"a decision would take over {_MAX_ADVISED_ROUNDS:,} rounds"
     return f"undecided: {statement}; {advice}"
 
 
 def format_interval(found: SpeedEstimate) -> str:
-    """The 95% interval of the ratio: `1.08 .. 1.12`."""
+    """Return the 95% interval of the ratio as text: `1.08 .. 1.12`."""
     return f"{_format_ratio(found.low, found)} .. {_format_ratio(found.high, found)}"
 
 

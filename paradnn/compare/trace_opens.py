@@ -1,14 +1,14 @@
-"""Run a command and list the files that it and all its processes open for reading or execute.
+"""Run a command, and list the files that its processes execute or open for reading.
 
     python trace_opens.py OUT COMMAND [ARGUMENT ...]
 
-OUT becomes {"files": {path: whether it was executed}, "exit_code": code}, or {"error": reason} if
-the kernel does not allow a trace. It needs only the standard library, since it runs as a separate
-program.
+The file OUT will contain {"files": {path: whether it was executed}, "exit_code": code}, or
+{"error": reason} if the kernel does not allow tracing. This program needs only the standard
+library, because it runs separately from the package.
 
 The command runs under ptrace. A seccomp filter stops it only at system calls that open or execute a
-file, so all others run at full speed. Linux 4.8 or newer on x86-64 or AArch64; sources: ptrace(2),
-seccomp(2).
+file, so all other system calls run at full speed. Requires Linux 4.8 or newer on x86-64 or AArch64.
+Sources: ptrace(2), seccomp(2).
 """
 
 import contextlib
@@ -38,7 +38,8 @@ _PR_SET_NO_NEW_PRIVS = 38
 _SECCOMP_MODE_FILTER = 2
 _ALLOW = 0x7FFF0000
 _TRACE = 0x7FF00000
-#: Machine -> its audit architecture, and the numbers of open, openat, openat2, execve, execveat.
+#: Machine -> its audit architecture, and the numbers of the system calls open (x86-64 only),
+#: openat, openat2, execve and execveat.
 _MACHINES = {
     "x86_64": (0xC000003E, (2, 257, 437, 59, 322)),
     "aarch64": (0xC00000B7, (56, 437, 221, 281)),
@@ -53,11 +54,11 @@ _libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c
 
 
 class _TraceError(OSError):
-    """The kernel does not allow a trace."""
+    """The kernel does not allow tracing."""
 
 
 def _ptrace(request: int, pid: int, address: int = 0, data: object = 0) -> None:
-    """Make a ptrace request; raise ProcessLookupError if the process is gone."""
+    """Make a ptrace request; raises OSError, such as ProcessLookupError if the process is gone."""
     if _libc.ptrace(request, pid, address, data) == -1:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
@@ -84,7 +85,10 @@ class _FilterProgram(ctypes.Structure):
 
 
 def _start(words: list[str]) -> NoReturn:
-    """In the child: wait for the tracer, install the filter, and execute the command."""
+    """Replace the child process by the command, after the tracer is attached.
+
+    Exits with code 126 if the filter cannot be installed, and 127 if the command cannot be started.
+    """
     status = 126
     try:
         _ptrace(_TRACEME, 0)
@@ -105,7 +109,14 @@ def _start(words: list[str]) -> NoReturn:
 
 
 def _opened_file(pid: int) -> str | None:
-    """Return the file that the system call that just returned opened for reading, or None."""
+    """Return the file that a process has just opened for reading.
+
+    Args:
+        pid: A process that is stopped at the return of a system call.
+
+    Returns:
+        The path; None if the system call failed, or opened a file for another purpose.
+    """
     info = ctypes.create_string_buffer(88)
     _ptrace(_GET_SYSCALL_INFO, pid, len(info), ctypes.addressof(info))
     descriptor, is_error = struct.unpack_from("<qB", info.raw, 24)
@@ -119,14 +130,16 @@ def _opened_file(pid: int) -> str | None:
 
 
 def trace(words: list[str]) -> tuple[dict[str, bool], int]:
-    """Run a command to its end under ptrace.
+    """Run a command to its end under ptrace, and return the files that it loads.
 
     Returns:
-        Path -> whether a process of the command executed the file (True) or only opened it for
-        reading (False); and the exit code of the command, negative for a signal.
+        The files and the exit code. The files are a mapping from the path to True if a process
+        executed the file, and False if it was only opened for reading. The exit code is negative
+        for a signal.
 
     Raises:
-        OSError: If the kernel does not allow a trace.
+        OSError: If the kernel does not allow tracing.
+        KeyError: If this type of machine is not supported.
     """
     files: dict[str, bool] = {}
     root = os.fork()
@@ -150,7 +163,7 @@ def trace(words: list[str]) -> tuple[dict[str, bool], int]:
             continue
         request = _CONT
         delivered = 0
-        # Another thread may have closed the file, or the process was killed.
+        # Errors are ignored: another thread may have closed the file, or the process was killed.
         with contextlib.suppress(OSError, StopIteration, ValueError):
             request, delivered = _record_stop(pid, status, files, is_new=pid not in known)
         known.add(pid)
@@ -164,9 +177,9 @@ def _record_stop(pid: int, status: int, files: dict[str, bool], *, is_new: bool)
     """Record the file that a stopped process opened or executed.
 
     Args:
-        pid: The process or thread.
+        pid: The stopped process or thread.
         status: The status that `waitpid` returned for it.
-        files: The files so far, which this function extends.
+        files: The files so far. The new file is added to this mapping.
         is_new: Whether this is the first stop of the process or thread.
 
     Returns:
@@ -184,14 +197,18 @@ def _record_stop(pid: int, status: int, files: dict[str, bool], *, is_new: bool)
         if path:
             files.setdefault(path, False)
         return _CONT, 0
-    begins = is_new and stop == signal.SIGSTOP  # how a new process or thread begins
+    begins = is_new and stop == signal.SIGSTOP  # a new process or thread begins with this stop
     if begins or event or stop in (signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN):
         return _CONT, 0
     return _CONT, stop
 
 
 def main(arguments: list[str]) -> int:
-    """Trace a command, write the list of its files, and return its exit code as a shell would."""
+    """Trace a command, write the list of its files, and return its exit code as a shell does.
+
+    Args:
+        arguments: The output file, and the words of the command.
+    """
     out, *words = arguments
     content: dict[str, object]
     try:

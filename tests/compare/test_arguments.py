@@ -98,31 +98,33 @@ GATE_ERRORS = {
 }
 #: Command line of an invalid comparison, and a part of its error.
 COMPARE_ERRORS = {
-    "--metric '(' true false": "--metric=(: not a regular expression",
-    "--metric none true false": "--metric=none: has 0 groups, not one",
-    "--metric '(two) (groups)' true false": "--metric=(two) (groups): has 2 groups, not one",
-    "--metric '(.*)' true false": "does not say whether a larger number is faster",
-    "--metric json:a.b true false": "does not say whether a larger number is faster",
+    "--metric '(' true false": "--metric=(: is not a regular expression",
+    "--metric none true false": "--metric=none: has 0 groups, but needs exactly one",
+    "--metric '(two) (groups)' true false": (
+        "--metric=(two) (groups): has 2 groups, but needs exactly one"
+    ),
+    "--metric '(.*)' true false": "does not show whether a larger number is faster",
+    "--metric json:a.b true false": "does not show whether a larger number is faster",
     "--metric json:rate --higher --lower true false": "not allowed with",
     "true ''": "command=",
     "true 'no-such-program-anywhere -x'": "program no-such-program-anywhere not found",
     'true "ls \'a"': "cannot be split",
     "true": "commands=true: 2 commands are needed, 1 given",
     "--null true false": "commands=true false: 1 command is needed, 2 given",
-    "true true": "both are the same; give two that differ, or add --null",
+    "true true": "both sides are equal; give two different sides, or add --null",
     "--timeout -1 true false": "--timeout=-1: must be positive",
     "--warmup -1 true false": "--warmup=-1: must be at least 1",
-    "--exit-codes a true false": "--exit-codes=a: must be numbers",
-    "--metric cpu a.py:f a.py:g": "--metric=cpu: is for commands, not for functions",
-    "--prepare x a.py:f a.py:g": "--prepare=x: is for commands, not for functions",
-    "--prepare x compile=xla compile=graph": "--prepare=x: is for commands",
-    "--lower compile=xla compile=graph": "--lower=false: is for commands",
+    "--exit-codes a true false": "--exit-codes=a: is not a list of numbers",
+    "--metric cpu a.py:f a.py:g": "--metric=cpu: applies to commands, not to functions",
+    "--prepare x a.py:f a.py:g": "--prepare=x: applies to commands, not to functions",
+    "--prepare x compile=xla compile=graph": "--prepare=x: applies only to commands",
+    "--lower compile=xla compile=graph": "--lower=false: applies only to commands",
     "--null --commits a b -- true": "compares one side with itself",
     "compile=xla 'compile=graph compile=eager'": (
         "side=compile=graph compile=eager: sets compile twice; give it one"
     ),
     "compile=xla compile=xla": (
-        "sides=compile=xla: both are the same; give two that differ, or add --null"
+        "sides=compile=xla: both sides are equal; give two different sides, or add --null"
     ),
     "--null compile=xla compile=graph": "--null=compile=xla, compile=graph: the sides differ",
     "compile=xla": "two sides are needed",
@@ -130,22 +132,24 @@ COMPARE_ERRORS = {
     "compile=xla compile=graph batch_size=4 fast": "override=fast: is not an override",
     "compile=xla ''": ": is empty",
     "batch_size=4,8 batch_size=16": (
-        "batch_size=4,8: a side is one setting; write axes after both sides"
+        "batch_size=4,8: a side cannot contain an axis; write axes after both sides"
     ),
-    "compile=xla compile=graph compile=eager": "compile=eager: a side sets it too",
+    "compile=xla compile=graph compile=eager": "compile=eager: is also set by a side",
     "compile=xla compile=graph replicate=0,1": (
-        "replicate=0,1: cannot be set in a comparison; each round measures"
+        "replicate=0,1: cannot be set in a comparison; omit it: each round measures"
     ),
     "replicate=1 compile=graph": "replicate=1: cannot be set in a comparison",
     "compile=xla compile=graph sweep.sample=4": (
-        "sweep.sample=4: cannot be set in a comparison; every point"
+        "sweep.sample=4: cannot be set in a comparison; omit it: every point"
     ),
-    "compile=xla compile=graph sweep.design=adaptive": "cannot be set in a comparison; every point",
+    "compile=xla compile=graph sweep.design=adaptive": (
+        "cannot be set in a comparison; omit it: every point"
+    ),
     "compile=xla compile=graph sweep.minutes=5": (
-        "sweep.minutes=5: cannot be set in a comparison; --minutes and"
+        "sweep.minutes=5: cannot be set in a comparison; set --minutes or"
     ),
     "tracking=offline compile=graph": (
-        "tracking=offline: is not a setting of a side; write it after both sides"
+        "tracking=offline: cannot differ by side; write it after both sides"
     ),
     "compile=xla compile=graph --rounds 4": "--rounds=4: must be at least 5",
     "compile=xla compile=graph --most 6 --rounds 7": "--most=6: is less than --rounds=7; raise it",

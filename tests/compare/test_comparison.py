@@ -134,7 +134,7 @@ def test_equal_sides_are_called_equal_and_wide_intervals_undecided() -> None:
     [line] = noisy.sentences()
     estimate_pattern = (
         r"undecided: compile=graph is ([\d.]+) times as fast as compile=xla "
-        r"\(95% interval ([\d.]+) \.\. ([\d.]+), 10 rounds\); about \d+ rounds would settle it"
+        r"\(95% interval ([\d.]+) \.\. ([\d.]+), 10 rounds\); about \d+ rounds would decide"
     )
     match = re.fullmatch(estimate_pattern, line)
 
@@ -303,7 +303,7 @@ def test_sides_that_do_not_pair_are_rejected() -> None:
     xla = replace(GRAPH, compile="xla")
     with pytest.raises(ConfigError, match="is the same point on both"):
         pairs_of([GRAPH], [GRAPH], null=False)
-    with pytest.raises(ConfigError, match="the sides have 1 and 2 points"):
+    with pytest.raises(ConfigError, match="different numbers of points, 1 and 2"):
         pairs_of([GRAPH], [xla, replace(xla, batch_size=8)], null=False)
     with pytest.raises(ConfigError, match="batch_size=8: is paired with 16 of the other side"):
         pairs_of(

@@ -47,7 +47,7 @@ def test_a_missing_program_is_rejected_before_a_shell_starts(tmp_path: Path) -> 
 def test_a_relative_program_is_found_in_the_folder_of_its_commit(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"program bin/tool not found; .* correct its name$"):
         command_line("bin/tool", tmp_path)
-    with pytest.raises(ConfigError, match=r"not found; .* a setting of this suite is .* key=value"):
+    with pytest.raises(ConfigError, match=r"not found; .* settings of this suite, write key=value"):
         command_line("bin/tool")
 
     (tmp_path / "bin").mkdir()

@@ -1,9 +1,9 @@
-"""Counts the executed lines of a Python program by call stack.
+"""Count the executed lines of a Python program by call stack.
 
-`paradnn gate --count` puts this folder on PYTHONPATH, so that Python imports the file at start-up.
-It needs only the standard library. At the end of the process it writes a list of
-`[[outermost function, ..., innermost function], lines]` to a JSON file in the folder that the
-variable PARADNN_LINE_COUNTS names.
+`paradnn gate --count` adds this folder to PYTHONPATH, so that Python imports this file at start-up.
+The file needs only the standard library. At the end of the process, it writes a JSON file with a
+list of `[[outermost function, ..., innermost function], lines]`. The environment variable
+PARADNN_LINE_COUNTS names the folder for that file.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from types import CodeType, FrameType
 from typing import Any
 
 _MAX_DEPTH = 100
-#: (number of the caller's stack, code) -> number of the stack
+#: Stacks have numbers; stack 0 is empty. (number of the caller's stack, code) -> number of a stack
 _numbers: dict[tuple[int, CodeType], int] = {}
-#: By the number of a stack: the number of its caller's stack, its innermost function, the number of
-#: lines that this function executed, and its trace function. Stack 0 is empty.
+#: Lists indexed by the number of a stack: number of the caller's stack, innermost function, number
+#: of lines that this function executed, and its trace function.
 _callers = [0]
 _functions: list[CodeType | None] = [None]
 _lines = [0]
@@ -30,7 +30,11 @@ _thread = threading.local()
 
 
 def _function_name(code: CodeType) -> str:
-    """Return `folder/file.py:Class.method` with the path relative to the current folder."""
+    """Return the name of a function as `folder/file.py:Class.method`.
+
+    The path is relative to the current folder. For files elsewhere, it is the last folder and the
+    file name.
+    """
     path = code.co_filename
     folder = os.getcwd() + os.sep
     if path.startswith(folder):
@@ -52,7 +56,10 @@ def _make_tracer(number: int) -> Any:
 
 
 def _trace_call(frame: FrameType, event: str, argument: object) -> Any:
-    """Push a called function on the stack of its thread; return the function that counts lines."""
+    """Push a called function onto the stack of its thread, and return its line counter.
+
+    This is a trace function for `sys.settrace`.
+    """
     stack = getattr(_thread, "stack", None)
     if stack is None:
         stack = _thread.stack = [0]
@@ -92,7 +99,7 @@ def _write(folder: str) -> None:
 
 
 def _import_hidden() -> None:
-    """Import the environment's sitecustomize module, which this file hides, if it exists."""
+    """Import the environment's own sitecustomize module, if there is one, which this file hides."""
     own_folder = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [path for path in sys.path if os.path.abspath(path or ".") != own_folder]
     this = sys.modules.pop("sitecustomize")
