@@ -40,19 +40,19 @@ def exchange_by_shared_memory(point: dict[str, Any]) -> None:
     assert bytes(step._answer) == (message if is_echoed else message[:1])
 
 
-def measure_beside(point: dict[str, Any], server: int) -> None:
-    """Act as one process of a point whose other process is behind a server."""
+def measure_with_server(point: dict[str, Any], server_pid: int) -> None:
+    """Run five steps of a point whose second process is a child of a server."""
     with Processes(point) as processes:
         processes.step().run(5)
-        assert wait_for(lambda: len(children_of(server)) == 1)
+        assert wait_for(lambda: len(children_of(server_pid)) == 1)
 
 
-def measure_until_killed(point: dict[str, Any], says: Connection) -> None:
+def measure_until_killed(point: dict[str, Any], sender: Connection) -> None:
     """Report that a message made a round trip, then wait until killed.
 
-    Both sides then hold a connection on which nothing is sent.
+    While this process waits, its connection to the second process stays open and idle.
     """
     processes = Processes(point)
     processes.step().run(1)
-    says.send("both are there")
+    sender.send("connected")
     time.sleep(1000)

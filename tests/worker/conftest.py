@@ -16,7 +16,7 @@ if all(map(importlib.util.find_spec, ("jax", "torch"))):
 else:
     collect_ignore = ["test_framework_agreement.py", "test_frameworks.py"]
 
-#: Module that `site` imports when the interpreter starts.
+#: Source of `sitecustomize.py`, which `site` imports when the interpreter starts.
 BLOCKER = """
 import sys
 
@@ -38,16 +38,17 @@ def without_protobuf(tmp_path: Path) -> Path:
     return folder
 
 
-#: Files that need no framework. All other files import it when they are loaded.
+#: Test files that need no framework. All other test files import one when pytest loads them.
 LIGHT = ("test_kineto.py", "test_learn.py", "test_measure.py")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Skip loading the tests of models in `make test FAST=1`."""
-    fast = "not framework" in config.option.markexpr
-    return (
-        fast and collection_path.name.startswith("test_") and collection_path.name not in LIGHT
-    ) or None
+    """Ignore test files that import a framework in `make test FAST=1`."""
+    is_fast = "not framework" in config.option.markexpr
+    is_test_file = collection_path.name.startswith("test_")
+    if is_fast and is_test_file and collection_path.name not in LIGHT:
+        return True
+    return None
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -56,20 +57,20 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _collected() -> Iterator[None]:
-    """Free the memory of a file's models, since Keras does not call the collector here."""
+def _collect_garbage() -> Iterator[None]:
+    """Free the memory of a file's models after its tests; `clean` does not collect garbage."""
     yield
     gc.collect()
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _little_optimized(pytestconfig: pytest.Config) -> None:
-    """Reduce XLA's optimization level in this process.
+def _reduce_xla_optimization(pytestconfig: pytest.Config) -> None:
+    """Reduce XLA's optimization level in this process to shorten the tests.
 
-    Compilation takes two thirds of the time, and the compiled code is slower. XLA reads its flags
-    only once.
+    Compilation then takes two thirds of the time, and the compiled code is slower. XLA reads its
+    flags only once, so the fixture compiles a function while they are set.
 
-    Workers are separate processes and compile as they do for users.
+    Workers are separate processes, and compile with the same flags as for users.
     """
     if "not framework" in pytestconfig.option.markexpr:
         return
@@ -85,7 +86,7 @@ def _little_optimized(pytestconfig: pytest.Config) -> None:
 
 @pytest.fixture
 def clean() -> Iterator[None]:
-    """Restore Keras' policy and names; garbage is collected automatically."""
+    """Reset Keras' dtype policy and layer names after a test, without collecting garbage."""
     import keras
 
     yield
@@ -94,11 +95,8 @@ def clean() -> Iterator[None]:
 
 
 @pytest.fixture
-def as_written() -> Iterator[None]:
-    """Run steps without graph optimization.
-
-    TensorFlow's graph optimizer takes seconds for the layers of a model.
-    """
+def without_graph_optimization() -> Iterator[None]:
+    """Disable TensorFlow's graph optimizer, which takes seconds per model."""
     import tensorflow as tf
 
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})

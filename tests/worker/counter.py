@@ -18,7 +18,7 @@ PRODUCTS = {*FORWARD, "Conv2DBackpropInput", "Conv2DBackpropFilter"}
 def counted_flops(graph: Any, forward: bool = False) -> int:
     """Return the FLOPs of the matrix products and convolutions of a traced graph.
 
-    With `forward` only those of the forward pass count.
+    If `forward`, count only the forward pass.
     """
     options = tf.compat.v1.profiler.ProfileOptionBuilder(
         tf.compat.v1.profiler.ProfileOptionBuilder.float_operation()
@@ -41,7 +41,7 @@ def counted_flops(graph: Any, forward: bool = False) -> int:
 
 
 def einsum_flops(operation: Any) -> int:
-    """Return two FLOPs per iteration of the loops over all letters; 0 for other operations."""
+    """Return an einsum's FLOPs: two per combination of its indices; 0 for other operations."""
     if operation.type != "Einsum":
         return 0
     terms = operation.get_attr("equation").decode().split("->")[0].split(",")
@@ -54,9 +54,9 @@ def einsum_flops(operation: Any) -> int:
 
 
 def product_flops(graph: Any) -> int:
-    """Return the FLOPs of the gradients' products.
+    """Return the FLOPs of the matrix products and convolutions in a graph's backward pass.
 
-    A convolution's gradient counts the pairs that its forward pass multiplies.
+    A gradient of a convolution has the same number of multiplications as the forward pass.
     """
     total = 0
     for operation in needed_operations(graph):
@@ -75,9 +75,9 @@ def product_flops(graph: Any) -> int:
 
 
 def needed_operations(graph: Any) -> set[Any]:
-    """Return the operations that lead to an output.
+    """Return the operations on which an output of the graph depends.
 
-    A graph also has gradients that nothing requests and that never run.
+    A traced graph also contains unused gradients, which never run.
     """
     operations: set[Any] = set()
     stack = [tensor.op for tensor in graph.outputs] + list(graph.control_outputs)

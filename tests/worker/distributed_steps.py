@@ -2,8 +2,8 @@
 
 Usage: `python -m tests.worker.distributed_steps FRAMEWORK COMPILE OUT.npz SEED DEVICES FAMILY...`
 
-Runs three steps of the paper's optimizer, on weights drawn by NumPy and the batch of SEED. Writes
-the losses of each family, and the weights before and after.
+Runs three steps of the paper's optimizer, with weights drawn by NumPy and a batch drawn with SEED.
+Writes the losses of each family, and its weights before and after the steps.
 
 DEVICES is a number, or "shards of N": one TensorFlow device that calls the model for each of N
 shards and averages their losses. N replicas with separate batch statistics should have the same
@@ -18,20 +18,21 @@ import numpy as np
 from paradnn.worker import frameworks
 from paradnn.worker.affinity import device_layout
 from tests.worker.families import BATCH, MODELS
-from tests.worker.families import RMSPROP as RULE
-from tests.worker.one_step import fresh, read
+from tests.worker.families import RMSPROP as OPTIMIZER
+from tests.worker.one_step import build_workload, read_variable
 from tests.worker.one_step import point as step_point
 
 STEPS = 3
 
 
-def shards_in_turn(workload: Any, batch: Any, count: int) -> Any:
+def make_sharded_step(workload: Any, batch: Any, count: int) -> Any:
+    """Return a step on one TensorFlow device that averages the losses of `count` shards."""
     import tensorflow as tf
 
     from paradnn.worker.optimizers import make_optimizer
 
     variables = workload.model.trainable_variables
-    optimizer = make_optimizer({"optimizer": RULE, "precision": "float32"}, variables)
+    optimizer = make_optimizer({"optimizer": OPTIMIZER, "precision": "float32"}, variables)
     shards = [[np.split(array, count) for array in arrays] for arrays in batch]
 
     class Step:
@@ -54,46 +55,45 @@ def shards_in_turn(workload: Any, batch: Any, count: int) -> Any:
 def main(
     name: str, compile_mode: str, target: str, seed: int, devices: str, families: list[str]
 ) -> None:
-    plain = frameworks.load(name)
+    single_device = frameworks.load(name)
     from paradnn.worker.step import synthetic_batch
 
     kind, _, number = devices.rpartition(" ")
     count = int(number)
     shards = count if kind == "shards of" else 0
     parallel = "model" if kind == "weights over" else "data"
-    asked = {
+    point = {
+        **step_point(compile_mode, **OPTIMIZER),
+        "batch_size": BATCH,
         "devices": 1 if shards else count,
         "platform": {"name": "cpu", "threads": None, "index": 0},
     }
-    point = {**step_point(compile_mode, **RULE), "batch_size": BATCH, **asked}
-    several = int(point["devices"]) > 1
-    if several:
+    if int(point["devices"]) > 1:
         framework = frameworks.distributed(
-            plain, device_layout(point["devices"], point["platform"]), parallel
+            single_device, device_layout(point["devices"], point["platform"]), parallel
         )
     else:
-        framework = plain
+        framework = single_device
     framework.open_device(point["platform"])
-    found: dict[str, Any] = {}
+
+    results: dict[str, Any] = {}
     for family in families:
-        workload = fresh(framework, MODELS[family])
+        workload = build_workload(framework, MODELS[family])
         variables = workload.model.trainable_variables
         batch = synthetic_batch(workload, BATCH, seed)
-        step: Any = (
-            shards_in_turn(workload, batch, shards)
-            if shards
-            else framework.make_step(workload, batch, point)
-        )
-        found |= {
-            f"{family}/start/{index}": values for index, values in enumerate(map(read, variables))
-        }
-        found[f"{family}/losses"] = [step.run(1) for _ in range(STEPS)]
+        if shards:
+            step: Any = make_sharded_step(workload, batch, shards)
+        else:
+            step = framework.make_step(workload, batch, point)
+
+        for index, variable in enumerate(variables):
+            results[f"{family}/start/{index}"] = read_variable(variable)
+        results[f"{family}/losses"] = [step.run(1) for _ in range(STEPS)]
         if name == "jax":
             step.assign(step.values())
-        found |= {
-            f"{family}/weight/{index}": values for index, values in enumerate(map(read, variables))
-        }
-    np.savez(target, **found)
+        for index, variable in enumerate(variables):
+            results[f"{family}/weight/{index}"] = read_variable(variable)
+    np.savez(target, **results)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""`python -m tests.worker.exported_program`: an exported program equals its module.
+"""Check that an exported PyTorch program computes the same outputs as its module.
 
-This process runs Keras on PyTorch.
+Usage: `python -m tests.worker.exported_program`, since Keras must run on PyTorch in this process.
 """
 
 from pathlib import Path
@@ -38,7 +38,7 @@ def main() -> None:
         def forward(self, data: Any, state: Any) -> Any:
             return data + state.sum()
 
-    def exported(*arguments: Any) -> Path:
+    def export_stateful(*arguments: Any) -> Path:
         torch.export.save(torch.export.export(Stateful(), arguments), "stateful.pt2")
         return Path("stateful.pt2")
 
@@ -52,13 +52,13 @@ def main() -> None:
     torch.export.save(nested, "nested.pt2")
     with pytest.raises(UnavailableError, match=r"nested\.pt2 requires keyword arguments or nested"):
         exported_workload(Path("nested.pt2"), ())
-    check_types_of_the_file(torch)
-    check_other_inputs(torch)
-    check_other_files(torch)
+    check_dtype_of_the_file(torch)
+    check_unsupported_inputs(torch)
+    check_unsupported_files(torch)
 
 
-def check_types_of_the_file(torch: Any) -> None:
-    """A program computes in the types of its file: Keras must not cast its inputs."""
+def check_dtype_of_the_file(torch: Any) -> None:
+    """Check that a program computes in the dtype of its file; Keras must not cast its inputs."""
     from paradnn.families.parts.exported_program import exported_workload
 
     for dtype in (torch.float64, torch.bfloat16):
@@ -73,14 +73,14 @@ def check_types_of_the_file(torch: Any) -> None:
         torch.testing.assert_close(outputs, module(example))
 
 
-def check_other_inputs(torch: Any) -> None:
+def check_unsupported_inputs(torch: Any) -> None:
     from paradnn.families.parts.exported_program import exported_workload
 
     class Scaled(torch.nn.Module):
         def forward(self, data: Any, factor: int) -> Any:
             return data * factor
 
-    class Nothing(torch.nn.Module):
+    class WithoutInput(torch.nn.Module):
         def forward(self) -> Any:
             return torch.ones(3)
 
@@ -94,7 +94,7 @@ def check_other_inputs(torch: Any) -> None:
             exported_workload(Path("other.pt2"), ())
 
 
-def check_other_files(torch: Any) -> None:
+def check_unsupported_files(torch: Any) -> None:
     from paradnn.families.parts.exported_program import exported_workload
 
     module = torch.nn.Linear(6, 4)

@@ -64,8 +64,8 @@ def _image_model(name: str, image_size: int, **options: Any) -> dict[str, Any]:
     return {"name": name, "image_size": image_size, "output_size": 10, **options}
 
 
-#: Models of images. The residual ones have even sizes: if a stride of 2 does not divide the image,
-#: the profiler only estimates a gradient.
+#: Image models by name. The residual models have even image sizes: if a stride of 2 does not divide
+#: the size, the profiler only estimates a gradient.
 IMAGES: dict[str, dict[str, Any]] = {
     "resnet50": _image_model("resnet50", 40),
     "densenet121": _image_model("densenet121", 44),
@@ -134,10 +134,10 @@ def measure(
     """Measure a point.
 
     Args:
-        pool: The workers.
-        point: Overrides of `POINT`, and within `measure` of `PROTOCOL`.
+        pool: Worker pool that measures the point.
+        point: Overrides of `POINT`; its `measure` overrides `PROTOCOL`.
         framework: Framework of the worker.
-        seconds: Time limit of the point.
+        seconds: Time limit of the point in seconds.
     """
     from paradnn.session.workers import Limits, WorkerKey
 
@@ -149,9 +149,9 @@ def measure(
 
 
 def run_module(module: str, framework: str, arguments: Sequence[str], folder: Path) -> str:
-    """Run a module of these tests as a separate process and return its output.
+    """Run the module `tests.worker.MODULE` as a separate process and return its output.
 
-    Its caches stay in `folder`.
+    The process runs in `folder`, so its caches stay there. Fails the test if the process fails.
     """
     from paradnn.session.workers import WorkerKey
 
@@ -160,8 +160,8 @@ def run_module(module: str, framework: str, arguments: Sequence[str], folder: Pa
         "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
     }
     command = [sys.executable, "-m", f"tests.worker.{module}", *arguments]
-    done = subprocess.run(
+    completed = subprocess.run(
         command, cwd=folder, env=environ, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    assert completed.returncode == 0, completed.stderr
+    return completed.stdout

@@ -1,4 +1,4 @@
-"""Generate tokens with a cache and without, using the same weights.
+"""Generate tokens with and without a key-value cache, using the same weights.
 
 Usage: `python -m tests.worker.generated_tokens FRAMEWORK COMPILE OUT.npz`
 
@@ -22,7 +22,8 @@ PROMPT = 5
 TOKENS = 7
 MODEL = MODELS["gpt"]
 LLAMA = MODEL | {"name": "llama", "key_heads": 2, "feed_forward": 48}
-#: As Qwen3: heads wider than width / heads, normalized queries and keys, and a shared table.
+#: Like Qwen3: heads wider than width / heads, normalized queries and keys, and one table for the
+#: embedding and the output.
 LLAMA |= {"head_width": 12, "query_key_norm": True, "tied": True}
 
 
@@ -39,12 +40,13 @@ def logits_of(framework: Any, step: Any) -> np.ndarray:
     return step.function(step._batch).numpy(force=True)
 
 
-def generated(
+def generate(
     framework: Any, compile_mode: str, model: dict[str, Any] = MODEL
 ) -> dict[str, np.ndarray]:
-    """Read the prompt and run TOKENS steps.
+    """Process the prompt, run TOKENS steps and return the results with and without a cache.
 
-    The last step is beyond the end of the cache.
+    The last step is beyond the end of the cache. Returns tokens (steps, batch) and logits
+    (steps, batch, vocab) as `CASE/tokens` and `CASE/logits`; CASE is `cached` or `whole`.
     """
     from keras import ops
 
@@ -56,23 +58,25 @@ def generated(
     for variable in decoder.model.trainable_variables:
         variable.assign(2 * draw(variable, generator))
     inputs, _ = synthetic_batch(decoder.prefill, BATCH, 1)
-    steps = [
-        framework.make_step(workload, (arrays, []), point(compile_mode))
-        for workload, arrays in ((decoder.prefill, inputs), (decoder.decode, []))
-    ]
+    prefill = framework.make_step(decoder.prefill, (inputs, []), point(compile_mode))
+    decode = framework.make_step(decoder.decode, ([], []), point(compile_mode))
     with inference(framework):
-        cached = [logits_of(framework, steps[min(place, 1)]) for place in range(TOKENS + 1)]
+        cached_logits = [logits_of(framework, prefill)]
+        cached_logits += [logits_of(framework, decode) for _ in range(TOKENS)]
+
         sequence = inputs[0]
-        whole = []
-        for _ in cached:
+        whole_logits = []
+        for _ in cached_logits:
             padded = np.zeros((BATCH, model["sequence_length"]), "int32")
             padded[:, : sequence.shape[1]] = sequence
             logits = ops.convert_to_numpy(decoder.model(ops.convert_to_tensor(padded)))
-            whole.append(logits[:, sequence.shape[1] - 1])
-            sequence = np.hstack([sequence, whole[-1].argmax(-1)[:, None]])
-    found = {"cached/logits": np.array(cached), "whole/logits": np.array(whole)}
-    return found | {
-        name.replace("logits", "tokens"): values.argmax(-1) for name, values in found.items()
+            whole_logits.append(logits[:, sequence.shape[1] - 1])
+            sequence = np.hstack([sequence, whole_logits[-1].argmax(-1)[:, None]])
+    return {
+        "cached/logits": np.array(cached_logits),
+        "cached/tokens": np.array(cached_logits).argmax(-1),
+        "whole/logits": np.array(whole_logits),
+        "whole/tokens": np.array(whole_logits).argmax(-1),
     }
 
 
@@ -87,7 +91,7 @@ def inference(framework: Any) -> Any:
 def main(name: str, compile_mode: str, target: str) -> None:
     framework = frameworks.load(name)
     framework.open_device({"name": "cpu", "threads": None, "index": 0})
-    np.savez(target, **generated(framework, compile_mode))
+    np.savez(target, **generate(framework, compile_mode))
 
 
 if __name__ == "__main__":

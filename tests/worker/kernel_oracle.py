@@ -1,7 +1,4 @@
-"""Kernels in plain NumPy by their definitions, in float64.
-
-Gradients of recurrent cells are finite differences.
-"""
+"""Kernels as defined, in plain NumPy and float64; gradients are finite differences."""
 
 from collections.abc import Callable
 from typing import Any
@@ -32,29 +29,42 @@ def convolution(
     return output
 
 
-def gradient(function: Callable[[Array], float], at: Array, small: float = 1e-6) -> Array:
-    """Return central differences of an array function in float64; exact for linear functions."""
-    found = np.zeros_like(at)
+def gradient(function: Callable[[Array], float], at: Array, distance: float = 1e-6) -> Array:
+    """Return the gradient of a scalar function of an array by central differences.
+
+    The result is exact for linear functions, except for rounding.
+    """
+    differences = np.zeros_like(at)
     for index in np.ndindex(at.shape):
-        moved = [at.copy(), at.copy()]
-        moved[0][index] += small
-        moved[1][index] -= small
-        found[index] = (function(moved[0]) - function(moved[1])) / (2 * small)
-    return found
+        above = at.copy()
+        above[index] += distance
+        below = at.copy()
+        below[index] -= distance
+        differences[index] = (function(above) - function(below)) / (2 * distance)
+    return differences
 
 
 def _sigmoid(values: Array) -> Array:
     return 1 / (1 + np.exp(-values))
 
 
-def cell(
+def recurrent_layer(
     name: str, inputs: Array, weights: Array, state: Array, memory: Array | None = None
 ) -> dict[str, Any]:
-    """Run a layer step by step.
+    """Run a recurrent layer step by step and return its history.
 
-    Returns the outputs, and for each step the previous state and the gates.
+    Args:
+        name: "vanilla", "lstm" or "gru".
+        inputs: Inputs of each step, which are added to the product of every gate.
+        weights: Weights of the state.
+        state: State before the first step.
+        memory: Memory of an LSTM before the first step.
+
+    Returns:
+        Arrays whose first axis is the step: `outputs`, `states` before the step, `gates`,
+        `memories` before the step (LSTM) and `products` (GRU). `memory` is the last memory.
     """
-    kept: dict[str, list[Array]] = {
+    history: dict[str, list[Array]] = {
         "outputs": [],
         "states": [],
         "gates": [],
@@ -62,7 +72,7 @@ def cell(
         "products": [],
     }
     for x in inputs:
-        kept["states"].append(state)
+        history["states"].append(state)
         product = state @ weights
         if name == "vanilla":
             state = np.maximum(0, x + product)
@@ -72,17 +82,17 @@ def cell(
             f = _sigmoid(x + f)
             g = np.tanh(x + g)
             o = _sigmoid(x + o)
-            kept["gates"].append(np.concatenate([i, f, g, o], 1))
-            kept["memories"].append(memory)
+            history["gates"].append(np.concatenate([i, f, g, o], 1))
+            history["memories"].append(memory)
             memory = f * memory + i * g
             state = o * np.tanh(memory)
         else:
             r, z, n = np.split(product, 3, axis=1)
-            kept["products"].append(n)
+            history["products"].append(n)
             r = _sigmoid(x + r)
             z = _sigmoid(x + z)
             n = np.tanh(x + r * n)
-            kept["gates"].append(np.concatenate([r, z, n], 1))
+            history["gates"].append(np.concatenate([r, z, n], 1))
             state = (1 - z) * n + z * state
-        kept["outputs"].append(state)
-    return {key: np.array(values) for key, values in kept.items() if values} | {"memory": memory}
+        history["outputs"].append(state)
+    return {key: np.array(values) for key, values in history.items() if values} | {"memory": memory}

@@ -2,9 +2,10 @@
 
 Usage: `python -m tests.worker.kernel_results FRAMEWORK COMPILE,... IN.npz OUT.npz`
 
-IN holds `CASE/model`, its options as JSON, and `CASE/0`, `CASE/1` ..., the operands as the kernel
-draws them. OUT has `COMPILE/CASE/0` ..., the results of a compiled step. It also has
-`COMPILE/CASE/flops`, the FLOPs of its program's products, or `COMPILE/CASE/error`.
+IN holds `CASE/model`, the kernel's options as JSON, and `CASE/0`, `CASE/1` ..., its operands in the
+kernel's own layout. OUT holds `COMPILE/CASE/0` ..., the results of a compiled step, and
+`COMPILE/CASE/flops`, the FLOPs of the program's products. If a case fails, OUT holds
+`COMPILE/CASE/error` instead.
 """
 
 import json
@@ -16,17 +17,16 @@ import numpy as np
 from paradnn.worker import frameworks
 
 
-def results(framework: str, step: Any, compile_mode: str) -> list[Any]:
+def step_outputs(framework: str, step: Any, compile_mode: str) -> list[Any]:
     """Return all outputs of one step."""
     if framework == "tensorflow":
-        found = step.function(*step.arguments)
-        return list(found[1:] if compile_mode == "xla" else found)
-    jax = framework == "jax"
-    if jax:
-        found = step.function(*step._state, *step._constants)
+        outputs = step.function(*step.arguments)
+        return list(outputs[1:] if compile_mode == "xla" else outputs)
+    if framework == "jax":
+        outputs = step.function(*step._state, *step._constants)
     else:
-        found = step.function(step._batch)
-    return list(found) if isinstance(found, tuple) else [found]
+        outputs = step.function(step._batch)
+    return list(outputs) if isinstance(outputs, tuple) else [outputs]
 
 
 def forget_products(framework: str) -> None:
@@ -42,16 +42,18 @@ def main(name: str, modes: list[str], source: str, target: str) -> None:
     from paradnn.families import build
 
     framework.open_device({"name": "cpu", "threads": None, "index": 0})
-    found: dict[str, Any] = {}
-    with np.load(source) as given:
+    results: dict[str, Any] = {}
+    with np.load(source) as operand_file:
         cases = {
-            key.removesuffix("/model"): str(given[key]) for key in given if key.endswith("/model")
+            key.removesuffix("/model"): str(operand_file[key])
+            for key in operand_file
+            if key.endswith("/model")
         }
         for case, options in cases.items():
             operands = [
-                given[f"{case}/{index}"]
-                for index in range(len(given))
-                if f"{case}/{index}" in given
+                operand_file[f"{case}/{index}"]
+                for index in range(len(operand_file))
+                if f"{case}/{index}" in operand_file
             ]
             workload = build(json.loads(options))
             for mode in modes:
@@ -65,14 +67,14 @@ def main(name: str, modes: list[str], source: str, target: str) -> None:
                 try:
                     step = framework.make_step(workload, (operands, []), point)
                     step.run(2)
-                    for index, result in enumerate(results(name, step, mode)):
-                        found[f"{mode}/{case}/{index}"] = np.asarray(result)
-                    found[f"{mode}/{case}/flops"] = sum(
+                    for index, result in enumerate(step_outputs(name, step, mode)):
+                        results[f"{mode}/{case}/{index}"] = np.asarray(result)
+                    results[f"{mode}/{case}/flops"] = sum(
                         cost.product_flops for cost in step.products()
                     )
                 except Exception as error:
-                    found[f"{mode}/{case}/error"] = str(error)
-    np.savez(target, **found)
+                    results[f"{mode}/{case}/error"] = str(error)
+    np.savez(target, **results)
 
 
 if __name__ == "__main__":

@@ -5,9 +5,9 @@ Usage: `python -m tests.worker.one_step FRAMEWORK COMPILE OUT.npz SEED NUDGE FAM
 Writes the weights, the loss and the gradients of each family. For some families it also writes the
 losses of three steps of the paper's optimizer and of Adam.
 
-A gradient is derived from a step of SGD. Its rate is a power of two, so large that the rounding of
-the weight does not matter. SEED draws the batch. NUDGE is the relative change of its numbers, up or
-down.
+A gradient is derived from a step of SGD. The learning rate is a power of two, so large that the
+rounding of the weight does not matter. The batch is drawn with SEED. NUDGE is the relative change
+of each input, up or down.
 """
 
 import sys
@@ -29,7 +29,7 @@ MODELS = {
 #: Families with different kinds of variables: weights, scales and offsets, gates, embeddings.
 UPDATED = ("fc", "residual", "lstm", "gpt")
 #: Adam's epsilon is so large that a gradient of pure rounding errors does not move its weight.
-RULES = [
+OPTIMIZERS = [
     {"name": "rmsprop", "learning_rate": 0.01, "decay": 0.9, "momentum": 0.9, "epsilon": 1.0},
     {"name": "adam", "learning_rate": 0.01, "decay": 0.999, "momentum": 0.9, "epsilon": 1e-3},
 ]
@@ -46,9 +46,9 @@ def point(compile_mode: str, **optimizer: Any) -> dict[str, Any]:
 
 
 def draw(variable: Any, generator: np.random.Generator) -> np.ndarray:
-    """Return values of the usual initial size.
+    """Draw values as large as those of a usual initialization.
 
-    A vector is a bias, or a scale near one.
+    A vector is a scale near one if it is named gamma, and else a bias near zero.
     """
     if len(variable.shape) == 1:
         base = 1.0 if variable.name == "gamma" else 0.0
@@ -57,7 +57,7 @@ def draw(variable: Any, generator: np.random.Generator) -> np.ndarray:
     return (generator.standard_normal(variable.shape) / np.sqrt(fan_in)).astype("float32")
 
 
-def fresh(framework: Any, model: dict[str, Any]) -> Any:
+def build_workload(framework: Any, model: dict[str, Any]) -> Any:
     """Return the workload of a model, with weights drawn by NumPy."""
     from paradnn.families import build
 
@@ -69,7 +69,7 @@ def fresh(framework: Any, model: dict[str, Any]) -> Any:
     return workload
 
 
-def read(variable: Any) -> np.ndarray:
+def read_variable(variable: Any) -> np.ndarray:
     from keras import ops
 
     return np.array(ops.convert_to_numpy(ops.convert_to_tensor(variable)))
@@ -91,9 +91,9 @@ def main(
     framework.open_device({"name": "cpu", "threads": None, "index": 0})
     results: dict[str, Any] = {}
     for family in families:
-        workload = fresh(framework, MODELS[family])
+        workload = build_workload(framework, MODELS[family])
         variables = workload.model.trainable_variables
-        before = [read(variable) for variable in variables]
+        before = [read_variable(variable) for variable in variables]
         inputs, targets = synthetic_batch(workload, BATCH, seed)
         batch = [nudged(values, nudge) for values in inputs], targets
         step: Any = framework.make_step(
@@ -104,12 +104,14 @@ def main(
             step.assign(step.values())
         for index, (variable, old) in enumerate(zip(variables, before, strict=True)):
             results[f"{family}/weight/{index}"] = old
-            results[f"{family}/gradient/{index}"] = (old.astype("float64") - read(variable)) / RATE
-        for rule in RULES if family in UPDATED else ():
-            step = framework.make_step(
-                fresh(framework, MODELS[family]), batch, point(compile_mode, **rule)
-            )
-            results[f"{family}/losses/{rule['name']}"] = [step.run(1) for _ in range(3)]
+            results[f"{family}/gradient/{index}"] = (
+                old.astype("float64") - read_variable(variable)
+            ) / RATE
+        if family in UPDATED:
+            for optimizer in OPTIMIZERS:
+                workload = build_workload(framework, MODELS[family])
+                step = framework.make_step(workload, batch, point(compile_mode, **optimizer))
+                results[f"{family}/losses/{optimizer['name']}"] = [step.run(1) for _ in range(3)]
     np.savez(target, **results)
 
 

@@ -18,7 +18,7 @@ def softmax(x: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("case", ["self", "causal", "memory"])
-def test_attention_is_the_papers_formula(case: str) -> None:
+def test_attention_agrees_with_the_papers_formula(case: str) -> None:
     """Compare with softmax(Q K^T / sqrt(d)) V per head, concatenated and projected.
 
     See Vaswani et al. 2017, section 3.2.
@@ -50,10 +50,10 @@ def test_attention_is_the_papers_formula(case: str) -> None:
 
 
 def rotated(x: np.ndarray) -> np.ndarray:
-    """Return the rotary positions of x, of shape (length, heads, head).
+    """Apply rotary position embeddings to x of shape (length, heads, head).
 
-    Elements i and i + head / 2 are a complex number, which is rotated by position / 10000^(2 i /
-    head).
+    Elements i and i + head / 2 form a complex number. It is rotated by the angle
+    position / 10000^(2 i / head).
     """
     first, second = np.split(x, 2, axis=-1)
     angles = np.arange(len(x))[:, None] / 10000.0 ** (2 * np.arange(first.shape[-1]) / x.shape[-1])
@@ -62,7 +62,7 @@ def rotated(x: np.ndarray) -> np.ndarray:
 
 
 def swiglu(x: np.ndarray, joint: np.ndarray, last: np.ndarray) -> np.ndarray:
-    """Apply SwiGLU; `joint` computes both gates and hidden units."""
+    """Apply SwiGLU; `joint` holds the weights of the gates and those of the hidden units."""
     gates, hidden = np.split(x @ joint, 2, axis=-1)
     return (gates / (1 + np.exp(-gates)) * hidden) @ last
 
@@ -92,7 +92,7 @@ def test_llama_agrees_with_the_formulas_of_its_paper() -> None:
     np.testing.assert_allclose(model(tokens[None])[0], expected, atol=1e-5)
 
 
-def test_qwens_heads_have_their_own_width_and_normalized_queries() -> None:
+def test_qwen_has_a_separate_head_width_and_normalized_queries() -> None:
     """Heads of width 8 in a model of width 24, RMS normalization within heads, a shared table."""
     changes = {"layers": 1, "head_width": 8, "query_key_norm": True, "tied": True}
     model = build(LLAMA | changes).model
@@ -124,10 +124,10 @@ def test_qwens_heads_have_their_own_width_and_normalized_queries() -> None:
 
 
 @pytest.mark.parametrize("rows", [2, 9])
-def test_experts_take_the_tokens_that_choose_them(rows: int) -> None:
-    """Compare with a loop over tokens: each token takes the two likeliest of three experts.
+def test_experts_process_the_tokens_routed_to_them(rows: int) -> None:
+    """Compare with a loop that routes each token to the two likeliest of three experts.
 
-    An expert takes tokens in their order until it has `rows`.
+    An expert accepts tokens in order until it has `rows` tokens.
     """
     generator = np.random.default_rng(3)
     x = generator.standard_normal((2, 9, 6)).astype("float32")
@@ -161,7 +161,7 @@ def tokens_and_changed_tokens() -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize("name", ["gpt", "transformer"])
-def test_no_token_sees_later_ones(name: str) -> None:
+def test_tokens_do_not_attend_to_later_tokens(name: str) -> None:
     model = build(MODELS[name]).model
     tokens, changed = tokens_and_changed_tokens()
     if name == "transformer":
@@ -174,7 +174,7 @@ def test_no_token_sees_later_ones(name: str) -> None:
     assert np.abs(before[-1] - after[-1]).max() > 1e-3
 
 
-def test_every_target_token_sees_the_whole_source() -> None:
+def test_every_target_token_attends_to_the_whole_source() -> None:
     model = build(MODELS["transformer"]).model
     tokens, changed = tokens_and_changed_tokens()
     difference = model([changed, tokens]).numpy()[0] - model([tokens, tokens]).numpy()[0]

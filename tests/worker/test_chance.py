@@ -58,7 +58,7 @@ def test_one_query_in_time_can_pass_a_low_share() -> None:
         pytest.param(0.02, 0.5, id="a low share"),
     ],
 )
-def test_the_required_queries_are_the_least_that_a_binomial_test_accepts(
+def test_the_required_queries_are_the_fewest_that_a_binomial_test_accepts(
     late: int, share: float, confidence: float
 ) -> None:
     required = required_in_time_queries(late, share, confidence)
@@ -89,8 +89,8 @@ def test_series_without_information_count_as_independent(events: list[int]) -> N
         pytest.param(8, 8, id="runs as long as the longest batches"),
     ],
 )
-def test_the_factor_is_the_largest_over_batches(run_length: int, largest: int) -> None:
-    """Variances of batch sums and quantiles of Student's t come from NumPy and SciPy."""
+def test_the_factor_is_the_largest_over_three_batch_counts(run_length: int, largest: int) -> None:
+    """Compare with variances of batch sums from NumPy and quantiles of Student's t from SciPy."""
     events = np.tile(np.repeat([1, 0], run_length), 32 // run_length)
     expected = {}
     for count in (32, 16, 8):

@@ -1,7 +1,7 @@
-"""Messages between real processes and threads, and the errors if nothing arrives.
+"""Messages between real processes and threads, and the errors if no message arrives.
 
-Processes behind a server represent another host. In these tests both hosts are this machine,
-connected by its loopback.
+Processes that a server starts represent a second host. In these tests both hosts are this machine,
+connected by its loopback interface.
 """
 
 import contextlib
@@ -39,17 +39,17 @@ from tests.conftest import ROOT
 from tests.processes import PATIENCE, exit_code, fresh, in_fresh_process, wait_for
 from tests.worker.channel_points import (
     exchange_by_shared_memory,
-    measure_beside,
     measure_until_killed,
+    measure_with_server,
     point,
 )
 from tests.worker.two_hosts import SECRET, host_server
 
 
 @contextlib.contextmanager
-def tcp_server(given: dict[str, Any]) -> Iterator[str]:
+def tcp_server(requested: dict[str, Any]) -> Iterator[str]:
     listening = listen(0)
-    serving = threading.Thread(target=serve_connections, args=(listening, given), daemon=True)
+    serving = threading.Thread(target=serve_connections, args=(listening, requested), daemon=True)
     serving.start()
     yield f"127.0.0.1:{listening.getsockname()[1]}"
     with closing(listening):
@@ -58,15 +58,15 @@ def tcp_server(given: dict[str, Any]) -> Iterator[str]:
     assert not serving.is_alive()
 
 
-def served_once(answer: Callable[[socket.socket], object]) -> tuple[str, threading.Thread]:
-    """Serve one connection with the given behavior."""
+def serve_one_connection(handle: Callable[[socket.socket], object]) -> tuple[str, threading.Thread]:
+    """Serve one connection with `handle`; return the address and the serving thread."""
     listening = listen(0)
 
     def serve() -> None:
         with closing(listening):
             connected, _ = listening.accept()
             with closing(connected):
-                answer(connected)
+                handle(connected)
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
@@ -75,9 +75,12 @@ def served_once(answer: Callable[[socket.socket], object]) -> tuple[str, threadi
 
 @pytest.mark.parametrize("pattern", ["latency", "bandwidth"])
 def test_tcp_carries_whole_messages(pattern: str) -> None:
-    given = point(pattern=pattern, bytes=300_001)
+    requested = point(pattern=pattern, bytes=300_001)
     message = make_message(300_001, 7)
-    with tcp_server(given) as address, closing(TcpStep(given, address, message, PATIENCE)) as step:
+    with (
+        tcp_server(requested) as address,
+        closing(TcpStep(requested, address, message, PATIENCE)) as step,
+    ):
         step.run(20)
         assert pattern == "bandwidth" or bytes(step._answer) == message
 
@@ -95,9 +98,9 @@ def grpc_server(*, serialized: bool = False) -> tuple[Any, str]:
 @pytest.mark.parametrize("pattern", ["latency", "bandwidth"])
 def test_grpc_carries_whole_messages(pattern: str) -> None:
     server, address = grpc_server()
-    given = point(transport="grpc", pattern=pattern)
+    requested = point(transport="grpc", pattern=pattern)
     message = make_message(5 * 2**20, 7)
-    with closing(GrpcStep(given, [address], message, PATIENCE)) as step:
+    with closing(GrpcStep(requested, [address], message, PATIENCE)) as step:
         step.run(3)
         assert step._calls[0](message) == (message if pattern == "latency" else b"")
         assert server.stop(None).wait(PATIENCE)
@@ -110,11 +113,11 @@ def test_serialized_buffers_are_protobufs(payload: str) -> None:
     """Compare with the wire format: tag 0x0a, the length as a varint, and the bytes."""
     server, address = grpc_server(serialized=True)
     model = make_model({"name": "channel", "transport": "grpc", "payload": payload, "bytes": 300})
-    given = point(**{**asdict(model), "serialized": True})
-    sizes = message_sizes(given["model"])
+    requested = point(**{**asdict(model), "serialized": True})
+    sizes = message_sizes(requested["model"])
     message = make_message(sum(sizes), 7)
 
-    with closing(GrpcStep(given, [address], message, PATIENCE)) as step:
+    with closing(GrpcStep(requested, [address], message, PATIENCE)) as step:
         step.run(2)
         echo = step._calls[0](step._message)
     encode, _ = codec()
@@ -150,8 +153,8 @@ def test_payloads_have_the_stated_mixture() -> None:
 
 @pytest.mark.parametrize("pattern", ["latency", "bandwidth"])
 def test_shared_memory_carries_whole_messages(pattern: str) -> None:
-    given = point(transport="shared_memory", pattern=pattern, bytes=300_001)
-    in_fresh_process(exchange_by_shared_memory, given)
+    requested = point(transport="shared_memory", pattern=pattern, bytes=300_001)
+    in_fresh_process(exchange_by_shared_memory, requested)
 
 
 def test_shared_memory_without_an_answer_is_a_timeout() -> None:
@@ -174,22 +177,22 @@ def test_a_server_that_never_answers_is_a_timeout() -> None:
 
 
 def test_a_truncated_message_reports_the_received_bytes() -> None:
-    def half(connected: socket.socket) -> None:
+    def send_half(connected: socket.socket) -> None:
         connected.recv(1000, socket.MSG_WAITALL)
         connected.sendall(bytes(400))
 
-    address, _ = served_once(half)
-    cut = pytest.raises(
+    address, _ = serve_one_connection(send_half)
+    truncated = pytest.raises(
         RankFailed, match="closed the connection after 400 of 1,000 bytes of a message"
     )
-    with closing(TcpStep(point(), address, bytes(1000), PATIENCE)) as step, cut as failed:
+    with closing(TcpStep(point(), address, bytes(1000), PATIENCE)) as step, truncated as failed:
         step.run(1)
     assert failed.value.outcome == "crash"
 
 
-def test_a_port_that_is_taken_and_a_host_that_is_not_there() -> None:
-    with closing(listen(0)) as held:
-        port = held.getsockname()[1]
+def test_taken_ports_and_unreachable_peers_are_unavailable() -> None:
+    with closing(listen(0)) as listening:
+        port = listening.getsockname()[1]
         with pytest.raises(
             UnavailableError,
             match=f"port {port} of 127.0.0.1 is taken; set model.port to another port, or to 0",
@@ -198,9 +201,9 @@ def test_a_port_that_is_taken_and_a_host_that_is_not_there() -> None:
         with pytest.raises(UnavailableError, match=f"127.0.0.1:{port} is in use"):
             serve_calls(f"127.0.0.1:{port}")
     # A bound socket that does not listen keeps other processes from the port.
-    with socket.socket() as silent:
-        silent.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{silent.getsockname()[1]}"
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{bound.getsockname()[1]}"
         with pytest.raises(
             UnavailableError,
             match=f"the peer at {address} cannot be reached: Connection refused",
@@ -214,11 +217,11 @@ COMMAND = [sys.executable, "-m", "paradnn.worker.host"]
 @dataclass(frozen=True)
 class Server:
     process: subprocess.Popen[str]
-    seen: psutil.Process
+    inspected: psutil.Process
     address: str
 
     def children(self) -> list[psutil.Process]:
-        return self.seen.children() if self.seen.is_running() else []
+        return self.inspected.children() if self.inspected.is_running() else []
 
 
 @pytest.fixture
@@ -227,24 +230,28 @@ def server() -> Iterator[Server]:
         yield Server(running, psutil.Process(running.pid), address)
 
 
-def elsewhere(address: str) -> dict[str, Any]:
-    """Return a point with half of its processes behind the server at an address."""
-    others = {"addresses": [address], "key": SECRET, "environ": {}}
+def point_on_two_hosts(address: str) -> dict[str, Any]:
+    """Return a point on two hosts; the server at `address` represents the second host."""
+    other_hosts = {"addresses": [address], "key": SECRET, "environ": {}}
     platform = {"name": "cpu", "threads": None, "cores": None}
     return point() | {
         "platform": platform,
         "hosts": 2,
-        "other_hosts": others,
+        "other_hosts": other_hosts,
         "measure": {"timeout": 200.0},
     }
 
 
-@pytest.mark.parametrize("first", ["point", "server"])
-def test_neither_side_outlives_the_other(server: Server, first: str) -> None:
-    hears, says = Pipe(duplex=False)
-    with hears, says, fresh(measure_until_killed, elsewhere(server.address), says) as measuring:
-        assert hears.poll(PATIENCE)
-        if first == "server":
+@pytest.mark.parametrize("killed", ["point", "server"])
+def test_neither_side_outlives_the_other(server: Server, killed: str) -> None:
+    receiver, sender = Pipe(duplex=False)
+    with (
+        receiver,
+        sender,
+        fresh(measure_until_killed, point_on_two_hosts(server.address), sender) as measuring,
+    ):
+        assert receiver.poll(PATIENCE)
+        if killed == "server":
             server.children()[0].kill()
             assert -exit_code(measuring) == signal.SIGIO
         else:
@@ -252,53 +259,60 @@ def test_neither_side_outlives_the_other(server: Server, first: str) -> None:
     assert wait_for(lambda: not server.children())
 
 
-def test_clients_with_another_key_or_version_get_nothing(
+def test_clients_with_a_different_key_or_version_are_rejected(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = elsewhere(server.address)
-    other = {**given, "other_hosts": {**given["other_hosts"], "key": "another"}}
+    requested = point_on_two_hosts(server.address)
+    other_key = {**requested, "other_hosts": {**requested["other_hosts"], "key": "another"}}
     with pytest.raises(
         UnavailableError,
         match=f"the server at {server.address} has a different key: set the same {KEY} on",
     ):
-        processes_elsewhere(other, 2)
+        processes_elsewhere(other_key, 2)
     assert wait_for(lambda: not server.children())
     monkeypatch.setattr(remote, "PROTOCOL_VERSION", 0)
     with pytest.raises(
         RankFailed, match=r"runs a different version of ParaDnn: restart it"
     ) as refused:
-        processes_elsewhere(given, 2)
+        processes_elsewhere(requested, 2)
     assert refused.value.outcome == "unavailable"
 
 
-def test_clients_without_the_key_get_no_process(server: Server) -> None:
-    """Two hundred connections stay silent or send invalid data.
+def test_clients_without_the_key_start_no_process(server: Server) -> None:
+    """Open two hundred connections that stay silent or send invalid data.
 
-    A process that knows the key is still admitted.
+    The server still admits a process that knows the key.
     """
     host, _, port = server.address.partition(":")
-    with contextlib.ExitStack() as open_ones:
+    with contextlib.ExitStack() as connections:
         for number in range(200):
-            one = open_ones.enter_context(socket.create_connection((host, int(port))))
+            connection = connections.enter_context(socket.create_connection((host, int(port))))
             if number % 3 == 0:
-                one.sendall(bytes(64 if number % 2 else 63))
+                connection.sendall(bytes(64 if number % 2 else 63))
         assert not server.children()
-        in_fresh_process(measure_beside, elsewhere(server.address), server.process.pid)
-        assert server.seen.num_fds() < 100
+        in_fresh_process(
+            measure_with_server, point_on_two_hosts(server.address), server.process.pid
+        )
+        assert server.inspected.num_fds() < 100
     assert wait_for(lambda: not server.children())
 
 
 def test_a_server_requires_a_key_and_a_free_port(server: Server) -> None:
-    without = {name: value for name, value in os.environ.items() if name != KEY}
-    done = subprocess.run(COMMAND, cwd=ROOT, env=without, capture_output=True, text=True)
-    assert (done.returncode, done.stderr.split(":")[:2]) == (2, ["error", f" {KEY} is not set"])
+    environ_without_key = {name: value for name, value in os.environ.items() if name != KEY}
+    completed = subprocess.run(
+        COMMAND, cwd=ROOT, env=environ_without_key, capture_output=True, text=True
+    )
+    assert (completed.returncode, completed.stderr.split(":")[:2]) == (
+        2,
+        ["error", f" {KEY} is not set"],
+    )
     port = server.address.split(":")[1]
-    done = subprocess.run(
+    completed = subprocess.run(
         [*COMMAND, "--port", port],
         cwd=ROOT,
-        env={**without, KEY: SECRET},
+        env={**environ_without_key, KEY: SECRET},
         capture_output=True,
         text=True,
     )
-    assert done.returncode == 2
-    assert done.stderr.startswith(f"error: --port: port {port} of 127.0.0.1 is taken")
+    assert completed.returncode == 2
+    assert completed.stderr.startswith(f"error: --port: port {port} of 127.0.0.1 is taken")

@@ -1,7 +1,4 @@
-"""The phase `compile` on real TensorFlow functions.
-
-The module also covers steps that wait for the device by reading one of its numbers.
-"""
+"""The phase `compile` on real TensorFlow functions, and operations outside a compiled step."""
 
 from typing import Any
 
@@ -19,7 +16,7 @@ from paradnn.worker.step import synthetic_batch
 from tests.worker.families import BATCH, MODELS, POINT, RMSPROP
 
 
-class Growing(TensorFlowStep):
+class GrowingStep(TensorFlowStep):
     """Step whose argument grows by one element at each step number in `steps`."""
 
     def __init__(self, steps: set[int], compiled: bool = True) -> None:
@@ -41,20 +38,26 @@ class Growing(TensorFlowStep):
         return loss
 
 
-def test_the_phase_ends_with_the_step_that_compiles_nothing() -> None:
+def test_the_phase_ends_with_the_first_step_that_compiles_nothing() -> None:
     seconds = iter(range(100))
-    compilation, first_loss = compile_steps(Growing({2, 3}), lambda: float(next(seconds)))
+    compilation, first_loss = compile_steps(GrowingStep({2, 3}), lambda: float(next(seconds)))
     assert compilation.programs == [1, 1, 1, 0]
     assert compilation.seconds == [1.0] * 4
     assert compilation.note == "tf.function was traced 3 times"
     assert first_loss == 1.0
 
 
-@pytest.mark.parametrize(("late", "steady"), [(None, True), (25, False)])
+@pytest.mark.parametrize(
+    ("growing_steps", "steady"),
+    [
+        pytest.param(set(), True, id="no compilation"),
+        pytest.param({25}, False, id="compilation in step 25"),
+    ],
+)
 def test_blocks_that_compile_are_not_steady(
-    late: int | None, steady: bool, monkeypatch: pytest.MonkeyPatch
+    growing_steps: set[int], steady: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(TensorFlow, "make_step", lambda *_: Growing({late} if late else set()))
+    monkeypatch.setattr(TensorFlow, "make_step", lambda *_: GrowingStep(growing_steps))
     # The block times alone always look steady, so the result is independent of the machine's noise.
     monkeypatch.setattr(
         "paradnn.worker.measure.find_change", lambda _: Change(0.0, None, 0.0, 0.0, 1.0)
@@ -74,27 +77,27 @@ def test_blocks_that_compile_are_not_steady(
 
 
 def operations_of(run: Any, steps: int) -> list[str]:
-    """Return the names of the operations that TensorFlow runs from Python.
+    """Return the names of the operations that TensorFlow runs from Python during `steps` steps.
 
-    Calls of compiled functions are not among them.
+    Calls of compiled functions are excluded.
     """
-    seen: list[str] = []
+    names: list[str] = []
 
-    def note(op_type: str | bytes, *_: Any, **__: Any) -> None:
-        seen.append(op_type.decode() if isinstance(op_type, bytes) else op_type)
+    def record_operation(op_type: str | bytes, *_: Any, **__: Any) -> None:
+        names.append(op_type.decode() if isinstance(op_type, bytes) else op_type)
 
     run(1)
-    op_callbacks.add_op_callback(note)
+    op_callbacks.add_op_callback(record_operation)
     try:
         run(steps)
     finally:
-        op_callbacks.remove_op_callback(note)
-    return [name for name in seen if not name.startswith("__inference")]
+        op_callbacks.remove_op_callback(record_operation)
+    return [name for name in names if not name.startswith("__inference")]
 
 
 @pytest.mark.parametrize("mode", ["train", "inference"])
 @pytest.mark.parametrize(("family", "compile"), [("transformer", "graph"), ("fc", "xla")])
-def test_a_compiled_step_runs_nothing_but_itself(family: str, compile: str, mode: str) -> None:
+def test_a_compiled_step_runs_no_other_operation(family: str, compile: str, mode: str) -> None:
     framework = TensorFlow()
     workload = build(MODELS[family])
     point = {"mode": mode, "compile": compile, "precision": "float32", "optimizer": RMSPROP}
@@ -106,5 +109,5 @@ def test_a_compiled_step_runs_nothing_but_itself(family: str, compile: str, mode
 @pytest.mark.parametrize(
     ("name", "compile"), [("matmul", "graph"), ("matmul", "xla"), ("add", "graph")]
 )
-def test_a_kernel_runs_nothing_but_itself(name: str, compile: str) -> None:
+def test_a_kernel_runs_no_other_operation(name: str, compile: str) -> None:
     assert operations_of(TensorFlow().make_kernel(name, 64, "bfloat16", compile), 2) == []

@@ -86,7 +86,7 @@ def test_shares_and_reasons_follow_from_the_counters(
     assert observed.involuntary_switches_per_second == 10.0
 
 
-def test_turns_add_up_without_the_time_between_them() -> None:
+def test_the_total_of_turns_excludes_the_time_between_them() -> None:
     """Split the same two seconds into two turns, ten seconds apart.
 
     Other processes used both cores between the turns.
@@ -101,7 +101,7 @@ def test_turns_add_up_without_the_time_between_them() -> None:
 
 
 def growth_on_one_core(seconds: float) -> Counters:
-    """Return the growth over a phase in which others used 6% of the only core."""
+    """Return the growth over a phase in which other processes used 6% of the only core."""
     return Counters(
         seconds=seconds,
         cores=1,
@@ -123,8 +123,10 @@ def growth_on_one_core(seconds: float) -> Counters:
         pytest.param(100, None, id="60 ms below 10 x 12.5 ms"),
     ],
 )
-def test_rounding_errors_of_periods_add_up_as_their_root(periods: int, reason: str | None) -> None:
-    """Each of n periods is known to 1/80 s, so their total is known to sqrt(n) / 80 s."""
+def test_rounding_errors_grow_with_the_square_root_of_the_periods(
+    periods: int, reason: str | None
+) -> None:
+    """The error of each of n periods is 1/80 s, so that of their total is sqrt(n) / 80 s."""
     assert judge_growth(growth_on_one_core(1.0), periods).reason == reason
 
 
@@ -136,8 +138,8 @@ def test_rounding_errors_of_periods_add_up_as_their_root(periods: int, reason: s
         pytest.param(14.4, "other processes took 0.6 of 16 cores", id="91% used"),
     ],
 )
-def test_a_busy_core_counts_if_hardly_any_is_idle(idle: float, reason: str | None) -> None:
-    """Others use 6 of 160 core-seconds, which is a small share."""
+def test_one_busy_core_counts_if_hardly_any_core_is_idle(idle: float, reason: str | None) -> None:
+    """Plant other processes that use a small share: 6 of 160 core-seconds."""
     growth = Counters(
         seconds=10.0,
         cores=16,
@@ -159,10 +161,10 @@ def test_a_busy_core_counts_if_hardly_any_is_idle(idle: float, reason: str | Non
         pytest.param(32, None, id="32 turns"),
     ],
 )
-def test_turns_have_one_verdict_with_a_rounding_error_each(
+def test_turns_have_one_verdict_and_one_rounding_error_each(
     turns: int, reason: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Others used 60 ms: more than sqrt(16) x 12.5 ms and less than sqrt(32) x 12.5 ms."""
+    """Plant 60 ms of other processes: above sqrt(16) x 12.5 ms, below sqrt(32) x 12.5 ms."""
     begin = growth_on_one_core(0.0)
     end = replace(growth_on_one_core(1 / turns), switches=3)
     moments = iter([begin, end] * turns)
@@ -180,12 +182,15 @@ def test_turns_have_one_verdict_with_a_rounding_error_each(
     assert observed.reason == reason
 
 
-@pytest.mark.parametrize("first", [None, 2.0])
-def test_a_counter_that_one_turn_lacks_is_unknown(first: float | None) -> None:
+@pytest.mark.parametrize(
+    "first_idle",
+    [pytest.param(None, id="first turn"), pytest.param(2.0, id="second turn")],
+)
+def test_a_counter_that_one_turn_lacks_is_unknown_in_the_total(first_idle: float | None) -> None:
     growth = counter_growth(BEFORE, QUIET)
-    second = None if first else 2.0
+    second_idle = None if first_idle else 2.0
 
-    total = sum_growths(replace(growth, idle=first), replace(growth, idle=second))
+    total = sum_growths(replace(growth, idle=first_idle), replace(growth, idle=second_idle))
 
     assert total.idle is None
     assert total.accounted == 8.0
@@ -194,17 +199,19 @@ def test_a_counter_that_one_turn_lacks_is_unknown(first: float | None) -> None:
 @pytest.mark.parametrize(
     ("seconds", "reason"),
     [
-        pytest.param(0.2, None, id="12 ms of others in 0.2 s"),
-        pytest.param(0.25, "other processes took 0.1 of 1 core", id="15 ms of others in 0.25 s"),
+        pytest.param(0.2, None, id="12 ms in 0.2 s"),
+        pytest.param(0.25, "other processes took 0.1 of 1 core", id="15 ms in 0.25 s"),
     ],
 )
-def test_a_short_phase_is_as_uncertain_as_the_counters(seconds: float, reason: str | None) -> None:
-    """The counters are known to 12.5 ms."""
+def test_contention_below_the_counters_resolution_is_ignored(
+    seconds: float, reason: str | None
+) -> None:
+    """The resolution of the counters is 12.5 ms."""
     assert judge_growth(growth_on_one_core(seconds)).reason == reason
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGCONT")
-def test_every_continuation_of_a_measurement_counts_as_a_stop() -> None:
+def test_every_sigcont_during_a_measurement_counts_as_a_stop() -> None:
     monitor = ContentionMonitor()
     before = signal.getsignal(signal.SIGCONT)
 
@@ -228,7 +235,7 @@ def test_without_turns_nothing_is_reported() -> None:
     assert TurnsMonitor().contention() is None
 
 
-def test_a_monitor_that_never_began_reports_nothing() -> None:
+def test_a_monitor_that_never_started_reports_nothing() -> None:
     assert ContentionMonitor().stop() is None
 
 
@@ -242,7 +249,7 @@ stopped.resume()
 """
 
 
-def test_a_process_that_was_stopped_is_not_steady() -> None:
+def test_a_stopped_measurement_is_not_steady() -> None:
     in_fresh_process(_observe_while_stopped)
 
 
@@ -251,7 +258,7 @@ def _observe_while_stopped() -> None:
     recorder.start()
     helper = subprocess.Popen([sys.executable, "-c", CONTINUE, str(os.getpid())])
     os.kill(os.getpid(), signal.SIGSTOP)
-    taken = recorder.stop()
+    disturbance = recorder.stop()
     helper.wait()
 
     observed = recorder.contention
@@ -260,7 +267,7 @@ def _observe_while_stopped() -> None:
     assert not checked.steady
     assert checked.steady_reason == "the measured steps were stopped (SIGSTOP); no change"
     assert (observed.reason or "").endswith("the point was stopped (SIGSTOP) 1 time")
-    assert taken == observed.taken >= 1
+    assert disturbance == observed.taken >= 1
     assert signal.getsignal(signal.SIGCONT) is signal.SIG_DFL
 
 
@@ -291,7 +298,7 @@ def test_counters_cover_the_cores_that_the_process_and_its_helpers_may_use(
     assert counters.throttled == 1.5
 
 
-def test_throttling_is_counted_by_version_1_of_control_groups(tmp_path: Path) -> None:
+def test_version_1_of_control_groups_reports_throttling(tmp_path: Path) -> None:
     plant(
         tmp_path,
         {
@@ -306,12 +313,12 @@ def test_throttling_is_counted_by_version_1_of_control_groups(tmp_path: Path) ->
 @pytest.mark.skipif(
     sys.platform != "linux", reason="only Linux has processor clocks of other processes"
 )
-def test_descendants_belong_to_the_point() -> None:
+def test_the_time_of_descendants_belongs_to_the_point() -> None:
     in_fresh_process(_observe_child_and_grandchild)
 
 
 def _observe_child_and_grandchild() -> None:
-    """Compare the processes' CPU time with the result of wait4 after they have ended."""
+    """Compare the CPU time of a child and a grandchild with the result of wait4."""
     before = read_counters()
     reading, writing = os.pipe()
     child = os.fork()

@@ -22,9 +22,9 @@ from tests.processes import wait_for
 from tests.worker.families import POINT, RMSPROP
 from tests.worker.test_devices import LOSS_TOLERANCE
 
-#: Blocks of one process by framework. Two calibration blocks precede the measured ones. A block of
-#: two processes has two steps, so a single one makes the same number of steps. One process of
-#: PyTorch makes a further step to count its products.
+#: Number of blocks of a single process by framework. Two calibration blocks precede the measured
+#: ones. A block of two processes has two steps, so two processes need one block for the same number
+#: of steps. A single PyTorch process makes one more step to count its products.
 SINGLE_BLOCKS = {"tensorflow": 4, "jax": 4, "torch": 3}
 #: Settings of two devices in two processes.
 PAIRS = [
@@ -58,14 +58,14 @@ def measure(
 
 
 def losses(answer: Answer | None) -> tuple[float, float]:
-    """Return the loss of the first step, and of the last."""
+    """Return the losses of the first and of the last step."""
     assert answer is not None
     assert answer.measurement is not None
     return answer.measurement.first_loss, answer.measurement.timing.final_loss
 
 
 @pytest.mark.parametrize(("framework", "pair"), PAIRS)
-def test_two_processes_train_as_one_device_does(
+def test_two_processes_have_the_same_losses_as_one_device(
     framework: str, pair: dict[str, int], pool: WorkerPool
 ) -> None:
     if importlib.util.find_spec(framework) is None:
@@ -88,17 +88,17 @@ def test_two_processes_train_as_one_device_does(
 
 
 def test_a_killed_process_ends_the_point(pool: WorkerPool) -> None:
-    """The other process is killed in the middle of the measured blocks."""
+    """Kill the second process during the measured blocks."""
     request = point("tensorflow", hosts=2, blocks=1)
     request["measure"] |= {"min_seconds": 1000.0, "max_seconds": 1000.0}
 
-    def kill_the_other(phase: Any) -> None:
+    def kill_second_process(phase: Any) -> None:
         if phase == "measure":
             points = processes_of_points()
-            [other] = [pid for pid, parent in points.items() if parent in points]
-            os.kill(other, signal.SIGKILL)
+            [second] = [pid for pid, parent in points.items() if parent in points]
+            os.kill(second, signal.SIGKILL)
 
-    result = measure(pool, request, kill_the_other)
+    result = measure(pool, request, kill_second_process)
 
     assert result.outcome == "crash"
     assert "process of the point exited" in result.reason
@@ -125,7 +125,7 @@ CORES = len(os.sched_getaffinity(0))
         ),
     ],
 )
-def test_work_that_several_hosts_cannot_do_is_unavailable(
+def test_unsupported_work_on_several_hosts_is_unavailable(
     changes: dict[str, Any], reason: str, pool: WorkerPool
 ) -> None:
     result = measure(pool, point("tensorflow", hosts=2, blocks=1, **changes))
@@ -134,8 +134,8 @@ def test_work_that_several_hosts_cannot_do_is_unavailable(
     assert result.reason == reason
 
 
-def test_communication_is_the_rest_of_the_step(pool: WorkerPool) -> None:
-    """Planted times: a step takes 10 ms, and alone 6 ms in the slower process."""
+def test_communication_is_the_step_time_minus_the_time_alone(pool: WorkerPool) -> None:
+    """Plant steps of 10 ms, and of 6 ms in the slower process without communication."""
     answer = measure(pool, point("tensorflow", blocks=1)).answer
     timing = answer.measurement.timing
     planted = type(timing)(

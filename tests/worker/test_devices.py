@@ -27,7 +27,8 @@ from tests.conftest import ROOT, processes_of_points
 from tests.worker import families
 from tests.worker.families import BATCH, MODELS, POINT, RMSPROP
 
-#: Relative difference of a loss after three updates. Sums over shards are rounded in another order.
+#: Largest relative difference of a loss after three updates: shards change the order of sums, and
+#: therefore the rounding.
 LOSS_TOLERANCE = 1e-5
 CORES = len(os.sched_getaffinity(0))
 
@@ -40,7 +41,7 @@ def measure(pool: WorkerPool, **changes: Any) -> PointResult:
     )
 
 
-def test_devices_train_as_one_does(pool: WorkerPool) -> None:
+def test_two_devices_have_the_same_losses_as_one(pool: WorkerPool) -> None:
     single = measure(pool, devices=1).answer.measurement
     result = measure(pool, measure={"profile": True})
     assert result.outcome == "ok", result.reason
@@ -81,7 +82,7 @@ def test_devices_train_as_one_does(pool: WorkerPool) -> None:
         ),
     ],
 )
-def test_work_that_several_devices_cannot_do_is_unavailable(
+def test_unsupported_work_on_several_devices_is_unavailable(
     changes: dict[str, Any], reason: str, pool: WorkerPool
 ) -> None:
     """The worker has no GPU."""
@@ -102,8 +103,8 @@ def test_tensorflow_does_not_share_the_weights_among_devices(pool: WorkerPool) -
 
 TINY = (MODELS["fc"] | {"layers": 1, "nodes": 8, "input_size": 16, "output_size": 4}, 4)
 LARGE = (MODELS["fc"] | {"layers": 3, "nodes": 2048, "input_size": 1000, "output_size": 1000}, 256)
-#: Runs a point without the meter's action after compiling. That action resets the kernel's peak and
-#: frees heap.
+#: Runs a point without the memory meter's action after compiling, which resets the kernel's peak
+#: and frees heap.
 PLAIN = """
 import sys
 from paradnn.worker import frameworks, memory
@@ -111,7 +112,7 @@ memory.MemoryMeter.begin_steps = lambda meter: None
 framework = frameworks.load(sys.argv[1])
 from paradnn.worker.request import answer_request
 answer = answer_request(eval(sys.argv[2]), framework, lambda *_: None)
-assert not {"IPython", "matplotlib", "pandas", "sklearn"} & set(sys.modules), "Keras imports what no point uses"
+assert not {"IPython", "matplotlib", "pandas", "sklearn"} & set(sys.modules), "Keras imports unused packages"
 sys.exit(answer.outcome != "ok")
 """
 #: Starts the plain process from a small process. The peak of a child includes the memory of the
@@ -126,30 +127,34 @@ print(usage.ru_maxrss * 1024)
 
 
 def plain_peak(framework: str, point: dict[str, Any]) -> int:
-    """Return the peak bytes of a separate process, as the kernel counts them."""
+    """Return the peak memory in bytes that the kernel reports for a plain process."""
     environ = WorkerKey(sys.executable, framework, None, "cpu", ()).environ() | {
         "PYTHONPATH": str(ROOT)
     }
     command = [sys.executable, "-c", SMALL, PLAIN, framework, repr(POINT | point)]
     with tempfile.TemporaryDirectory() as caches:
-        done = subprocess.run(
+        completed = subprocess.run(
             command, cwd=caches, env=environ, stdout=subprocess.PIPE, text=True, check=True
         )
-    return int(done.stdout)
+    return int(completed.stdout)
 
 
-#: Relative difference of two plain processes of one point. JAX compiles in parallel, so its heap
-#: varies.
+#: Largest relative difference in memory between two plain processes of the same point. JAX compiles
+#: in parallel, so its heap varies.
 TOLERANCE = {"tensorflow": 0.08, "torch": 0.08, "jax": 0.2}
-Sized = tuple[dict[str, Any], int]
+#: Options of a model, and a batch size.
+SizedModel = tuple[dict[str, Any], int]
 
 
 def check_memory(
-    pool: WorkerPool, framework: str, compile_mode: str, compared: Sequence[Sized] = (TINY, LARGE)
+    pool: WorkerPool,
+    framework: str,
+    compile_mode: str,
+    compared: Sequence[SizedModel] = (TINY, LARGE),
 ) -> None:
-    """Check the memory of a small point and of a large one.
+    """Check the step memory of the points TINY and LARGE.
 
-    Points in `compared` differ from a plain process no more than two plain processes differ.
+    The peak of each point in `compared` must equal that of a plain process within `TOLERANCE`.
     """
     for model, batch in (TINY, LARGE):
         point = {"model": model, "batch_size": batch, "compile": compile_mode}
@@ -159,27 +164,30 @@ def check_memory(
                 plain_peak(framework, point), rel=TOLERANCE[framework]
             )
         if model is TINY[0]:
-            # The rest belongs to no step: programs, and memory of the compiler.
+            # Programs and the memory of the compiler belong to no step.
             assert answer.step_memory_bytes < 60e6
         else:
             weights = 1000 * 2048 + 2 * 2048**2 + 2048 * 1000
             assert answer.step_memory_bytes > 2 * 4 * weights
 
 
-COMPILED = pytest.param("xla", LARGE, marks=pytest.mark.long)
-
-
-#: A plain process imports the framework again, so each mode has only one. In a graph it is the
-#: small point, which has little other memory. With XLA it is the large point, which has the
-#: compiler's memory.
-@pytest.mark.parametrize(("compile_mode", "compared"), [("graph", TINY), COMPILED])
-def test_a_point_takes_the_memory_of_a_plain_process(
-    pool: WorkerPool, compile_mode: str, compared: Sized
+# A plain process imports the framework again, which takes long, so each compile mode compares only
+# one point. In a graph it is the small point, which has little other memory. With XLA it is the
+# large point, which has the compiler's memory.
+@pytest.mark.parametrize(
+    ("compile_mode", "compared"),
+    [
+        pytest.param("graph", TINY, id="small point in a graph"),
+        pytest.param("xla", LARGE, id="large point with XLA", marks=pytest.mark.long),
+    ],
+)
+def test_the_memory_of_a_point_equals_that_of_a_plain_process(
+    pool: WorkerPool, compile_mode: str, compared: SizedModel
 ) -> None:
     check_memory(pool, "tensorflow", compile_mode, [compared])
 
 
-def test_the_limit_counts_the_framework_as_a_plain_process_holds_it(pool: WorkerPool) -> None:
+def test_the_memory_limit_includes_the_framework(pool: WorkerPool) -> None:
     key = WorkerKey(sys.executable, "tensorflow", None, "cpu", ())
     protocol = POINT["measure"] | {"min_seconds": 30.0, "max_seconds": 30.0}
     point = POINT | {"model": TINY[0], "batch_size": TINY[1]}
@@ -192,7 +200,9 @@ def test_the_limit_counts_the_framework_as_a_plain_process_holds_it(pool: Worker
 
 
 PROTOCOL = {"min_seconds": 0.02, "min_blocks": 6, "block_seconds": 0.002, "warmup_seconds": 0.2}
-LINUX = pytest.mark.skipif(sys.platform != "linux", reason="affinity is Linux's")
+LINUX = pytest.mark.skipif(
+    sys.platform != "linux", reason="only Linux has the affinity calls of this test"
+)
 
 
 def point(cores: object = None, measure: dict | None = None, **further: object) -> Point:
@@ -211,7 +221,9 @@ def test_lists_of_cores_have_a_canonical_form() -> None:
 @LINUX
 @pytest.mark.framework
 @pytest.mark.parametrize("framework", ["tensorflow", "jax", "torch"])
-def test_every_thread_of_a_bound_point_is_on_its_cores(framework: str, pool: WorkerPool) -> None:
+def test_every_thread_of_a_bound_point_is_bound_to_its_cores(
+    framework: str, pool: WorkerPool
+) -> None:
     pytest.importorskip(framework)
     core = max(os.sched_getaffinity(0))
     bound = point(core, framework={"name": framework})
@@ -222,22 +234,24 @@ def test_every_thread_of_a_bound_point_is_on_its_cores(framework: str, pool: Wor
     assert result.answer.measurement.contention.cores == 1
     masks: set[str] = set()
 
-    def look_and_end(phase: str) -> None:
+    def inspect_and_kill(phase: str) -> None:
         if phase == "measure":
             for pid in processes_of_points():
-                masks.update(_masks(pid))
+                masks.update(_allowed_cores(pid))
                 os.kill(pid, signal.SIGKILL)
 
     # A point that runs until it is killed, so that its threads can be inspected.
     long = point(
         core, {**PROTOCOL, "min_seconds": 1000, "max_seconds": 1000}, framework={"name": framework}
     )
-    killed = pool.measure(WorkerKey.of(long), point_request(long), Limits(200, None), look_and_end)
+    killed = pool.measure(
+        WorkerKey.of(long), point_request(long), Limits(200, None), inspect_and_kill
+    )
     assert killed.outcome != "ok"
     assert masks == {str(core)}
 
 
-def _masks(pid: int) -> list[str]:
+def _allowed_cores(pid: int) -> list[str]:
     """Return the allowed cores of every thread of a process."""
     masks = []
     for status in Path(f"/proc/{pid}/task").glob("*/status"):

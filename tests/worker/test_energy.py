@@ -56,13 +56,13 @@ class Powercap:
         return self.seconds
 
 
-def observe(monkeypatch: pytest.MonkeyPatch, reason: str | None) -> None:
-    """Let the contention monitor report a reason."""
+def plant_contention(monkeypatch: pytest.MonkeyPatch, reason: str | None) -> None:
+    """Let the contention monitor report `reason`; None means that nothing disturbed the point."""
     monkeypatch.setattr(ContentionMonitor, "start", lambda _: None)
     monkeypatch.setattr(ContentionMonitor, "stop", lambda _: SimpleNamespace(reason=reason))
 
 
-def test_energy_comes_from_the_counters_or_not_at_all(tmp_path: Path) -> None:
+def test_energy_is_the_growth_of_the_counters_or_unavailable(tmp_path: Path) -> None:
     for name, value in (
         ("intel-rapl:0", 900),
         ("intel-rapl:1", 100),
@@ -77,42 +77,55 @@ def test_energy_comes_from_the_counters_or_not_at_all(tmp_path: Path) -> None:
     meter = open_energy_meter("cpu", 0, tmp_path)
     assert meter.source == "rapl"
     meter.start()
-    (tmp_path / "intel-rapl:0" / "energy_uj").write_text("50000000\n")  # wrapped round at 1000 J
+    (tmp_path / "intel-rapl:0" / "energy_uj").write_text("50000000\n")  # wrapped at 1000 J
     (tmp_path / "intel-rapl:1" / "energy_uj").write_text("130000000\n")
-    (tmp_path / "intel-rapl:2" / "energy_uj").write_text(
-        "900000000\n"
-    )  # the whole board, which contains the packages
+    # The zone of the whole board includes the packages, so it must not be added.
+    (tmp_path / "intel-rapl:2" / "energy_uj").write_text("900000000\n")
     joules = meter.joules()
     assert joules == pytest.approx(150 + 30)
-    none = open_energy_meter("cpu", 0, tmp_path / "nowhere")
-    none.start()
-    assert none.joules() is None
-    assert none.source.startswith("unavailable: ")
+
+    without_counter = open_energy_meter("cpu", 0, tmp_path / "nowhere")
+    without_counter.start()
+    assert without_counter.joules() is None
+    assert without_counter.source.startswith("unavailable: ")
     assert open_energy_meter("tpu", 0).source.startswith("unavailable: ")
 
 
 @pytest.mark.parametrize(
-    ("given", "board"), [(None, 1), ("3,5", 5), ("GPU-a,GPU-b", "GPU-b"), ("3", None)]
+    ("visible_devices", "board"),
+    [
+        pytest.param(None, 1, id="variable is not set"),
+        pytest.param("3,5", 5, id="indices"),
+        pytest.param("GPU-a,GPU-b", "GPU-b", id="UUIDs"),
+        pytest.param("3", None, id="too few devices"),
+    ],
 )
-def test_energy_is_of_the_board_that_the_framework_sees(
-    given: str | None, board: Any, monkeypatch: Any
+def test_energy_is_measured_on_the_board_that_the_framework_uses(
+    visible_devices: str | None, board: Any, monkeypatch: Any
 ) -> None:
-    """Use the second of the given boards.
+    """Open the meter of the point's second device among those of CUDA_VISIBLE_DEVICES.
 
-    NVML, which sees all boards of the host, is planted.
+    The planted NVML numbers all boards of the host, regardless of this variable.
     """
-    asked: list[Any] = []
+    opened_boards: list[Any] = []
     planted = {"nvmlInit": lambda: None, "nvmlDeviceGetTotalEnergyConsumption": lambda _: 0}
     planted |= dict.fromkeys(
-        ("nvmlDeviceGetHandleByIndex", "nvmlDeviceGetHandleByUUID"), asked.append
+        ("nvmlDeviceGetHandleByIndex", "nvmlDeviceGetHandleByUUID"), opened_boards.append
     )
     monkeypatch.setitem(sys.modules, "pynvml", SimpleNamespace(**planted))
-    others = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
-    monkeypatch.setattr(os, "environ", others | ({"CUDA_VISIBLE_DEVICES": given} if given else {}))
-    assert (open_energy_meter("gpu", 1).source == "nvml", asked) == (
-        board is not None,
-        [board] * (board is not None),
-    )
+    environ = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
+    if visible_devices:
+        environ["CUDA_VISIBLE_DEVICES"] = visible_devices
+    monkeypatch.setattr(os, "environ", environ)
+
+    meter = open_energy_meter("gpu", 1)
+
+    if board is None:
+        assert meter.source != "nvml"
+        assert opened_boards == []
+    else:
+        assert meter.source == "nvml"
+        assert opened_boards == [board]
 
 
 @pytest.mark.parametrize(
@@ -124,10 +137,10 @@ def test_energy_is_of_the_board_that_the_framework_sees(
         pytest.param({"zone_0": 20.0, "zone_0_0": 7.0}, 20.0, id="a part of the package"),
     ],
 )
-def test_idle_power_is_the_energy_of_a_wait_without_work(
+def test_idle_power_is_the_power_during_a_wait_without_work(
     zones: dict[str, float], watts: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    observe(monkeypatch, None)
+    plant_contention(monkeypatch, None)
     host = Powercap(tmp_path, **zones)
     meter = open_energy_meter("cpu", 0, tmp_path)
 
@@ -137,10 +150,10 @@ def test_idle_power_is_the_energy_of_a_wait_without_work(
     assert host.seconds == 3.0
 
 
-def test_idle_power_under_the_load_of_others_names_the_load(
+def test_disturbed_idle_power_names_the_disturbance(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    observe(monkeypatch, NOISE)
+    plant_contention(monkeypatch, NOISE)
     host = Powercap(tmp_path, zone_0=20.0)
 
     idle = measure_idle_power(open_energy_meter("cpu", 0, tmp_path), host.sleep, host.clock)
@@ -148,7 +161,7 @@ def test_idle_power_under_the_load_of_others_names_the_load(
     assert (idle.watts, idle.disturbed) == (pytest.approx(20.0), NOISE)
 
 
-def test_without_a_counter_nobody_waits_for_idle_power(tmp_path: Path) -> None:
+def test_idle_power_without_a_counter_needs_no_wait(tmp_path: Path) -> None:
     meter = open_energy_meter("cpu", 0, tmp_path)
 
     idle = measure_idle_power(meter, pytest.fail)
@@ -156,11 +169,11 @@ def test_without_a_counter_nobody_waits_for_idle_power(tmp_path: Path) -> None:
     assert idle == IdlePower(None, "unavailable: this host has no RAPL counter")
 
 
-def test_a_counter_that_stands_still_is_unavailable(
+def test_a_counter_that_never_advances_is_unavailable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Some virtual machines show RAPL zones whose counters never advance."""
-    observe(monkeypatch, None)
+    plant_contention(monkeypatch, None)
     host = Powercap(tmp_path, zone_0=0.0)
     meter = open_energy_meter("cpu", 0, tmp_path)
     recorder = AttemptRecorder(meter)
@@ -179,24 +192,27 @@ def fail_to_read() -> list[energy.Reading]:
     raise OSError("the GPU is lost")
 
 
-@pytest.mark.parametrize("reads", [0, 1])
-def test_a_counter_that_fails_costs_no_measurement(reads: int) -> None:
-    answers: list[Callable[[], list[energy.Reading]]] = [
-        *[lambda: [energy.Reading(1.0, 0.0)]] * reads,
+@pytest.mark.parametrize(
+    "readings_before",
+    [pytest.param(0, id="first reading fails"), pytest.param(1, id="second reading fails")],
+)
+def test_a_failing_counter_does_not_fail_the_measurement(readings_before: int) -> None:
+    readings: list[Callable[[], list[energy.Reading]]] = [
+        *[lambda: [energy.Reading(1.0, 0.0)]] * readings_before,
         fail_to_read,
     ]
-    meter = EnergyMeter("nvml", lambda: answers.pop(0)())
+    meter = EnergyMeter("nvml", lambda: readings.pop(0)())
 
     meter.start()
 
     assert meter.joules() is None
     assert meter.source == "unavailable: the counter failed: the GPU is lost"
-    assert not answers
+    assert not readings
 
 
-def test_idle_power_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """NVML, which is planted, counts millijoules."""
-    observe(monkeypatch, None)
+def test_idle_power_of_a_gpu_comes_from_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plant an NVML that counts the millijoules of a board at 71.5 W."""
+    plant_contention(monkeypatch, None)
     board = Powercap(Path())
     planted = {
         "nvmlInit": lambda: None,

@@ -1,4 +1,4 @@
-"""Engines: converted models compared with Keras, profiles, and unavailable combinations.
+"""Inference engines: converted models compared with Keras, profiles, and unsupported work.
 
 `make test-frameworks` installs the engines.
 """
@@ -36,12 +36,12 @@ POINT = {
 }
 
 
-def step_of(engine: str, family: str, **changed: Any) -> Any:
+def prepare_engine_step(engine: str, family: str, **changes: Any) -> Any:
     pytest.importorskip(FRAMEWORKS[engine].package.replace("-", "_"))
     from paradnn.families import FAMILIES
     from paradnn.worker.step import prepare_step
 
-    point = POINT | {"framework": {"name": engine}} | changed
+    point = POINT | {"framework": {"name": engine}} | changes
     framework = importlib.import_module(f"paradnn.worker.frameworks.{engine}").FRAMEWORK()
     options = FAMILIES[family].options(name=family, **SMALL[family])
     return prepare_step({**point, "model": vars(options)}, framework)[1]
@@ -50,8 +50,8 @@ def step_of(engine: str, family: str, **changed: Any) -> Any:
 @pytest.mark.framework
 @pytest.mark.parametrize("family", SMALL)
 @pytest.mark.parametrize("engine", ENGINES)
-def test_outputs_of_a_converted_model_are_those_of_keras(engine: str, family: str) -> None:
-    step = step_of(engine, family)
+def test_outputs_of_a_converted_model_equal_those_of_keras(engine: str, family: str) -> None:
+    step = prepare_engine_step(engine, family)
     step.run(2)
     assert step.conversion().conversion_error < 1e-5
     assert step.conversion().artefact_bytes > 1000
@@ -65,7 +65,7 @@ def test_a_profile_names_the_operations_and_their_flops(engine: str, family: str
     from paradnn.families import FAMILIES
     from paradnn.worker.profile.run import profile_steps
 
-    step = step_of(engine, family)
+    step = prepare_engine_step(engine, family)
     step.run(2)
     profile = profile_steps(step._engine, step, 0.01, keep_trace=False)
     assert isinstance(profile, Profile), profile
@@ -82,11 +82,11 @@ def test_a_profile_names_the_operations_and_their_flops(engine: str, family: str
 
 
 @pytest.mark.framework
-def test_an_engine_without_a_profiler_has_a_reason() -> None:
+def test_an_engine_without_a_profiler_reports_a_reason() -> None:
     from paradnn.core.messages import NoProfile
     from paradnn.worker.profile.run import profile_steps
 
-    step = step_of("litert", "fc")
+    step = prepare_engine_step("litert", "fc")
     step.run(1)
     profile = profile_steps(step._engine, step, 0.01, keep_trace=False)
     assert isinstance(profile, NoProfile)
@@ -97,7 +97,7 @@ def test_an_engine_without_a_profiler_has_a_reason() -> None:
 @pytest.mark.framework
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(
-    ("changed", "reason"),
+    ("changes", "reason"),
     [
         pytest.param(
             {"mode": "train"},
@@ -112,11 +112,11 @@ def test_an_engine_without_a_profiler_has_a_reason() -> None:
         ),
     ],
 )
-def test_work_that_an_engine_cannot_do_is_unavailable(
-    engine: str, changed: dict[str, Any], reason: str
+def test_unsupported_work_of_an_engine_is_unavailable(
+    engine: str, changes: dict[str, Any], reason: str
 ) -> None:
     with pytest.raises(UnavailableError, match=reason):
-        step_of(engine, "fc", **changed)
+        prepare_engine_step(engine, "fc", **changes)
 
 
 @pytest.mark.framework
@@ -125,10 +125,12 @@ def test_work_that_an_engine_cannot_do_is_unavailable(
     [
         pytest.param([1.0, -2.1], 0.05, id="close"),
         pytest.param([np.nan, -2.0], np.inf, id="not-finite"),
-        pytest.param([[1.0, -2.0]], np.inf, id="other-shape"),
+        pytest.param([[1.0, -2.0]], np.inf, id="different-shape"),
     ],
 )
-def test_the_error_is_a_share_of_the_largest_output(outputs: list[Any], error: float) -> None:
+def test_the_conversion_error_is_relative_to_the_largest_output(
+    outputs: list[Any], error: float
+) -> None:
     engines = importlib.import_module("paradnn.worker.frameworks.engines")
     expected = [np.array([1.0, -2.0])]
     assert engines.largest_error([np.array(outputs)], expected) == pytest.approx(error)
@@ -160,7 +162,7 @@ def test_outputs_without_elements_are_equal() -> None:
         pytest.param("int8", [1.0, -2.0], None, id="int8-may-differ-by-more"),
     ],
 )
-def test_outputs_that_differ_too_much_are_no_measurement(
+def test_a_point_whose_outputs_differ_too_much_is_unavailable(
     precision: str, expected: list[float], reason: str | None
 ) -> None:
     engines = importlib.import_module("paradnn.worker.frameworks.engines")
@@ -186,8 +188,8 @@ def test_outputs_that_differ_too_much_are_no_measurement(
         step.run(1)
 
 
-def test_the_description_of_an_interpreter_needs_no_package() -> None:
-    """Run the module's source in interpreters that lack this project."""
+def test_the_versions_module_imports_only_the_standard_library() -> None:
+    """The project runs this module's source in interpreters that do not have the project."""
     tree = ast.parse(Path(ROOT / "paradnn/core/versions.py").read_text())
     names = {
         name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names
@@ -199,12 +201,15 @@ def test_the_description_of_an_interpreter_needs_no_package() -> None:
 @pytest.mark.framework
 @pytest.mark.parametrize("engine", ENGINES)
 def test_int8_is_smaller_and_calibrated_on_the_given_examples(engine: str) -> None:
-    """Examples are 100 times as large as the step's batch, whose calibration would clip them."""
-    step = step_of(engine, "fc", precision="int8")
+    """Calibrate on examples that are 100 times as large as the step's batch.
+
+    A calibration on the batch would clip them.
+    """
+    step = prepare_engine_step(engine, "fc", precision="int8")
     generator = np.random.default_rng(0)
     examples = 100 * generator.standard_normal((3, 64), np.float32)  # fewer than a batch
     step.calibrate(examples)
-    plain = step_of(engine, "fc")
+    plain = prepare_engine_step(engine, "fc")
     plain.run(1)
     step.run(1)
     assert 1e-5 < step.conversion().conversion_error < 0.1
@@ -217,7 +222,7 @@ def test_int8_is_smaller_and_calibrated_on_the_given_examples(engine: str) -> No
 @pytest.mark.framework
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_batch_of_one_is_calibrated_on_different_examples(engine: str) -> None:
-    source = step_of(engine, "fc", precision="int8", batch_size=1)._source
+    source = prepare_engine_step(engine, "fc", precision="int8", batch_size=1)._source
     assert len({array.tobytes() for [array] in source.calibration_batches()}) == 8
 
 
@@ -244,11 +249,12 @@ def test_an_operation_that_an_engine_lacks_is_named(engine: str) -> None:
 @pytest.mark.framework
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_loop_is_quantized_or_unavailable(engine: str) -> None:
-    """LiteRT's converter would crash on a loop, so the point is unavailable before the conversion.
+    """Quantize a GRU.
 
-    The first lines of OpenVINO's error name a line of its source, which the reason must omit.
+    LiteRT's converter would crash on a loop, so the point is unavailable before the conversion.
+    The reason must omit the first lines of OpenVINO's error, which name a line of its source code.
     """
-    step = step_of(engine, "gru", precision="int8")
+    step = prepare_engine_step(engine, "gru", precision="int8")
     if engine == "onnxruntime":
         step.run(1)
         assert step.conversion().conversion_error < 0.1
@@ -261,7 +267,7 @@ def test_a_loop_is_quantized_or_unavailable(engine: str) -> None:
         step.run(1)
 
 
-#: Packages that are missing on a machine with only an engine.
+#: Packages that a machine with only an engine lacks.
 MISSING = (
     "tensorflow",
     "keras",
@@ -366,6 +372,6 @@ def test_pytorch_gets_no_member_that_it_would_unpickle(tmp_path: Path) -> None:
         plain_archive(path)
 
 
-def test_a_program_computes_the_same_as_its_module(tmp_path: Path) -> None:
+def test_an_exported_program_computes_the_same_as_its_module(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     run_module("exported_program", "torch", [], tmp_path)

@@ -14,18 +14,18 @@ import pytest
 from tests.worker.families import MODELS, run_module
 
 #: Largest difference of a gradient relative to the variable's largest gradient, and of a loss
-#: relative to itself. float32 has 24 bits. A sum of about a thousand terms in another order keeps
-#: about 17 of them.
+#: relative to itself. float32 has 24 bits. Two sums of the same thousand terms in different orders
+#: agree in about 17 bits.
 GRADIENT_TOLERANCE = 2e-5
 LOSS_TOLERANCE = 2e-6
-#: Largest relative difference of a loss after updates, which accumulate differences. Keras under
-#: TensorFlow also squares an embedding's gradients before it sums those of a row. The other
-#: frameworks square the sum. With Adam that changes a loss by about 4e-4.
+#: Largest relative difference of a loss after updates, which accumulate differences. In addition,
+#: Keras under TensorFlow squares the gradients of an embedding's row before it sums them. The other
+#: frameworks square the sum. With Adam, this changes a loss by about 4e-4.
 LATER_LOSS_TOLERANCE = 5e-3
-#: Largest difference of logits with a cache and without; logits are about ten.
+#: Largest difference between logits with and without a cache. Logits are of the order of ten.
 GENERATION_TOLERANCE = 1e-4
-#: Relative change of the inputs. A rectifier or maximum this near to its kink may fall to either
-#: side of it by rounding alone.
+#: Relative change of the inputs. Rounding alone may move an input of a rectifier or a maximum this
+#: far, to the other side of its kink.
 NUDGE = 1e-5
 #: Relative change of gradients that indicates a kink. The nudge changes smooth gradients by about
 #: 2e-4, and those across a kink by about 1e-2.
@@ -49,13 +49,13 @@ Values = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Reference:
-    """Return TensorFlow's results for the batch of `seed`, which is not near a kink."""
+    """TensorFlow's results for the batch drawn with `seed`, which is not near a kink."""
 
     seed: int
     values: Values
 
 
-def steps(
+def run_steps(
     framework: str,
     compile_mode: str,
     folder: Path,
@@ -64,7 +64,7 @@ def steps(
     variation: object = 0.0,
     module: str = "one_step",
 ) -> Values:
-    """Run steps in a separate process.
+    """Run steps in a separate process and return their results by name.
 
     Args:
         framework: Framework of the steps.
@@ -87,8 +87,8 @@ def steps(
         return dict(values)
 
 
-def on_devices(framework: str, compile_mode: str, devices: str, folder: Path) -> Values:
-    return steps(
+def run_on_devices(framework: str, compile_mode: str, devices: str, folder: Path) -> Values:
+    return run_steps(
         framework,
         compile_mode,
         folder,
@@ -100,7 +100,7 @@ def on_devices(framework: str, compile_mode: str, devices: str, folder: Path) ->
 
 
 def gradient_difference(first: Values, second: Values) -> float:
-    """Return the largest difference of any variable, relative to its largest gradient."""
+    """Return the largest difference of gradients, relative to a variable's largest gradient."""
     shared = [name for name in first if "/gradient/" in name and name in second]
     assert shared
     return max(
@@ -114,26 +114,26 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Reference:
     folder = tmp_path_factory.mktemp("reference")
     with_kinks = ["fc", "residual", "bottleneck"]
     for seed in range(4, 14):
-        values = steps("tensorflow", "eager", folder, with_kinks, seed)
-        nudged = steps("tensorflow", "eager", folder, with_kinks, seed, NUDGE)
+        values = run_steps("tensorflow", "eager", folder, with_kinks, seed)
+        nudged = run_steps("tensorflow", "eager", folder, with_kinks, seed, NUDGE)
         if gradient_difference(values, nudged) < KINK:
-            return Reference(seed, steps("tensorflow", "graph", folder, list(MODELS), seed))
+            return Reference(seed, run_steps("tensorflow", "graph", folder, list(MODELS), seed))
     raise AssertionError("ten batches in a row have a kink")
 
 
 @pytest.mark.parametrize(
     ("framework", "compile_mode", "families"),
     [
-        ("jax", "graph", list(MODELS)),
-        ("torch", "eager", list(MODELS)),
-        ("torch", "graph", ["fc", "gru"]),
-        ("tensorflow", "xla", ["fc", "residual"]),
+        pytest.param("jax", "graph", list(MODELS), id="JAX"),
+        pytest.param("torch", "eager", list(MODELS), id="PyTorch"),
+        pytest.param("torch", "graph", ["fc", "gru"], id="PyTorch, compiled"),
+        pytest.param("tensorflow", "xla", ["fc", "residual"], id="TensorFlow with XLA"),
     ],
 )
 def test_equal_weights_and_batches_give_equal_losses_and_gradients(
     reference: Reference, framework: str, compile_mode: str, families: list[str], tmp_path: Path
 ) -> None:
-    results = steps(framework, compile_mode, tmp_path, families, reference.seed)
+    results = run_steps(framework, compile_mode, tmp_path, families, reference.seed)
     assert {name.split("/")[0] for name in results} == set(families)
     for name, values in results.items():
         if "/weight/" in name:
@@ -156,8 +156,8 @@ def one_device(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Values]:
     over any number of devices.
     """
     folder = tmp_path_factory.mktemp("one")
-    shards = on_devices("tensorflow", "eager", "shards of 2", folder)
-    return {"tensorflow": shards, "jax": on_devices("jax", "graph", "1", folder)}
+    shards = run_on_devices("tensorflow", "eager", "shards of 2", folder)
+    return {"tensorflow": shards, "jax": run_on_devices("jax", "graph", "1", folder)}
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def one_device(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Values]:
 def test_two_devices_compute_the_same_as_one(
     one_device: dict[str, Values], framework: str, compile_mode: str, tmp_path: Path
 ) -> None:
-    results = on_devices(framework, compile_mode, "2", tmp_path)
+    results = run_on_devices(framework, compile_mode, "2", tmp_path)
     expected = one_device[framework]
     assert set(results) == set(expected)
     for name, values in results.items():
@@ -184,12 +184,12 @@ def test_two_devices_compute_the_same_as_one(
             )
 
 
-def test_two_devices_that_share_the_weights_compute_the_same_as_one(tmp_path: Path) -> None:
+def test_two_devices_that_divide_the_weights_compute_the_same_as_one(tmp_path: Path) -> None:
     names = ["fc", "residual", "rnn", "transformer"]
     module = "distributed_steps"
-    one = steps("jax", "graph", tmp_path, names, DISTRIBUTED_SEED, "1", module)
+    one = run_steps("jax", "graph", tmp_path, names, DISTRIBUTED_SEED, "1", module)
 
-    shared = steps("jax", "graph", tmp_path, names, DISTRIBUTED_SEED, "weights over 2", module)
+    shared = run_steps("jax", "graph", tmp_path, names, DISTRIBUTED_SEED, "weights over 2", module)
 
     assert set(shared) == set(one)
     for name in names:
@@ -211,7 +211,7 @@ def test_two_devices_that_share_the_weights_compute_the_same_as_one(tmp_path: Pa
     ("framework", "compile_mode"),
     [("jax", "graph"), ("jax", "eager"), ("torch", "eager"), ("torch", "graph")],
 )
-def test_tokens_from_a_cache_are_those_of_the_whole_model(
+def test_tokens_from_a_cache_equal_those_of_the_whole_model(
     framework: str, compile_mode: str, tmp_path: Path
 ) -> None:
     target = tmp_path / "tokens.npz"

@@ -56,7 +56,7 @@ def test_jax_reduces_over_devices_within_its_program(pool: WorkerPool) -> None:
     assert "communication" in {row["category"] for row in profile.operation_types.rows()}
 
 
-def test_jax_shares_the_weights_among_devices(pool: WorkerPool) -> None:
+def test_jax_divides_the_weights_among_devices(pool: WorkerPool) -> None:
     one = measure(pool, "jax", "fc")
 
     result = measure(pool, "jax", "fc", devices=2, parallel="model")
@@ -76,7 +76,7 @@ def test_jax_shares_the_weights_among_devices(pool: WorkerPool) -> None:
 
 @pytest.mark.parametrize("mode", ["train", "inference"])
 @pytest.mark.parametrize("compile_mode", ["graph", "eager"])
-def test_jax_shares_the_weights_in_every_mode(
+def test_jax_divides_the_weights_in_every_mode(
     pool: WorkerPool, mode: str, compile_mode: str
 ) -> None:
     changes = {"mode": mode, "compile": compile_mode, "measure": {"profile": False}}
@@ -103,7 +103,7 @@ def test_jax_shares_the_weights_in_every_mode(
         ),
     ],
 )
-def test_weights_that_cannot_be_shared_are_unavailable(
+def test_points_whose_weights_cannot_be_divided_are_unavailable(
     pool: WorkerPool, framework: str, changes: dict[str, Any], reason: str
 ) -> None:
     result = measure(pool, framework, "fc", **{"devices": 2, "parallel": "model", **changes})
@@ -139,7 +139,7 @@ CASES = [
 @pytest.mark.parametrize(
     ("framework", "compile_mode", "family"), CASES, ids=["-".join(case) for case in CASES]
 )
-def test_tables_agree_with_analytic_costs(
+def test_profiles_agree_with_analytic_costs(
     pool: WorkerPool, framework: str, compile_mode: str, family: str
 ) -> None:
     result = measure(pool, framework, family, compile=compile_mode)
@@ -193,13 +193,15 @@ def test_other_frameworks_are_not_imported(framework: str) -> None:
         "print(sorted(m for m in ('tensorflow', 'jax', 'torch') if sys.modules.get(m)))"
     )
     environ = WorkerKey(sys.executable, framework, None, "cpu", ()).environ()
-    said = subprocess.check_output([sys.executable, "-c", code, framework], env=environ, text=True)
+    output = subprocess.check_output(
+        [sys.executable, "-c", code, framework], env=environ, text=True
+    )
     # Keras itself imports JAX if it is installed.
-    assert said.strip() == {"jax": "['jax']", "torch": "['jax', 'torch']"}[framework]
+    assert output.strip() == {"jax": "['jax']", "torch": "['jax', 'torch']"}[framework]
 
 
 @pytest.mark.parametrize("framework", ["jax", "torch"])
-def test_without_protobuf_it_measures(
+def test_frameworks_measure_without_protobuf(
     framework: str, without_protobuf: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without protobuf, JAX's trace cannot be read, but PyTorch's can."""
@@ -216,36 +218,34 @@ def test_without_protobuf_it_measures(
 @pytest.mark.parametrize(
     ("framework", "compile_mode"), [("jax", "graph"), ("jax", "eager"), ("torch", "eager")]
 )
-def test_one_step_compiles_and_the_next_does_not(
-    pool: WorkerPool, framework: str, compile_mode: str
-) -> None:
+def test_only_the_first_step_compiles(pool: WorkerPool, framework: str, compile_mode: str) -> None:
     compilation = measure(
         pool, framework, "fc", compile=compile_mode
     ).answer.measurement.compilation
     if framework == "torch":
         assert (compilation.programs, compilation.note) == ([0], None)
         return
-    first, *later = compilation.programs
-    assert later == [0]
-    assert first == 1 if compile_mode == "graph" else first > 10
-    assert (
-        "jax.jit" in compilation.note
-        if compile_mode == "graph"
-        else "jax.disable_jit" in compilation.note
-    )
+    first_step, *later_steps = compilation.programs
+    assert later_steps == [0]
+    if compile_mode == "graph":
+        assert first_step == 1
+        assert "jax.jit" in compilation.note
+    else:
+        assert first_step > 10
+        assert "jax.disable_jit" in compilation.note
 
 
-def test_pytorch_compiles_until_it_need_not(pool: WorkerPool) -> None:
-    """A recurrent model compiles again in its second step, which extends the phase.
+def test_pytorch_compiles_until_a_step_compiles_nothing(pool: WorkerPool) -> None:
+    """Measure a recurrent model, which compiles again in its second step.
 
-    The note gives the reason.
+    This extends the phase `compile`, and the note gives the reason.
     """
     plain = measure(pool, "torch", "fc").answer.measurement.compilation
     assert plain.programs[-1] == 0
     assert plain.note == "torch.compile: 2 graphs, 0 graph breaks, 0 recompilations"
-    # The cache is unused, so the next point takes the same time.
-    again = measure(pool, "torch", "fc").answer.measurement
-    assert again.product_types == {"float32": 1.0}
+    # Points do not use PyTorch's compilation cache, so the next point compiles again.
+    second_measurement = measure(pool, "torch", "fc").answer.measurement
+    assert second_measurement.product_types == {"float32": 1.0}
     short = MODELS["lstm"] | {"layers": 1, "sequence_length": 4}
     result = measure(pool, "torch", "lstm", model=short)
     assert result.outcome == "ok", result.reason
@@ -259,7 +259,7 @@ def test_pytorch_compiles_until_it_need_not(pool: WorkerPool) -> None:
 
 
 def test_a_point_compiles_its_model_and_no_probe_of_the_processor(tmp_path: Path) -> None:
-    """Probes take ten seconds of a C++ compiler, so all points share their cache folder."""
+    """PyTorch compiles probes for ten seconds, so all points share the cache of the probes."""
     code = (
         "import os, torch; from paradnn.worker.frameworks.torch import _compiled;"
         "_compiled(torch.sin, 'graph', torch.device('cpu'), 'default')(torch.ones(64));"
@@ -271,10 +271,10 @@ def test_a_point_compiles_its_model_and_no_probe_of_the_processor(tmp_path: Path
         "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0",
     }
     environ = {**WorkerKey(sys.executable, "torch", None, "cpu", ()).environ(), **own}
-    done = subprocess.check_output(
+    completed = subprocess.check_output(
         [sys.executable, "-c", code], env=environ, cwd=tmp_path, text=True
     )
-    of_point = {path.read_text() for path in Path(done.strip()).rglob("*.cpp")}
+    of_point = {path.read_text() for path in Path(completed.strip()).rglob("*.cpp")}
     of_all = {path.read_text() for path in tmp_path.rglob("*.cpp")} - of_point
     assert any("sin" in text for text in of_point)
     assert not any("_chk_kernel" in text for text in of_point)
@@ -283,10 +283,10 @@ def test_a_point_compiles_its_model_and_no_probe_of_the_processor(tmp_path: Path
 
 
 @pytest.mark.parametrize("framework", ["jax", "torch"])
-def test_devices_that_share_the_examples_count_the_work_of_the_whole_batch(
+def test_several_devices_report_the_flops_of_the_whole_batch(
     pool: WorkerPool, framework: str, tmp_path: Path
 ) -> None:
-    """The program of one device contains only a part of the products of a user's model."""
+    """Count a user's model on two devices; each device's program has only a part of the FLOPs."""
     file = tmp_path / "models.py"
     file.write_text(
         "import keras\n"
@@ -304,7 +304,7 @@ def test_devices_that_share_the_examples_count_the_work_of_the_whole_batch(
     ("framework", "compile_mode"), [("jax", "graph"), ("torch", "eager"), ("torch", "graph")]
 )
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_programs_state_the_products_that_profiles_show(
+def test_programs_and_profiles_report_the_same_product_types(
     pool: WorkerPool, framework: str, compile_mode: str, precision: str
 ) -> None:
     answer = measure(pool, framework, "fc", compile=compile_mode, precision=precision).answer
@@ -317,21 +317,24 @@ def test_programs_state_the_products_that_profiles_show(
 @pytest.mark.parametrize(
     ("framework", "compile_mode"), [("jax", "graph"), ("torch", "eager"), ("torch", "graph")]
 )
-def test_memory_is_that_of_a_plain_process(
+def test_the_memory_of_a_point_equals_that_of_a_plain_process(
     pool: WorkerPool, framework: str, compile_mode: str
 ) -> None:
     check_memory(pool, framework, compile_mode)
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
-def test_messages_of_gloo_cross_hosts(address: str, store: Store) -> None:
-    sent = ["model=channel", "model.transport=gloo", "model.bytes=4096", "measure.processes=1"]
-    several = ["all_reduce,broadcast,latency,bandwidth"], ["all_reduce", "model.processes=4"]
+def test_gloo_sends_messages_between_hosts(address: str, store: Store) -> None:
+    options = ["model=channel", "model.transport=gloo", "model.bytes=4096", "measure.processes=1"]
+    patterns = (
+        ["all_reduce,broadcast,latency,bandwidth"],
+        ["all_reduce", "model.processes=4"],
+    )
     with second_host(address) as variables:
-        for pattern, *further in several:
-            words = [*sent, f"model.pattern={pattern}", *further, *QUICK]
-            done = process(["paradnn.train", "-m", *words], store, **variables)
-            assert done.returncode == 0, done.stdout + done.stderr
+        for pattern, *further in patterns:
+            arguments = [*options, f"model.pattern={pattern}", *further, *QUICK]
+            completed = process(["paradnn.train", "-m", *arguments], store, **variables)
+            assert completed.returncode == 0, completed.stdout + completed.stderr
     points = store.runs()
     assert [(point["outcome"], point.get("reason")) for point in points] == [("ok", None)] * 5
     assert {store.values("params", point["run_id"])["framework.name"] for point in points} == {
@@ -340,7 +343,7 @@ def test_messages_of_gloo_cross_hosts(address: str, store: Store) -> None:
 
 
 @pytest.mark.parametrize("framework", ["jax", "torch"])
-def test_work_that_a_framework_cannot_do_is_unavailable(pool: WorkerPool, framework: str) -> None:
+def test_unsupported_work_of_a_framework_is_unavailable(pool: WorkerPool, framework: str) -> None:
     platform = {"name": "cpu", "threads": None, "index": 7 if framework == "torch" else 900}
     result = measure(pool, framework, "fc", platform=platform)
     assert result.outcome == "unavailable"

@@ -30,13 +30,13 @@ SIZE = 16
 
 @pytest.fixture(autouse=True)
 def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Put generated sets into the folder of the test."""
+    """Keep generated data sets in the folder of the test."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 
 def point(batch_size: int = 8, mode: str = "train", **data: Any) -> dict[str, Any]:
-    """Return a request for a small model with this input."""
+    """Return a request for a small model; `data` holds options of its images."""
     cnn = {
         "name": "residual",
         "blocks": [1, 1, 1],
@@ -52,15 +52,15 @@ def point(batch_size: int = 8, mode: str = "train", **data: Any) -> dict[str, An
 
 
 def feed(request: dict[str, Any], *targets: ArraySpec) -> Feed:
-    """Return the feed of a request, for a workload with its shapes but without a model."""
+    """Return the feed of a request, for a workload with inputs and targets but without a model."""
     inputs = (ArraySpec((SIZE, SIZE, 3), "float32"),)
     labels = (ArraySpec((), "int32", request["model"]["output_size"]),)
     return Feed(request, BuiltModel(None, inputs, targets or labels, lambda *_: None))  # type: ignore[arg-type]
 
 
 def batches(source: Feed, count: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    taken = [source.take() for _ in range(count)]
-    return [(inputs[0].numpy(), targets[0].numpy()) for inputs, targets in taken]
+    fed_batches = [source.take() for _ in range(count)]
+    return [(inputs[0].numpy(), targets[0].numpy()) for inputs, targets in fed_batches]
 
 
 def encoded_picture(
@@ -74,7 +74,7 @@ def encoded_picture(
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Write thirty pictures of three classes to sub-folders; one color per class, some are PNG."""
+    """Write thirty pictures to three class folders, with one color and one PNG file per class."""
     root = tmp_path / "set"
     for label, color in enumerate(COLORS):
         class_folder = root / f"class-{label}"
@@ -86,12 +86,15 @@ def folder(tmp_path: Path) -> Path:
 
 
 def color_class(pictures: np.ndarray) -> np.ndarray:
-    """Return the class whose color each picture has."""
+    """Return the class of each normalized picture, which is its strongest color channel."""
     return (pictures.mean(axis=(1, 2)) * STANDARD_DEVIATION + MEAN).argmax(axis=1)
 
 
 def records(path: Path, damaged: Sequence[int] = (), count: int = 30) -> Path:
-    """Write two TFRecord files of pictures, labeled by color; the damaged ones are cut off."""
+    """Write two TFRecord files with `count` pictures, labeled by color.
+
+    The pictures whose numbers are in `damaged` are truncated.
+    """
     path.mkdir()
     for file in range(2):
         with tf.io.TFRecordWriter(str(path / f"train-{file}")) as writer:
@@ -137,10 +140,10 @@ def write_cut_record(path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "augment"), [("folders", True), ("folders", False), ("records", True)]
 )
-def test_labels_are_those_of_the_set(
+def test_labels_match_the_pictures(
     folder: Path, tmp_path: Path, kind: str, cache: str, augment: bool
 ) -> None:
-    """The data set is pictures in sub-folders, or records such as ImageNet's."""
+    """Read pictures from class folders, or from records such as ImageNet's."""
     path = folder if kind == "folders" else records(tmp_path / "records")
     source = feed(point(path=str(path), cache=cache, augment=augment))
     seen = set()
@@ -155,7 +158,7 @@ def test_labels_are_those_of_the_set(
     assert values.max() <= 256
 
 
-def test_batches_depend_on_the_seed_and_not_on_threads(folder: Path) -> None:
+def test_batches_depend_on_the_seed_but_not_on_the_threads(folder: Path) -> None:
     request = point(path=str(folder))
     reference = batches(feed(request), 6)
 
@@ -179,8 +182,11 @@ def unnormalized(pictures: np.ndarray) -> np.ndarray:
     return pictures * STANDARD_DEVIATION + MEAN
 
 
-def test_crops_are_windows_and_half_are_flipped(tmp_path: Path) -> None:
-    """Red rises to the right and green downwards, so a picture shows the position of its window."""
+def test_crops_are_random_windows_and_half_of_them_are_flipped(tmp_path: Path) -> None:
+    """Crop a picture whose red rises to the right and green downwards.
+
+    The colors of a crop show its position.
+    """
     ramp = np.zeros((200, 300, 3), np.uint8)
     ramp[..., 0] = np.linspace(0, 255, 300)[None, :]
     ramp[..., 1] = np.linspace(0, 255, 200)[:, None]
@@ -188,9 +194,9 @@ def test_crops_are_windows_and_half_are_flipped(tmp_path: Path) -> None:
     encoded = tf.io.encode_jpeg(ramp, quality=100, chroma_downsampling=False)
     path.write_bytes(encoded.numpy())
 
-    taken = batches(feed(point(path=str(path), batch_size=100)), 4)
+    fed_batches = batches(feed(point(path=str(path), batch_size=100)), 4)
 
-    pictures = unnormalized(np.concatenate([images for images, _ in taken]))
+    pictures = unnormalized(np.concatenate([images for images, _ in fed_batches]))
     red = pictures[..., 0]
     green = pictures[..., 1]
     across = red[:, :, -1].mean(axis=1) - red[:, :, 0].mean(axis=1)
@@ -289,13 +295,13 @@ def planted() -> tuple[Any, dict[str, Any], BuiltModel]:
     return step, request, workload
 
 
-@pytest.mark.parametrize("slow", [0.0, 0.5])
-def test_waiting_is_the_planted_delay_alone(
-    planted: Any, slow: float, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("batch_seconds", [0.0, 0.5])
+def test_the_recorded_wait_equals_the_planted_delay(
+    planted: Any, batch_seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a planted clock, a batch takes `slow` seconds and a step two.
+    """Simulate batches of `batch_seconds` and steps of two seconds.
 
-    The fed step compiles nothing again.
+    The fed step must not compile again.
     """
     step, request, workload = planted
     compiled = step.function
@@ -309,25 +315,27 @@ def test_waiting_is_the_planted_delay_alone(
         advance(2.0)
         return compiled(*arguments)
 
-    fed = FedStep(step, Feed(request, workload, delay=lambda: advance(slow)))
+    fed = FedStep(step, Feed(request, workload, delay=lambda: advance(batch_seconds)))
     step.run(1)
     monkeypatch.setattr(step, "function", timed_step)
     monkeypatch.setattr(time, "perf_counter", lambda: now)
     now = 0.0
     fed.run(3)
-    assert fed.waits[-1] == 3 * slow
-    assert now == 3 * (slow + 2.0)
+    assert fed.waits[-1] == 3 * batch_seconds
+    assert now == 3 * (batch_seconds + 2.0)
     assert compiled.experimental_get_tracing_count() == 1
 
 
-def test_a_set_that_another_process_makes_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_waits_while_another_process_generates_the_set(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     begun = threading.Event()
-    makers = []
+    written_folders = []
 
     def write(folder: Path, *_: int) -> None:
         begun.set()
         time.sleep(0.2)
-        makers.append(folder)
+        written_folders.append(folder)
         (folder / "file").write_text("content")
 
     monkeypatch.setattr(generated, "_write_images", write)
@@ -339,7 +347,7 @@ def test_a_set_that_another_process_makes_is_waited_for(monkeypatch: pytest.Monk
         second = pool.submit(generated.generated_images, options)
     assert first.result() == second.result()
     assert second.result()[0].read_text() == "content"
-    assert len(makers) == 1
+    assert len(written_folders) == 1
 
 
 @pytest.mark.parametrize("cache", ["none", "decoded"])

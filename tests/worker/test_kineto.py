@@ -1,4 +1,4 @@
-"""PyTorch's trace: a planted trace with times and costs that are known by hand."""
+"""PyTorch's trace: a planted trace whose times and costs are calculated by hand."""
 
 import gzip
 import json
@@ -12,23 +12,23 @@ from paradnn.worker.profile.kineto import FILE, aten_cost, read_kineto
 from paradnn.worker.profile.run import make_profile
 from paradnn.worker.profile.shapes import Cost
 
-#: Microseconds since an arbitrary boot, as large as in practice.
+#: Begin of the trace in microseconds since boot, as large as in practice.
 BEGIN = 4_393_164_472_468.0
 
 
-def call(
+def call_event(
     name: str,
     start: float,
     length: float,
     number: int,
     dims: Any = (),
-    kinds: Any = (),
+    types: Any = (),
     values: Any = (),
 ) -> Any:
     arguments = {
         "External id": number,
         "Input Dims": dims,
-        "Input type": kinds,
+        "Input type": types,
         "Concrete Inputs": values,
     }
     return {
@@ -42,9 +42,9 @@ def call(
     }
 
 
-def kernel(name: str, start: float, length: float, number: int) -> Any:
+def kernel_event(name: str, start: float, length: float, number: int) -> Any:
     arguments = {"External id": number, "stream": 7}
-    return call(name, start, length, number) | {"cat": "kernel", "tid": 7, "args": arguments}
+    return call_event(name, start, length, number) | {"cat": "kernel", "tid": 7, "args": arguments}
 
 
 WINDOW = {
@@ -56,12 +56,14 @@ WINDOW = {
     "dur": 100.0,
     "args": {},
 }
-F = "float"
+FLOAT = "float"
 CALLS = [
-    call("aten::matmul", 0, 40, 1, [[8, 5], [5, 3]], [F, F], ["", ""]),
-    call("aten::mm", 10, 30, 2, [[8, 5], [5, 3]], [F, F], ["", ""]),
-    call("aten::copy_", 15, 5, 3, [[8, 5], [8, 5]], [F, F], ["", ""]),  # a part within the product
-    call("aten::add", 50, 20, 4, [[8, 3], [3], []], [F, F, "Scalar"], ["", "", "1"]),
+    call_event("aten::matmul", 0, 40, 1, [[8, 5], [5, 3]], [FLOAT, FLOAT], ["", ""]),
+    call_event("aten::mm", 10, 30, 2, [[8, 5], [5, 3]], [FLOAT, FLOAT], ["", ""]),
+    call_event(
+        "aten::copy_", 15, 5, 3, [[8, 5], [8, 5]], [FLOAT, FLOAT], ["", ""]
+    ),  # a part within the product
+    call_event("aten::add", 50, 20, 4, [[8, 3], [3], []], [FLOAT, FLOAT, "Scalar"], ["", "", "1"]),
 ]
 
 
@@ -71,14 +73,14 @@ def write(folder: Path, events: list[Any]) -> Path:
     return folder
 
 
-def rows(folder: Path, on_device: bool = False) -> dict[str, dict[str, Any]]:
+def profile_rows(folder: Path, on_device: bool = False) -> dict[str, dict[str, Any]]:
     trace = read_kineto(folder, on_device=on_device)
     table = make_profile(trace, 1, 1.0, lambda name, kind: Cost(kind, "other"))
     return {entry["operation"]: entry for entry in table.operations.rows()}
 
 
-def test_a_product_includes_its_callees(tmp_path: Path) -> None:
-    table = rows(write(tmp_path, [WINDOW, *CALLS]))
+def test_the_time_of_a_product_includes_its_callees(tmp_path: Path) -> None:
+    table = profile_rows(write(tmp_path, [WINDOW, *CALLS]))
     assert set(table) == {
         "aten::matmul",
         "aten::mm(8x5, 5x3)",
@@ -105,14 +107,14 @@ def test_a_product_includes_its_callees(tmp_path: Path) -> None:
 
 
 def test_kernels_belong_to_the_call_that_launched_them(tmp_path: Path) -> None:
-    """All kernels of a call are one execution of it; a kernel without a call keeps its own name."""
+    """All kernels of a call form one execution; a kernel without a call has its own row."""
     kernels = [
-        kernel("transform", 20, 5, 3),
-        kernel("void gemm<float>(int)", 25, 30, 2),
-        kernel("add_kernel", 60, 10, 4),
-        kernel("void triton_red_fused_sum_0(float*)", 80, 10, 99),
+        kernel_event("transform", 20, 5, 3),
+        kernel_event("void gemm<float>(int)", 25, 30, 2),
+        kernel_event("add_kernel", 60, 10, 4),
+        kernel_event("void triton_red_fused_sum_0(float*)", 80, 10, 99),
     ]
-    table = rows(write(tmp_path, [WINDOW, *CALLS, *kernels]), on_device=True)
+    table = profile_rows(write(tmp_path, [WINDOW, *CALLS, *kernels]), on_device=True)
     assert set(table) == {
         "aten::mm(8x5, 5x3)",
         "aten::add(8x3, 3)",
@@ -126,11 +128,11 @@ def test_kernels_belong_to_the_call_that_launched_them(tmp_path: Path) -> None:
     assert table["(no operation)"]["wall_seconds"] == pytest.approx(45e-6)
 
 
-def arguments(dims: Any, kinds: Any, values: Any) -> Any:
-    return {"Input Dims": dims, "Input type": kinds, "Concrete Inputs": values}
+def arguments(dims: Any, types: Any, values: Any) -> Any:
+    return {"Input Dims": dims, "Input type": types, "Concrete Inputs": values}
 
 
-def test_costs_of_calls_by_hand() -> None:
+def test_costs_of_calls_agree_with_hand_calculations() -> None:
     half = "c10::BFloat16"
     batched = aten_cost("aten::bmm", arguments([[4, 8, 5], [4, 5, 3]], [half, half], ["", ""]))
     assert (batched.flops, batched.product_flops, batched.dtype) == (
@@ -141,7 +143,9 @@ def test_costs_of_calls_by_hand() -> None:
     assert batched.bytes == 2 * (160 + 60 + 96)
     biased = aten_cost(
         "aten::addmm",
-        arguments([[3], [8, 5], [5, 3], [], []], [F, F, F, "Scalar", "Scalar"], [""] * 5),
+        arguments(
+            [[3], [8, 5], [5, 3], [], []], [FLOAT, FLOAT, FLOAT, "Scalar", "Scalar"], [""] * 5
+        ),
     )
     assert biased.product_flops == 2 * 8 * 5 * 3
     lists = ["TensorList", "TensorList", "Scalar"]
@@ -150,31 +154,50 @@ def test_costs_of_calls_by_hand() -> None:
         "aten::_foreach_add_", arguments([shapes, shapes, []], lists, ["", "", "1"])
     )
     assert (several.flops, several.bytes) == (18, 4 * 3 * 18)
-    assert aten_cost("aten::sum", arguments([[8, 3]], [F], [""])).flops == 24
-    assert aten_cost("aten::view", arguments([[8, 3]], [F], [""])).bytes == 0
-    assert aten_cost("MmBackward0", arguments([[8, 3]], [F], [""])).category == "control"
+    assert aten_cost("aten::sum", arguments([[8, 3]], [FLOAT], [""])).flops == 24
+    assert aten_cost("aten::view", arguments([[8, 3]], [FLOAT], [""])).bytes == 0
+    assert aten_cost("MmBackward0", arguments([[8, 3]], [FLOAT], [""])).category == "control"
 
 
-def test_convolutions_by_hand() -> None:
-    """69 pixels, a kernel of 7 and a stride of 2 leave 32 pixels.
+def test_flops_of_convolutions_agree_with_hand_calculations() -> None:
+    """Convolve 69 x 69 pixels with a kernel of 7 and a stride of 2, which gives 32 x 32 pixels.
 
-    The backward pass computes the gradients that its mask requests.
+    The backward pass computes only the gradients that its mask requests.
     """
-    kinds = [F, F, "", "ScalarList", "ScalarList", "ScalarList", "Scalar", "ScalarList", "Scalar"]
+    types = [
+        FLOAT,
+        FLOAT,
+        "",
+        "ScalarList",
+        "ScalarList",
+        "ScalarList",
+        "Scalar",
+        "ScalarList",
+        "Scalar",
+    ]
     values = ["", "", "", "[2, 2]", "[0, 0]", "[1, 1]", "False", "[0, 0]", "1"]
     shapes = [[4, 3, 69, 69], [8, 3, 7, 7], [], [], [], [], [], [], []]
     forward = 2 * 4 * 8 * 32 * 32 * 49 * 3
-    assert aten_cost("aten::convolution", arguments(shapes, kinds, values)).product_flops == forward
+    assert aten_cost("aten::convolution", arguments(shapes, types, values)).product_flops == forward
     padded = [*values[:4], "[1]", *values[5:]]
     assert (
-        aten_cost("aten::convolution", arguments(shapes, kinds, padded)).product_flops
+        aten_cost("aten::convolution", arguments(shapes, types, padded)).product_flops
         == forward * 33**2 / 32**2
     )
     shapes = [[4, 8, 32, 32], [4, 3, 69, 69], [8, 3, 7, 7], [], [], [], [], [], [], [], []]
-    kinds = [F, F, F, *["ScalarList"] * 4, "Scalar", "ScalarList", "Scalar", "ScalarList"]
+    types = [
+        FLOAT,
+        FLOAT,
+        FLOAT,
+        *["ScalarList"] * 4,
+        "Scalar",
+        "ScalarList",
+        "Scalar",
+        "ScalarList",
+    ]
     for mask, times in (("[False, True, False]", 1), ("[True, True, False]", 2)):
         values = ["", "", "", "[0]", "[2, 2]", "[0, 0]", "[1, 1]", "False", "[0, 0]", "1", mask]
-        cost = aten_cost("aten::convolution_backward", arguments(shapes, kinds, values))
+        cost = aten_cost("aten::convolution_backward", arguments(shapes, types, values))
         assert cost.product_flops == times * forward
 
 
@@ -200,21 +223,32 @@ TRANSPOSED = ["", "", "", "[2, 2]", "[0, 0]", "[1, 1]", "True", "[0, 0]", "1"]
         pytest.param([6, 4, 3, 3], 2 * 4 * 6 * 16 * 16 * 4 * 9, id="two-groups"),
     ],
 )
-def test_a_transposed_convolution_spreads_every_input(weight: list[int], flops: int) -> None:
+def test_a_transposed_convolution_multiplies_every_input_by_the_filter(
+    weight: list[int], flops: int
+) -> None:
     shapes = [[4, 6, 16, 16], weight, *[[]] * 7]
-    kinds = [F, F, "", *["ScalarList"] * 3, "Scalar", "ScalarList", "Scalar"]
+    types = [FLOAT, FLOAT, "", *["ScalarList"] * 3, "Scalar", "ScalarList", "Scalar"]
 
-    cost = aten_cost("aten::convolution", arguments(shapes, kinds, TRANSPOSED))
+    cost = aten_cost("aten::convolution", arguments(shapes, types, TRANSPOSED))
 
     assert cost.product_flops == flops
 
 
-def test_gradients_of_a_transposed_convolution() -> None:
+def test_gradients_of_a_transposed_convolution_cost_twice_the_forward_pass() -> None:
     shapes = [[4, 8, 33, 33], [4, 3, 16, 16], [3, 8, 3, 3], *[[]] * 8]
-    kinds = [F, F, F, *["ScalarList"] * 4, "Scalar", "ScalarList", "Scalar", "ScalarList"]
+    types = [
+        FLOAT,
+        FLOAT,
+        FLOAT,
+        *["ScalarList"] * 4,
+        "Scalar",
+        "ScalarList",
+        "Scalar",
+        "ScalarList",
+    ]
     values = ["", "", "", "[0]", *TRANSPOSED[3:], "[True, True, False]"]
 
-    cost = aten_cost("aten::convolution_backward", arguments(shapes, kinds, values))
+    cost = aten_cost("aten::convolution_backward", arguments(shapes, types, values))
 
     assert cost.product_flops == 2 * (2 * 4 * 3 * 16 * 16 * 8 * 9)
 
@@ -258,15 +292,17 @@ def test_gradients_of_a_transposed_convolution() -> None:
         pytest.param("aten::_int_mm", [[32, 16], [16, 8]], 2 * 32 * 16 * 8, id="int8"),
     ],
 )
-def test_products_by_hand(kind: str, shapes: list[list[int]], flops: int) -> None:
-    cost = aten_cost(kind, arguments(shapes, [F] * len(shapes), [""] * len(shapes)))
+def test_flops_of_products_agree_with_hand_calculations(
+    kind: str, shapes: list[list[int]], flops: int
+) -> None:
+    cost = aten_cost(kind, arguments(shapes, [FLOAT] * len(shapes), [""] * len(shapes)))
 
     assert (cost.category, cost.product_flops) == ("matmul", flops)
 
 
 def test_a_fused_recurrence_multiplies_the_matrices_of_its_list() -> None:
     weights = [[80, 10], [80, 20], [80], [80]]
-    recorded = arguments([[7, 4, 10], weights, []], [F, "TensorList", ""], ["", "", ""])
+    recorded = arguments([[7, 4, 10], weights, []], [FLOAT, "TensorList", ""], ["", "", ""])
 
     forward_cost = aten_cost("aten::_cudnn_rnn", recorded)
     backward_cost = aten_cost("aten::_cudnn_rnn_backward", recorded)
@@ -276,7 +312,7 @@ def test_a_fused_recurrence_multiplies_the_matrices_of_its_list() -> None:
 
 
 def test_an_embedding_bag_sums_the_rows_of_its_indices() -> None:
-    recorded = arguments([[100, 16], [40], [8]], [F, "long int", "long int"], ["", "", ""])
+    recorded = arguments([[100, 16], [40], [8]], [FLOAT, "long int", "long int"], ["", "", ""])
 
     cost = aten_cost("aten::_embedding_bag", recorded)
 

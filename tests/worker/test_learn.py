@@ -1,4 +1,4 @@
-"""Training to a target with a plain NumPy model: its data sets, epochs and checkpoints."""
+"""Training to a target with a plain NumPy model: data sets, epochs, weights and checkpoints."""
 
 import gzip
 from collections.abc import Callable, Sequence
@@ -35,8 +35,8 @@ FEATURES = 8
 CLASSES = 4
 
 
-class Softmax:
-    """A step of softmax regression by gradient descent."""
+class SoftmaxRegression:
+    """Training step of softmax regression by gradient descent at learning rate `rate`."""
 
     def __init__(self, rate: float = 0.5) -> None:
         self.weights = np.zeros((FEATURES, CLASSES))
@@ -62,7 +62,7 @@ class Softmax:
         [self.weights] = values
 
     def outputs(self, inputs: Sequence[Any]) -> Any:
-        assert len(inputs[0]) == 64, "the last batch is filled up to the shape of all"
+        assert len(inputs[0]) == 64, "the last batch must be padded to the shape of the others"
         return inputs[0] @ self.weights
 
 
@@ -70,15 +70,15 @@ def examples(seed: int = 0) -> Arrays:
     random = np.random.default_rng(seed)
     centers = 1.2 * random.standard_normal((CLASSES, FEATURES))
 
-    found = {}
+    arrays = {}
     for part, count in (("training", 500), ("heldout", 64)):
         classes = random.integers(0, CLASSES, count).astype("int32")
         drawn = (centers[classes] + random.standard_normal((count, FEATURES))).astype("float32")
-        found |= {part: drawn, f"{part}_classes": classes}
-    return found
+        arrays |= {part: drawn, f"{part}_classes": classes}
+    return arrays
 
 
-def learner(step: Any, **settings: Any) -> Learner:
+def make_learner(step: Any, **settings: Any) -> Learner:
     defaults = {
         "metric": "accuracy",
         "target": 0.8,
@@ -100,7 +100,7 @@ def train(learner: Learner) -> list[Epoch]:
     return epochs
 
 
-def test_scores_are_those_of_scikit_learn() -> None:
+def test_scores_equal_those_of_scikit_learn() -> None:
     random = np.random.default_rng(0)
     logits = random.standard_normal((300, 7))
     classes = random.integers(0, 7, 300)
@@ -115,10 +115,10 @@ def test_scores_are_those_of_scikit_learn() -> None:
     assert is_among_five.mean() == top_five
 
 
-def test_each_epoch_takes_every_example_once_in_a_new_order() -> None:
-    step = Softmax()
+def test_each_epoch_uses_every_example_once_in_a_new_order() -> None:
+    step = SoftmaxRegression()
 
-    train(learner(step, target=0.5, epochs_after=1))
+    train(make_learner(step, target=0.5, epochs_after=1))
 
     all_rows = {row.tobytes() for row in examples()["training"]}
     first = np.concatenate(step.seen[:15])
@@ -130,28 +130,28 @@ def test_each_epoch_takes_every_example_once_in_a_new_order() -> None:
     assert not np.array_equal(first, second)
 
 
-def test_compiling_leaves_no_trace_in_the_model() -> None:
-    fresh = Softmax()
-    warmed = Softmax()
-    warmed_learner = learner(warmed)
+def test_compiling_does_not_change_the_training() -> None:
+    fresh = SoftmaxRegression()
+    warmed = SoftmaxRegression()
+    warmed_learner = make_learner(warmed)
     warmed_learner.run(5)
     assert warmed.weights.any()
 
     warmed_learner.restart()
     assert not warmed.weights.any()
     warmed_epochs = train(warmed_learner)
-    fresh_epochs = train(learner(fresh))
+    fresh_epochs = train(make_learner(fresh))
 
     accuracies = [epoch.accuracy for epoch in fresh_epochs]
     assert [epoch.accuracy for epoch in warmed_epochs] == accuracies
     assert np.array_equal(fresh.weights, warmed.weights)
 
 
-def test_a_loss_that_is_not_finite_ends_the_training_with_its_epochs() -> None:
+def test_a_non_finite_loss_ends_the_training_after_reporting_its_epoch() -> None:
     epochs: list[Epoch] = []
 
     with np.errstate(all="ignore"), pytest.raises(NotFinite, match="at the end of epoch 1"):
-        learner(Softmax(rate=1e6)).learn(EnergyMeter("none"), epochs.append)
+        make_learner(SoftmaxRegression(rate=1e6)).learn(EnergyMeter("none"), epochs.append)
 
     assert len(epochs) == 1
 
@@ -185,13 +185,13 @@ def test_cifar_is_read_from_its_files(tmp_path: Path) -> None:
 
 
 def idx(values: np.ndarray) -> bytes:
-    """Return the bytes of an array in MNIST's own format."""
+    """Return the bytes of an array in IDX, the file format of MNIST."""
     sizes = b"".join(size.to_bytes(4, "big") for size in values.shape)
     return bytes([0, 0, 8, values.ndim]) + sizes + values.tobytes()
 
 
 def mnist_folder(folder: Path, pictures: np.ndarray) -> Path:
-    """Write MNIST's four files, two of them compressed. All pictures have the class 3."""
+    """Write MNIST's four files, two of them compressed; all pictures belong to class 3."""
     heldout = pictures[:10]
     files = {
         "train-images-idx3-ubyte.gz": gzip.compress(idx(pictures), compresslevel=1),
@@ -238,9 +238,11 @@ def test_a_folder_without_mnists_files_is_rejected(
         Mnist(path=str(folder)).arrays()
 
 
-def test_a_model_with_another_head_starts_from_saved_weights(tmp_path: Path) -> None:
+def test_a_model_with_a_different_head_starts_from_saved_weights(tmp_path: Path) -> None:
     path = tmp_path / "new" / "weights.npz"
-    body, head, steps = np.arange(6.0), np.ones((6, 2)), np.array(9)
+    body = np.arange(6.0)
+    head = np.ones((6, 2))
+    steps = np.array(9)
     save_weights(path, ["body", "head"], [body, head, steps])
     fresh = [np.zeros((6, 3), "float32"), np.zeros(6, "float32"), np.array(0)]
 
@@ -271,21 +273,21 @@ def test_a_file_without_weights_is_rejected(
         start_from(path, ["kernel"], [np.zeros(2)])
 
 
-def test_an_unwritable_folder_is_found_before_training(tmp_path: Path) -> None:
+def test_an_unwritable_folder_is_rejected_before_training(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
     with pytest.raises(UnavailableError, match=r"cannot be written .*set learn\.save"):
         require_writable(tmp_path / "file" / "weights.npz")
 
 
-def test_weights_of_another_model_are_rejected(tmp_path: Path) -> None:
+def test_weights_of_a_different_model_are_rejected(tmp_path: Path) -> None:
     save_weights(tmp_path / "weights.npz", ["kernel"], [np.zeros((4, 4))])
 
     with pytest.raises(UnavailableError, match="no variable matches this model by name and shape"):
         start_from(tmp_path / "weights.npz", ["kernel", "bias"], [np.zeros(4), np.zeros((4, 4))])
 
 
-def test_a_set_is_written_once_and_fitted_to_the_model(tmp_path: Path) -> None:
+def test_a_data_set_is_written_once_and_fitted_to_the_model(tmp_path: Path) -> None:
     path = set_file(Digits())
     assert set_file(Digits()) == path
     arrays = read_arrays(str(path))
@@ -304,7 +306,7 @@ VALUES = [np.arange(6, dtype="float32").reshape(2, 3), np.array(7, dtype="int64"
 EPOCH = Epoch(1, 22, 1001.0, 2.0, 0.5, 0.2, 0.3, 0.5, None)
 
 
-def test_a_checkpoint_is_read_back(tmp_path: Path) -> None:
+def test_a_loaded_checkpoint_equals_the_saved_one(tmp_path: Path) -> None:
     path = tmp_path / "new" / "training.npz"
     second = replace(EPOCH, number=2, train_loss=float("nan"))
 
@@ -320,7 +322,7 @@ def test_a_checkpoint_is_read_back(tmp_path: Path) -> None:
     assert [entry.name for entry in path.parent.iterdir()] == ["training.npz"]
 
 
-def test_a_checkpoint_of_other_variables_or_without_a_file_is_ignored(tmp_path: Path) -> None:
+def test_a_checkpoint_of_different_variables_or_without_a_file_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / "training.npz"
     Checkpoint(str(path)).save([EPOCH], lambda: VALUES)
 
@@ -334,10 +336,10 @@ def test_a_damaged_checkpoint_is_ignored(
 ) -> None:
     path = tmp_path / "training.npz"
     Checkpoint(str(path)).save([EPOCH], lambda: VALUES)
-    whole = path.read_bytes()
-    flipped = bytearray(whole)
-    flipped[whole.index(VALUES[0].tobytes()) + 5] ^= 1
-    cut = [whole[:length] for length in range(0, len(whole), 37)]
+    content = path.read_bytes()
+    flipped = bytearray(content)
+    flipped[content.index(VALUES[0].tobytes()) + 5] ^= 1
+    cut = [content[:length] for length in range(0, len(content), 37)]
 
     for damaged in (*cut, flipped):
         path.write_bytes(damaged)
@@ -346,12 +348,12 @@ def test_a_damaged_checkpoint_is_ignored(
     assert "not a checkpoint, or damaged" in capsys.readouterr().err
 
 
-def test_writing_takes_at_most_a_fiftieth_of_the_time(tmp_path: Path) -> None:
+def test_checkpoints_take_at_most_a_fiftieth_of_the_time(tmp_path: Path) -> None:
     now = 0.0
     writes = 0
 
     def values() -> list[np.ndarray]:
-        """Take a second to write."""
+        """Return the values to write, and simulate that writing takes a second."""
         nonlocal now, writes
         now += 1.0
         writes += 1
@@ -384,8 +386,11 @@ def test_a_failed_write_does_not_end_the_training(
     assert capsys.readouterr().err.count("continues without checkpoints") == 1
 
 
-def npz(path: Path, **changes: Any) -> Path:
-    """Write a set of 12 x 12 pictures, 20 to train on and 5 held out, with changes."""
+def write_npz(path: Path, **changes: Any) -> Path:
+    """Write a set of 12 x 12 pictures, 20 for training and 5 held out.
+
+    `changes` replaces arrays by name; None omits an array.
+    """
     random = np.random.default_rng(0)
     arrays = {
         "x_train": random.integers(0, 256, (20, 12, 12), dtype="uint8"),
@@ -398,8 +403,8 @@ def npz(path: Path, **changes: Any) -> Path:
     return path
 
 
-def test_an_npz_file_has_the_names_of_keras_mnist(tmp_path: Path) -> None:
-    data = NpzFile(path=str(npz(tmp_path / "own.npz")))
+def test_an_npz_file_uses_the_array_names_of_keras_mnist(tmp_path: Path) -> None:
+    data = NpzFile(path=str(write_npz(tmp_path / "own.npz")))
 
     arrays = data.arrays()
 
@@ -410,9 +415,9 @@ def test_an_npz_file_has_the_names_of_keras_mnist(tmp_path: Path) -> None:
         assert np.array_equal(arrays["training_classes"], file["y_train"])
 
 
-def test_the_digest_of_a_set_is_that_of_its_examples(tmp_path: Path) -> None:
-    same = [NpzFile(path=str(npz(tmp_path / name))) for name in ("a.npz", "b.npz")]
-    other = NpzFile(path=str(npz(tmp_path / "c.npz", y_train=np.arange(20) % 2)))
+def test_the_digest_of_a_set_depends_only_on_its_examples(tmp_path: Path) -> None:
+    same = [NpzFile(path=str(write_npz(tmp_path / name))) for name in ("a.npz", "b.npz")]
+    other = NpzFile(path=str(write_npz(tmp_path / "c.npz", y_train=np.arange(20) % 2)))
 
     digests = [set_digest(data) for data in (*same, other)]
 
@@ -429,13 +434,15 @@ def test_the_digest_of_a_set_is_that_of_its_examples(tmp_path: Path) -> None:
         pytest.param({"x_test": np.zeros((5, 8, 8))}, "of different shapes", id="another size"),
     ],
 )
-def test_an_npz_file_that_is_no_set(changes: dict[str, Any], reason: str, tmp_path: Path) -> None:
-    path = npz(tmp_path / "own.npz", **changes)
+def test_an_npz_file_without_a_valid_set_is_rejected(
+    changes: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
+    path = write_npz(tmp_path / "own.npz", **changes)
     with pytest.raises(DataError, match=reason):
         NpzFile(path=str(path)).arrays()
 
 
-def test_files_that_are_no_npz_or_no_mnist(tmp_path: Path) -> None:
+def test_files_that_are_not_npz_or_not_mnist_are_rejected(tmp_path: Path) -> None:
     text = tmp_path / "text.npz"
     text.write_text("no archive")
     with pytest.raises(DataError, match=r"text\.npz: is not an \.npz file"):
@@ -456,7 +463,7 @@ def picture_folder(path: Path) -> Path:
     return path
 
 
-def test_a_folder_has_a_class_per_sub_folder(tmp_path: Path) -> None:
+def test_every_sub_folder_is_a_class(tmp_path: Path) -> None:
     data = PictureFolder(path=str(picture_folder(tmp_path)), size=8)
 
     arrays = data.arrays()
@@ -468,7 +475,7 @@ def test_a_folder_has_a_class_per_sub_folder(tmp_path: Path) -> None:
     assert arrays["heldout"][:, 0, 0].tolist() == [[44, 40, 40], [49, 40, 40], [204, 200, 200]]
 
 
-def test_folders_that_are_no_set(tmp_path: Path) -> None:
+def test_folders_without_a_valid_set_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot be read"):
         PictureFolder(path=str(tmp_path / "none")).arrays()
     picture_folder(tmp_path / "set")

@@ -1,4 +1,4 @@
-"""The timed step trains: models learn a small real task through the worker's own step.
+"""The timed step really trains: models learn a small task through the worker's own step.
 
 They must generalize to unseen examples. tests/session/test_learning.py covers the fully connected
 model.
@@ -26,7 +26,7 @@ CODES = np.array([LETTERS.index(letter) for letter in TEXT], dtype="int32")
 #: Codes from this index on are not used for training.
 SPLIT = 1400
 
-pytestmark = pytest.mark.usefixtures("as_written", "clean")
+pytestmark = pytest.mark.usefixtures("without_graph_optimization", "clean")
 
 
 def windows(codes: np.ndarray, length: int, step: int) -> np.ndarray:
@@ -38,23 +38,27 @@ def windows(codes: np.ndarray, length: int, step: int) -> np.ndarray:
 def fit(
     workload: BuiltModel, inputs: list[Any], targets: list[Any], steps: int, rate: float = 0.003
 ) -> list[float]:
-    """Return the losses of the first and the last step, each over all examples."""
+    """Train on all examples in every step; return the losses of the first and the last step."""
     keras.utils.set_random_seed(1)
-    rule = {"name": "adam", "learning_rate": rate, "decay": 0.999, "momentum": 0.9, "epsilon": 1e-8}
-    point = {"mode": "train", "compile": "graph", "precision": "float32", "optimizer": rule}
+    adam = {"name": "adam", "learning_rate": rate, "decay": 0.999, "momentum": 0.9, "epsilon": 1e-8}
+    point = {"mode": "train", "compile": "graph", "precision": "float32", "optimizer": adam}
     step: Any = TensorFlow().make_step(workload, (inputs, targets), point)
-    # Host batches are passed as tensors. TensorFlow takes longer to accept an array in a function
-    # call.
+    # Host batches must be passed as tensors, since TensorFlow takes longer to accept arrays.
     compiled = step.function
-    brought = set()
-    step.function = lambda *batch: (brought.update(map(tf.is_tensor, batch)), compiled(*batch))[1]
+    are_tensors = set()
+
+    def checked_function(*batch: Any) -> Any:
+        are_tensors.update(map(tf.is_tensor, batch))
+        return compiled(*batch)
+
+    step.function = checked_function
     losses = [step.feed(count, lambda: (inputs, targets)) for count in (1, steps)]
-    assert brought == {True}
+    assert are_tensors == {True}
     return losses
 
 
 @pytest.mark.parametrize(("name", "steps", "rate"), [("gpt", 60, 0.003), ("lstm", 60, 0.02)])
-def test_a_language_model_learns_which_letter_comes_next(
+def test_a_language_model_learns_to_predict_the_next_letter(
     name: str, steps: int, rate: float
 ) -> None:
     """Reach a lower loss on unseen text than the entropy of the letter frequencies."""
@@ -66,9 +70,9 @@ def test_a_language_model_learns_which_letter_comes_next(
     first, last = fit(workload, [seen[:, :-1]], [seen[:, 1:]], steps, rate)
     assert first == pytest.approx(math.log(len(LETTERS)), rel=0.1)
     assert last < 0.75 * first
-    shares = np.bincount(CODES) / len(CODES)
+    frequencies = np.bincount(CODES) / len(CODES)
     loss = float(workload.loss([unseen[:, 1:]], workload.model(unseen[:, :-1])))
-    assert loss < -0.9 * (shares[shares > 0] * np.log(shares[shares > 0])).sum()
+    assert loss < -0.9 * (frequencies[frequencies > 0] * np.log(frequencies[frequencies > 0])).sum()
 
 
 def test_a_translation_model_learns_a_cipher() -> None:
@@ -95,14 +99,14 @@ def test_a_translation_model_learns_a_cipher() -> None:
 
 
 def test_a_convolutional_model_learns_to_read_digits() -> None:
-    """scikit-learn's digits of 8 x 8 pixels, enlarged four times; guessing is right in a tenth."""
-    found = load_digits()
+    """Use scikit-learn's digits of 8 x 8 pixels, enlarged four times; guessing is 10% right."""
+    digits = load_digits()
     images = np.repeat(
-        (found.images / 8 - 1).astype("float32").repeat(4, 1).repeat(4, 2)[..., None], 3, axis=-1
+        (digits.images / 8 - 1).astype("float32").repeat(4, 1).repeat(4, 2)[..., None], 3, axis=-1
     )
     model = MODELS["residual"] | {"image_size": 32}
     workload = build(model)
-    first, last = fit(workload, [images[:256]], [found.target[:256].astype("int32")], 25, 0.01)
+    first, last = fit(workload, [images[:256]], [digits.target[:256].astype("int32")], 25, 0.01)
     assert last < 0.5 * first
-    said = workload.model(images[256:512], training=True).numpy().argmax(-1)
-    assert (said == found.target[256:512]).mean() > 0.5
+    predicted = workload.model(images[256:512], training=True).numpy().argmax(-1)
+    assert (predicted == digits.target[256:512]).mean() > 0.5

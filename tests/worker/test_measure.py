@@ -78,8 +78,8 @@ class Machine:
         yield
 
 
-class Meeting(SynchronizedRun):
-    """Blocks of a machine, before and after which the processes wait for each other."""
+class SynchronizedMachine(SynchronizedRun):
+    """Blocks of a machine with a barrier of 7 s before and of 3 s after each block."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -96,18 +96,18 @@ class Meeting(SynchronizedRun):
         return 2 * self._loss
 
 
-def test_a_block_of_several_processes_excludes_their_meeting() -> None:
+def test_a_block_of_several_processes_excludes_their_barriers() -> None:
     machine = Machine(lambda _: 0.05)
     protocol = replace(PROTOCOL, min_seconds=0.0, warmup_seconds=0.0)
 
-    timing = measure_steps(Meeting(machine), protocol, machine.phase, machine.clock)
+    timing = measure_steps(SynchronizedMachine(machine), protocol, machine.phase, machine.clock)
 
     assert timing.step_times == pytest.approx([0.05] * len(timing.blocks))
     assert timing.final_loss == 2.0
 
 
 class PlantedRecorder(AttemptRecorder):
-    """Recorder that reports planted disturbances of the attempts; the last one repeats."""
+    """Recorder that reports a planted share of disturbance per attempt; the last share repeats."""
 
     def __init__(self, *shares: float) -> None:
         super().__init__()
@@ -121,16 +121,16 @@ class PlantedRecorder(AttemptRecorder):
         return self._shares[min(self.attempts, len(self._shares)) - 1]
 
 
-def measured(
+def measure(
     machine: Machine, protocol: Protocol = PROTOCOL, recorder: AttemptRecorder | None = None
 ) -> Timing:
     return measure_steps(machine.run, protocol, machine.phase, machine.clock, recorder=recorder)
 
 
-def test_constant_steps_are_steady_and_exact() -> None:
+def test_constant_steps_are_steady_and_timed_exactly() -> None:
     machine = Machine(lambda _: 0.003)
 
-    timing = measured(machine)
+    timing = measure(machine)
 
     assert timing.steady
     assert machine.phases == ["warmup", "measure"]
@@ -144,7 +144,7 @@ def test_constant_steps_are_steady_and_exact() -> None:
 def test_a_drifting_machine_is_not_steady() -> None:
     machine = Machine(lambda n: 0.01 * 1.0005**n)
 
-    timing = measured(machine)
+    timing = measure(machine)
 
     assert not timing.steady
     assert "drift of +" in timing.steady_reason
@@ -154,7 +154,7 @@ def test_a_drifting_machine_is_not_steady() -> None:
 def test_no_attempt_exceeds_max_seconds() -> None:
     machine = Machine(lambda n: 0.01 * 1.0005**n)
 
-    timing = measured(machine, replace(PROTOCOL, max_seconds=2.5))
+    timing = measure(machine, replace(PROTOCOL, max_seconds=2.5))
 
     assert not timing.steady
     assert len(timing.blocks) < 2 * PROTOCOL.min_blocks
@@ -176,7 +176,7 @@ def relative_half_width(timing: Timing) -> float:
 @pytest.mark.parametrize("goal", [0.05, 0.02, 0.01])
 def test_a_point_is_measured_until_its_interval_is_narrow(goal: float) -> None:
     for seed in range(5):
-        timing = measured(noisy_machine(seed), replace(PROTOCOL, relative_interval=goal))
+        timing = measure(noisy_machine(seed), replace(PROTOCOL, relative_interval=goal))
 
         assert relative_half_width(timing) <= goal
         assert len(timing.blocks) >= MIN_BLOCKS_TO_STOP
@@ -185,18 +185,18 @@ def test_a_point_is_measured_until_its_interval_is_narrow(goal: float) -> None:
 def test_max_seconds_ends_a_measurement_with_a_wide_interval() -> None:
     protocol = replace(PROTOCOL, relative_interval=0.0001, max_seconds=8.0)
 
-    timing = measured(noisy_machine(0), protocol)
+    timing = measure(noisy_machine(0), protocol)
 
     assert sum(timing.blocks) == pytest.approx(8.0, abs=0.2)
     assert relative_half_width(timing) > 0.0001
 
 
-def test_cold_steps_are_timed_alone_without_the_filling_of_caches() -> None:
+def test_cold_steps_are_timed_without_the_time_to_fill_caches() -> None:
     cold = True
     filled = 0
 
     def cost(_step: int) -> float:
-        """A cold step takes 20 ms, a warm one 10 ms."""
+        """Return 20 ms for a cold step and 10 ms for a warm one."""
         nonlocal cold
         seconds = 0.02 if cold else 0.01
         cold = False
@@ -216,13 +216,13 @@ def test_cold_steps_are_timed_alone_without_the_filling_of_caches() -> None:
     latencies, _ = single_latencies(machine.run, 1.0, machine.clock, fill_caches=fill_caches)
 
     assert filled == machine.steps
-    # Filling counts towards the least duration of a block: three steps of 50 ms exceed 0.1 s.
+    # The minimum duration of a block includes the filling: three steps of 50 ms exceed 0.1 s.
     assert timing.steps_per_block == 3
     assert timing.blocks == pytest.approx([0.06] * len(timing.blocks))
     assert latencies == pytest.approx([0.02] * len(latencies))
 
 
-def test_caches_are_counted_once_each(tmp_path: Path) -> None:
+def test_every_cache_is_counted_once(tmp_path: Path) -> None:
     caches = [
         ("cpu0", "index0", "Data", "1", "0", "32K"),
         ("cpu0", "index1", "Instruction", "1", "0", "32K"),
@@ -242,19 +242,19 @@ def test_caches_are_counted_once_each(tmp_path: Path) -> None:
     assert cache_bytes(tmp_path / "nowhere") == 0
 
 
-def test_a_loss_that_is_not_finite_ends_the_point() -> None:
+def test_a_non_finite_loss_ends_the_point() -> None:
     machine = Machine(lambda _: 0.01, lambda steps: float("nan") if steps > 50 else 1.0)
 
     with pytest.raises(NotFinite, match="nan"):
-        measured(machine)
+        measure(machine)
 
 
 def test_disturbed_blocks_become_warm_up_and_are_measured_again() -> None:
-    """The second attempt is faster, and the jump between the two does not count against it."""
+    """Plant a faster second attempt; the jump between the attempts must not make it unsteady."""
     recorder = PlantedRecorder(0.5, 0.0)
     machine = Machine(lambda _: 0.003 if recorder.attempts > 1 else 0.006)
 
-    timing = measured(machine, recorder=recorder)
+    timing = measure(machine, recorder=recorder)
 
     assert recorder.attempts == 2
     assert recorder.reported == 1
@@ -275,7 +275,7 @@ def test_the_less_disturbed_of_two_attempts_counts(shares: tuple[float, float], 
     recorder = PlantedRecorder(*shares)
     machine = Machine(lambda _: 0.003)
 
-    timing = measured(machine, recorder=recorder)
+    timing = measure(machine, recorder=recorder)
 
     assert recorder.attempts == 2
     assert recorder.reported == kept
@@ -286,7 +286,7 @@ def test_the_less_disturbed_of_two_attempts_counts(shares: tuple[float, float], 
 def test_every_block_of_disturbed_attempts_is_kept() -> None:
     machine = Machine(lambda _: 0.003)
 
-    timing = measured(machine, recorder=PlantedRecorder(0.2, 0.6))
+    timing = measure(machine, recorder=PlantedRecorder(0.2, 0.6))
 
     calibration_steps = sum(trial.steps for trial in timing.calibration)
     # The first block of the warm-up is the last trial of the calibration.
@@ -298,7 +298,7 @@ def test_a_disturbed_attempt_is_not_repeated_beyond_max_seconds() -> None:
     recorder = PlantedRecorder(0.5)
     protocol = replace(PROTOCOL, max_seconds=1.5)
 
-    timing = measured(Machine(lambda _: 0.003), protocol, recorder)
+    timing = measure(Machine(lambda _: 0.003), protocol, recorder)
 
     assert recorder.attempts == 1
     assert timing.repeated == 0.0
@@ -307,7 +307,8 @@ def test_a_disturbed_attempt_is_not_repeated_beyond_max_seconds() -> None:
 @pytest.mark.parametrize(
     ("step_seconds", "trial_steps"),
     [
-        # 37 steps of 3 ms are 0.1 s and 10% more. A trial has at most ten times the steps.
+        # 37 steps of 3 ms last 0.1 s plus a margin of 10%. A trial has at most ten times as many
+        # steps as the previous one.
         pytest.param(lambda _: 0.003, [1, 10, 37, 37], id="short steps"),
         pytest.param(lambda _: 0.07, [1, 2, 2], id="two steps"),
         pytest.param(lambda _: 0.1, [1, 1], id="one step"),
@@ -317,7 +318,7 @@ def test_a_disturbed_attempt_is_not_repeated_beyond_max_seconds() -> None:
 def test_two_trials_in_a_row_last_as_long_as_a_block(
     step_seconds: Callable[[int], float], trial_steps: list[int]
 ) -> None:
-    timing = measured(Machine(step_seconds))
+    timing = measure(Machine(step_seconds))
 
     assert [trial.steps for trial in timing.calibration] == trial_steps
     assert timing.steps_per_block == trial_steps[-1]
@@ -339,8 +340,8 @@ def test_a_block_of_very_short_steps_has_a_million_steps() -> None:
     assert timing.final_loss is None
 
 
-def test_a_coarse_clock_finds_the_steps_of_a_block() -> None:
-    """The clock advances by 10 ms, and a step takes 1.2 ms."""
+def test_calibration_works_with_a_coarse_clock() -> None:
+    """Use a clock with a resolution of 10 ms and steps of 1.2 ms."""
     machine = Machine(lambda _: 0.0012)
 
     timing = measure_steps(
@@ -351,7 +352,7 @@ def test_a_coarse_clock_finds_the_steps_of_a_block() -> None:
 
 
 def test_a_steady_warm_up_ends_after_two_windows() -> None:
-    timing = measured(Machine(lambda _: 0.003))
+    timing = measure(Machine(lambda _: 0.003))
 
     # The last trial of the calibration is the first block of the warm-up.
     assert timing.warmup == pytest.approx([37 * 0.003] * 8)
@@ -359,10 +360,10 @@ def test_a_steady_warm_up_ends_after_two_windows() -> None:
 
 
 def test_a_warm_up_lasts_until_its_last_three_windows_show_no_change() -> None:
-    """Five blocks are slow. Among the last 12 of 16 blocks one is slow, which is no jump."""
+    """Plant five slow blocks; the last 12 of 16 blocks contain one of them, which is no jump."""
     machine = Machine(lambda n: 0.2 if n < 6 else 0.1)
 
-    timing = measured(machine, replace(PROTOCOL, warmup_seconds=60.0))
+    timing = measure(machine, replace(PROTOCOL, warmup_seconds=60.0))
 
     assert timing.warmup == pytest.approx([0.2] * 5 + [0.1] * 11)
     assert timing.repeated == 0.0
@@ -371,7 +372,7 @@ def test_a_warm_up_lasts_until_its_last_three_windows_show_no_change() -> None:
 def test_a_drifting_warm_up_ends_at_its_limit() -> None:
     machine = Machine(lambda n: 0.1 + 0.001 * n)
 
-    timing = measured(machine, replace(PROTOCOL, warmup_seconds=5.0, max_seconds=1.5))
+    timing = measure(machine, replace(PROTOCOL, warmup_seconds=5.0, max_seconds=1.5))
 
     calibration_seconds = sum(trial.seconds for trial in timing.calibration[:-1])
     spent = calibration_seconds + sum(timing.warmup)
@@ -381,29 +382,29 @@ def test_a_drifting_warm_up_ends_at_its_limit() -> None:
 def one_block_per_step(cost: Callable[[int], float], **protocol: float) -> Timing:
     """Return the timing of steps of about 0.1 s, one per block, without a warm-up."""
     settings = {"min_seconds": 0.0, "warmup_seconds": 0.0} | protocol
-    return measured(Machine(cost), replace(PROTOCOL, **settings))  # type: ignore[arg-type]
+    return measure(Machine(cost), replace(PROTOCOL, **settings))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     "limits",
     [
-        pytest.param({"min_seconds": 1.0}, id="least duration"),
-        pytest.param({"min_blocks": 8}, id="least number of blocks"),
-        pytest.param({"min_seconds": 60.0, "max_seconds": 1.0}, id="longest duration"),
+        pytest.param({"min_seconds": 1.0}, id="minimum duration"),
+        pytest.param({"min_blocks": 8}, id="minimum number of blocks"),
+        pytest.param({"min_seconds": 60.0, "max_seconds": 1.0}, id="maximum duration"),
     ],
 )
 def test_a_measurement_ends_with_the_block_that_reaches_a_limit(limits: dict[str, float]) -> None:
-    """Eight blocks of an eighth of a second, which is exact in binary."""
+    """Measure eight blocks of an eighth of a second, which is exact in binary."""
     timing = one_block_per_step(lambda _: 0.125, **{"min_seconds": 0.0, "min_blocks": 6, **limits})
 
     assert timing.blocks == [0.125] * 8
 
 
-def test_references_take_their_share_of_the_time() -> None:
-    """A reference and the step after it take as long as three blocks.
+def test_reference_kernels_take_their_share_of_the_time() -> None:
+    """Plant reference runs that take as long as three blocks, with the untimed step after each.
 
-    At a quarter of the time, each is due after nine more blocks. The first one is due at once, and
-    the last one follows the last block.
+    With a share of a quarter, a run is due after nine more blocks. The first run is due before the
+    first block, and the last run follows the last block.
     """
     machine = Machine(lambda _: 0.125)
     protocol = replace(PROTOCOL, warmup_seconds=0.0, min_seconds=0.0, min_blocks=30, reference=0.25)
@@ -422,7 +423,7 @@ def test_references_take_their_share_of_the_time() -> None:
 
 
 def test_untimed_steps_after_a_reference_last_ten_milliseconds() -> None:
-    """Steps take 1/1024 s, so a block of 1/8 s has 141 with the margin of the calibration."""
+    """Use steps of 1/1024 s; with the calibration's margin, a block of 1/8 s has 141 steps."""
     machine = Machine(lambda _: 2.0**-10)
     protocol = replace(PROTOCOL, block_seconds=0.125, warmup_seconds=0.0, reference=0.001)
 
@@ -438,7 +439,7 @@ def test_untimed_steps_after_a_reference_last_ten_milliseconds() -> None:
     assert timing.reference_seconds == 0.25 + 12 * 2.0**-10  # 12 of 141 steps are 10 of 125 ms
 
 
-def test_attempts_that_are_not_steady_double_and_become_warm_up() -> None:
+def test_attempts_that_are_not_steady_become_warm_up_and_double_in_length() -> None:
     def cost(step: int) -> float:
         return 0.1 + 0.0005 * step
 
@@ -474,12 +475,10 @@ def test_a_second_attempt_must_end_in_time(max_seconds: float, attempts: int) ->
 def test_a_disturbed_attempt_is_repeated_with_the_same_number_of_blocks(
     max_seconds: float, attempts: int
 ) -> None:
-    """An attempt is ten blocks of 0.111 s."""
+    """Each attempt has ten blocks of 0.111 s."""
     recorder = PlantedRecorder(0.5)
 
-    timing = measured(
-        Machine(lambda _: 0.003), replace(PROTOCOL, max_seconds=max_seconds), recorder
-    )
+    timing = measure(Machine(lambda _: 0.003), replace(PROTOCOL, max_seconds=max_seconds), recorder)
 
     assert recorder.attempts == attempts
     assert len(timing.blocks) == 10
@@ -493,8 +492,8 @@ def test_a_disturbed_attempt_is_repeated_with_the_same_number_of_blocks(
         pytest.param(5, "no change that matters: ", id="enough"),
     ],
 )
-def test_few_blocks_have_no_verdict(min_blocks: int, reason: str) -> None:
-    """One block of the warm-up counts, too."""
+def test_too_few_blocks_have_no_verdict(min_blocks: int, reason: str) -> None:
+    """The verdict includes one block of the warm-up."""
     timing = one_block_per_step(lambda _: 0.1, min_blocks=min_blocks)
 
     assert timing.steady == (min_blocks == 5)
@@ -503,7 +502,7 @@ def test_few_blocks_have_no_verdict(min_blocks: int, reason: str) -> None:
 
 
 def test_a_verdict_includes_two_windows_of_the_warm_up() -> None:
-    """The eight blocks of the warm-up are slower than the blocks after it."""
+    """Plant a warm-up of eight blocks that are slower than the blocks after it."""
     timing = one_block_per_step(
         lambda step: 0.12 if step < 9 else 0.1, warmup_seconds=60.0, max_seconds=1.5
     )
@@ -513,11 +512,11 @@ def test_a_verdict_includes_two_windows_of_the_warm_up() -> None:
     assert timing.steady_reason.startswith("jump before block 9 of -16.7%")
 
 
-def test_a_loss_that_is_not_finite_names_the_steps_of_its_block() -> None:
+def test_the_error_of_a_non_finite_loss_names_the_steps_of_the_block() -> None:
     machine = Machine(lambda _: 0.003, lambda steps: math.inf if steps > 50 else 1.0)
 
     with pytest.raises(NotFinite, match="the loss is inf after a block of 37 steps"):
-        measured(machine)
+        measure(machine)
 
 
 @pytest.mark.parametrize(
@@ -529,7 +528,9 @@ def test_a_loss_that_is_not_finite_names_the_steps_of_its_block() -> None:
         pytest.param(0.3, 3.1, 11, id="longest measurement"),
     ],
 )
-def test_single_steps_are_limited(step_seconds: float, max_seconds: float, count: int) -> None:
+def test_the_number_of_single_steps_is_limited(
+    step_seconds: float, max_seconds: float, count: int
+) -> None:
     machine = Machine(lambda _: step_seconds)
 
     latencies, _ = single_latencies(machine.run, max_seconds, machine.clock)
@@ -538,7 +539,7 @@ def test_single_steps_are_limited(step_seconds: float, max_seconds: float, count
 
 
 class PlantedTurn(Turn):
-    """Turns whose driver is planted: while it waits, the other point takes five seconds."""
+    """Planted turns: each wait takes five seconds of the other point, up to `count` turns."""
 
     def __init__(self, machine: Machine, count: int) -> None:
         self.reported: list[float] = []
@@ -555,7 +556,7 @@ class PlantedTurn(Turn):
 
 
 class TimedTurns(TurnsMonitor):
-    """Monitor that records the observed seconds of a machine."""
+    """Monitor that records the seconds of a machine in each of its turns."""
 
     def __init__(self, machine: Machine) -> None:
         super().__init__()
@@ -580,10 +581,10 @@ class TimedTurns(TurnsMonitor):
         pytest.param(0.05, 3, 0, id="three steps"),
     ],
 )
-def test_a_point_that_takes_turns_times_one_block_per_turn(
+def test_a_point_in_turns_times_one_block_per_turn(
     step_seconds: float, steps: int, lead: int
 ) -> None:
-    """Blocks of more than three steps begin with an untimed one."""
+    """Blocks of more than three steps begin with an untimed step."""
     machine = Machine(lambda _: step_seconds)
     turn = PlantedTurn(machine, 7)
     monitor = TimedTurns(machine)
@@ -599,7 +600,7 @@ def test_a_point_that_takes_turns_times_one_block_per_turn(
     assert monitor.contention()
 
 
-def test_a_point_that_takes_turns_is_not_steady_if_it_jumps_after_its_warm_up() -> None:
+def test_a_point_in_turns_is_not_steady_if_it_jumps_after_the_warm_up() -> None:
     machine = Machine(lambda step: 0.1 if step < 9 else 0.15)
 
     timing = measure_steps(
@@ -667,10 +668,10 @@ def test_steps_run_until_one_compiles_nothing(
         pytest.param(0, 1, "were stopped (SIGSTOP)", id="stopped"),
     ],
 )
-def test_the_attempt_that_counts_must_be_free_of_compilations_and_stops(
+def test_an_attempt_with_compilations_or_stops_is_not_steady(
     compiled: int, stops: int, problem: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second attempt compiles a program, but the first one counts."""
+    """Plant a problem in the first attempt, which is kept; the second compiles one program."""
     quiet = Contention(2, 1.0, 0.0, 0.0, 0.0, None, None)
     observed = iter([replace(quiet, stops=stops), quiet])
     monkeypatch.setattr(ContentionMonitor, "stop", lambda _: next(observed))
@@ -703,7 +704,7 @@ def test_the_attempt_that_counts_must_be_free_of_compilations_and_stops(
         pytest.param(101.0, (1.0, "rapl"), id="one joule"),
     ],
 )
-def test_a_counter_that_does_not_count_reports_no_energy(
+def test_an_energy_counter_that_never_advances_reports_no_energy(
     reading: float, energy: tuple[float | None, str]
 ) -> None:
     readings = iter([[Reading(100.0, 0.0)], [Reading(reading, 0.0)]])
@@ -723,7 +724,7 @@ def test_a_counter_that_does_not_count_reports_no_energy(
         pytest.param(Contention(2, 0.5, 0.3, 0.1, 0.0, None, "others"), 0.4, id="disturbed"),
     ],
 )
-def test_only_a_disturbed_attempt_reports_other_processes(
+def test_only_a_disturbed_attempt_reports_a_disturbance(
     contention: Contention | None, taken: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ContentionMonitor, "stop", lambda _: contention)
@@ -743,7 +744,7 @@ def test_only_a_disturbed_attempt_reports_other_processes(
         pytest.param(0.05, 0.05, id="a share"),
     ],
 )
-def test_settings_give_the_protocol(reference: bool | float, share: float) -> None:
+def test_the_protocol_follows_the_settings(reference: bool | float, share: float) -> None:
     settings = {
         "min_seconds": 1.0,
         "min_blocks": 10,
@@ -761,7 +762,7 @@ def test_settings_give_the_protocol(reference: bool | float, share: float) -> No
 
 
 @pytest.mark.parametrize("n", [6, 7, 10, 25, 41, 90, 100])
-def test_the_interval_of_a_median_is_the_narrowest_with_its_confidence(n: int) -> None:
+def test_the_interval_of_a_median_is_the_narrowest_of_95_percent(n: int) -> None:
     interval = median_interval(range(n))
 
     assert interval
@@ -778,8 +779,8 @@ def ar1_block_times(length: int, rho: float, seed: int) -> list[float]:
     return np.exp(0.01 * lfilter([1.0], [1.0, -rho], noise)[transient:]).tolist()
 
 
-def widening(values: list[float]) -> float:
-    """Return how much wider the interval is than that of independent values, in logarithms."""
+def widening_factor(values: list[float]) -> float:
+    """Return the width of the interval relative to that for independent values, in logarithms."""
     plain = median_interval(values)
     widened = widened_interval(values)
     assert plain
@@ -788,25 +789,25 @@ def widening(values: list[float]) -> float:
 
 
 @pytest.mark.parametrize("rho", [0.0, 0.6, 0.9])
-def test_a_long_series_is_widened_like_the_mean_of_an_ar1(rho: float) -> None:
+def test_the_interval_of_a_long_series_widens_like_that_of_an_ar1_mean(rho: float) -> None:
     """The standard error of the mean of an AR(1) grows by sqrt((1 + rho) / (1 - rho))."""
-    factors = [widening(ar1_block_times(2000, rho, seed)) for seed in range(40)]
+    factors = [widening_factor(ar1_block_times(2000, rho, seed)) for seed in range(40)]
 
     textbook = math.sqrt((1 + rho) / (1 - rho))
     assert statistics.fmean(factors) == pytest.approx(textbook, rel=0.05)
 
 
 @pytest.mark.parametrize("n", [8, 25, 120])
-def test_a_short_series_is_not_widened_too_little(n: int) -> None:
+def test_the_interval_of_a_short_series_widens_enough(n: int) -> None:
     """A short series underestimates its correlation; the median estimate compensates for that."""
     rho = 0.6
-    factors = [widening(ar1_block_times(n, rho, seed)) for seed in range(100)]
+    factors = [widening_factor(ar1_block_times(n, rho, seed)) for seed in range(100)]
 
     estimates = [(factor**2 - 1) / (factor**2 + 1) for factor in factors]
     assert statistics.median(estimates) >= rho
 
 
-def test_neighbors_on_opposite_sides_widen_nothing() -> None:
+def test_negative_correlation_widens_no_interval() -> None:
     values = [1.0 + 0.01 * (-1) ** index + 0.0001 * index for index in range(40)]
 
     assert widened_interval(values) == pytest.approx(median_interval(values))
@@ -815,20 +816,20 @@ def test_neighbors_on_opposite_sides_widen_nothing() -> None:
 @pytest.mark.parametrize("rho", [0.0, 0.5, 0.7, 0.9])
 @pytest.mark.parametrize("n", [20, 48, 120])
 def test_few_intervals_of_correlated_values_miss_the_median(n: int, rho: float) -> None:
-    """At most 6% of intervals miss the median, and 3% with 48 values.
+    """Require that at most 6% of intervals miss the median, and 3% with 48 values.
 
     The tolerance of three standard deviations over 600 series is 3%. Nearly all series of
-    independent values have an interval.
+    independent values must have an interval.
     """
-    found = coverage(n, f"ar {rho}", 600)
+    result = coverage(n, f"ar {rho}", 600)
 
-    assert found.wrong < (0.035 if n == 48 else 0.09)
+    assert result.wrong < (0.035 if n == 48 else 0.09)
     if rho == 0.0:
-        assert found.given > 0.94
-        assert found.width < 1.6
+        assert result.given > 0.94
+        assert result.width < 1.6
 
 
-def test_a_line_is_fitted_as_numpy_does() -> None:
+def test_a_drift_equals_the_line_that_numpy_fits() -> None:
     values = np.array([1 + 0.02 * index + 0.01 * (index % 3) for index in range(30)])
 
     change = find_change(values.tolist())
@@ -868,7 +869,7 @@ def test_a_jump_is_found_at_its_position() -> None:
         pytest.param([0.01 * 1.6**-index for index in range(12)], "of -", id="toward zero"),
     ],
 )
-def test_a_fall_is_reported_relative_to_the_level_before(values: list[float], text: str) -> None:
+def test_a_decrease_is_relative_to_the_level_before_it(values: list[float], text: str) -> None:
     change = find_change(values)
 
     assert text in str(change)
@@ -883,7 +884,7 @@ def test_a_fall_is_reported_relative_to_the_level_before(values: list[float], te
         pytest.param([1.0] * 6, False, id="constant"),
     ],
 )
-def test_a_small_change_does_not_matter_even_if_it_is_clear(
+def test_a_change_of_less_than_two_percent_does_not_matter(
     values: list[float], matters: bool
 ) -> None:
     assert find_change(values).matters == matters
@@ -891,7 +892,7 @@ def test_a_small_change_does_not_matter_even_if_it_is_clear(
 
 @pytest.mark.parametrize("label", list(PROTOCOLS))
 @pytest.mark.parametrize("rho", [0.0, 0.5, 0.7, 0.9])
-def test_few_steady_machines_are_called_unsteady(label: str, rho: float) -> None:
+def test_at_most_8_percent_of_steady_machines_are_called_unsteady(label: str, rho: float) -> None:
     timings, _ = planted("nothing", PROTOCOLS[label], rho, 0.03, 100)
 
     assert sum(not timing.steady for timing in timings) <= 8
@@ -899,7 +900,9 @@ def test_few_steady_machines_are_called_unsteady(label: str, rho: float) -> None
 
 @pytest.mark.parametrize("label", list(PROTOCOLS))
 @pytest.mark.parametrize("name", ["jump of 50%", "slow warm-up"])
-def test_steady_results_of_a_machine_that_settles_are_from_after_it(label: str, name: str) -> None:
+def test_steady_results_of_a_settling_machine_are_from_after_it_settled(
+    label: str, name: str
+) -> None:
     errors = errors_of_steady(*planted(name, PROTOCOLS[label], 0.7, 0.01, 40))
 
     assert not errors or statistics.median(errors) < 0.05
@@ -913,10 +916,10 @@ def test_a_drift_is_rarely_called_steady(label: str) -> None:
 
 
 @pytest.mark.parametrize("n", [24, 60, 120])
-def test_a_jump_has_no_interval(n: int) -> None:
-    """Two levels look like perfectly correlated noise, which leaves the median unknown.
+def test_a_series_with_a_jump_has_no_interval(n: int) -> None:
+    """Plant two levels, which look like perfectly correlated noise around an unknown median.
 
-    Fewer values show too little of their correlation, and have the interval of their extremes.
+    Fewer values show too little of the correlation; their interval consists of the extremes.
     """
     levels = np.repeat([1.0, 1.5], n // 2)
     for seed in range(20):
@@ -925,9 +928,9 @@ def test_a_jump_has_no_interval(n: int) -> None:
         assert block_interval((levels * noise).tolist()) is None
 
 
-def test_a_stop_by_the_interval_covers_the_true_median() -> None:
+def test_the_interval_that_ends_a_measurement_covers_the_true_median() -> None:
     protocol = replace(PROTOCOLS["standard"], relative_interval=0.02)
 
-    held, _, _ = stopped(protocol, rho=0.7, noise=0.03, series=60)
+    covered_share, _, _ = stopped(protocol, rho=0.7, noise=0.03, series=60)
 
-    assert held > 0.9
+    assert covered_share > 0.9

@@ -1,7 +1,7 @@
 """Models and their analytic costs, compared with three references.
 
-These are Keras' counts, TensorFlow's FLOP counter and the memory of real steps. Tokens generated
-with a cache are compared with those of the whole model.
+The references are Keras' parameter counts, TensorFlow's FLOP counter and the memory of real steps.
+Tokens generated with a cache are compared with those of the whole model.
 """
 
 import math
@@ -22,27 +22,27 @@ from paradnn.worker.step import POLICIES, synthetic_batch
 from paradnn.workloads.generate.decoder import Decoder
 from tests.worker.counter import counted_flops
 from tests.worker.families import MODELS, POINT, RMSPROP, measure
-from tests.worker.generated_tokens import BATCH, PROMPT, TOKENS, generated
+from tests.worker.generated_tokens import BATCH, PROMPT, TOKENS, generate
 from tests.worker.generated_tokens import LLAMA as GENERATED_LLAMA
 from tests.worker.generated_tokens import MODEL as GPT
 
 pytestmark = pytest.mark.usefixtures("clean")
 
 STEP = {"batch_size": 4, "precision": "float32", "mode": "train", "optimizer": "rmsprop"}
-FC = MODELS["fc"]
+FULLY_CONNECTED = MODELS["fc"]
 SMALL_CNN = {"blocks": [1, 1], "filters": 4, "image_size": 16}
 SHORT = {
     name: MODELS[name] | {"layers": 2, "sequence_length": 5} for name in ("rnn", "lstm", "gru")
 }
 LLAMA = {"name": "llama", "layers": 2, "width": 24, "heads": 4, "key_heads": 2, "feed_forward": 20}
 LLAMA |= {"sequence_length": 10, "vocab_size": 50}
-# An expert takes 6 tokens of each of 4 examples. The resulting 24 rows equal the width, since the
-# profiler confuses the two sizes in a transposed product.
+# An expert takes 6 tokens of each of 4 examples. The width equals the resulting 24 rows, because
+# the profiler confuses these two sizes in a transposed product.
 MIXTURE = LLAMA | {"feed_forward": 24, "experts": 4, "active_experts": 2, "capacity": 1.2}
 # Even sizes: if a stride of 2 does not divide the image, the profiler only estimates a gradient.
 FAMILIES = [
-    FC,
-    FC | {"layers": 3, "nodes": [24, 16, 8], "output_size": 1},
+    FULLY_CONNECTED,
+    FULLY_CONNECTED | {"layers": 3, "nodes": [24, 16, 8], "output_size": 1},
     *SHORT.values(),
     MODELS["transformer"] | {"layers": 2},
     MODELS["bert"] | {"layers": 2},
@@ -60,25 +60,29 @@ FAMILIES = [
         "output_size": 7,
     },
 ]
-STATED = FC | {"layers": 4, "nodes": 1024, "input_size": 2000, "output_size": 1000}
+PUBLISHED_SIZE = FULLY_CONNECTED | {
+    "layers": 4,
+    "nodes": 1024,
+    "input_size": 2000,
+    "output_size": 1000,
+}
 
 
 def label(model: dict[str, Any]) -> str:
     return "-".join(str(value) for value in model.values())
 
 
-def unrolled(model: dict[str, Any]) -> Any:
-    """Return the model with unrolled recurrent layers.
+def build_unrolled(model: dict[str, Any]) -> Any:
+    """Build the model with unrolled recurrent layers.
 
-    The profiler does not multiply a loop's body by the number of iterations.
+    The profiler does not multiply the FLOPs of a loop's body by the number of iterations.
     """
 
     def unroll(layer: Any) -> Any:
+        config = layer.get_config()
         if isinstance(layer, keras.layers.RNN):
-            again = {"unroll": True}
-        else:
-            again = {}
-        return layer.__class__.from_config({**layer.get_config(), **again})
+            config["unroll"] = True
+        return layer.__class__.from_config(config)
 
     built = build(model).model
     recurrent = any(isinstance(layer, keras.layers.RNN) for layer in built.layers)
@@ -87,13 +91,13 @@ def unrolled(model: dict[str, Any]) -> Any:
     return built
 
 
-@pytest.mark.parametrize("model", [*FAMILIES, STATED], ids=label)
-def test_parameters_are_keras_own_and_flops_those_of_tensorflows_counter(
+@pytest.mark.parametrize("model", [*FAMILIES, PUBLISHED_SIZE], ids=label)
+def test_parameters_equal_those_of_keras_and_flops_those_of_tensorflow(
     model: dict[str, Any],
 ) -> None:
-    batch = 256 if model is STATED else 4
+    batch = 256 if model is PUBLISHED_SIZE else 4
     workload = build(model)
-    network = unrolled(model)
+    network = build_unrolled(model)
     inputs, targets = (
         tuple(map(tf.constant, arrays)) for arrays in synthetic_batch(workload, batch, 0)
     )
@@ -118,12 +122,17 @@ def test_parameters_are_keras_own_and_flops_those_of_tensorflows_counter(
 
 
 ADAM = {"name": "adam", "learning_rate": 0.001, "decay": 0.999, "momentum": 0.9, "epsilon": 1e-8}
-#: Every kind of layer in each precision. A group of blocks contains the layers of four blocks.
-PRECISE = [
+#: Models and precisions that cover every kind of layer. One group of blocks has the same kinds of
+#: layers as four groups.
+PRECISION_CASES = [
     *((model, "bfloat16") for model in (MODELS["residual"] | SMALL_CNN, SHORT["gru"])),
     *(
         (model, "float16")
-        for model in (FC, MODELS["bottleneck"] | SMALL_CNN, SHORT["lstm"] | {"layers": 1})
+        for model in (
+            FULLY_CONNECTED,
+            MODELS["bottleneck"] | SMALL_CNN,
+            SHORT["lstm"] | {"layers": 1},
+        )
     ),
     (MODELS["transformer"] | {"dropout": 0.1}, "float16"),
     (MODELS["gpt"] | {"layers": 1}, "bfloat16"),
@@ -133,10 +142,10 @@ PRECISE = [
 ]
 
 
-@pytest.mark.usefixtures("as_written")
+@pytest.mark.usefixtures("without_graph_optimization")
 @pytest.mark.parametrize(
     ("model", "precision"),
-    PRECISE,
+    PRECISION_CASES,
     ids=lambda value: label(value) if isinstance(value, dict) else value,
 )
 def test_steps_are_finite_in_every_precision(model: dict[str, Any], precision: str) -> None:
@@ -157,9 +166,9 @@ def test_steps_are_finite_in_every_precision(model: dict[str, Any], precision: s
     assert {layer.compute_dtype for layer in kernels} == {precision}
 
 
-def test_a_training_step_is_a_hand_written_one() -> None:
+def test_a_training_step_agrees_with_numpy() -> None:
     """Compare one SGD step of a two-layer network with plain NumPy."""
-    workload = build(FC | {"layers": 1, "nodes": 5, "input_size": 3, "output_size": 4})
+    workload = build(FULLY_CONNECTED | {"layers": 1, "nodes": 5, "input_size": 3, "output_size": 4})
     (x,), (y,) = synthetic_batch(workload, 6, 1)
     w0, b0, w1, b1 = (v.numpy() for v in workload.model.trainable_variables)
     settings = {"mode": "train", "compile": "xla", "precision": "float32"}
@@ -182,9 +191,9 @@ def test_a_training_step_is_a_hand_written_one() -> None:
 
 
 def test_adam_agrees_with_its_paper() -> None:
-    """Compare with Kingma and Ba 2015, algorithm 1 in NumPy.
+    """Compare with algorithm 1 of Kingma and Ba 2015, written in NumPy.
 
-    The order of operations is that of section 2's last paragraph.
+    The order of operations is that of the last paragraph of the paper's section 2.
     """
     settings = {
         "name": "adam",
@@ -208,15 +217,15 @@ def test_adam_agrees_with_its_paper() -> None:
 
 
 #: Models with batch sizes at which activations of tens of megabytes dominate a step's memory.
-#: Attention has short sequences, whose scores are small, and long ones, whose scores are most of a
-#: step's storage. A graph keeps more than XLA, which takes long to compile convolutions.
+#: Attention scores are small for the short sequences, and most of a step's memory for the long
+#: ones. A graph keeps more tensors than XLA, but XLA takes long to compile convolutions.
 TRANSFORMER = MODELS["transformer"] | {
     "width": 256,
     "feed_forward": 512,
     "sequence_length": 64,
     "vocab_size": 2000,
 }
-WIDE = STATED | {"nodes": 128, "input_size": 64, "output_size": 16}
+WIDE = PUBLISHED_SIZE | {"nodes": 128, "input_size": 64, "output_size": 16}
 BOTTLENECK = MODELS["bottleneck"] | SMALL_CNN | {"image_size": 64}
 LONG = MODELS["gpt"] | {"layers": 1, "sequence_length": 512, "vocab_size": 16}
 LARGE = [
@@ -228,10 +237,10 @@ LARGE = [
 
 
 @pytest.mark.parametrize(("model", "batch", "compile_mode"), LARGE)
-def test_the_memory_bound_is_below_the_measured_memory(
+def test_the_memory_lower_bound_is_below_the_measured_memory(
     pool: WorkerPool, model: dict[str, Any], batch: int, compile_mode: str
 ) -> None:
-    """Compare a batch with twice the batch.
+    """Compare two batch sizes, the second of them twice the first.
 
     The difference cancels the memory of the framework, the compiler and the weights.
     """
@@ -249,17 +258,18 @@ def test_the_memory_bound_is_below_the_measured_memory(
     measured = peaks[1] - peaks[0]
     bound = bounds[1] - bounds[0]
     if model["name"] in ("fc", "bottleneck"):
-        assert bound > 80e6  # far above a page
-        # The smaller batch may have had one arena more; a ratio of a fifth was observed.
+        assert bound > 80e6  # far above the size of a page
+        # The smaller batch may use one more arena; a measured difference of five times the bound
+        # was observed.
         assert measured / 5 < bound < 1.25 * measured
     else:
         assert bound < measured
 
 
-def test_a_step_that_cannot_be_compiled_is_an_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The loss has no kernel in XLA."""
+def test_a_failed_compilation_is_an_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plant a loss that XLA cannot compile."""
 
-    def broken(model: dict[str, Any]) -> BuiltModel:
+    def build_with_bad_loss(model: dict[str, Any]) -> BuiltModel:
         workload = build(model)
 
         def loss(targets: Any, outputs: Any) -> Any:
@@ -269,19 +279,21 @@ def test_a_step_that_cannot_be_compiled_is_an_outcome(monkeypatch: pytest.Monkey
 
         return type(workload)(workload.model, workload.inputs, workload.targets, loss)
 
-    monkeypatch.setattr("paradnn.worker.step.build", broken)
-    answer = answer_request(POINT | {"model": FC, "compile": "xla"}, TensorFlow(), lambda *_: None)
+    monkeypatch.setattr("paradnn.worker.step.build", build_with_bad_loss)
+    answer = answer_request(
+        POINT | {"model": FULLY_CONNECTED, "compile": "xla"}, TensorFlow(), lambda *_: None
+    )
     assert answer.outcome == "compile_error"
     assert answer.reason.startswith("compile: ")
     assert "\n" not in answer.reason
 
 
 def test_a_model_that_ends_its_process_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
-    def leave(model: dict[str, Any]) -> BuiltModel:
+    def exit_process(model: dict[str, Any]) -> BuiltModel:
         raise SystemExit(3)
 
-    monkeypatch.setattr("paradnn.worker.step.build", leave)
-    answer = answer_request(POINT | {"model": FC}, TensorFlow(), lambda *_: None)
+    monkeypatch.setattr("paradnn.worker.step.build", exit_process)
+    answer = answer_request(POINT | {"model": FULLY_CONNECTED}, TensorFlow(), lambda *_: None)
 
     assert answer.outcome == "unavailable"
     assert "the model's code ends the process with SystemExit(3)" in answer.reason
@@ -319,7 +331,7 @@ def test_a_learning_rate_follows_its_schedule() -> None:
         pytest.param("adam", 2, id="adam"),
     ],
 )
-def test_optimizers_keep_the_variables_that_the_memory_bound_counts(name: str, slots: int) -> None:
+def test_optimizers_have_the_variables_that_the_memory_bound_counts(name: str, slots: int) -> None:
     settings = {
         "name": name,
         "learning_rate": 0.1,
@@ -334,27 +346,34 @@ def test_optimizers_keep_the_variables_that_the_memory_bound_counts(name: str, s
     assert sum(variable.shape == (7, 3) for variable in optimizer.variables) == slots
 
 
-#: Largest difference of a logit, caused by sums of float32 in another order. Logits are up to about
+#: Largest difference of a logit, caused by float32 sums in a different order. Logits reach about
 #: ten.
 GENERATED_TOLERANCE = 1e-4
 
 
 @pytest.mark.parametrize(
-    ("compile_mode", "model"), [("graph", GPT), ("xla", GPT), ("xla", GENERATED_LLAMA)]
+    ("compile_mode", "model"),
+    [
+        pytest.param("graph", GPT, id="GPT in a graph"),
+        pytest.param("xla", GPT, id="GPT with XLA"),
+        pytest.param("xla", GENERATED_LLAMA, id="Llama with XLA"),
+    ],
 )
-def test_tokens_are_those_of_the_whole_model(compile_mode: str, model: dict[str, Any]) -> None:
-    found = generated(TensorFlow(), compile_mode, model)
-    np.testing.assert_array_equal(found["cached/tokens"], found["whole/tokens"])
+def test_tokens_from_a_cache_equal_those_of_the_whole_model(
+    compile_mode: str, model: dict[str, Any]
+) -> None:
+    results = generate(TensorFlow(), compile_mode, model)
+    np.testing.assert_array_equal(results["cached/tokens"], results["whole/tokens"])
     np.testing.assert_allclose(
-        found["cached/logits"], found["whole/logits"], atol=GENERATED_TOLERANCE
+        results["cached/logits"], results["whole/logits"], atol=GENERATED_TOLERANCE
     )
-    # Identical tokens would be a weak test.
-    assert len(set(found["cached/tokens"].ravel().tolist())) >= 5
-    assert np.abs(found["whole/logits"]).max() > 1
+    # If all tokens were the same, the comparison would be weak.
+    assert len(set(results["cached/tokens"].ravel().tolist())) >= 5
+    assert np.abs(results["whole/logits"]).max() > 1
 
 
 @pytest.mark.parametrize("model", [GPT, GENERATED_LLAMA], ids=["gpt", "llama"])
-def test_work_is_that_of_tensorflows_counter(model: dict[str, Any]) -> None:
+def test_flops_of_generation_equal_those_of_tensorflow(model: dict[str, Any]) -> None:
     decoder = Decoder(model, BATCH, prompt=PROMPT, tokens=TOKENS, compile="graph")
     lengths = {"prompt": PROMPT, "tokens": TOKENS}
     costs = make_model(model).costs(
@@ -371,12 +390,12 @@ def test_work_is_that_of_tensorflows_counter(model: dict[str, Any]) -> None:
 
 
 def test_disturbances_of_the_prefill_are_recorded(pool: WorkerPool) -> None:
-    asked = {
+    point_changes = {
         "mode": "generate",
         "model": MODELS["gpt"],
         "generate": {"prompt": PROMPT, "tokens": TOKENS},
     }
-    result = measure(pool, {**asked, "measure": {"max_seconds": 60.0}})
+    result = measure(pool, {**point_changes, "measure": {"max_seconds": 60.0}})
     assert result.outcome == "ok", result.reason
     assert len(result.answer.work.prefill.blocks) >= 10
     assert result.answer.contention["prefill"].own_cpu_fraction > 0

@@ -18,16 +18,16 @@ from paradnn.families.parts.onnx_file import onnx_workload  # noqa: E402
 FLOAT = TensorProto.FLOAT
 
 
-def weights(*shape: int) -> np.ndarray:
+def random_weights(*shape: int) -> np.ndarray:
     generator = np.random.default_rng(0)
     return (generator.standard_normal(shape) / 10).astype("float32")
 
 
-def tensor(name: str, *shape: Any, kind: int = FLOAT) -> Any:
+def describe_tensor(name: str, *shape: Any, kind: int = FLOAT) -> Any:
     return helper.make_tensor_value_info(name, kind, shape)
 
 
-def saved(
+def save_model(
     path: Path,
     nodes: Sequence[Any],
     *,
@@ -37,7 +37,7 @@ def saved(
     ir_version: int = 9,
     opset: int = 18,
 ) -> Path:
-    """Save a file in `path` with this graph; its output is "y" unless `outputs` overrides it."""
+    """Save a graph as `net.onnx` in folder `path`; its output is "y" unless `outputs` is given."""
     graph = helper.make_graph(
         nodes,
         "graph",
@@ -56,25 +56,29 @@ def saved(
     return file
 
 
-def perceptron(path: Path, *, lists_weights: bool) -> Path:
+def save_perceptron(path: Path, *, lists_weights: bool) -> Path:
     """Save a perceptron of 40, 30 and 10 units.
 
-    With `lists_weights` the inputs include every weight, as in old files.
+    If `lists_weights`, the graph's inputs include every weight, as in old files.
     """
-    initializers = {"w1": weights(40, 30), "b1": weights(30), "w2": weights(30, 10)}
+    initializers = {
+        "w1": random_weights(40, 30),
+        "b1": random_weights(30),
+        "w2": random_weights(30, 10),
+    }
     nodes = [
         helper.make_node("Gemm", ["x", "w1", "b1"], ["h"]),
         helper.make_node("Relu", ["h"], ["r"]),
         helper.make_node("MatMul", ["r", "w2"], ["y"]),
     ]
-    inputs = [tensor("x", "batch", 40)]
+    inputs = [describe_tensor("x", "batch", 40)]
     if lists_weights:
-        inputs = [*(tensor(name, *w.shape) for name, w in initializers.items()), *inputs]
-    return saved(
+        inputs = [*(describe_tensor(name, *w.shape) for name, w in initializers.items()), *inputs]
+    return save_model(
         path,
         nodes,
         inputs=inputs,
-        outputs=[tensor("y", "batch", 10)],
+        outputs=[describe_tensor("y", "batch", 10)],
         initializers=initializers,
         ir_version=3 if lists_weights else 9,
         opset=13,
@@ -89,7 +93,7 @@ IDENTITY = [helper.make_node("Identity", ["x"], ["y"])]
     ("inputs", "reason"),
     [
         pytest.param(
-            [tensor("x", "batch", 4), tensor("s")],
+            [describe_tensor("x", "batch", 4), describe_tensor("s")],
             "input 's' of net.onnx is a scalar, without a batch axis",
             id="scalar",
         ),
@@ -104,7 +108,7 @@ IDENTITY = [helper.make_node("Identity", ["x"], ["y"])]
             id="different-first-axes",
         ),
         pytest.param(
-            [tensor("x", "batch", "length"), tensor("s", "batch", 4)],
+            [describe_tensor("x", "batch", "length"), describe_tensor("s", "batch", 4)],
             r"input 'x' of net.onnx has the shape \[batch, length\]: fix the open sizes",
             id="open-sizes-of-two-inputs",
         ),
@@ -114,36 +118,39 @@ IDENTITY = [helper.make_node("Identity", ["x"], ["y"])]
             id="strings",
         ),
         pytest.param(
-            [tensor("x", "batch", 4, kind=TensorProto.UNDEFINED), tensor("s", "batch", 4)],
+            [
+                describe_tensor("x", "batch", 4, kind=TensorProto.UNDEFINED),
+                describe_tensor("s", "batch", 4),
+            ],
             "input 'x' of net.onnx has the unknown element type 0",
             id="undefined-type",
         ),
         pytest.param(
             [
                 helper.make_tensor_sequence_value_info("x", FLOAT, ["batch", 4]),
-                tensor("s", "batch", 4),
+                describe_tensor("s", "batch", 4),
             ],
             "input 'x' of net.onnx is a sequence of tensors",
             id="sequence",
         ),
     ],
 )
-def test_an_input_that_cannot_be_drawn_is_named(
+def test_the_error_names_an_unsupported_input(
     inputs: list[Any], reason: str, tmp_path: Path
 ) -> None:
-    file = saved(tmp_path, ADD, inputs=inputs)
+    file = save_model(tmp_path, ADD, inputs=inputs)
     with pytest.raises(UnavailableError, match=reason):
         onnx_workload(file, ())
 
 
-def test_a_sequence_of_maps_is_named(tmp_path: Path) -> None:
-    """Classifiers of scikit-learn end in a sequence of maps."""
+def test_the_error_names_a_sequence_of_maps(tmp_path: Path) -> None:
+    """Plant an output as that of scikit-learn's classifiers."""
     element = helper.make_map_type_proto(
         TensorProto.INT64, helper.make_tensor_type_proto(FLOAT, [])
     )
     output = helper.make_value_info("y", helper.make_sequence_type_proto(element))
     node = helper.make_node("ZipMap", ["x"], ["y"], domain="ai.onnx.ml", classlabels_int64s=[0, 1])
-    file = saved(tmp_path, [node], inputs=[tensor("x", "batch", 2)], outputs=[output])
+    file = save_model(tmp_path, [node], inputs=[describe_tensor("x", "batch", 2)], outputs=[output])
     with pytest.raises(UnavailableError, match=r"output 'y' of net\.onnx is a sequence of maps"):
         onnx_workload(file, ())
 
@@ -156,7 +163,9 @@ def test_strings_as_outputs_are_named(tmp_path: Path) -> None:
 
 
 def test_the_given_shape_fills_open_sizes_and_keeps_fixed_ones(tmp_path: Path) -> None:
-    file = saved(tmp_path, IDENTITY, inputs=[tensor("x", "batch", 3, "height", "width")])
+    file = save_model(
+        tmp_path, IDENTITY, inputs=[describe_tensor("x", "batch", 3, "height", "width")]
+    )
     workload = onnx_workload(file, (3, 8, 9))
     assert workload.inputs[0].shape == (3, 8, 9)
     assert workload.batch_size is None
@@ -168,19 +177,21 @@ def test_the_given_shape_fills_open_sizes_and_keeps_fixed_ones(tmp_path: Path) -
         onnx_workload(file, ())
 
 
-def test_a_fixed_batch_is_kept(tmp_path: Path) -> None:
-    file = saved(tmp_path, ADD, inputs=[tensor("x", "batch", 4), tensor("s", 3, 4)])
+def test_a_fixed_batch_size_is_reported(tmp_path: Path) -> None:
+    file = save_model(
+        tmp_path, ADD, inputs=[describe_tensor("x", "batch", 4), describe_tensor("s", 3, 4)]
+    )
     assert onnx_workload(file, ()).batch_size == 3
 
 
 @pytest.mark.parametrize("lists_weights", [False, True], ids=["new-file", "weights-among-inputs"])
-def test_weights_are_parameters_and_no_inputs(lists_weights: bool, tmp_path: Path) -> None:
-    workload = onnx_workload(perceptron(tmp_path, lists_weights=lists_weights), ())
+def test_weights_are_parameters_and_not_inputs(lists_weights: bool, tmp_path: Path) -> None:
+    workload = onnx_workload(save_perceptron(tmp_path, lists_weights=lists_weights), ())
     assert [spec.shape for spec in workload.inputs] == [(40,)]
-    assert parameters(workload) == (40 * 30 + 30 + 30 * 10, 0)
+    assert count_parameters(workload) == (40 * 30 + 30 + 30 * 10, 0)
 
 
-def parameters(workload: Any) -> tuple[int, int]:
+def count_parameters(workload: Any) -> tuple[int, int]:
     """Return the numbers of trainable weights and of moving statistics."""
     model = workload.model
     [trainable] = model.trainable_variables
@@ -188,7 +199,7 @@ def parameters(workload: Any) -> tuple[int, int]:
     return trainable.shape[0], fixed.shape[0]
 
 
-def constant_of_shape(name: str, *shape: int) -> list[Any]:
+def make_constant_of_shape(name: str, *shape: int) -> list[Any]:
     values = np.array(shape, "int64")
     sizes = helper.make_node(
         "Constant", [], [f"{name}_shape"], value=numpy_helper.from_array(values)
@@ -201,12 +212,12 @@ def constant_of_shape(name: str, *shape: int) -> list[Any]:
     [
         pytest.param(
             [helper.make_node("BatchNormalization", ["x", "g", "b", "m", "v"], ["y"])],
-            {name: weights(4) for name in "gbmv"},
+            {name: random_weights(4) for name in "gbmv"},
             (8, 8),
             id="moving-statistics",
         ),
         pytest.param(
-            [*constant_of_shape("w", 4, 6), helper.make_node("MatMul", ["x", "w"], ["y"])],
+            [*make_constant_of_shape("w", 4, 6), helper.make_node("MatMul", ["x", "w"], ["y"])],
             {},
             (24, 0),
             id="constant-of-shape",
@@ -214,7 +225,7 @@ def constant_of_shape(name: str, *shape: int) -> list[Any]:
         pytest.param(
             [
                 helper.make_node(
-                    "Constant", [], ["w"], value=numpy_helper.from_array(weights(4, 6))
+                    "Constant", [], ["w"], value=numpy_helper.from_array(random_weights(4, 6))
                 ),
                 helper.make_node("MatMul", ["x", "w"], ["y"]),
             ],
@@ -227,7 +238,7 @@ def constant_of_shape(name: str, *shape: int) -> list[Any]:
                 helper.make_node("Cast", ["w"], ["w32"], to=FLOAT),
                 helper.make_node("MatMul", ["x", "w32"], ["y"]),
             ],
-            {"w": weights(4, 6).astype("float16")},
+            {"w": random_weights(4, 6).astype("float16")},
             (24, 0),
             id="half-precision",
         ),
@@ -236,30 +247,32 @@ def constant_of_shape(name: str, *shape: int) -> list[Any]:
                 helper.make_node("DequantizeLinear", ["w", "scale"], ["w32"], axis=0),
                 helper.make_node("MatMul", ["x", "w32"], ["y"]),
             ],
-            {"w": np.ones((4, 6), "int8"), "scale": weights(4)},
+            {"w": np.ones((4, 6), "int8"), "scale": random_weights(4)},
             (24, 0),
             id="quantized",
         ),
         pytest.param(
             [helper.make_node("Mul", ["x", "factor"], ["y"])],
-            {"factor": np.float32(2.0), "unused": weights(9)},
+            {"factor": np.float32(2.0), "unused": random_weights(9)},
             (0, 0),
             id="scalars-and-unused",
         ),
     ],
 )
-def test_parameters(
+def test_parameters_are_counted(
     nodes: list[Any],
     initializers: dict[str, np.ndarray],
     expected: tuple[int, int],
     tmp_path: Path,
 ) -> None:
-    file = saved(tmp_path, nodes, inputs=[tensor("x", "batch", 4)], initializers=initializers)
-    assert parameters(onnx_workload(file, ())) == expected
+    file = save_model(
+        tmp_path, nodes, inputs=[describe_tensor("x", "batch", 4)], initializers=initializers
+    )
+    assert count_parameters(onnx_workload(file, ())) == expected
 
 
 def test_parameters_of_a_branch_are_counted(tmp_path: Path) -> None:
-    def branch(name: str, width: int) -> Any:
+    def make_branch(name: str, width: int) -> Any:
         return helper.make_graph(
             [
                 helper.make_node("MatMul", ["x", f"w_{name}"], [f"h_{name}"]),
@@ -268,17 +281,17 @@ def test_parameters_of_a_branch_are_counted(tmp_path: Path) -> None:
             name,
             [],
             [helper.make_tensor_value_info(f"y_{name}", FLOAT, None)],
-            [numpy_helper.from_array(weights(4, width), f"w_{name}")],
+            [numpy_helper.from_array(random_weights(4, width), f"w_{name}")],
         )
 
     condition = helper.make_node(
         "Constant", [], ["c"], value=numpy_helper.from_array(np.array(True))
     )
     choice = helper.make_node(
-        "If", ["c"], ["y"], then_branch=branch("a", 5), else_branch=branch("b", 7)
+        "If", ["c"], ["y"], then_branch=make_branch("a", 5), else_branch=make_branch("b", 7)
     )
-    file = saved(tmp_path, [condition, choice], inputs=[tensor("x", "batch", 4)])
-    assert parameters(onnx_workload(file, ())) == (4 * 5 + 4 * 7, 0)
+    file = save_model(tmp_path, [condition, choice], inputs=[describe_tensor("x", "batch", 4)])
+    assert count_parameters(onnx_workload(file, ())) == (4 * 5 + 4 * 7, 0)
 
 
 def onnxruntime_step(file: Path, *, batch_size: int, precision: str = "float32") -> Any:
@@ -300,10 +313,10 @@ def onnxruntime_step(file: Path, *, batch_size: int, precision: str = "float32")
     return prepare_step(point, engine)[1]
 
 
-def test_int8_of_an_old_file_is_calibrated_on_its_true_inputs(tmp_path: Path) -> None:
+def test_an_old_file_is_calibrated_on_its_true_inputs(tmp_path: Path) -> None:
     errors = []
     for lists_weights in (False, True):
-        file = perceptron(tmp_path, lists_weights=lists_weights)
+        file = save_perceptron(tmp_path, lists_weights=lists_weights)
         step = onnxruntime_step(file, batch_size=4, precision="int8")
         step.run(1)
         errors.append(step.conversion().conversion_error)
@@ -311,24 +324,24 @@ def test_int8_of_an_old_file_is_calibrated_on_its_true_inputs(tmp_path: Path) ->
     assert errors[1] == pytest.approx(errors[0], rel=1e-3)
 
 
-def test_another_batch_than_the_fixed_one_is_unavailable(tmp_path: Path) -> None:
-    file = saved(tmp_path, IDENTITY, inputs=[tensor("x", 3, 4)])
+def test_a_batch_size_that_differs_from_the_fixed_one_is_unavailable(tmp_path: Path) -> None:
+    file = save_model(tmp_path, IDENTITY, inputs=[describe_tensor("x", 3, 4)])
     with pytest.raises(UnavailableError, match="only batches of 3: set batch_size=3"):
         onnxruntime_step(file, batch_size=4)
 
 
-def test_models_that_fail_on_these_inputs_are_unavailable(tmp_path: Path) -> None:
-    """The sizes of the parts are random and never add up."""
+def test_a_model_that_fails_on_random_inputs_is_unavailable(tmp_path: Path) -> None:
+    """Split a tensor into parts whose random sizes never add up to its size."""
     node = helper.make_node("Split", ["x", "s"], ["y", "z"], axis=1)
-    inputs = [tensor("x", 2, 4), tensor("s", 2, kind=TensorProto.INT64)]
-    file = saved(tmp_path, [node], inputs=inputs)
+    inputs = [describe_tensor("x", 2, 4), describe_tensor("s", 2, kind=TensorProto.INT64)]
+    file = save_model(tmp_path, [node], inputs=inputs)
     with pytest.raises(UnavailableError, match=r"ONNX Runtime cannot run this model: .*Split"):
         onnxruntime_step(file, batch_size=2).run(1)
 
 
-def scanned_product() -> list[Any]:
+def make_scan() -> list[Any]:
     """Return a Scan node for seven consecutive products of (2, 16) with (16, 16)."""
-    state = tensor("state", 2, 16)
+    state = describe_tensor("state", 2, 16)
     body = helper.make_graph(
         [
             helper.make_node("MatMul", ["state", "w"], ["product"]),
@@ -336,8 +349,8 @@ def scanned_product() -> list[Any]:
             helper.make_node("Identity", ["next"], ["output"]),
         ],
         "body",
-        [state, tensor("element", 2, 16)],
-        [tensor("next", 2, 16), tensor("output", 2, 16)],
+        [state, describe_tensor("element", 2, 16)],
+        [describe_tensor("next", 2, 16), describe_tensor("output", 2, 16)],
     )
     return [helper.make_node("Scan", ["first", "x"], ["last", "y"], body=body, num_scan_inputs=1)]
 
@@ -348,28 +361,28 @@ def scanned_product() -> list[Any]:
         pytest.param(
             [helper.make_node("Gemm", ["x", "w"], ["y"], transA=1)],
             (2, 40),
-            {"w": weights(2, 30)},
+            {"w": random_weights(2, 30)},
             2 * 2 * 40 * 30,
             id="transposed-gemm",
         ),
         pytest.param(
             [helper.make_node("Einsum", ["x", "w"], ["y"], equation="bij,ik->bkj")],
             (2, 5, 40),
-            {"w": weights(5, 30)},
+            {"w": random_weights(5, 30)},
             2 * 2 * 40 * 5 * 30,
             id="einsum",
         ),
         pytest.param(
             [helper.make_node("Conv", ["x", "w"], ["y"], group=4)],
             (2, 16, 10, 10),
-            {"w": weights(32, 4, 3, 3)},
+            {"w": random_weights(32, 4, 3, 3)},
             2 * 2 * 64 * 32 * 4 * 9,
             id="grouped-convolution",
         ),
         pytest.param(
             [helper.make_node("Conv", ["x", "w"], ["y"], group=16)],
             (2, 16, 10, 10),
-            {"w": weights(16, 1, 3, 3)},
+            {"w": random_weights(16, 1, 3, 3)},
             2 * 2 * 64 * 16 * 9,
             id="depthwise-convolution",
         ),
@@ -383,20 +396,20 @@ def scanned_product() -> list[Any]:
             ],
             (2, 3, 10, 10),
             {
-                "w": weights(20, 3, 3, 3),
-                "d": weights(20, 1, 3, 3),
-                "p": weights(36, 20, 1, 1),
+                "w": random_weights(20, 3, 3, 3),
+                "d": random_weights(20, 1, 3, 3),
+                "p": random_weights(36, 20, 1, 1),
                 "low": np.array(0, np.float32),
                 "high": np.array(6, np.float32),
             },
-            # Channels are padded to a multiple of 8 or 16, which is no work of the model.
+            # ONNX Runtime pads channels to a multiple of 8 or 16; padding is no work of the model.
             2 * 2 * (64 * 20 * 27 + 36 * 20 * 9 + 36 * 36 * 20),
             id="channels-that-are-padded",
         ),
         pytest.param(
             [helper.make_node("Einsum", ["x", "w"], ["y"], equation="...ij,...jk->...ik")],
             (2, 4, 5, 7),
-            {"w": weights(2, 4, 7, 3)},
+            {"w": random_weights(2, 4, 7, 3)},
             2 * 2 * 4 * 5 * 7 * 3,
             id="einsum-with-ellipsis",
         ),
@@ -407,21 +420,21 @@ def scanned_product() -> list[Any]:
                 )
             ],
             (2, 6, 8),
-            {"w": weights(8, 24), "b": weights(24)},
+            {"w": random_weights(8, 24), "b": random_weights(24)},
             2 * (2 * 6 * 8 * 24 + 4 * 6 * 6 * 8),
             id="attention-with-projection",
         ),
         pytest.param(
             [helper.make_node("ConvTranspose", ["x", "w"], ["y"], strides=[2, 2])],
             (2, 16, 5, 5),
-            {"w": weights(16, 32, 3, 3)},
+            {"w": random_weights(16, 32, 3, 3)},
             2 * 2 * 25 * 16 * 32 * 9,
             id="transposed-convolution",
         ),
         pytest.param(
             [helper.make_node("ConvTranspose", ["x", "w"], ["y"], strides=[2, 2], group=4)],
             (2, 16, 5, 5),
-            {"w": weights(16, 8, 3, 3)},
+            {"w": random_weights(16, 8, 3, 3)},
             2 * 2 * 25 * 16 * 8 * 9,
             id="transposed-grouped-convolution",
         ),
@@ -432,20 +445,20 @@ def scanned_product() -> list[Any]:
                 )
             ],
             (5, 3, 16),
-            {"w": weights(2, 96, 16), "r": weights(2, 96, 24)},
+            {"w": random_weights(2, 96, 16), "r": random_weights(2, 96, 24)},
             2 * 2 * 5 * 3 * 96 * (16 + 24),
             id="bidirectional-lstm",
         ),
         pytest.param(
-            scanned_product(),
+            make_scan(),
             (7, 2, 16),
-            {"first": weights(2, 16), "w": weights(16, 16)},
+            {"first": random_weights(2, 16), "w": random_weights(16, 16)},
             7 * 2 * 2 * 16 * 16,
             id="scan",
         ),
     ],
 )
-def test_products_of_a_profile(
+def test_a_profile_reports_the_flops_of_products(
     nodes: list[Any],
     shape: tuple[int, ...],
     initializers: dict[str, np.ndarray],
@@ -455,7 +468,9 @@ def test_products_of_a_profile(
     from paradnn.core.messages import Profile
     from paradnn.worker.profile.run import profile_steps
 
-    file = saved(tmp_path, nodes, inputs=[tensor("x", *shape)], initializers=initializers)
+    file = save_model(
+        tmp_path, nodes, inputs=[describe_tensor("x", *shape)], initializers=initializers
+    )
     step = onnxruntime_step(file, batch_size=shape[0])
     step.run(1)
     profile = profile_steps(step._engine, step, 0.001, keep_trace=False)

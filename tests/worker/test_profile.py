@@ -1,6 +1,6 @@
-"""The operation breakdown: its parts compared with hand counts.
+"""The operation breakdown of profiles.
 
-Its totals are compared with TensorFlow's counter and analytic costs.
+Parts are compared with hand counts, and totals with TensorFlow's counter and analytic costs.
 """
 
 import functools
@@ -22,13 +22,13 @@ from paradnn.worker.step import POLICIES, product_flops, synthetic_batch
 from tests.worker.families import BATCH, RMSPROP
 from tests.worker.families import MODELS as FAMILIES
 
-#: Models with a single layer if further layers are similar, since XLA compiles each for seconds.
+#: One model per family, with a single layer if further layers are similar: XLA compiles each layer
+#: for seconds.
 MODELS = {
     name: model | ({"layers": 1} if name in ("lstm", "gpt") else {})
     for name, model in FAMILIES.items()
 }
-#: Families whose products are counted as they run. The only excess is a fourth image channel that a
-#: compiler adds.
+#: Families whose profile has hardly more FLOPs than the analytic costs.
 ATTENTION = {"gpt"}
 #: Combinations whose costs TensorFlow's own counter confirms exactly (tests/worker/test_models.py,
 #: test_real_models.py).
@@ -37,9 +37,9 @@ EXACT = {("graph", "residual"), ("graph", "gpt")}
 
 @functools.cache
 def profile(family: str, compile: str, precision: str = "float32", before: int = 2) -> Any:
-    """Return the tables of a real step after `before` earlier steps, and its traced function.
+    """Return the profile of a real step after `before` earlier steps, and the step.
 
-    Each is computed once for all tests.
+    Each combination is measured once for all tests.
     """
     keras.config.set_dtype_policy(POLICIES[precision])
     framework = TensorFlow()
@@ -65,9 +65,10 @@ TABLES += [pytest.param("residual", "xla", "float32", marks=pytest.mark.long)]
 
 
 @pytest.mark.parametrize(("family", "compile", "precision"), TABLES)
-def test_tables_agree_with_the_analytic_costs(family: str, compile: str, precision: str) -> None:
-    """Product FLOPs and types from the program alone also agree with the profile."""
-    found, step = profile(family, compile, precision)
+def test_profiles_agree_with_the_analytic_costs(family: str, compile: str, precision: str) -> None:
+    """Compare a profile with the analytic costs, and with the products that its program states."""
+    result, step = profile(family, compile, precision)
+
     costs = make_model(MODELS[family]).costs(
         batch_size=BATCH, precision=precision, mode="train", optimizer="rmsprop"
     )
@@ -79,37 +80,39 @@ def test_tables_agree_with_the_analytic_costs(family: str, compile: str, precisi
         tolerance = 0.02
     else:
         tolerance = 0.07
-    assert found.product_flops == pytest.approx(costs.flops_per_step, rel=tolerance)
+    assert result.product_flops == pytest.approx(costs.flops_per_step, rel=tolerance)
     if family == "fc":
-        assert found.product_flops == costs.flops_per_step
+        assert result.product_flops == costs.flops_per_step
     if family in ("fc", "gpt"):
         stated = product_flops(step)
-        assert shares(stated) == pytest.approx(found.product_types, abs=0.01)
-        assert sum(stated.values()) == pytest.approx(found.product_flops, rel=0.01)
-    assert (compile, precision) == ("xla", "bfloat16") or found.product_types == {precision: 1.0}
+        assert shares(stated) == pytest.approx(result.product_types, abs=0.01)
+        assert sum(stated.values()) == pytest.approx(result.product_flops, rel=0.01)
+    assert (compile, precision) == ("xla", "bfloat16") or result.product_types == {precision: 1.0}
     for name in ("operations", "operation_types"):
-        table = getattr(found, name).rows()
+        table = getattr(result, name).rows()
         assert sum(row["share"] for row in table) == pytest.approx(1.0, abs=1e-6)
         assert table[-1]["type"] == "(no operation)"
-        assert table[-1]["share"] == found.unexplained_share
-    known = [row for row in found.operations.rows() if row["flops"] and row["self_seconds"]]
+        assert table[-1]["share"] == result.unexplained_share
+    known = [row for row in result.operations.rows() if row["flops"] and row["self_seconds"]]
     assert all(row["flops_per_second"] == row["flops"] / row["self_seconds"] for row in known)
     categories = {row["category"] for row in known}
     assert "convolution" in categories if family == "residual" else "matmul" in categories
 
 
-def test_fields_are_those_of_the_public_formats() -> None:
-    """Compare with the classes that the installed TensorFlow contains."""
+def test_field_numbers_equal_those_of_the_public_formats() -> None:
+    """Compare field numbers with those of the classes in the installed TensorFlow."""
     from tensorflow.compiler.xla import xla_data_pb2
     from tensorflow.compiler.xla.service import hlo_pb2
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
     for name, own in protos.CLASSES.items():
-        [by_oracle] = [
-            getattr(m, name) for m in (xplane_pb2, hlo_pb2, xla_data_pb2) if hasattr(m, name)
+        [public] = [
+            getattr(module, name)
+            for module in (xplane_pb2, hlo_pb2, xla_data_pb2)
+            if hasattr(module, name)
         ]
         for field in own.DESCRIPTOR.fields:
-            assert by_oracle.DESCRIPTOR.fields_by_name[field.name].number == field.number, (
+            assert public.DESCRIPTOR.fields_by_name[field.name].number == field.number, (
                 name,
                 field.name,
             )
@@ -118,7 +121,7 @@ def test_fields_are_those_of_the_public_formats() -> None:
 def test_time_is_divided_among_concurrent_operations() -> None:
     """Plant ten seconds of two threads.
 
-    One thread runs a loop around two operations; the other runs operations.
+    Thread "one" runs a loop around two operations; thread "two" runs operations without a loop.
     """
     events = [
         Event("one", "loop", "While", 0.0, 6.0),
@@ -152,9 +155,10 @@ def test_time_is_divided_among_concurrent_operations() -> None:
 def planted_device(
     name: str, line: str, events: list[tuple[str, dict[str, Any], dict[str, Any]]]
 ) -> Any:
-    """Return a plane in the layout of GPU and TPU profilers.
+    """Return a trace plane in the layout of GPU and TPU profilers.
 
-    It has one event per millisecond, half a millisecond long.
+    It has one event per millisecond, half a millisecond long. Each entry of `events` holds the
+    event's name, the statistics of its metadata and those of the event.
     """
     plane = protos.XSpace().planes.add(name=name)
     track = plane.lines.add(name=line, timestamp_ns=1_000_000)
@@ -198,13 +202,13 @@ def test_kernels_of_a_gpu_belong_to_the_operations_that_launched_them() -> None:
     ]
     kernels, stated = read_planted(planted_device("/device:GPU:0", "Stream #13(Compute)", events))
     copy = ("MemcpyH2D", "MemcpyH2D")
-    found = [(event.name, event.kind) for event in kernels]
-    assert found == [("model/dense/MatMul", "MatMul"), ("loop_fusion.3", "hlo:step.7"), copy]
+    result = [(event.name, event.kind) for event in kernels]
+    assert result == [("model/dense/MatMul", "MatMul"), ("loop_fusion.3", "hlo:step.7"), copy]
     assert {key: cost.category for key, cost in stated.items()} == {copy: "data movement"}
     assert kernels[0].end - kernels[0].start == pytest.approx(5e-4)
 
 
-def test_operations_of_a_tpu_cost_what_the_compiler_states() -> None:
+def test_operations_of_a_tpu_have_the_costs_that_the_compiler_reports() -> None:
     stats = {"hlo_category": "convolution fusion", "flops": 4000, "bytes_accessed": 500}
     plane = planted_device(
         "/device:TPU:0", "XLA Ops", [("%fusion.3 = f32[8]{0} fusion(...)", stats, {})]
@@ -220,7 +224,7 @@ def test_operations_of_a_tpu_cost_what_the_compiler_states() -> None:
     )
 
 
-def test_a_profile_that_fails_loses_no_point(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_profile_does_not_fail_the_point(monkeypatch: pytest.MonkeyPatch) -> None:
     _, step = profile("fc", "graph")
     framework = TensorFlow()
 
@@ -238,9 +242,9 @@ def test_a_profile_that_fails_loses_no_point(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_kernels_of_one_launch_are_one_execution() -> None:
-    """A product that is split and summed runs two kernels.
+    """Plant two products, each of which is split and summed by two kernels.
 
-    The same kernel again belongs to the next product.
+    A kernel that occurs a second time belongs to the next product.
     """
     stats = {"hlo_op": "while.2::dot.1", "hlo_module": "step.7"}
     kernels = [
@@ -250,8 +254,8 @@ def test_kernels_of_one_launch_are_one_execution() -> None:
         ("splitKreduce", {}, stats),
     ]
     plane = planted_device("/device:GPU:0", "Stream #13(Compute)", kernels)
-    again = plane.lines.add(name="XLA Ops", timestamp_ns=1_000_000)
-    again.events.add(metadata_id=1, offset_ps=10**9, duration_ps=5 * 10**8)
+    repeated_line = plane.lines.add(name="XLA Ops", timestamp_ns=1_000_000)
+    repeated_line.events.add(metadata_id=1, offset_ps=10**9, duration_ps=5 * 10**8)
     instructions, _ = read_planted(plane)
     assert {(event.name, event.kind) for event in instructions} == {("dot.1", "hlo:step.7")}
     usage, _ = attribute(instructions, 0.0, 1.0)

@@ -1,4 +1,4 @@
-"""FLOPs and bytes of operations: shapes, graphs and compiled programs compared with hand counts."""
+"""FLOPs and bytes of operations from shapes, graphs and compiled programs, against hand counts."""
 
 import math
 from pathlib import Path
@@ -17,39 +17,43 @@ from paradnn.worker.profile.trace import read_trace
 
 
 @pytest.mark.parametrize(
-    ("size", "stride", "padding", "outputs", "dilation"), [(3, 1, 1, 16, 2), (5, 1, 2, 9, 3)]
+    ("size", "stride", "padding", "outputs", "dilation"),
+    [
+        pytest.param(3, 1, 1, 16, 2, id="dilation of 2"),
+        pytest.param(5, 1, 2, 9, 3, id="dilation of 3"),
+    ],
 )
-def test_holes_of_dilation_are_no_work(
+def test_holes_of_a_dilation_count_as_no_work(
     size: int, stride: int, padding: int, outputs: int, dilation: int
 ) -> None:
-    """Compare with a count of positions.
+    """Compare with a count of positions, of which every `dilation`-th holds a number.
 
-    Every `dilation`-th position holds a number, also beyond the edges.
+    This pattern continues beyond the edges.
     """
-    places = [index * stride + tap - padding for index in range(outputs) for tap in range(size)]
+    positions = [index * stride + tap - padding for index in range(outputs) for tap in range(size)]
     assert spatial_pairs(outputs, size, stride, padding, 1, dilation) == sum(
-        place % dilation == 0 for place in places
+        position % dilation == 0 for position in positions
     )
 
 
-def _other(a: tf.Tensor, b: tf.Tensor, flag: tf.Tensor) -> tf.Tensor:
-    """Return two branches whose products have the same name."""
+def _branches(a: tf.Tensor, b: tf.Tensor, flag: tf.Tensor) -> tf.Tensor:
+    """Run one of two branches whose products have the same name."""
     return tf.cond(
         flag > 0, lambda: tf.reduce_sum(tf.matmul(a, b)), lambda: tf.reduce_sum(tf.matmul(b, a))
     )
 
 
-def _called(a: tf.Tensor, b: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return two functions whose products have the same name."""
+def _functions(a: tf.Tensor, b: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Call two functions whose products have the same name."""
     first, second = (tf.function(lambda x, y: tf.matmul(x, y, name="product")) for _ in range(2))
     return first(a, b), second(b, a)
 
 
 ONES = (tf.ones([16, 48]), tf.ones([48, 16]))
 PROGRAMS = {
-    "then": (_other, (*ONES, tf.constant(1)), 2 * 16 * 16 * 48),
-    "else": (_other, (*ONES, tf.constant(-1)), 2 * 48 * 48 * 16),
-    "functions": (_called, ONES, 2 * 16 * 16 * 48 + 2 * 48 * 48 * 16),
+    "then": (_branches, (*ONES, tf.constant(1)), 2 * 16 * 16 * 48),
+    "else": (_branches, (*ONES, tf.constant(-1)), 2 * 48 * 48 * 16),
+    "functions": (_functions, ONES, 2 * 16 * 16 * 48 + 2 * 48 * 48 * 16),
     "transpose": (lambda a, b: tf.einsum("ij->ji", a), ONES, 0),
     "einsum": (
         lambda a, b: tf.einsum("abc,cd->abd", a, b),
@@ -85,21 +89,21 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_products_of_small_programs_by_hand(name: str, tmp_path: Path) -> None:
+def test_flops_of_small_programs_agree_with_hand_counts(name: str, tmp_path: Path) -> None:
     body, arguments, flops = PROGRAMS[name]
     function = tf.function(body)
     function(*arguments)
     with TensorFlow().trace(tmp_path) as marked, marked():
         tf.nest.map_structure(lambda tensor: tensor.numpy(), function(*arguments))
     graph = function.get_concrete_function(*arguments).graph.as_graph_def(add_shapes=True)
-    found = make_profile(read_trace(tmp_path), 1, 1.0, GraphCosts(graph).cost)
-    assert found.product_flops == flops
+    profile = make_profile(read_trace(tmp_path), 1, 1.0, GraphCosts(graph).cost)
+    assert profile.product_flops == flops
 
 
-def test_groups_of_the_batch_are_counted_once() -> None:
-    """The gradient of a depthwise filter has the products of the forward pass.
+def test_the_gradient_of_a_depthwise_filter_counts_batch_groups_once() -> None:
+    """Compare the gradient of a depthwise filter with the FLOPs of the forward pass.
 
-    The program is the one before the compiler rewrites it.
+    The program is not optimized, since the compiler would rewrite the batch groups.
     """
 
     @tf.function(jit_compile=True)
@@ -116,31 +120,42 @@ def test_groups_of_the_batch_are_counted_once() -> None:
     )
     costs = HloCosts([module])
     [name] = [
-        i.name for c in module.computations for i in c.instructions if i.batch_group_count > 1
+        instruction.name
+        for computation in module.computations
+        for instruction in computation.instructions
+        if instruction.batch_group_count > 1
     ]
     assert costs.cost(name, module.name).product_flops == 2 * 2 * 8 * 8 * 4 * 9
 
 
-def _products(module: Any) -> float:
-    """Return the product FLOPs of a module's convolutions."""
+def _convolution_flops(module: Any) -> float:
+    """Return the total FLOPs of a module's convolutions."""
     costs = HloCosts([module])
-    found = [
-        i.name for c in module.computations for i in c.instructions if i.opcode == "convolution"
+    names = [
+        instruction.name
+        for computation in module.computations
+        for instruction in computation.instructions
+        if instruction.opcode == "convolution"
     ]
-    return sum(costs.cost(name, module.name).product_flops for name in found)
+    return sum(costs.cost(name, module.name).product_flops for name in names)
 
 
-def test_a_fusion_moves_its_inputs_and_outputs_and_computes_its_contents() -> None:
-    """Four elementwise operations fused into one: 4 FLOPs, one read and one write per element."""
+def test_a_fusion_has_the_bytes_of_its_operands_and_the_flops_of_its_contents() -> None:
+    """Fuse four elementwise operations: 4 FLOPs, one read and one write per element."""
 
     @tf.function(jit_compile=True)
     def chain(x: tf.Tensor) -> tf.Tensor:
         return tf.nn.relu(tf.abs(x) * x) + 1.0
 
     array = tf.ones([1000])
-    module = _module(chain, array)
+    module = _optimized_module(chain, array)
     costs = HloCosts([module])
-    [fusion] = [i for c in module.computations for i in c.instructions if i.opcode == "fusion"]
+    [fusion] = [
+        instruction
+        for computation in module.computations
+        for instruction in computation.instructions
+        if instruction.opcode == "fusion"
+    ]
     cost = costs.cost(fusion.name, module.name)
     assert cost.category == "elementwise"
     assert cost.bytes == 2 * 4 * 1000
@@ -148,7 +163,7 @@ def test_a_fusion_moves_its_inputs_and_outputs_and_computes_its_contents() -> No
     assert costs.cost("nothing", module.name).flops is None
 
 
-def _module(function: Any, *arguments: Any) -> Any:
+def _optimized_module(function: Any, *arguments: Any) -> Any:
     proto = protos.HloProto()
     proto.ParseFromString(
         function.experimental_get_compiler_ir(*arguments)(stage="optimized_hlo_proto_serialized")
@@ -156,10 +171,11 @@ def _module(function: Any, *arguments: Any) -> Any:
     return proto.hlo_module
 
 
-def test_fused_attention_on_a_gpu_counts_its_products() -> None:
-    """Count cuDNN's calls in a compiled program by hand.
+def test_fused_attention_on_a_gpu_has_the_flops_of_its_products() -> None:
+    """Compare cuDNN's calls in a compiled program with hand counts.
 
-    There are 2 x 8 queries, 16 keys and 4 heads of 32. The backward pass has four products.
+    There are 2 x 8 queries, 16 keys, and 4 heads of width 32. The forward pass has two products,
+    and the backward pass four.
     """
     module = protos.HloProto().hlo_module
     module.name = "step"
@@ -181,7 +197,7 @@ def test_fused_attention_on_a_gpu_counts_its_products() -> None:
 
 
 def test_a_filter_gradient_with_a_fused_bias_has_the_flops_of_the_filter() -> None:
-    """oneDNN's kernel on some processors: `WithBias` is not an operation of the graph."""
+    """Plant the name of oneDNN's kernel on some processors; `WithBias` is not in the graph."""
     with tf.Graph().as_default() as graph:
         image = tf.ones([8, 32, 32, 3])
         gradient = tf.ones([8, 4, 4, 32])
@@ -221,14 +237,11 @@ def test_operations_of_unknown_size_have_no_cost() -> None:
         assert (cost.flops, cost.bytes, cost.product_flops) == (None, None, 0.0)
 
 
-def test_under_a_kernel_larger_than_the_image_xla_multiplies_no_padding() -> None:
-    """XLA exchanges image and kernel.
-
-    For each of 4 outputs, 4 of 9 pairs of positions remain.
-    """
+def test_xla_multiplies_no_padding_if_the_kernel_exceeds_the_image() -> None:
+    """XLA swaps image and kernel, so 4 of 9 pairs of positions remain per output."""
     convolve = tf.function(lambda x, k: tf.nn.conv2d(x, k, 1, "SAME"), jit_compile=True)
-    module = _module(convolve, tf.ones([4, 2, 2, 32]), tf.ones([3, 3, 32, 16]))
-    assert _products(module) == 2 * 4 * (2 * 2) * 16 * 32 * 4
+    module = _optimized_module(convolve, tf.ones([4, 2, 2, 32]), tf.ones([3, 3, 32, 16]))
+    assert _convolution_flops(module) == 2 * 4 * (2 * 2) * 16 * 32 * 4
 
 
 @pytest.mark.parametrize(
@@ -241,7 +254,7 @@ def test_under_a_kernel_larger_than_the_image_xla_multiplies_no_padding() -> Non
         pytest.param([2, 8, 5], [5, 3], [2, 8, 3], id="one-matrix-for-all"),
     ],
 )
-def test_a_library_call_multiplies_regardless_of_transposition(
+def test_the_flops_of_a_library_call_do_not_depend_on_transposition(
     left: list[int], right: list[int], output: list[int]
 ) -> None:
     module = protos.HloProto().hlo_module

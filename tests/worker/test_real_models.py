@@ -28,16 +28,21 @@ def workloads() -> Iterator[dict[str, BuiltModel]]:
     keras.backend.clear_session()
 
 
-MEANS = (layers.AveragePooling2D, layers.GlobalAveragePooling2D)
+AVERAGE_POOLING = (layers.AveragePooling2D, layers.GlobalAveragePooling2D)
 CONVOLUTIONS = (layers.Conv2D, layers.DepthwiseConv2D, layers.SeparableConv2D)
-PRODUCTS = (*CONVOLUTIONS, layers.Dense, layers.MaxPooling2D, *MEANS)
-#: Layers whose outputs are their inputs, or a part or repetition of these.
+PRODUCTS = (*CONVOLUTIONS, layers.Dense, layers.MaxPooling2D, *AVERAGE_POOLING)
+#: Layers whose outputs are their inputs, or a part or a repetition of the inputs.
 VIEWS = (layers.ZeroPadding2D, layers.Concatenate, layers.Dropout, layers.Reshape, layers.Flatten)
 VIEWS += (layers.UpSampling2D, layers.Cropping2D)
 
 
 class Graph:
-    """Graph of the layer calls that lead to a model's outputs, with each call's inputs and output."""
+    """Graph of the layer calls on which a model's outputs depend.
+
+    Attributes:
+        calls: Layer, inputs and output of each call, by the id of the output.
+        readers: Layers that read a tensor, by the id of the tensor.
+    """
 
     def __init__(self, model: keras.Model) -> None:
         self.calls: dict[int, tuple[Any, list[Any], Any]] = {}
@@ -63,8 +68,8 @@ class Graph:
             return [source for each in inputs for source in self.sources(each)]
         return [tensor]
 
-    def makers(self, tensor: Any) -> list[Any]:
-        """Return the stored tensors that a rectifier reads.
+    def rectifier_sources(self, tensor: Any) -> list[Any]:
+        """Return the stored tensors that a rectifier reads for `tensor`.
 
         Normalization and addition happen during that read, and channels of zeros are never stored.
         """
@@ -72,11 +77,14 @@ class Graph:
         if self.is_stored_sum(tensor):
             return [tensor]
         if isinstance(operation, (layers.BatchNormalization, layers.Add, Pad, *VIEWS)):
-            return [maker for each in inputs for maker in self.makers(each)]
+            return [source for each in inputs for source in self.rectifier_sources(each)]
         return [tensor]
 
     def is_stored_sum(self, tensor: Any) -> bool:
-        """Return whether a normalized tensor and a shortcut are added, and not only rectified."""
+        """Return whether the sum of a normalized tensor and a shortcut is stored.
+
+        It is stored if any layer other than a rectifier reads it.
+        """
         operation, inputs, _ = self.calls[id(tensor)]
         if not isinstance(operation, layers.Add):
             return False
@@ -92,58 +100,63 @@ def rectifies(operation: Any) -> bool:
     return isinstance(operation, layers.ReLU)
 
 
-def elements(tensors: list[Any]) -> int:
+def count_elements(tensors: list[Any]) -> int:
     return sum(math.prod(tensor.shape[1:]) for tensor in tensors)
 
 
 @pytest.mark.parametrize("name", IMAGES)
-def test_parameters_and_activations_are_those_of_keras_layers(
+def test_parameters_and_activations_equal_those_of_keras_layers(
     workloads: dict[str, BuiltModel], name: str
 ) -> None:
-    """Compare a forward pass's reads, writes and kept tensors with the built model's graph."""
+    """Compare analytic costs with the reads, writes and kept tensors of the model's graph."""
     built = workloads[name].model
     costs = make_model(IMAGES[name]).costs(**STEP)
     assert costs.parameters == sum(math.prod(v.shape) for v in built.trainable_variables)
     assert costs.parameters + costs.non_trainable_parameters == built.count_params()
     graph = Graph(built)
-    read = written = kept = 0
+    read = 0
+    written = 0
+    kept = 0
     for operation, inputs, output in graph.calls.values():
         if isinstance(operation, PRODUCTS):
-            read += elements(graph.sources(inputs[0]))
-            written += elements([output])
-            # The gradient of a mean needs no input.
-            averaged = all(
-                isinstance(each, MEANS) for each in graph.readers.get(id(output), [None])
+            read += count_elements(graph.sources(inputs[0]))
+            written += count_elements([output])
+            # The gradient of average pooling needs no input, so the input is not kept.
+            is_averaged = all(
+                isinstance(each, AVERAGE_POOLING) for each in graph.readers.get(id(output), [None])
             )
-            kept += 0 if averaged else elements([output])
+            kept += 0 if is_averaged else count_elements([output])
             if isinstance(operation, layers.SeparableConv2D):
                 # The depthwise convolution writes a tensor that the pointwise one reads.
-                between = math.prod(output.shape[1:3]) * inputs[0].shape[-1]
-                read += between
-                written += between
-                kept += between
+                intermediate = math.prod(output.shape[1:3]) * inputs[0].shape[-1]
+                read += intermediate
+                written += intermediate
+                kept += intermediate
         elif rectifies(operation) and not isinstance(graph.calls[id(inputs[0])][0], PRODUCTS):
-            read += elements(graph.makers(inputs[0]))
-            written += elements([output])
+            read += count_elements(graph.rectifier_sources(inputs[0]))
+            written += count_elements([output])
         elif graph.is_stored_sum(output):
-            read += sum(elements(graph.makers(each)) for each in inputs)
-            written += elements([output])
+            read += sum(count_elements(graph.rectifier_sources(each)) for each in inputs)
+            written += count_elements([output])
         elif isinstance(operation, TrueDivide):  # a response normalization
-            read += elements(graph.sources(inputs[0]))
-            written += elements([output])
-            kept += elements([output])
+            read += count_elements(graph.sources(inputs[0]))
+            written += count_elements([output])
+            kept += count_elements([output])
         elif isinstance(operation, layers.Add) and not any(
             map(rectifies, graph.readers[id(output)])
         ):
-            read += elements(graph.sources(inputs[1]))  # where the other branch is computed
+            # The sum is computed where the first branch is written, and reads the second branch.
+            read += count_elements(graph.sources(inputs[1]))
     inference = make_model(IMAGES[name]).costs(**{**STEP, "mode": "inference"})
     assert inference.bytes_per_step == 4 * (built.count_params() + 2 * (read + written))
-    batch = elements(built.inputs) + sum(math.prod(spec.shape) for spec in workloads[name].targets)
+    batch = count_elements(built.inputs) + sum(
+        math.prod(spec.shape) for spec in workloads[name].targets
+    )
     assert costs.memory_lower_bound_bytes == 4 * (built.count_params() + 2 * (batch + kept))
 
 
 @pytest.mark.parametrize("name", IMAGES)
-def test_flops_are_those_of_tensorflows_counter(
+def test_flops_equal_those_of_tensorflows_counter(
     workloads: dict[str, BuiltModel], name: str
 ) -> None:
     """Compare the forward pass, and the whole step unless its gradients take too long to trace."""
@@ -170,12 +183,12 @@ def test_flops_are_those_of_tensorflows_counter(
     assert product_flops(graph) == (costs.backward_flops if body is backward else 0)
 
 
-LOW = {"densenet121": "bfloat16", "mobilenet": "float16", "retinanet": "float16"}
+LOW_PRECISIONS = {"densenet121": "bfloat16", "mobilenet": "float16", "retinanet": "float16"}
 
 
 @pytest.mark.usefixtures("clean")
-@pytest.mark.parametrize(("name", "precision"), LOW.items())
-def test_low_precision_is_finite_and_ends_in_float32(name: str, precision: str) -> None:
+@pytest.mark.parametrize(("name", "precision"), LOW_PRECISIONS.items())
+def test_low_precision_has_a_finite_loss_and_float32_outputs(name: str, precision: str) -> None:
     keras.config.set_dtype_policy(POLICIES[precision])
     keras.utils.set_random_seed(0)
     workload = build(IMAGES[name])
@@ -197,32 +210,38 @@ def test_low_precision_is_finite_and_ends_in_float32(name: str, precision: str) 
         assert all(math.isfinite(step.run(1)) for _ in range(3))
 
 
-def test_the_detection_loss_is_the_papers() -> None:
+def test_the_detection_loss_agrees_with_its_papers() -> None:
     """Compare with equation 5 of the focal loss and equation 3 of Fast R-CNN's smooth L1.
 
     The reference loops over the anchors.
     """
     generator = np.random.default_rng(0)
     logits = generator.normal(0, 3, (2, 5, 3)).astype("float32")
-    boxes, found = (generator.normal(0, 2, (2, 5, 4)).astype("float32") for _ in range(2))
-    wanted = np.array([[0, 1, -1, 3, 0], [2, 0, 0, -1, 0]], "int32")
+    boxes = generator.normal(0, 2, (2, 5, 4)).astype("float32")
+    predicted = generator.normal(0, 2, (2, 5, 4)).astype("float32")
+    classes = np.array([[0, 1, -1, 3, 0], [2, 0, 0, -1, 0]], "int32")
     total = 0.0
     for place in np.ndindex(2, 5):
-        if wanted[place] < 0:
+        if classes[place] < 0:
             continue
         for index in range(3):
-            share = 1 / (1 + math.exp(-logits[place][index]))
-            is_it = wanted[place] == index + 1
-            p, alpha = (share, 0.25) if is_it else (1 - share, 0.75)
+            probability = 1 / (1 + math.exp(-logits[place][index]))
+            is_target = classes[place] == index + 1
+            if is_target:
+                p = probability
+                alpha = 0.25
+            else:
+                p = 1 - probability
+                alpha = 0.75
             total += -alpha * (1 - p) ** 2 * math.log(p)
-        if wanted[place] > 0:
-            apart = np.abs(found[place] - boxes[place])
-            total += sum(0.5 * d * d if d < 1 else d - 0.5 for d in apart)
+        if classes[place] > 0:
+            distances = np.abs(predicted[place] - boxes[place])
+            total += sum(0.5 * d * d if d < 1 else d - 0.5 for d in distances)
     loss = detection_loss(
-        [tf.constant(wanted), tf.constant(boxes)], [tf.constant(logits), tf.constant(found)]
+        [tf.constant(classes), tf.constant(boxes)], [tf.constant(logits), tf.constant(predicted)]
     )
     assert float(loss) == pytest.approx(total / 3, rel=1e-5)
-    nothing = detection_loss(
-        [tf.zeros([2, 5], "int32"), boxes], [tf.constant(logits), tf.constant(found)]
+    without_objects = detection_loss(
+        [tf.zeros([2, 5], "int32"), boxes], [tf.constant(logits), tf.constant(predicted)]
     )
-    assert math.isfinite(float(nothing))
+    assert math.isfinite(float(without_objects))

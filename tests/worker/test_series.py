@@ -1,4 +1,4 @@
-"""Statistics of block series against dense linear algebra and plain NumPy."""
+"""Statistics of series of block times, compared with dense linear algebra and plain NumPy."""
 
 import math
 from dataclasses import replace
@@ -66,7 +66,7 @@ def planted_series(slope: float, noise: float, n: int = 40) -> tuple[np.ndarray,
         pytest.param(0.02, 0.1, id="hardly follows"),
     ],
 )
-def test_a_slope_is_that_of_least_squares(slope: float, noise: float) -> None:
+def test_a_slope_agrees_with_least_squares(slope: float, noise: float) -> None:
     steps, kernels = planted_series(slope, noise)
     x = kernels[:, 0] - kernels.mean()
     y = steps[:, 0] - steps.mean()
@@ -80,12 +80,12 @@ def test_a_slope_is_that_of_least_squares(slope: float, noise: float) -> None:
     variance *= (1 + max(product, 0)) / (1 - max(product, 0))
     two_apart = (x[2:] @ y[:-2] + x[:-2] @ y[2:]) / (2 * x[2:] @ x[:-2])
 
-    found = learn_slope(steps, kernels)
+    result = learn_slope(steps, kernels)
 
-    assert found.correlation == pytest.approx(np.corrcoef(x, y)[0, 1])
-    assert found.error == pytest.approx(math.sqrt(variance))
-    assert found.shrunk == pytest.approx(min(1, max(0, fitted - 4 * variance / fitted)))
-    assert found.seen == pytest.approx(two_apart)
+    assert result.correlation == pytest.approx(np.corrcoef(x, y)[0, 1])
+    assert result.error == pytest.approx(math.sqrt(variance))
+    assert result.shrunk == pytest.approx(min(1, max(0, fitted - 4 * variance / fitted)))
+    assert result.seen == pytest.approx(two_apart)
 
 
 @pytest.mark.parametrize(
@@ -105,19 +105,19 @@ def test_a_slope_is_limited(slope: float, shrunk: float) -> None:
     ],
 )
 def test_without_information_the_slope_is_zero(steps: np.ndarray, kernels: np.ndarray) -> None:
-    found = learn_slope(steps[:, None], kernels[:, None])
+    result = learn_slope(steps[:, None], kernels[:, None])
 
-    assert found[:3] == (0.0, 0.0, 0.0)
-    assert math.isnan(found.error)
+    assert result[:3] == (0.0, 0.0, 0.0)
+    assert math.isnan(result.error)
 
 
-def test_the_fewest_blocks_have_a_slope() -> None:
+def test_the_minimum_number_of_blocks_suffices_for_a_slope() -> None:
     steps, kernels = planted_series(0.6, 0.001, MIN_VALUES)
 
     assert learn_slope(steps, kernels).shrunk == pytest.approx(0.6, abs=0.05)
 
 
-def test_an_interval_is_clipped_to_the_extremes() -> None:
+def test_an_interval_within_the_extremes_is_not_clipped() -> None:
     values = np.exp(np.random.default_rng(3).normal(0, 0.1, 200)).tolist()
 
     interval = block_interval(values)
@@ -137,12 +137,12 @@ def test_an_interval_is_clipped_to_the_extremes() -> None:
 def test_six_values_keep_their_extremes_unless_they_are_correlated(
     values: list[float], interval: tuple[float, float] | None
 ) -> None:
-    found = block_interval(values)
+    result = block_interval(values)
 
     if interval is None:
-        assert found is None
+        assert result is None
     else:
-        assert found == pytest.approx(interval)
+        assert result == pytest.approx(interval)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def lag_one(scores: np.ndarray) -> float:
 @pytest.mark.parametrize("memory", [0.0, 0.3, 0.6])
 @pytest.mark.parametrize("n", [8, 19, 60, 200])
 def test_an_interval_is_widened_as_documented(n: int, memory: float) -> None:
-    """Scores come from SciPy, the sign test's ranks from its binomial distribution."""
+    """Compare with normal scores and the sign test's binomial ranks from SciPy."""
     random = np.random.default_rng(n)
     noise = random.normal(0, 0.1, n)
     for index in range(1, n):
@@ -186,7 +186,10 @@ def test_an_interval_is_widened_as_documented(n: int, memory: float) -> None:
 
 @pytest.mark.parametrize("n", [6, 8, 12, 16])
 def test_few_values_keep_their_extremes_if_their_coverage_suffices(n: int) -> None:
-    """By Sheppard 1899, neighbors are on the same side with probability 1/2 + asin(r) / pi."""
+    """Compare with the probability that all values are on the same side of the median.
+
+    Two neighbors are on the same side with probability 1/2 + asin(r) / pi (Sheppard 1899).
+    """
     random = np.random.default_rng(n)
     outcomes = set()
     for memory in np.linspace(0, 0.95, 40):
@@ -199,15 +202,18 @@ def test_few_values_keep_their_extremes_if_their_coverage_suffices(n: int) -> No
             continue
         scores = stats.norm.ppf((stats.rankdata(values) - 0.5) / n)
         same_side = 0.5 + np.arcsin(np.clip(lag_one(scores), 0, 1)) / np.pi
-        suffices = bool(same_side ** (n - 1) <= 0.05)
+        is_sufficient = bool(same_side ** (n - 1) <= 0.05)
 
-        assert (block_interval(values.tolist()) is not None) == suffices
-        outcomes.add(suffices)
+        assert (block_interval(values.tolist()) is not None) == is_sufficient
+        outcomes.add(is_sufficient)
     assert outcomes
 
 
-def unsure_series(n: int) -> np.ndarray:
-    """Return a series whose coefficient may be 0.9, and whose widened interval has an inner end."""
+def series_with_possible_long_memory(n: int) -> np.ndarray:
+    """Return a series that may have a long memory: its AR(1) coefficient may be 0.9.
+
+    One end of its widened interval is inside its range.
+    """
     for seed in range(1000):
         noise = np.random.default_rng(seed).normal(0, 0.1, n)
         for index in range(1, n):
@@ -217,7 +223,7 @@ def unsure_series(n: int) -> np.ndarray:
         has_inner_end = low > values.min() or high < values.max()
         if has_inner_end and _odds_of_long_memory(values.tolist()) > -2:
             return values
-    raise AssertionError("no such series")
+    raise AssertionError(f"none of 1,000 seeds gives such a series of {n} values")
 
 
 @pytest.mark.parametrize(
@@ -232,7 +238,7 @@ def unsure_series(n: int) -> np.ndarray:
 def test_a_possible_long_memory_extends_the_interval_to_the_extremes(
     n: int, has_extremes: bool
 ) -> None:
-    values = unsure_series(n)
+    values = series_with_possible_long_memory(n)
     low, high = widened_interval(values.tolist())
     extremes = (values.min(), values.max())
     clipped = (max(low, extremes[0]), min(high, extremes[1]))
@@ -244,51 +250,55 @@ def test_a_possible_long_memory_extends_the_interval_to_the_extremes(
 
 
 def test_an_interval_stays_within_the_range_of_a_float() -> None:
-    """Rising values are strongly correlated, so the interval extends far beyond them."""
+    """Plant rising values: they are strongly correlated, so the interval extends far beyond."""
     values = np.logspace(-250, 250, 8).tolist()
 
     assert widened_interval(values) == pytest.approx((math.exp(-700), math.exp(700)))
 
 
-def test_a_slope_without_the_kernels_noise_is_limited() -> None:
+def test_the_slope_corrected_for_noise_is_limited() -> None:
     assert learn_slope(*planted_series(1.8, 0.01)).seen == 1.2
 
 
-def test_kernels_that_turn_within_two_blocks_show_no_noise() -> None:
-    """Blocks that are two apart have opposite kernel times, so they do not show the noise."""
+def test_kernels_that_reverse_within_two_blocks_keep_the_plain_slope() -> None:
+    """Plant opposite kernel times two blocks apart, from which no noise can be estimated."""
     kernels = np.tile([0.1, 0.1, -0.1, -0.1], 10)
     steps = 0.6 * kernels + np.random.default_rng(1).normal(0, 0.01, 40)
 
-    found = learn_slope(steps[:, None], kernels[:, None])
+    result = learn_slope(steps[:, None], kernels[:, None])
 
-    assert found.seen == pytest.approx(np.polyfit(kernels, steps, 1)[0])
+    assert result.seen == pytest.approx(np.polyfit(kernels, steps, 1)[0])
 
 
 def test_an_exact_slope_has_no_error() -> None:
     kernels = np.tile([1.0, 1.0, -1.0, -1.0], 4)
 
-    found = learn_slope(0.5 * kernels[:, None], kernels[:, None])
+    result = learn_slope(0.5 * kernels[:, None], kernels[:, None])
 
-    assert found == (0.5, 1.0, 0.5, 0.0)
+    assert result == (0.5, 1.0, 0.5, 0.0)
 
 
 def test_the_correction_for_correlated_neighbors_is_limited() -> None:
-    """A straight and a quadratic trend are orthogonal, and their neighbors nearly equal."""
+    """Plant orthogonal trends, one straight and one quadratic, whose neighbors nearly agree."""
     kernels = np.linspace(-1, 1, 400)
-    rest = kernels**2 - np.mean(kernels**2)
-    variance = (rest @ rest) / (400 - 2) / (kernels @ kernels)
+    quadratic = kernels**2 - np.mean(kernels**2)
+    variance = (quadratic @ quadratic) / (400 - 2) / (kernels @ kernels)
 
-    found = learn_slope((0.6 * kernels + rest)[:, None], kernels[:, None])
+    result = learn_slope((0.6 * kernels + quadratic)[:, None], kernels[:, None])
 
-    assert found.error == pytest.approx(math.sqrt(variance * 1.95 / 0.05))
+    assert result.error == pytest.approx(math.sqrt(variance * 1.95 / 0.05))
 
 
-def referenced(
+def process_with_references(
     seconds: list[float], at: list[int], kernel_seconds: list[float], steps_per_block: int = 1
 ) -> Timing:
-    """Return a process whose kernels ran after the given numbers of blocks.
+    """Return the timing of a process with reference kernels.
 
-    The dispatch kernel takes the given times, and the other kernels always take the same time.
+    Args:
+        seconds: Block times.
+        at: Number of blocks before each reference; -1 is before the model was built.
+        kernel_seconds: Times of the dispatch kernel; the other kernels always take 1 s.
+        steps_per_block: Steps of each block.
     """
     references = [
         References(blocks, {"arithmetic": 1.0, "memory": 1.0, "dispatch": taken})
@@ -298,8 +308,8 @@ def referenced(
 
 
 def test_kernel_times_are_interpolated_at_the_middle_of_each_block() -> None:
-    """The reference before the model was built does not count."""
-    process = referenced([1.0] * 4, [-1, 0, 2, 4], [9.0, 1.0, 4.0, 1.0])
+    """Ignore the reference that ran before the model was built."""
+    process = process_with_references([1.0] * 4, [-1, 0, 2, 4], [9.0, 1.0, 4.0, 1.0])
 
     logs = slowness([process], "dispatch")
 
@@ -308,7 +318,9 @@ def test_kernel_times_are_interpolated_at_the_middle_of_each_block() -> None:
 
 
 def test_a_process_with_fewer_blocks_has_missing_values() -> None:
-    logs = step_logs([referenced([2.0, 4.0], [], [], 2), referenced([8.0], [], [], 4)])
+    logs = step_logs(
+        [process_with_references([2.0, 4.0], [], [], 2), process_with_references([8.0], [], [], 4)]
+    )
 
     assert logs == pytest.approx(np.log([[1.0, 2.0], [2.0, math.nan]]), nan_ok=True)
     assert process_mean(logs) == pytest.approx((np.log(2) / 2 + np.log(2)) / 2)
@@ -322,9 +334,11 @@ def test_a_process_with_fewer_blocks_has_missing_values() -> None:
         pytest.param([0, 8], "dispatch", id="two references"),
     ],
 )
-def test_a_kernel_is_chosen_among_two_references_or_more(at: list[int], kernel: str | None) -> None:
+def test_a_kernel_is_chosen_if_two_references_ran_during_the_blocks(
+    at: list[int], kernel: str | None
+) -> None:
     blocks = np.exp(0.5 * np.arange(8) / 8).tolist()
-    process = referenced(blocks, at, [2.0 + place for place in at])
+    process = process_with_references(blocks, at, [2.0 + place for place in at])
 
     assert chosen_kernel([process]) == kernel
 
@@ -334,13 +348,15 @@ def test_without_processes_no_kernel_is_chosen() -> None:
 
 
 def test_times_are_adjusted_to_the_mean_speed_of_all_processes() -> None:
-    """Steps follow half of the kernels' slowdown exactly, and the second process is 2% slower."""
+    """Plant steps with exactly half of the kernels' slowdown, and a 2% slower second process."""
     speed = np.tile([0.2, 0.2, -0.2, -0.2], 4)
     turning_points = np.arange(17)
-    between = 0.3 + np.interp(turning_points, np.arange(16) + 0.5, speed)
+    turning_logs = 0.3 + np.interp(turning_points, np.arange(16) + 0.5, speed)
     processes = []
     for factor in (1.0, 1.02):
-        process = referenced([1.0] * 16, turning_points.tolist(), np.exp(between).tolist())
+        process = process_with_references(
+            [1.0] * 16, turning_points.tolist(), np.exp(turning_logs).tolist()
+        )
         kernels = slowness([process], "dispatch")[:, 0]
         blocks = (factor * np.exp(0.5 * kernels)).tolist()
         processes.append(replace(process, blocks=blocks))
@@ -355,8 +371,8 @@ def test_times_are_adjusted_to_the_mean_speed_of_all_processes() -> None:
         assert times == pytest.approx(expected.tolist())
 
 
-def test_chance_explains_less_of_a_longer_series() -> None:
-    """The critical shares fall with the length; draws of the simulation differ by up to 0.05."""
+def test_the_critical_share_falls_with_the_length_of_a_series() -> None:
+    """Check the table of critical shares; its simulation noise is up to 0.05."""
     table = np.array(list(_CRITICAL_SHARES.values()))
 
     assert (np.diff(table, axis=0) < 0.05).all()
@@ -365,19 +381,19 @@ def test_chance_explains_less_of_a_longer_series() -> None:
 
 
 @pytest.mark.parametrize(
-    ("at", "found"),
+    ("at", "expected"),
     [
         pytest.param(2, 2, id="two values before"),
         pytest.param(10, 10, id="two values after"),
         pytest.param(11, 10, id="one value after counts with its neighbor"),
     ],
 )
-def test_a_jump_has_two_values_on_either_side(at: int, found: int) -> None:
+def test_a_jump_has_at_least_two_values_on_either_side(at: int, expected: int) -> None:
     values = np.where(np.arange(12) < at, 1.0, 1.5) + 1e-3 * (np.arange(12) % 2)
 
     change = find_change(values.tolist())
 
-    assert change.at == found
+    assert change.at == expected
 
 
 def test_equal_values_show_no_change() -> None:
@@ -390,8 +406,8 @@ def test_equal_values_show_no_change() -> None:
 @pytest.mark.parametrize(
     ("n", "has_interval"), [pytest.param(9, False, id="nine"), pytest.param(10, True, id="ten")]
 )
-def test_few_rising_values_resemble_their_neighbors_too_much(n: int, has_interval: bool) -> None:
-    """At this correlation all values are on one side with 5.7% (nine values) or 4.6% (ten)."""
+def test_fewer_than_ten_rising_values_have_no_interval(n: int, has_interval: bool) -> None:
+    """All values are on one side with a probability of 5.7% (nine values) or 4.6% (ten)."""
     scores = stats.norm.ppf((np.arange(n) + 0.5) / n)
     same_side = 0.5 + np.arcsin(lag_one(scores)) / np.pi
 

@@ -33,7 +33,7 @@ MS = 1_000_000
 
 
 class Clock:
-    """A clock in ns that only advances when a test advances it."""
+    """A clock in ns that advances only if a test advances it."""
 
     def __init__(self) -> None:
         self.now = 0
@@ -43,7 +43,7 @@ class Clock:
 
 
 class Schedule:
-    """Queries at given times, issued by a generator that is never late."""
+    """Queries due at given times in ns, issued by a generator that is never late."""
 
     def __init__(self, clock: Clock, times: Sequence[int]) -> None:
         self._clock = clock
@@ -67,12 +67,17 @@ class Schedule:
         self._clock.now = max(self._clock.now, min(times))
 
 
-def served(
+def serve_schedule(
     times: Sequence[int], service: Callable[[int, int], int], batch: int = 1, **limits: int
 ) -> ServedQueries:
-    """Serve queries that are due at `times`.
+    """Serve queries in simulated time.
 
-    `service(queries, batches before)` returns the duration of a batch in ns.
+    Args:
+        times: Times in ns at which queries are due.
+        service: Returns the duration of a batch in ns, given its number of queries and the number
+            of batches before it.
+        batch: Largest number of queries per batch.
+        limits: Further arguments of `serve`.
     """
     clock = Clock()
     batches = 0
@@ -85,41 +90,44 @@ def served(
     return serve(Schedule(clock, times), run, clock, batch, **limits)
 
 
-def test_the_mean_wait_is_that_of_a_queue_of_fixed_service_times() -> None:
-    """M/D/1 (Pollaczek, Khinchine): the mean wait is load / (1 - load) / 2 service times.
+def test_the_mean_wait_agrees_with_queueing_theory() -> None:
+    """Compare with the Pollaczek-Khinchine formula of an M/D/1 queue.
 
-    The server's waits equal those of Lindley's recursion to the nanosecond. The recursion then runs
-    on more queries than the server, since neighbors wait similarly at high loads.
+    Its mean wait is load / (1 - load) / 2 service times. The server's waits must equal those of
+    Lindley's recursion to the nanosecond. The recursion covers more queries than the server,
+    because the waits of neighboring queries are correlated at high loads.
     """
     times = np.array(arrivals(1_000, LOADGEN_SEED, 0, 2_000_000))
     for load in (0.3, 0.5, 0.7, 0.9):
-        fixed = round(load * MS)
+        service_time = round(load * MS)
         # W_n = max(0, W_{n-1} + S - A_n) is the distance of a random walk from its minimum so far.
-        walk = np.concatenate([[0], np.cumsum(fixed - np.diff(times))])
+        walk = np.concatenate([[0], np.cumsum(service_time - np.diff(times))])
         waits = walk - np.minimum.accumulate(walk)
-        assert waits.mean() == pytest.approx(load / (1 - load) / 2 * fixed, rel=0.02)
-        log = served(times[:10_000].tolist(), lambda *_, fixed=fixed: fixed).log
+        assert waits.mean() == pytest.approx(load / (1 - load) / 2 * service_time, rel=0.02)
+        log = serve_schedule(
+            times[:10_000].tolist(), lambda *_, duration=service_time: duration
+        ).log
         assert (np.array(log.started) - np.array(log.scheduled) == waits[:10_000]).all()
 
 
-def test_a_batch_starts_when_it_is_full_or_its_oldest_query_has_waited() -> None:
+def test_a_batch_starts_when_it_is_full_or_its_oldest_query_has_waited_long_enough() -> None:
     times = [0, 1 * MS, 2 * MS, 3 * MS, 50 * MS]
-    log = served(times, lambda *_: MS, 3, delay=10 * MS).log
+    log = serve_schedule(times, lambda *_: MS, 3, delay=10 * MS).log
     assert list(log.started) == [2 * MS] * 3 + [13 * MS, 60 * MS]
     assert list(log.together) == [3, 3, 3, 1, 1]
-    at_once = served(times, lambda *_: MS, 3).log
-    assert list(at_once.together) == [1] * 5
+    without_delay = serve_schedule(times, lambda *_: MS, 3).log
+    assert list(without_delay.together) == [1] * 5
 
 
 def test_an_overload_ends_when_a_query_has_waited_too_long() -> None:
-    server = served(arrivals(200, 1, 0, 100_000), lambda *_: 10 * MS, patience=500 * MS)
+    server = serve_schedule(arrivals(200, 1, 0, 100_000), lambda *_: 10 * MS, patience=500 * MS)
     assert server.outcome == "overload"
     # Half of the queries are served, and the wait grows by 5 ms per query.
     assert 50 < len(server.log) < 200
     assert server.waiting > 30
 
 
-def test_a_stream_waits_for_the_last_answer_and_offline_issues_all_at_once() -> None:
+def test_a_stream_waits_for_each_answer_and_offline_issues_all_queries_at_once() -> None:
     clock = Clock()
 
     def run(_: int) -> None:
@@ -129,14 +137,17 @@ def test_a_stream_waits_for_the_last_answer_and_offline_issues_all_at_once() -> 
     assert set(stream.latencies()) == {30 * MS}
     # The stream ends with the first query after a second.
     assert len(stream) == 34
-    few = serve_closed(run, clock, queries=10, seconds=0.0, batch=0, until=10**18)
-    assert len(few.log) == 10
+    short_stream = serve_closed(run, clock, queries=10, seconds=0.0, batch=0, until=10**18)
+    assert len(short_stream.log) == 10
     offline = serve_closed(run, clock, queries=10, seconds=0.0, batch=4, until=10**18).log
     assert [latency // MS for latency in offline.latencies()] == [30] * 4 + [60] * 4 + [90] * 2
 
 
-def test_the_schedule_is_seeded_and_of_independent_gaps() -> None:
-    """The test of the mean wait shows that the gaps are exponential."""
+def test_the_schedule_depends_on_the_seed_and_has_independent_gaps() -> None:
+    """Check the mean and the independence of the gaps.
+
+    The test of the mean wait shows that their distribution is exponential.
+    """
     times = np.array(arrivals(250, 5, 0, 200_000))
     gaps = np.diff(times) / 1e9
     assert gaps.mean() == pytest.approx(1 / 250, rel=0.01)
@@ -154,7 +165,7 @@ def test_a_generator_never_waits_for_its_reader_and_records_its_delay() -> None:
         clock.now += round(seconds * 1e9) + 50_000
 
     def write(pending: bytearray) -> int:
-        # Nobody reads the pipe for 40 ms.
+        # The reader does not read the pipe for 40 ms.
         room = 0 if clock.now < 40 * MS else len(pending)
         taken.extend(pending[:room])
         return room
@@ -167,13 +178,13 @@ def test_a_generator_never_waits_for_its_reader_and_records_its_delay() -> None:
 
 def test_no_batch_starts_after_the_deadline() -> None:
     times = [place * 10 * MS for place in range(100)]
-    cut = served(times, lambda *_: 4 * MS, until=205 * MS)
-    assert (len(cut.log), cut.outcome) == (21, "timeout")
+    cut_short = serve_schedule(times, lambda *_: 4 * MS, until=205 * MS)
+    assert (len(cut_short.log), cut_short.outcome) == (21, "timeout")
     # A batch that starts in time is served to its end.
-    assert max(cut.log.ended) == 204 * MS
-    assert served(times[:20], lambda *_: 4 * MS, until=205 * MS).outcome == "ok"
+    assert max(cut_short.log.ended) == 204 * MS
+    assert serve_schedule(times[:20], lambda *_: 4 * MS, until=205 * MS).outcome == "ok"
     # The server does not sleep past its deadline if the next query is far away.
-    assert served([0, 10_000 * MS], lambda *_: MS, until=50 * MS).outcome == "timeout"
+    assert serve_schedule([0, 10_000 * MS], lambda *_: MS, until=50 * MS).outcome == "timeout"
 
 
 @pytest.mark.parametrize(
@@ -188,7 +199,7 @@ def test_no_batch_starts_after_the_deadline() -> None:
         ),
     ],
 )
-def test_a_load_that_is_cut_short_is_kept(
+def test_the_queries_of_a_load_that_is_cut_short_are_reported(
     scenario: str, keys: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = time.monotonic_ns
@@ -203,9 +214,9 @@ def test_a_load_that_is_cut_short_is_kept(
     service = Service(run, batch=2, capacity=2000.0, single_seconds=0.001)
     with pytest.raises(NotServed, match=r"measure\.timeout ended the load") as ending:
         measure_load(type(WORKLOADS[scenario])(**keys), service, 300.0, EnergyMeter("unavailable"))
-    assert ending.value.outcome == "timeout"
-    assert 10 <= len(ending.value.load.log()) <= 20
-    assert ending.value.load.joules is None
+    assert raised.value.outcome == "timeout"
+    assert 10 <= len(raised.value.load.log()) <= 20
+    assert raised.value.load.joules is None
 
 
 @pytest.mark.parametrize(
@@ -223,7 +234,7 @@ def test_a_load_that_is_cut_short_is_kept(
 def test_a_search_brackets_the_peak(
     peak: float, full_run_peak: float, max_probes: int, between: tuple[float, float]
 ) -> None:
-    """Probes pass up to `peak`, runs of full length up to `full_run_peak`."""
+    """Let probes pass at rates up to `peak`, and runs of full length up to `full_run_peak`."""
     probes: list[float] = []
 
     def probe(rate: float) -> bool:
@@ -248,13 +259,13 @@ def test_a_search_brackets_the_peak(
 
 @pytest.mark.parametrize("late", [0, 1, 5, 40, 300])
 @pytest.mark.parametrize("share", [0.9, 0.99, 0.999])
-def test_the_required_number_of_queries_is_that_of_the_binomial_distribution(
+def test_the_required_queries_follow_from_the_binomial_distribution(
     late: int, share: float
 ) -> None:
     required = required_in_time_queries(late, share, 0.99)
 
-    one_less, enough = stats.binom.cdf(late, [late + required - 1, late + required], 1 - share)
-    assert one_less >= 0.01 > enough
+    one_too_few, enough = stats.binom.cdf(late, [late + required - 1, late + required], 1 - share)
+    assert one_too_few >= 0.01 > enough
 
 
 @pytest.mark.parametrize(
@@ -274,24 +285,24 @@ def test_quantiles_lie_between_their_ranks_with_95_percent(count: int, share: fl
     assert 0.95 <= covered < 0.985
 
 
-def test_few_values_have_no_rank_that_is_above_a_high_quantile() -> None:
+def test_a_high_quantile_of_few_values_has_no_upper_rank() -> None:
     assert quantile_ranks(100, 0.99)[1] is None
 
 
 @pytest.mark.parametrize("run_length", [1, 20])
-def test_clustered_events_count_as_fewer(run_length: int) -> None:
-    """The factor follows from the sample variances of 8, 16 and 32 parts.
+def test_clustered_events_count_as_fewer_events(run_length: int) -> None:
+    """Compare with the variances of sums over 8, 16 and 32 parts, relative to independent events.
 
-    Each is multiplied with the squared ratio of Student's quantile to the normal one.
+    Each ratio is multiplied by the squared ratio of Student's quantile to the normal quantile.
     """
     events = np.repeat(np.random.default_rng(0).random(1280 // run_length) < 0.3, run_length)
     share = events.mean()
-    found = [1.0]
+    factors = [1.0]
     for count in (8, 16, 32):
         student = stats.t.ppf(0.975, count - 1) / stats.norm.ppf(0.975)
         counts = events.reshape(count, -1).sum(axis=1)
-        found.append(student**2 * counts.var(ddof=1) / (1280 / count * share * (1 - share)))
-    assert events_factor(np.cumsum(events).tolist()) == pytest.approx(max(found), rel=1e-3)
+        factors.append(student**2 * counts.var(ddof=1) / (1280 / count * share * (1 - share)))
+    assert events_factor(np.cumsum(events).tolist()) == pytest.approx(max(factors), rel=1e-3)
 
 
 #: 99% of the queries within 1 ms, with a confidence of 99%.
@@ -299,7 +310,7 @@ LIMIT = (1_000_000, 0.99, 0.99)
 
 
 def probe(rate: float, latencies: Iterable[int]) -> tuple[bool | None, int]:
-    """Return the verdict on queries at equal distances, and their number."""
+    """Return the verdict on queries at a constant rate, and the number of queries it needed."""
     monitor = LimitMonitor(*LIMIT)
     for number, latency in enumerate(latencies):
         due = round(number / rate * 1e9)
@@ -319,8 +330,8 @@ def test_a_probe_ends_as_soon_as_it_is_certain() -> None:
     assert probe(100, [500] * 10) == (None, 10)
 
 
-def test_probes_seldom_err_however_often_they_look() -> None:
-    """1.2% of all queries are late, and 1% is allowed: at most 1% of probes may pass."""
+def test_repeated_looks_rarely_let_a_late_probe_pass() -> None:
+    """Plant 1.2% late queries if 1% is allowed; at most 1% of the probes should pass."""
     random = np.random.default_rng(2)
     verdicts = [
         probe(1_000, np.where(random.random(6_000) < 0.012, 2_000_000, 500).tolist())[0]
@@ -329,7 +340,7 @@ def test_probes_seldom_err_however_often_they_look() -> None:
     assert verdicts.count(True) <= 6
 
 
-def test_required_queries_and_discarded_latencies_are_those_of_loadgen() -> None:
+def test_required_queries_and_discarded_latencies_equal_those_of_loadgen() -> None:
     from benchmarks.serving import answer, loadgen
 
     def reported(phrase: str, scenario: str, queries: int, **settings: float) -> int:
@@ -338,8 +349,8 @@ def test_required_queries_and_discarded_latencies_are_those_of_loadgen() -> None
         [number] = re.findall(rf"{phrase} (\d+)", summary)
         return int(number)
 
-    needed = reported("Need to process at least", "SingleStream", 50)
-    assert needed == required_in_time_queries(1, 0.9, 0.99) + 1
+    required = reported("Need to process at least", "SingleStream", 50)
+    assert required == required_in_time_queries(1, 0.9, 0.99) + 1
     for queries in (100, 1_000, 5_000):
         discardable = [
             late
@@ -348,5 +359,5 @@ def test_required_queries_and_discarded_latencies_are_those_of_loadgen() -> None
         ]
         assert reported("Would discard", "SingleStream", queries) == max(discardable) - 1
     all_late = {"server_target_qps": 1e5, "server_target_latency_ns": 0}
-    needed = reported("Would need to run at least", "Server", 200, **all_late)
-    assert needed == required_in_time_queries(200, 0.99, 0.99)
+    required = reported("Would need to run at least", "Server", 200, **all_late)
+    assert required == required_in_time_queries(200, 0.99, 0.99)

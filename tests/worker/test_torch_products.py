@@ -1,4 +1,4 @@
-"""FLOPs of PyTorch's products, of calls and of compiled graphs, compared with arithmetic."""
+"""FLOPs of PyTorch's products, in eager calls and in compiled graphs, against hand counts."""
 
 import math
 from collections.abc import Callable
@@ -23,7 +23,7 @@ def eager_flops(function: Callable[[], Any]) -> float:
 
 
 def training_flops(module: Callable[..., Any], example: Any) -> float:
-    """Return the FLOPs of the forward and the backward pass, with the gradient of the input."""
+    """Return the FLOPs of forward and backward pass, including the gradient of the input."""
     inputs = example.clone().requires_grad_()
 
     def step() -> None:
@@ -34,7 +34,7 @@ def training_flops(module: Callable[..., Any], example: Any) -> float:
     return eager_flops(step)
 
 
-def attention(query: Any, key: Any, value: Any, **settings: Any) -> Callable[[], Any]:
+def make_attention(query: Any, key: Any, value: Any, **settings: Any) -> Callable[[], Any]:
     return lambda: functional.scaled_dot_product_attention(query, key, value, **settings)
 
 
@@ -46,18 +46,22 @@ PROJECTIONS = 2 * 2 * 16 * 64 * 4 * 64
 MIXING = 2 * 2 * 2 * 16 * 16 * 64
 
 FORWARD = [
-    pytest.param(attention(HEADS, HEADS, HEADS), 12_582_912, id="attention"),
-    pytest.param(attention(HEADS, HEADS, HEADS, is_causal=True), 12_582_912, id="causal-attention"),
+    pytest.param(make_attention(HEADS, HEADS, HEADS), 12_582_912, id="attention"),
     pytest.param(
-        attention(HEADS, HEADS, HEADS, attn_mask=rand(64, 64)), 12_582_912, id="masked-attention"
+        make_attention(HEADS, HEADS, HEADS, is_causal=True), 12_582_912, id="causal-attention"
     ),
     pytest.param(
-        attention(HEADS, rand(1, 4, 32, 64), rand(1, 4, 32, 64), enable_gqa=True),
+        make_attention(HEADS, HEADS, HEADS, attn_mask=rand(64, 64)),
+        12_582_912,
+        id="masked-attention",
+    ),
+    pytest.param(
+        make_attention(HEADS, rand(1, 4, 32, 64), rand(1, 4, 32, 64), enable_gqa=True),
         2 * 2 * 12 * 64 * 32 * 64,
         id="grouped-query-attention",
     ),
     pytest.param(
-        attention(HEADS, HEADS, rand(1, 12, 64, 32)),
+        make_attention(HEADS, HEADS, rand(1, 12, 64, 32)),
         2 * 12 * 64 * 64 * (64 + 32),
         id="narrow-value",
     ),
@@ -125,25 +129,27 @@ FORWARD = [
 
 
 @pytest.mark.parametrize(("function", "flops"), FORWARD)
-def test_calls(function: Callable[[], Any], flops: int) -> None:
+def test_products_of_calls_agree_with_hand_counts(function: Callable[[], Any], flops: int) -> None:
     assert eager_flops(function) == flops
 
 
 @pytest.mark.parametrize(("function", "flops"), FORWARD)
-def test_calls_in_inference_mode(function: Callable[[], Any], flops: int) -> None:
-    """If no gradient is needed, PyTorch chooses other kernels, such as a whole LSTM."""
+def test_products_of_calls_in_inference_mode_agree_with_hand_counts(
+    function: Callable[[], Any], flops: int
+) -> None:
+    """Without gradients, PyTorch chooses different kernels, such as one for a whole LSTM."""
     with torch.inference_mode():
         assert eager_flops(function) == flops
 
 
-def test_fused_attention_of_an_evaluated_module() -> None:
+def test_fused_attention_of_a_module_in_evaluation_has_the_flops_of_its_products() -> None:
     module = nn.MultiheadAttention(64, 4, batch_first=True).eval()
     with torch.inference_mode():
         flops = eager_flops(lambda: module(TOKENS, TOKENS, TOKENS))
     assert flops == PROJECTIONS + MIXING
 
 
-def test_fused_encoder_layer_of_an_evaluated_module() -> None:
+def test_a_fused_encoder_layer_in_evaluation_has_the_flops_of_its_products() -> None:
     module = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True).eval()
     with torch.inference_mode():
         flops = eager_flops(lambda: module(TOKENS))
@@ -211,8 +217,8 @@ class _ReferenceGraph(torch.nn.Module):
         return functional.scaled_dot_product_attention(tokens, tokens, tokens)
 
 
-def test_a_graph_counts_as_its_calls() -> None:
-    """The pass reads the graph that PyTorch traced, without compiling it."""
+def test_a_graph_has_the_same_flops_as_its_calls() -> None:
+    """Count the FLOPs of a graph that PyTorch traced, without compiling it."""
     from torch.fx.experimental.proxy_tensor import make_fx
 
     module = _ReferenceGraph()

@@ -1,4 +1,4 @@
-"""Users' Keras models and PyTorch modules: measurable inputs and outputs."""
+"""Users' Keras models and PyTorch modules: supported and unsupported inputs and outputs."""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ def dense_model(**settings: Any) -> keras.Model:
     return keras.Model(inputs, keras.layers.Dense(3)(inputs))
 
 
-class Constant(keras.layers.Layer):  # type: ignore[misc]
+class FirstInput(keras.layers.Layer):  # type: ignore[misc]
     """Layer that returns its first input."""
 
     def call(self, inputs: Any) -> Any:
@@ -64,28 +64,28 @@ class Mean(keras.layers.Layer):  # type: ignore[misc]
         ),
     ],
 )
-def test_an_input_of_an_example_is_named(example: Any, reason: str) -> None:
+def test_the_error_names_an_unsupported_input_of_an_example(example: Any, reason: str) -> None:
     inputs = [keras.Input((4,), name="a"), keras.Input((4,), name="b")]
-    model = keras.Model(inputs, Constant()(inputs))
+    model = keras.Model(inputs, FirstInput()(inputs))
     with pytest.raises(UnavailableError, match=reason):
         user_workload((model, example), "net")
 
 
-def test_a_declared_input_of_strings_is_named() -> None:
+def test_the_error_names_a_declared_input_of_strings() -> None:
     inputs = keras.Input((1,), dtype="string", name="text")
     model = keras.Model(inputs, Constant()([inputs]))
     with pytest.raises(UnavailableError, match="input 'text' of net has the type string"):
         user_workload(model, "net")
 
 
-def test_declared_inputs_of_different_batches_are_named() -> None:
+def test_the_error_names_declared_inputs_of_different_batch_sizes() -> None:
     inputs = [keras.Input(batch_shape=(1, 4), name="a"), keras.Input(batch_shape=(2, 4), name="b")]
     model = keras.Model(inputs, Constant()(inputs))
     with pytest.raises(UnavailableError, match="input 'b' of net has size 2 in its first axis"):
         user_workload(model, "net")
 
 
-def test_a_fixed_batch_is_kept() -> None:
+def test_a_fixed_batch_size_is_reported() -> None:
     workload = user_workload(dense_model(batch_shape=(5, 4)), "net")
     assert workload.batch_size == 5
     assert workload.inputs[0].shape == (4,)
@@ -105,7 +105,9 @@ def test_a_scalar_output_has_no_loss() -> None:
         pytest.param(lambda params, *, x: x, "too many positional arguments", id="keyword-only"),
     ],
 )
-def test_a_jax_function_with_other_arguments_is_unavailable(function: Any, reason: str) -> None:
+def test_a_jax_function_with_unsupported_arguments_is_unavailable(
+    function: Any, reason: str
+) -> None:
     with pytest.raises(UnavailableError, match=reason):
         check_jax_function(function, "net")
 
@@ -132,12 +134,14 @@ class KeywordOnly(keras.Model):  # type: ignore[misc]
     "model_class",
     [pytest.param(Separate, id="separate"), pytest.param(KeywordOnly, id="keyword-only")],
 )
-def test_an_input_outside_the_first_argument_is_named(model_class: type[keras.Model]) -> None:
+def test_the_error_names_an_input_outside_the_first_argument(
+    model_class: type[keras.Model],
+) -> None:
     with pytest.raises(UnavailableError, match="input 'scale' of net is a separate argument"):
         user_workload((model_class(), [np.ones((2, 4)), np.ones((2, 4))]), "net")
 
 
-def test_named_inputs_are_called_in_the_order_of_the_model() -> None:
+def test_named_inputs_are_passed_in_the_order_of_the_model() -> None:
     named = {"wide": keras.Input((4,), name="wide"), "narrow": keras.Input((3,), name="narrow")}
     outputs = {"sum": keras.ops.sum(named["wide"], -1) - keras.ops.sum(named["narrow"], -1)}
 
@@ -158,11 +162,11 @@ class Sparse(keras.Model):  # type: ignore[misc]
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="sparse type of TensorFlow")
-def test_a_sparse_output_is_named() -> None:
+def test_the_error_names_a_sparse_output() -> None:
     with pytest.raises(UnavailableError, match=r"output \['rows'\] of net is a SparseTensor"):
         user_workload((Sparse(), np.ones((2, 4))), "net")
 
 
-def test_outputs_of_pytorch_modules(tmp_path: Path) -> None:
+def test_unsupported_outputs_of_pytorch_modules_have_reasons(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     run_module("torch_user_models", "torch", [], tmp_path)

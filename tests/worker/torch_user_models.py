@@ -1,6 +1,6 @@
-"""`python -m tests.worker.torch_user_models`: inputs and outputs of users' PyTorch modules.
+"""Check which inputs and outputs of users' PyTorch modules are supported.
 
-This process has Keras on PyTorch.
+Usage: `python -m tests.worker.torch_user_models`, since Keras must run on PyTorch in this process.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ def main() -> None:
     from paradnn.families.parts.user_model import user_workload
 
     class Returning(torch.nn.Module):
-        """A linear layer, followed by a function of its output."""
+        """Module of a linear layer, followed by a function of its output."""
 
         def __init__(self, function: Callable[[Any], Any]) -> None:
             super().__init__()
@@ -36,7 +36,7 @@ def main() -> None:
         workload(lambda output: {"value": output, "name": "linear"})
 
     class Reshaping(torch.nn.Module):
-        """Accepts batches of six examples only."""
+        """Module that accepts only batches of six examples."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -73,7 +73,7 @@ def main() -> None:
     assert reason == "its output is sparse, which no loss accepts"
 
     class KeywordOnly(torch.nn.Module):
-        """Module that takes its second input by name alone."""
+        """Module whose second input must be passed by name."""
 
         def forward(self, data: Any, *, mask: Any) -> Any:
             return data * mask
@@ -91,7 +91,7 @@ def main() -> None:
     assert plain.targets[0].high == 3
 
     class Selecting(torch.nn.Module):
-        """Module that accepts int64 indices only."""
+        """Module that accepts only int64 indices."""
 
         def forward(self, indices: Any) -> Any:
             return torch.nn.functional.one_hot(indices, 7).float()

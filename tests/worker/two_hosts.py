@@ -1,6 +1,6 @@
-"""This machine as two hosts.
+"""Tests of two hosts on this machine.
 
-A server starts a command's processes here as it would on another host.
+A process server on this machine starts a command's processes, as it would on a second host.
 """
 
 import os
@@ -37,9 +37,9 @@ QUICK = [*SHORT, "hosts=2", "platform.threads=1"]
 
 @contextmanager
 def host_server(address: str = "127.0.0.1") -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Start a process server; yield it and the address from its first line.
+    """Start a process server; yield its process and the address from its first line.
 
-    The server ends automatically.
+    The server ends with the context.
     """
     command = [sys.executable, "-m", "paradnn.worker.host", "--with-stdin", "--host", address]
     options = {
@@ -49,10 +49,10 @@ def host_server(address: str = "127.0.0.1") -> Iterator[tuple[subprocess.Popen[s
         "text": True,
     }
     with started(command, cwd=ROOT, **options) as server:
-        said = server.stdout.readline()
-        assert said.startswith("listening on "), said
+        first_line = server.stdout.readline()
+        assert first_line.startswith("listening on "), first_line
         try:
-            yield server, said.split()[-1]
+            yield server, first_line.split()[-1]
         finally:
             server.stdin.close()
             server.wait(PATIENCE)
@@ -60,6 +60,6 @@ def host_server(address: str = "127.0.0.1") -> Iterator[tuple[subprocess.Popen[s
 
 @contextmanager
 def second_host(address: str = "127.0.0.1") -> Iterator[dict[str, str]]:
-    """Yield the variables of a command whose points use a second host at an address."""
-    with host_server(address) as (_, where):
-        yield {HOSTS: where, KEY: SECRET}
+    """Yield the environment variables of a command whose points use a second host."""
+    with host_server(address) as (_, server_address):
+        yield {HOSTS: server_address, KEY: SECRET}
