@@ -1,4 +1,4 @@
-"""Fixtures of all tests: the command line as a user runs it, on a store of the test."""
+"""Fixtures of all tests: commands as a user runs them, and a separate store per test."""
 
 import fcntl
 import gc
@@ -32,9 +32,10 @@ from tests.processes import children_of
 ROOT = Path(__file__).resolve().parent.parent
 
 _SUITE = os.getpid()
-#: The shortest possible protocol and the smallest model.
+#: Options of the shortest possible protocol.
 SHORT = ["measure.min_seconds=0.02", "measure.min_blocks=6", "measure.block_seconds=0.002"]
 SHORT += ["measure.warmup_seconds=0.05", "measure.processes=1", "ceilings=false"]
+#: Options of the smallest model with this protocol.
 TINY = [
     "model.layers=1",
     "model.nodes=8",
@@ -48,18 +49,19 @@ TINY = [
 def _refuse_to_fork(event: str, arguments: object) -> None:
     """Raise if a test forks the process that runs the tests.
 
-    A fork lacks this process's threads but inherits the locks that they hold. It may
-    therefore wait forever.
+    A fork lacks this process's threads, but inherits the locks that they hold. It may therefore
+    wait forever.
     """
     if event in ("os.fork", "os.forkpty") and os.getpid() == _SUITE:
         raise RuntimeError(
-            "no test forks the process that runs tests: tests/processes.py has others"
+            "a test must not fork the process that runs the tests; use in_fresh_process() of "
+            "tests/processes.py"
         )
 
 
-#: The slowest test files, in seconds.
+#: Durations of the slowest test files in seconds.
 LONGEST: dict[str, int] = yaml.safe_load(Path(__file__).with_name("longest.yaml").read_text())
-#: Fixtures that measure.
+#: Fixtures that measure with a framework.
 MEASURED = {"swept"}
 
 
@@ -72,9 +74,8 @@ def pytest_sessionstart() -> None:
     import scipy.linalg  # noqa: F401  loads a separate BLAS
 
     threadpoolctl.threadpool_limits(1, "blas")
-    if (
-        "PYTEST_XDIST_WORKER" in os.environ
-    ):  # what a test finds in the folder for temporary files is its own
+    # The temporary files of a test process must not include those of other processes.
+    if "PYTEST_XDIST_WORKER" in os.environ:
         tempfile.tempdir = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="paradnn-tests-")
         # Runs after the clean-up of multiprocessing in that folder, which has priority -100.
         Finalize(None, shutil.rmtree, (tempfile.tempdir, True), exitpriority=-200)
@@ -101,13 +102,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def depth(few: int, many: int) -> pytest.MarkDecorator:
-    """Parametrize the number of draws: few in `make test`, many in `make test-long`."""
+    """Parametrize `draws`, the number of repetitions: `few` in `make test`, `many` when long."""
     return pytest.mark.parametrize("draws", [few, pytest.param(many, marks=pytest.mark.long)])
 
 
 @dataclass(frozen=True)
 class Store:
-    """SQLite tracking store read with plain SQL: an oracle that shares no code with the package."""
+    """SQLite tracking store that tests read with plain SQL, without code of the package."""
 
     folder: Path
 
@@ -120,23 +121,28 @@ class Store:
             return database.execute(sql, values).fetchall()
 
     def change(self, sql: str) -> None:
-        """Write into the tables without MLflow."""
+        """Run an SQL statement that changes tables, without MLflow."""
         with closing(sqlite3.connect(self.folder / "mlflow.db", timeout=60)) as database, database:
             database.execute(sql)
 
     def runs(self, kind: str = "point") -> list[dict[str, str]]:
-        """Return status and tags of every undeleted run of a kind, ordered by start time."""
-        found: dict[str, dict[str, str]] = {}
+        """Return id, status and tags of every undeleted run of a kind, ordered by start time."""
+        runs: dict[str, dict[str, str]] = {}
         rows = self.query(
             "SELECT r.run_uuid, r.status, t.key, t.value FROM runs r JOIN tags t USING (run_uuid) "
             "WHERE r.lifecycle_stage = 'active' ORDER BY r.start_time, r.rowid"
         )
         for run_id, status, key, value in rows:
-            found.setdefault(run_id, {"run_id": run_id, "status": status})[key] = value
-        return [run for run in found.values() if run.get("kind") == kind]
+            runs.setdefault(run_id, {"run_id": run_id, "status": status})[key] = value
+        return [run for run in runs.values() if run.get("kind") == kind]
 
     def values(self, table: str, run_id: str) -> dict[str, object]:
-        """Return the params or latest_metrics of a run; metrics without their sections."""
+        """Return the values of a run by name; the names of metrics lack their sections.
+
+        Args:
+            table: "params" or "latest_metrics".
+            run_id: Id of the run.
+        """
         rows = self.query(f"SELECT key, value FROM {table} WHERE run_uuid = ?", run_id)
         if table != "latest_metrics":
             return dict(rows)
@@ -152,7 +158,7 @@ class Store:
 def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a migrated database without runs.
 
-    The migration takes seconds, so the first process to arrive runs it for all processes.
+    The migration takes seconds, so the first test process runs it for all processes.
     """
     base = tmp_path_factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "empty"
@@ -160,16 +166,19 @@ def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with (folder / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "mlflow.db").exists():
-            made = folder / "making.db"
-            code = f"from mlflow import MlflowClient; MlflowClient('sqlite:///{made}').search_experiments()"
+            new_database = folder / "making.db"
+            code = (
+                "from mlflow import MlflowClient; "
+                f"MlflowClient('sqlite:///{new_database}').search_experiments()"
+            )
             subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
-            made.rename(folder / "mlflow.db")
+            new_database.rename(folder / "mlflow.db")
     return folder / "mlflow.db"
 
 
 @pytest.fixture
 def store(tmp_path: Path, empty_database: Path) -> Store:
-    """Return a fresh store."""
+    """Return an empty store."""
     folder = tmp_path / "store"
     folder.mkdir()
     (folder / "mlflow.db").write_bytes(empty_database.read_bytes())
@@ -177,11 +186,16 @@ def store(tmp_path: Path, empty_database: Path) -> Store:
 
 
 def environment(store: Store | None = None, **further: str) -> dict[str, str]:
-    """Return the environment of a command; it hides the developer's own store."""
+    """Return the environment variables of a command, without those of the developer's own store.
+
+    Args:
+        store: Store of the command.
+        further: Variables to add or override.
+    """
     environ = {
         key: value for key, value in os.environ.items() if not key.startswith(("MLFLOW_", "HYDRA_"))
     }
-    # Only tests of the page draw it, which takes seconds.
+    # Drawing the page of a sweep takes seconds, so only tests of the page enable it.
     fixed = {"PARADNN_PAGE": "false"}
     if store:
         fixed["MLFLOW_TRACKING_URI"] = store.uri
@@ -191,7 +205,7 @@ def environment(store: Store | None = None, **further: str) -> dict[str, str]:
 def process(
     arguments: Sequence[str], store: Store | None = None, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run `python -m ...` in the checkout as a separate process."""
+    """Run `python -m ARGUMENTS` in the checkout as a separate process."""
     return subprocess.run(
         [sys.executable, "-m", *arguments],
         cwd=ROOT,
@@ -206,10 +220,10 @@ def process(
 def succeeded(
     arguments: Sequence[str], store: Store | None = None, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    """Return the result of `run`, and require that the command succeeds."""
-    done = run(arguments, store, **variables)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done
+    """Return the result of `run`; fail the test if the command fails."""
+    completed = run(arguments, store, **variables)
+    assert completed.returncode == 0, completed.stdout + completed.stderr
+    return completed
 
 
 def run(
@@ -217,8 +231,8 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """Run a command in this process, with workers that later commands reuse.
 
-    No framework is imported twice. Unlike `process`, this does not start and end an interpreter.
-    Output is not a terminal in either case.
+    No framework is imported twice. Unlike `process`, this does not start an interpreter. In both
+    cases, the output is not a terminal.
     """
     name, *rest = arguments
     module = importlib.import_module(name)
@@ -246,7 +260,7 @@ def run(
 
 @contextmanager
 def ctrl_c_after_records(count: int) -> Iterator[None]:
-    """Press Ctrl-C when the store has recorded a number of points."""
+    """Send SIGINT to this process once the store has recorded `count` points."""
     record = MlflowStore.record
     recorded = []
 
@@ -256,7 +270,7 @@ def ctrl_c_after_records(count: int) -> Iterator[None]:
             signal.raise_signal(signal.SIGINT)
         return recorded[-1]
 
-    # A background process of a shell ignores SIGINT, and this process may be one.
+    # Background processes of a shell ignore SIGINT, and this process may be one of them.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with mock.patch.object(MlflowStore, "record", record_and_interrupt):
@@ -275,7 +289,7 @@ class _KeptPool(WorkerPool):
 _pools: dict[frozenset[tuple[str, str]], WorkerPool] = {}
 
 
-#: Environment variables that no worker of these tests reads: those of pytest, of the tracking
+#: Prefixes of environment variables that workers do not read: those of pytest, of the tracking
 #: store, and of installers.
 _NOT_READ = ("PYTEST_", "MLFLOW_", "PIP_", "UV_", "PATH", "XDG_CACHE_HOME")
 
@@ -292,7 +306,7 @@ def _kept_workers() -> WorkerPool:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _closed_pools() -> Iterator[None]:
+def _close_pools() -> Iterator[None]:
     yield
     for pool in _pools.values():
         pool.close()
@@ -300,26 +314,28 @@ def _closed_pools() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def pool() -> WorkerPool:
-    """Real workers that tests share.
+    """Return a pool of real workers that tests share.
 
-    Nothing can fork in a process that has imported a framework and runs its threads.
+    Workers fork a process per point. The test process itself must not fork, since it runs threads.
     """
     return _kept_workers()
 
 
 def processes_of_points() -> dict[int, int]:
-    """Return living processes that this test's workers or their children have forked.
+    """Return living processes that the workers of this test or their children have forked.
 
-    Maps the process id to that of the parent.
+    Maps the id of each process to the id of its parent.
     """
     import psutil
 
-    found = {}
+    parent_by_process = {}
     for pid in children_of(os.getpid()):
         with suppress(psutil.Error):
-            each = psutil.Process(pid)
-            parent = each.parent()
-            alive = parent and each.status() != psutil.STATUS_ZOMBIE
-            if alive and all("paradnn.worker" in " ".join(one.cmdline()) for one in (each, parent)):
-                found[pid] = parent.pid
-    return found
+            child = psutil.Process(pid)
+            parent = child.parent()
+            if parent is None or child.status() == psutil.STATUS_ZOMBIE:
+                continue
+            commands = [" ".join(process.cmdline()) for process in (child, parent)]
+            if all("paradnn.worker" in command for command in commands):
+                parent_by_process[pid] = parent.pid
+    return parent_by_process

@@ -1,9 +1,8 @@
 """Processes that tests start without forking the test process.
 
-Threads of the test process, such as those of gRPC or TensorFlow, may hold any lock.
-
-Code that forks, or that is measured as a point's process, runs in a separate interpreter. No
-process outlives its test, however the test ends. Every wait has a limit.
+A fork could wait forever for a lock that a thread of the test process holds, such as one of gRPC
+or TensorFlow. Therefore code that forks, or that is measured as a point's process, runs in a
+separate interpreter. All processes end with their test, and every wait has a limit.
 """
 
 import multiprocessing
@@ -17,12 +16,13 @@ from contextlib import contextmanager, suppress
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-#: Time limit in seconds for events that must occur, on a machine of any speed.
+#: Time limit in seconds for events that must occur, generous enough for slow machines.
 PATIENCE = 200.0
 
-#: A shell's background processes ignore SIGINT, and those under nohup SIGHUP. Their children inherit
-#: that, and this suite may be such a child.
-_HEAR = """
+#: Program that restores the default handlers and runs a command. Background processes of a shell
+#: ignore SIGINT, and processes under nohup ignore SIGHUP. Their children inherit this, and this
+#: suite may be such a child.
+_RESTORE_HANDLERS = """
 import os, signal, sys
 for number in (signal.SIGINT, signal.SIGHUP):
     signal.signal(number, signal.SIG_DFL)
@@ -31,19 +31,19 @@ os.execv(sys.argv[1], sys.argv[1:])
 
 
 def hearing_ctrl_c(command: Sequence[str]) -> list[str]:
-    """Return a command that does not ignore SIGINT and SIGHUP.
+    """Return a command that runs `command` with the default handlers of SIGINT and SIGHUP.
 
-    preexec_fn would fork this process.
+    `preexec_fn` cannot restore the handlers, since it would fork this process.
     """
-    return [sys.executable, "-S", "-c", _HEAR, *command]
+    return [sys.executable, "-S", "-c", _RESTORE_HANDLERS, *command]
 
 
 @contextmanager
 def fresh(function: Callable[..., object], *arguments: Any) -> Iterator[BaseProcess]:
-    """Run a module's `function` in a new interpreter, and kill it at the end of the test.
+    """Run `function` in a new interpreter, and kill it at the end of the context.
 
-    It exits like a point's process, without clean-up: with code 0 once the function has returned.
-    Inputs and outputs pass through `arguments`, which may include connections and sockets.
+    The process exits without clean-up, like that of a point; its exit code is 0 if the function
+    returns. Inputs and outputs pass through `arguments`, which may include connections and sockets.
     """
     process = multiprocessing.get_context("spawn").Process(
         target=_call, args=(function, *arguments)
@@ -57,19 +57,27 @@ def fresh(function: Callable[..., object], *arguments: Any) -> Iterator[BaseProc
 
 
 def exit_code(process: BaseProcess) -> int:
-    """Return the exit code of a process, or the negative number of the signal that ended it."""
+    """Wait for a process; return its exit code, or the negative number of the signal that ended it.
+
+    Raises:
+        TimeoutError: If the process still runs after PATIENCE seconds.
+    """
     process.join(PATIENCE)
     if process.exitcode is None:
-        raise TimeoutError("it goes on")
+        raise TimeoutError(f"process {process.pid} still runs after {PATIENCE:g} s")
     return process.exitcode
 
 
 def in_fresh_process(function: Callable[..., object], *arguments: Any) -> None:
-    """Run code that forks and makes assertions; it reports failures on standard error."""
+    """Run `function` in a new interpreter, for code that forks and makes assertions.
+
+    Raises:
+        ChildProcessError: If the function fails. Its traceback is on standard error.
+    """
     with fresh(function, *arguments) as process:
         code = exit_code(process)
         if code:
-            raise ChildProcessError(f"{function.__name__} ended with {code}")
+            raise ChildProcessError(f"{function.__name__} ended with exit code {code}")
 
 
 def _call(function: Callable[..., object], *arguments: Any) -> None:
@@ -86,7 +94,7 @@ def _call(function: Callable[..., object], *arguments: Any) -> None:
 
 @contextmanager
 def started(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[Any]]:
-    """Run a command, and kill it and all its descendants at the end of the test."""
+    """Run a command, and kill it and all its descendants at the end of the context."""
     process = subprocess.Popen(command, **options)
     try:
         yield process
@@ -96,9 +104,10 @@ def started(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen
 
 def end(process: subprocess.Popen[Any]) -> None:
     """Kill a command and all its descendants, and close its pipes."""
-    for pid in [*children_of(process.pid), process.pid] if process.poll() is None else []:
-        with suppress(ProcessLookupError):
-            os.kill(pid, 9)
+    if process.poll() is None:
+        for pid in [*children_of(process.pid), process.pid]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, 9)
     for pipe in (process.stdin, process.stdout, process.stderr):
         if pipe:
             with suppress(OSError):  # buffered data no longer has a reader
@@ -107,7 +116,7 @@ def end(process: subprocess.Popen[Any]) -> None:
 
 
 def children_of(pid: int) -> list[int]:
-    """Return every living descendant of a process."""
+    """Return the ids of all living descendants of a process; empty if the process has ended."""
     import psutil
 
     try:
@@ -117,7 +126,7 @@ def children_of(pid: int) -> list[int]:
 
 
 def wait_for(condition: Callable[[], object], seconds: float = PATIENCE) -> bool:
-    """Wait for a certain event; fail the test if it does not occur within a generous limit."""
+    """Poll a condition until it is true; return False if it is still false after `seconds`."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if condition():

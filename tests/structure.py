@@ -1,10 +1,10 @@
 """The imports between the packages of this project, and their diagram in the documentation.
 
-`python -m tests.structure` draws docs/images/architecture.svg. It shows every package of `paradnn`,
-the commands at its top level, `analysis` and `hydra_plugins`, each with the first sentence of its
-docstring. The color of a package says in which process it runs. A package is one layer above the
-highest that it imports. An import is omitted if a chain of others implies it. `benchmarks`, which
-may import everything, is not shown.
+`python -m tests.structure` draws docs/images/architecture.svg. The diagram shows every package of
+`paradnn`, the commands at its top level, `analysis` and `hydra_plugins`, each with the first
+sentence of its docstring. The color of a package shows in which process it runs. A package is one
+layer above the highest package that it imports. An import is omitted if a chain of other imports
+implies it. `benchmarks`, which may import everything, is not shown.
 """
 
 import ast
@@ -33,7 +33,7 @@ MODULES = {
     for path in sorted((ROOT / package).rglob("*.py"))
 }
 
-#: Role -> color of its boxes, and the packages that have it.
+#: Color of the boxes and names of the packages, by role.
 ROLES = {
     "driver": (
         "#dbe9f6",
@@ -102,9 +102,10 @@ def imported_names(path: Path) -> set[str]:
 
 
 def package_of(module: str) -> str | None:
-    """Return a module's package under its name in the diagram.
+    """Return the package of a module by its name in the diagram.
 
-    None for modules of other projects, `paradnn` itself and its dispatcher `paradnn.__main__`.
+    Returns None for modules of other projects, `paradnn` itself and its dispatcher
+    `paradnn.__main__`.
     """
     top, _, rest = module.partition(".")
     if top != "paradnn":
@@ -145,7 +146,7 @@ def layers(dependencies: Dependencies) -> dict[str, int]:
 
 
 def direct_dependencies(dependencies: Dependencies) -> set[tuple[str, str]]:
-    """Return the imports that no chain of other imports implies."""
+    """Return pairs of a package and an imported one, unless a chain of other imports implies it."""
 
     @cache
     def reachable(package: str) -> frozenset[str]:
@@ -154,7 +155,7 @@ def direct_dependencies(dependencies: Dependencies) -> set[tuple[str, str]]:
     direct = set()
     for package, imported in dependencies.items():
         for other in imported:
-            is_implied = any(other in reachable(between) for between in imported - {other})
+            is_implied = any(other in reachable(third) for third in imported - {other})
             if not is_implied:
                 direct.add((package, other))
     return direct
@@ -180,7 +181,7 @@ def _first_sentence(text: str) -> str:
 
 
 def positions(dependencies: Dependencies) -> dict[str, Position]:
-    """Return the position of every package: a row per layer, near the packages it depends on."""
+    """Return the position of every package: one row per layer, close to the connected packages."""
     layer = layers(dependencies)
     top = max(layer.values())
     neighbors: dict[str, list[str]] = {package: [] for package in dependencies}

@@ -1,4 +1,4 @@
-"""The scatter of published trainings, read from planted results of MLPerf Training."""
+"""The scatter between published trainings, on planted results of MLPerf Training."""
 
 import json
 import math
@@ -12,7 +12,14 @@ from benchmarks.accelerator_scatter import called_different, equal_systems, read
 def plant(
     folder: Path, submitter: str, medians: list[float], kind: str = "NVIDIA H100-SXM5-80GB"
 ) -> None:
-    """Write trainings of one model on a system with eight accelerators."""
+    """Write trainings of one model on a system with eight accelerators.
+
+    Args:
+        folder: Folder of the results.
+        submitter: Name of the submitter.
+        medians: Median throughput of each training.
+        kind: Name of the accelerator.
+    """
     results = folder / submitter / "results" / "box" / "resnet"
     results.mkdir(parents=True)
     for number, median in enumerate(medians):
@@ -32,18 +39,18 @@ def plant(
     (systems / "box.json").write_text(json.dumps(description))
 
 
-def test_a_process_is_the_median_of_its_logged_throughputs(tmp_path: Path) -> None:
+def test_the_throughput_of_a_training_is_the_median_of_its_log(tmp_path: Path) -> None:
     plant(tmp_path, "A", [100.0, 101.0, 102.0, 103.0])
     plant(tmp_path, "B", [100.0, 101.0, 102.0])  # too few processes
 
-    found = read_results(tmp_path)
+    trainings = read_results(tmp_path)
 
-    assert [system.submitter for system in found] == ["A"]
-    (values,) = found.values()
+    assert [system.submitter for system in trainings] == ["A"]
+    (values,) = trainings.values()
     assert [math.exp(value) for value in values] == pytest.approx([100.0, 101.0, 102.0, 103.0])
 
 
-def test_equal_systems_have_one_kind_of_accelerator_however_it_is_spelled(tmp_path: Path) -> None:
+def test_equal_systems_have_the_same_accelerator_in_any_spelling(tmp_path: Path) -> None:
     plant(tmp_path, "A", [100.0] * 4)
     plant(tmp_path, "B", [110.0] * 4, kind="H100-SXM5-80GB")
     plant(tmp_path, "C", [150.0] * 4, kind="NVIDIA H200-SXM-141GB")
@@ -55,7 +62,7 @@ def test_equal_systems_have_one_kind_of_accelerator_however_it_is_spelled(tmp_pa
     assert [math.exp(value) for value in values] == pytest.approx([100.0, 110.0])
 
 
-def test_pairs_beyond_the_limit_are_counted_within_groups() -> None:
+def test_pairs_with_differences_above_the_limit_are_counted_within_groups() -> None:
     different, pairs = called_different([[0.0, 0.05, 0.2], [1.0, 1.01]], limit=0.1)
 
     assert (different, pairs) == (2, 4)

@@ -1,4 +1,4 @@
-"""The architecture: import rules, packages of each process, and checks of names in paths."""
+"""Rules of the architecture: imports, packages of each process, and safe use of foreign names."""
 
 import ast
 import json
@@ -35,9 +35,9 @@ DRIVER_PACKAGES = {
     "sqlalchemy",
     "statsmodels",
 }
-#: Packages that take seconds to import. No command needs them before it knows that work remains.
+#: Packages that take seconds to import. A command imports them only if work remains.
 SLOW_PACKAGES = {"mlflow", "pandas", "scipy", "statsmodels", "matplotlib"}
-#: Packages that execute code of the file they read.
+#: Packages that run code from the files that they read.
 UNPICKLERS = {"pickle", "shelve", "marshal", "dill", "cloudpickle", "joblib"}
 
 CODE = {name: path for name, path in MODULES.items() if not name.startswith("benchmarks")}
@@ -48,18 +48,18 @@ def top_level(names: set[str]) -> set[str]:
     return {name.split(".")[0] for name in names}
 
 
-def test_imports_keep_the_contracts_of_pyproject() -> None:
+def test_imports_satisfy_the_contracts_of_pyproject() -> None:
     command = [str(Path(sys.executable).with_name("lint-imports")), "--no-cache"]
 
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    completed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
-    assert done.returncode == 0, done.stdout
+    assert completed.returncode == 0, completed.stdout
 
 
 def test_modules_form_no_import_cycle() -> None:
     order = TopologicalSorter(module_dependencies()).static_order()
 
-    assert list(order)  # CycleError names the modules of a cycle
+    assert list(order)  # raises CycleError with the modules if they form a cycle
 
 
 def test_class_names_are_unique() -> None:
@@ -88,7 +88,7 @@ def test_every_module_has_a_docstring(path: Path) -> None:
 
 @EVERY_FILE
 def test_no_file_is_unpickled(path: Path) -> None:
-    """Unpickling a file or another process' message can run any code that it contains."""
+    """Unpickling a file or a message of another process can run any code that it contains."""
     assert not top_level(imported_names(path)) & UNPICKLERS
     calls = [node for node in ast.walk(parse(path)) if isinstance(node, ast.Call)]
     for call in calls:
@@ -112,8 +112,8 @@ def test_no_module_imports_internals_of_hydra() -> None:
     assert internal == set()
 
 
-#: Imports groups of modules one after the other. Prints the modules that are loaded after each
-#: group, and the entries of `__all__` that do not exist.
+#: Program that imports groups of modules one after the other. It prints the modules that are loaded
+#: after each group, and the entries of `__all__` that do not exist.
 IMPORTER = """
 import importlib, json, sys
 
@@ -131,7 +131,10 @@ print(json.dumps([loaded, missing]))
 
 
 def test_processes_import_only_what_they_need() -> None:
-    """Tests of each framework cover that framework's worker modules."""
+    """Check which packages the worker and the driver load.
+
+    Tests of each framework cover its modules in the worker.
+    """
     not_of_driver = ("paradnn.worker", "paradnn.families.parts", "paradnn.workloads.")
     driver = [
         name
@@ -143,10 +146,10 @@ def test_processes_import_only_what_they_need() -> None:
     groups = [["paradnn.worker.__main__"], ["paradnn.train", "paradnn.cli.command"], driver]
     command = [sys.executable, "-c", IMPORTER, json.dumps(groups)]
 
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    completed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
-    assert done.returncode == 0, done.stderr
-    (worker, started_driver, whole_driver), missing = json.loads(done.stdout)
+    assert completed.returncode == 0, completed.stderr
+    (worker, started_driver, whole_driver), missing = json.loads(completed.stdout)
     packages_of_worker = {
         ".".join(name.split(".")[:2]) for name in worker if name.startswith("paradnn.")
     }
@@ -157,7 +160,7 @@ def test_processes_import_only_what_they_need() -> None:
     assert missing == []
 
 
-#: Imports modules with the standard library alone, and prints the names of the families.
+#: Program that imports modules with only the standard library, and prints the names of families.
 STANDARD_LIBRARY_IMPORTER = """
 import importlib, sys
 
@@ -170,8 +173,8 @@ print(*FAMILIES)
 """
 
 
-def test_options_and_costs_need_the_standard_library_alone() -> None:
-    """Includes the imports of registries; the interpreter has no site-packages."""
+def test_options_and_costs_need_only_the_standard_library() -> None:
+    """Import the modules, and those of the registries, in an interpreter without site-packages."""
     names = [
         name
         for name in MODULES
@@ -183,14 +186,14 @@ def test_options_and_costs_need_the_standard_library_alone() -> None:
     ]
     command = [sys.executable, "-I", "-S", "-c", STANDARD_LIBRARY_IMPORTER, str(ROOT), *names]
 
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    completed = subprocess.run(command, capture_output=True, text=True, check=False)
 
-    assert (done.returncode, done.stderr) == (0, "")
-    assert {"fc", "gpt", "gemm"} < set(done.stdout.split())
+    assert (completed.returncode, completed.stderr) == (0, "")
+    assert {"fc", "gpt", "gemm"} < set(completed.stdout.split())
 
 
-#: Modules that join a folder with a name from the code, or from a file that a process of the same
-#: user wrote.
+#: Modules that join a folder with a trusted name: one from the code, or from a file that a process
+#: of the same user wrote.
 JOINS_OWN_NAMES = {
     "analysis.cli.output",
     "analysis.published.dawnbench",
@@ -200,12 +203,12 @@ JOINS_OWN_NAMES = {
 }
 #: Modules that call `is_inside` first.
 JOINS_CHECKED_NAMES = {"analysis.store.load"}
-#: Variables that hold names from elsewhere.
+#: Variables that may hold names from files or messages of others.
 NAME_VARIABLES = {"name", "member", "file", "artifact", "key", "entry"}
 
 
-def test_foreign_names_become_paths_through_one_function() -> None:
-    """`folder / name` leaves the folder if `name` does; `paradnn.store.files.inside` rejects it."""
+def test_paths_with_foreign_names_are_checked_by_one_function() -> None:
+    """Search for joins with unchecked names: `folder / name` may be outside the folder."""
     joining = {
         module
         for module, path in CODE.items()

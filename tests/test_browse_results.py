@@ -1,4 +1,4 @@
-"""The examples of the page about MLflow find the runs that they claim to find."""
+"""Examples of the page about MLflow, which must find the runs that the page promises."""
 
 import re
 from typing import Any
@@ -47,13 +47,13 @@ def test_the_examples_in_python_find_runs(planted: Store) -> None:
     with mock.patch.dict("os.environ", environment(planted), clear=True):
         exec(program, names)
 
-    found = {
+    runs_by_name = {
         name: list(frame["tags.mlflow.runName"])
         for name, frame in names.items()
         if hasattr(frame, "columns")
     }
-    assert found.pop("fast") == ["fastest", "fast"]
-    assert {name: sorted(runs) for name, runs in found.items()} == {
+    assert runs_by_name.pop("fast") == ["fastest", "fast"]
+    assert {name: sorted(runs) for name, runs in runs_by_name.items()} == {
         "runs": ["large"],
         "vision": ["large", "slow"],
         "large": ["fast", "large"],
@@ -69,12 +69,12 @@ def test_the_filters_for_the_search_box_find_runs(planted: Store) -> None:
     filters = [row.replace("SWEEP_ID", "earlier").replace("HOST", "n1") for row in rows]
     client = MlflowClient(planted.uri)
 
-    found = [
+    results = [
         sorted(run.data.tags["mlflow.runName"] for run in client.search_runs(["1"], text))
         for text in filters
     ]
 
-    assert found == [
+    assert results == [
         ["large"],
         ["fast", "fastest"],
         ["large", "slow"],

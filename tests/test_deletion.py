@@ -1,8 +1,8 @@
 """A kind of work, a model family or an analysis can be deleted, and the rest still works.
 
-One test removes a file or folder from a copy of the code. It runs an interpreter there that imports
-all other modules of the three kinds and the command lines that list them. Another test checks the
-imports of all remaining modules.
+One test removes a file or folder from a copy of the code. In this copy, an interpreter imports all
+other kinds of work, families and analyses, and the command lines that list them. Another test
+checks the imports of all modules.
 """
 
 import ast
@@ -30,7 +30,8 @@ FOLDERS = {
     "analysis/analyses": {"heatmap", "memory", "claims", "compare", "speedup"},
 }
 
-#: Runs in the copy. Registries import all modules behind them, and the commands print their names.
+#: Program that imports all remaining modules of the three folders in the copy. It also runs two
+#: commands that print the names of registered entries.
 PROGRAM = """
 import importlib, pkgutil, sys
 for package in ("paradnn.workloads", "paradnn.families", "analysis.analyses"):
@@ -62,7 +63,7 @@ def deletable() -> list[str]:
 
 @pytest.fixture(scope="module")
 def code(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Copy the code without tests and documentation."""
+    """Return a copy of the code without tests and documentation."""
     copy = tmp_path_factory.mktemp("code")
     for name in ("paradnn", "analysis", "hydra_plugins", "conf"):
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -70,11 +71,13 @@ def code(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("path", deletable())
-def test_the_rest_works_without(path: str, code: Path, tmp_path: Path) -> None:
+def test_the_remaining_code_works_without_a_deletable_module(
+    path: str, code: Path, tmp_path: Path
+) -> None:
     removed = tmp_path / "removed"
     shutil.move(code / path, removed)
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, "-c", PROGRAM],
             cwd=code,
             env={**os.environ, "PYTHONPATH": str(code), "PYTHONDONTWRITEBYTECODE": "1"},
@@ -86,8 +89,8 @@ def test_the_rest_works_without(path: str, code: Path, tmp_path: Path) -> None:
     finally:
         shutil.move(removed, code / path)
 
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.endswith("complete\n")
+    assert completed.returncode == 0, completed.stderr
+    assert completed.stdout.endswith("complete\n")
 
 
 def module_name(path: Path) -> str:
@@ -98,7 +101,7 @@ def module_name(path: Path) -> str:
 def imports_on_load(tree: ast.AST) -> set[str]:
     """Return the names that a module imports when it is loaded.
 
-    Imports within functions and imports for annotations alone (`if TYPE_CHECKING`) do not count.
+    Imports within functions and imports that only annotations use (`if TYPE_CHECKING`) are omitted.
     """
     names: set[str] = set()
     for node in ast.iter_child_nodes(tree):
@@ -114,7 +117,7 @@ def imports_on_load(tree: ast.AST) -> set[str]:
     return names
 
 
-def test_no_other_module_loads_a_deletable_one() -> None:
+def test_no_other_module_loads_a_deletable_module() -> None:
     deletable_modules = {module_name(ROOT / path): ROOT / path for path in deletable()}
     faults = []
     for top in ("paradnn", "analysis", "hydra_plugins"):

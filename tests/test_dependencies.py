@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.conftest import ROOT
 
 OURS = {"paradnn", "analysis", "hydra_plugins", "benchmarks", "tests"}
-#: Distributions whose import name differs, for extras that this environment may lack.
+#: Distributions by import name, for extras that this environment may lack.
 DISTRIBUTIONS = {
     "ai_edge_litert": "ai-edge-litert",
     "google": "protobuf",
@@ -25,7 +25,7 @@ DISTRIBUTIONS = {
 }
 #: Distributions by the modules that they install.
 INSTALLED = packages_distributions()
-#: Programs that are run but not imported.
+#: Distributions that are run as programs, but not imported.
 NOT_IMPORTED = {"uv"}
 
 
@@ -64,7 +64,7 @@ def test_every_imported_package_is_declared() -> None:
     assert needed - RUNTIME - set().union(*EXTRAS.values()) == set()
 
 
-def test_packages_for_tests_alone_are_extras() -> None:
+def test_packages_that_only_tests_import_are_extras() -> None:
     needed = {distribution(name) for name in imported_packages("paradnn", "analysis")}
     assert RUNTIME - needed == NOT_IMPORTED - needed
 

@@ -1,7 +1,4 @@
-"""The documentation site contains every page and public name.
-
-Its commands must exist.
-"""
+"""The documentation site: all pages and public names, and commands and links that exist."""
 
 import re
 import shlex
@@ -40,13 +37,13 @@ def test_the_navigation_has_exactly_the_existing_pages() -> None:
     )
 
 
-def test_the_reference_has_all_that_the_package_offers() -> None:
+def test_the_reference_contains_every_public_name() -> None:
     """Analyses are excluded, since the site build writes their entries."""
     reference = (ROOT / "docs/reference/api.md").read_text()
-    homes = (getattr(analysis, name) for name in analysis.__all__)
+    public_objects = (getattr(analysis, name) for name in analysis.__all__)
     named = {
         f"{each.__module__}.{each.__name__}"
-        for each in homes
+        for each in public_objects
         if ".analyses." not in each.__module__
     }
     assert named <= set(re.findall(r"^::: (.*)", reference, re.MULTILINE))
@@ -72,7 +69,7 @@ def test_the_reference_lists_the_sections_of_metrics() -> None:
     assert section_table() in (ROOT / "docs/reference/metrics.md").read_text(), section_table()
 
 
-def test_the_parts_of_the_site_exist() -> None:
+def test_files_that_the_site_copies_exist() -> None:
     (copied,) = re.findall(
         r"cp -r --parents (.*?)build/docs\n", (ROOT / "Makefile").read_text(), re.DOTALL
     )
@@ -94,14 +91,14 @@ def test_every_link_between_pages_leads_to_a_file() -> None:
             assert (page.parent / target).exists() or built.get(name) == target, f"{name}: {target}"
 
 
-SHOWN = {
+ANALYSIS_PAGES = {
     name: (ROOT / "docs" / name).read_text()
     for name in ("reference/analysis.md", "how-to/claims.md", "how-to/compare.md")
 }
-EVERY = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+ALL_PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
-def analyses(*pages: str) -> list[str]:
+def analysis_commands(*pages: str) -> list[str]:
     """Return the analysis commands in shell blocks."""
     blocks = (block for page in pages for block in re.findall(r"```sh\n(.*?)```", page, re.DOTALL))
     return [
@@ -112,34 +109,38 @@ def analyses(*pages: str) -> list[str]:
     ]
 
 
-ANALYSED = analyses(*SHOWN.values())
+ANALYSIS_COMMANDS = analysis_commands(*ANALYSIS_PAGES.values())
 
 
-@pytest.mark.parametrize("line", sorted(set(analyses(*(page.read_text() for page in EVERY)))))
-def test_commands_are_taken(line: str) -> None:
+@pytest.mark.parametrize(
+    "line", sorted(set(analysis_commands(*(page.read_text() for page in ALL_PAGES))))
+)
+def test_documented_analysis_commands_are_accepted(line: str) -> None:
     assert make_parser().parse_args(shlex.split(line, comments=True)[3:]).sub_command
 
 
 def test_every_command_is_documented() -> None:
-    assert {command.name for command in COMMANDS} == {shlex.split(line)[3] for line in ANALYSED}
+    assert {command.name for command in COMMANDS} == {
+        shlex.split(line)[3] for line in ANALYSIS_COMMANDS
+    }
 
 
-def test_the_example_of_a_claims_file_is_one() -> None:
-    (text,) = re.findall(r"```yaml\n(.*?)```", SHOWN["how-to/claims.md"], re.DOTALL)
+def test_the_example_of_a_claims_file_is_valid() -> None:
+    (text,) = re.findall(r"```yaml\n(.*?)```", ANALYSIS_PAGES["how-to/claims.md"], re.DOTALL)
     (claim,) = parse_claims(text, "docs/how-to/claims.md")
     assert [check.kind for check in claim.checks] == ["trend", "ratio"]
 
 
-WRITTEN = [
+PAGES_AND_CONFIGURATION = [
     ROOT / "README.md",
     *sorted((ROOT / "docs").rglob("*.md")),
     *sorted(CONFIG.rglob("*.yaml")),
 ]
 COMMAND = re.compile(r"python -m paradnn\.(?:train|plan|ceilings|compare) ([^`\n]*\w[^`\n]*)")
-TYPED = sorted(
+DOCUMENTED_OVERRIDES = sorted(
     {
         line
-        for page in WRITTEN
+        for page in PAGES_AND_CONFIGURATION
         for line in COMMAND.findall(page.read_text().replace("\\\n", " "))
         if "..." not in line
     }
@@ -147,13 +148,13 @@ TYPED = sorted(
 )
 
 
-#: Groups whose keys the user chooses, or that do not belong to a point.
+#: Prefixes of keys that the user chooses, or that do not belong to a point.
 FREE_KEYS = ("hydra.", "hydra/launcher", "plan.", "framework.env.", "tracking.tags.")
 
 
-@pytest.mark.parametrize("line", TYPED)
+@pytest.mark.parametrize("line", DOCUMENTED_OVERRIDES)
 def test_documented_overrides_exist(line: str) -> None:
-    # A side of a comparison may be several overrides in one quoted word.
+    # One side of a comparison may consist of several overrides in a quoted word.
     words = [
         part
         for word in shlex.split(line, comments=True)

@@ -14,16 +14,16 @@ TABLE = "device,value,run_id\nV100,1.0,a\nT4,2.0,b\n"
 @pytest.mark.parametrize(
     ("head", "expected"),
     [
-        pytest.param("device,value,run_id\nV100,1.0,c\nT4,2.0,d\n", [], id="other identities"),
+        pytest.param("device,value,run_id\nV100,1.0,c\nT4,2.0,d\n", [], id="different identifiers"),
         pytest.param(
             "device,value,run_id\nT4,2.0,b\nV100,1.0,a\n",
             ["the same rows in another order"],
-            id="other order",
+            id="different order",
         ),
         pytest.param(
             "device,value,run_id\nV100,1.0,a\nT4,2.5,b\n",
             ["column value: 1 of 2: relative, median 0.25, largest 0.25"],
-            id="another number",
+            id="different number",
         ),
         pytest.param(
             "device,value,run_id\nV100,1.0,a\nT4,,b\n",
@@ -33,7 +33,7 @@ TABLE = "device,value,run_id\nV100,1.0,a\nT4,2.0,b\n"
         pytest.param(
             "device,value,run_id\nV100,1.0,a\nA100,2.0,b\n",
             ["column device: 1 of 2: 'T4', then 'A100'"],
-            id="another text",
+            id="different text",
         ),
         pytest.param(
             "device,speed,run_id\nV100,1.0,a\nT4,2.0,b\n",
@@ -41,12 +41,12 @@ TABLE = "device,value,run_id\nV100,1.0,a\nT4,2.0,b\n"
             id="renamed column",
         ),
         pytest.param(
-            "device,value,run_id\nV100,1.0,a\n", ["2 rows, then 1"], id="another number of rows"
+            "device,value,run_id\nV100,1.0,a\n", ["2 rows, then 1"], id="different number of rows"
         ),
         pytest.param(None, ["written only at the base"], id="no table"),
     ],
 )
-def test_planted_differences_of_two_tables(
+def test_planted_differences_of_two_tables_are_described(
     tmp_path: Path, head: str | None, expected: list[str]
 ) -> None:
     base_file = tmp_path / "base.csv"
@@ -65,7 +65,7 @@ SOURCE = """def f(a: int | None, b: float = 2) -> int | None:
 """
 
 
-def test_every_planted_change_of_a_module() -> None:
+def test_mutants_include_every_possible_change_of_a_module() -> None:
     changes = sorted(text for _, _, text, _ in mutants(ast.parse(SOURCE)))
 
     assert changes == [
@@ -81,15 +81,15 @@ def test_every_planted_change_of_a_module() -> None:
     ]
 
 
-def test_a_mutant_has_one_changed_line(tmp_path: Path) -> None:
+def test_a_mutant_differs_in_one_line(tmp_path: Path) -> None:
     path = tmp_path / "module.py"
     path.write_text(SOURCE)
     original = ast.unparse(ast.parse(SOURCE)).splitlines()
 
-    found, count = sample(path, most=9, seed=0)
+    chosen_mutants, count = sample(path, most=9, seed=0)
 
-    assert len(found) == count == 9
-    for mutant in found:
+    assert len(chosen_mutants) == count == 9
+    for mutant in chosen_mutants:
         changed = ast.unparse(mutant.tree).splitlines()
         lines = [
             number

@@ -1,7 +1,4 @@
-"""`make test-gpu` without a GPU.
-
-Covers the parsing of a board's output, and one question that is run on a CPU.
-"""
+"""`make test-gpu` without a GPU: the output of `nvidia-smi`, and some checks on a CPU."""
 
 import ensurepip
 import shutil
@@ -25,13 +22,13 @@ def test_a_board_reports_its_properties_and_its_power_under_load(
     program = tmp_path / "nvidia-smi"
     shutil.copy(ROOT / "tests" / "gpu" / "nvidia-smi.sh", program)
     program.chmod(0o755)
-    found = read_board()
-    assert found == {
+    fields = read_board()
+    assert fields == {
         "name": "NVIDIA H200",
         "power_w": "77.25",
         "throttle_bits": "0x0000000000000044",
     }
-    assert throttled(found["throttle_bits"]) == ["software power cap", "hardware thermal slowdown"]
+    assert throttled(fields["throttle_bits"]) == ["software power cap", "hardware thermal slowdown"]
     assert throttled("0x0000000000000001") == []  # idle
     with sampled_power(seconds=0.01) as power:
         while len(power) < 3:
@@ -49,23 +46,23 @@ def test_a_session_that_ends_leaves_no_process(tmp_path: Path) -> None:
     assert not child.is_running()
 
 
-def asked(
-    tmp_path: Path, platform: str, *words: str, **variables: str
+def run_checks(
+    tmp_path: Path, platform: str, *options: str, **variables: str
 ) -> tuple[int, str, dict[str, str]]:
-    """Run some questions.
+    """Run some GPU checks.
 
-    Returns the exit code, the output, and the outcome of each question in the result file.
+    Returns the exit code, the output, and the outcome of each check in the result file.
     """
     out = tmp_path / "result.xml"
-    done = process(
-        ["tests.gpu", "--platform", platform, "--out", str(out), *words],
+    completed = process(
+        ["tests.gpu", "--platform", platform, "--out", str(out), *options],
         PARADNN_GPU_TESTS="1",
         **variables,
     )
-    return done.returncode, done.stdout + done.stderr, endings(out)
+    return completed.returncode, completed.stdout + completed.stderr, outcomes(out)
 
 
-def endings(file: Path) -> dict[str, str]:
+def outcomes(file: Path) -> dict[str, str]:
     cases = ElementTree.parse(file).iter("testcase")
     return {
         str(case.get("name")): next(
@@ -75,34 +72,34 @@ def endings(file: Path) -> dict[str, str]:
     }
 
 
-def test_frameworks_that_see_no_gpu_are_not_asked_again(tmp_path: Path) -> None:
-    """Stand-ins replace the packages; the test covers the conclusions from their reports."""
+def test_checks_skip_frameworks_that_see_no_gpu(tmp_path: Path) -> None:
+    """Replace the frameworks by stand-ins, and check which checks fail or are skipped."""
     (tmp_path / "jax.py").write_text("__version__ = '1'\ndef devices(): return []\n")
     (tmp_path / "torch.py").write_text(
         "raise ImportError('libcuda.so.1: cannot open shared object file')\n"
     )
     (tmp_path / "tensorflow.py").write_text("raise ImportError('none')\n")
     (tmp_path / "keras.py").write_text("__version__ = '3'\n")
-    words = [
+    options = [
         "-k",
         "see_the_device or ceilings or two_processes or other_families",
         "--seconds",
         "60",
     ]
-    code, said, found = asked(tmp_path, "gpu", *words, PYTHONPATH=str(tmp_path))
-    assert code == 1, said
-    assert "jax 1, Keras 3, no GPU; torch FAILS: ImportError: libcuda.so.1: cannot open" in said
-    assert "jax sees no GPU" in said
-    assert "no framework sees a GPU" in said
-    assert "takes about 80 s, " in said
-    assert [name for name, ending in found.items() if ending == "failure"] == [
+    code, output, outcome_by_check = run_checks(tmp_path, "gpu", *options, PYTHONPATH=str(tmp_path))
+    assert code == 1, output
+    assert "jax 1, Keras 3, no GPU; torch FAILS: ImportError: libcuda.so.1: cannot open" in output
+    assert "jax sees no GPU" in output
+    assert "no framework sees a GPU" in output
+    assert "takes about 80 s, but " in output
+    assert [name for name, ending in outcome_by_check.items() if ending == "failure"] == [
         "test_frameworks_see_the_device"
     ]
-    assert list(found.values()).count("skipped") == len(found) - 1
+    assert list(outcome_by_check.values()).count("skipped") == len(outcome_by_check) - 1
 
 
 @pytest.mark.long
-def test_environments_see_the_machine_and_are_made_once(
+def test_environments_see_the_packages_of_the_machine_and_are_created_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wheels = tmp_path / "wheels"
@@ -122,10 +119,10 @@ def test_environments_see_the_machine_and_are_made_once(
         make_environment(folder, wheels)
     monkeypatch.setattr("tests.gpu.environment.REQUIREMENTS", ("hydra-core>=1.3.8,<1.4", "psutil"))
     python = make_environment(folder, wheels)
-    seen = subprocess.run(
+    imported = subprocess.run(
         [python, "-c", "import hydra, psutil"], capture_output=True, text=True, check=False
     )
-    assert seen.returncode == 0, seen.stderr
+    assert imported.returncode == 0, imported.stderr
     (folder / "kept").touch()
     assert make_environment(folder, wheels) == python
     assert (folder / "kept").exists()
@@ -136,14 +133,16 @@ def test_environments_see_the_machine_and_are_made_once(
 
 @pytest.mark.long
 @pytest.mark.framework
-def test_checks_without_a_gpu_run(tmp_path: Path) -> None:
-    """Run in the environment of these tests.
+def test_checks_run_without_a_gpu(tmp_path: Path) -> None:
+    """Run two checks in the environment of these tests, which has TensorFlow.
 
-    TensorFlow is installed. Questions that need a GPU are skipped with the reason.
+    Checks that need a GPU are skipped with a reason.
     """
-    code, said, found = asked(tmp_path, "cpu", "-k", "(out_of_memory and tensorflow) or energy")
-    assert code == 0, said
+    code, output, outcome_by_check = run_checks(
+        tmp_path, "cpu", "-k", "(out_of_memory and tensorflow) or energy"
+    )
+    assert code == 0, output
     memory = "test_out_of_memory_is_an_outcome[tensorflow]"
-    energy = "test_energy_is_that_which_nvidia_smi_shows"
-    assert found == {memory: "ok", energy: "skipped"}
-    assert "needs a GPU" in said
+    energy = "test_energy_agrees_with_the_power_of_nvidia_smi"
+    assert outcome_by_check == {memory: "ok", energy: "skipped"}
+    assert "needs a GPU" in output

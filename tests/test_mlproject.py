@@ -1,4 +1,4 @@
-"""`mlflow run` as a user or a remote host calls it: real runs of tiny points."""
+"""`mlflow run` as a user or a remote host calls it, with real runs of tiny points."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from tests.conftest import ROOT, TINY, Store, environment
 AXES = " ".join(entry for entry in TINY if not entry.startswith("batch_size"))
 
 
-#: Runs several projects in one process, since importing MLflow takes seconds.
+#: Program that runs several projects in one process, since importing MLflow takes seconds.
 _RUN_PROJECTS = """
 import json, sys
 from mlflow.cli import cli
@@ -25,18 +25,18 @@ for arguments in json.loads(sys.argv[1]):
 
 
 def mlflow_run(store: Store | None, *projects: list[str], cwd: Path = ROOT) -> None:
-    """Run projects as `mlflow run` does, each with the given arguments."""
+    """Run `mlflow run` once per list of arguments; fail the test if a run fails."""
     environ = environment(store)
     environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environ['PATH']}"
     calls = [[*arguments, "--env-manager", "local"] for arguments in projects]
     command = [sys.executable, "-c", _RUN_PROJECTS, json.dumps(calls)]
-    done = subprocess.run(
+    completed = subprocess.run(
         command, cwd=cwd, env=environ, capture_output=True, text=True, timeout=300, check=False
     )
-    assert done.returncode == 0, done.stderr[-2000:]
+    assert completed.returncode == 0, completed.stderr[-2000:]
 
 
-def test_every_parameter_is_passed_on_and_documented() -> None:
+def test_every_parameter_is_used_and_documented() -> None:
     project = yaml.safe_load((ROOT / "MLproject").read_text())
     text = (ROOT / "docs" / "how-to" / "mlflow-projects.md").read_text()
     for name, entry in project["entry_points"].items():
@@ -47,15 +47,17 @@ def test_every_parameter_is_passed_on_and_documented() -> None:
 
 
 @pytest.mark.framework
-def test_a_sweep_and_its_report_leave_the_projects_runs_alone(store: Store, tmp_path: Path) -> None:
+def test_a_sweep_and_its_report_do_not_write_into_the_runs_of_the_project(
+    store: Store, tmp_path: Path
+) -> None:
     overrides = f"model.nodes=8,9 batch_size=4 {AXES.replace('model.nodes=8', '')}"
     page = tmp_path / "report.html"
-    named = [".", "--experiment-name", "paradnn"]
+    common_arguments = [".", "--experiment-name", "paradnn"]
 
     mlflow_run(
         store,
-        [*named, "-e", "sweep", "-P", "experiment=none", "-P", f"overrides={overrides}"],
-        [*named, "-e", "report", "-P", f"out={page}"],
+        [*common_arguments, "-e", "sweep", "-P", "experiment=none", "-P", f"overrides={overrides}"],
+        [*common_arguments, "-e", "report", "-P", f"out={page}"],
     )
 
     [parent] = store.runs("sweep")
@@ -77,8 +79,8 @@ def test_a_sweep_and_its_report_leave_the_projects_runs_alone(store: Store, tmp_
         assert point["run_id"] in text
 
 
-def copied(folder: Path) -> Path:
-    """Commit this checkout's tracked and new files to a separate repository."""
+def copy_to_repository(folder: Path) -> Path:
+    """Copy the tracked and new files of this checkout to a new repository, and commit them."""
     listing = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard"],
         cwd=ROOT,
@@ -101,28 +103,31 @@ def copied(folder: Path) -> Path:
 
 
 @pytest.mark.framework
-def test_a_project_without_an_address_records_where_everything_else_does(
+def test_a_project_without_an_address_uses_the_default_store(
     tmp_path: Path, empty_database: Path
 ) -> None:
-    """Use a point without a framework; the location of its run does not depend on its outcome."""
-    work = copied(tmp_path / "work")
-    store = Store(work / "mlruns")
+    """Use a point without a framework, since the location of its run does not depend on that."""
+    checkout = copy_to_repository(tmp_path / "work")
+    store = Store(checkout / "mlruns")
     store.folder.mkdir(exist_ok=True)
-    for folder in (work, store.folder):  # making the tables of both stores takes seconds
+    # Creating the tables of both stores would take seconds.
+    for folder in (checkout, store.folder):
         shutil.copy(empty_database, folder / "mlflow.db")
     overrides = f"overrides={AXES} measure.memory_limit=1GiB"
 
     mlflow_run(
         None,
         [".", "-e", "train", "-P", "compile=xla", "-P", "batch_size=100000000", "-P", overrides],
-        cwd=work,
+        cwd=checkout,
     )
 
     [point] = store.runs()
     assert point["outcome"] == "oom_predicted"
     assert store.values("params", point["run_id"])["compile"] == "xla"
-    assert "mlflow.parentRunId" not in point, "the project's run is in a store of MLflow's own"
+    assert "mlflow.parentRunId" not in point, (
+        "the run of the project is in the default store of MLflow"
+    )
     changed = subprocess.run(
-        ["git", "status", "--short"], cwd=work, capture_output=True, text=True, check=True
+        ["git", "status", "--short"], cwd=checkout, capture_output=True, text=True, check=True
     )
     assert changed.stdout == ""

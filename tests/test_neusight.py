@@ -1,4 +1,4 @@
-"""`benchmarks.extrapolation` reads NeuSight's folders: a planted GPU with known totals."""
+"""`benchmarks.extrapolation` on a planted folder of NeuSight: a GPU with known total times."""
 
 import csv
 import json
@@ -12,7 +12,7 @@ import pytest
 from benchmarks.extrapolation import models, timed_operations
 
 GPU = "Planted GPU"
-#: FLOP/s, bytes/s and seconds per call.
+# Rates of the planted GPU in FLOP/s and bytes/s, and its seconds per call.
 PEAK = 1e13
 BANDWIDTH = 5e11
 CALL_SECONDS = 2e-5
@@ -20,7 +20,7 @@ CALL_SECONDS = 2e-5
 BINARY_OPERATIONS = ("add", "mul", "div", "pow")
 UNARY_OPERATIONS = ("addu", "mulu", "divu", "powu", "tanh", "relu", "gelu", "softmax", "ln")
 
-# The planted model.
+# Sizes of the planted model.
 LAYERS = 12
 BATCH = 4
 LENGTH = 256
@@ -36,9 +36,9 @@ GRAPHS = Path("scripts/asplos/results/opgraph")
 
 
 def product_seconds(b: int, m: int, n: int, k: int) -> float:
-    """Return the seconds of b products of M x N by N x K.
+    """Return the seconds of b products of (m, n) with (n, k).
 
-    The names are NeuSight's: N is the summed dimension.
+    As in NeuSight, n is the summed dimension.
     """
     flops = 2.0 * b * m * n * k
     moved_bytes = 4.0 * b * (m * n + n * k + m * k)
@@ -68,7 +68,7 @@ def random_size(random: np.random.Generator, low: int, high: int) -> int:
 
 
 def planted_timings() -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Kind of operation -> the rows of its table."""
+    """Yield each kind of operation with the rows of its table."""
     random = np.random.default_rng(0)
     for kind in ("linear", "bmm"):
         rows = []
@@ -101,7 +101,10 @@ def graph_row(name: str, operations: Any, inputs: Any, output: Any) -> dict[str,
 
 
 def planted_graph() -> list[dict[str, Any]]:
-    """Return an embedding, a layer between NeuSight's two repeated names, and a last product."""
+    """Return the operations of an embedding, of a layer and of the last product.
+
+    The names of the layer's first and last operation mark the part that NeuSight repeats.
+    """
     tokens = (BATCH, LENGTH, WIDTH)
     scores = (BATCH, HEADS, LENGTH, LENGTH)
     head_size = WIDTH // HEADS
@@ -139,7 +142,7 @@ def planted_model_seconds() -> float:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a clone of NeuSight with the planted GPU."""
+    """Return a folder in the layout of NeuSight's repository, with the planted GPU."""
     root = tmp_path_factory.mktemp("neusight")
     for kind, rows in planted_timings():
         write_csv(root / COLLECTED / kind / "p2.1.0" / f"{GPU}.csv", rows)
@@ -152,8 +155,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def test_a_product_has_its_own_sizes(folder: Path) -> None:
-    """NeuSight sums over N, so its N is our k."""
+def test_the_sizes_of_a_product_are_converted(folder: Path) -> None:
+    """NeuSight sums over N, which is k in this project."""
     with (folder / COLLECTED / "linear" / "p2.1.0" / f"{GPU}.csv").open() as handle:
         first = next(csv.DictReader(handle))
 
@@ -164,7 +167,9 @@ def test_a_product_has_its_own_sizes(folder: Path) -> None:
     assert seconds == pytest.approx(float(first["Latency"]) / 1e3)
 
 
-def test_a_planted_model_is_predicted(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_time_of_a_planted_model_is_predicted(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     [row] = models(folder, GPU, most=60)
 
     assert row["ratio"] == pytest.approx(1, abs=0.05)

@@ -1,4 +1,4 @@
-"""Run the whole notebook in a separate kernel, on a store with runs and on one without."""
+"""Runs of the whole notebook in a separate kernel, on a store with runs and on an empty one."""
 
 from pathlib import Path
 
@@ -19,9 +19,9 @@ def speed(device: str, nodes: int, batch: int) -> float:
 
 
 def plant(store: Store) -> None:
-    """Return twelve profiled points with phases on each of two platforms.
+    """Record twelve profiled points with phases on each of two platforms.
 
-    One of them is out of memory.
+    One point runs out of memory.
     """
     writer = Writer(store.uri, "paradnn", store.folder / "artifacts")
     for device, platform, peaks in (("TPU v2", "tpu", (1e13, 1e12)), ("V100", "gpu", (1e14, 9e11))):
@@ -71,9 +71,10 @@ def plant(store: Store) -> None:
 
 
 def execute(store: Store, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Execute the notebook.
+    """Run the notebook; return the printed output, tables and marks of figures by cell id.
 
-    Returns the printed output, tables and figures by cell id. Raises if a cell fails.
+    Raises:
+        CellExecutionError: If a cell fails.
     """
     monkeypatch.setenv("MLFLOW_TRACKING_URI", store.uri)
     for variable in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR"):
@@ -82,7 +83,7 @@ def execute(store: Store, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     NotebookClient(
         notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(ROOT)}}
     ).execute()
-    shown = {}
+    outputs_by_cell = {}
     for cell in notebook.cells:
         parts = []
         for output in cell.get("outputs", []):
@@ -92,18 +93,20 @@ def execute(store: Store, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
                 data.get("text/plain", ""),
                 "(figure)" if "image/png" in data else "",
             ]
-        shown[cell.id] = "\n".join(filter(None, parts))
-    return shown
+        outputs_by_cell[cell.id] = "\n".join(filter(None, parts))
+    return outputs_by_cell
 
 
-def test_every_step_finds_the_planted_effect(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_step_of_the_notebook_finds_the_planted_effect(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plant(store)
-    shown = execute(store, monkeypatch)
-    assert shown["frame"].startswith("24 runs")
-    assert "device is full" in shown["outcomes"]
+    outputs_by_cell = execute(store, monkeypatch)
+    assert outputs_by_cell["frame"].startswith("24 runs")
+    assert "device is full" in outputs_by_cell["outcomes"]
     for step in ("heatmap", "sensitivity", "roofline", "speedup", "claims", "phases"):
-        assert "(figure)" in shown[step], step
-    assert "Not here" not in "".join(shown.values())
+        assert "(figure)" in outputs_by_cell[step], step
+    assert "Not here" not in "".join(outputs_by_cell.values())
     ratios = [
         speed("TPU v2", n, b) / speed("V100", n, b)
         for n in (32, 128, 512)
@@ -111,25 +114,25 @@ def test_every_step_finds_the_planted_effect(store: Store, monkeypatch: pytest.M
     ][:-1]
     wins = sum(ratio > 1 for ratio in ratios)
     mean = np.exp(np.mean(np.log(ratios)))
-    assert f"fc      11     {wins}" in shown["speedup"]
-    assert f"{mean:.4g}" in shown["speedup"]
-    assert f"{mean:.4g}" in shown["compare"]
-    assert "MatMul   0.75" in shown["operations"]
+    assert f"fc      11     {wins}" in outputs_by_cell["speedup"]
+    assert f"{mean:.4g}" in outputs_by_cell["speedup"]
+    assert f"{mean:.4g}" in outputs_by_cell["compare"]
+    assert "MatMul   0.75" in outputs_by_cell["operations"]
     # Every point has phases of 3 s and 1 s.
-    assert "the stack's own overhead 25% (95% CI 25% to 25%)" in shown["phases"]
+    assert "the stack's own overhead 25% (95% CI 25% to 25%)" in outputs_by_cell["phases"]
 
 
 def test_a_store_without_runs_names_the_remedy(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shown = execute(store, monkeypatch)
-    assert "no such experiment in the store" in shown["frame"]
-    assert "python -m paradnn.train -m experiment=quick" in shown["frame"]
-    assert "python -m analysis import-archive" in shown["frame"]
-    assert shown["heatmap"].startswith("Not here: ")
+    outputs_by_cell = execute(store, monkeypatch)
+    assert "no such experiment in the store" in outputs_by_cell["frame"]
+    assert "python -m paradnn.train -m experiment=quick" in outputs_by_cell["frame"]
+    assert "python -m analysis import-archive" in outputs_by_cell["frame"]
+    assert outputs_by_cell["heatmap"].startswith("Not here: ")
 
 
-def test_the_notebook_is_kept_without_outputs() -> None:
+def test_the_notebook_is_stored_without_outputs() -> None:
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert "parameters" in code[0].metadata.tags

@@ -1,7 +1,7 @@
-"""ParaDnn imports where names of Linux are missing: all of it on macOS, the analysis on Windows.
+"""Imports without names that only Linux has: all packages as on macOS, the analysis as on Windows.
 
-A process removes the names that the other system lacks, as typeshed lists them, before it imports
-the packages. Calling the functions on those systems is not tested.
+A process removes the names that the other system lacks, according to typeshed, before it imports
+the packages. The tests do not call functions on those systems.
 """
 
 import importlib
@@ -16,7 +16,7 @@ import pytest
 
 from tests.processes import in_fresh_process
 
-#: Names that Linux has and macOS lacks.
+#: Names that Linux has and macOS lacks, by module.
 NOT_ON_MACOS = {
     os: (
         "eventfd getrandom memfd_create O_DIRECT O_PATH O_TMPFILE pidfd_open pipe2 "
@@ -26,7 +26,7 @@ NOT_ON_MACOS = {
     signal: "pidfd_send_signal sigtimedwait sigwaitinfo SIGRTMAX SIGRTMIN",
     socket: "AF_NETLINK AF_PACKET AF_VSOCK SO_BINDTODEVICE SOCK_CLOEXEC SOCK_NONBLOCK",
 }
-#: Names that macOS has and Windows lacks.
+#: Names that macOS has and Windows lacks, by module.
 NOT_ON_WINDOWS = {
     os: (
         "chown fork getegid geteuid getgid getloadavg getpgid getpriority getuid killpg mkfifo "
@@ -41,7 +41,8 @@ NOT_ON_WINDOWS = {
     socket: "AF_UNIX",
 }
 MODULES_NOT_ON_WINDOWS = ("fcntl", "grp", "pty", "pwd", "resource", "syslog", "termios", "tty")
-#: Packages that ours use and that have separate code for each system.
+#: Modules of other projects that have separate code for each system. They are imported first, with
+#: all names.
 OTHERS = (
     "concurrent.futures.process",
     "ctypes.util",
@@ -61,12 +62,12 @@ OTHERS = (
     "statsmodels.api",
     "urllib.request",
 )
-#: Modules that import a framework, which need not be installed.
+#: Prefixes of modules that import a framework, which need not be installed.
 FRAMEWORKS = ("paradnn.families.parts.", "paradnn.worker.frameworks.")
 
 
 def import_everything(system: str, packages: tuple[str, ...]) -> None:
-    """Import every module of packages without the names that a system lacks."""
+    """Remove the names that a system lacks, and import every module of the packages."""
     for name in OTHERS:
         importlib.import_module(name)
     missing = [NOT_ON_MACOS]
@@ -80,8 +81,8 @@ def import_everything(system: str, packages: tuple[str, ...]) -> None:
 
     imported = 0
     for package in packages:
-        found = importlib.import_module(package)
-        for module in pkgutil.walk_packages(found.__path__, f"{package}."):
+        parent = importlib.import_module(package)
+        for module in pkgutil.walk_packages(parent.__path__, f"{package}."):
             if module.name.endswith("__main__") or module.name.startswith(FRAMEWORKS):
                 continue
             importlib.import_module(module.name)

@@ -1,4 +1,4 @@
-"""Planted upgrades: predictions from made times of matrix products, and a short real measurement."""
+"""Planted upgrades: predictions from simulated times of products, and a short real measurement."""
 
 import itertools
 import json
@@ -20,14 +20,14 @@ from benchmarks.planted_upgrades import (
 from paradnn.worker.peak_rates import REPEATS
 from tests.conftest import process
 
-#: FLOP/s, B/s and seconds of overhead of each made condition.
+#: FLOP/s, bytes/s and seconds of overhead of each simulated condition.
 RATES = {
     "one thread": (60e9, 20e9, 2e-5),
     "two threads": (120e9, 30e9, 2e-5),
     "memory hog": (60e9, 10e9, 2e-5),
     "half the time": (30e9, 10e9, 4e-5),
 }
-#: The kernel whose time is all overhead.
+#: Kernel whose time consists only of overhead.
 SMALLEST = json.dumps(
     {
         "model": {"name": "elementwise", "elements": 1000, "operations": 1},
@@ -39,19 +39,19 @@ SIZES = [*itertools.product((16, 128, 1024), (1, 64, 512), (128, 2048))]
 
 
 def product_seconds(m: int, n: int, k: int, rates: tuple[float, float, float]) -> float:
-    """Return the time of a float32 product whose three terms overlap for the most part."""
+    """Return the seconds of a float32 product whose three terms mostly overlap."""
     terms = [2 * m * n * k / rates[0], 4 * (m * n + m * k + n * k) / rates[1], rates[2]]
     return float(sum(term**4 for term in terms) ** 0.25)
 
 
 def point_text(m: int, n: int, k: int) -> str:
-    """Return a product as a model of the measurement."""
+    """Return the point of a product as JSON, as in the column `model`."""
     model = {"name": "gemm", "m": m, "n": n, "k": k}
     return json.dumps({"model": model, "batch_size": 1, "mode": "inference"})
 
 
-def made_rows() -> pd.DataFrame:
-    """Return rounds of made times that scatter by 1%."""
+def simulated_rows() -> pd.DataFrame:
+    """Return eight rounds of simulated times with noise of 1%."""
     random = np.random.default_rng(0)
     rows = []
     for condition, rates in RATES.items():
@@ -67,8 +67,8 @@ def made_rows() -> pd.DataFrame:
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: f"{pair.older} to {pair.newer}")
-def test_made_upgrade_is_predicted(pair: PlantedPair) -> None:
-    rows = made_rows()
+def test_a_simulated_upgrade_is_predicted(pair: PlantedPair) -> None:
+    rows = simulated_rows()
     medians = median_seconds(rows)
 
     table = with_intervals(predicted(frame_of(medians), pair, ceilings(medians)), rows)
@@ -89,18 +89,18 @@ def test_made_upgrade_is_predicted(pair: PlantedPair) -> None:
     assert known["measured"].between(known["measured_low"], known["measured_high"]).all()
 
 
-def test_ceilings_are_the_fastest_product_the_sum_and_the_smallest_kernel() -> None:
-    found = ceilings(median_seconds(made_rows()))
+def test_ceilings_follow_from_the_simulated_times() -> None:
+    ceilings_by_condition = ceilings(median_seconds(simulated_rows()))
 
-    assert list(found) == list(RATES)
+    assert list(ceilings_by_condition) == list(RATES)
     for condition, (peak, bandwidth, overhead) in RATES.items():
-        assert found[condition].peak == pytest.approx(peak, rel=0.02)
-        assert found[condition].bandwidth == pytest.approx(bandwidth, rel=0.02)
-        assert found[condition].overhead == pytest.approx(overhead, rel=0.02)
+        assert ceilings_by_condition[condition].peak == pytest.approx(peak, rel=0.02)
+        assert ceilings_by_condition[condition].bandwidth == pytest.approx(bandwidth, rel=0.02)
+        assert ceilings_by_condition[condition].overhead == pytest.approx(overhead, rel=0.02)
 
 
-def test_roofline_follows_from_both_ceilings() -> None:
-    medians = median_seconds(made_rows())
+def test_the_roofline_prediction_follows_from_both_ceilings() -> None:
+    medians = median_seconds(simulated_rows())
 
     table = predicted(frame_of(medians), PAIRS[0], ceilings(medians))
 
@@ -117,9 +117,11 @@ def test_conditions_are_measured_and_predicted(tmp_path: Path) -> None:
     words = ["measure", "--rounds", "2", "--block", "0.01", "--every", "6"]
 
     measured = process([program, *words, "--out", str(tmp_path)])
-    done = process([program, "predict", str(tmp_path), "--figure", str(tmp_path / "planted.png")])
+    completed = process(
+        [program, "predict", str(tmp_path), "--figure", str(tmp_path / "planted.png")]
+    )
 
-    assert measured.returncode == done.returncode == 0, measured.stderr + done.stderr
+    assert measured.returncode == completed.returncode == 0, measured.stderr + completed.stderr
     rows = pd.read_csv(tmp_path / "planted_upgrades.csv")
     assert set(rows["condition"]) >= {"one thread", "two threads", "memory hog"}
     assert rows["seconds"].gt(0).all()

@@ -1,4 +1,4 @@
-"""The commands of README and the tutorial work in their order, in a shell, on one store."""
+"""The commands of README and of the tutorial work in their order, in a shell, with one store."""
 
 import os
 import re
@@ -12,17 +12,20 @@ import pytest
 
 from tests.conftest import ROOT, Store, environment
 
-#: Overrides that shorten points. Two protocols remain: `measure=quick` and the standard one.
+#: Overrides that shorten points. `measure=quick` and the standard protocol still differ.
 SHORT = [
     "measure.min_seconds=0.02",
     "measure.block_seconds=0.002",
     "measure.warmup_seconds=0.2",
     "measure.processes=1",
 ]
-#: Commands that tests skip: they install, never end, or need a network, another host, a server or a
-#: repository.
-_ELSEWHERE = "make test|make tour|make ui|python -m paradnn.watch|git |source |cd |eval |export |mlflow |xdg-open "
-ELSEWHERE = (*_ELSEWHERE.split("|"), "paradnn gate", "python -m paradnn.train -m model=endpoint")
+#: Beginnings of commands that tests skip, because these install, never end, or need a network,
+#: another host, a server or a repository.
+_SKIPPED = (
+    "make test|make tour|make ui|python -m paradnn.watch|git |source |cd |eval |export |mlflow "
+    "|xdg-open "
+)
+SKIPPED = (*_SKIPPED.split("|"), "paradnn gate", "python -m paradnn.train -m model=endpoint")
 
 
 def blocks(page: str) -> Iterator[list[str]]:
@@ -44,20 +47,23 @@ def recipe(target: str) -> list[str]:
     ]
 
 
-def typed(page: str) -> list[list[str]]:
-    """Return every command as arguments, shortened for a test."""
-    found = []
+def commands_of(page: str) -> list[list[str]]:
+    """Return every command of a page as a list of arguments, shortened for a test."""
+    commands = []
     for line in (line for block in blocks(page) for line in block):
         lines = recipe("demo") if line.startswith("make demo") else [line]
-        found += [
-            shlex.split(each, comments=True) for each in lines if not each.startswith(ELSEWHERE)
+        commands += [
+            shlex.split(each, comments=True) for each in lines if not each.startswith(SKIPPED)
         ]
-    return [shortened(words) for words in found]
+    return [shorten(words) for words in commands]
 
 
-def shortened(words: list[str]) -> list[str]:
-    counts = ("sweep.sample", "sweep.points")
-    words = [f"{key}=2" if (key := word.partition("=")[0]) in counts else word for word in words]
+def shorten(words: list[str]) -> list[str]:
+    """Return a command with overrides that shorten it."""
+    for index, word in enumerate(words):
+        key = word.partition("=")[0]
+        if key in ("sweep.sample", "sweep.points"):
+            words = [*words[:index], f"{key}=2", *words[index + 1 :]]
     if "paradnn.train" in words and "--help" not in words:
         if "experiment=paper_fc" in words:
             small = ["model.layers=4", "model.nodes=32"]
@@ -77,7 +83,7 @@ def shortened(words: list[str]) -> list[str]:
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md"])
 def test_a_page_works_from_top_to_bottom(page: str, store: Store, tmp_path: Path) -> None:
-    commands = typed(page)
+    commands = commands_of(page)
     assert len(commands) >= 8
     environ = environment(store)
     environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environ['PATH']}"
@@ -85,7 +91,7 @@ def test_a_page_works_from_top_to_bottom(page: str, store: Store, tmp_path: Path
         (tmp_path / name).write_text("sum(range(100_000))")
     for words in commands:
         line = shlex.join(words)
-        done = subprocess.run(
+        completed = subprocess.run(
             ["bash", "-c", line],
             cwd=tmp_path,
             env=environ,
@@ -93,14 +99,15 @@ def test_a_page_works_from_top_to_bottom(page: str, store: Store, tmp_path: Path
             text=True,
             check=False,
         )
-        # A comparison or race that is undecided after this short time is a valid answer. So is advice for
-        # a quieter machine.
+        # After this short time, a comparison or a race may be undecided. A check may find noise.
         is_race = words[:2] == ["paradnn", "best"]
         if is_race or {"paradnn.compare", "paradnn.check"} & set(words):
             expected = (0, 1)
         else:
             expected = (0,)
-        assert done.returncode in expected, f"{line}\n{done.stdout[-1000:]}\n{done.stderr[-1000:]}"
+        assert completed.returncode in expected, (
+            f"{line}\n{completed.stdout[-1000:]}\n{completed.stderr[-1000:]}"
+        )
 
 
 def test_the_citation_names_this_version() -> None:

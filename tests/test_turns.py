@@ -1,4 +1,4 @@
-"""Programs that take turns, including those for `model=channel`, and estimates of their ratios."""
+"""Programs that take turns, among them those for `model=channel`, and ratios of their rates."""
 
 import contextlib
 import csv
@@ -20,13 +20,13 @@ from paradnn.families import build
 from tests.conftest import ROOT, process
 from tests.processes import wait_for
 
-TURNING = {name: ["tests.turning"] for name in ("one", "other")}
+PROGRAMS = {name: ["tests.turning"] for name in ("one", "other")}
 #: One start of a few short blocks.
 SHORT = ["--block", "0.01", "--settle", "0"]
 
 
 def test_programs_alternate_per_model_and_failures_are_reported() -> None:
-    with Stage(TURNING, os.environ, ROOT) as stage:
+    with Stage(PROGRAMS, os.environ, ROOT) as stage:
         for model in ("first", "second"):
             programs = stage.open(model)
             assert [program.name for program in programs] == ["one", "other"]
@@ -50,16 +50,16 @@ def test_programs_alternate_per_model_and_failures_are_reported() -> None:
         stage.open("first")
 
 
-def in_group(group: int) -> set[int]:
-    found = set()
+def processes_in_group(group: int) -> set[int]:
+    processes = set()
     for pid in psutil.pids():
         with contextlib.suppress(ProcessLookupError):
             if os.getpgid(pid) == group:
-                found.add(pid)
-    return found
+                processes.add(pid)
+    return processes
 
 
-def test_bare_loops_run_in_processes_that_end_with_them() -> None:
+def test_plain_channel_programs_end_all_their_processes() -> None:
     with Stage({"plain": ["benchmarks.channel_plain", "none"]}, os.environ, ROOT) as stage:
         for model in ("tcp latency 1000", "grpc latency 1000", "grpc bandwidth 10"):
             (program,) = stage.open(model)
@@ -67,13 +67,13 @@ def test_bare_loops_run_in_processes_that_end_with_them() -> None:
             assert program.block(5, lead=1) > 0
             program.close()
         group = stage._processes["plain"].pid
-        assert wait_for(lambda: in_group(group) == {group})
+        assert wait_for(lambda: processes_in_group(group) == {group})
 
 
-def test_ratios_compare_rates_with_intervals_over_starts_and_rounds() -> None:
-    """Use the median round of each start and the geometric mean over starts.
+def test_ratios_have_intervals_over_starts_and_rounds() -> None:
+    """Combine the median round of each start by the geometric mean over starts.
 
-    The interval is Student's, compared with SciPy.
+    The interval is compared with Student's interval from SciPy.
     """
     start = {"ours": [0.8] * 8, "plain": [1.0] * 8, "copy": [1.0] * 8, "keras": [2.0] * 8}
     row = fidelity.Cell("jax", "fc", [start, start]).row()
@@ -93,20 +93,20 @@ def test_ratios_compare_rates_with_intervals_over_starts_and_rounds() -> None:
         np.exp(expected), rel=1e-4
     )
     generator = np.random.default_rng(0)
-    held = 0
+    covered = 0
     for _ in range(400):
         drawn = 0.99 * np.exp(
             0.01 * generator.standard_normal((3, 1)) + 0.03 * generator.standard_normal((3, 36))
         )
         ratio = fidelity.combine(drawn.tolist())
-        held += ratio.low <= 0.99 <= ratio.high
-    assert held / 400 >= 0.93
-    few = fidelity.combine([[1.0, 1.01, 0.99]])
-    assert (few.low, few.high, few.sound) == (0.0, math.inf, False)
+        covered += ratio.low <= 0.99 <= ratio.high
+    assert covered / 400 >= 0.93
+    single_start = fidelity.combine([[1.0, 1.01, 0.99]])
+    assert (single_start.low, single_start.high, single_start.sound) == (0.0, math.inf, False)
 
 
 def test_step_time_is_converted_to_time_per_message() -> None:
-    """A step is a round trip (two messages), a window of 64 messages, or one all-reduce."""
+    """A step consists of a round trip (two messages), 64 messages, or one all-reduce."""
     cases = {
         "grpc": 500,
         "grpc_bandwidth": 1000 / 64,
@@ -129,13 +129,13 @@ def test_programs_with_different_results_are_detected() -> None:
     def ready(rate: float, shape: tuple[int, ...] = (2, 3)) -> Ready:
         return Ready((shape,), tuple(6.0 * math.exp(-rate * step) for step in range(COMPARED)))
 
-    def said(other: Ready) -> str:
+    def differences_from(other: Ready) -> str:
         return str(fidelity.differences({"ours": ready(0.5), "plain": other}))
 
-    assert said(ready(0.5001)) == "None"
-    assert "after 2 steps the loss of plain" in said(ready(0.55))
-    assert "other shapes" in said(ready(0.5, (3, 2)))
-    assert "the loss of plain is nan" in said(ready(math.nan))
+    assert differences_from(ready(0.5001)) == "None"
+    assert "after 2 steps the loss of plain" in differences_from(ready(0.55))
+    assert "other shapes" in differences_from(ready(0.5, (3, 2)))
+    assert "the loss of plain is nan" in differences_from(ready(math.nan))
 
 
 @pytest.mark.long
@@ -143,21 +143,27 @@ def test_programs_with_different_results_are_detected() -> None:
 @pytest.mark.parametrize(
     ("words", "row"),
     [
-        ("fidelity --families gru --rounds 6 --starts 1", {"family": "gru"}),
-        ("channel --cases tcp --bytes 64 --rounds 2 --starts 2", {"case": "tcp", "bytes": "64"}),
+        pytest.param(
+            "fidelity --families gru --rounds 6 --starts 1", {"family": "gru"}, id="fidelity"
+        ),
+        pytest.param(
+            "channel --cases tcp --bytes 64 --rounds 2 --starts 2",
+            {"case": "tcp", "bytes": "64"},
+            id="channel",
+        ),
     ],
 )
-def test_ours_takes_turns_with_the_plain_programs(
+def test_the_worker_takes_turns_with_the_plain_programs(
     words: str, row: dict[str, str], tmp_path: Path
 ) -> None:
-    done = process([*f"benchmarks.{words}".split(), *SHORT, "--out", str(tmp_path)])
+    completed = process([*f"benchmarks.{words}".split(), *SHORT, "--out", str(tmp_path)])
     table = tmp_path / f"{words.split()[0]}.csv"
-    assert table.exists(), done.stdout + done.stderr
+    assert table.exists(), completed.stdout + completed.stderr
     with table.open() as handle:
-        found = [*csv.DictReader(handle)]
-    assert found
-    assert all({name: one[name] for name in row} == row for one in found)
+        rows = [*csv.DictReader(handle)]
+    assert rows
+    assert all({name: one[name] for name in row} == row for one in rows)
     ratios = [
-        float(value.split()[0]) for one in found for name, value in one.items() if " / " in name
+        float(value.split()[0]) for one in rows for name, value in one.items() if " / " in name
     ]
     assert all(0 < ratio < math.inf for ratio in ratios)

@@ -1,4 +1,4 @@
-"""`paradnn watch` over sweeps that the driver's own tracker recorded."""
+"""`paradnn watch` on sweeps that the driver's own tracker recorded."""
 
 import io
 import os
@@ -32,16 +32,21 @@ from tests.cluster.recorder import ENVIRONMENT, record_of, tags_of
 from tests.conftest import ROOT, Store, environment, run
 from tests.processes import PATIENCE, hearing_ctrl_c, started
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:The ``noload``"
-)  # MLflow's own query triggers it with SQLAlchemy 2.1
+# Some queries of MLflow cause this warning with SQLAlchemy 2.1.
+pytestmark = pytest.mark.filterwarnings("ignore:The ``noload``")
 
 NODES = ("64", "1024")
 BATCHES = ("16", "128")
 
 
 class Sweep:
-    """Return a sweep of fc points that is never measured."""
+    """Sweep of fc points whose runs are recorded without a measurement.
+
+    Args:
+        store: Store of the runs.
+        name: Id of the sweep.
+        planned: Number of planned points.
+    """
 
     def __init__(self, store: Store, name: str, planned: int) -> None:
         self.tracker = MlflowStore(Tracking(uri=store.uri))
@@ -63,7 +68,14 @@ class Sweep:
         place: dict[str, str] | None = None,
         reason: str = "too large",
     ) -> None:
-        """Record a point with these nodes and this batch; without a speed it is out of memory."""
+        """Record a claimed point.
+
+        Args:
+            claim: Claim of the point.
+            speed: Examples per second; None if the point is out of memory.
+            place: Nodes and batch size; by default they follow from the number of the point.
+            reason: Reason for the outcome if the point is out of memory.
+        """
         record = record_of(claim)
         number = int(claim.identity.point_id)
         if speed:
@@ -85,7 +97,7 @@ class Sweep:
         end_parent(self.tracker, self.info, Summary(total=4), DesignResult(), no_page)
 
 
-def half(store: Store, name: str = "20260101-1") -> Sweep:
+def record_half(store: Store, name: str = "20260101-1") -> Sweep:
     """Record four points: two measured, one out of memory, one claimed."""
     sweep = Sweep(store, name, 4)
     for number, speed in enumerate((1500.0, 2500.0, None)):
@@ -94,15 +106,15 @@ def half(store: Store, name: str = "20260101-1") -> Sweep:
     return sweep
 
 
-def once(store: Store, *options: str) -> str:
-    done = run(["paradnn.watch", "--once", *options], store)
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
+def watch_once(store: Store, *options: str) -> str:
+    completed = run(["paradnn.watch", "--once", *options], store)
+    assert (completed.returncode, completed.stderr) == (0, "")
+    return completed.stdout
 
 
-def test_a_sweep_in_progress_is_shown_whole(store: Store) -> None:
-    half(store)
-    lines = [line.rstrip() for line in once(store).splitlines()]
+def test_all_points_of_a_running_sweep_are_shown(store: Store) -> None:
+    record_half(store)
+    lines = [line.rstrip() for line in watch_once(store).splitlines()]
     assert re.fullmatch(r"fc, 4 points: sweep 20260101-1, began \d\d:\d\d:\d\d", lines[0])
     assert lines[1] == "3 of 4 points: 2 ok, 1 oom_host, 1 running"
     assert re.fullmatch(
@@ -118,8 +130,8 @@ def test_a_sweep_in_progress_is_shown_whole(store: Store) -> None:
     assert re.search(r"^fc point 1 +ok +2,500$", text, re.MULTILINE)
 
 
-def test_points_that_another_sweep_recorded_are_not_waited_for(store: Store) -> None:
-    """Two of five planned points were recorded by another sweep while this one was running."""
+def test_points_of_another_sweep_are_subtracted_at_the_end(store: Store) -> None:
+    """Record three of five planned points; another sweep recorded the other two meanwhile."""
     tracker = MlflowStore(Tracking(uri=store.uri))
     info = SweepInfo("20260101-1", "fc, 5 points", "python -m paradnn.train -m ...")
     open_parent(tracker, info)
@@ -130,19 +142,19 @@ def test_points_that_another_sweep_recorded_are_not_waited_for(store: Store) -> 
         claim = tracker.begin(identity, f"fc point {number}", tags, lambda tags: True)
         assert isinstance(claim, Claim)
         record = record_of(claim)
-        whole = replace(record, tags={**record.tags, **tags, "outcome": "ok"})
-        tracker.record(claim, whole, dict)
-    assert "3 of 5 points" in once(store)
+        complete_record = replace(record, tags={**record.tags, **tags, "outcome": "ok"})
+        tracker.record(claim, complete_record, dict)
+    assert "3 of 5 points" in watch_once(store)
     assert shared_summary(tracker, info, []).missing == 2
 
     tracker.unregister(is_complete=True)
 
-    assert "3 of 3 points" in once(store)
+    assert "3 of 3 points" in watch_once(store)
     assert shared_summary(tracker, info, []).missing == 0
 
 
 @pytest.mark.parametrize("width", [40, 120])
-def test_no_number_is_cut_and_no_line_broken_on_a_narrow_terminal(store: Store, width: int) -> None:
+def test_narrow_terminals_show_whole_numbers_and_unbroken_lines(store: Store, width: int) -> None:
     sweep = Sweep(store, "20260101-093011", 8)
     for number in range(8):
         claim = sweep.begin(number, f"fc 4x1024 b{2**number} float32 cpu xla x2 grpc")
@@ -154,7 +166,8 @@ def test_no_number_is_cut_and_no_line_broken_on_a_narrow_terminal(store: Store, 
             )
     reader = open_reader(address_of(store.uri))
     [parent] = reader.read(Query(("paradnn",), tags={"kind": ("sweep",)}, unfinished=True))
-    console = Console(file=(shown := io.StringIO()), width=width, color_system=None)
+    shown = io.StringIO()
+    console = Console(file=shown, width=width, color_system=None)
     console.print(view(progress_of(reader, "paradnn", parent)))
     lines = [line.rstrip() for line in shown.getvalue().splitlines()]
     assert max(map(len, lines)) <= width
@@ -172,7 +185,7 @@ def test_no_number_is_cut_and_no_line_broken_on_a_narrow_terminal(store: Store, 
 
 
 def test_the_expected_end_follows_from_the_mean_rate(store: Store) -> None:
-    sweep = half(store)
+    sweep = record_half(store)
     reader = open_reader(address_of(store.uri))
     query = Query(("paradnn",), tags={"kind": ("sweep",)}, unfinished=True)
     [parent] = reader.read(query)
@@ -187,11 +200,11 @@ def test_the_expected_end_follows_from_the_mean_rate(store: Store) -> None:
     assert ended.left is None
 
 
-def test_times_that_no_clock_shows_are_shown_as_the_last_it_does(store: Store) -> None:
-    half(store)
+def test_impossible_times_are_shown_as_the_nearest_valid_time(store: Store) -> None:
+    record_half(store)
     with closing(sqlite3.connect(store.uri.removeprefix("sqlite:///"))) as database, database:
         database.execute("UPDATE runs SET start_time = -9e18")
-    assert "began 1970-01-01" in once(store)
+    assert "began 1970-01-01" in watch_once(store)
 
 
 def test_which_sweep_is_meant(store: Store) -> None:
@@ -202,21 +215,21 @@ def test_which_sweep_is_meant(store: Store) -> None:
         in done.stderr
     )
     Sweep(store, "20260101-1", 4).end()
-    done = run(["paradnn.watch", "--once"], store)
-    assert done.returncode == 2
+    completed = run(["paradnn.watch", "--once"], store)
+    assert completed.returncode == 2
     assert re.search(
         r"no sweep is running in .*; the newest ended \d\d:\d\d:\d\d: --sweep 20260101-1 shows it",
-        done.stderr,
+        completed.stderr,
     )
-    assert "ended with points missing" in once(store, "--sweep", "20260101-1")
-    half(store, "20260102-1")
-    assert "sweep 20260102-1" in once(store)
-    done = run(["paradnn.watch", "--once", "--sweep", "20260102-2"], store)
-    assert (done.returncode, "did you mean 20260102-1" in done.stderr) == (2, True)
+    assert "ended with points missing" in watch_once(store, "--sweep", "20260101-1")
+    record_half(store, "20260102-1")
+    assert "sweep 20260102-1" in watch_once(store)
+    completed = run(["paradnn.watch", "--once", "--sweep", "20260102-2"], store)
+    assert (completed.returncode, "did you mean 20260102-1" in completed.stderr) == (2, True)
 
 
 def test_a_sweep_without_its_driver_is_reported(store: Store) -> None:
-    half(store)
+    record_half(store)
     process = subprocess.run(
         [sys.executable, "-c", "import os; print(os.getpid())"],
         capture_output=True,
@@ -231,24 +244,24 @@ def test_a_sweep_without_its_driver_is_reported(store: Store) -> None:
     assert "3 of 4 points: 2 ok, 1 oom_host\n" in text
 
 
-def test_on_a_terminal_it_goes_on_until_ctrl_c(store: Store) -> None:
-    sweep = half(store)
+def test_a_terminal_is_updated_until_ctrl_c(store: Store) -> None:
+    sweep = record_half(store)
     leader, follower = pty.openpty()
     command = [sys.executable, "-m", "paradnn.watch", "--interval", "0.1"]
     variables = environment(store, TERM="xterm", COLUMNS="120", LINES="50")
     terminal = {"stdin": follower, "stdout": follower, "stderr": follower}
-    with started(hearing_ctrl_c(command), cwd=ROOT, env=variables, **terminal) as watching:
+    with started(hearing_ctrl_c(command), cwd=ROOT, env=variables, **terminal) as watcher:
         os.close(follower)
         read_until(leader, "3 of 4 points")
         sweep.record(sweep.open, 700.0)
         read_until(leader, "4 of 4 points")
-        watching.send_signal(signal.SIGINT)
-        assert watching.wait(PATIENCE) == 0
+        watcher.send_signal(signal.SIGINT)
+        assert watcher.wait(PATIENCE) == 0
     os.close(leader)
 
 
 def read_until(terminal: int, text: str) -> None:
-    """Wait until the terminal has received a text."""
+    """Wait until the terminal has received a text; fail the test after 200 s."""
     seen = ""
     end = time.monotonic() + 200
     while text not in seen and time.monotonic() < end:

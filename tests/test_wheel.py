@@ -1,7 +1,4 @@
-"""The wheel, built and installed.
-
-The same commands run in an empty folder, without the checkout.
-"""
+"""The built and installed wheel, whose commands work in an empty folder without the checkout."""
 
 import re
 import shlex
@@ -17,12 +14,12 @@ import pytest
 
 from tests.conftest import ROOT, TINY, Store, environment
 
-#: Requirements of `paradnn` that only measuring needs.
+#: Requirements of `paradnn` that only measurements need.
 MEASURING = {"grpcio", "keras", "tensorflow"}
 
 
 def build(project: Path, folder: Path) -> Path:
-    """Build the wheel of a project."""
+    """Build the wheel of a project in `folder`; return its path."""
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
     subprocess.run(command, cwd=project, check=True, capture_output=True)
     [path] = folder.glob("*.whl")
@@ -45,10 +42,10 @@ def uv(*command: str | Path) -> None:
 
 
 def environment_of(folder: Path) -> Path:
-    """Create an environment that sees the installed packages; return its programs.
+    """Create an environment that sees the installed packages; return its folder of programs.
 
-    A path in a `.pth` file is added without reading further `.pth` files there. The checkout is
-    therefore absent, since a `.pth` file of the test environment names it.
+    The environment does not see the checkout. A `.pth` file of the test environment names the
+    checkout, and Python ignores such files in a folder that another `.pth` file adds.
     """
     uv("venv", "--python", sys.executable, folder)
     [packages] = folder.glob("lib/python*/site-packages")
@@ -65,8 +62,9 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(installed: Path, folder: Path, *command: str) -> str:
+    """Run an installed program in a folder; return its output, and fail the test if it fails."""
     environ = {name: value for name, value in environment().items() if name != "PYTHONPATH"}
-    done = subprocess.run(
+    completed = subprocess.run(
         [installed / command[0], *command[1:]],
         cwd=folder,
         env=environ,
@@ -74,8 +72,8 @@ def run(installed: Path, folder: Path, *command: str) -> str:
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    assert completed.returncode == 0, completed.stderr
+    return completed.stdout
 
 
 def files_in_docker_image() -> set[str]:
@@ -97,7 +95,7 @@ def test_both_container_recipes_copy_the_same_files() -> None:
     assert files_in_docker_image() == unignored == in_apptainer_image
 
 
-def test_the_files_in_a_container_build_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
+def test_the_files_of_a_container_image_build_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
     for name in files_in_docker_image():
         source = ROOT / name
         if source.is_dir():
@@ -111,7 +109,7 @@ def test_the_files_in_a_container_build_the_same_wheel(wheel: Path, tmp_path: Pa
         assert other.namelist() == whole.namelist()
 
 
-def test_the_analysis_alone_is_the_same_code_without_frameworks(
+def test_the_analysis_wheel_has_the_same_code_without_frameworks(
     wheel: Path, tmp_path: Path
 ) -> None:
     project = ROOT / "packaging" / "analysis"
@@ -156,8 +154,8 @@ def test_every_command_has_help(installed: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.framework
-def test_results_are_in_the_folder_where_it_is_run(installed: Path, tmp_path: Path) -> None:
-    """Use another interpreter that has its own framework.
+def test_results_are_in_the_current_folder(installed: Path, tmp_path: Path) -> None:
+    """Measure with another interpreter that has its own framework.
 
     It must not find the driver's framework first.
     """

@@ -14,7 +14,7 @@ import yaml
 from tests.cluster.postgres import START_SECONDS, free_port, is_well
 from tests.conftest import ROOT, SHORT, Store, environment
 from tests.processes import PATIENCE, started, wait_for
-from tests.session.test_launch import drivers_at_work, every_point_once
+from tests.session.test_launch import drivers_at_work, points_measured_once
 
 SWEEP = "model.nodes=range(8,14)"
 #: Values that Kubernetes substitutes for fields of a pod.

@@ -17,7 +17,7 @@ from tests.cluster.ray_cluster import RAY, end_node, ray_head, ray_node
 from tests.cluster.slurm import Slurm, slurm
 from tests.conftest import ROOT, Store, environment
 from tests.processes import PATIENCE, children_of, hearing_ctrl_c, started, wait_for
-from tests.session.test_launch import drivers_at_work, every_point_once, sweep_of
+from tests.session.test_launch import drivers_at_work, points_measured_once, sweep_of
 
 #: Time limit in seconds for a host to take over a point of a lost host.
 TAKEOVER_SECONDS = 120
@@ -67,7 +67,7 @@ def test_a_canceled_slurm_job_loses_no_point(cluster: Slurm, store: Store) -> No
         job = next(iter(drivers_at_work(store).values()))["job_id"]
         assert cluster.text("scancel", "--signal=KILL", job) == ""
         succeeded(process)
-    every_point_once(store, 6)
+    points_measured_once(store, 6)
 
 
 def test_a_requeued_slurm_job_continues_its_points(cluster: Slurm, store: Store) -> None:
@@ -88,7 +88,7 @@ def test_slurm_jobs_survive_the_launching_process(cluster: Slurm, store: Store) 
         process.kill()
         process.wait()
         assert wait_for(lambda: [run["status"] for run in store.runs("sweep")] == ["FINISHED"])
-    every_point_once(store, 6)
+    points_measured_once(store, 6)
 
 
 def test_ctrl_c_ends_slurm_jobs(cluster: Slurm, store: Store) -> None:
@@ -120,7 +120,7 @@ def test_ray_distributes_drivers_over_two_nodes(
                 end_node(node)
             succeeded(process)
 
-    every_point_once(store, 6)
+    points_measured_once(store, 6)
 
 
 def test_a_killed_ray_task_is_restarted(store: Store) -> None:
@@ -129,7 +129,7 @@ def test_a_killed_ray_task_is_restarted(store: Store) -> None:
         owner = next(iter(drivers_at_work(store).values()))["owner"]
         psutil.Process(owner["pid"]).parent().kill()
         succeeded(process)
-    every_point_once(store, 6)
+    points_measured_once(store, 6)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")
@@ -149,7 +149,7 @@ def test_another_host_takes_over_the_point_of_a_lost_host(store: Store) -> None:
             kill_if_running(pid)
         killed_ms = time.time() * 1000
         assert other.wait(PATIENCE) == 0
-    points = every_point_once(store, 6)
+    points = points_measured_once(store, 6)
     [[latest]] = store.query("SELECT max(start_time) FROM runs WHERE status = 'FINISHED'")
 
     assert latest - killed_ms < 1000 * TAKEOVER_SECONDS

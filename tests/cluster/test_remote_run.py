@@ -18,7 +18,7 @@ import pytest
 from tests.cluster.postgres import Postgres, Server, free_port
 from tests.conftest import TINY
 from tests.processes import started, wait_for
-from tests.test_mlproject import copied
+from tests.test_mlproject import copy_to_repository
 
 #: Overrides that make measurements short.
 OVERRIDES = " ".join(entry for entry in TINY if entry.startswith(("measure", "ceilings")))
@@ -70,7 +70,7 @@ def served_by_git(folder: Path) -> Iterator[str]:
         "clone",
         "-q",
         "--bare",
-        str(copied(folder / "work")),
+        str(copy_to_repository(folder / "work")),
         str(served / "paradnn.git"),
     ]
     subprocess.run(clone, check=True)

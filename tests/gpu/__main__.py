@@ -1,9 +1,9 @@
-"""`python3 -m tests.gpu [--platform cpu]`: check a new GPU machine in under eight minutes.
+"""Check a new GPU machine in under eight minutes: `python3 -m tests.gpu [--platform cpu]`.
 
-Starts in the machine's interpreter, creates an environment on top of it
-(`tests.gpu.environment`), and runs pytest on `tests.gpu.questions` there. Further options are
-pytest's: `-k ceilings` selects checks by name. The result file holds all results with details,
-after Ctrl-C those so far. The exit code is 1 if a check failed.
+The program starts in the machine's interpreter. It creates an environment on top of this
+interpreter (`tests.gpu.environment`), and runs pytest on `tests.gpu.questions` in it. Further
+options are passed to pytest: `-k ceilings` selects checks by name. The result file holds all
+results with details, even after Ctrl-C. The exit code is 1 if a check failed.
 """
 
 from __future__ import annotations
@@ -20,34 +20,42 @@ _INSIDE = "PARADNN_GPU_TESTS"
 
 
 def main() -> None:
-    """Become pytest in the environment."""
+    """Replace this process with pytest in the environment."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--platform", choices=("gpu", "cpu"), default="gpu", help="cpu: rehearse it without a GPU"
+        "--platform",
+        choices=("gpu", "cpu"),
+        default="gpu",
+        help="cpu: run the checks without a GPU",
     )
     parser.add_argument(
-        "--wheels", type=Path, default=ROOT / ".gpu" / "wheels", help="what `make gpu-wheels` made"
+        "--wheels",
+        type=Path,
+        default=ROOT / ".gpu" / "wheels",
+        help="folder from `make gpu-wheels`",
     )
     parser.add_argument(
-        "--folder", type=Path, default=ROOT / ".gpu", help="where the environment is made"
+        "--folder", type=Path, default=ROOT / ".gpu", help="folder for the environment"
     )
-    parser.add_argument("--out", type=Path, help="default: result.xml in that folder")
+    parser.add_argument("--out", type=Path, help="result file; default: FOLDER/result.xml")
     parser.add_argument(
-        "--seconds", type=float, default=450.0, help="no question begins that would last longer"
+        "--seconds",
+        type=float,
+        default=450.0,
+        help="time limit; checks that would exceed it are skipped",
     )
-    given, others = parser.parse_known_args()
-    inside = _INSIDE in os.environ
-    if inside:
+    options, pytest_options = parser.parse_known_args()
+    if _INSIDE in os.environ:
         python = sys.executable
     else:
-        python = make_environment(given.folder.resolve() / "venv", given.wheels.resolve())
-    # A machine's frameworks may be on its path alone.
+        python = make_environment(options.folder.resolve() / "venv", options.wheels.resolve())
+    # The frameworks of some machines are only on PYTHONPATH.
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    result = (given.out or given.folder / "result.xml").resolve()
-    # Without the suite's own configuration: its plugins are not there.
-    options = [
+    result = (options.out or options.folder / "result.xml").resolve()
+    # The suite's own pytest configuration needs plug-ins that this environment lacks.
+    arguments = [
         "-c",
         os.devnull,
         "--rootdir",
@@ -58,19 +66,19 @@ def main() -> None:
         "-v",
         "-rs",
     ]
-    options += [
+    arguments += [
         "-p",
         "tests.gpu.plugin",
-        f"--platform={given.platform}",
-        f"--seconds={given.seconds}",
+        f"--platform={options.platform}",
+        f"--seconds={options.seconds}",
     ]
-    options += [f"--junitxml={result}", "--tb=short"]
+    arguments += [f"--junitxml={result}", "--tb=short"]
     command = [
         str(python),
         "-m",
         "pytest",
-        *options,
-        *others,
+        *arguments,
+        *pytest_options,
         str(ROOT / "tests" / "gpu" / "questions.py"),
     ]
     os.execve(python, command, {**os.environ, _INSIDE: "1", "PYTHONPATH": path})

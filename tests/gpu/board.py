@@ -1,5 +1,6 @@
-"""The board as `nvidia-smi` reports it: an oracle that shares no code with the package, which
-uses NVML.
+"""The GPU board as `nvidia-smi` reports it.
+
+This oracle shares no code with the package, which uses NVML.
 """
 
 import contextlib
@@ -8,7 +9,7 @@ import subprocess
 import threading
 from collections.abc import Iterator
 
-#: Queried fields, with their names in older drivers.
+#: Names of the queried fields: that of current drivers, then those of older ones.
 FIELDS = {
     "name": ("name",),
     "driver": ("driver_version",),
@@ -26,7 +27,7 @@ FIELDS = {
     "ecc": ("ecc.mode.current",),
     "throttle_bits": ("clocks_event_reasons.active", "clocks_throttle_reasons.active"),
 }
-#: Bits of the reasons for a lower clock, without idle (1) and clocks set by an application (2).
+#: Reasons for a lower clock by bit, except for idle (1) and clocks set by an application (2).
 REASONS = {
     0x4: "software power cap",
     0x8: "hardware slowdown",
@@ -37,27 +38,25 @@ REASONS = {
 
 
 def read_board() -> dict[str, str]:
-    """Return every field that the driver knows of the first visible board; empty without
-    `nvidia-smi`.
-    """
-    found = dict(zip(FIELDS, _query([names[0] for names in FIELDS.values()]), strict=False))
-    if not found:
-        # A driver refuses a whole query for a field that it does not know. Each takes a second
-        # where the board sleeps.
+    """Return the known fields of the first visible board; empty if `nvidia-smi` is missing."""
+    fields = dict(zip(FIELDS, _query([names[0] for names in FIELDS.values()]), strict=False))
+    if not fields:
+        # A driver rejects a whole query because of a single unknown field. Separate queries take a
+        # second each while the board sleeps.
         for key, names in FIELDS.items():
-            found[key] = next((value for name in names for value in _query([name]) if value), None)
-    return {key: value for key, value in found.items() if value}
+            fields[key] = next((value for name in names for value in _query([name]) if value), None)
+    return {key: value for key, value in fields.items() if value}
 
 
 def throttled(bits: str) -> list[str]:
-    """Return the reasons for lower clocks in a mask such as 0x0000000000000004."""
+    """Return the reasons for a lower clock that a mask such as 0x0000000000000004 contains."""
     mask = int(bits, 16)
     return [reason for bit, reason in REASONS.items() if mask & bit]
 
 
 @contextlib.contextmanager
 def sampled_power(seconds: float = 0.2) -> Iterator[list[float]]:
-    """Sample the board's power in watts while the context is open."""
+    """Sample the board's power every `seconds`; yield the list of watts, which grows."""
     samples: list[float] = []
     end = threading.Event()
 
@@ -75,29 +74,30 @@ def sampled_power(seconds: float = 0.2) -> Iterator[list[float]]:
 
 
 def above_idle(samples: list[float], idle: float) -> list[float]:
-    """Return the median power in watts of the busier half of the samples."""
+    """Return the upper half of the samples above `idle`, in watts; empty if there are none."""
     busy = sorted(watts for watts in samples if watts > idle)
     return busy[len(busy) // 2 :]
 
 
 def _query(names: list[str]) -> list[str | None]:
-    """Return the value of every field, None if the board lacks it; empty if the driver rejects
-    the query.
+    """Return the value of every field, or None for a field that the board lacks.
+
+    The list is empty if `nvidia-smi` is missing or the driver rejects the query.
     """
-    # nvidia-smi sees every board of the host: a queue lends one of them by its number or UUID.
-    own = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip() or "0"
+    # nvidia-smi sees every board of the host. A job queue selects one by its index or UUID.
+    board = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip() or "0"
     command = [
         "nvidia-smi",
-        f"--id={own}",
+        f"--id={board}",
         f"--query-gpu={','.join(names)}",
         "--format=csv,noheader,nounits",
     ]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+        completed = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return []
-    values = [value.strip() for value in done.stdout.strip().split(",")]
-    if done.returncode or len(values) != len(names):
+    values = [value.strip() for value in completed.stdout.strip().split(",")]
+    if completed.returncode or len(values) != len(names):
         return []
     return [
         None if not value or value.startswith("[") or "not" in value.lower() else value

@@ -1,4 +1,4 @@
-"""The project's commands as a user runs them, recording into files, and their recorded runs."""
+"""Commands of the project that record into files, and the runs that they recorded."""
 
 import json
 import os
@@ -31,7 +31,7 @@ class Run:
 
     @property
     def family(self) -> str:
-        """The model family; empty for ceilings."""
+        """Name of the model family; empty for ceilings."""
         return self.params.get("model.name", "")
 
     @property
@@ -41,7 +41,13 @@ class Run:
 
 
 class Command:
-    """A running command of the project."""
+    """Running command of the project.
+
+    Args:
+        arguments: Module and arguments of the command.
+        log: File for the output.
+        folder: Folder for the recorded runs.
+    """
 
     def __init__(self, arguments: Sequence[str], log: Path, folder: Path) -> None:
         self._log = log
@@ -59,8 +65,9 @@ class Command:
             )
 
     def wait(self, seconds: float) -> int:
-        """Return the exit code; interrupt the command after the given seconds and keep its
-        results.
+        """Wait for the command and return its exit code; interrupt it after `seconds`.
+
+        An interrupted command keeps its results. It is killed after 20 more seconds.
         """
         for signal_number, patience in ((signal.SIGINT, seconds), (signal.SIGKILL, 20.0)):
             try:
@@ -70,44 +77,52 @@ class Command:
         return self._process.wait()
 
     def end(self) -> None:
-        """Interrupt the command if it still runs; workers in separate sessions end with their
-        driver.
+        """Interrupt the command if it still runs.
+
+        Its workers, which run in separate sessions, end with their driver.
         """
         try:
             self.wait(0.0)
-        except KeyboardInterrupt:  # asked once more
+        except KeyboardInterrupt:  # the user pressed Ctrl-C a second time
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
 
     @property
     def output(self) -> str:
-        """The printed output."""
+        """Output of the command so far."""
         return self._log.read_text(errors="replace")
 
     def last_line(self) -> str:
-        """The last printed line, which says why the command ended."""
+        """Return the last line of the output, which gives the reason for the end."""
         return (self.output.strip().splitlines() or ["no output"])[-1][:300]
 
     def runs(self) -> list[Run]:
-        """The recorded runs."""
-        found = []
+        """Return the recorded runs."""
+        recorded = []
         for file in sorted(self.folder.glob("*.json")):
             body = json.loads(json.loads(file.read_text())["body"])
             if "record" in body:
                 fields = {key: body["record"].get(key) for key in Run.__dataclass_fields__}
-                found.append(Run(**fields))
-        return found
+                recorded.append(Run(**fields))
+        return recorded
 
 
 class Session:
-    """The machine under test: its platform, frameworks, a folder, and the remaining time."""
+    """Session on the machine under test.
+
+    Args:
+        platform: "gpu" or "cpu".
+        frameworks: Installed frameworks.
+        folder: Folder for the files of all commands.
+        seconds: Time limit of the session.
+    """
 
     def __init__(
         self, platform: str, frameworks: Sequence[str], folder: Path, seconds: float
     ) -> None:
         self.platform = platform
         self.frameworks = tuple(frameworks)
-        #: Frameworks that were asked, and see no such device.
+        #: Frameworks that see no device of the platform, according to the first check.
         self.blind: set[str] = set()
         self.folder = folder
         self._end = time.monotonic() + seconds
@@ -126,19 +141,19 @@ class Session:
         return self._end - time.monotonic()
 
     def gpu_only(self) -> None:
-        """Skip without a GPU."""
+        """Skip the check if the platform is not a GPU."""
         if self.platform != "gpu":
             pytest.skip("needs a GPU")
 
     def need(self, framework: str) -> None:
-        """Skip if the framework is not installed or sees no device."""
+        """Skip the check if the framework is not installed or sees no device."""
         if framework not in self.frameworks:
             pytest.skip(f"{framework} is not installed")
         if framework in self.blind:
             pytest.skip(f"{framework} sees no {self.platform.upper()}")
 
     def framework(self) -> str:
-        """The framework for checks that need only one; skip if none sees a device."""
+        """Return the framework for checks that need only one; skip if none sees a device."""
         for name in self.frameworks:
             if name not in self.blind:
                 return name
@@ -158,7 +173,7 @@ class Session:
 
     def fidelity(self, framework: str, families: Sequence[str]) -> Command:
         """Start a short comparison of the worker's step with plain loops."""
-        what = [
+        selection = [
             "--frameworks",
             framework,
             "--families",
@@ -167,10 +182,10 @@ class Session:
             self.platform,
         ]
         sizes = ["--rounds", "12", "--block", "0.05", "--starts", "1", "--settle", "0"]
-        return self._start(["benchmarks.fidelity", *what, *sizes], "--out={}")
+        return self._start(["benchmarks.fidelity", *selection, *sizes], "--out={}")
 
     def measured(self, seconds: float, *arguments: str) -> list[Run]:
-        """Return the runs of a sweep that is ended after `seconds`; skip if the time is up."""
+        """Return the runs of a sweep of at most `seconds`; skip the check at the time limit."""
         command = self.train(*arguments, f"platform={self.platform}")
         self.ended(command, seconds)
         runs = command.runs()
@@ -178,15 +193,19 @@ class Session:
         return runs
 
     def ended(self, command: Command, seconds: float) -> None:
-        """Wait for a command for at most the given seconds; skip if the time was up before."""
-        if command.wait(max(1.0, min(seconds, self.left))) and self.left <= 0:
-            pytest.skip(f"the time was up: {command.last_line()}")
+        """Wait for a command for at most `seconds`.
 
-    def _start(self, arguments: Sequence[str], *into: str) -> Command:
+        Skip the check if the command was interrupted by the time limit of the session.
+        """
+        if command.wait(max(1.0, min(seconds, self.left))) and self.left <= 0:
+            pytest.skip(f"the time limit was reached: {command.last_line()}")
+
+    def _start(self, arguments: Sequence[str], *folder_options: str) -> Command:
+        """Start a command; `{}` in `folder_options` is replaced by the folder of its runs."""
         folder = self.folder / str(len(self._commands))
         folder.mkdir()
         command = Command(
-            [*arguments, *(text.format(folder) for text in into)],
+            [*arguments, *(option.format(folder) for option in folder_options)],
             folder.with_suffix(".log"),
             folder,
         )

@@ -1,4 +1,4 @@
-"""Fixtures of the checks: the machine, a reporter of results, and the time limit."""
+"""Fixtures of the GPU checks: the machine, a function that reports results, and the time limit."""
 
 import importlib.util
 import json
@@ -18,37 +18,38 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "seconds(number): not asked where less time is left")
+    config.addinivalue_line("markers", "seconds(number): skipped if less time is left")
 
 
 @pytest.fixture(scope="session")
 def machine(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Session]:
-    """The session on this machine; everything that it started has ended afterwards."""
+    """Yield the session on this machine, and end all of its processes afterwards."""
     frameworks = [name for name in ("jax", "torch", "tensorflow") if importlib.util.find_spec(name)]
     if not frameworks:
-        pytest.exit("there is no JAX, PyTorch or TensorFlow here", returncode=2)
+        pytest.exit("no framework found: install JAX, PyTorch or TensorFlow", returncode=2)
     folder = tmp_path_factory.mktemp("gpu")
-    # Frameworks keep caches at home, which may be read-only or another's.
+    # Frameworks keep caches in the home folder, which may be read-only or belong to another user.
     os.environ["HOME"] = str(folder)
-    platform, seconds = (request.config.getoption(name) for name in ("--platform", "--seconds"))
+    platform = request.config.getoption("--platform")
+    seconds = request.config.getoption("--seconds")
     with interruptible(), Session(platform, frameworks, folder, seconds) as session:
         yield session
 
 
 @pytest.fixture(autouse=True)
-def _enough_time(request: pytest.FixtureRequest, machine: Session) -> None:
+def _skip_without_time(request: pytest.FixtureRequest, machine: Session) -> None:
     marker = request.node.get_closest_marker("seconds")
     if marker and machine.left < marker.args[0]:
-        pytest.skip(f"takes about {marker.args[0]} s, {max(0, machine.left):.0f} s are left")
+        pytest.skip(f"takes about {marker.args[0]} s, but {max(0, machine.left):.0f} s are left")
 
 
 @pytest.fixture
 def report_answer(
     request: pytest.FixtureRequest, record_property: Callable[[str, object], None]
 ) -> Callable[..., None]:
-    """A function that prints the line of a result and stores the line with its details."""
+    """Return a function that prints a line and stores it with details in the result file."""
 
     def report_answer(line: str, details: Any = None) -> None:
         record_property("answer", line)

@@ -1,7 +1,7 @@
-"""Fake interpreter under test: the real fork server, with a point whose profile fails.
+"""Worker for tests: the real fork server, with points whose profile fails.
 
-It needs no framework, so a test covers only the handling of the answer. The key `profile` of
-the point selects how the profile fails.
+It needs no framework, so a test covers only how the driver handles the answer. The key `profile`
+of a point is "crashes", "grows" (in memory), "hangs" or "ends" (without a failure).
 """
 
 import os

@@ -14,7 +14,13 @@ from paradnn.store.runs import Record
 
 
 def timing(blocks: Sequence[float], steps: int = 1, **more: Any) -> Timing:
-    """Return steady blocks with a given number of steps each."""
+    """Return the timing of steady blocks.
+
+    Args:
+        blocks: Block times in seconds.
+        steps: Number of steps per block.
+        more: Fields that differ from the defaults.
+    """
     return replace(Timing(steps, [], [], list(blocks), True, "", None), **more)
 
 
@@ -22,9 +28,9 @@ def answered(timing: Timing, measured: Mapping[str, Any] | None = None, **more: 
     """Return the result of a process that succeeded.
 
     Args:
-        timing: The blocks of the process.
-        measured: Fields of its measurement that differ from the defaults.
-        more: Fields of its answer that differ from the defaults.
+        timing: Timing of the process.
+        measured: Fields of the measurement that differ from the defaults.
+        more: Fields of the answer that differ from the defaults.
     """
     measurement = Measurement(
         1, Compilation([1.0], [1], None), {}, None, timing, None, "unavailable"
@@ -41,6 +47,7 @@ def recorded(
     peaks: Mapping[str, float] | None = None,
     memory_limit: int | None = None,
 ) -> Record:
+    """Return the record of a point that was measured in one process per result."""
     environment = Environment("a processor", {}, {}, {})
     costs = step_costs(point)
     measured = Measured(point, environment, costs, results, {}, peaks or {}, None, 0, 1)

@@ -1,7 +1,9 @@
-"""`python -m tests.session.stopping EVENT ...`: run paradnn.train, and stop or kill it at an event.
+"""Run paradnn.train, and stop or kill the driver at an event.
+
+Usage: `python -m tests.session.stopping EVENT ARGUMENT...`
 
 The driver sends the signal to itself. A test that polls from outside may react too late, after the
-driver has continued or has exited.
+driver has continued or exited.
 """
 
 import os
@@ -16,7 +18,7 @@ from paradnn.store.journal import PartialResults
 from paradnn.store.mlflow_store import MlflowStore
 
 #: Class, method, number of calls, and signal of each event. SIGSTOP lets the test inspect the
-#: stopped driver. SIGKILL also ends the processes that the driver started.
+#: stopped driver. After SIGKILL, the processes that the driver started end, too.
 EVENTS: dict[str, tuple[type, str, int, signal.Signals]] = {
     "claimed": (MlflowStore, "begin", 1, signal.SIGSTOP),
     "completed": (PartialResults, "forget", 1, signal.SIGSTOP),
@@ -24,22 +26,24 @@ EVENTS: dict[str, tuple[type, str, int, signal.Signals]] = {
 }
 
 
-def after(calls: int, method: Callable[..., Any], number: signal.Signals) -> Callable[..., Any]:
-    """Return `method`, which signals this process after the given number of calls."""
+def signal_after(
+    calls: int, method: Callable[..., Any], number: signal.Signals
+) -> Callable[..., Any]:
+    """Wrap a method so that it signals this process at the end of call number `calls`."""
     count = 0
 
-    def called(*arguments: Any, **named: Any) -> Any:
+    def counted_method(*arguments: Any, **named: Any) -> Any:
         nonlocal count
-        answer = method(*arguments, **named)
+        returned = method(*arguments, **named)
         count += 1
         if count == calls:
             os.kill(os.getpid(), number)
-        return answer
+        return returned
 
-    return called
+    return counted_method
 
 
 if __name__ == "__main__":
     owner, name, calls, number = EVENTS[sys.argv.pop(1)]
-    setattr(owner, name, after(calls, getattr(owner, name), number))
+    setattr(owner, name, signal_after(calls, getattr(owner, name), number))
     sys.exit(train.main())

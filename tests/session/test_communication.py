@@ -1,4 +1,4 @@
-"""Runs of `model=channel` on one host and on two: records, failures, and no process left behind."""
+"""Runs of `model=channel` on one host and on two: records, failures, and processes that end."""
 
 import os
 import signal
@@ -24,7 +24,10 @@ MESSAGES = ["paradnn.train", "model=channel", *SHORT]
 
 
 def no_process_is_left() -> bool:
-    """Wait for the kernel, which ends the children of a killed process with a short delay."""
+    """Return whether all processes of points end soon.
+
+    The kernel ends the children of a killed process with a short delay.
+    """
     return wait_for(lambda: not processes_of_points())
 
 
@@ -35,7 +38,7 @@ def only_run(store: Store) -> dict[str, str]:
 
 
 def test_a_sweep_of_transports_is_recorded_and_resumed(store: Store) -> None:
-    words = [
+    command = [
         MESSAGES[0],
         "-m",
         *MESSAGES[1:],
@@ -43,7 +46,7 @@ def test_a_sweep_of_transports_is_recorded_and_resumed(store: Store) -> None:
         "model.pattern=latency,bandwidth",
         "model.bytes=1000",
     ]
-    succeeded(words, store)
+    succeeded(command, store)
     runs = store.runs()
     assert [tags["outcome"] for tags in runs] == ["ok"] * 4
     assert {tags["checks"] for tags in runs} == {"passed"}
@@ -63,14 +66,14 @@ def test_a_sweep_of_transports_is_recorded_and_resumed(store: Store) -> None:
         assert ("round_trip_us" in metrics) == is_latency
         assert ("latency_p50_ms" in metrics) == is_latency
         assert not {"flops_per_step", "flops_per_second", "arithmetic_intensity"} & set(metrics)
-    again = run(words, store)
+    repeated = run(command, store)
     assert len(store.runs()) == 4
-    assert "4" in again.stdout
+    assert "4" in repeated.stdout
     assert no_process_is_left()
 
 
 def test_parameter_servers_answer_every_worker(store: Store) -> None:
-    words = [
+    command = [
         *MESSAGES,
         "model.transport=grpc",
         "model.pattern=parameter_server",
@@ -80,7 +83,7 @@ def test_parameter_servers_answer_every_worker(store: Store) -> None:
         "model.buffers=3",
         "model.serialized=true",
     ]
-    succeeded(words, store)
+    succeeded(command, store)
     tags = only_run(store)
     metrics = store.values("latest_metrics", tags["run_id"])
     params = store.values("params", tags["run_id"])
@@ -96,17 +99,17 @@ def test_parameter_servers_answer_every_worker(store: Store) -> None:
     assert no_process_is_left()
 
 
-def test_a_payload_larger_than_memory_is_not_tried(store: Store) -> None:
+def test_a_payload_larger_than_the_memory_limit_is_not_measured(store: Store) -> None:
     run([*MESSAGES, f"model.bytes={2**33}", "measure.memory_limit=1GiB"], store)
     tags = only_run(store)
     assert tags["outcome"] == "oom_predicted"
     assert tags["reason"] == "needs at least 8.00 GiB, the limit is 1.00 GiB"
 
 
-def test_a_server_that_is_killed_ends_its_point(
+def test_the_death_of_a_server_ends_its_point(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server is killed from outside during the measurement."""
+    """Kill the server from outside during the measurement."""
     measure = Worker.measure
     measuring = threading.Event()
 
@@ -120,31 +123,31 @@ def test_a_server_that_is_killed_ends_its_point(
 
         return measure(worker, point, limits, report)
 
-    def kill_the_server() -> None:
+    def kill_server() -> None:
         assert measuring.wait(200)
         points = processes_of_points()
         [server] = [pid for pid, parent in points.items() if parent in points]
         os.kill(server, signal.SIGKILL)
 
     monkeypatch.setattr(Worker, "measure", measure_and_signal)
-    with meanwhile(kill_the_server):
+    with meanwhile(kill_server):
         run([*MESSAGES, "measure.min_seconds=1000", "measure.max_seconds=1000"], store)
     assert only_run(store)["outcome"] == "crash"
     assert no_process_is_left()
 
 
-def test_points_are_measured_on_two_hosts(
+def test_points_on_two_hosts_are_recorded(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The test uses IPv6 if it is available; tests/worker/test_communication.py uses IPv4."""
+    """Measure over IPv6 if it is available; tests/worker/test_communication.py uses IPv4."""
     address = "::1" if has_ipv6() else "127.0.0.1"
-    plain = ["model.transport=tcp,grpc"]
-    reduced = ["model.transport=tensorflow", "model.pattern=all_reduce", "model.bytes=64"]
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
-    monkeypatch.setenv("TMPDIR", str(temporary))
+    point_to_point = ["model.transport=tcp,grpc"]
+    reduction = ["model.transport=tensorflow", "model.pattern=all_reduce", "model.bytes=64"]
+    temporary_folder = tmp_path / "temporary"
+    temporary_folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary_folder))
     with second_host(address) as variables:
-        for command in (plain, reduced):
+        for command in (point_to_point, reduction):
             succeeded(
                 ["paradnn.train", "-m", "model=channel", *command, *QUICK], store, **variables
             )
@@ -153,12 +156,12 @@ def test_points_are_measured_on_two_hosts(
     runs = [store.values("latest_metrics", point["run_id"]) for point in points]
     [metrics] = [metrics for metrics in runs if "bus_bytes_per_second" in metrics]
     # TensorFlow's AutoGraph would write here.
-    assert not list(temporary.iterdir())
+    assert not list(temporary_folder.iterdir())
     # With two processes, the bus carries as much as each process sends.
     assert metrics["bus_bytes_per_second"] == pytest.approx(metrics["sent_bytes_per_second"])
 
 
-def test_a_lost_host_is_not_an_outcome_of_a_point(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_host_ends_the_command_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with second_host() as variables:
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
@@ -172,7 +175,7 @@ def test_a_lost_host_is_not_an_outcome_of_a_point(monkeypatch: pytest.MonkeyPatc
             errors.append(str(error))
         return bool(errors)
 
-    # The process that the server forked for the last connection holds its port for a moment.
+    # The process that the server forked for the last connection keeps the port open for a moment.
     assert wait_for(is_gone)
     remedy = "start python -m paradnn.worker.host there (docs/how-to/clusters.md), then repeat this command here"
     assert errors == [f"no server answers at {variables[HOSTS]}; {remedy}"]

@@ -1,4 +1,4 @@
-"""Power and energy of a run, and their share above idle, from planted joules."""
+"""Power and energy of a run, and the energy above idle power, from planted joules."""
 
 from dataclasses import replace
 
@@ -27,8 +27,8 @@ def record_with(ceilings: Ceilings | None, joules: float | None) -> Record:
     """Return the record of six steps of 0.5 s with 32 examples each.
 
     Args:
-        ceilings: Ceilings of the point.
-        joules: Energy of the steps.
+        ceilings: Ceilings of the point's environment; None if none were measured.
+        joules: Energy of all six steps; None if the host has no counter.
     """
     point = read_point({"model": {"name": "fc"}, "batch_size": 32})
     source = "rapl" if joules else "unavailable: no counter"
@@ -46,7 +46,11 @@ def record_with(ceilings: Ceilings | None, joules: float | None) -> Record:
 
 
 def ceilings_with(*idle: IdlePower | None) -> tuple[Record, Ceilings]:
-    """Return the record of ceilings with the idle power of each process, and its reading."""
+    """Return the record of ceilings, and the ceilings that a later command reads from it.
+
+    Args:
+        idle: Idle power that each process measured; None if a process did not measure it.
+    """
     rows = [ProductRate("float32", 512, "graph", 1e11, 1e11, 1e11, 5)]
     processes = [PeakRates(rows, [], idle=each) for each in idle]
     record = make_ceilings_record(
@@ -61,7 +65,7 @@ def ceilings_with(*idle: IdlePower | None) -> tuple[Record, Ceilings]:
 
 
 def test_energy_above_idle_is_separated_from_the_total() -> None:
-    """150 J in 3 s are 50 W; an idle machine takes 20 W of it."""
+    """Plant 150 J in 3 s, which are 50 W, on a machine with an idle power of 20 W."""
     _, ceilings = ceilings_with(IdlePower(20.0, "rapl"))
 
     record = record_with(ceilings, 150.0)
@@ -86,17 +90,17 @@ def test_energy_above_idle_is_separated_from_the_total() -> None:
         pytest.param(
             IdlePower(20.0, "rapl", disturbed=NOISE),
             f"no idle power: {NOISE}. {REMEDY}",
-            id="others ran while idle power was measured",
+            id="disturbed idle power",
         ),
         pytest.param(
             IdlePower(60.0, "rapl"),
             "the steps drew 50 W, no more than the idle power of 60 W: was the machine busy when "
             f"idle power was measured? {REMEDY}",
-            id="idle power above that of the steps",
+            id="idle power above the power of the steps",
         ),
     ],
 )
-def test_energy_without_a_usable_idle_power_says_why(idle: IdlePower, note: str) -> None:
+def test_a_note_explains_a_missing_energy_above_idle(idle: IdlePower, note: str) -> None:
     _, ceilings = ceilings_with(idle)
 
     record = record_with(ceilings, 150.0)
@@ -106,7 +110,7 @@ def test_energy_without_a_usable_idle_power_says_why(idle: IdlePower, note: str)
     assert record.metrics["power_watts"] == pytest.approx(50.0)
 
 
-def test_ceilings_of_an_earlier_version_have_no_idle_power() -> None:
+def test_a_note_explains_ceilings_of_an_earlier_version() -> None:
     earlier = Ceilings("run", {"float32": 1e11}, None)
 
     record = record_with(earlier, 150.0)
@@ -133,7 +137,7 @@ def test_a_run_without_energy_has_no_power(joules: float | None, idle: IdlePower
     assert "Energy" not in record.description
 
 
-def test_only_undisturbed_processes_measure_idle_power() -> None:
+def test_idle_power_is_the_mean_of_undisturbed_processes() -> None:
     quiet = [IdlePower(watts, "rapl") for watts in (20.0, 20.5, 21.0)]
     busy = replace(quiet[0], watts=44.0, disturbed=NOISE)
 
@@ -159,7 +163,9 @@ def test_only_undisturbed_processes_measure_idle_power() -> None:
         ),
     ],
 )
-def test_ceilings_without_idle_power_say_why(idle: IdlePower | None, source: str | None) -> None:
+def test_ceilings_give_the_reason_for_a_missing_idle_power(
+    idle: IdlePower | None, source: str | None
+) -> None:
     record, ceilings = ceilings_with(idle)
 
     assert (ceilings.idle_watts, ceilings.idle_source) == (None, source)

@@ -1,4 +1,4 @@
-"""Every outcome of a point, caused by real faults, in one sweep of good points.
+"""Every outcome of a point, caused by real faults among good points of one sweep.
 
 The module also covers drivers that are stopped or killed.
 """
@@ -26,7 +26,7 @@ from tests.processes import PATIENCE, children_of, hearing_ctrl_c, started, wait
 pytestmark = pytest.mark.framework
 
 PLAIN = "model: fc, model.layers: 1, model.input_size: 16, model.output_size: 4, batch_size: 4"
-#: Settings that cause a fault -> outcomes by the number of nodes.
+#: Maps settings that cause a fault to the expected outcomes by number of nodes.
 FAULTS = {
     "measure.min_seconds: 0.02": {8: "ok", 9: "ok", 10: "ok", 11: "ok"},
     "model.layers: 2, measure.memory_limit: 2GiB": {40000: "oom_predicted"},
@@ -50,9 +50,9 @@ def driver(
     """Run a driver, and kill it with all its processes at the end of the test.
 
     Args:
-        store: The store of the driver.
-        arguments: Its command-line arguments.
-        until: An event of tests/session/stopping.py at which the driver stops.
+        store: Store of the driver.
+        arguments: Command-line arguments of the driver.
+        until: Event of tests/session/stopping.py at which the driver stops or is killed.
     """
     if until:
         program = ["tests.session.stopping", until]
@@ -66,7 +66,7 @@ def driver(
 
 @contextmanager
 def meanwhile(act: Callable[[], object]) -> Iterator[None]:
-    """Run `act` in a thread during the body, which measures in this process.
+    """Run `act` in a thread while the body measures in this process.
 
     A failure of `act` fails the test.
     """
@@ -77,19 +77,22 @@ def meanwhile(act: Callable[[], object]) -> Iterator[None]:
 
 
 def measuring_child(process: subprocess.Popen[str] | psutil.Process) -> int | None:
-    """Return the child that a worker of a driver has forked for a point, or None between points.
+    """Return the process id of the point that a driver measures, or None between points.
 
     The driver may be this process. It also has short-lived children (`git`, `lscpu`), which may
     exit between two calls.
     """
     for child in psutil.Process(process.pid).children():
         with suppress(psutil.NoSuchProcess):
-            if "paradnn.worker" in child.cmdline() and (points := child.children()):
-                return points[0].pid
+            if "paradnn.worker" in child.cmdline():
+                points = child.children()
+                if points:
+                    return points[0].pid
     return None
 
 
 def is_running(store: Store, name: str) -> bool:
+    """Return whether a run whose name begins with `name` is running."""
     return any(
         run["mlflow.runName"].startswith(name) and run["status"] == "RUNNING"
         for run in store.runs()
@@ -103,7 +106,7 @@ def is_stopped(process: subprocess.Popen[str]) -> bool:
 
 
 def all_gone(pids: list[int]) -> bool:
-    """Return whether all of these processes exit soon after their parent."""
+    """Return whether all of these processes end soon after their parent."""
     return wait_for(lambda: not any(psutil.pid_exists(pid) for pid in pids))
 
 
@@ -113,34 +116,38 @@ def crash_the_point() -> None:
     os.kill(measuring_child(psutil.Process()), signal.SIGSEGV)
 
 
-def test_each_outcome_in_one_sweep_of_good_points(store: Store) -> None:
+def test_every_fault_has_its_outcome_and_spares_good_points(store: Store) -> None:
     def crash() -> None:
         assert wait_for(lambda: is_running(store, "fc 1x14 "))
         crash_the_point()
 
     with meanwhile(crash):
-        done = run(["paradnn.train", "-m", f"sweep.grids=[{GRIDS}]", *SHORT[1:]], store)
-    assert done.returncode == 0, done.stderr
-    found = {int(store.values("params", run["run_id"])["model.nodes"]): run for run in store.runs()}
-    assert {nodes: run["outcome"] for nodes, run in found.items()} == EXPECTED
-    assert {run["status"] for run in found.values()} == {"FINISHED", "FAILED"}
-    assert all(
-        run["status"] == ("FINISHED" if run["outcome"] == "ok" else "FAILED")
-        for run in found.values()
+        completed = run(["paradnn.train", "-m", f"sweep.grids=[{GRIDS}]", *SHORT[1:]], store)
+
+    assert completed.returncode == 0, completed.stderr
+    run_by_nodes = {}
+    for entry in store.runs():
+        nodes = int(store.values("params", entry["run_id"])["model.nodes"])
+        run_by_nodes[nodes] = entry
+    assert {nodes: entry["outcome"] for nodes, entry in run_by_nodes.items()} == EXPECTED
+    assert {entry["status"] for entry in run_by_nodes.values()} == {"FINISHED", "FAILED"}
+    for entry in run_by_nodes.values():
+        assert (entry["status"] == "FINISHED") == (entry["outcome"] == "ok")
+    assert run_by_nodes[12]["reason"].startswith("over 2 s, in phase ")
+    assert run_by_nodes[14]["reason"].startswith("SIGSEGV in phase ")
+    assert "the limit is 1.00 GiB" in run_by_nodes[12000]["reason"]
+    assert "needs at least" in run_by_nodes[40000]["reason"]
+    assert "this machine has no GPU" in run_by_nodes[15]["reason"]
+    assert (
+        store.values("latest_metrics", run_by_nodes[12000]["run_id"])["peak_memory_bytes"] > 2**30
     )
-    assert found[12]["reason"].startswith("over 2 s, in phase ")
-    assert found[14]["reason"].startswith("SIGSEGV in phase ")
-    assert "the limit is 1.00 GiB" in found[12000]["reason"]
-    assert "needs at least" in found[40000]["reason"]
-    assert "this machine has no GPU" in found[15]["reason"]
-    assert store.values("latest_metrics", found[12000]["run_id"])["peak_memory_bytes"] > 2**30
-    assert all("\n" not in run.get("reason", "") for run in found.values())
+    assert all("\n" not in entry.get("reason", "") for entry in run_by_nodes.values())
     for outcome, count in Counter(EXPECTED.values()).items():
-        assert f"{count} {outcome}" in done.stdout
+        assert f"{count} {outcome}" in completed.stdout
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_signals_of_schedulers_act_as_ctrl_c(number: signal.Signals) -> None:
+def test_signals_of_schedulers_interrupt_like_ctrl_c(number: signal.Signals) -> None:
     before = signal.getsignal(number)
     with pytest.raises(KeyboardInterrupt), interruptible():
         os.kill(os.getpid(), number)
@@ -148,23 +155,23 @@ def test_signals_of_schedulers_act_as_ctrl_c(number: signal.Signals) -> None:
 
 
 class InterruptedFinalizer:
-    """Gets SIGTERM while it is finalized, where Python ignores the KeyboardInterrupt."""
+    """Object that receives SIGTERM in its finalizer, where Python ignores KeyboardInterrupt."""
 
     def __del__(self) -> None:
         signal.raise_signal(signal.SIGTERM)
 
 
 def finalize_and_wait() -> None:
-    InterruptedFinalizer()  # deleted at once
+    InterruptedFinalizer()  # finalized at once, since no variable refers to it
     time.sleep(PATIENCE)
 
 
-def test_an_interrupt_that_python_ignores_comes_again() -> None:
+def test_an_interrupt_that_python_ignores_is_repeated() -> None:
     with pytest.raises(KeyboardInterrupt), interruptible():
         finalize_and_wait()
 
 
-def test_a_stopped_sweep_ends_cleanly_and_goes_on(store: Store) -> None:
+def test_an_interrupted_sweep_ends_cleanly_and_can_be_resumed(store: Store) -> None:
     axes = [
         "-m",
         "model.nodes=8,9",
@@ -203,7 +210,7 @@ def test_a_driver_killed_in_a_point_of_several_processes_leaves_no_process(
         assert all_gone(started)
 
 
-def test_limits_that_change_measure_again_and_retry_names_outcomes(store: Store) -> None:
+def test_changed_limits_and_retried_outcomes_are_measured_again(store: Store) -> None:
     rest = [
         "-m",
         *(entry for entry in TINY if "min_seconds" not in entry and "block_seconds" not in entry),
@@ -218,16 +225,22 @@ def test_limits_that_change_measure_again_and_retry_names_outcomes(store: Store)
     assert "1 ok" in run(["paradnn.train", *point], store).stdout
     assert "1 skipped" in run(["paradnn.train", *point, "measure.timeout=0.2"], store).stdout
     *stopped, whole = sorted(store.runs(), key=lambda run: run["outcome"] == "ok")
-    short, long = (
-        Point(FullyConnected(), measure=Measure(timeout=seconds)) for seconds in (0.2, 600.0)
-    )
-    usual, again = (ResumePolicy(resume, ("timeout",)) for resume in (True, "retry"))
-    assert [
-        [policy.accepts(asked, run) for policy in (usual, again) for asked in (short, long)]
-        for run in (*stopped, whole)
-    ] == [[True, False, False, False]] * 2 + [[True] * 4]
-    told = run(["paradnn.train", *rest, "measure.timeout=0.2"], store).stderr
+    short = Point(FullyConnected(), measure=Measure(timeout=0.2))
+    long = Point(FullyConnected(), measure=Measure(timeout=600.0))
+    resume = ResumePolicy(True, ("timeout",))
+    retry = ResumePolicy("retry", ("timeout",))
+    for entry in stopped:
+        assert resume.accepts(short, entry)
+        assert not resume.accepts(long, entry)
+        assert not retry.accepts(short, entry)
+        assert not retry.accepts(long, entry)
+    assert len(stopped) == 2
+    for policy in (resume, retry):
+        assert policy.accepts(short, whole)
+        assert policy.accepts(long, whole)
+
+    errors = run(["paradnn.train", *rest, "measure.timeout=0.2"], store).stderr
     assert (
-        f"the store holds 1 point of this sweep, measured under the former protocol of measure=standard; to skip them, add {former}"
-        in told
-    )
+        "the store holds 1 point of this sweep, measured under the former protocol of "
+        f"measure=standard; to skip them, add {former}"
+    ) in errors

@@ -25,51 +25,55 @@ def one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("one_machine")
-def test_processes_of_one_machine_are_another_environment_than_hosts(
+def test_processes_of_one_machine_and_separate_hosts_are_different_environments(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     points = [point(), point(hosts=2)]
     require_possible(points[1:])
 
-    alone, emulated = current_environments(points).values()
+    on_one_process, on_two_processes = current_environments(points).values()
 
-    assert alone is not None
-    assert emulated is not None
-    assert alone.environment_id != emulated.environment_id
-    assert emulated.as_one_host().environment_id == alone.environment_id
+    assert on_one_process is not None
+    assert on_two_processes is not None
+    assert on_one_process.environment_id != on_two_processes.environment_id
+    assert on_two_processes.as_one_host().environment_id == on_one_process.environment_id
     # Ceilings belong to the machine, not to its processes.
-    assert ceilings_identity(points[1], emulated) == ceilings_identity(points[0], alone)
+    assert ceilings_identity(points[1], on_two_processes) == ceilings_identity(
+        points[0], on_one_process
+    )
     assert point_id(points[0]) != point_id(points[1])
     monkeypatch.setenv(HOSTS, OTHER)
     [on_hosts] = current_environments(points).values()
     assert on_hosts is not None
-    assert on_hosts.environment_id == alone.environment_id
+    assert on_hosts.environment_id == on_one_process.environment_id
 
 
 @pytest.mark.usefixtures("one_machine")
 def test_processes_of_one_machine_share_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    four = point(hosts=4)
-    costs = step_costs(four)
+    four_hosts = point(hosts=4)
+    costs = step_costs(four_hosts)
     limit = costs.memory_lower_bound_bytes // 2
 
     assert costs.flops_per_step == step_costs(point()).flops_per_step
-    assert separate_hosts(four) == 1
-    assert exceeds_memory(four, costs, limit)
+    assert separate_hosts(four_hosts) == 1
+    assert exceeds_memory(four_hosts, costs, limit)
     monkeypatch.setenv(HOSTS, ",".join([OTHER] * 3))
-    assert separate_hosts(four) == 4
-    assert exceeds_memory(four, costs, limit) is None
+    assert separate_hosts(four_hosts) == 4
+    assert exceeds_memory(four_hosts, costs, limit) is None
 
 
 @pytest.mark.usefixtures("one_machine")
-def test_ceilings_are_those_of_all_devices_of_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    two = point(hosts=2, devices=2, platform={"name": "cpu", "threads": 1})
-    environment = current_environments([two]).popitem()[1]
+def test_the_devices_of_a_machine_divide_its_cores_for_ceilings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    two_devices = point(hosts=2, devices=2, platform={"name": "cpu", "threads": 1})
+    environment = current_environments([two_devices]).popitem()[1]
     assert environment is not None
     eight_cores = replace(environment, hardware={**environment.hardware, "cores": 8})
 
-    assert single_device(two, eight_cores).platform.threads == 4
+    assert single_device(two_devices, eight_cores).platform.threads == 4
     monkeypatch.setenv(HOSTS, OTHER)
-    assert single_device(two, eight_cores).platform.threads == 2
+    assert single_device(two_devices, eight_cores).platform.threads == 2
 
 
 @pytest.mark.framework

@@ -1,4 +1,4 @@
-"""Sweeps whose drivers a launcher of Hydra starts, with real launchers on this host."""
+"""Sweeps whose drivers are started by a Hydra launcher, with real launchers on this host."""
 
 import json
 import signal
@@ -34,8 +34,8 @@ def sweep_of(store: Store, launcher: str, *overrides: str) -> list[str]:
     ]
 
 
-def every_point_once(store: Store, count: int) -> list[dict[str, str]]:
-    """Return the points of the store's one finished sweep, each with one outcome."""
+def points_measured_once(store: Store, count: int) -> list[dict[str, str]]:
+    """Return the points of the only sweep; check that it finished and measured each point once."""
     [parent] = store.runs("sweep")
     assert parent["status"] == "FINISHED"
     points = [run for run in store.runs() if "outcome" in run]
@@ -48,13 +48,13 @@ def every_point_once(store: Store, count: int) -> list[dict[str, str]]:
 
 @pytest.mark.framework
 @pytest.mark.slow
-def test_drivers_of_joblib_share_one_sweep(store: Store) -> None:
-    done = process(sweep_of(store, "joblib", "model.nodes=8,9,10,11"), store)
+def test_joblib_drivers_share_one_sweep(store: Store) -> None:
+    completed = process(sweep_of(store, "joblib", "model.nodes=8,9,10,11"), store)
 
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "4 points" in done.stdout
-    assert "4 ok" in done.stdout
-    points = every_point_once(store, 4)
+    assert completed.returncode == 0, completed.stdout + completed.stderr
+    assert "4 points" in completed.stdout
+    assert "4 ok" in completed.stdout
+    points = points_measured_once(store, 4)
     assert {run["driver"] for run in points} <= {"0", "1"}
     assert {run["launcher"] for run in points} == {"joblib"}
     metrics = store.values("latest_metrics", points[0]["run_id"])
@@ -65,42 +65,42 @@ def test_drivers_of_joblib_share_one_sweep(store: Store) -> None:
 
 @pytest.mark.framework
 @pytest.mark.slow
-def test_a_killed_driver_of_submitit_loses_no_point(store: Store) -> None:
-    """The other driver measures its points, and the launcher's error does not matter."""
+def test_the_points_of_a_killed_submitit_driver_are_measured(store: Store) -> None:
+    """Kill one of two drivers; the other measures its points despite the launcher's error."""
     axes = sweep_of(store, "submitit_local", "model.nodes=range(8,14)", "measure.min_seconds=0.5")
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     command = [sys.executable, "-m", *axes]
-    with started(command, cwd=ROOT, env=environment(store), text=True, **pipes) as launching:
+    with started(command, cwd=ROOT, env=environment(store), text=True, **pipes) as launcher_process:
         assert wait_for(lambda: {"0", "1"} <= set(drivers_at_work(store)))
         lease = drivers_at_work(store)["0"]
         psutil.Process(lease["owner"]["pid"]).kill()
-        out, errors = launching.communicate(timeout=PATIENCE)
-        assert launching.returncode == 0, out + errors
-    every_point_once(store, 6)
+        out, errors = launcher_process.communicate(timeout=PATIENCE)
+        assert launcher_process.returncode == 0, out + errors
+    points_measured_once(store, 6)
     assert [run["status"] for run in store.runs()].count("RUNNING") == 0
 
 
 @pytest.mark.framework
 @pytest.mark.slow
-def test_a_lost_point_is_measured_before_points_that_nobody_has_begun(store: Store) -> None:
+def test_a_lost_point_is_measured_before_points_that_were_never_begun(store: Store) -> None:
     sweep = ["paradnn.train", "-m", *REST, "sweep.order=given", "model.nodes=8,9,10"]
     variables = {"PARADNN_SWEEP": "lost", "PARADNN_DRIVER": "0"}
     process(sweep, store, **variables)
-    # As if the driver had been killed in the last point, before it began the second one.
+    # Emulate a driver that was killed in the last point, before it began the second one.
     _, pending, lost = store.runs()
     store.change(f"DELETE FROM tags WHERE key = 'outcome' AND run_uuid = '{lost['run_id']}'")
     store.change(f"UPDATE runs SET status = 'KILLED' WHERE run_uuid = '{lost['run_id']}'")
     store.change(f"DELETE FROM tags WHERE run_uuid = '{pending['run_id']}'")
 
-    done = process(sweep, store, **variables)
+    completed = process(sweep, store, **variables)
 
-    assert done.returncode == 0, done.stderr
+    assert completed.returncode == 0, completed.stderr
     order = [run["point_id"] for run in store.runs() if "outcome" in run]
     assert order[1:] == [lost["point_id"], pending["point_id"]]
 
 
 def drivers_at_work(store: Store) -> dict[str, dict]:
-    """Return the leases of drivers that have claimed a point, by number."""
+    """Return the leases of drivers that have claimed a point, by driver number."""
     prefix = "mlflow.paradnn.driver."
     rows = store.query("SELECT key, value FROM tags WHERE key LIKE ?", f"{prefix}_")
     claims = {run["driver"] for run in store.runs()}
@@ -122,13 +122,13 @@ def test_drivers_end_with_the_process_that_launched_them(
 ) -> None:
     axes = sweep_of(store, "joblib", "model.nodes=range(8,14)", "measure.min_seconds=1000")
     command = hearing_ctrl_c([sys.executable, "-m", *axes])
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    with started(command, cwd=ROOT, env=environment(store), **quiet) as launching:
+    discarded_output = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with started(command, cwd=ROOT, env=environment(store), **discarded_output) as launcher_process:
         assert wait_for(lambda: drivers_at_work(store))
-        family = [psutil.Process(pid) for pid in children_of(launching.pid)]
-        launching.send_signal(number)
-        launching.wait(PATIENCE)
-        assert wait_for(lambda: not any(one.is_running() for one in family))
+        descendants = [psutil.Process(pid) for pid in children_of(launcher_process.pid)]
+        launcher_process.send_signal(number)
+        launcher_process.wait(PATIENCE)
+        assert wait_for(lambda: not any(child.is_running() for child in descendants))
     # The last driver closes the sweep after its launching process has ended.
     assert [run["status"] for run in store.runs("sweep")] == ["KILLED"]
     assert {run["status"] for run in store.runs()} == {"KILLED"}
@@ -154,7 +154,7 @@ def test_drivers_end_with_the_process_that_launched_them(
         ),
     ],
 )
-def test_invalid_variables_of_a_shared_sweep(
+def test_invalid_variables_of_a_shared_sweep_are_rejected(
     variables: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in variables.items():
@@ -185,7 +185,7 @@ def test_invalid_variables_of_a_shared_sweep(
         ),
     ],
 )
-def test_job_tags(
+def test_job_tags_name_the_job_and_its_node(
     variables: dict[str, str], tags: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in variables.items():

@@ -1,4 +1,4 @@
-"""Training to an accuracy from the command line, and its run: a real model on real digits."""
+"""Training to a target accuracy from the command line: a real model on real digits, and its run."""
 
 import json
 import signal
@@ -27,6 +27,7 @@ LEARN += ["model.output_size=10", "learn.target=0.9", "ceilings=false"]
 
 
 def curve(store: Store, run_id: str, name: str) -> list[tuple[int, float]]:
+    """Return the recorded series of a metric as pairs of epoch and value."""
     return store.query(
         "SELECT step, value FROM metrics WHERE run_uuid = ? AND key IN (?, ?) ORDER BY step",
         run_id,
@@ -35,9 +36,9 @@ def curve(store: Store, run_id: str, name: str) -> list[tuple[int, float]]:
     )
 
 
-def test_digits_are_learned_and_every_epoch_is_a_step_of_its_metric(store: Store) -> None:
-    done = succeeded([*LEARN, "learn.epochs_after=2"], store)
-    assert "learning     target reached in " in done.stdout
+def test_digits_are_learned_and_every_epoch_is_recorded_once(store: Store) -> None:
+    completed = succeeded([*LEARN, "learn.epochs_after=2"], store)
+    assert "learning     target reached in " in completed.stdout
     [point] = store.runs()
     metrics = store.values("latest_metrics", point["run_id"])
     reached = int(metrics["epochs_to_target"])
@@ -49,8 +50,8 @@ def test_digits_are_learned_and_every_epoch_is_a_step_of_its_metric(store: Store
     seconds = curve(store, point["run_id"], "learning_seconds")
     assert metrics["seconds_to_target"] == pytest.approx(seconds[reached - 1][1])
     assert metrics["best_accuracy"] == max(value for _, value in accuracy)
-    again = run([*LEARN, "learn.epochs_after=2"], store)
-    assert "Already in the store" in again.stdout
+    repeated = run([*LEARN, "learn.epochs_after=2"], store)
+    assert "Already in the store" in repeated.stdout
 
 
 def test_examples_from_a_file_are_a_dataset_in_mlflow(store: Store, tmp_path: Path) -> None:
@@ -76,7 +77,7 @@ def test_examples_from_a_file_are_a_dataset_in_mlflow(store: Store, tmp_path: Pa
     assert [(tag.key, tag.value) for tag in logged.tags] == [("mlflow.data.context", "training")]
 
 
-def test_a_training_starts_from_the_weights_of_another(store: Store, tmp_path: Path) -> None:
+def test_a_training_starts_from_saved_weights(store: Store, tmp_path: Path) -> None:
     sevens = tmp_path / "sevens.npz"
     random = np.random.default_rng(0)
     pictures = random.integers(0, 256, (20, 8, 8), dtype="uint8")
@@ -86,14 +87,14 @@ def test_a_training_starts_from_the_weights_of_another(store: Store, tmp_path: P
     succeeded([*LEARN, f"learn.save={tmp_path / 'weights'}"], store)
     [first] = store.runs()
     [weights] = (tmp_path / "weights").iterdir()
-    again = [*LEARN, f"learn.start={weights}", "learn.epochs=1", "seed=1"]
-    same_digits = run(again, store)
+    repeated = [*LEARN, f"learn.start={weights}", "learn.epochs=1", "seed=1"]
+    same_digits = run(repeated, store)
     run([*LEARN, *other_head, f"learn.start={weights}", "learn.epochs=1"], store)
 
     assert first["saved_weights"] == str(weights)
     assert "target reached in at most" in same_digits.stdout, "in the first epoch"
     starts = [tags["start_weights"] for tags in store.runs() if "start_weights" in tags]
-    # The hidden layer has a kernel and a bias, and so has the output, which has another size.
+    # Hidden layer and output each have a kernel and a bias; the output sizes differ.
     assert sorted(starts) == [
         f"2 of 4 variables from {weights}",
         f"4 of 4 variables from {weights}",
@@ -104,46 +105,53 @@ def test_a_training_starts_from_the_weights_of_another(store: Store, tmp_path: P
 def short_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the time limit expire at the first check after a second epoch.
 
-    The effect does not depend on the limit or on the speed of the machine. Epochs that an earlier
-    process kept do not count.
+    The effect does not depend on the limit or on the speed of the machine. Epochs from a checkpoint
+    of an earlier process do not count.
     """
     enforce = Worker._enforce
     begun = dict[int, float]()
 
-    def early(worker: Worker, watch: ProcessMonitor, limits: Limits, sent: float) -> None:
-        first = begun.setdefault(id(watch), time.time())
-        late = sum(epoch.ended > first for epoch in watch.news if isinstance(epoch, Epoch)) > 1
-        enforce(worker, watch, limits, sent - limits.timeout if late else sent)
+    def enforce_early(worker: Worker, monitor: ProcessMonitor, limits: Limits, sent: float) -> None:
+        first_check = begun.setdefault(id(monitor), time.time())
+        epochs = [epoch for epoch in monitor.news if isinstance(epoch, Epoch)]
+        if sum(epoch.ended > first_check for epoch in epochs) > 1:
+            sent -= limits.timeout
+        enforce(worker, monitor, limits, sent)
 
-    monkeypatch.setattr(Worker, "_enforce", early)
+    monkeypatch.setattr(Worker, "_enforce", enforce_early)
 
 
 @pytest.mark.usefixtures("short_of_time")
-def test_a_time_limit_keeps_the_curve_and_a_longer_one_goes_on(
+def test_a_training_that_timed_out_resumes_under_a_longer_limit(
     store: Store, tmp_path: Path
 ) -> None:
     keys = [*LEARN, "learn.target=1", "learn.epochs=1000000", f"tracking.folder={tmp_path}"]
-    done = run([*keys, "measure.timeout=100"], store)
-    assert "timeout (over 100 s, in phase learn: raise measure.timeout)" in done.stdout
+    completed = run([*keys, "measure.timeout=100"], store)
+    assert "timeout (over 100 s, in phase learn: raise measure.timeout)" in completed.stdout
     [point] = store.runs()
     assert (point["outcome"], point["status"]) == ("timeout", "FAILED")
     accuracy = curve(store, point["run_id"], "heldout_accuracy")
     assert len(accuracy) == store.values("latest_metrics", point["run_id"])["epochs"] >= 1
     run([*keys, "measure.timeout=101"], store)
     [later] = [entry for entry in store.runs() if entry["run_id"] != point["run_id"]]
-    kept = int(later["resumed_after_epoch"])
-    assert curve(store, later["run_id"], "heldout_accuracy")[:kept] == accuracy[:kept]
-    assert kept >= 1
+    resumed_after = int(later["resumed_after_epoch"])
+    assert (
+        curve(store, later["run_id"], "heldout_accuracy")[:resumed_after]
+        == accuracy[:resumed_after]
+    )
+    assert resumed_after >= 1
 
 
 def test_missing_files_make_the_point_unavailable(store: Store, tmp_path: Path) -> None:
-    done = run([*LEARN, "data=cifar10", "model.input_size=3072", f"data.path={tmp_path}"], store)
-    assert done.returncode == 1
-    assert "unavailable (" in done.stdout
-    assert "data_batch_1.bin: cannot be read" in done.stdout
+    completed = run(
+        [*LEARN, "data=cifar10", "model.input_size=3072", f"data.path={tmp_path}"], store
+    )
+    assert completed.returncode == 1
+    assert "unavailable (" in completed.stdout
+    assert "data_batch_1.bin: cannot be read" in completed.stdout
 
 
-def test_a_training_whose_driver_is_killed_goes_on_to_the_same_curve(
+def test_a_training_whose_driver_was_killed_resumes_to_the_same_curve(
     store: Store, tmp_path: Path
 ) -> None:
     keys = [
@@ -154,27 +162,27 @@ def test_a_training_whose_driver_is_killed_goes_on_to_the_same_curve(
         "learn.warmup_epochs=1",
     ]
     run([*keys, "tracking.experiment=whole"], store)
-    [whole] = store.runs()
+    [uninterrupted] = store.runs()
     keys.append(f"tracking.folder={tmp_path}")
     with driver(store, *keys[1:], until="third_epoch") as process:
         assert process.wait(200) == -signal.SIGKILL
     [killed] = [entry for entry in store.runs() if "outcome" not in entry]
-    done = run(keys, store)
-    assert "timeout (accuracy 0." in done.stdout
-    [point] = [entry for entry in store.runs() if "outcome" in entry and entry != whole]
-    kept = int(point["resumed_after_epoch"])
-    assert kept >= 1, "the first epoch is always kept"
+    completed = run(keys, store)
+    assert "timeout (accuracy 0." in completed.stdout
+    [point] = [entry for entry in store.runs() if "outcome" in entry and entry != uninterrupted]
+    resumed_after = int(point["resumed_after_epoch"])
+    assert resumed_after >= 1, "the first epoch is always kept"
     for name in ("heldout_accuracy", "heldout_loss", "train_loss"):
-        assert curve(store, point["run_id"], name) == curve(store, whole["run_id"], name)
+        assert curve(store, point["run_id"], name) == curve(store, uninterrupted["run_id"], name)
     seconds = [curve(store, entry["run_id"], "learning_seconds") for entry in (killed, point)]
     # The killed driver may not have recorded all epochs of the checkpoint.
-    recorded_epochs = min(kept, len(seconds[0]))
+    recorded_epochs = min(resumed_after, len(seconds[0]))
     assert seconds[0][:recorded_epochs] == seconds[1][:recorded_epochs] != []
     assert len(seconds[1]) == 12
     assert not [*tmp_path.glob("training-*")], "a finished training leaves no checkpoint"
 
 
-def test_schedules_and_precisions_learn(store: Store) -> None:
+def test_trainings_succeed_with_every_schedule_and_low_precision(store: Store) -> None:
     grids = "{learn.schedule: linear, precision: bfloat16}, {learn.schedule: cosine, precision: float16}"
     sweep = [
         "-m",
@@ -184,8 +192,8 @@ def test_schedules_and_precisions_learn(store: Store) -> None:
         "learn.epochs=40",
         "batch_size=128",
     ]
-    done = run([LEARN[0], *sweep, "optimizer=adam", "optimizer.learning_rate=0.01"], store)
-    assert [point["outcome"] for point in store.runs()] == ["ok"] * 2, done.stdout
+    completed = run([LEARN[0], *sweep, "optimizer=adam", "optimizer.learning_rate=0.01"], store)
+    assert [point["outcome"] for point in store.runs()] == ["ok"] * 2, completed.stdout
     assert not [
         point for point in store.runs() if "steps compiled" in point.get("steady_reason", "")
     ]
@@ -194,25 +202,29 @@ def test_schedules_and_precisions_learn(store: Store) -> None:
 ACCURACIES = (0.5, 0.9, 0.97, 0.96, 0.98)
 
 
-def learner(**learn: Any) -> Point:
+def learning_point(**learn: Any) -> Point:
     model = {"name": "fc", "layers": 2, "nodes": 32, "input_size": 64, "output_size": 10}
     config = {"model": model, "batch_size": 64, "task": "learn", "data": {"name": "digits"}}
     return read_point({**config, "learn": {"target": 0.97, **learn}})
 
 
 def epochs(joules: float | None = None) -> list[Epoch]:
-    """Return epochs of 22 steps: 2 s of training and 0.5 s of evaluation each."""
+    """Return five epochs of 22 steps, each with 2 s of training and 0.5 s of evaluation.
+
+    Args:
+        joules: Energy of each epoch; None without a counter.
+    """
     return [
         Epoch(number, 22, 1000.0 + 2.5 * number, 2.0, 0.5, 0.2, 0.3, accuracy, joules)
         for number, accuracy in enumerate(ACCURACIES, 1)
     ]
 
 
-def test_the_first_epoch_at_the_target_counts_and_later_ones_are_kept() -> None:
+def test_metrics_use_the_first_epoch_at_the_target_and_include_later_epochs() -> None:
     result = PointResult(
         "timeout", "too long", Answer("timeout", "too long", {}), news=epochs(joules=3.0)
     )
-    record = recorded(learner(), result)
+    record = recorded(learning_point(), result)
     expected = {
         "seconds_to_target": 6.0,
         "epochs_to_target": 3,
@@ -231,18 +243,18 @@ def test_the_first_epoch_at_the_target_counts_and_later_ones_are_kept() -> None:
     )
 
 
-def test_a_target_reached_in_the_first_epoch_bounds_the_time() -> None:
+def test_a_target_reached_in_the_first_epoch_is_an_upper_bound_of_the_time() -> None:
     answer = Answer("timeout", "too long", {})
     result = PointResult("timeout", "too long", answer, news=epochs())
 
-    record = recorded(learner(target=0.5), result)
+    record = recorded(learning_point(target=0.5), result)
     clauses = WORK.describe(record.metrics, {}).clauses
 
     assert record.metrics["epochs_to_target"] == 1
     assert clauses[0] == "target reached in at most 2.000 s, within the first epoch of 22 steps"
 
 
-def test_an_interrupted_training_may_be_resumed() -> None:
+def test_a_training_is_finished_if_no_epoch_is_missing() -> None:
     def ended(outcome: str, settings: Learn, count: int) -> bool:
         return settings.is_finished(PointResult(outcome, None, news=epochs()[:count]))
 
@@ -254,7 +266,7 @@ def test_an_interrupted_training_may_be_resumed() -> None:
     assert ended("nan", Learn(), 2)
 
 
-TRAINED = '''
+TRAINED_MODEL = '''
 import keras
 import numpy as np
 from sklearn.datasets import load_digits
@@ -271,7 +283,7 @@ def digits(takes: int = 64, classes: int = 10):
         model.set_weights([np.linalg.lstsq(images, wanted, rcond=None)[0].astype("float32")])
     return model
 '''
-JUDGED = [
+JUDGE_OPTIONS = [
     "measure=quick",
     "measure.min_seconds=0.02",
     "measure.warmup_seconds=0.1",
@@ -280,14 +292,20 @@ JUDGED = [
 ]
 
 
-def test_a_trained_model_is_timed_and_judged(store: Store, tmp_path: Path) -> None:
+def test_a_trained_model_is_timed_and_its_accuracy_measured(store: Store, tmp_path: Path) -> None:
     file = tmp_path / "trained.py"
-    file.write_text(TRAINED)
-    judged = ["paradnn.train", "task=judge", "model=own", f"model.build={file}:digits", *JUDGED]
-    done = run(judged, store)
-    assert "of the held-out examples" in done.stdout
-    [found] = store.runs()
-    metrics: Any = store.values("latest_metrics", found["run_id"])
+    file.write_text(TRAINED_MODEL)
+    command = [
+        "paradnn.train",
+        "task=judge",
+        "model=own",
+        f"model.build={file}:digits",
+        *JUDGE_OPTIONS,
+    ]
+    completed = run(command, store)
+    assert "of the held-out examples" in completed.stdout
+    [tags] = store.runs()
+    metrics: Any = store.values("latest_metrics", tags["run_id"])
     assert 0.85 < metrics["judged_accuracy"] < 0.97  # far above chance with 359 examples
     assert metrics["judged_accuracy"] + metrics["judged_error"] == pytest.approx(1)
     assert metrics["step_time_ms"] > 0
@@ -295,5 +313,5 @@ def test_a_trained_model_is_timed_and_judged(store: Store, tmp_path: Path) -> No
         ("takes=65", "no examples that fit the model's input of shape (65,)"),
         ("classes=9", "has 10 classes"),
     ):
-        done = run([*judged, f"model.{key}"], store)
-        assert reason in done.stdout
+        completed = run([*command, f"model.{key}"], store)
+        assert reason in completed.stdout

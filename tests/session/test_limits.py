@@ -1,7 +1,4 @@
-"""Results of a run other than its timing, as a user obtains them.
-
-These are the operation table, the figure, the ceilings, the latency and the energy.
-"""
+"""Results of a run other than its timing: operation table, ceilings, latency and energy."""
 
 import json
 import math
@@ -31,10 +28,10 @@ from paradnn.store.runs import Claim, Finished, ResumePolicy
 from paradnn.store.tracker import open_tracker
 from tests.conftest import SHORT, TINY, Store, run, succeeded
 
-#: Twice the relative rounding error of a metric: seven significant digits of a number that begins
-#: with 1.
+#: Twice the relative rounding error of a metric with seven significant digits that begins with 1.
 ROUNDING = 2e-6
-#: Name that a machine gives its device -> known specification, or None.
+#: Maps the device name that a machine reports to the name of its specification, or to None if it
+#: has no specification.
 DEVICES = {
     "NVIDIA H200": "H200 (SXM)",
     "NVIDIA A100-SXM4-80GB": "A100 (SXM, 80 GB)",
@@ -75,14 +72,14 @@ def table(path: Path) -> list[dict]:
 
 
 @pytest.mark.framework
-def test_profile_and_ceilings_of_a_sweep(
+def test_points_of_a_sweep_share_ceilings_and_have_profiles(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two points share one set of ceilings, measured without a network.
+    """Measure two points that share one set of ceilings, without a tracking server.
 
-    Later commands find the ceilings in files and in the store.
+    Later commands must find the ceilings in files and in the store.
     """
-    others_take(monkeypatch, 0.9)  # ceilings are kept in spite of a disturbance
+    others_take(monkeypatch, 0.9)  # disturbed ceilings are recorded, too
     monkeypatch.setattr(peaks, "MAX_PROCESSES", 3)
     # Products of sufficient size: TensorFlow does not trace kernels that it considers cheap.
     size = ["model.nodes=256", "model.input_size=512", "batch_size=64"]
@@ -99,10 +96,10 @@ def test_profile_and_ceilings_of_a_sweep(
         "measure.profile=true",
     ]
     files = ["tracking=offline", f"tracking.folder={tmp_path / 'files'}"]
-    done = succeeded([*command, *files], store)
-    assert done.stderr.count("measuring the ceilings") == 1
-    again = succeeded(["paradnn.train", *WITH_CEILINGS, *files, "batch_size=5"], store)
-    assert "measuring the ceilings" not in again.stderr
+    completed = succeeded([*command, *files], store)
+    assert completed.stderr.count("measuring the ceilings") == 1
+    repeated = succeeded(["paradnn.train", *WITH_CEILINGS, *files, "batch_size=5"], store)
+    assert "measuring the ceilings" not in repeated.stderr
     assert run(["paradnn.sync", str(tmp_path / "files"), "--uri", store.uri], store).returncode == 0
     [ceilings] = store.runs("ceilings")
     assert [point["ceilings_run"] for point in store.runs()] == [ceilings["offline_id"]] * 3
@@ -140,23 +137,26 @@ def test_profile_and_ceilings_of_a_sweep(
         }
         assert point["energy_source"].startswith(("rapl", "unavailable: "))
         assert ("energy_per_step_joules" in metrics) == (point["energy_source"] == "rapl")
-    exceeded(store, command)
+    check_exceeded_ceilings(store, command)
 
 
-def exceeded(store: Store, command: list[str]) -> None:
-    """Plant ceilings of an extremely busy machine; they are kept, and a remedy is proposed."""
+def check_exceeded_ceilings(store: Store, command: list[str]) -> None:
+    """Plant ceilings of an extremely busy machine, and check the proposed remedy.
+
+    The driver must use them without a new measurement; only the remedy measures them again.
+    """
     store.change(
         "UPDATE latest_metrics SET value = value / 1e6 WHERE key LIKE 'peak_flops_per_second.%'"
     )
     before = {point["run_id"] for point in store.runs()}
-    again = succeeded([*command, "model.nodes=9", "measure.profile=false"], store)
-    assert "measuring the ceilings" not in again.stderr
+    repeated = succeeded([*command, "model.nodes=9", "measure.profile=false"], store)
+    assert "measuring the ceilings" not in repeated.stderr
     assert len(store.runs("ceilings")) == 1
     remedy = "python -m paradnn.ceilings platform=cpu"
-    assert again.stdout.rstrip().endswith(
+    assert repeated.stdout.rstrip().endswith(
         f"which is too low. Measure it again on a quiet machine: {remedy}"
     )
-    assert "2 points ran at up to" in again.stdout
+    assert "2 points ran at up to" in repeated.stdout
     points = [
         point
         for point in store.runs()
@@ -171,7 +171,7 @@ def exceeded(store: Store, command: list[str]) -> None:
     assert len(store.runs("ceilings")) == 2, "the remedy measures again"
 
 
-def test_the_remedy_names_the_keys_that_ceilings_depend_on() -> None:
+def test_the_remedy_includes_the_keys_on_which_ceilings_depend() -> None:
     platform = Platform("gpu", threads=2, index=1)
     framework = FrameworkOptions("jax", {"XLA_FLAGS": "--a=b c"})
     point = Point(
@@ -192,26 +192,25 @@ def test_the_remedy_names_the_keys_that_ceilings_depend_on() -> None:
     )
 
 
-class Rates:
+class PlantedPool:
     """Fake worker pool whose processes measure planted rates.
 
     Args:
-        rates: FLOP/s of one product and the reason of a disturbance, per process.
-        references: Seconds of a reference kernel, if it is run.
+        rates: Per process, FLOP/s of one product and the reason of a disturbance, or None.
+        references: Seconds of the reference kernel `memory`; None if no kernel is run.
     """
 
     def __init__(self, *rates: tuple[float, str | None], references: float | None = None) -> None:
         self.left = list(rates)
-        self.asked = []
+        self.requested_products = []
         self.references = {"memory": references} if references else {}
 
     def measure(self, key: object, request: dict, *_: object) -> PointResult:
         rate, disturbed = self.left.pop(0)
-        self.asked.append(request.get("only"))
+        self.requested_products.append(request.get("only"))
         rows = [ProductRate("float32", 512, "graph", rate, rate, rate, 5, True, disturbed)]
-        rows += [ProductRate("float32", 256, "graph", rate / 2, rate, rate, 5)] * (
-            "only" not in request
-        )
+        if "only" not in request:
+            rows.append(ProductRate("float32", 256, "graph", rate / 2, rate, rate, 5))
         return PointResult(
             "ok", None, Answer("ok", None, {}, peak_rates=PeakRates(rows, [], self.references))
         )
@@ -223,8 +222,8 @@ def others_take(monkeypatch: pytest.MonkeyPatch, share: float) -> None:
 
 
 @pytest.mark.parametrize("rate", [1.00000045e11, 3.14159265e11, 1.00000055e11, 9.9999995e10])
-def test_recorded_ceilings_lie_within_their_table(rate: float) -> None:
-    """Metrics have seven digits; a peak that rounds up must not exceed the table's rates."""
+def test_recorded_ceilings_do_not_exceed_their_table(rate: float) -> None:
+    """Plant rates that round up to seven digits; the peak must not exceed the table's rates."""
     rows = [ProductRate("float32", 512, "graph", rate, rate, rate, 5)]
     claim = Claim("run", Identity("point", "environment", 0), 0)
     point = Point(FullyConnected())
@@ -240,41 +239,45 @@ def test_recorded_ceilings_lie_within_their_table(rate: float) -> None:
     assert peak == pytest.approx(rate, rel=ROUNDING)
 
 
-def test_ceilings_of_a_busy_minute_are_marked_and_replaced(
+def test_disturbed_ceilings_are_marked_and_later_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     point = Point(FullyConnected())
     tracker = Journal(tmp_path)
-    said = []
+    messages = []
     environment = describe_environment("cpu", {"tensorflow": "2"})
 
-    def obtained(pool: Rates) -> Ceilings:
-        found = CeilingsKeeper(pool, tracker, said.append).of(point, environment)
+    def obtain(pool: PlantedPool) -> Ceilings:
+        ceilings = CeilingsKeeper(pool, tracker, messages.append).of(point, environment)
         assert not pool.left
-        return found
+        return ceilings
 
     others_take(monkeypatch, 0.9)
     noise = "other processes took 1.0 of 2 cores"
-    busy = obtained(Rates(*[(1e11, noise)] * 5, (4e11, None)))
+    busy = obtain(PlantedPool(*[(1e11, noise)] * 5, (4e11, None)))
     assert busy.contended == f"peak flops float32: {noise}"
-    assert obtained(Rates()) == busy, "on a machine that is busy still they are better than none"
+    assert obtain(PlantedPool()) == busy, (
+        "while the machine is busy, disturbed ceilings are better than none"
+    )
     others_take(monkeypatch, 0.0)
-    quiet = Rates((4e11, None), (1e11, noise), (4.2e11, None))
-    found = obtained(quiet)
-    assert (found.contended, quiet.asked[0], len(quiet.asked[1]["matmul"])) == (None, None, 1)
-    assert found.flops_per_second == {
+    quiet = PlantedPool((4e11, None), (1e11, noise), (4.2e11, None))
+    ceilings = obtain(quiet)
+    assert ceilings.contended is None
+    assert quiet.requested_products[0] is None
+    assert len(quiet.requested_products[1]["matmul"]) == 1
+    assert ceilings.flops_per_second == {
         "float32": pytest.approx(math.sqrt(4e11 * 4.2e11), rel=ROUNDING)
     }
-    metrics, tags = tracker.fetch(found.run_id)
-    record = read_record(tracker.path_of(found.run_id)).record
+    metrics, tags = tracker.fetch(ceilings.run_id)
+    record = read_record(tracker.path_of(ceilings.run_id)).record
     assert 0 <= record.end_time - record.start_time < 3_600_000
     low, high = (metrics[f"peak_flops_per_second_{end}.float32"] for end in ("low", "high"))
-    assert low < found.flops_per_second["float32"] < high
+    assert low < ceilings.flops_per_second["float32"] < high
     assert (tags["contended"], metrics["processes"]) == ("false", 3)
-    assert obtained(Rates()) == found
+    assert obtain(PlantedPool()) == ceilings
 
 
-def test_a_driver_that_waited_uses_the_ceilings_that_another_measured(
+def test_a_waiting_driver_uses_the_ceilings_that_another_driver_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     point = Point(FullyConnected())
@@ -284,43 +287,47 @@ def test_a_driver_that_waited_uses_the_ceilings_that_another_measured(
     monkeypatch.setattr(peaks, "_CHECK_SECONDS", 0.0)
     tracker = Journal(tmp_path)
     begin = tracker.begin
-    of_another = []
+    measured_by_another = []
 
     def begin_after_another(*arguments: Any) -> Claim | Finished | None:
-        if not of_another:
-            pool = Rates(*[(1e11, noise)] * 6)
+        if not measured_by_another:
+            pool = PlantedPool(*[(1e11, noise)] * 6)
             keeper = CeilingsKeeper(pool, Journal(tmp_path), lambda _: None)
-            of_another.append(keeper.of(point, environment))
+            measured_by_another.append(keeper.of(point, environment))
             return None
         return begin(*arguments)
 
     monkeypatch.setattr(tracker, "begin", begin_after_another)
 
-    found = CeilingsKeeper(Rates(), tracker, pytest.fail).of(point, environment)
+    ceilings = CeilingsKeeper(PlantedPool(), tracker, pytest.fail).of(point, environment)
 
-    assert [found] == of_another
-    assert found.contended
+    assert [ceilings] == measured_by_another
+    assert ceilings.contended
 
 
-def test_the_best_of_all_ceilings_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_best_reference_time_of_all_ceilings_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     point = Point(FullyConnected())
     tracker = Journal(tmp_path)
     environment = describe_environment("cpu", {"tensorflow": "2"})
     others_take(monkeypatch, 0.0)
-    found = []
-    for seconds in (2e-3, 1e-3, 1.6e-3):  # a busy minute, the machine at its best, slow again
-        keeper = CeilingsKeeper(Rates(*[(4e11, None)] * 3, references=seconds), tracker, print)
-        found.append(keeper.of(point, environment, again=True))
-    assert [each.references["best_reference_memory_ms"] for each in found] == pytest.approx(
+    ceilings = []
+    for seconds in (2e-3, 1e-3, 1.6e-3):  # slow, at the machine's best, and slow a second time
+        keeper = CeilingsKeeper(
+            PlantedPool(*[(4e11, None)] * 3, references=seconds), tracker, print
+        )
+        ceilings.append(keeper.of(point, environment, again=True))
+    assert [each.references["best_reference_memory_ms"] for each in ceilings] == pytest.approx(
         [2.0, 1.0, 1.0]
     )
-    assert [each.contended for each in found] == [
+    assert [each.contended for each in ceilings] == [
         None,
         None,
         "the machine ran at 62% of its best speed (memory)",
     ]
-    stored = CeilingsKeeper(Rates(), tracker, pytest.fail).of(point, environment)
-    assert stored.references == found[-1].references
+    stored = CeilingsKeeper(PlantedPool(), tracker, pytest.fail).of(point, environment)
+    assert stored.references == ceilings[-1].references
 
 
 def test_ceilings_are_measured_once_for_all_experiments_of_a_store(
@@ -330,15 +337,17 @@ def test_ceilings_are_measured_once_for_all_experiments_of_a_store(
     environment = describe_environment("cpu", {"tensorflow": "2"})
     others_take(monkeypatch, 0.0)
 
-    def ceilings(experiment: str, pool: Rates, *, again: bool = False) -> Ceilings:
+    def ceilings(experiment: str, pool: PlantedPool, *, again: bool = False) -> Ceilings:
         tracker = open_tracker(Tracking(uri=store.uri, experiment=experiment), pytest.fail)
         keeper = CeilingsKeeper(pool, tracker, lambda _: None)
         return keeper.of(point, environment, again=again)
 
-    first = ceilings("paradnn", Rates(*[(4e11, None)] * 3, references=1e-3))
-    assert ceilings("another", Rates()) == first, "an empty pool measures nothing"
-    measured_again = ceilings("another", Rates(*[(5e11, None)] * 3, references=0.9e-3), again=True)
-    assert ceilings("paradnn", Rates()) == measured_again
+    first = ceilings("paradnn", PlantedPool(*[(4e11, None)] * 3, references=1e-3))
+    assert ceilings("another", PlantedPool()) == first, "an empty pool measures nothing"
+    measured_again = ceilings(
+        "another", PlantedPool(*[(5e11, None)] * 3, references=0.9e-3), again=True
+    )
+    assert ceilings("paradnn", PlantedPool()) == measured_again
     assert measured_again.references["best_reference_memory_ms"] == pytest.approx(0.9)
     assert len(store.runs("ceilings")) == 2
     planned = open_history(Tracking(uri=store.uri, experiment="third"))
@@ -350,32 +359,34 @@ def test_ceilings_are_measured_once_for_all_experiments_of_a_store(
     assert planned.metrics(first.run_id)["peak_flops_per_second.float32"] == 4e11
 
 
-def test_a_profile_that_is_requested_later_is_measured(store: Store) -> None:
+def test_a_profile_requested_after_a_run_is_measured(store: Store) -> None:
     assert "ok" in run(["paradnn.train", *TINY], store).stdout
     assert run(["paradnn.train", *TINY, "measure.keep_trace=true"], store).returncode == 0
-    bare, kept = sorted(store.runs(), key=lambda point: "extras" in point)
-    assert "extras" not in bare
-    assert kept["extras"] == "profile keep_trace"
-    traces = list((store.files(kept["run_id"]) / "trace").rglob("plugins/profile/*/*.xplane.pb"))
+    timing_only, with_trace = sorted(store.runs(), key=lambda point: "extras" in point)
+    assert "extras" not in timing_only
+    assert with_trace["extras"] == "profile keep_trace"
+    traces = list(
+        (store.files(with_trace["run_id"]) / "trace").rglob("plugins/profile/*/*.xplane.pb")
+    )
     assert len(traces) == 1
     assert traces[0].stat().st_size > 1000
     # A run with a trace also has a profile, and satisfies a request for only the timing. A run with
-    # only the timing satisfies a request for neither.
+    # only the timing satisfies neither a request for a profile nor one for a trace.
     assert (
         "Already in the store"
         in run(["paradnn.train", *TINY, "measure.profile=true"], store).stdout
     )
     policy = ResumePolicy(True, ())
-    for asked in ({}, {"profile": True}, {"keep_trace": True}):
-        point = Point(FullyConnected(), measure=Measure(**asked))
-        assert policy.accepts(point, kept)
-        assert policy.accepts(point, bare) == (not asked)
+    for requested in ({}, {"profile": True}, {"keep_trace": True}):
+        point = Point(FullyConnected(), measure=Measure(**requested))
+        assert policy.accepts(point, with_trace)
+        assert policy.accepts(point, timing_only) == (not requested)
     # The timing is the same measurement with and without a profile.
-    assert kept["protocol_id"] == bare["protocol_id"]
+    assert with_trace["protocol_id"] == timing_only["protocol_id"]
 
 
 @pytest.mark.framework
-def test_special_cases_of_points(store: Store, tmp_path: Path) -> None:
+def test_special_cases_of_points_pass_their_checks(store: Store, tmp_path: Path) -> None:
     for number in range(8):
         folder = tmp_path / "set" / str(number % 2)
         folder.mkdir(parents=True, exist_ok=True)
@@ -394,10 +405,12 @@ def test_special_cases_of_points(store: Store, tmp_path: Path) -> None:
         key for key in SHORT if not key.startswith(("measure.min_seconds", "measure.warmup"))
     ]
     succeeded(["paradnn.train", "-m", f"sweep.grids=[{','.join(cases)}]", *settings], store)
-    found = {name: point for point in store.runs() for name in point["mlflow.runName"].split()}
-    assert {found[name]["checks"] for name in ("xla", "b4", "b8")} == {"passed"}
+    point_by_word = {
+        name: point for point in store.runs() for name in point["mlflow.runName"].split()
+    }
+    assert {point_by_word[name]["checks"] for name in ("xla", "b4", "b8")} == {"passed"}
     single, latencies, cheap, fed = (
-        store.values("latest_metrics", found[name]["run_id"])
+        store.values("latest_metrics", point_by_word[name]["run_id"])
         for name in ("xla", "inference", "b4", "b8")
     )
     # With one example, the gradients of weights are outer products. XLA computes them elementwise.
@@ -414,33 +427,33 @@ def test_special_cases_of_points(store: Store, tmp_path: Path) -> None:
     assert 0 <= fed["infeed_fraction"] <= 1
     assert {"infeed_gain", "phase_input_seconds", "phase_balance_seconds"} <= set(fed)
     assert fed["input_threads"] == 1
-    assert store.values("params", found["b8"]["run_id"])["data.path"] == str(folder.parent)
+    assert store.values("params", point_by_word["b8"]["run_id"])["data.path"] == str(folder.parent)
 
 
-def test_unfinished_ceilings_of_another_driver_are_reported(
+def test_the_driver_reports_that_another_driver_measures_the_ceilings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A living process, here this one, holds the claim."""
+    """Plant a claim of a living process, namely of this one."""
     monkeypatch.setattr(peaks, "_TIMEOUT", 0.02)
     monkeypatch.setattr(peaks, "_CHECK_SECONDS", 0.01)
     point = Point(FullyConnected())
     environment = describe_environment("cpu", {"tensorflow": "2"})
     tracker = Journal(tmp_path)
     tracker.begin(ceilings_identity(point, environment), "ceilings", {}, lambda _: True)
-    said: list[str] = []
+    messages: list[str] = []
     with WorkerPool() as pool:
-        assert CeilingsKeeper(pool, tracker, said.append).of(point, environment) is None
-    [line] = said
+        assert CeilingsKeeper(pool, tracker, messages.append).of(point, environment) is None
+    [line] = messages
     assert line.startswith("no ceilings: another driver")
 
 
 @pytest.mark.parametrize(("device", "name"), DEVICES.items())
-def test_specifications_are_found_by_name_or_not_at_all(device: str, name: str | None) -> None:
-    found = find_hardware(device)
-    assert (found.name if found else None) == name
+def test_only_a_matching_name_finds_a_specification(device: str, name: str | None) -> None:
+    specification = find_hardware(device)
+    assert (specification.name if specification else None) == name
 
 
-def test_every_specification_has_a_source_and_sound_numbers() -> None:
+def test_every_specification_has_a_source_and_plausible_numbers() -> None:
     assert len({entry.name for entry in HARDWARE}) == len(HARDWARE)
     for entry in HARDWARE:
         assert entry.source
@@ -452,16 +465,16 @@ def test_every_specification_has_a_source_and_sound_numbers() -> None:
             assert entry.peak_flops["float16"] > entry.peak_flops["float32"]
 
 
-def test_utilization_of_several_devices_uses_their_joint_peak() -> None:
-    """The costs of a point with several devices are the costs of all its replicas."""
+def test_the_utilization_of_several_devices_uses_their_total_peak() -> None:
+    """Compare the costs of two devices, which are those of both replicas, with half the batch."""
     model = {"name": "fc", "layers": 1, "nodes": 8}
 
     def point(**changes: Any) -> Point:
         return read_point({"model": model, "batch_size": 64} | changes)
 
-    whole, half, both = (
-        step_costs(point(**asked)) for asked in ({}, {"batch_size": 32}, {"devices": 2})
-    )
+    whole = step_costs(point())
+    half = step_costs(point(batch_size=32))
+    both = step_costs(point(devices=2))
     assert (both.flops_per_step, both.parameters) == (whole.flops_per_step, whole.parameters)
     assert both.bytes_per_step == 2 * half.bytes_per_step > whole.bytes_per_step
     # Each device has its own weights, mean squares and velocities. The batch and its activations
@@ -469,13 +482,15 @@ def test_utilization_of_several_devices_uses_their_joint_peak() -> None:
     more = both.memory_lower_bound_bytes - whole.memory_lower_bound_bytes
     assert more == 3 * 4 * (whole.parameters + whole.non_trainable_parameters)
     ceilings = Ceilings("run", {"float32": 1e12}, 1e11)
-    eight, four = (Environment("some processor", {"cores": cores}, {}, {}) for cores in (8, 4))
-    gpu, gpus = (point(platform={"name": "gpu"}, devices=count) for count in (1, 2))
-    together = {"peak_flops_per_second": 2e12, "peak_bytes_per_second": 2e11}
-    assert peaks.device_peaks(gpus, eight, ceilings) == together
-    assert ceilings_identity(gpus, eight) == ceilings_identity(gpu, eight)
-    cores = point(devices=2, platform={"name": "cpu", "threads": 2})
-    assert peaks.device_peaks(cores, eight, ceilings)["peak_flops_per_second"] == 1e12
-    assert peaks.single_device(cores, eight).platform.threads == 4
+    eight_cores = Environment("some processor", {"cores": 8}, {}, {})
+    four_cores = Environment("some processor", {"cores": 4}, {}, {})
+    gpu = point(platform={"name": "gpu"}, devices=1)
+    gpus = point(platform={"name": "gpu"}, devices=2)
+    total_peaks = {"peak_flops_per_second": 2e12, "peak_bytes_per_second": 2e11}
+    assert peaks.device_peaks(gpus, eight_cores, ceilings) == total_peaks
+    assert ceilings_identity(gpus, eight_cores) == ceilings_identity(gpu, eight_cores)
+    two_devices = point(devices=2, platform={"name": "cpu", "threads": 2})
+    assert peaks.device_peaks(two_devices, eight_cores, ceilings)["peak_flops_per_second"] == 1e12
+    assert peaks.single_device(two_devices, eight_cores).platform.threads == 4
     # The default is all cores of the machine.
-    assert ceilings_identity(cores, four) == ceilings_identity(point(), four)
+    assert ceilings_identity(two_devices, four_cores) == ceilings_identity(point(), four_cores)

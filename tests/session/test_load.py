@@ -1,7 +1,7 @@
 """Load tests and token generation: records of planted data, and real measurements.
 
-Planted records are compared with plain NumPy and SciPy. The real measurements use a real model and
-a real load generator, as a user would.
+Records of planted data are compared with plain NumPy and SciPy. The real measurements use a model
+and the load generator, as a user would.
 """
 
 import json
@@ -41,8 +41,8 @@ def load_point(scenario: str = "server", **keys: Any) -> Point:
     return read_point({**config, scenario: {"min_seconds": 1.0, **keys}})
 
 
-def planted(seed: int, count: int = 2_000) -> QueryLog:
-    """Return a log with a query every 5 ms, served in pairs.
+def planted_log(seed: int, count: int = 2_000) -> QueryLog:
+    """Return a log of `count` queries, one every 5 ms, served in pairs.
 
     Waits are exponential with mean 2 ms. Service takes 3 ms. Queries are issued 0.1 ms late.
     """
@@ -60,6 +60,7 @@ def planted(seed: int, count: int = 2_000) -> QueryLog:
 def record(
     point: Point, loads: list[Load], outcome: str = "ok", reason: str | None = None
 ) -> Record:
+    """Return the record of a point with one load per process."""
     measured = {"parameters": step_costs(point).parameters}
     results = [
         answered(timing([0.1] * 6), measured, outcome=outcome, reason=reason, work=load)
@@ -68,9 +69,11 @@ def record(
     return recorded(point, *(replace(result, outcome=outcome, reason=reason) for result in results))
 
 
-def test_metrics_are_those_of_the_queries() -> None:
-    log = planted(1)
-    made = record(load_point(rate=200, latency_ms=12.0), [Load(200.0, 0.003, log.packed(), [])])
+def test_metrics_summarize_the_queries() -> None:
+    log = planted_log(1)
+    recorded_point = record(
+        load_point(rate=200, latency_ms=12.0), [Load(200.0, 0.003, log.packed(), [])]
+    )
     latency = (np.array(log.ended) - np.array(log.scheduled)) / MS
     queue = (np.array(log.started) - np.array(log.scheduled)) / MS
     duration = (max(log.ended) - min(log.scheduled)) / 1e9
@@ -91,32 +94,34 @@ def test_metrics_are_those_of_the_queries() -> None:
         "scheduled_queries_per_second": 200.0,
         "generator_late_p99_ms": 0.1,
     }
-    assert {name: made.metrics[name] for name in expected} == pytest.approx(expected)
+    assert {name: recorded_point.metrics[name] for name in expected} == pytest.approx(expected)
     assert (
-        made.metrics["latency_p90_low_ms"]
-        < made.metrics["latency_p90_ms"]
-        < made.metrics["latency_p90_high_ms"]
+        recorded_point.metrics["latency_p90_low_ms"]
+        < recorded_point.metrics["latency_p90_ms"]
+        < recorded_point.metrics["latency_p90_high_ms"]
     )
-    assert "peak_queries_per_second" not in made.metrics
+    assert "peak_queries_per_second" not in recorded_point.metrics
 
 
-def test_queries_are_shown_as_a_distribution_and_over_time() -> None:
-    log = planted(1)
+def test_a_run_shows_latencies_as_a_distribution_and_over_time() -> None:
+    log = planted_log(1)
     probe = Probe(210.0, 700, 9, 1.0, 0.1, None, None)
-    made = record(load_point(latency_ms=60.0), [Load(200.0, 0.003, log.packed(), [probe])])
+    recorded_point = record(
+        load_point(latency_ms=60.0), [Load(200.0, 0.003, log.packed(), [probe])]
+    )
     latency = (np.array(log.ended) - np.array(log.scheduled)) / MS
     longest = [
         moment.metrics["window_latency_max_ms"]
-        for moment in made.history
+        for moment in recorded_point.history
         if "window_latency_max_ms" in moment.metrics
     ]
     # 2,000 queries in 10 s: 50 windows of 40 queries.
     assert longest == pytest.approx(latency.reshape(50, 40).max(axis=1))
-    picture = made.artifacts["overview.svg"]
+    picture = recorded_point.artifacts["overview.svg"]
     assert ">Latency of a query</text>" in picture
     assert ">limit 60 ms</text>" in picture
     assert f">{1 - 1 / 2000:.4%} within {latency.max():.4g} ms<" in picture
-    headlines = [name for name in made.metrics if "/" not in stored_name(name)]
+    headlines = [name for name in recorded_point.metrics if "/" not in stored_name(name)]
     assert "peak_queries_per_second" in headlines
     assert len(headlines) <= 20
 
@@ -128,35 +133,41 @@ def test_queries_are_shown_as_a_distribution_and_over_time() -> None:
         pytest.param(11.0, "missed", id="missed"),
     ],
 )
-def test_a_limit_is_met_or_missed(limit: float, verdict: str) -> None:
-    made = record(
-        load_point(rate=200, latency_ms=limit), [Load(200.0, 0.003, planted(3).packed(), [])]
+def test_the_verdict_on_a_limit_is_recorded(limit: float, verdict: str) -> None:
+    recorded_point = record(
+        load_point(rate=200, latency_ms=limit), [Load(200.0, 0.003, planted_log(3).packed(), [])]
     )
-    assert (made.tags["limit"], made.tags["valid"]) == (verdict, str(verdict == "held").lower())
-    assert made.description.index("Load: ") < made.description.index("examples/s"), (
-        "before the steps alone"
+    assert (recorded_point.tags["limit"], recorded_point.tags["valid"]) == (
+        verdict,
+        str(verdict == "held").lower(),
     )
-    found = headline(made.metrics)
-    assert found
-    assert (found.value, found.unit) == (made.metrics["goodput_per_second"], "queries/s in time")
-    assert made.tags["limit_reason"].endswith(
+    assert recorded_point.description.index("Load: ") < recorded_point.description.index(
+        "examples/s"
+    ), "the load precedes the rate of steps"
+    summary = headline(recorded_point.metrics)
+    assert summary
+    assert (summary.value, summary.unit) == (
+        recorded_point.metrics["goodput_per_second"],
+        "queries/s in time",
+    )
+    assert recorded_point.tags["limit_reason"].endswith(
         f"took longer than {limit:g} ms, 1% may, confidence 99%"
     )
 
 
-def searched(peak: float, probes: dict[float, bool | None]) -> Load:
-    """Return a process's search for the peak rate.
+def searched_load(peak: float, probes: dict[float, bool | None]) -> Load:
+    """Return the load of a process that searched for the peak rate.
 
     Args:
         peak: The highest rate that met the limit.
         probes: Whether each rate met the limit, in the order of the search; None if undecided.
     """
     results = [Probe(rate, 700, 9, 1.0, 0.1, met, None) for rate, met in probes.items()]
-    return Load(peak, 0.003, planted(4).packed(), results)
+    return Load(peak, 0.003, planted_log(4).packed(), results)
 
 
-def probed_rates(made: Record) -> list[float]:
-    return [probe["rate"] for probe in made.artifacts["probes.json"]["probes"]]
+def probed_rates(recorded_point: Record) -> list[float]:
+    return [probe["rate"] for probe in recorded_point.artifacts["probes.json"]["probes"]]
 
 
 @pytest.mark.parametrize(
@@ -172,53 +183,55 @@ def probed_rates(made: Record) -> list[float]:
 def test_the_peak_lies_between_passed_and_failed_rates(
     probes: dict[float, bool | None], failed: float, high: float | None
 ) -> None:
-    """An undecided probe counts as failed in the search, although the peak may be higher."""
-    made = record(load_point(latency_ms=60.0), [searched(200.0, probes)])
+    """Treat an undecided probe as failed in the search, although the peak may be higher."""
+    recorded_point = record(load_point(latency_ms=60.0), [searched_load(200.0, probes)])
 
-    assert made.metrics["peak_queries_per_second"] == pytest.approx(200.0)
-    assert made.metrics["failed_queries_per_second"] == pytest.approx(failed)
-    assert made.metrics["peak_queries_per_second_low"] == pytest.approx(200.0)
-    assert made.metrics.get("peak_queries_per_second_high") == high
-    assert probed_rates(made) == list(probes)
+    assert recorded_point.metrics["peak_queries_per_second"] == pytest.approx(200.0)
+    assert recorded_point.metrics["failed_queries_per_second"] == pytest.approx(failed)
+    assert recorded_point.metrics["peak_queries_per_second_low"] == pytest.approx(200.0)
+    assert recorded_point.metrics.get("peak_queries_per_second_high") == high
+    assert probed_rates(recorded_point) == list(probes)
 
 
 def test_peaks_of_several_processes_have_students_interval() -> None:
     passed = [2000.0, 3000.0]
     failed = [2100.0, 3100.0]
-    loads = [searched(low, {high: False}) for low, high in zip(passed, failed, strict=True)]
+    loads = [searched_load(low, {high: False}) for low, high in zip(passed, failed, strict=True)]
 
-    made = record(load_point(latency_ms=60.0), loads)
+    recorded_point = record(load_point(latency_ms=60.0), loads)
 
-    metrics = made.metrics
+    metrics = recorded_point.metrics
     assert metrics["peak_queries_per_second"] == pytest.approx(stats.gmean(passed))
     assert metrics["failed_queries_per_second"] == pytest.approx(stats.gmean(failed))
     low, _ = student_interval(passed)
     _, high = student_interval(failed)
     assert metrics["peak_queries_per_second_low"] == pytest.approx(low)
     assert metrics["peak_queries_per_second_high"] == pytest.approx(high)
-    assert probed_rates(made) == failed
+    assert probed_rates(recorded_point) == failed
 
 
 def student_interval(rates: list[float]) -> tuple[float, float]:
-    """Return the 95% interval of the geometric mean, by SciPy."""
+    """Return the 95% interval of the geometric mean from SciPy."""
     logs = np.log(rates)
     low, high = stats.t.interval(0.95, len(rates) - 1, logs.mean(), stats.sem(logs))
     return math.exp(low), math.exp(high)
 
 
-def test_the_interval_of_several_processes_reaches_as_far_as_their_quantiles_lie_apart() -> None:
-    made = record(
+def test_the_interval_of_several_processes_includes_their_differences() -> None:
+    recorded_point = record(
         load_point(rate=200),
-        [Load(200.0, 0.003, planted(seed).packed(), []) for seed in range(5, 9)],
+        [Load(200.0, 0.003, planted_log(seed).packed(), []) for seed in range(5, 9)],
     )
     single = [
-        record(load_point(rate=200), [Load(200.0, 0.003, planted(seed).packed(), [])])
+        record(load_point(rate=200), [Load(200.0, 0.003, planted_log(seed).packed(), [])])
         for seed in range(5, 9)
     ]
     values = np.log([entry.metrics["latency_p99_ms"] for entry in single])
     half = 3.1824 * values.std(ddof=1) / 2
-    assert made.metrics["latency_p99_high_ms"] >= np.exp(values.mean() + half) * (1 - 1e-4)
-    assert made.metrics["queries"] == 8_000
+    assert recorded_point.metrics["latency_p99_high_ms"] >= np.exp(values.mean() + half) * (
+        1 - 1e-4
+    )
+    assert recorded_point.metrics["queries"] == 8_000
 
 
 @pytest.mark.parametrize(
@@ -235,7 +248,7 @@ def test_the_interval_of_several_processes_reaches_as_far_as_their_quantiles_lie
 def test_quantiles_of_a_known_queue_are_not_underestimated(
     load: float, share: float, processes: int
 ) -> None:
-    """In an M/M/1 queue, sojourn times are exponential with mean 1 / (1 - load).
+    """Compare with an M/M/1 queue, whose sojourn times are exponential with mean 1 / (1 - load).
 
     Each process has 500 queries and starts with an empty queue.
     """
@@ -250,50 +263,55 @@ def test_quantiles_of_a_known_queue_are_not_underestimated(
             # Lindley's recursion
             walk = np.concatenate([[0.0], np.cumsum(service[:-1] - gaps[1:])])
             sojourn_times.append((walk - np.minimum.accumulate(walk) + service).tolist())
-        found = quantile_metrics("x", share, sojourn_times, percentile)
-        covered += found.get("x_low_ms", 0.0) <= truth <= found.get("x_high_ms", math.inf)
+        metrics = quantile_metrics("x", share, sojourn_times, percentile)
+        covered += metrics.get("x_low_ms", 0.0) <= truth <= metrics.get("x_high_ms", math.inf)
     assert covered >= 54
 
 
 def test_metrics_of_an_overload_are_recorded() -> None:
-    made = record(
+    recorded_point = record(
         load_point(rate=200),
-        [Load(200.0, 0.003, planted(10).packed(), [])],
+        [Load(200.0, 0.003, planted_log(10).packed(), [])],
         "overload",
         "queries come faster",
     )
-    assert (made.outcome, made.tags["reason"]) == ("overload", "queries come faster")
-    assert made.metrics["queries"] == 2_000
-    assert made.metrics["step_time_ms"] == pytest.approx(100.0)
-    assert "queries.parquet" in made.artifacts
-    nothing = record(
+    assert (recorded_point.outcome, recorded_point.tags["reason"]) == (
+        "overload",
+        "queries come faster",
+    )
+    assert recorded_point.metrics["queries"] == 2_000
+    assert recorded_point.metrics["step_time_ms"] == pytest.approx(100.0)
+    assert "queries.parquet" in recorded_point.artifacts
+    without_queries = record(
         load_point(latency_ms=0.1),
         [Load(None, 0.003, QueryLog().packed(), [])],
         "overload",
         "too long",
     )
-    assert "queries" not in nothing.metrics
+    assert "queries" not in without_queries.metrics
 
 
 #: An hour has 3,600 s. A million queries at 200 per second take 5,000 s.
 PRICE = "platform.price_per_hour=3.6"
-ASK = ["paradnn.train", *TINY, "mode=inference", "server.min_seconds=0.5"]
-#: Reason of a second accepted outcome: the machine paused the load generator or woke it late.
-#: The record has the same metrics.
-LATE = "server.rate=50: the load generator could not keep up: "
+TRAIN = ["paradnn.train", *TINY, "mode=inference", "server.min_seconds=0.5"]
+#: Begin of the reason if the machine paused the load generator or woke it late. Tests accept this
+#: outcome, because its record has the same metrics.
+LATE_GENERATOR = "server.rate=50: the load generator could not keep up: "
 
 
 @pytest.mark.framework
-def test_a_server_is_measured_and_recorded(store: Store) -> None:
+def test_the_server_scenario_is_measured_and_recorded(store: Store) -> None:
     server = ["server.rate=50", "server.latency_ms=60000", "server.percentile=50", "batch_size=8"]
-    others = [word for word in ASK if not word.startswith("batch_size=")]
-    done = succeeded([*others, "scenario=server", *server, "server.delay_ms=1000", PRICE], store)
+    options = [word for word in TRAIN if not word.startswith("batch_size=")]
+    completed = succeeded(
+        [*options, "scenario=server", *server, "server.delay_ms=1000", PRICE], store
+    )
     [point] = store.runs()
     metrics = store.values("latest_metrics", point["run_id"])
     params = store.values("params", point["run_id"])
     assert (params["server.rate"], params["batch_size"]) == ("50.0", "8")
     assert point["outcome"] == "ok" or (
-        point["outcome"] == "overload" and point["reason"].startswith(LATE)
+        point["outcome"] == "overload" and point["reason"].startswith(LATE_GENERATOR)
     )
     assert metrics["queries"] >= 100
     assert metrics["latency_mean_ms"] == pytest.approx(
@@ -302,7 +320,7 @@ def test_a_server_is_measured_and_recorded(store: Store) -> None:
     assert 0 < metrics["latency_p50_ms"] <= metrics["latency_p99_ms"] <= metrics["latency_max_ms"]
     assert 1 <= metrics["queries_per_batch"] <= 8
     assert metrics["cost_per_million_queries"] == pytest.approx(20.0)
-    assert "queries, " in done.stdout
+    assert "queries, " in completed.stdout
     files = {path.name for path in store.files(point["run_id"]).iterdir()}
     assert {"queries.parquet", "latency.hgrm", "latency.hdr"} <= files
 
@@ -342,9 +360,12 @@ GENERATE = [
 
 
 @pytest.mark.framework
-def test_lengths_are_swept_recorded_and_resumed(store: Store) -> None:
-    kinds = "{model: gpt, compile: graph, precision: float16}, {model: gpt, compile: xla, precision: bfloat16}"
-    command = [*GENERATE, "mode=generate", "generate.tokens=3,7", f"sweep.grids=[{kinds}]"]
+def test_generation_lengths_are_swept_recorded_and_resumed(store: Store) -> None:
+    grids = (
+        "{model: gpt, compile: graph, precision: float16}, "
+        "{model: gpt, compile: xla, precision: bfloat16}"
+    )
+    command = [*GENERATE, "mode=generate", "generate.tokens=3,7", f"sweep.grids=[{grids}]"]
     succeeded(command, store)
     points = store.runs()
     assert [(point["outcome"], point["checks"]) for point in points] == [("ok", "passed")] * 4
@@ -361,8 +382,8 @@ def test_lengths_are_swept_recorded_and_resumed(store: Store) -> None:
             "processes"
         ]
         assert len(process["prefill"]["blocks"]) >= 6
-    again = run(command, store)
-    assert "4 skipped, the store holds their outcome already (4 ok)" in again.stdout
+    repeated = run(command, store)
+    assert "4 skipped, the store holds their outcome already (4 ok)" in repeated.stdout
     assert len(store.runs()) == 4
 
 
@@ -370,18 +391,18 @@ BANDWIDTH = 1e10
 PEAK = 1e11
 
 
-def generator() -> Point:
+def generation_point() -> Point:
     return read_point(
         {"model": {"name": "gpt"}, "batch_size": 4, "mode": "generate", "generate": {"tokens": 11}}
     )
 
 
 def thirty_blocks(step: float, steps: int) -> Timing:
-    """Return 30 blocks with about the given seconds per step."""
+    """Return the timing of 30 blocks of `steps` steps, with about `step` seconds per step."""
     return timing([steps * step * (1 + 0.01 * (number % 3 - 1)) for number in range(30)], steps)
 
 
-def generated(point: Point, cache_bytes: int | None = None) -> Record:
+def record_generation(point: Point, cache_bytes: int | None = None) -> Record:
     costs = step_costs(point)
     compilation = Compilation([0.5, 0.1], [1, 0], None)
     generation = Generation(
@@ -395,9 +416,9 @@ def generated(point: Point, cache_bytes: int | None = None) -> Record:
     return recorded(point, result, peaks=peaks)
 
 
-def test_a_step_is_a_token_of_each_example() -> None:
-    point = generator()
-    record = generated(point)
+def test_metrics_count_one_token_of_each_example_per_step() -> None:
+    point = generation_point()
+    record = record_generation(point)
     costs = step_costs(point)
     first = prefill_costs(point)
     expected = {
@@ -432,7 +453,7 @@ def test_a_step_is_a_token_of_each_example() -> None:
     )
 
 
-def test_a_cache_of_another_size_fails_the_check() -> None:
-    made = generated(generator(), cache_bytes=5)
+def test_a_cache_of_unexpected_size_fails_the_check() -> None:
+    recorded_point = record_generation(generation_point(), cache_bytes=5)
 
-    assert made.tags["checks"].startswith("failed: the cache has 5 bytes, the analytic")
+    assert recorded_point.tags["checks"].startswith("failed: the cache has 5 bytes, the analytic")

@@ -1,4 +1,4 @@
-"""Messages on a real pipe: invalid messages and other versions fail with a reason."""
+"""Messages on a real pipe: invalid messages and other protocol versions fail with a reason."""
 
 import json
 import subprocess
@@ -53,19 +53,24 @@ def event(name: str, message: Any) -> dict[str, Any]:
         pytest.param(messages.Answer("nan", "x", {}), id="failed"),
     ],
 )
-def test_an_answer_is_read_as_it_was_written(answer: messages.Answer) -> None:
-    answered = messages.PointAnswered(7, answer)
+def test_a_decoded_answer_equals_the_encoded_one(answer: messages.Answer) -> None:
+    measure_with_worker = messages.PointAnswered(7, answer)
     begun = messages.PhaseBegun("profile", answer)
 
-    line = encode(event("result", answered))
+    line = encode(event("result", measure_with_worker))
 
     assert line.count(b"\n") == 1
-    assert read_event(line) == answered
+    assert read_event(line) == measure_with_worker
     assert read_event(encode(event("phase", begun))) == begun
 
 
-def changed(path: str, value: Any) -> dict[str, Any]:
-    """Return a result with one changed field; the value `...` removes the field."""
+def result_with(path: str, value: Any) -> dict[str, Any]:
+    """Return a result message with one changed field; the value `...` removes the field.
+
+    Args:
+        path: Keys and indices that lead to the field, separated by dots.
+        value: New value of the field.
+    """
     content = event("result", messages.PointAnswered(1, ANSWER))
     *parents, last = path.split(".")
     parent: Any = content
@@ -79,7 +84,7 @@ def changed(path: str, value: Any) -> dict[str, Any]:
 
 
 #: Malformed messages, each with a part of the expected error.
-FAULTS = [
+MALFORMED = [
     pytest.param(
         changed("answer.measurement.timing.blocks", []),
         "measurement.timing: blocks are missing, or a block took no plausible time",
@@ -91,7 +96,7 @@ FAULTS = [
         id="block-without-time",
     ),
     pytest.param(
-        changed("answer.measurement.timing.blocks", [0.5, "nan"]),
+        result_with("answer.measurement.timing.blocks", [0.5, "nan"]),
         'measurement.timing.blocks[1]="nan" is not finite',
         id="block-nan",
     ),
@@ -110,29 +115,29 @@ FAULTS = [
         "input: step times are missing, not paired, or not positive",
         id="fed-step-without-time",
     ),
-    pytest.param(changed("extra", 3), "result.extra=3 is not known", id="unknown-field"),
+    pytest.param(result_with("extra", 3), "result.extra=3 is not known", id="unknown-field"),
     pytest.param(
-        changed("answer.phases.build", "long"),
+        result_with("answer.phases.build", "long"),
         'result.answer.phases.build="long" is not a number',
         id="text-for-number",
     ),
     pytest.param(
-        changed("answer.measurement", None),
+        result_with("answer.measurement", None),
         "result.answer: the outcome is ok, but nothing was measured",
         id="no-measurement",
     ),
     pytest.param(
-        changed("answer.measurement.parameters", 1.5),
+        result_with("answer.measurement.parameters", 1.5),
         "result.answer.measurement.parameters=1.5 is not an integer",
         id="fraction-for-integer",
     ),
     pytest.param(
-        changed("answer.measurement.timing.steady", 1),
+        result_with("answer.measurement.timing.steady", 1),
         "result.answer.measurement.timing.steady=1 is not true or false",
         id="integer-for-boolean",
     ),
     pytest.param(
-        changed("answer.measurement.timing.calibration.0.steps", True),
+        result_with("answer.measurement.timing.calibration.0.steps", True),
         "calibration[0].steps=true is not an integer",
         id="boolean-for-integer",
     ),
@@ -142,19 +147,20 @@ FAULTS = [
         id="short-row",
     ),
     pytest.param(
-        changed("answer.profile.product_types", ["x"]),
+        result_with("answer.profile.product_types", ["x"]),
         'profile.product_types=["x"] is not an object',
         id="list-for-object",
     ),
-    pytest.param(changed("id", ...), "result.id is missing", id="missing-field"),
+    pytest.param(result_with("id", ...), "result.id is missing", id="missing-field"),
     pytest.param(
-        changed("answer.phases.build", 10**400), "answer.phases.build=1000", id="huge-number"
+        result_with("answer.phases.build", 10**400), "answer.phases.build=1000", id="huge-number"
     ),
     pytest.param(
         {"event": "other"}, 'event="other" is not one of ready, refused', id="unknown-event"
     ),
 ]
-#: A worker that prints lines before and after it reads the request.
+#: Source of a worker that prints lines before and after it reads the request. It runs `first` at
+#: its start, and `then` after the last line.
 WORKER = """#!{python}
 import sys
 {first}
@@ -168,16 +174,16 @@ sys.stdin.read()
 READY = {"event": "ready", "protocol": messages.PROTOCOL_VERSION}
 EXITED = {"event": "exited", "id": 1, "exit_code": 0, "signal": None, "max_resident_bytes": 5}
 UNCLEAR = "the worker sent an invalid message: "
-SPEAKS = f"this side speaks {messages.PROTOCOL_VERSION}"
+VERSION_ERROR = f"this side speaks {messages.PROTOCOL_VERSION}"
 #: The first message of a worker, its message after the request, the expected outcome of the point,
 #: and a part of the expected reason.
 ENDINGS = [
     pytest.param(
-        READY, changed("id", ...), "crash", f"{UNCLEAR}result.id is missing", id="missing-field"
+        READY, result_with("id", ...), "crash", f"{UNCLEAR}result.id is missing", id="missing-field"
     ),
     pytest.param(
         READY,
-        changed("answer.outcome", "great"),
+        result_with("answer.outcome", "great"),
         "crash",
         "result.answer.outcome='great' is not an outcome",
         id="unknown-outcome",
@@ -204,29 +210,32 @@ ENDINGS = [
         {**READY, "protocol": 1, "seconds": 3.0},
         EXITED,
         "unavailable",
-        f"ready.protocol=1: {SPEAKS}",
+        f"ready.protocol=1: {VERSION_ERROR}",
         id="version-1",
     ),
     pytest.param(
         {**READY, "protocol": messages.PROTOCOL_VERSION + 1},
         EXITED,
         "unavailable",
-        SPEAKS,
+        VERSION_ERROR,
         id="next-version",
     ),
     pytest.param(
         {"event": "ready"},
         EXITED,
         "unavailable",
-        f"ready.protocol=null: {SPEAKS}",
+        f"ready.protocol=null: {VERSION_ERROR}",
         id="no-version",
     ),
 ]
 
 
 @pytest.fixture
-def answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return a function that measures a point with a worker that sends the given lines."""
+def measure_with_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a function that measures a point with a worker that sends given lines.
+
+    The function takes the lines before and after the request, as text or as objects.
+    """
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
     def measure(
@@ -250,7 +259,7 @@ def answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return measure
 
 
-@pytest.mark.parametrize(("message", "fault"), FAULTS)
+@pytest.mark.parametrize(("message", "fault"), MALFORMED)
 def test_the_error_of_a_malformed_message_names_the_field(message: Any, fault: str) -> None:
     with pytest.raises(MessageError) as error:
         read_event(json.dumps(message).encode())
@@ -258,17 +267,17 @@ def test_the_error_of_a_malformed_message_names_the_field(message: Any, fault: s
 
 
 @pytest.mark.parametrize(("ready", "message", "outcome", "reason"), ENDINGS)
-def test_a_worker_that_sends_nonsense_ends_the_point_with_a_reason(
-    answered: Any, ready: Any, message: Any, outcome: str, reason: str
+def test_an_invalid_message_of_a_worker_ends_the_point_with_a_reason(
+    measure_with_worker: Any, ready: Any, message: Any, outcome: str, reason: str
 ) -> None:
-    result = answered([ready], [message, EXITED])
+    result = measure_with_worker([ready], [message, EXITED])
     assert (result.outcome, result.answer) == (outcome, None)
     assert reason in result.reason
 
 
-def test_a_valid_answer_is_read_between_garbage(answered: Any) -> None:
-    """A killed child may leave half a line, which must not hide the lines after it."""
-    result = answered(
+def test_invalid_lines_do_not_hide_a_valid_answer(measure_with_worker: Any) -> None:
+    """Plant the half line that a killed child may leave before a valid answer."""
+    result = measure_with_worker(
         ["garbage", READY], ["{", event("result", messages.PointAnswered(1, ANSWER)), EXITED]
     )
     assert (result.outcome, result.answer, result.peak_memory_bytes) == ("ok", ANSWER, 5)
@@ -281,26 +290,29 @@ def test_a_valid_answer_is_read_between_garbage(answered: Any) -> None:
         pytest.param("('x' * 1023 + chr(10)) * 2**10", id="many-lines"),
     ],
 )
-def test_a_worker_that_prints_without_end_is_stopped(
-    answered: Any, monkeypatch: pytest.MonkeyPatch, chunk: str
+def test_a_worker_that_prints_endlessly_is_stopped(
+    measure_with_worker: Any, monkeypatch: pytest.MonkeyPatch, chunk: str
 ) -> None:
-    """The limit is lowered to 30 MiB."""
+    """Lower the limits of a line and of all output to 30 MiB."""
     monkeypatch.setattr("paradnn.session.workers._MAX_LINE_BYTES", 30 * 2**20)
     monkeypatch.setattr("paradnn.session.workers._MAX_TOTAL_BYTES", 30 * 2**20)
-    result = answered([READY], [], then=f"while True: print({chunk}, end='')")
+    result = measure_with_worker([READY], [], then=f"while True: print({chunk}, end='')")
     assert (result.outcome, result.answer) == ("crash", None)
     assert result.reason.endswith("its messages exceed 30 MiB in total")
 
 
-@pytest.mark.parametrize(("times", "outcome"), [(1, "ok"), (9, "crash")])
-def test_a_worker_killed_while_importing_starts_again(
-    answered: Any, tmp_path: Path, times: int, outcome: str
+@pytest.mark.parametrize(
+    ("times", "outcome"),
+    [pytest.param(1, "ok", id="killed once"), pytest.param(9, "crash", id="killed every time")],
+)
+def test_a_worker_killed_while_importing_is_started_once_more(
+    measure_with_worker: Any, tmp_path: Path, times: int, outcome: str
 ) -> None:
     log = tmp_path / "starts"
     first = f"""log = open({str(log)!r}, "a+"); log.write("."); log.flush(); log.seek(0)
 import os
 len(log.read()) > {times} or os.kill(os.getpid(), 9)"""
-    result = answered(
+    result = measure_with_worker(
         [READY], [event("result", messages.PointAnswered(1, ANSWER)), EXITED], first=first
     )
     assert (result.outcome, len(log.read_text())) == (outcome, 2)
@@ -309,8 +321,8 @@ len(log.read()) > {times} or os.kill(os.getpid(), 9)"""
     )
 
 
-def test_a_request_of_another_version_is_rejected(tmp_path: Path) -> None:
-    """The real fork server rejects malformed requests and then serves the next request."""
+def test_a_worker_rejects_invalid_requests_and_serves_the_next(tmp_path: Path) -> None:
+    """Send requests of another version and with errors, then a valid one, to the fork server."""
     worker = [sys.executable, str(Path(__file__).with_name("profile_worker.py"))]
     request = messages.Request(messages.PROTOCOL_VERSION, 2, {"profile": "ends", "peak": 1}, None)
     lines = [
@@ -325,7 +337,7 @@ def test_a_request_of_another_version_is_rejected(tmp_path: Path) -> None:
         events = []
         while not events or not isinstance(events[-1], messages.Exited):
             line = process.stdout.readline()
-            assert line, "it has ended"
+            assert line, "the worker has ended"
             if line.strip():
                 events.append(read_event(line.strip()))
     names = "Ready Refused Refused Refused Started PhaseBegun PhaseBegun PointAnswered Exited"

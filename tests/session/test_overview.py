@@ -1,4 +1,4 @@
-"""Pictures of a run: they show its numbers, escape markup, and never lose a result if they fail."""
+"""Pictures of a run: they show its numbers and escape markup; a failed picture loses no result."""
 
 import base64
 import hashlib
@@ -44,27 +44,27 @@ def measured_step() -> Record:
     return recorded(POINT, replace(result, phases={"build": 1.5, "measure": 4.0}), peaks=PEAKS)
 
 
-def picture(of: Record) -> ElementTree.Element:
-    return ElementTree.fromstring(of.artifacts["overview.svg"])
+def picture(run: Record) -> ElementTree.Element:
+    return ElementTree.fromstring(run.artifacts["overview.svg"])
 
 
-def titles(of: Record) -> list[str]:
+def titles(run: Record) -> list[str]:
     """Return the titles of the charts."""
-    texts = picture(of).findall(f"{SVG}g/{SVG}text[@font-weight='bold']")
+    texts = picture(run).findall(f"{SVG}g/{SVG}text[@font-weight='bold']")
     return [text.text or "" for text in texts]
 
 
-def dots(of: Record, tip: str) -> list[tuple[float, float, re.Match[str]]]:
-    """Return left, top and readout of the dots whose readout matches."""
-    found = []
-    for circle in picture(of).iter(f"{SVG}circle"):
+def dots_with_tip(run: Record, tip: str) -> list[tuple[float, float, re.Match[str]]]:
+    """Return the dots whose tip matches a regular expression, as (left, top, match)."""
+    matching_dots = []
+    for circle in picture(run).iter(f"{SVG}circle"):
         match = re.fullmatch(tip, circle.findtext(f"{SVG}title") or "")
         if match:
-            found.append((float(circle.get("cx", "")), float(circle.get("cy", "")), match))
-    return found
+            matching_dots.append((float(circle.get("cx", "")), float(circle.get("cy", "")), match))
+    return matching_dots
 
 
-def test_a_step_is_shown_with_roofline_blocks_operations_and_phases() -> None:
+def test_a_picture_shows_roofline_blocks_operations_and_phases() -> None:
     assert titles(measured_step()) == [
         "Roofline",
         "Step time of each block",
@@ -73,8 +73,8 @@ def test_a_step_is_shown_with_roofline_blocks_operations_and_phases() -> None:
     ]
 
 
-def test_every_block_is_at_the_place_of_its_time() -> None:
-    shown = dots(measured_step(), r"block (\d+): (.*) ms")
+def test_the_height_of_a_block_is_linear_in_its_time() -> None:
+    shown = dots_with_tip(measured_step(), r"block (\d+): (.*) ms")
     assert [float(match[2]) for _, _, match in shown] == [1e3 * value for value in BLOCKS]
     lefts = [left for left, _, _ in shown]
     tops = [top for _, top, _ in shown]
@@ -84,34 +84,34 @@ def test_every_block_is_at_the_place_of_its_time() -> None:
     np.testing.assert_allclose(np.diff(lefts), np.diff(lefts)[0], atol=0.11)
 
 
-def test_the_warmup_precedes_the_blocks_and_does_not_stretch_their_axis() -> None:
-    of = measured_step()
-    warmup = dots(of, r"warm-up (-\d+): (.*) ms")
-    blocks = dots(of, r"block .*")
+def test_the_warmup_precedes_the_blocks_and_does_not_extend_their_axis() -> None:
+    run = measured_step()
+    warmup = dots_with_tip(run, r"warm-up (-\d+): (.*) ms")
+    blocks = dots_with_tip(run, r"block .*")
     assert [(int(m[1]), float(m[2])) for _, _, m in warmup] == [(-3, 3e3), (-2, 2e3), (-1, 600)]
     assert max(left for left, _, _ in warmup) < min(left for left, _, _ in blocks)
     assert warmup[0][1] == warmup[1][1] < warmup[2][1]
 
 
-def test_the_point_is_below_the_roof_by_its_share() -> None:
-    of = measured_step()
-    (point,) = dots(of, r".*FLOP/byte, (\d+)% of the roof")
-    lines = {line.findtext(f"{SVG}title"): line for line in picture(of).iter(f"{SVG}polyline")}
+def test_the_distance_to_the_roofline_shows_the_share_of_it() -> None:
+    run = measured_step()
+    (point,) = dots_with_tip(run, r".*FLOP/byte, (\d+)% of the roof")
+    lines = {line.findtext(f"{SVG}title"): line for line in picture(run).iter(f"{SVG}polyline")}
     (roof,) = [line for tip, line in lines.items() if (tip or "").startswith("measured peaks")]
     pairs = [pair.split(",") for pair in roof.get("points", "").split()]
     lefts = [float(left) for left, _ in pairs]
     tops = [float(top) for _, top in pairs]
     # On logarithmic axes the slope of the bandwidth is one decade per decade.
     ridge = PEAKS["peak_flops_per_second"] / PEAKS["peak_bytes_per_second"]
-    first = min(ridge, of.metrics["arithmetic_intensity"]) / 6
+    first = min(ridge, run.metrics["arithmetic_intensity"]) / 6
     decade = (tops[0] - tops[1]) / math.log10(ridge / first)
     distance = point[1] - float(np.interp(point[0], lefts, tops))
     share = 10 ** (-distance / decade)
-    assert share == pytest.approx(of.metrics["roofline_fraction"], rel=0.05)
-    assert int(point[2][1]) == round(100 * of.metrics["roofline_fraction"])
+    assert share == pytest.approx(run.metrics["roofline_fraction"], rel=0.05)
+    assert int(point[2][1]) == round(100 * run.metrics["roofline_fraction"])
 
 
-def test_bars_are_as_long_as_the_shares() -> None:
+def test_the_length_of_bars_is_proportional_to_their_values() -> None:
     widths = {}
     for group in picture(measured_step()).iter(f"{SVG}g"):
         tip = group.findtext(f"{SVG}title")
@@ -124,13 +124,13 @@ def test_bars_are_as_long_as_the_shares() -> None:
     assert widths["measure: 4 s"] == pytest.approx(4 / 1.5 * widths["build: 1.5 s"], rel=0.01)
 
 
-def inference() -> Record:
+def inference_record() -> Record:
     point = read_point({"model": {"name": "fc"}, "mode": "inference"})
     singles = [0.001 * (1 + place) for place in range(100)]
     return recorded(point, answered(timing(BLOCKS), latencies=singles))
 
 
-def learning() -> Record:
+def learning_record() -> Record:
     sizes = {"layers": 1, "nodes": 64, "input_size": 64, "output_size": 10}
     config = {"model": {"name": "fc", **sizes}, "batch_size": 64, "task": "learn"}
     config |= {"data": {"name": "digits"}, "learn": {"target": 0.9, "epochs": 3}}
@@ -152,7 +152,7 @@ def learning() -> Record:
     return recorded(point, replace(answered(timing(BLOCKS)), news=[*epochs]))
 
 
-def out_of_memory() -> Record:
+def out_of_memory_record() -> Record:
     result = PointResult(
         "oom_host", "took 3 GiB", None, {"build": 1.0}, peak_memory_bytes=3 * 2**30
     )
@@ -160,25 +160,30 @@ def out_of_memory() -> Record:
 
 
 @pytest.mark.parametrize(
-    ("of", "first"),
+    ("make_record", "first"),
     [
-        pytest.param(inference, "Latency of a single step", id="latency"),
-        pytest.param(out_of_memory, "Memory against the limit", id="out of memory"),
-        pytest.param(learning, "Held-out accuracy", id="learning"),
+        pytest.param(inference_record, "Latency of a single step", id="latency"),
+        pytest.param(out_of_memory_record, "Memory against the limit", id="out of memory"),
+        pytest.param(learning_record, "Held-out accuracy", id="learning"),
     ],
 )
-def test_each_kind_of_result_has_its_chart(of: Any, first: str) -> None:
-    assert titles(of())[0] == first
+def test_each_kind_of_result_has_its_own_first_chart(make_record: Any, first: str) -> None:
+    assert titles(make_record())[0] == first
 
 
-@pytest.mark.parametrize("of", [measured_step, inference, learning, out_of_memory])
-def test_a_run_has_at_most_20_headline_metrics(of: Any) -> None:
-    made = of()
-    names = {*made.metrics, *(name for moment in made.history for name in moment.metrics)}
+@pytest.mark.parametrize(
+    "make_record", [measured_step, inference_record, learning_record, out_of_memory_record]
+)
+def test_a_run_has_at_most_20_headline_metrics(make_record: Any) -> None:
+    made_record = make_record()
+    names = {
+        *made_record.metrics,
+        *(name for moment in made_record.history for name in moment.metrics),
+    }
     assert 1 <= sum("/" not in stored_name(name) for name in names) <= 20
 
 
-def test_the_number_that_summarizes_a_run_is_a_headline_metric() -> None:
+def test_the_metrics_that_summarize_a_run_are_headline_metrics() -> None:
     for work in WORKLOADS.values():
         described = work.role(ResultDescription)
         for name in (*described.headlines, *described.rates):
@@ -186,7 +191,7 @@ def test_the_number_that_summarizes_a_run_is_a_headline_metric() -> None:
 
 
 def test_the_distribution_shows_the_quantiles() -> None:
-    shown = dots(inference(), r"(.*)% within (.*) ms")
+    shown = dots_with_tip(inference_record(), r"(.*)% within (.*) ms")
     for _, _, match in shown:
         slower = round(100 * (1 - float(match[1]) / 100))
         # Of 100 latencies of 1 to 100 ms, `slower` are at least as long as this one.
@@ -195,14 +200,14 @@ def test_the_distribution_shows_the_quantiles() -> None:
 
 
 def test_memory_is_shown_against_the_limit() -> None:
-    of = out_of_memory()
-    texts = " ".join(element.text or "" for element in picture(of).iter(f"{SVG}title"))
+    run = out_of_memory_record()
+    texts = " ".join(element.text or "" for element in picture(run).iter(f"{SVG}title"))
     assert "peak until the end: 3.22 GB" in texts
     assert "limit: 2.15 GB" in texts
-    assert of.metrics["memory_limit_bytes"] == 2**31
+    assert run.metrics["memory_limit_bytes"] == 2**31
 
 
-def test_the_page_allows_only_its_own_script_and_fetches_nothing() -> None:
+def test_the_page_allows_only_its_own_script_and_loads_no_resources() -> None:
     html = measured_step().artifacts["overview.html"]
     (script,) = re.findall(r"<script>(.*?)</script>", html, re.DOTALL)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -213,30 +218,32 @@ def test_the_page_allows_only_its_own_script_and_fetches_nothing() -> None:
 
 def test_texts_are_escaped() -> None:
     unsteady = timing(BLOCKS, steady=False, steady_reason="<script>alert('a & b')</script>")
-    of = recorded(POINT, answered(unsteady))
-    assert not [element for element in picture(of).iter() if "script" in element.tag]
-    texts = [element.text or "" for element in picture(of).iter(f"{SVG}text")]
+    run = recorded(POINT, answered(unsteady))
+    assert not [element for element in picture(run).iter() if "script" in element.tag]
+    texts = [element.text or "" for element in picture(run).iter(f"{SVG}text")]
     assert any("<script>alert('a & b')</script>" in text for text in texts)
 
 
 def test_a_long_reason_is_wrapped_and_not_cut() -> None:
     reason = " ".join(f"word{number}" for number in range(100))
-    of = recorded(POINT, answered(timing(BLOCKS, steady=False, steady_reason=reason)))
-    texts = [element.text or "" for element in picture(of).findall(f"{SVG}text")]
+    run = recorded(POINT, answered(timing(BLOCKS, steady=False, steady_reason=reason)))
+    texts = [element.text or "" for element in picture(run).findall(f"{SVG}text")]
     assert reason in " ".join(texts)
     assert max(map(len, texts)) < 190
 
 
-def test_a_picture_that_fails_costs_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object) -> dict[str, str]:
+def test_a_failing_picture_does_not_change_the_other_results(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail_to_draw(*_: object) -> dict[str, str]:
         raise ValueError("no room")
 
-    whole = measured_step()
-    monkeypatch.setattr(record, "overview_files", broken)
-    of = measured_step()
-    assert of.tags["overview"] == "not drawn: ValueError no room"
-    assert of.metrics == whole.metrics
-    assert {*whole.artifacts} - {*of.artifacts} == {"overview.svg", "overview.html"}
+    with_picture = measured_step()
+    monkeypatch.setattr(record, "overview_files", fail_to_draw)
+    run = measured_step()
+    assert run.tags["overview"] == "not drawn: ValueError no room"
+    assert run.metrics == with_picture.metrics
+    assert {*with_picture.artifacts} - {*run.artifacts} == {"overview.svg", "overview.html"}
 
 
 @pytest.mark.parametrize(
@@ -252,7 +259,7 @@ def test_a_picture_that_fails_costs_no_result(monkeypatch: pytest.MonkeyPatch) -
     ],
 )
 @pytest.mark.parametrize("make", [ChartAxis.linear, ChartAxis.log])
-def test_an_axis_has_few_round_ticks_within_its_ends(make: Any, values: Sequence[float]) -> None:
+def test_an_axis_has_at_most_8_ticks_within_its_ends(make: Any, values: Sequence[float]) -> None:
     axis = make("label", values)
     ticks = axis.ticks()
     assert axis.low < axis.high
@@ -271,9 +278,9 @@ def test_a_page_places_charts_in_two_columns() -> None:
 
 
 def test_the_description_has_the_roofline_position_and_the_top_operations() -> None:
-    of = measured_step()
-    paragraphs = of.description.split("\n\n")
-    share = of.metrics["roofline_fraction"]
+    run = measured_step()
+    paragraphs = run.description.split("\n\n")
+    share = run.metrics["roofline_fraction"]
     (roofline,) = [text for text in paragraphs if text.startswith("Roofline")]
     assert f"**{share:.0%}** of the limit set by memory bandwidth (22 GB/s)" in roofline
     assert "the ridge is at 54.5 FLOP/byte" in roofline

@@ -1,4 +1,4 @@
-"""Points measured in several processes: records, and no lost or duplicate results after a kill."""
+"""Points measured in several processes: records, and results after a driver was killed."""
 
 import json
 import statistics
@@ -47,7 +47,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> 
 
 
 def test_the_step_time_combines_all_processes(measured: Store) -> None:
-    """SciPy computes the value and the interval again from the raw blocks."""
+    """Compare with the value and the interval that SciPy computes from the raw blocks."""
     for point in measured.runs():
         metrics = measured.values("latest_metrics", point["run_id"])
         processes = blocks_of(measured, point["run_id"])
@@ -58,7 +58,8 @@ def test_the_step_time_combines_all_processes(measured: Store) -> None:
         )
         low, high = np.exp(stats.t.interval(0.95, 2, loc=logs.mean(), scale=stats.sem(logs))) * 1e3
         assert metrics["step_time_ms"] == pytest.approx(np.exp(logs.mean()) * 1e3, rel=ROUNDING)
-        if "interval_reason" in point:  # on a busy machine, three processes may differ too much
+        # On a busy machine, three processes may differ too much for an interval.
+        if "interval_reason" in point:
             times = np.concatenate(
                 [np.array(entry["blocks"]) / entry["steps_per_block"] for entry in processes]
             )
@@ -73,24 +74,24 @@ def test_the_step_time_combines_all_processes(measured: Store) -> None:
         assert metrics["phase_measure_seconds"] >= sum(sum(entry["blocks"]) for entry in processes)
 
 
-def test_the_processes_of_points_take_turns(measured: Store) -> None:
-    begun = [
+def test_points_alternate_between_processes(measured: Store) -> None:
+    begin_times = [
         (one["begun"], run["run_id"])
         for run in measured.runs()
         for one in blocks_of(measured, run["run_id"])
     ]
-    rounds = [name for _, name in sorted(begun)]
+    rounds = [name for _, name in sorted(begin_times)]
     assert [len(set(rounds[at : at + 2])) for at in (0, 2, 4)] == [2, 2, 2], (
         "each point is measured once before any is measured again"
     )
 
 
-def test_no_partial_results_remain(measured: Store) -> None:
-    """None remain even if a driver was killed between recording a point and removing them."""
+def test_partial_results_of_recorded_points_are_removed(measured: Store) -> None:
+    """Plant the partial results of a driver that was killed before it could remove them."""
     assert not list(measured.folder.glob("partial-*"))
     tags = measured.runs()[0]
-    kept = PartialResults(Tracking(uri=measured.uri, folder=str(measured.folder)))
-    kept.save(Identity(tags["point_id"], tags["environment_id"], 0), [])
+    partial_results = PartialResults(Tracking(uri=measured.uri, folder=str(measured.folder)))
+    partial_results.save(Identity(tags["point_id"], tags["environment_id"], 0), [])
     assert len(list(measured.folder.glob("partial-*"))) == 1
     axes = [
         "-m",
@@ -107,7 +108,7 @@ def test_no_partial_results_remain(measured: Store) -> None:
 def test_no_result_is_lost_or_measured_twice_after_a_driver_is_killed(
     store: Store,
 ) -> None:
-    """The driver is killed when one point is complete and the others have only one process."""
+    """Kill the driver when one point is complete and the others have only one process."""
     folder = store.folder / "kept"
     axes = [
         "-m",
@@ -123,11 +124,11 @@ def test_no_result_is_lost_or_measured_twice_after_a_driver_is_killed(
         running.wait(PATIENCE)
     assert all_gone(started)
     finished = {entry["run_id"] for entry in store.runs() if "outcome" in entry}
-    kept = [
+    partial_results = [
         json.loads(json.loads(path.read_text())["body"])["results"]
         for path in folder.glob("partial-*.json")
     ]
-    before = {result["begun"] for results in kept for result in results}
+    before = {result["begun"] for results in partial_results for result in results}
     assert finished
     assert before
     succeeded(["paradnn.train", *axes], store)
@@ -135,63 +136,69 @@ def test_no_result_is_lost_or_measured_twice_after_a_driver_is_killed(
     assert finished <= {entry["run_id"] for entry in runs}
     assert Counter(entry["outcome"] for entry in runs) == {"ok": 3}
     assert len({entry["point_id"] for entry in runs}) == 3
-    begun = [entry["begun"] for point in runs for entry in blocks_of(store, point["run_id"])]
-    assert len(begun) == len(set(begun)) == 6
-    assert before <= set(begun)
+    begin_times = [entry["begun"] for point in runs for entry in blocks_of(store, point["run_id"])]
+    assert len(begin_times) == len(set(begin_times)) == 6
+    assert before <= set(begin_times)
     assert not [
         entry for entry in store.runs() + store.runs("sweep") if entry["status"] == "RUNNING"
     ]
     assert not list(folder.glob("partial-*"))
 
 
-def test_a_process_that_dies_ends_only_its_point(
+def test_a_crashed_process_ends_only_its_point(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = store.folder / "kept"
     axes = ["-m", "model.nodes=8,9", *REST, "measure.processes=2", "sweep.order=given"]
     request = OpenPoint.request
 
-    def lasting(entry: OpenPoint) -> dict[str, Any]:
+    def request_long_measurement(entry: OpenPoint) -> dict[str, Any]:
         """Let the second process of the first point measure until it is killed."""
-        asked = request(entry)
-        if entry.results and asked["model"]["nodes"] == 8:
-            asked["measure"] = asked["measure"] | {"min_seconds": 1000.0, "max_seconds": 1000.0}
-        return asked
+        requested = request(entry)
+        if entry.results and requested["model"]["nodes"] == 8:
+            requested["measure"] = requested["measure"] | {
+                "min_seconds": 1000.0,
+                "max_seconds": 1000.0,
+            }
+        return requested
 
-    monkeypatch.setattr(OpenPoint, "request", lasting)
+    monkeypatch.setattr(OpenPoint, "request", request_long_measurement)
 
     def crash() -> None:
         assert wait_for(lambda: len(list(folder.glob("partial-*.json"))) == 2)
         crash_the_point()
 
     with meanwhile(crash):
-        done = run(["paradnn.train", *axes, f"tracking.folder={folder}"], store)
-    assert done.returncode == 0, done.stderr
-    found = {
+        completed = run(["paradnn.train", *axes, f"tracking.folder={folder}"], store)
+    assert completed.returncode == 0, completed.stderr
+    run_by_nodes = {
         store.values("params", entry["run_id"])["model.nodes"]: entry for entry in store.runs()
     }
-    assert {nodes: entry["outcome"] for nodes, entry in found.items()} == {"8": "crash", "9": "ok"}
-    assert found["8"]["reason"].startswith("process 2: SIGSEGV")
-    assert len(blocks_of(store, found["8"]["run_id"])) == 1, (
-        "what the first process measured is kept"
+    assert {nodes: entry["outcome"] for nodes, entry in run_by_nodes.items()} == {
+        "8": "crash",
+        "9": "ok",
+    }
+    assert run_by_nodes["8"]["reason"].startswith("process 2: SIGSEGV")
+    assert len(blocks_of(store, run_by_nodes["8"]["run_id"])) == 1, (
+        "the result of the first process is kept"
     )
 
 
 def test_damaged_partial_results_are_ignored(tmp_path: Path) -> None:
-    kept = PartialResults(Tracking(folder=str(tmp_path)))
+    partial_results = PartialResults(Tracking(folder=str(tmp_path)))
     identity = Identity("a", "b", 0)
     result = PointResult("timeout", "over 1 s", phases={"build": 0.5}, begun=3.0)
-    kept.save(identity, [result])
-    assert kept.load(identity) == [result]
-    assert kept.load(Identity("a", "b", 1)) == []
+    partial_results.save(identity, [result])
+    assert partial_results.load(identity) == [result]
+    assert partial_results.load(Identity("a", "b", 1)) == []
     assert PartialResults(Tracking(folder=str(tmp_path), experiment="other")).load(identity) == []
     (path,) = tmp_path.iterdir()
     path.write_text(path.read_text().replace("timeout", "timeover"))
-    assert kept.load(identity) == []
+    assert partial_results.load(identity) == []
     write_document(path, {"protocol": PROTOCOL_VERSION - 1, "results": [plain(result)]})
-    assert kept.load(identity) == [], "another version may use a different format"
-    kept.save(identity, [result])
-    kept.forget(identity, ended=False)
+    assert partial_results.load(identity) == [], "another version may use a different format"
+    partial_results.save(identity, [result])
+    partial_results.forget(identity, ended=False)
     assert not list(tmp_path.iterdir())
 
 
@@ -213,31 +220,31 @@ def test_results_without_a_profile_do_not_continue_a_profiled_point(
     succeeded([*axes, "measure.profile=true"], store)
     first, second = sorted(store.runs(), key=lambda entry: "extras" in entry)
     assert second["profile"] == "ok"
-    begun = [
+    begin_times = [
         {entry["begun"] for entry in blocks_of(store, point["run_id"])} for point in (first, second)
     ]
-    assert [len(times) for times in begun] == [2, 2]
-    assert not begun[0] & begun[1]
+    assert [len(times) for times in begin_times] == [2, 2]
+    assert not begin_times[0] & begin_times[1]
     assert not list((store.folder / "kept").iterdir())
 
 
-def test_claims_are_renewed_while_a_worker_measures(
+def test_leases_are_renewed_while_a_worker_measures(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    renewed = []
+    statuses_at_renewal = []
     renew_lease = Tracker.renew_lease
 
-    def noted(tracker: Tracker) -> str:
+    def renew_and_note(tracker: Tracker) -> str:
         reason = renew_lease(tracker)
-        renewed.append([run["status"] for run in store.runs()])
+        statuses_at_renewal.append([run["status"] for run in store.runs()])
         return reason
 
     monkeypatch.setattr(leases, "HEARTBEAT_SECONDS", 0.01)
-    monkeypatch.setattr(Tracker, "renew_lease", noted)
+    monkeypatch.setattr(Tracker, "renew_lease", renew_and_note)
     axes = [*REST, "measure.processes=2", "tracking.folder=/dev/null/x"]
-    done = run(["paradnn.train", "model.nodes=8", *axes], store)
+    completed = run(["paradnn.train", "model.nodes=8", *axes], store)
     # Only a driver that is killed needs the partial results, so the sweep continues without them.
     message = "results of incomplete points are not saved: tracking.folder=/dev/null/x"
-    assert done.stderr.count(message) == 1
+    assert completed.stderr.count(message) == 1
     assert [entry["outcome"] for entry in store.runs()] == ["ok"]
-    assert ["RUNNING"] in renewed
+    assert ["RUNNING"] in statuses_at_renewal

@@ -1,4 +1,4 @@
-"""Progress and summary as a person reads them, on terminals, in a pipe and on a busy machine."""
+"""Progress and summary of a sweep on terminals, in narrow windows and in a pipe."""
 
 import io
 import re
@@ -72,7 +72,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def measure(clock: list[float]) -> Reporter:
-    """Measure two of four points, each in 10 s, after 30 s for the ceilings."""
+    """Simulate two of four points, each of 10 s, after 30 s for the ceilings."""
     reporter = Reporter(4, "fc, 4 points")
     reporter.start(0, 4)
     clock[0] += 30
@@ -85,8 +85,8 @@ def measure(clock: list[float]) -> Reporter:
     return reporter
 
 
-def on(stream: io.StringIO, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Redirect standard output and error to a window of a given width."""
+def redirect_output(stream: io.StringIO, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Redirect standard output and error to a stream of `width` columns."""
     for name in ("stdout", "stderr"):
         monkeypatch.setattr(f"sys.{name}", stream)
     monkeypatch.setenv("COLUMNS", str(width))
@@ -96,7 +96,8 @@ def on(stream: io.StringIO, width: int, monkeypatch: pytest.MonkeyPatch) -> None
 def test_finished_points_stay_on_a_terminal(
     clock: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    on(terminal := Terminal(), 120, monkeypatch)
+    terminal = Terminal()
+    redirect_output(terminal, 120, monkeypatch)
     reporter = measure(clock)
     reporter.begin("fc 4x128")
     finished = [
@@ -115,10 +116,11 @@ def test_finished_points_stay_on_a_terminal(
     assert terminal.screen() == finished
 
 
-def test_a_pipe_gets_the_same_lines_and_the_time_left(
+def test_a_pipe_receives_the_same_lines_and_the_remaining_time(
     clock: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    on(pipe := io.StringIO(), 80, monkeypatch)
+    pipe = io.StringIO()
+    redirect_output(pipe, 80, monkeypatch)
     reporter = measure(clock)
     reporter.expect(200, 1, 60.0)  # the time left is at most the sweep's budget
     clock[0] += 10
@@ -136,30 +138,39 @@ def test_a_pipe_gets_the_same_lines_and_the_time_left(
     )
 
 
+#: Columns that narrow windows may omit.
 ALL = ["± 95%", "FLOP/s", "memory", "steady"]
 
 
 @pytest.mark.parametrize(
-    ("width", "kept"),
-    [(40, []), (59, ALL[:1]), (69, [ALL[0], ALL[3]]), (80, ALL), (100, ALL), (200, ALL)],
+    ("width", "columns"),
+    [
+        pytest.param(40, [], id="40 characters"),
+        pytest.param(59, ["± 95%"], id="59 characters"),
+        pytest.param(69, ["± 95%", "steady"], id="69 characters"),
+        pytest.param(80, ALL, id="80 characters"),
+        pytest.param(100, ALL, id="100 characters"),
+        pytest.param(200, ALL, id="200 characters"),
+    ],
 )
 def test_narrow_windows_omit_columns(
-    width: int, kept: list[str], monkeypatch: pytest.MonkeyPatch
+    width: int, columns: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    on(terminal := Terminal(), width, monkeypatch)
+    terminal = Terminal()
+    redirect_output(terminal, width, monkeypatch)
     name = "gru 1x300 t10 b64 float32"
     if width >= 80:
-        others = [point(LONG), point("gru b16384", "oom_predicted")]
+        other_points = [point(LONG), point("gru b16384", "oom_predicted")]
     else:
-        others = []
-    describe_sweep(Summary(3, [point(name), *others]))
+        other_points = []
+    describe_sweep(Summary(3, [point(name), *other_points]))
     lines = terminal.screen()
     [row] = [line for line in lines if line.startswith(name)]
     [heading] = [line for line in lines if "examples/s" in line]
     assert "1,235,000" in row
-    assert [word for word in ALL if word in heading] == kept
+    assert [word for word in ALL if word in heading] == columns
     assert "…" not in terminal.getvalue()
-    if others:
+    if other_points:
         table = lines[: lines.index(f"gru b16384: oom_predicted: {REASON}")]
         assert max(map(len, table)) <= width
         assert {*LONG.split(), "1,235,000", "4.1%", "T", "GiB", "contended"} <= set(
@@ -167,9 +178,9 @@ def test_narrow_windows_omit_columns(
         )
 
 
-def test_points_without_outcome_are_missing() -> None:
-    found = Summary(6, [point("a"), point("b", "crash")], Counter(ok=1), repeated=1)
-    assert (found.missing, found.exit_code, replace(found, total=4).exit_code) == (2, 1, 0)
+def test_points_without_an_outcome_are_missing() -> None:
+    summary = Summary(6, [point("a"), point("b", "crash")], Counter(ok=1), repeated=1)
+    assert (summary.missing, summary.exit_code, replace(summary, total=4).exit_code) == (2, 1, 0)
 
 
 @pytest.mark.parametrize(
@@ -196,9 +207,9 @@ def test_only_a_command_that_measures_nothing_fails(
     assert summary.exit_code == exit_code
 
 
-def test_a_long_compilation_is_reported() -> None:
+def test_only_a_long_compilation_is_reported() -> None:
     measured = MEASURED | {"step_time_ms": 1.0, "blocks": 6.0, "steps_per_block": 50.0}
-    for seconds, said in ((35.24, True), (0.2, False)):
+    for seconds, is_reported in ((35.24, True), (0.2, False)):
         row = replace(
             point("residual"),
             metrics={
@@ -208,4 +219,4 @@ def test_a_long_compilation_is_reported() -> None:
                 "flops_per_step": 1e6,
             },
         )
-        assert ("compiled     in 35.2 s" in describe_point(row, "here")) is said
+        assert ("compiled     in 35.2 s" in describe_point(row, "here")) is is_reported

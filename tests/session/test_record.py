@@ -1,7 +1,7 @@
-"""Record of planted answers, its price, and summaries of raw values.
+"""Records of planted answers, prices, and summaries of raw values.
 
 SciPy and the standard library compute the expected summaries. For points in several processes, the
-tests also cover the request to each process and the end of the measurement.
+tests also cover the request to each process, and when the point is complete.
 """
 
 import re
@@ -41,7 +41,7 @@ from paradnn.store.runs import Claim, Record
 from paradnn.worker.arrivals import LOADGEN_SEED
 from paradnn.workloads.serve import Server
 from paradnn.workloads.step import balance_metrics, compiling_metrics
-from tests.config.test_points import point as asked
+from tests.config.test_points import point as read_words
 from tests.session.records import answered, recorded, timing
 
 QUIET = Contention(2, 0.75, 0.01, 0.0, 40.0, None, None)
@@ -52,17 +52,17 @@ def record(
     other_phases: dict[str, Contention] | None = None,
     latencies: Sequence[float] = (),
 ) -> Record:
-    """Return the record of a point with one process per argument, with 500 ms per step.
+    """Return the record of a point with one process per argument and 500 ms per step.
 
     Args:
-        contention: The contention of each process while it measures.
-        other_phases: The contention of the other phases of the processes.
-        latencies: Seconds of every single step, per process.
+        contention: Contention during the measured blocks, per process.
+        other_phases: Contention during other phases, by phase; the same for all processes.
+        latencies: Seconds of each of the 200 single steps, per process.
     """
     point = read_point({"model": {"name": "fc"}, "mode": "inference" if latencies else "train"})
     results = []
-    for entry, one in zip_longest(contention, latencies):
-        singles = [one] * 200 if one else None
+    for entry, latency in zip_longest(contention, latencies):
+        singles = [latency] * 200 if latency else None
         results.append(
             answered(
                 timing([0.5] * 6),
@@ -74,23 +74,23 @@ def record(
     return recorded(point, *results)
 
 
-def test_the_note_of_a_run_has_interval_and_contention() -> None:
-    """The sentence in the UI must not be more confident than the metrics."""
+def test_the_description_of_a_run_has_interval_and_contention() -> None:
+    """Check that the description is not more confident than the metrics."""
     blocks = [0.4, 0.5, 0.6, 0.45, 0.55, 0.5, 0.52, 0.48]
     reason = "other processes took 1.0 of 2 cores"
     busy = replace(QUIET, foreign_cpu_fraction=0.5, reason=reason)
     processes = [answered(timing(blocks), {"contention": entry}) for entry in (QUIET, busy)]
-    made = recorded(read_point({"model": {"name": "fc"}}), *processes, processes[0])
+    contended_record = recorded(read_point({"model": {"name": "fc"}}), *processes, processes[0])
 
-    ends = [made.metrics[f"examples_per_second_{end}"] for end in ("low", "high")]
+    ends = [contended_record.metrics[f"examples_per_second_{end}"] for end in ("low", "high")]
     low, high = (rounded(end) for end in ends)
-    rate = rounded(made.metrics["examples_per_second"])
-    note = made.description
+    rate = rounded(contended_record.metrics["examples_per_second"])
+    note = contended_record.description
     assert f"**{rate} examples/s** (95% interval {low} to {high}), 500.000 ms a step" in note
-    assert note.endswith(f"**Contended**: {made.tags['contended_reason']}.")
+    assert note.endswith(f"**Contended**: {contended_record.tags['contended_reason']}.")
     assert "Contended" not in record(QUIET).description
-    apart = [answered(timing([seconds] * 6)) for seconds in (0.5, 0.51)]
-    unknown = recorded(read_point({"model": {"name": "fc"}}), *apart)
+    different_processes = [answered(timing([seconds] * 6)) for seconds in (0.5, 0.51)]
+    unknown = recorded(read_point({"model": {"name": "fc"}}), *different_processes)
     assert f"({unknown.tags['interval_reason']})" in unknown.description
 
 
@@ -107,17 +107,18 @@ def test_disturbances_of_a_point_are_recorded_with_a_verdict() -> None:
         "true",
         "other processes took 1.0 of 2 cores",
     )
-    several = [
+    covered_by_several = [
         replace(QUIET, reason=f"other processes took {taken} of 2 cores")
         for taken in ("1.1", "1.5", "0.9")
     ]
-    assert record(*several).tags["contended_reason"] == "other processes took 1.5 of 2 cores", (
-        "the worst, once"
-    )
+    assert (
+        record(*covered_by_several).tags["contended_reason"]
+        == "other processes took 1.5 of 2 cores"
+    ), "the worst, once"
 
 
-def test_a_step_has_a_processor_time() -> None:
-    """The processes use 75% of two cores during a step of 500 ms.
+def test_the_processor_time_of_a_step_follows_from_its_share() -> None:
+    """Plant processes that use 75% of two cores during a step of 500 ms.
 
     A process that is stopped for half of this time uses half as much processor time.
     """
@@ -127,7 +128,7 @@ def test_a_step_has_a_processor_time() -> None:
     ] == pytest.approx(375.0)
     assert record(QUIET).description.endswith("500.000 ms a step, steady.")
     unsteady = recorded(
-        asked("model=fc"), answered(timing([0.5] * 6, steady=False, steady_reason="a drift"))
+        read_words("model=fc"), answered(timing([0.5] * 6, steady=False, steady_reason="a drift"))
     )
     assert unsteady.description.endswith("500.000 ms a step, not steady: a drift.")
 
@@ -140,11 +141,11 @@ def test_a_median_of_single_steps_far_from_the_step_time_fails_a_check() -> None
     assert "single steps" not in record(QUIET, latencies=[1.1], other_phases=busy).tags["checks"]
 
 
-# These are no contradictions: XLA omits products of one example and products with padding, its CPU
-# compiler computes depthwise gradients for all pairs of channels, and an engine computes whole
-# registers.
+# Some differences are not contradictions. XLA omits products of one example and products with
+# padding, and its CPU compiler computes depthwise gradients for all pairs of channels. An engine
+# computes whole registers.
 @pytest.mark.parametrize(
-    ("words", "metrics", "said"),
+    ("words", "metrics", "expected_problem"),
     [
         pytest.param(
             "model=fc",
@@ -293,20 +294,18 @@ def test_a_median_of_single_steps_far_from_the_step_time_fails_a_check() -> None
     ],
 )
 def test_contradictory_measurements_are_reported(
-    words: str, metrics: dict[str, float], said: str | None
+    words: str, metrics: dict[str, float], expected_problem: str | None
 ) -> None:
-    costs = step_costs(asked(words))
+    costs = step_costs(read_words(words))
     answer = answered(
         timing([0.5] * 6), {"parameters": metrics.get("parameters", costs.parameters)}
     ).answer
     assert answer
-    problems = find_contradictions(asked(words), costs, metrics, answer)
-    assert "".join(problems).startswith(said) if said else problems == []
+    problems = find_contradictions(read_words(words), costs, metrics, answer)
+    assert "".join(problems).startswith(expected_problem) if expected_problem else problems == []
 
 
-# Compile time computed by hand from the seconds of steps.
-
-#: Ten steps per block; a typical step takes 0.1 s.
+#: Timing with ten steps per block and a typical step of 0.1 s.
 TIMING = Timing(10, [], [], [0.9, 1.0, 1.1], True, "", None)
 FED = InputMeasurement([0.1], [0.05], [0.1], [PipelinePart(8, 0.5, 0.25)], 2)
 
@@ -340,7 +339,7 @@ def test_compile_time_is_the_excess_of_compiling_steps(
     assert [*metrics.values()] == pytest.approx(expected)
 
 
-def test_precision_is_that_of_the_operands() -> None:
+def test_the_recorded_precision_is_that_of_the_operands() -> None:
     assert precision_tags({"bfloat16": 1.0}, "bfloat16") == {"matmul_types": "bfloat16 100.0%"}
     assert precision_tags({}, "bfloat16") == {}
     mixed = precision_tags({"bfloat16": 0.75, "float32": 0.25}, "bfloat16")
@@ -369,10 +368,10 @@ def holds(found: Summarized, truth: float) -> bool:
     return found.low is not None and found.high is not None and found.low <= truth <= found.high
 
 
-def test_an_interval_ends_at_the_extremes_or_has_a_reason_for_its_absence() -> None:
-    """No interval extends to values that are far from every block.
+def test_an_interval_is_within_the_extremes_or_its_absence_has_a_reason() -> None:
+    """Check that no interval extends to values far from every block.
 
-    Such an interval would follow from a drift, or from two processes that differ strongly.
+    Without the check, a drift or two processes that differ strongly would have such an interval.
     """
     drift = [1.0 + 0.05 * index for index in range(20)]
     assert summarize([drift]).low is None
@@ -385,56 +384,54 @@ def test_an_interval_ends_at_the_extremes_or_has_a_reason_for_its_absence() -> N
     assert str(apart.reason).startswith(
         "the medians of 2 processes differ by up to 95%, and so few processes"
     )
-    near = summarize([[1.0, 1.5] * 5, [1.01, 1.5] * 5])
-    assert near.reason is None
+    close_processes = summarize([[1.0, 1.5] * 5, [1.01, 1.5] * 5])
+    assert close_processes.reason is None
     random = np.random.default_rng(0)
     for _ in range(300):
         blocks = np.exp(0.1 * random.standard_normal(24).cumsum())
-        found = summarize([blocks.tolist()])
-        assert found.low is None or blocks.min() <= found.low <= found.high <= blocks.max()
+        summary = summarize([blocks.tolist()])
+        assert summary.low is None or blocks.min() <= summary.low <= summary.high <= blocks.max()
 
 
 @pytest.mark.parametrize("first", [2, 5])
 @pytest.mark.parametrize("goal", [0.02, 0.01])
-def test_an_interval_that_decides_the_number_of_processes_keeps_its_coverage(
-    first: int, goal: float
-) -> None:
-    """At most 30 processes differ by 1%; the coverage over 600 trials is 95%.
+def test_an_interval_that_ends_the_measurement_keeps_its_coverage(first: int, goal: float) -> None:
+    """Plant up to 30 processes that differ by 1%, and expect a coverage of 95% over 600 trials.
 
     The tolerance is three standard deviations, plus 1% for the error of the method.
     """
     random = np.random.default_rng(7)
-    held = 0
+    covered = 0
     for _ in range(600):
         drawn = [[value] for value in np.exp(random.normal(0, 0.01, 30)).tolist()]
         count = next((n for n in range(first, 31) if narrow_enough(drawn[:n], goal)), 30)
-        held += holds(summarize(drawn[:count], stopped_by_interval=True), 1.0)
-    assert 0.91 < held / 600 < 0.99
+        covered += covers(summarize(drawn[:count], stopped_by_interval=True), 1.0)
+    assert 0.91 < covered / 600 < 0.99
 
 
-def test_the_interval_of_processes_covers_where_that_of_one_does_not() -> None:
-    """Planted deviations are 2% between processes and 1% within; three processes, ten blocks each.
+def test_several_processes_cover_the_truth_and_a_single_one_does_not() -> None:
+    """Plant three processes of ten blocks, with deviations of 2% between and 1% within processes.
 
     The blocks of one process contain no information about the other processes.
     """
     random = np.random.default_rng(0)
-    several = 0
-    single = 0
-    between = []
+    covered_by_several = 0
+    covered_by_one = 0
+    deviations_between = []
     for _ in range(2000):
-        middles = random.normal(0, 0.02, 3)
-        blocks = np.exp(middles[:, None] + random.normal(0, 0.01, (3, 10))).tolist()
-        found = summarize(blocks)
-        one = summarize(blocks[:1])
-        several += holds(found, 1.0)
-        single += holds(one, 1.0)
-        between.append(found.between_cv)
-    assert 1870 <= several <= 1930  # 95% within three standard deviations
-    assert single < 1000
-    assert np.sqrt(np.mean(np.square(between))) == pytest.approx(0.02, rel=0.1)
+        process_logs = random.normal(0, 0.02, 3)
+        blocks = np.exp(process_logs[:, None] + random.normal(0, 0.01, (3, 10))).tolist()
+        summary = summarize(blocks)
+        latency = summarize(blocks[:1])
+        covered_by_several += covers(summary, 1.0)
+        covered_by_one += covers(latency, 1.0)
+        deviations_between.append(summary.between_cv)
+    assert 1870 <= covered_by_several <= 1930  # 95% within three standard deviations
+    assert covered_by_one < 1000
+    assert np.sqrt(np.mean(np.square(deviations_between))) == pytest.approx(0.02, rel=0.1)
 
 
-def planted(*seconds: float, **settings: Any) -> OpenPoint:
+def planted_point(*seconds: float, **settings: Any) -> OpenPoint:
     """Return a point whose processes have the given seconds per step, without noise."""
     point = Point(model=FullyConnected(), measure=Measure(**settings))
     return OpenPoint(
@@ -448,8 +445,8 @@ def planted(*seconds: float, **settings: Any) -> OpenPoint:
     )
 
 
-#: Two processes, and further ones until the half-width of the interval is 2% of the value.
-NARROW = {"processes": 2, "relative_interval": 0.02}
+#: At least two processes, and further ones until the interval's half-width is 2% of the value.
+UNTIL_NARROW = {"processes": 2, "relative_interval": 0.02}
 
 
 @pytest.mark.parametrize(
@@ -458,38 +455,40 @@ NARROW = {"processes": 2, "relative_interval": 0.02}
         pytest.param([1.0], {}, True, id="one of one"),
         pytest.param([1.0], {"processes": 2}, False, id="one of two"),
         pytest.param([1.0, 1.1], {"processes": 2}, True, id="two of two"),
-        pytest.param([1.0, 1.1], NARROW, False, id="wide interval"),
-        pytest.param([1.0, 1.1], {**NARROW, "max_processes": 2}, True, id="wide, but the last"),
-        pytest.param([1.0, 1.001, 1.002], NARROW, False, id="narrow by chance"),
-        pytest.param([1.0, 1.001, 1.002, 1.003], NARROW, True, id="narrow"),
+        pytest.param([1.0, 1.1], UNTIL_NARROW, False, id="wide interval"),
+        pytest.param(
+            [1.0, 1.1], {**UNTIL_NARROW, "max_processes": 2}, True, id="wide, but the last"
+        ),
+        pytest.param([1.0, 1.001, 1.002], UNTIL_NARROW, False, id="narrow by chance"),
+        pytest.param([1.0, 1.001, 1.002, 1.003], UNTIL_NARROW, True, id="narrow"),
         pytest.param([1.0], {"relative_interval": 0.02}, True, id="one process measures on itself"),
     ],
 )
-def test_when_a_point_has_enough_processes(
+def test_a_point_is_complete_with_enough_processes(
     seconds: list[float], settings: dict[str, Any], is_complete: bool
 ) -> None:
-    assert planted(*seconds, **settings).is_complete is is_complete
+    assert planted_point(*seconds, **settings).is_complete is is_complete
 
 
-def test_only_the_first_process_profiles_and_a_failure_ends_all() -> None:
+def test_only_the_first_process_is_profiled() -> None:
     settings = {"profile": True, "keep_trace": True, "relative_interval": 0.02}
-    first = planted(processes=2, **settings).request()
-    second = planted(1.0, processes=2, **settings).request()
+    first = planted_point(processes=2, **settings).request()
+    second = planted_point(1.0, processes=2, **settings).request()
     assert [entry["measure"]["profile"] for entry in (first, second)] == [True, False]
     assert [entry["measure"]["keep_trace"] for entry in (first, second)] == [True, False]
     assert [entry["measure"]["relative_interval"] for entry in (first, second)] == [None, None]
-    assert planted(**settings).request()["measure"]["relative_interval"] == 0.02
+    assert planted_point(**settings).request()["measure"]["relative_interval"] == 0.02
 
 
 def test_every_process_and_replicate_has_a_separate_schedule() -> None:
-    """Processes with the same arrivals would share the chance effects of those arrivals.
+    """Require different arrivals, because processes with the same arrivals share chance effects.
 
     The first process has LoadGen's schedule.
     """
     seeds = []
     for replicate in range(3):
         for done in range(3):
-            entry = planted(*[1.0] * done, processes=3)
+            entry = planted_point(*[1.0] * done, processes=3)
             load = Server(rate=100.0)
             entry.point = replace(entry.point, workload=load, replicate=replicate)
             seeds.append(entry.request()["server"]["seed"])
@@ -499,8 +498,8 @@ def test_every_process_and_replicate_has_a_separate_schedule() -> None:
     assert 0 <= entry.request()["server"]["seed"] < 2**32
 
 
-def test_unusable_numbers_end_the_point_and_not_the_sweep() -> None:
-    entry = planted(1.0, 1.0, processes=2)
+def test_impossible_numbers_make_the_point_a_crash() -> None:
+    entry = planted_point(1.0, 1.0, processes=2)
     entry.results = [
         replace(each, answer=replace(each.answer, latencies=[0.0] * 200))
         for each in entry.results
@@ -527,15 +526,15 @@ INPUT = InputMeasurement(
 )
 
 
-def test_metrics_of_real_input_are_worked_out_by_hand() -> None:
-    found = balance_metrics(INPUT, [1.0, 1.0], 10, "cpu")
-    assert found["infeed_fraction"] == 0.5
-    assert (found["infeed_gain"], found["infeed_gain_low"]) == pytest.approx((1.0, 0.5))
-    assert found["infeed_gain_high"] == pytest.approx(1.5)
-    assert found["input_free_examples_per_second"] == pytest.approx(100)
-    assert found["input_examples_per_second"] == 50
-    assert found["input_cpu_ms_per_example"] == pytest.approx(4)
-    # The device works while the host waits: half of a step that takes twice as long.
+def test_metrics_of_input_agree_with_hand_calculations() -> None:
+    metrics = balance_metrics(INPUT, [1.0, 1.0], 10, "cpu")
+    assert metrics["infeed_fraction"] == 0.5
+    assert (metrics["infeed_gain"], metrics["infeed_gain_low"]) == pytest.approx((1.0, 0.5))
+    assert metrics["infeed_gain_high"] == pytest.approx(1.5)
+    assert metrics["input_free_examples_per_second"] == pytest.approx(100)
+    assert metrics["input_examples_per_second"] == 50
+    assert metrics["input_cpu_ms_per_example"] == pytest.approx(4)
+    # The device computes while the host waits: for half of a step that lasts twice as long.
     assert balance_metrics(INPUT, [1.0, 1.0], 10, "gpu")["infeed_fraction"] == pytest.approx(0.5)
     faster = replace(INPUT, fed_step_seconds=[0.09] * 6)  # faster by chance
     assert balance_metrics(faster, [1.0, 1.0], 10, "gpu")["infeed_fraction"] == 0
@@ -551,42 +550,55 @@ def on_gpu(**platform: object) -> Point:
     )
 
 
-def test_a_price_is_no_part_of_a_point_and_of_no_ceilings() -> None:
-    dear = on_gpu(price_per_hour=3.0)
-    assert point_id(dear) == point_id(on_gpu())
+def test_a_price_changes_neither_the_point_nor_its_ceilings() -> None:
+    expensive = on_gpu(price_per_hour=3.0)
+    assert point_id(expensive) == point_id(on_gpu())
     former = {"min_seconds": 1.0, "block_seconds": 0.1}
     assert point_id(read_point({"model": {"name": "fc"}, "measure": former})) == "57f7f9f40bab5f25"
-    assert ceilings_identity(dear, ENVIRONMENT) == ceilings_identity(on_gpu(), ENVIRONMENT)
-    assert point_request(dear)["platform"]["price_per_hour"] == 3.0
+    assert ceilings_identity(expensive, ENVIRONMENT) == ceilings_identity(on_gpu(), ENVIRONMENT)
+    assert point_request(expensive)["platform"]["price_per_hour"] == 3.0
 
 
-TWO = replace(on_gpu(), devices=2)
-OWN = on_gpu(price_per_hour=3.0)
-OTHER = replace(ENVIRONMENT, device="another")
-FROM = {"price_currency": "USD", "price_source": "a page, 2019"}
+TWO_DEVICES = replace(on_gpu(), devices=2)
+WITH_PRICE = on_gpu(price_per_hour=3.0)
+OTHER_DEVICE = replace(ENVIRONMENT, device="another")
+PRICE_TAGS = {"price_currency": "USD", "price_source": "a page, 2019"}
 
 
 @pytest.mark.parametrize(
-    ("given", "table", "environment", "price", "tags"),
+    ("point", "table", "environment", "price", "tags"),
     [
-        (on_gpu(), TABLE, ENVIRONMENT, 2.5, FROM),
-        (OWN, TABLE, ENVIRONMENT, 3.0, {"price_currency": "USD"}),
-        (on_gpu(), TABLE, OTHER, 1.0, FROM),  # the host's price
-        (on_gpu(), Prices(), ENVIRONMENT, None, {}),
-        (TWO, TABLE, ENVIRONMENT, 5.0, FROM),  # a price per chip
-        (
-            replace(TWO, platform=Platform()),
+        pytest.param(on_gpu(), TABLE, ENVIRONMENT, 2.5, PRICE_TAGS, id="price of the device"),
+        pytest.param(
+            WITH_PRICE, TABLE, ENVIRONMENT, 3.0, {"price_currency": "USD"}, id="price of the point"
+        ),
+        pytest.param(on_gpu(), TABLE, OTHER_DEVICE, 1.0, PRICE_TAGS, id="price of the host"),
+        pytest.param(on_gpu(), Prices(), ENVIRONMENT, None, {}, id="empty table"),
+        pytest.param(TWO_DEVICES, TABLE, ENVIRONMENT, 5.0, PRICE_TAGS, id="price per chip"),
+        pytest.param(
+            replace(TWO_DEVICES, platform=Platform()),
             TABLE,
             ENVIRONMENT,
             2.5,
-            FROM,
-        ),  # cores have no separate price
-        (TWO, TABLE, OTHER, 1.0, FROM),  # devices of a host have no separate price
-        (on_gpu(), load_prices("example", "price"), ENVIRONMENT, None, {}),
+            PRICE_TAGS,
+            id="cores have no separate price",
+        ),
+        pytest.param(
+            TWO_DEVICES,
+            TABLE,
+            OTHER_DEVICE,
+            1.0,
+            PRICE_TAGS,
+            id="devices of a host have no separate price",
+        ),
+        pytest.param(
+            on_gpu(), load_prices("example", "price"), ENVIRONMENT, None, {}, id="example table"
+        ),
     ],
 )
-def test_the_points_own_price_comes_first_and_the_device_before_its_host(
-    given: Point, table: Prices, environment: Environment, price: float | None, tags: dict[str, str]
+def test_the_price_is_that_of_the_point_or_of_the_device_or_of_the_host(
+    point: Point, table: Prices, environment: Environment, price: float | None, tags: dict[str, str]
 ) -> None:
-    found, said = priced(given, table, environment)
-    assert (found.platform.price_per_hour, said) == (price, tags)
+    priced_point, price_tags = priced(point, table, environment)
+
+    assert (priced_point.platform.price_per_hour, price_tags) == (price, tags)

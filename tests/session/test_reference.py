@@ -28,16 +28,16 @@ def planted(
     slow: float = 0.0,
     processes: int = 5,
 ) -> tuple[np.ndarray, np.ndarray, list[float]]:
-    """Return the times of a planted machine as logarithms.
+    """Return the logarithms of the times of a planted machine.
 
-    Its speed differs between processes and wanders within them, by 8% in total.
+    Its speed differs between processes and drifts within them, by 8% in total.
 
     Args:
-        random: The random generator.
-        slope: The true slope of step times on kernel times.
-        own: Slowdown of the kernels that the model itself causes.
-        slow: Slowdown of the whole machine.
-        processes: The number of processes.
+        random: Generator of the noise.
+        slope: True slope of step times on kernel times.
+        own: Slowdown of the kernels that the model itself causes, as a logarithm.
+        slow: Slowdown of the whole machine, as a logarithm.
+        processes: Number of processes.
 
     Returns:
         Log step times around 0 and log kernel times, (blocks, processes) each. The third item
@@ -49,9 +49,8 @@ def planted(
     for _ in range(processes):
         speed = np.empty(43)
         speed[0] = random.normal(0, 0.056)
-        for moment in range(
-            1, 43
-        ):  # half a block and half a reference apart, correlated for about a second
+        # Moments are half a block and half a reference apart, and correlated for about a second.
+        for moment in range(1, 43):
             speed[moment] = 0.966 * speed[moment - 1] + 0.0145 * random.normal()
         speed += random.normal(0, 0.056) + slow
         before.append(float(np.mean(speed[:12] + random.normal(0, 0.02, 12))))
@@ -62,20 +61,22 @@ def planted(
     return np.transpose(steps), np.transpose(kernels), before
 
 
-def found(count: int = POINTS, seed: int = 0, **settings: float) -> list[dict[str, float]]:
+def planted_results(
+    count: int = POINTS, seed: int = 0, **settings: float
+) -> list[dict[str, float]]:
     random = np.random.default_rng(seed)
     return [at_reference(*planted(random, **settings), best=0.0) for _ in range(count)]  # type: ignore[arg-type]
 
 
-def half(entry: dict[str, float]) -> float:
+def half_width(entry: dict[str, float]) -> float:
     return (
         math.log(entry["step_time_at_reference_high_ms"] / entry["step_time_at_reference_low_ms"])
         / 2
     )
 
 
-def held(entries: list[dict[str, float]], log: float = 0.0) -> float:
-    """Return the share of intervals that contain 1 s, or exp(`log`) seconds."""
+def coverage(entries: list[dict[str, float]], log: float = 0.0) -> float:
+    """Return the share of intervals that contain exp(`log`) seconds, by default 1 s."""
     ends = [
         (entry["step_time_at_reference_low_ms"], entry["step_time_at_reference_high_ms"])
         for entry in entries
@@ -85,49 +86,57 @@ def held(entries: list[dict[str, float]], log: float = 0.0) -> float:
 
 @pytest.mark.parametrize("best", [0.0, -0.15])
 @pytest.mark.parametrize(
-    ("processes", "slope", "wide"), [(3, 0.4, 1.0), (5, 0.0, 1.001), (5, 0.4, 1.0), (5, 1.0, 0.8)]
+    ("processes", "slope", "largest_ratio"),
+    [
+        pytest.param(3, 0.4, 1.0, id="three processes"),
+        pytest.param(5, 0.0, 1.001, id="no slope"),
+        pytest.param(5, 0.4, 1.0, id="moderate slope"),
+        pytest.param(5, 1.0, 0.8, id="full slope"),
+    ],
 )
-def test_the_interval_is_no_wider_and_covers_the_truth(
-    processes: int, slope: float, wide: float, best: float
+def test_the_corrected_interval_is_not_wider_and_covers_the_truth(
+    processes: int, slope: float, largest_ratio: float, best: float
 ) -> None:
-    """The cases include a machine that is 15% from the reference speed, which is far.
+    """Compare intervals with and without the correction, also 15% from the reference speed.
 
     If the slope is not used, the truth is the step time without correction.
     """
     random = np.random.default_rng(1)
-    halves = []
+    half_widths = []
     holds = 0
     for _ in range(POINTS):
         steps, kernels, before = planted(random, slope, processes=processes)
         entry = at_reference(steps, kernels, before, best)
         low, high = mean_interval(np.exp(np.median(steps, axis=0)).tolist())
-        halves.append((half(entry), math.log(high / low) / 2))
-        holds += held([entry], slope * best * bool(entry["reference_slope"]))
-    ours, without = np.median(halves, axis=0)
-    assert ours <= wide * without
+        half_widths.append((half_width(entry), math.log(high / low) / 2))
+        holds += coverage([entry], slope * best * bool(entry["reference_slope"]))
+    with_correction, without_correction = np.median(half_widths, axis=0)
+    assert with_correction <= largest_ratio * without_correction
     assert 0.91 <= holds / POINTS <= 0.985
 
 
-def test_a_session_on_a_slow_machine_is_detected() -> None:
-    """On a machine that is 15% slower, at least 93% of the intervals contain the truth.
+def test_a_slow_machine_is_detected_and_corrected() -> None:
+    """Plant a machine that is 15% slower; at least 93% of the intervals must contain the truth.
 
     Only intervals with a slope that is precise enough for such a correction count.
     """
-    entries = found(slow=0.15)
-    assert len(used := [entry for entry in entries if entry["reference_slope"]]) > 0.6 * POINTS
-    assert held(used) >= 0.93
+    entries = planted_results(slow=0.15)
+    corrected = [entry for entry in entries if entry["reference_slope"]]
+    assert len(corrected) > 0.6 * POINTS
+    assert coverage(corrected) >= 0.93
     assert -np.median(np.log([entry["reference_speed"] for entry in entries])) == pytest.approx(
         0.15, abs=0.02
     )
 
 
 @pytest.mark.parametrize("own", [0.02, 0.05, 0.15])
-def test_a_side_that_slows_its_own_reference_does_not_win(own: float) -> None:
-    """A side wins if its whole interval lies below the truth, which must be rare.
+def test_a_model_that_slows_the_reference_kernels_does_not_look_fast(own: float) -> None:
+    """Plant a model that slows its reference kernels, which must not make it look fast.
 
-    It never wins by as much as it slowed the kernel.
+    The whole interval may rarely be below the truth. The median error must be far smaller than the
+    slowdown of the kernels.
     """
-    entries = found(own=own)
+    entries = planted_results(own=own)
     assert np.mean([entry["step_time_at_reference_high_ms"] < 1e3 for entry in entries]) <= 0.05
     assert (
         abs(np.median(np.log([entry["step_time_at_reference_ms"] / 1e3 for entry in entries])))
@@ -135,8 +144,8 @@ def test_a_side_that_slows_its_own_reference_does_not_win(own: float) -> None:
     )
 
 
-def test_one_process_is_brought_to_the_reference_speed_by_its_own_blocks() -> None:
-    """The machine runs at 90% of its best speed and wanders by 5%; the steps follow its speed."""
+def test_a_single_process_is_corrected_to_the_reference_speed() -> None:
+    """Plant a machine at 90% of its best speed that varies by 5%; steps follow its speed."""
     random = np.random.default_rng(0)
     kernels = 0.05 * random.standard_normal((20, 1))
     steps = kernels + 0.001 * random.standard_normal((20, 1))
@@ -147,7 +156,7 @@ def test_one_process_is_brought_to_the_reference_speed_by_its_own_blocks() -> No
     assert entry["examples_per_second_at_reference"] == pytest.approx(
         64e3 / entry["step_time_at_reference_ms"]
     )
-    assert half(entry) < 0.005
+    assert half_width(entry) < 0.005
 
 
 def timing(blocks: int, kernel: dict[str, float], between: int = 1) -> Timing:
@@ -158,16 +167,15 @@ def timing(blocks: int, kernel: dict[str, float], between: int = 1) -> Timing:
     return Timing(10, [], [], [0.1] * blocks, True, "", None, references=references)
 
 
-def test_devices_are_never_adjusted_to_each_other() -> None:
-    """Without a best time in the same environment, a kernel has no information about the point."""
+def test_times_are_corrected_only_with_a_best_time_of_the_same_environment() -> None:
+    """Without a best time in the same environment, the kernel times allow no correction."""
     kernel = {"arithmetic": 1e-3, "memory": 2e-3, "dispatch": 1e-5}
     assert "step_time_at_reference_ms" not in reference_metrics([timing(10, kernel)], {}, 8)
     known = reference_metrics([timing(10, kernel)], {"best_reference_arithmetic_ms": 0.8}, 8)
     assert known["reference_speed"] == pytest.approx(0.8)
     assert known["reference_arithmetic_ms"] == pytest.approx(1.0)
-    assert known["step_time_at_reference_ms"] == pytest.approx(
-        10.0
-    )  # step and kernel do not move together
+    # Constant times do not show that the steps follow the kernel, so there is no correction.
+    assert known["step_time_at_reference_ms"] == pytest.approx(10.0)
 
 
 @pytest.mark.parametrize(
@@ -179,11 +187,11 @@ def test_devices_are_never_adjusted_to_each_other() -> None:
     ],
 )
 def test_a_slow_machine_is_reported(before: float, during: float, slow: bool) -> None:
-    seen = [
+    references = [
         References(at, dict.fromkeys(KERNELS, 1e-3 * taken))
         for at, taken in ((-1, before), (0, during), (6, during))
     ]
-    result = answered(replace(timing(6, {}), references=seen), {"contention": QUIET})
+    result = answered(replace(timing(6, {}), references=references), {"contention": QUIET})
     tags = recorded(
         read_point({"model": {"name": "fc"}}), result, peaks={"best_reference_arithmetic_ms": 1.0}
     ).tags
@@ -194,16 +202,18 @@ def test_a_slow_machine_is_reported(before: float, during: float, slow: bool) ->
     assert (tags["contended"], tags.get("contended_reason")) == (str(slow).lower(), reason)
 
 
-def test_processes_are_enough_once_their_times_at_one_speed_are_near_each_other() -> None:
+def test_adjustment_reduces_the_differences_between_processes() -> None:
     random = np.random.default_rng(4)
     steps, kernels, _ = planted(random)
     timings = []
     for step, kernel in zip(steps.T, kernels.T, strict=True):
-        seen = [
+        references = [
             References(at, {"arithmetic": math.exp(value), "memory": 1.0, "dispatch": 1.0})
             for at, value in enumerate([*kernel, kernel[-1]])
         ]
-        timings.append(Timing(1, [], [], np.exp(step).tolist(), True, "", None, references=seen))
+        timings.append(
+            Timing(1, [], [], np.exp(step).tolist(), True, "", None, references=references)
+        )
     times = adjusted_times(timings)
     assert [len(each) for each in times] == [15] * 5
     before, after = (
@@ -215,15 +225,15 @@ def test_processes_are_enough_once_their_times_at_one_speed_are_near_each_other(
     assert adjusted_times(alone) == [[0.01, 0.02]]
 
 
-def test_too_few_references_say_nothing() -> None:
+def test_too_few_references_give_no_metrics() -> None:
     assert chosen_kernel([timing(10, {"arithmetic": 1e-3}, between=20)]) is None
     assert reference_metrics([Timing(10, [], [], [0.1], True, "", None)], {}, 8) == {}
 
 
-class Slowing(Machine):
-    """Machine with steps of 3 ms, and of 5 ms for the first step after a reference.
+class SlowingMachine(Machine):
+    """Machine with steps of 3 ms, except for the first step after a reference, which takes 5 ms.
 
-    A reference takes 15 ms. Four steps after it are not timed.
+    A reference takes 15 ms. The four steps after it are not timed.
     """
 
     def __init__(self) -> None:
@@ -242,8 +252,8 @@ class Slowing(Machine):
 
 
 @pytest.mark.parametrize("share", [0.2, 0.05])
-def test_references_take_their_share_and_leave_the_blocks_as_they_are(share: float) -> None:
-    machine = Slowing()
+def test_references_take_their_share_and_do_not_change_the_blocks(share: float) -> None:
+    machine = SlowingMachine()
     alone = Machine(lambda _: 0.003)
     protocol = Protocol(1.0, 10, 60.0, 0.05, 5.0, reference=share)
     result = measure_steps(
@@ -259,11 +269,11 @@ def test_references_take_their_share_and_leave_the_blocks_as_they_are(share: flo
     assert taken <= share * (taken + sum(result.blocks)) + 0.029
 
 
-class Changing(Machine):
-    """Machine whose times are multiplied by a function of its clock, apart from noise.
+class ChangingMachine(Machine):
+    """Machine with random noise whose times are multiplied by a function of its clock.
 
     Args:
-        slow: The factor at a time of the machine's clock.
+        slow: Function of the machine's clock in seconds that returns the factor.
         model: Whether the factor applies only to the steps, and not to the kernels.
     """
 
@@ -283,34 +293,38 @@ class Changing(Machine):
         return taken
 
 
-def changing(
+def measure_changing_machine(
     slow: Callable[[float], float], between_blocks: bool, model: bool = False, **protocol: float
 ) -> Timing:
-    machine = Changing(slow, model)
+    machine = ChangingMachine(slow, model)
     reference = machine.reference if between_blocks else None
     protocol = replace(PROTOCOL, reference=True, **protocol)
     return measure_steps(machine.run, protocol, machine.phase, machine.clock, reference=reference)
 
 
-def test_a_machine_that_gets_slower_does_not_make_a_point_unsteady() -> None:
-    """A drift of the model itself, which no kernel shows, still makes a point unsteady.
+def test_a_slowing_machine_does_not_make_a_point_unsteady() -> None:
+    """Plant drifts of the machine and of the model, with and without references.
 
-    Without references, a drift of the model or of the machine makes it unsteady.
+    A drift of the model, which no kernel shows, makes the point unsteady. Without references, any
+    drift does.
     """
     drift = partial(np.interp, xp=[1.0, 5.0], fp=[1.0, 1.3])
-    seen = {
-        (between_blocks, model): changing(drift, between_blocks, model)
+    references = {
+        (between_blocks, model): measure_changing_machine(drift, between_blocks, model)
         for between_blocks in (True, False)
         for model in (True, False)
     }
-    assert {key for key, timing in seen.items() if not timing.repeated} == {(True, False)}
-    assert seen[True, False].steady
+    assert {key for key, timing in references.items() if not timing.repeated} == {(True, False)}
+    assert references[True, False].steady
 
 
-def test_a_process_stops_on_its_times_at_one_speed_of_the_machine() -> None:
-    """The speed of the machine oscillates by 10% within seconds."""
+def test_a_process_ends_once_its_adjusted_interval_is_narrow() -> None:
+    """Plant a machine whose speed oscillates by 10% within seconds."""
     alone, between_blocks = (
-        changing(lambda now: 1 + 0.1 * math.sin(now), one, relative_interval=0.01) for one in (0, 1)
+        measure_changing_machine(
+            lambda now: 1 + 0.1 * math.sin(now), with_references, relative_interval=0.01
+        )
+        for with_references in (0, 1)
     )
     assert len(between_blocks.blocks) == 40
     assert len(alone.blocks) > 80

@@ -1,6 +1,6 @@
-"""The page of a sweep is stored with its run when the sweep ends, and never fails the sweep.
+"""Pages of sweeps, which a driver stores with the run of the sweep at its end.
 
-The points exceed the memory limit, so that no framework starts.
+All points exceed the memory limit, so that no framework starts.
 """
 
 import json
@@ -25,12 +25,12 @@ def newest_sweep(store: Store) -> dict[str, str]:
     return store.runs("sweep")[-1]
 
 
-def table(store: Store, run_id: str) -> list[dict[str, object]]:
+def page_table(store: Store, run_id: str) -> list[dict[str, object]]:
     content = json.loads((store.files(run_id) / "points.json").read_text())
     return [dict(zip(content["columns"], row, strict=True)) for row in content["data"]]
 
 
-def test_a_sweep_and_the_one_that_extends_it_have_pages_of_all_points(store: Store) -> None:
+def test_pages_of_a_sweep_and_of_its_extension_contain_all_points(store: Store) -> None:
     succeeded([*SWEEP, "batch_size=100000000,200000000"], store, PARADNN_PAGE="true")
     first = newest_sweep(store)
     extended = succeeded(
@@ -39,8 +39,8 @@ def test_a_sweep_and_the_one_that_extends_it_have_pages_of_all_points(store: Sto
     second = newest_sweep(store)
 
     assert "not drawn" not in extended.stdout + extended.stderr
-    assert [len(table(store, sweep["run_id"])) for sweep in (first, second)] == [2, 3]
-    assert {row["run_id"] for row in table(store, second["run_id"])} == {
+    assert [len(page_table(store, sweep["run_id"])) for sweep in (first, second)] == [2, 3]
+    assert {row["run_id"] for row in page_table(store, second["run_id"])} == {
         point["run_id"] for point in store.runs()
     }
     assert json.loads(second["mlflow.loggedArtifacts"]) == [
@@ -59,12 +59,12 @@ def test_a_sweep_and_the_one_that_extends_it_have_pages_of_all_points(store: Sto
         pytest.param("import os; os.kill(os.getpid(), 9)", "exit code -9", id="is killed"),
     ],
 )
-def test_a_sweep_whose_page_fails_ends_as_usual(
+def test_a_failing_page_does_not_fail_the_sweep(
     module: str, expected: str, store: Store, tmp_path: Path
 ) -> None:
     (tmp_path / "plotly.py").write_text(module)
 
-    done = succeeded(
+    completed = succeeded(
         [*SWEEP, "batch_size=100000000,200000000"],
         store,
         PARADNN_PAGE="true",
@@ -86,7 +86,9 @@ def test_a_sweep_whose_page_fails_ends_as_usual(
         pytest.param(["batch_size=100000000,200000000", "tracking.page=false"], id="switched off"),
     ],
 )
-def test_a_sweep_has_no_page(options: list[str], store: Store) -> None:
+def test_small_sweeps_and_sweeps_without_pages_store_no_page(
+    options: list[str], store: Store
+) -> None:
     succeeded([*SWEEP, *options], store, PARADNN_PAGE="true")
 
     assert not (store.files(newest_sweep(store)["run_id"]) / "sweep.html").exists()
@@ -95,10 +97,10 @@ def test_a_sweep_has_no_page(options: list[str], store: Store) -> None:
 def test_a_missing_sweep_is_reported(store: Store, tmp_path: Path) -> None:
     MlflowStore(Tracking(uri=store.uri))
 
-    done = run(
+    completed = run(
         ["analysis.__main__", "sweep-page", "20260101-1", "--out", str(tmp_path / "page")], store
     )
 
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: experiment=paradnn: has no sweep 20260101-1")
+    assert completed.returncode == 2
+    assert completed.stderr.startswith("error: experiment=paradnn: has no sweep 20260101-1")
     assert not (tmp_path / "page").exists()

@@ -1,4 +1,4 @@
-"""Samples of the system: values in range, bounded, and the interval that MLflow's variable sets."""
+"""Samples of system metrics: their values, number and interval, and MLflow's variables."""
 
 import time
 
@@ -7,7 +7,7 @@ import pytest
 from paradnn.session.system_metrics import SystemSampler, is_requested, sampling_seconds
 
 
-def test_a_block_of_code_is_sampled_until_its_end() -> None:
+def test_samples_are_taken_until_the_end_of_a_block_of_code() -> None:
     begin = round(1e3 * time.time())
     with SystemSampler(0.001, begin) as sampler:
         deadline = time.monotonic() + 30
@@ -24,7 +24,7 @@ def test_a_block_of_code_is_sampled_until_its_end() -> None:
         assert 0 < sample.metrics["system/system_memory_usage_percentage"] <= 100
 
 
-def test_the_shortest_block_has_a_sample() -> None:
+def test_an_empty_block_of_code_has_one_sample() -> None:
     with SystemSampler(3600.0, 0) as sampler:
         pass
     assert len(sampler.samples) == 1
@@ -39,27 +39,33 @@ def test_the_number_of_samples_is_bounded() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("value", "expected"),
     [
         pytest.param("2.5", 2.5, id="seconds"),
-        pytest.param("", 1.0, id="absent"),
+        pytest.param("", 1.0, id="empty"),
         pytest.param("0", 1.0, id="zero"),
-        pytest.param("nan", 1.0, id="no number"),
+        pytest.param("nan", 1.0, id="not a number"),
         pytest.param("often", 1.0, id="text"),
     ],
 )
-def test_the_interval_is_that_of_mlflow(
-    monkeypatch: pytest.MonkeyPatch, given: str, expected: float
+def test_the_interval_follows_the_variable_of_mlflow(
+    monkeypatch: pytest.MonkeyPatch, value: str, expected: float
 ) -> None:
-    monkeypatch.setenv("MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL", given)
+    monkeypatch.setenv("MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL", value)
     assert sampling_seconds() == expected
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"), [("true", True), ("1", True), ("false", False), ("", False)]
+    ("value", "expected"),
+    [
+        pytest.param("true", True, id="true"),
+        pytest.param("1", True, id="one"),
+        pytest.param("false", False, id="false"),
+        pytest.param("", False, id="empty"),
+    ],
 )
 def test_sampling_is_off_unless_requested(
-    monkeypatch: pytest.MonkeyPatch, given: str, *, expected: bool
+    monkeypatch: pytest.MonkeyPatch, value: str, *, expected: bool
 ) -> None:
-    monkeypatch.setenv("MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING", given)
+    monkeypatch.setenv("MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING", value)
     assert is_requested() is expected

@@ -19,14 +19,16 @@ PROTOCOL = Protocol(
 )
 
 
-class Gone(Exception):
-    """Signals that a side's process has ended."""
+class ProcessEnded(Exception):
+    """Exception that emulates the end of a side's process."""
 
 
 class Machine:
-    """Shared machine of both sides, with a clock.
+    """Machine that both sides share, with a clock.
 
-    `overlaps` counts calls of one side while the other side was computing.
+    Attributes:
+        overlaps: Number of calls of one side while the other side was computing.
+        now: Simulated time in seconds.
     """
 
     def __init__(self) -> None:
@@ -34,7 +36,7 @@ class Machine:
         self.overlaps = 0
         self.now = 0.0
 
-    def steps(self, seconds: float, gone_after: int | None) -> Callable[[int], None]:
+    def steps(self, seconds: float, ends_at_call: int | None) -> Callable[[int], None]:
         """Return a function that runs steps of a given length.
 
         Call number `gone_after` ends the process of the side.
@@ -44,8 +46,8 @@ class Machine:
         def run(count: int) -> None:
             nonlocal calls
             calls += 1
-            if calls == gone_after:
-                raise Gone
+            if calls == ends_at_call:
+                raise ProcessEnded
             if not self._held.acquire(blocking=False):
                 self.overlaps += 1
                 return
@@ -57,27 +59,33 @@ class Machine:
 
 
 def play(
-    machine: Machine, seconds: tuple[float, float], gone: tuple[int | None, int | None]
+    machine: Machine, seconds: tuple[float, float], ends_at_call: tuple[int | None, int | None]
 ) -> tuple[BlockTurns, list[int]]:
-    """Run both sides in threads, as the child of a worker does.
+    """Run two sides in threads, in the same way as the child of a worker.
+
+    Args:
+        machine: Machine of both sides.
+        seconds: Seconds per step of each side.
+        ends_at_call: Call at which the process of each side ends; 0 is before the first call, and
+            None is never.
 
     Returns:
-        The turns, and the number of blocks of each side: 0 for a side that is gone.
+        The turns, and the number of blocks of each side: 0 for a side whose process ended.
     """
 
     def side(number: int) -> int:
-        if gone[number] == 0:
+        if ends_at_call[number] == 0:
             return 0  # the side ends before its first call
         turn = Turn(turns.path(number))
         turn.wait()
         try:
-            run = machine.steps(seconds[number], gone[number])
+            run = machine.steps(seconds[number], ends_at_call[number])
             return len(
                 measure_steps(
                     run, PROTOCOL, lambda _: nullcontext(), lambda: machine.now, turn=turn
                 ).blocks
             )
-        except Gone:
+        except ProcessEnded:
             turn.close()
             return 0
 
@@ -86,11 +94,11 @@ def play(
         ThreadPoolExecutor(2) as threads,
     ):
         sides = [threads.submit(side, number) for number in (0, 1)]
-        turns.play([one.done for one in sides])
-        return turns, [one.result(PATIENCE) for one in sides]
+        turns.play([future.done for future in sides])
+        return turns, [future.result(PATIENCE) for future in sides]
 
 
-def test_blocks_alternate_and_the_pairs_say_which_side_is_slower() -> None:
+def test_blocks_alternate_and_pairs_show_the_slower_side() -> None:
     machine = Machine()
     turns, blocks = play(machine, (0.001, 0.003), (None, None))
     assert machine.overlaps == 0
@@ -100,18 +108,28 @@ def test_blocks_alternate_and_the_pairs_say_which_side_is_slower() -> None:
     assert turns.pairs == [pytest.approx((0.001, 0.003))] * len(turns.pairs)
 
 
-@pytest.mark.parametrize("gone", [(0, None), (None, 1), (5, None), (None, 40)])
-def test_a_side_is_measured_after_the_other_has_ended(
-    gone: tuple[int | None, int | None],
+@pytest.mark.parametrize(
+    "ends_at_call",
+    [
+        pytest.param((0, None), id="first side before its first call"),
+        pytest.param((None, 1), id="second side in its first call"),
+        pytest.param((5, None), id="first side in call 5"),
+        pytest.param((None, 40), id="second side in call 40"),
+    ],
+)
+def test_a_side_is_measured_to_its_end_if_the_other_process_ends(
+    ends_at_call: tuple[int | None, int | None],
 ) -> None:
     machine = Machine()
-    turns, blocks = play(machine, (0.001, 0.001), gone)
+    turns, blocks = play(machine, (0.001, 0.001), ends_at_call)
     assert machine.overlaps == 0
-    [left] = [count for count, call in zip(blocks, gone, strict=True) if call is None]
-    assert left >= PROTOCOL.min_blocks
-    assert len(turns.pairs) <= left
+    [remaining_blocks] = [
+        count for count, call in zip(blocks, ends_at_call, strict=True) if call is None
+    ]
+    assert remaining_blocks >= PROTOCOL.min_blocks
+    assert len(turns.pairs) <= remaining_blocks
 
 
-def test_two_ended_sides_end_the_turns() -> None:
+def test_turns_end_if_the_processes_of_both_sides_end() -> None:
     turns, blocks = play(Machine(), (0.001, 0.001), (0, 2))
     assert (turns.pairs, blocks) == ([], [0, 0])

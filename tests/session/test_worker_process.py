@@ -1,6 +1,6 @@
-"""Pool of workers: real workers that die during the work of the driver.
+"""Pool of workers: real workers that die while the driver works, and endings of points.
 
-The module also compares the driver's account of the memory of a point's processes with known sizes.
+The module also compares the memory that the driver reports for a point with known sizes.
 """
 
 import os
@@ -45,13 +45,13 @@ POINT = read_point(
 
 
 def workers() -> set[psutil.Process]:
-    """Return the workers of this process, including those that another test keeps."""
-    found = set()
+    """Return the workers of this process, including those of other tests."""
+    worker_processes = set()
     for child in psutil.Process().children():
         with suppress(psutil.NoSuchProcess):  # just exited
             if "paradnn.worker" in command_line(child):
-                found.add(child)
-    return found
+                worker_processes.add(child)
+    return worker_processes
 
 
 def command_line(process: psutil.Process) -> list[str]:
@@ -65,7 +65,7 @@ def command_line(process: psutil.Process) -> list[str]:
 
 
 @pytest.mark.framework
-def test_a_worker_that_dies_in_its_sleep_is_replaced(pool: WorkerPool) -> None:
+def test_a_worker_that_dies_between_points_is_replaced(pool: WorkerPool) -> None:
     key = WorkerKey.of(POINT)
     limits = Limits(60, None)
     phases = []
@@ -75,21 +75,21 @@ def test_a_worker_that_dies_in_its_sleep_is_replaced(pool: WorkerPool) -> None:
     # TensorFlow's AutoGraph writes one file per function that it converts.
     assert set(Path(tempfile.gettempdir()).glob("__autograph_generated_file*")) <= files
     worker = psutil.Process(pool._workers[key]._process.pid)
-    known = workers()
-    assert worker in known
+    workers_before = workers()
+    assert worker in workers_before
     worker.kill()
     assert wait_for(lambda: worker.status() == psutil.STATUS_ZOMBIE)
     assert pool.measure(key, point_request(POINT), limits, phases.append).outcome == "ok"
     assert worker not in workers()
-    assert len(workers()) == len(known)
+    assert len(workers()) == len(workers_before)
 
 
 def test_folders_of_killed_drivers_are_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A lock identifies living drivers.
+    """Remove the folders of drivers that do not hold a lock on them.
 
-    Process numbers do not identify drivers, since several containers may share /tmp.
+    A process id cannot identify a driver, since several containers may share /tmp.
     """
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     code = "from paradnn.core.scratch import Scratch; one = Scratch(); print(one.path, flush=True); input()"
@@ -97,28 +97,28 @@ def test_folders_of_killed_drivers_are_removed(
     environ = {**os.environ, "TMPDIR": str(tmp_path)}
     with started([sys.executable, "-c", code], cwd=ROOT, env=environ, text=True, **pipes) as driver:
         other = Path(driver.stdout.readline().strip())
-        mine = Scratch()
+        own_scratch = Scratch()
         (tmp_path / "another").mkdir()
         os.mkfifo(tmp_path / "paradnn-scratch-pipe")  # opening it would block until a writer exists
         WorkerPool()
         os.unlink(tmp_path / "paradnn-scratch-pipe")
-        assert set(tmp_path.iterdir()) == {other, mine.path, tmp_path / "another"}
+        assert set(tmp_path.iterdir()) == {other, own_scratch.path, tmp_path / "another"}
     WorkerPool()
-    assert set(tmp_path.iterdir()) == {mine.path, tmp_path / "another"}
-    mine.remove()
+    assert set(tmp_path.iterdir()) == {own_scratch.path, tmp_path / "another"}
+    own_scratch.remove()
     assert set(tmp_path.iterdir()) == {tmp_path / "another"}
 
 
-def test_a_worker_whose_driver_is_gone_already_does_not_start() -> None:
-    """The driver was killed while the worker's interpreter was starting."""
+def test_a_worker_whose_driver_has_already_ended_does_not_start() -> None:
+    """Emulate a driver that was killed while the worker's interpreter was starting."""
     with started([sys.executable, "-c", ""]) as driver:
         pass
     command = [sys.executable, "-m", "paradnn.worker", "--driver", str(driver.pid)]
-    done = subprocess.run(
+    completed = subprocess.run(
         command, stdin=subprocess.PIPE, capture_output=True, timeout=300, check=False
     )
-    assert done.returncode == 1
-    assert done.stdout == b""  # neither Ready nor Refused: the framework was not imported
+    assert completed.returncode == 1
+    assert completed.stdout == b""  # neither Ready nor Refused: the framework was not imported
 
 
 def killed(number: int, phase: str, stopped: str | None = None, **changes: bool) -> Ending:
@@ -199,7 +199,9 @@ def exited(code: int | None, phase: str, stopped: str | None = None) -> Ending:
         ),
     ],
 )
-def test_endings_from_outside(ending: Ending, stderr: str, outcome: str, reason: str) -> None:
+def test_the_ending_of_a_process_determines_outcome_and_reason(
+    ending: Ending, stderr: str, outcome: str, reason: str
+) -> None:
     limits = {"timeout": 60, "memory_limit": 2 * 2**30, "peak": 3 * 2**30}
 
     found_outcome, found_reason = classify(ending, None, stderr, **limits)
@@ -218,7 +220,7 @@ def test_endings_from_outside(ending: Ending, stderr: str, outcome: str, reason:
         pytest.param(exited(1, "build"), "crash", id="exit code"),
     ],
 )
-def test_kill_by_the_kernel_is_out_of_memory_far_below_the_limit(
+def test_a_kill_by_the_kernel_is_out_of_memory_even_below_the_limit(
     ending: Ending, outcome: str
 ) -> None:
     found_outcome, reason = classify(
@@ -250,27 +252,30 @@ def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WorkerKey:
 @pytest.mark.parametrize(
     ("profile", "limits", "reason", "limited"),
     [
-        (
+        pytest.param(
             "grows",
             Limits(60, 300 * 2**20),
             r"oom_host: used .* GiB in phase profile; the limit is 0\.29 GiB",
             True,
+            id="exceeds the memory limit",
         ),
-        (
+        pytest.param(
             "hangs",
             Limits(300, None),
             "timeout: over 300 s, in phase profile: raise measure.timeout",
             True,
+            id="exceeds the time limit",
         ),
-        (
+        pytest.param(
             "crashes",
             Limits(60, None),
             "crash: SIGSEGV in phase profile: the profiler's last words",
             False,
+            id="crashes",
         ),
     ],
 )
-def test_a_measured_point_is_not_lost_to_its_profile(
+def test_a_failing_profile_does_not_lose_a_measured_point(
     key: WorkerKey,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -283,19 +288,23 @@ def test_a_measured_point_is_not_lost_to_its_profile(
     worker = Worker(key)
     enforce = Worker._enforce
 
-    def early(worker: Worker, watch: ProcessMonitor, limits: Limits, sent: float) -> None:
+    def enforce_early(worker: Worker, monitor: ProcessMonitor, limits: Limits, sent: float) -> None:
         """Let the time limit expire as soon as the profile has begun."""
-        enforce(worker, watch, limits, sent - limits.timeout if watch.phase == "profile" else sent)
+        if monitor.phase == "profile":
+            sent -= limits.timeout
+        enforce(worker, monitor, limits, sent)
 
     try:
         with monkeypatch.context() as patch:
             if profile == "hangs":
-                patch.setattr(Worker, "_enforce", early)
+                patch.setattr(Worker, "_enforce", enforce_early)
             result = worker.measure(
                 {"profile": profile, "peak": 100 * 2**20}, limits, phases.append
             )
-        left = list(tmp_path.glob("paradnn-scratch-*/trace-*"))
-        whole = worker.measure({"profile": "ends", "peak": 100 * 2**20}, limits, phases.append)
+        leftovers = list(tmp_path.glob("paradnn-scratch-*/trace-*"))
+        later_result = worker.measure(
+            {"profile": "ends", "peak": 100 * 2**20}, limits, phases.append
+        )
     finally:
         worker.close()
     assert phases == ["measure", "profile"] * 2
@@ -305,8 +314,8 @@ def test_a_measured_point_is_not_lost_to_its_profile(
     assert re.fullmatch(reason, result.answer.profile.unavailable)
     assert result.answer.profile.limited is limited
     assert set(result.phases) == {"start", "measure", "profile"}
-    assert left == []
-    assert whole.answer.profile == NoProfile("none: 0")
+    assert leftovers == []
+    assert later_result.answer.profile == NoProfile("none: 0")
 
 
 def test_a_point_that_was_too_large_before_its_profile_is_out_of_memory(key: WorkerKey) -> None:
@@ -318,15 +327,17 @@ def test_a_point_that_was_too_large_before_its_profile_is_out_of_memory(key: Wor
     assert result.outcome == "oom_host"
 
 
-def test_a_profile_that_a_limit_ended_is_tried_again_under_another_limit() -> None:
-    asked = replace(POINT, measure=replace(POINT.measure, profile=True))
-    more = replace(POINT, measure=replace(asked.measure, timeout=1e4))
+def test_a_profile_ended_by_a_limit_is_repeated_under_another_limit() -> None:
+    with_profile = replace(POINT, measure=replace(POINT.measure, profile=True))
+    longer_limit = replace(POINT, measure=replace(with_profile.measure, timeout=1e4))
     policy = ResumePolicy(True, ())
     for limited, counts in ((True, [True, True, False]), (False, [True, True, True])):
         tags = profile_tags(NoProfile("timeout: over 3 s", limited))
-        tags |= {"outcome": "ok", "limits_id": limits_id(asked.measure)}
+        tags |= {"outcome": "ok", "limits_id": limits_id(with_profile.measure)}
         assert tags["profile"] == "unavailable: timeout: over 3 s"
-        assert [policy.accepts(point, tags) for point in (POINT, asked, more)] == counts
+        assert [
+            policy.accepts(point, tags) for point in (POINT, with_profile, longer_limit)
+        ] == counts
 
 
 def test_devices_and_threads_are_set_before_a_framework_is_imported() -> None:
@@ -345,19 +356,19 @@ def test_devices_and_threads_are_set_before_a_framework_is_imported() -> None:
     assert gpu.get("JAX_PLATFORMS") != "cpu"
 
 
-@pytest.mark.parametrize("times", [1, 3])
-def test_an_interpreter_that_is_killed_while_it_describes_itself_is_asked_again(
-    tmp_path: Path, times: int
+@pytest.mark.parametrize("kills", [1, 3])
+def test_an_interpreter_killed_while_describing_itself_is_started_again(
+    tmp_path: Path, kills: int
 ) -> None:
-    """Additional output of the interpreter is ignored."""
+    """Kill the interpreter at its first starts; its additional output must be ignored."""
     python = tmp_path / "python"
     starts = tmp_path / "starts"
     python.write_text(
-        f"#!/bin/sh\necho >> {starts}\n[ $(wc -l < {starts}) -gt {times} ] || kill -9 $$\n"
+        f"#!/bin/sh\necho >> {starts}\n[ $(wc -l < {starts}) -gt {kills} ] || kill -9 $$\n"
         f'echo hello\nexec {sys.executable} "$@"\n'
     )
     python.chmod(0o755)
-    if times < 3:
+    if kills < 3:
         assert "keras" in environment.software_versions(str(python), "tensorflow")
     else:
         with pytest.raises(WorkerError, match="cannot report its packages"):
@@ -416,7 +427,7 @@ def test_shared_pages_count_once_until_they_are_copied(
     assert of_point.resident_bytes(sharing.pid, 3 * SIZE) > (CHILDREN + 1) * SIZE
 
 
-def test_one_process_counts_with_all_that_it_holds(sharing: subprocess.Popen[str]) -> None:
+def test_the_memory_of_one_process_includes_shared_pages(sharing: subprocess.Popen[str]) -> None:
     alone = PointProcesses(sharing.pid)
     child = next(iter(alone._resident_by_process(sharing.pid).keys() - {sharing.pid}))
     assert alone.resident_bytes(child, 1) > SIZE
