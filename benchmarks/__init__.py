@@ -1,1 +1,1 @@
-"""Timed comparisons, on which no test depends."""
+"""Measurements and simulations behind the validation pages; no test depends on their results."""

@@ -50,7 +50,7 @@ class System(NamedTuple):
 
 
 def throughputs(log: str) -> list[float]:
-    """Return the logged throughputs of a training, in examples per second or per other unit."""
+    """Return the logged throughputs of a training, in examples (or another unit) per second."""
     found = []
     for line in log.splitlines():
         _, marker, text = line.partition(":::MLLOG")

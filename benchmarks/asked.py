@@ -1,4 +1,4 @@
-"""Compare answers of `paradnn ask` with deployments that others measured.
+"""Compare predictions of `paradnn ask` with published measurements of served models.
 
     python -m benchmarks.asked SILICON_SAMPLE.csv [--every N] [--csv FILE]
 
@@ -30,14 +30,14 @@ from analysis.atlas.offers import PositiveInterval
 from paradnn.config.paths import CONFIG
 
 _ENGINES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
-#: Part of the name of a published model -> the preset with its sizes.
+#: Preset with the sizes of a model, by a part of the model's published name.
 _PRESETS = {
     "Llama-3.1-8B": "llama3-8b",
     "Llama-3.1-70B": "llama3-70b",
     "Qwen3-32B": "qwen3-32b",
     "Qwen3-235B": "qwen3-235b-a22b",
 }
-#: Columns that two deployments share if their devices are compared.
+#: Columns that are equal for two deployments whose devices are compared.
 _SETTING = ["model_path", "backend", "precision", "isl", "osl", "batch_size", "tp_size"]
 
 
@@ -49,7 +49,7 @@ def preset_row(name: str) -> dict[str, Any]:
 
 
 def point(deployment: Mapping[Any, Any]) -> dict[str, Any] | None:
-    """Return a deployment as a point; None if `ask` does not express it."""
+    """Return a deployment as a point; None if `ask` does not support it."""
     path = str(deployment["model_path"])
     presets = [preset for name, preset in _PRESETS.items() if name in path]
     if not presets or deployment["mode"] != "agg":
@@ -70,7 +70,7 @@ def point(deployment: Mapping[Any, Any]) -> dict[str, Any] | None:
 
 
 def predicted(deployment: Mapping[Any, Any]) -> PositiveInterval | None:
-    """Predict the seconds of a token of a deployment; None if they are not known."""
+    """Predict the seconds per token of a deployment; None if the atlas lacks its kernels."""
     row = point(deployment)
     if row is None:
         return None
@@ -119,7 +119,7 @@ def summary(table: pd.DataFrame, by: list[str]) -> pd.DataFrame:
 
 
 def decisions(table: pd.DataFrame) -> tuple[int, int, int]:
-    """Return pairs of devices with the same settings, decided ones, and right decisions.
+    """Return the numbers of pairs of devices, of decided pairs, and of right decisions.
 
     A pair is decided if the interval of the ratio of both predictions excludes 1.
     """

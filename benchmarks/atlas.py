@@ -51,7 +51,7 @@ _FC = {
 
 
 def held(fit: OperationTimes, group: TimingGroup, left: np.ndarray) -> tuple[float, float]:
-    """Return the median relative error and coverage for timings at the given positions."""
+    """Return the median relative error and the coverage for the timings at positions `left`."""
     rows = group.timings.iloc[left]
     found = fit.predict(operations_from_rows(rows, group.kind))
     logs = np.log(rows["seconds"].to_numpy(dtype=float))
@@ -62,7 +62,7 @@ def held(fit: OperationTimes, group: TimingGroup, left: np.ndarray) -> tuple[flo
 
 
 def transfer(other: TimingGroup, group: TimingGroup, draws: int) -> str:
-    """Return a line with errors from few timings, few plus another device, and many."""
+    """Return a line with errors from few timings, few plus another device, and many timings."""
     rows = operations_from_rows(group.timings, group.kind)
     seconds = group.timings["seconds"].to_numpy(dtype=float)
     found = []
@@ -86,7 +86,7 @@ def transfer(other: TimingGroup, group: TimingGroup, draws: int) -> str:
 
 
 def left_out(group: TimingGroup) -> str | None:
-    """Return a line with the error of a table that is predicted from the most similar device."""
+    """Return the error of a table that is predicted from the most similar device, as a line."""
     rest = Atlas(
         tuple(
             one

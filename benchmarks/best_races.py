@@ -23,7 +23,7 @@ from paradnn.session.design import DesignPoint, RecordedPoint
 from paradnn.statistics.elimination import EliminationRule
 
 CANDIDATES = 18
-#: Seconds to start, build, compile and warm up a process.
+#: Seconds that a process needs to start, and to build, compile and warm up a model.
 _START_SECONDS = 4.0
 #: Processes, shortest measurement in seconds and fewest blocks of measure=standard.
 _STANDARD = (5, 0.5, 10)
@@ -113,7 +113,7 @@ class Outcome:
     """End of one race.
 
     Attributes:
-        is_decided: Whether it named a winner.
+        is_decided: Whether the race named a winner.
         is_false: Whether another candidate is better than the leader by at least the margin.
         covers_lead: Whether the interval of the lead over the closest rival covers the truth.
         covers_score: Whether the interval of the leader's score covers the truth, apart from what
@@ -131,7 +131,7 @@ class Outcome:
 
 
 def _seconds(step_seconds: float, least_seconds: float, blocks: int) -> float:
-    """Duration of one process."""
+    """Return the duration of one process in seconds."""
     return _START_SECONDS + max(least_seconds, blocks * max(step_seconds, _BLOCK_SECONDS))
 
 

@@ -39,7 +39,7 @@ from paradnn.core.errors import ParadnnError
 PAGE = ROOT / "docs" / "validation" / "calibration.md"
 _BEGIN = "<!-- calibration -->"
 _END = "<!-- end of calibration -->"
-#: Two sides are equal if neither is more than this times as fast as the other.
+#: Largest ratio of two speeds that count as equal.
 MARGIN = 1.05
 NO_DECISION = ("undecided", "not enough data", "")
 
@@ -50,10 +50,10 @@ class Reply(NamedTuple):
     Attributes:
         verdict: The verdict; empty if the command gave none.
         low: Lower end of the 95% interval.
-        high: Upper end of it.
-        truth: The number that the interval should hold.
-        right: The verdicts that are right.
-        basis: What the interval rests on.
+        high: Upper end of the 95% interval.
+        truth: True value, which the interval should contain.
+        right: Correct verdicts.
+        basis: Source of the interval's width.
     """
 
     verdict: str
@@ -75,12 +75,12 @@ class Reply(NamedTuple):
 
     @property
     def is_covered(self) -> bool:
-        """Whether the interval holds the truth; an unknown end is open."""
+        """Whether the interval contains the truth; an unknown end is unbounded."""
         return not (self.truth < self.low or self.truth > self.high)
 
     @property
     def width(self) -> float:
-        """Ratio of the ends of the interval; NaN if one is unknown."""
+        """Ratio of the interval's ends; NaN if an end is unknown."""
         if self.low > 0 and math.isfinite(self.high):
             return self.high / self.low
         return math.nan
@@ -91,7 +91,7 @@ Ask = Callable[[Store], Reply]
 
 @dataclass(frozen=True)
 class Goal:
-    """A limit of a rate: "decided", "right", "false", "covered" or "prior" (named in the basis)."""
+    """Limit of a rate: "decided", "right", "false", "covered" or "prior" (named in the basis)."""
 
     rate: str
     at_least: float = 0.0
@@ -119,15 +119,15 @@ RARELY_FALSE = (Goal("false", at_most=0.05),)
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A planted world, a question, and the goals of the answers.
+    """Planted world, a question about it, and goals for the answers.
 
     Attributes:
         world: Description of the world.
         plant: Draws the world.
-        question: What is asked.
-        ask: Returns the reply of a command.
+        question: Text of the question.
+        ask: Function that returns the reply of a command.
         goals: Limits of the rates.
-        command: The words of the command line, for a check through it; empty for none.
+        command: Words of a command line whose answer is checked; empty for none.
     """
 
     world: str
@@ -148,7 +148,7 @@ def rate_interval(times: int, draws: int) -> tuple[float, float]:
 
 
 def true_ratio(planted: pd.DataFrame) -> float:
-    """Return how many times A is as fast as B: the geometric mean over points that both ran."""
+    """Return the true speed of A relative to B: the geometric mean over points that both ran."""
     keys = [
         str(name)
         for name in planted
@@ -161,7 +161,7 @@ def true_ratio(planted: pd.DataFrame) -> float:
 
 
 def right_verdicts(ratio: float) -> tuple[str, ...]:
-    """Return the verdicts that are right about a true ratio."""
+    """Return the correct verdicts for a true ratio."""
     verdicts = []
     if ratio > 1:
         verdicts.append("faster")
@@ -225,8 +225,8 @@ def ask_claim(
     """Return a question about one claim.
 
     Args:
-        check: The fields of its check in YAML; `{bound}` is replaced by the bound.
-        right: The right answers; none if the truth lies on the bound.
+        check: Fields of the claim's check in YAML; `{bound}` is replaced by the bound.
+        right: Correct answers; empty if the truth equals the bound.
         bound: Returns the bound from the planted runs.
     """
 
@@ -246,8 +246,8 @@ def ask_slope(*terms: str, true: bool = False) -> Ask:
     """Return whether `sensitivity` says that the speed depends on any of the terms.
 
     Args:
-        terms: The terms; all if empty.
-        true: Whether it does.
+        terms: Terms to consider; all if empty.
+        true: Whether the speed really depends on any of them.
     """
 
     def ask(store: Store) -> Reply:
@@ -581,7 +581,7 @@ def _true_sides(ratio: float) -> str:
 
 
 def _existing_rows() -> dict[str, Row]:
-    """Return the rows of equal sides, and of differences, that earlier versions were tested on."""
+    """Return the rows with equal and different sides that tested earlier versions."""
     rows: dict[str, Row] = {}
     many = _EVERY
     rows |= _sides_rows(
@@ -669,7 +669,7 @@ def _existing_rows() -> dict[str, Row]:
 def _own_rows() -> dict[str, Row]:
     """Return rows of ten worlds, each with equal sides and with a ratio of 1.3.
 
-    Their author had not read the estimator.
+    The author of these worlds had not read the estimator.
     """
     found: dict[str, Row] = {}
     of_name: dict[str, tuple[str, Callable[..., pd.DataFrame]]] = {
@@ -909,7 +909,7 @@ ROWS: dict[str, Row] = {
 
 @dataclass
 class Tally:
-    """Replies of a row, counted.
+    """Counts of the replies of a row.
 
     Attributes:
         name: Key of the row.
@@ -937,11 +937,11 @@ class Tally:
 
     @property
     def row(self) -> Row:
-        """The row."""
+        """Row whose replies are counted."""
         return ROWS[self.name]
 
     def states(self) -> list[str]:
-        """Return for each goal whether it is met."""
+        """Return the state of each goal: "yes", "no" or "not shown"."""
         return [goal.state(self.counts[goal.rate], self.draws) for goal in self.row.goals]
 
     def record(self) -> dict[str, object]:
@@ -958,7 +958,7 @@ def tally(name: str, draws: int, database: Path, seed: int = 0) -> Tally:
 
 
 def tally_together(names: Sequence[str], draws: int, database: Path, seed: int = 0) -> list[Tally]:
-    """Draw the world that some rows share, ask all their questions, and count the replies.
+    """Draw the world that several rows share, ask all their questions, and count the replies.
 
     Args:
         names: Keys of rows with the same world.
@@ -977,7 +977,7 @@ def tally_together(names: Sequence[str], draws: int, database: Path, seed: int =
 
 
 def rows_by_world(names: Iterable[str]) -> list[list[str]]:
-    """Group rows whose draws are the same, in the order of their first one."""
+    """Group rows that have the same world, in the order of the first row of each group."""
     groups: dict[str, list[str]] = {}
     for name in names:
         # Equal calls of a generator have the same representation; closures differ by address.
@@ -1026,7 +1026,7 @@ def _format_rate(times: int, draws: int) -> str:
 
 
 def table(records: Sequence[Mapping[str, Any]]) -> str:
-    """Return a Markdown table with a line for each row that was measured."""
+    """Return a Markdown table with one line per measured row."""
     lines = [
         "| world | question | draws | decided | right | false | covered | width | goal | met |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
@@ -1067,7 +1067,7 @@ def _worst(states: Sequence[str]) -> str:
 
 
 def summary(records: Sequence[Mapping[str, Any]]) -> str:
-    """Count the rows that meet their goals in a sentence."""
+    """Return a sentence with the number of rows that meet their goals."""
     states = [_worst(_states(record)).strip("*") for record in records]
     return (
         f"Of {len(states)} rows, {states.count('yes')} meet their goals, "

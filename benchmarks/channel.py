@@ -9,7 +9,7 @@ References are bare loops over gRPC, TCP and gloo (`channel_plain.py`), `iperf3`
 A start consists of a worker with its framework (`ours.py`) and two copies of the bare program,
 `plain` and `copy`, since two processes of one program differ too. For each case and size they fork
 fresh processes, which alternately run short blocks in random order. iperf3 and sockperf are
-commands; with them a turn of either side takes a second.
+commands; in comparisons with them, each turn takes a second.
 
 Ratios are of messages per second, and above 1 if ParaDnn is faster. A start has the median over
 rounds; the result is the geometric mean of the starts with Student's 95% interval.
@@ -82,7 +82,7 @@ LONGEST = {"iperf3": 2**20, "sockperf": 65507}
 
 
 def _beside(server: list[str], client: list[str], port: int) -> str:
-    """Return what the client prints while the server runs."""
+    """Run a client while a server runs, and return the output of the client. Raises Failed."""
     with subprocess.Popen(server, stdout=subprocess.DEVNULL) as serving:
         try:
             _wait_for(port)
@@ -110,7 +110,10 @@ def _wait_for(port: int) -> None:
 
 @dataclass
 class Cell:
-    """One case at one size: per start, the microseconds per message in every round by program."""
+    """One case at one size.
+
+    `starts` holds the microseconds per message in every round, by program, per start.
+    """
 
     case: str
     size: int
@@ -118,17 +121,17 @@ class Cell:
 
     @property
     def model(self) -> str:
-        """The model that both sides run."""
+        """Model that both sides run."""
         return f"{CASES[self.case]} {self.size}"
 
     @property
     def framework(self) -> str:
-        """The framework whose worker measures it."""
+        """Framework of the worker that measures the case."""
         return point(self.model).framework.name
 
     @property
     def others(self) -> tuple[str, ...]:
-        """The reference programs."""
+        """Names of the reference programs."""
         return (self.case,) if self.case in COMMANDS else ("plain", "copy")
 
     def us(self, seconds: float) -> float:

@@ -7,7 +7,7 @@ each has a separate order of the points and separate connections. Without a wait
 record, the store is the limit. With a wait of `--sleep` seconds per point, the speed-up is the
 number of points per second relative to one driver. Drivers are forked, so they share the memory of
 their imports. Every point must be recorded once. Results that go to files while the store is locked
-are logged at the end (`kept`). Processor time includes that of PostgreSQL. Writes
+are logged at the end (column `kept`). Processor time includes that of PostgreSQL. Writes
 benchmarks/results/claims_per_second.csv. Needs PostgreSQL.
 """
 
@@ -100,7 +100,7 @@ def recorded(settings: Tracking) -> tuple[list[str], int, int]:
     """Log results that went to files.
 
     Returns:
-        The point of each run in the store; the number of files that were logged; and of those that
+        The point of each run in the store, the number of logged files, and the number of files that
         the store rejected.
     """
     uploaded, problems = sync(Path(str(settings.folder)), settings)

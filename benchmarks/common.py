@@ -1,4 +1,4 @@
-"""Run the command line on a separate store and read its runs with SQL: shared by the benchmarks."""
+"""Helpers of the benchmarks that run commands on a separate store and read its runs with SQL."""
 
 import csv
 import os
@@ -15,7 +15,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Return the environment of a command that records into `folder`, whatever store is set here."""
+    """Return the environment of a command that records only into `folder`."""
     environ = {
         key: value for key, value in os.environ.items() if not key.startswith(("MLFLOW_", "HYDRA_"))
     }
@@ -23,7 +23,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def paradnn(command: str, arguments: Sequence[str], folder: Path) -> str:
-    """Return what `python -m paradnn.COMMAND` prints, recording into `folder`; exit if it fails."""
+    """Run `python -m paradnn.COMMAND` on `folder`; return its output, or exit if it fails."""
     words = [sys.executable, "-m", f"paradnn.{command}", *arguments]
     done = subprocess.run(
         words, cwd=ROOT, env=environment(folder), text=True, capture_output=True, check=False
@@ -53,7 +53,7 @@ def runs(folder: Path) -> list[dict[str, str | float]]:
 
 
 class Planted(NamedTuple):
-    """A finished run that was not measured; `start` and `end` in ms (a second later if None)."""
+    """Finished run without a measurement; `start` and `end` in Unix ms (None: a second later)."""
 
     run_id: str
     start: int

@@ -57,7 +57,7 @@ def _beside(effect: Callable[[int, np.random.Generator], np.ndarray | float]) ->
     return lambda visits, cv, random: cv * random.standard_normal(visits) + effect(visits, random)
 
 
-#: By name. `own rho` is an effect of the sides, not of the machine: see `compare_planted`.
+#: Machines by name. `own rho` is an effect of the sides, not of the machine (`compare_planted`).
 MACHINES: dict[str, Machine] = {name: _beside(effect) for name, effect in EFFECTS.items()}
 MACHINES |= {f"state {rho}": _state(rho) for rho in (0.3, 0.5, 0.7)}
 _independent = MACHINES["independent"]
@@ -138,7 +138,7 @@ def tally(
 
 
 def _cells(outcomes: list[Outcome]) -> dict[str, object]:
-    """Return shares of the verdicts, coverage, and duration."""
+    """Return the cells of a table: shares of the verdicts, coverage and duration."""
     counts = Counter(outcome.verdict for outcome in outcomes)
     draws = len(outcomes)
     cells: dict[str, object] = {

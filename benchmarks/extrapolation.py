@@ -49,7 +49,7 @@ _OTHERS = {
     **dict.fromkeys(("add", "mul", "div", "pow"), 3),
     **dict.fromkeys(("addu", "mulu", "divu", "powu", "tanh", "relu", "gelu", "softmax", "ln"), 2),
 }
-#: The first and the last operation of the layer that a graph holds once, by the beginning of a
+#: First and last operation of the layer that a graph contains only once, by the beginning of the
 #: model's name.
 _LAYER = {
     "bert": ("bert_encoder_layer_0_attention_self_query", "bert_encoder_layer_0_output_layer_norm"),
@@ -63,7 +63,7 @@ Timed = tuple[Operation, float]
 
 @dataclass(frozen=True)
 class Labeled:
-    """A timed model.
+    """Timed model of NeuSight.
 
     Attributes:
         seconds: Measured time of its step.
@@ -111,7 +111,7 @@ def _other(kind: str, rows: int, width: int) -> Operation:
 
 
 def labeled_models(folder: Path, gpu: str = GPU) -> Iterator[Labeled]:
-    """Return unfused models on this one GPU that have a list of operations."""
+    """Yield the unfused models on a single GPU that have a list of operations."""
     root = folder / _ROOT
     device = gpu.replace(" ", "_")
     for label in sorted((root / "label" / device).glob("*.json")):
@@ -204,7 +204,7 @@ def _fitted(timed: Sequence[Timed]) -> OperationTimes:
 
 
 def sampled(timed: Sequence[Timed], most: int) -> Sequence[Timed]:
-    """Return a random sample of at most the given size."""
+    """Return a random sample of at most `most` timings."""
     return [timed[index] for index in np.random.default_rng(SEED).permutation(len(timed))[:most]]
 
 

@@ -51,7 +51,7 @@ _KEYS = ("model.layers", "model.nodes", "model.input_size", "model.output_size",
 
 @dataclass(frozen=True)
 class Known:
-    """n measured points.
+    """Measured points of a table; n is their number.
 
     Attributes:
         values: (n,) logarithms of seconds per step.
@@ -68,7 +68,7 @@ class Known:
 
 @dataclass(frozen=True)
 class Sizes:
-    """n points; some ran out of memory.
+    """Points with components of memory, some of which ran out of memory; n is their number.
 
     Attributes:
         sizes: (n, k) sizes.
@@ -106,7 +106,7 @@ def _known(
     keys: Sequence[str],
     rates: tuple[float, float] | None = None,
 ) -> Known:
-    """Return measured points as the analysis predicts them; factors are the varying `keys`."""
+    """Return measured points with the inputs of the predictor; factors are the varying `keys`."""
     axes = [key for key in keys if points[key].nunique() > 1]
     points = points.assign(environment_id="here", sweep_id="one")
     table = make_step_table(points, rates or device_rates(points, seconds))
@@ -131,7 +131,7 @@ def archive_memory() -> Sizes:
 
 
 def own(path: Path) -> Known:
-    """Return a fully measured space: rows of keys and `seconds` of a step."""
+    """Return a fully measured space from a file with keys and the `seconds` of a step."""
     points = pd.read_csv(path)
     seconds = points.pop("seconds").to_numpy(dtype=float)
     return _known(path.stem, points, seconds, [*map(str, points)])
@@ -179,15 +179,15 @@ def timm(path: Path) -> Known:
 
 @dataclass(frozen=True)
 class Result:
-    """One prediction.
+    """Quality of one prediction.
 
     Attributes:
         error: Median relative error of unmeasured points.
-        coverage: Share of them inside their 95% interval.
+        coverage: Share of unmeasured points inside their 95% intervals.
         left_out: Leave-one-out error of measured points.
         strongest: Whether the two strongest factors are those of all points.
         signs: Whether the signs of weights above 0.1 are those of all points.
-        alone: The same from measured points alone.
+        alone: `strongest` and `signs` from the measured points alone.
     """
 
     error: float
@@ -209,7 +209,7 @@ def predicted(known: Known, measured: Sequence[int]) -> tuple[Prediction, LeaveO
 
 
 def judged(known: Known, measured: Sequence[int]) -> tuple[Result, Prediction]:
-    """Evaluate the prediction from these points."""
+    """Predict all points from the measured ones; return the quality and the prediction."""
     prediction, left_out = predicted(known, measured)
     others = np.setdiff1d(np.arange(len(known.values)), measured)
     low, high = prediction.interval()
@@ -261,7 +261,7 @@ def spread(known: Known, count: int, seed: int, design: str) -> list[int]:
 
 
 def adaptive(known: Known, counts: Sequence[int], seed: int) -> dict[int, Result]:
-    """Yield the evaluation of the adaptive design at each requested number of points."""
+    """Return the quality of the adaptive design by number of points, for the requested numbers."""
     measured = first_points(known.logs, counts[0], seed)
     results: dict[int, Result] = {}
     while True:
@@ -326,7 +326,7 @@ def _line(results: Sequence[Result]) -> str:
 
 
 def _differences(found: dict[tuple[str, int], list[Result]], count: int) -> str:
-    """Print by how much the error of `adaptive` is below each other design, paired by seed, with
+    """Return by how much the error of `adaptive` is below that of each other design, by seed, with
     95% interval.
     """
     words = []

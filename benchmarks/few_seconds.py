@@ -1,4 +1,4 @@
-"""Time and memory of choosing the next points of an adaptive sweep.
+"""Measure time and memory of choosing the next points of an adaptive sweep.
 
     python -m benchmarks.few_seconds [--measured 50 200 600 1000 2000]
 
@@ -34,7 +34,7 @@ LOOKS = 5
 
 
 class Measured:
-    """The claims and ends of a store with these runs, one measurement each."""
+    """Store of an adaptive sweep with given runs, one measurement each."""
 
     def __init__(self, runs: Mapping[Identity, CompletedRun]) -> None:
         self.runs = runs
@@ -49,7 +49,7 @@ class Measured:
 
 
 def space() -> list[Point]:
-    """Return Table 2 of the paper, fully connected."""
+    """Return the fully connected models of Table 2 of the paper."""
     layers, nodes, batches = (
         [2**power for power in range(*ends)] for ends in ((2, 8), (5, 14), (6, 15))
     )

@@ -3,8 +3,8 @@
     python -m benchmarks.fidelity [--frameworks tensorflow,jax,torch] [--families fc,lstm]
         [--rounds 60] [--starts 3]
 
-Four programs are alive at the same time in separate processes. They run short blocks in turn, in a
-new random order per round, while the others sleep:
+Four programs run at the same time in separate processes. They take turns with short blocks, in a
+new random order per round, and sleep between their turns:
 
 - `ours`: the worker's step (`ours.py`);
 - `plain` and `copy`: the same model in a hand-written loop (`plain_*.py`, which import nothing of
@@ -43,15 +43,15 @@ from paradnn.worker.series import block_interval
 
 FRAMEWORKS = ("tensorflow", "jax", "torch")
 FAMILIES = tuple(name for name in POINTS if name != "resnet50")
-#: Ranges of ratio and interval for a sound cell.
+#: Ranges of the ratio and of the interval in a sound cell.
 WITHIN = (0.98, 1.02)
 INTERVAL_WITHIN = (0.96, 1.04)
-#: The machine is idle if others use less than this share of its time.
+#: Largest share of its time that other processes use on an idle machine.
 BUSY = 0.05
 #: Discarded rounds at the beginning of each start.
 WARM_ROUNDS = 8
-#: Programs sum in different orders. Losses may differ by the first share of the initial loss, and
-#: by the second share of its change: every step adds to earlier rounding differences.
+#: Largest differences of losses, as shares of the initial loss and of its change. Programs sum in
+#: different orders, and every step adds rounding differences.
 FIRST_TOLERANCE = 1e-4
 CHANGE_TOLERANCE = 1e-2
 
@@ -76,7 +76,10 @@ class Ratio:
 
 @dataclass
 class Cell:
-    """One framework and family: per start, the seconds of a step in every round by program."""
+    """One framework and family.
+
+    `starts` holds the seconds of a step in every round, by program, per start.
+    """
 
     framework: str
     family: str
@@ -131,7 +134,7 @@ def combine(starts: Sequence[Sequence[float]]) -> Ratio:
 
 
 def differences(found: Mapping[str, Ready]) -> str | None:
-    """Return how the programs' computations differ, or None."""
+    """Return a text about different computations of the programs; None if they agree."""
     first, *others = found
     reference = found[first]
     for name in others:
@@ -200,7 +203,7 @@ def take_turns(
 
 
 def settle(longest: float) -> None:
-    """Wait until the machine is idle, for at most the given seconds."""
+    """Wait until the machine is idle, for at most `longest` seconds."""
     end = time.monotonic() + longest
     while psutil.cpu_percent(interval=1.0) > 100 * BUSY and time.monotonic() < end:
         pass

@@ -76,10 +76,10 @@ class Judgement(NamedTuple):
     """Verdict of a tool on a pair.
 
     Attributes:
-        alarm: Whether it calls the head slower.
-        outcome: Its own word, or its exit code.
-        increase: The head's cost over the base's, less one.
-        low, high: The interval of the increase; NaN without one.
+        alarm: Whether the tool calls the head slower.
+        outcome: Verdict of the tool in its own words, or its exit code.
+        increase: Cost of the head relative to that of the base, minus one.
+        low, high: Interval of the increase; NaN if the tool reports none.
     """
 
     alarm: bool
@@ -106,10 +106,10 @@ def write_program(folder: Path, program: str, *, repeats: int, edit: random.Rand
     """Write bench.py, work.py and a test for pytest-benchmark.
 
     Args:
-        folder: Where to write; it is created.
-        program: A key of `PROGRAMS`.
-        repeats: How often the loop runs.
-        edit: Chooses changes that do not change the work; None for the text as it is.
+        folder: Folder to create.
+        program: Key of `PROGRAMS`.
+        repeats: Number of iterations of the loop.
+        edit: Source of random edits that do not change the work; None for no edits.
     """
     text, _ = PROGRAMS[program]
     variable = "number"
@@ -236,7 +236,7 @@ TOOLS: dict[str, Callable[[Pair, str], Judgement]] = {
 def judgements() -> Iterator[tuple[str, str, str, int]]:
     """Yield tool, program, truth and number of every judgement.
 
-    Any first part of them has all kinds in similar proportions, so a run may end early.
+    All kinds are mixed in similar proportions from the beginning, so a run may end early.
     """
     for number in range(EQUAL_PAIRS):
         program = "numpy" if number % 8 == 7 else "python"
@@ -274,7 +274,7 @@ def summarize(rows: list[dict[str, str]]) -> None:
 
 
 def main() -> None:
-    """Judge pairs until the time is over, and print how often each tool is right."""
+    """Judge pairs until the time limit, and print how often each tool is right."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -25,7 +25,7 @@ from paradnn.platform.commits import WORKING_TREE, Checkout, checkouts
 _TOLERANCE = 1e-9
 #: Columns of identifiers, which differ between any two stores.
 _IDENTITIES = ("run_id", "parent_run_id", "artifact_uri")
-#: Present name of an analysis -> its earlier name.
+#: Earlier name of an analysis, by its present name.
 _FORMER_NAMES = {"compare-published": "beside"}
 #: File -> arguments of `python -m analysis`. Analyses without published inputs (`channel`,
 #: `latency`, `time-to-accuracy`, `extrapolate`, `overhead`) report missing data at both commits.

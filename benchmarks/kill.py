@@ -1,4 +1,4 @@
-"""Kill drivers of a sweep at random moments and check that nothing is lost.
+"""Kill drivers of a sweep at random moments, and check that no result is lost.
 
     python -m benchmarks.kill [--sweeps 50] [--adaptive] [--drivers 3] [--kills 10]
         [--targets child ...]
@@ -47,7 +47,7 @@ TINY = [
 
 POINTS = 30
 TARGETS = ("driver", "start", "group", "worker", "child", "tool")
-#: Targets that the driver survives: points whose process was killed crash.
+#: Targets whose death the driver survives; the point that was being measured then crashes.
 OUTLIVED = ("worker", "child", "tool")
 #: Kills in a row. A killed child is replaced at once, and a kill at the start waits for nothing.
 ROW = {"start": 4, "tool": 4, "child": 6}
@@ -78,7 +78,7 @@ def doubled_or_running(folder: Path) -> list[str]:
 
 
 def kept(folder: Path) -> set[float]:
-    """Return when each process began whose result waits for its point's record."""
+    """Return the begin of each process whose result is saved but whose point is incomplete."""
     found = set()
     for path in folder.glob("partial-*.json"):
         with contextlib.suppress(FileNotFoundError):
@@ -90,7 +90,7 @@ def kept(folder: Path) -> set[float]:
 
 
 def recorded(folder: Path) -> set[float]:
-    """Return when each recorded process began."""
+    """Return the begin of each process in the recorded runs."""
     files = (artifact(folder, run, "blocks.json") for run in runs(folder) if run.get("outcome"))
     texts = (path.read_text() for path in files if path.exists())
     return {process["begun"] for text in texts for process in json.loads(text)["processes"]}
@@ -182,7 +182,7 @@ def ended(driver: Driver) -> list[str]:
 
 
 def one_sweep(folder: Path, first: int, given: argparse.Namespace) -> list[str]:
-    """Kill and restart until the sweep is done; return the problems."""
+    """Kill and restart drivers until the sweep is complete; return the problems."""
     before = KILLED.total()
     problems = []
     seen = set()

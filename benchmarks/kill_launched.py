@@ -43,7 +43,7 @@ from tests.cluster.slurm import SEPARATE, slurm
 
 #: Relative frequencies of the victims.
 _VICTIMS = {"driver": 3, "job": 3, "node": 3, "launching": 1}
-#: Share of the moments without a claimed point that are skipped: starts take longer than points.
+#: Share of kills that are skipped while no point is claimed, since starts take longer than points.
 _WORKING_SHARE = 0.8
 #: Seconds after which a sweep counts as hanging.
 _SWEEP_SECONDS = 1800.0
@@ -53,7 +53,7 @@ _QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "start_new
 
 
 class Cluster:
-    """Nodes of a scheduler; the base class has none, for launchers on this host."""
+    """Nodes of a scheduler. This base class has no nodes, for launchers on this host."""
 
     overrides: tuple[str, ...] = ()
 
@@ -109,9 +109,9 @@ class Kill:
     """One kill.
 
     Attributes:
-        victim: The kind of process.
+        victim: Kind of the killed process.
         unix_ms: Time of the kill in Unix milliseconds.
-        drivers: Sweep and number of each driver that ended with it.
+        drivers: Sweep and number of each driver that ended because of the kill.
     """
 
     victim: str
@@ -155,7 +155,7 @@ class Trial:
         return f"software.python={self.python}"
 
     def drivers(self) -> dict[int, psutil.Process]:
-        """Return the drivers that record into this store, on whatever node, by process id."""
+        """Return the drivers on all nodes that record into this store, by process id."""
         found = {}
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
@@ -214,7 +214,7 @@ class Trial:
         kill.drivers = [key for pid, key in keys.items() if pid not in alive]
 
     def check_watch(self) -> None:
-        """Note a problem if `watch` counts other points than plain SQL, for any sweep."""
+        """Note a problem if `watch` and plain SQL count different numbers of points of a sweep."""
         count = """
             SELECT count(*) FROM tags s JOIN tags k USING (run_uuid) JOIN tags o USING (run_uuid)
             WHERE s.key = 'sweep_id' AND s.value = ? AND k.key = 'kind' AND k.value = 'point'

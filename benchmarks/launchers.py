@@ -1,4 +1,4 @@
-"""Compare the time of one sweep by layer, without a launcher and with every launcher.
+"""Compare the time that each layer of a sweep takes, with every launcher and without one.
 
     python -m benchmarks.launchers [--launchers bare,joblib,submitit_slurm,ray] [--rounds 3]
 

@@ -48,7 +48,7 @@ _COPIES = {
 
 
 class Served(NamedTuple):
-    """A served store of copied points."""
+    """Store of copied points, with the MLflow server that serves it."""
 
     server: str
     process: psutil.Process

@@ -27,13 +27,13 @@ from typing import NamedTuple
 
 import pytest
 
-#: Packages that hold mutants or tests, or that a test run must import itself.
+#: Packages that contain mutants or tests, or that each test run must import again.
 _NOT_LIBRARIES = frozenset(
     {"analysis", "benchmarks", "hydra_plugins", "paradnn", "tests", "conftest", "_pytest", "pytest"}
 )
-#: Processor seconds after which a mutant counts as noticed, since it no longer ends.
+#: Processor seconds after which a mutant is assumed to run forever, and counts as noticed.
 _MAX_SECONDS = 240
-#: Module -> test files, those that notice most first.
+#: Test files by module; those that notice the most mutants come first.
 TESTS = {
     "paradnn.worker.series": ("worker/test_series", "worker/test_measure"),
     "paradnn.worker.measure": (
@@ -86,7 +86,7 @@ TESTS = {
     "paradnn.statistics.variances": ("statistics/test_variances",),
     "paradnn.statistics.welch": ("statistics/test_welch",),
 }
-#: Keywords that only guard against mistakes of a programmer or set the size of a cache.
+#: Keyword arguments that only prevent mistakes of a programmer, or set the size of a cache.
 _GUARDS = ("strict", "frozen", "eq", "maxsize")
 _COMPARISONS = {
     ast.Lt: (ast.LtE, ast.Gt),
@@ -117,9 +117,9 @@ class Mutant(NamedTuple):
     """One change of a module.
 
     Attributes:
-        line: Its line.
-        change: The change as text.
-        tree: The changed module.
+        line: Line of the change.
+        change: Change as text.
+        tree: Syntax tree of the changed module.
     """
 
     line: int
@@ -128,7 +128,7 @@ class Mutant(NamedTuple):
 
 
 def mutants(tree: ast.Module) -> Iterator[tuple[int, int, str, ast.AST]]:
-    """Yield every change: position of the node, line, text, and the new node."""
+    """Yield every possible change: position of the node, line, text, and the new node."""
     omitted = set()
     for node in ast.walk(tree):
         for name in ("annotation", "returns"):
@@ -189,7 +189,7 @@ def _replaced(node: ast.AST, **fields: object) -> ast.AST:
 
 
 class _Replacement(ast.NodeTransformer):
-    """Replaces one node of a tree."""
+    """Transformer that replaces one node of a tree."""
 
     def __init__(self, old: ast.AST, new: ast.AST) -> None:
         self._old = old
@@ -219,7 +219,7 @@ def sample(path: Path, most: int, seed: int) -> tuple[list[Mutant], int]:
 def run_tests(module: str, tree: ast.Module | None, files: list[str]) -> int:
     """Return the exit code of the tests in a fork that imports `tree` as the module.
 
-    A negative code is the signal of a mutant that no longer ends.
+    A negative code is the number of the signal that ended a mutant, such as after the time limit.
     """
     child = os.fork()
     if child == 0:

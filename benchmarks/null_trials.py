@@ -29,7 +29,7 @@ from benchmarks.common import save
 from paradnn.core.scratch import Scratch
 
 COMMAND = shlex.join([sys.executable, "-S", "-c", "sum(range(2_000_000))"])
-#: A function and its equal; and as tests of pytest-benchmark.
+#: Source of two equal functions, and of the same functions as tests of pytest-benchmark.
 FUNCTIONS = """
 import numpy
 A = numpy.ones((384, 384), "f")

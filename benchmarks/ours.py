@@ -1,4 +1,4 @@
-"""ParaDnn's program among those that run in turn.
+"""ParaDnn's program in comparisons of programs that take turns.
 
 It builds and runs the worker's step as `paradnn.worker.point` does, for a family
 (`benchmarks.fidelity`) or for messages such as "tcp latency 64" (`channel`).
@@ -26,7 +26,10 @@ POINTS = {
 
 
 def point(name: str, framework: str = "tensorflow", platform: str = "cpu") -> Point:
-    """Return the named point with every default; messages select their framework."""
+    """Return the point of a family or of messages, with all defaults.
+
+    For messages, the transport determines the framework.
+    """
     if name not in POINTS:
         transport, pattern, size = name.split()
         given = {"name": "channel", "transport": transport, "pattern": pattern, "bytes": int(size)}

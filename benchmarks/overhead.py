@@ -1,4 +1,4 @@
-"""Cost of the stack per point of a sweep of 50 small FC models.
+"""Measure the overhead per point in a sweep of 50 small fully connected models.
 
     python -m benchmarks.overhead [--quick]
 
@@ -20,7 +20,7 @@ WORK = ("build", "compile", "warmup", "measure")
 
 
 def work(run: dict) -> float:
-    """Return the seconds of a point that are not overhead."""
+    """Return the seconds that a point spends on work: build, compile, warm-up and measurement."""
     return sum(float(run[f"phase_{name}_seconds"]) for name in WORK)
 
 

@@ -1,4 +1,4 @@
-"""Time and memory of analyses on a planted Parquet store of millions of runs.
+"""Measure time and memory of analyses on a planted Parquet store of millions of runs.
 
     python -m benchmarks.parquet_store --runs 10000000 [--dir DIR] [--part]
 
@@ -36,10 +36,10 @@ NODES = 2 ** np.arange(5, 13)
 LAYERS = 2 ** np.arange(0, 5)
 BATCHES = 2 ** np.arange(4, 12)
 NOISE = 0.02  # standard deviation of a log speed
-#: Metrics that follow from the point; the others vary from run to run.
+#: Metrics that follow from the point. The other metrics vary from run to run.
 CONSTANTS = 30
 
-#: Reads the columns of a frame of one device with DuckDB.
+#: Program that reads the columns of one device's frame with DuckDB.
 DUCKDB = """
 import duckdb, sys, time
 start = time.perf_counter()
@@ -52,7 +52,7 @@ table = found.execute(
     [device]).to_arrow_table()
 print(len(table), round(time.perf_counter() - start, 2))
 """
-#: Reads the same with this package, up to columns of codes and numbers.
+#: Program that reads the same rows with this package, up to columns of codes and numbers.
 PYARROW = """
 import sys, time
 from paradnn.store.address import address_of
@@ -154,7 +154,7 @@ def _ids(draw: np.random.Generator, runs: int) -> pa.Array:
 
 
 def plant(folder: Path, runs: int, devices: Sequence[int]) -> None:
-    """Make the store; a store that was made before is used again."""
+    """Create the store, or reuse an existing one."""
     if folder.exists():
         return
     start = time.perf_counter()
@@ -170,7 +170,7 @@ def plant(folder: Path, runs: int, devices: Sequence[int]) -> None:
 
 
 def measured(words: list[str], folder: Path) -> str:
-    """Run a command; print its time and peak memory; return its output."""
+    """Run a command, print its time and peak memory, and return its output."""
     start = time.perf_counter()
     with subprocess.Popen(
         [sys.executable, *words],

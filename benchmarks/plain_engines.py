@@ -30,7 +30,7 @@ from paradnn.store.journal import read_record
 
 
 def call_of(engine, artefact, inputs):
-    """Return one step of an engine on inputs in place, as its documentation writes it."""
+    """Return a function that runs one step, written as in the engine's documentation."""
     if engine == "litert":
         from ai_edge_litert.interpreter import Interpreter
 
@@ -59,7 +59,7 @@ def call_of(engine, artefact, inputs):
 
 
 def bare(asked):
-    """Return the median of 200 single steps, warmed up as long as ParaDnn does."""
+    """Return the median of 200 single steps, after the same warm-up as in ParaDnn."""
     point = json.loads(asked.read_text())
     with np.load(asked.with_suffix(".npz")) as held:
         inputs = [held[name] for name in held if name.startswith("input")]

@@ -10,7 +10,7 @@ import os
 os.environ["KERAS_BACKEND"] = "torch"
 
 import torch
-import torch._inductor.compile_fx  # seconds that are better paid once, before the forks
+import torch._inductor.compile_fx  # takes seconds, and is therefore imported once, before the forks
 
 from benchmarks.plain_models import (
     DECAY,

@@ -1,4 +1,4 @@
-"""The measured side of `benchmarks.planted_upgrades`: the worker's steps on given cores.
+"""Program that `benchmarks.planted_upgrades` measures: the worker's steps on given cores.
 
 It takes turns (`benchmarks.turns`) with a process of another number of threads. Its models are
 configurations of a point as JSON, or kernels of the ceilings such as "matmul 1024".

@@ -52,12 +52,12 @@ from paradnn.session.workers import WorkerKey
 from paradnn.worker.peak_rates import REPEATS
 from paradnn.worker.series import block_interval
 
-#: The folder of the CPU controller of cgroups, version 1.
+#: Folder of the CPU controller of version 1 of control groups.
 _CGROUPS = Path("/sys/fs/cgroup/cpu")
-#: Microseconds of a period of the quota, and the share of it that processes may run.
+#: Period of the quota in microseconds, and the share of each period in which processes may run.
 _PERIOD_US = 10_000
 _QUOTA_SHARE = 0.5
-#: A process that adds arrays of 128 MiB in place, until its parent dies (PR_SET_PDEATHSIG is 1).
+#: Program that adds arrays of 128 MiB in place until its parent dies (PR_SET_PDEATHSIG is 1).
 _HOG = """
 import ctypes
 import signal
@@ -71,17 +71,17 @@ while True:
 _MATMUL_SIZES = (512, 1024, 2048)
 _ARRAY_BYTES = 2**26
 _CEILINGS = (*(f"matmul {size}" for size in _MATMUL_SIZES), f"add {_ARRAY_BYTES // 4}")
-#: Elements of the kernel whose time is all overhead.
+#: Number of elements of the kernel whose time consists only of overhead.
 _OVERHEAD_ELEMENTS = 1000
 _FILE = "planted_upgrades.csv"
 
 
 @dataclass(frozen=True)
 class Condition:
-    """A planted state of the machine.
+    """Planted state of the machine.
 
     Attributes:
-        program: The process that runs: "one" or "two", by its threads.
+        program: Process that runs: "one" or "two", by its number of threads.
         has_hog: Whether another process streams through memory.
         has_quota: Whether the process may run only for a part of the time.
     """
@@ -166,7 +166,7 @@ def _steps(program: Program, block_seconds: float) -> int:
 
 
 class _Hog:
-    """A process on core 1 that streams through memory while it is not stopped."""
+    """Process on core 1 that streams through memory unless it is stopped."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen([sys.executable, "-c", _HOG])
@@ -200,7 +200,7 @@ class _Quota:
         self._write("cpu.cfs_quota_us", -1)
 
     def end(self) -> None:
-        for _ in range(50):  # killed processes may leave it a moment later
+        for _ in range(50):  # Killed processes may leave the group a moment later.
             with contextlib.suppress(OSError):
                 self.folder.rmdir()
                 return
@@ -243,7 +243,7 @@ class _Machine:
 
     @property
     def conditions(self) -> dict[str, Condition]:
-        """The conditions that this machine can have."""
+        """Conditions that are possible on this machine, by name."""
         return {
             name: condition
             for name, condition in CONDITIONS.items()
@@ -293,7 +293,7 @@ class _Machine:
 
 def measure(given: argparse.Namespace) -> None:
     """Measure all points and ceilings, and write each as soon as it is complete."""
-    # The processes and the cgroup of the conditions end also if this process is asked to end.
+    # A signal to this process must also end the processes and the cgroup of the conditions.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
     given.out.mkdir(parents=True, exist_ok=True)
     order = random.Random(0)
@@ -354,7 +354,7 @@ def _is_smallest(model: str) -> bool:
 
 
 def frame_of(medians: pd.DataFrame) -> pd.DataFrame:
-    """Return the measured times as runs of an analysis, with a condition as the device."""
+    """Return the measured times as a frame of runs, with the condition as the device."""
     limits = ceilings(medians)
     rows = []
     for model in medians.index.drop(list(_CEILINGS)):

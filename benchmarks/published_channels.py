@@ -14,7 +14,7 @@ from analysis.published.source import load_shipped
 from benchmarks.common import save
 from paradnn.statistics.transfers import fit_transfers, predicted_times
 
-#: Minimum bytes of a large message.
+#: Minimum size of a large message in bytes.
 _LARGE = 65536
 _KEYS = ["device", "model.pattern", "model.processes", "model.hosts"]
 

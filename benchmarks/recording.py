@@ -37,7 +37,7 @@ from tests.cluster.postgres import postgres, server
 from tests.conftest import environment
 from tests.tracking.counting import counting
 
-#: As docs/how-to/tracking-server.md has it; "" for uvicorn.
+#: Default options of the server, as in docs/how-to/tracking-server.md; "" selects uvicorn.
 SERVER = "--gunicorn-opts '--worker-class gthread --threads 4 --keep-alive 75'"
 POINT = [
     "model.nodes=64",
@@ -49,7 +49,7 @@ POINT = [
 
 
 def real_record(folder: Path, *, profile: bool) -> Record:
-    """Return what the driver records for one real point."""
+    """Measure one real point, and return the record of its driver."""
     how = [
         "tracking=offline",
         f"tracking.folder={folder}",
@@ -62,7 +62,7 @@ def real_record(folder: Path, *, profile: bool) -> Record:
 
 
 def keep(tracker: Tracker, record: Record, number: int) -> tuple[float, float]:
-    """Claim and record a point; return the seconds of both."""
+    """Claim and record a point; return the seconds of the claim and of the record."""
     identity = Identity(f"point-{number}", record.tags["environment_id"], 0)
     tags = {**record.tags, "point_id": identity.point_id}
     open_tags = {key: value for key, value in tags.items() if key != "outcome"}
@@ -100,7 +100,7 @@ def processor_seconds() -> dict[str, float]:
     """Return the processor time of drivers, server and database so far."""
     seconds = dict.fromkeys(("drivers", "server", "database"), 0.0)
     for process in psutil.Process().children(recursive=True):
-        with suppress(psutil.Error):  # the database ends a process now and then
+        with suppress(psutil.Error):  # The database may end a process at any time.
             times = process.cpu_times()
             command = process.cmdline()
             if "--drive" in command:
@@ -126,7 +126,7 @@ class Drivers:
     def record(
         self, uri: str, name: str, count: int, points: int, ready: Callable[[], object] = dict
     ) -> list[dict]:
-        """Return each driver's report on its points; `ready` is called before the first of them."""
+        """Let drivers record points, after a call of `ready`; return their reports."""
         used = self._processes[:count]
         for index, one in enumerate(used):
             print(json.dumps([uri, name, index * (points + 1), points]), file=one.stdin, flush=True)
@@ -147,9 +147,9 @@ def requests_per_run(drivers: Drivers, port: int, count: int, points: int) -> fl
     """Count requests with a proxy before the server; the proxy takes part in no other
     measurement.
     """
-    with counting(port) as counted:
-        drivers.record(counted.uri, f"counted, {count} drivers", count, points, counted.asked.clear)
-        return len(counted.asked) / (count * points)
+    with counting(port) as log:
+        drivers.record(log.uri, f"counted, {count} drivers", count, points, log.requests.clear)
+        return len(log.requests) / (count * points)
 
 
 def measure(

@@ -51,7 +51,7 @@ FAMILIES: dict[str, tuple[dict[str, Any], int]] = {
 }
 CELLS = [f"{family} {mode}" for family in FAMILIES for mode in ("train", "inference")]
 BLOCK_SECONDS = 0.05
-#: Neighbors: one streams through more memory than a cache has, one only computes.
+#: Programs of neighbors: one streams through more memory than any cache has, one only computes.
 _MEMORY = "import numpy as n; a = n.ones(2**25)\nwhile True: a += 1"
 _SPIN = "while True: pass"
 
@@ -110,7 +110,7 @@ def measured(name: str, seconds: float, settle: float, framework_name: str) -> d
 
 
 def cell(found: Sequence[Mapping[str, Any]]) -> str:
-    """Return the line of a cell from its processes so far."""
+    """Return the line of a cell, computed from its processes so far."""
     import numpy as np
 
     from paradnn.core.channel import read_message
@@ -189,7 +189,7 @@ def cell(found: Sequence[Mapping[str, Any]]) -> str:
 
 @contextmanager
 def _beside(program: str, count: int) -> Iterator[None]:
-    """Run the given number of other processes with a program."""
+    """Run `count` processes with a program while the context is open."""
     others = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(count)]
     time.sleep(1.0 if others else 0.0)
     try:
@@ -261,7 +261,7 @@ def disturbed(points: int, seconds: float, framework: str) -> None:
     }
     found = defaultdict[str, list[Any]](list)
     with WorkerPool() as pool:
-        for turn in range(points + 1):  # the worker's first point does not count
+        for turn in range(points + 1):  # The first point of the worker is a warm-up.
             names = ["nothing"]
             if turn:
                 names = random.sample(list(ways), len(ways))

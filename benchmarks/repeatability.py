@@ -31,7 +31,7 @@ GRIDS = (
     f"{{model: 'rnn,lstm,gru', {RNN}}}]"
 )
 
-#: Start time of each process of a run, and the step time in seconds of each of its blocks.
+#: Start time of each process of a run, and the step times in seconds of its blocks.
 Measured = list[tuple[float, list[float]]]
 
 

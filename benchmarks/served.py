@@ -36,7 +36,7 @@ _WIDTHS = {"bfloat16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5, "w4a16_m
 #: Kernels of a layer in addition to those that were timed: two norms, positions, cache, activation.
 #: Times of products include quantization. There are two more if queries and keys are normalized.
 _SMALL = 5
-#: Seconds of each of these kernels in addition to its traffic.
+#: Seconds of each small kernel in addition to the time of its memory traffic.
 _KERNEL = 2e-6
 #: Distributions of tokens over experts in the timings; the closest to real ones first.
 _SKEW = "power_law_1.2"

@@ -1,4 +1,4 @@
-"""An interpreter under test whose points sleep instead of computing.
+"""Interpreter under test whose points sleep instead of computing.
 
 The driver, its claims, its records and the fork server are the real ones. A point takes
 `measure.min_seconds` and almost no processor time, so many drivers fit on one machine.
@@ -26,7 +26,7 @@ from paradnn.core.messages import (  # noqa: E402
 from paradnn.worker.fork_server import Report, die_with_parent, serve  # noqa: E402
 
 _BLOCKS = 6
-#: Runs this file as the worker, and every other command in the real interpreter.
+#: Shell script that runs this file as the worker, and every other command in the real interpreter.
 _SCRIPT = """#!/bin/sh
 case " $* " in
 *" paradnn.worker "*) shift 2; exec {python} {worker} "$@" ;;

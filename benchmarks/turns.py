@@ -1,4 +1,4 @@
-"""Run programs in turn: each is a separate process that waits on a pipe for its next block.
+"""Run programs that take turns: each is a process that waits on a pipe for its next block.
 
 A program is a module with a `main` that ends in `take_part(prepare)`. It imports its framework
 once and forks a process per model, as ParaDnn's worker does per point. Nothing here is part of
@@ -30,12 +30,12 @@ COMPARED = 6
 
 
 class Failed(Exception):
-    """A program ended, or reported that it cannot continue."""
+    """Raised if a program ends, or reports that it cannot continue."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """A program's step: how to run it, and the shapes of the trained weights."""
+    """Step of a program: the function that runs it, and the shapes of the trained weights."""
 
     run: Run
     shapes: tuple[tuple[int, ...], ...]
@@ -43,7 +43,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Ready:
-    """The report of a program whose step is compiled."""
+    """Report of a program whose step is compiled."""
 
     shapes: tuple[tuple[int, ...], ...]
     losses: tuple[float, ...]
@@ -55,7 +55,7 @@ class Ready:
 
 
 class Program:
-    """A program and its process for one model, seen from the process that schedules turns."""
+    """Program and its process for one model, as seen from the process that schedules turns."""
 
     def __init__(self, name: str, connection: Connection) -> None:
         self.name = name
@@ -92,7 +92,7 @@ class Program:
 
 
 class Stage:
-    """Starts programs; `commands` maps their names to arguments of `python -m`.
+    """Set of started programs; `commands` maps their names to arguments of `python -m`.
 
     Each runs in a separate empty folder with `environ`. Output goes to files there and is shown
     if a program fails.

@@ -115,7 +115,7 @@ _STEMS = (
 )
 #: Columns of aiconfigurator that do not identify a shape.
 _NOT_SHAPE = ("latency", "framework", "version", "device", "kernel_source", "backend")
-#: Highest clocks in MHz, as drivers report them.
+#: Highest clock rates in MHz according to drivers.
 _CLOCKS = {
     "a100_sxm": 1410,
     "h100_sxm": 1980,
@@ -199,7 +199,7 @@ class PairTimings:
 
     @cached_property
     def work(self) -> TimedWork:
-        """The operations with the times of the older device."""
+        """Operations with the times of the older device."""
         flops = self.rows["flops"].to_numpy(dtype=float)
         moved = self.rows["bytes"].to_numpy(dtype=float)
         return TimedWork.single(flops, moved, self.rows["seconds"].to_numpy(dtype=float))
@@ -217,13 +217,13 @@ class PairTimings:
 
     @cached_property
     def fit(self) -> OperationLimits:
-        """The fit of the older device."""
+        """Limits that are fitted to the times of the older device."""
         bandwidth = None if self.kind == "collective" else self.old.bandwidth
         return OperationLimits.fit(self.work, self.old.peak, bandwidth)
 
     @cached_property
     def pair(self) -> DevicePair:
-        """The gains that the times show."""
+        """Gains that are fitted to the times of both devices."""
         new_seconds = self.rows["new_seconds"].to_numpy(dtype=float)
         gains, scatter = fit_gains(self.work, self.fit, new_seconds, self.ratios, _GAIN_SPREADS)
         shares = limit_shares(self.work, self.fit.logs).mean(axis=1)
@@ -474,7 +474,7 @@ def read_timm(folder: Path) -> Iterator[PairTimings]:
 
 
 class Quality(NamedTuple):
-    """How well one pair is predicted.
+    """Quality of the prediction of one pair.
 
     Attributes:
         errors: Median relative error of the speedups by estimator.

@@ -186,7 +186,7 @@ def sessions(effect: float, random: Random, count: int = 3, true: float = 0.0) -
 def one_sweep(
     random: Random, true: float = 0.0, size: float = 0.01, spread: float = 0.0
 ) -> pd.DataFrame:
-    """Sides mixed at random in one sweep; points differ by `spread`."""
+    """Return two sides mixed at random in one sweep; points differ by `spread`."""
     hours = mixed(random)
     logs = noise(random, size=size)
     truth = true + centered(random, spread)
@@ -195,7 +195,7 @@ def one_sweep(
 
 
 def hosts(random: Random) -> pd.DataFrame:
-    """One sweep with each side on a separate host; hosts differ by 8%."""
+    """Return one sweep with each side on a separate host; hosts differ by 8%."""
     hours = mixed(random)
     logs = noise(random)
     shift = random.normal(0, 0.08, 2)
@@ -205,7 +205,7 @@ def hosts(random: Random) -> pd.DataFrame:
 
 
 def late(random: Random) -> pd.DataFrame:
-    """Five points of A measured in a later sweep, on a machine that was 8% slower."""
+    """Return two sides; five points of A are from a later sweep on an 8% slower machine."""
     hours = mixed(random)
     logs = noise(random)
     some = np.isin(np.arange(27), random.choice(27, 5, replace=False))
@@ -233,7 +233,7 @@ def blocks(
 
 
 def out_of_memory(random: Random) -> pd.DataFrame:
-    """Equal on average, but A is out of memory in most points where it is faster."""
+    """Return equal sides on average; A is out of memory in most points where it is faster."""
     hours = mixed(random)
     logs = noise(random)
     truth = centered(random, 0.3)
@@ -267,7 +267,7 @@ def choices(random: Random, effect: float = 0.03) -> pd.DataFrame:
 
 
 def protocols(random: Random) -> pd.DataFrame:
-    """A was timed with a short protocol that is 3% off."""
+    """Return equal sides, of which A was timed with a short protocol that is 3% off."""
     hours = mixed(random)
     logs = noise(random)
     return pd.concat(
@@ -276,7 +276,7 @@ def protocols(random: Random) -> pd.DataFrame:
 
 
 def tiles(random: Random) -> pd.DataFrame:
-    """Every value of nodes moves the ratio by 10%; the sides are equal on average."""
+    """Return sides that are equal on average; every value of nodes changes the ratio by 10%."""
     axes = {"model.nodes": 8, "model.layers": 4, "batch_size": 3}
     hours = mixed(random, 96, 1)
     logs = noise(random, 96, 1)
@@ -288,7 +288,7 @@ def tiles(random: Random) -> pd.DataFrame:
 def nothing(
     random: Random, families: int = 3, devices: int = 4, spread: float = 0.1
 ) -> pd.DataFrame:
-    """Several comparisons of equal sides whose points differ by `spread`."""
+    """Return several comparisons of equal sides whose points differ by `spread`."""
     parts = []
     for family in range(families):
         for device in range(devices):
@@ -308,7 +308,7 @@ def nothing(
 
 
 def all_won(missed: int, random: Random) -> pd.DataFrame:
-    """144 points; A is much faster in nearly all of them."""
+    """Return 144 points; A is much faster in all of them except for `missed` points."""
     axes = {"model.nodes": 16, "batch_size": 9}
     hours = mixed(random, 144, 1)
     logs = noise(random, 144, 1)

@@ -1,4 +1,4 @@
-"""The published ParaDnn measurements of TPU v2 and V100.
+"""Reader of the published ParaDnn measurements of TPU v2 and V100.
 
     python -m benchmarks.published archive=DIR
 
@@ -24,7 +24,7 @@ _PUBLISHED = 1_583_107_200_000
 
 
 class _Platform(NamedTuple):
-    """One platform of the archive.
+    """Platform of the archive.
 
     Attributes:
         cores: Number of cores; the archive counts the FLOPs of one.
@@ -145,7 +145,7 @@ def _run(platform: _Platform, sizes: Sequence[str], label: str) -> PublishedRun:
 
 
 def _measured(platform: _Platform, entry: Mapping[str, Any]) -> dict[str, float]:
-    """Return the archive's values in ParaDnn's units: its FLOPs are in 10^9, and of one core on
+    """Return the archive's values in ParaDnn's units; its FLOPs are in 10^9, and of one core on
     the TPU.
     """
     number = {name: float(value) for name, value in entry.items()}

@@ -1,4 +1,4 @@
-"""Make the atlas's files from clones of the source repositories.
+"""Generate the files of the atlas from clones of the source repositories.
 
     python -m benchmarks.published.atlas paradnn neusight=DIR aiconfigurator=DIR [out=DIR]
 
@@ -34,8 +34,8 @@ from analysis.lazy import np, pd, special
 from paradnn.core.errors import DataError
 from paradnn.forecast.operation_times import MIN_OPERATIONS, OperationTimes
 
-#: Number of timings that are kept of a table, that errors are measured on, and that both are chosen
-#: from.
+#: Numbers of timings of a table: kept ones, those that errors are measured on, and those from which
+#: both are chosen.
 _KEPT = 300
 _TESTED = 1000
 _LOOKED_AT = 6000
@@ -211,7 +211,7 @@ PREFERRED_ROWS = {"backend": "_graph", "attn_dtype": "bfloat16", "kernel_source"
 _SCALED = ("TensorRT-LLM", "fp8")
 _CALLED = ("vLLM", "fp8_block")
 _IN_GRAPH = 1.5e-5
-#: Kernels below this share of a table are not listed.
+#: Smallest share of a table at which a kernel is listed.
 _NAMED = 0.05
 #: Columns that distinguish timings of equal sizes.
 _VARIANTS = {"experts": "distribution", "collective": "op_name"}
@@ -273,7 +273,7 @@ def _aiconfigurator(folder: Path) -> Iterator[TimingGroup]:
 
 
 def device_name(system: str) -> str:
-    """Return the device's name as its maker writes it: h200_sxm is H200 SXM."""
+    """Return the name of a device in its maker's spelling; for example, h200_sxm is H200 SXM."""
     known = {"rtx_pro_6000_server": "RTX PRO 6000", "b60": "Arc Pro B60"}
     return known.get(system, system.upper().replace("_", " ")).removesuffix(" SXM")
 

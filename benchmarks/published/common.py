@@ -1,4 +1,4 @@
-"""Shared by the readers of published files: names of platforms, repetitions, transfers."""
+"""Helpers of the readers of published files: names of platforms, repetitions and transfers."""
 
 import csv
 from collections import Counter
@@ -14,7 +14,7 @@ from paradnn.workloads.channel import COLLECTIVES, bus_factor
 
 @cache
 def device_called(name: str) -> str:
-    """Return a platform's name here, for files with several spellings."""
+    """Return the name of a platform in this project, for files with several spellings."""
     with Path(__file__).with_name("devices.csv").open(encoding="utf-8", newline="") as table:
         return {row["name"]: row["device"] for row in csv.DictReader(table)}.get(name, name)
 

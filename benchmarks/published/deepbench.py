@@ -1,4 +1,4 @@
-"""DeepBench's published timings as runs.
+"""Reader of DeepBench's published timings, which become runs.
 
     python -m benchmarks.published deepbench=DIR
 

@@ -1,4 +1,4 @@
-"""Times by type of layer, as papers print them, as profiled inference runs.
+"""Reader of published times by type of layer, which become profiled inference runs.
 
     python -m benchmarks.published layers=FILE.csv
     python -m analysis breakdown --experiment layers

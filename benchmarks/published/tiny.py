@@ -1,4 +1,4 @@
-"""MLPerf Tiny's results as inference runs.
+"""Reader of MLPerf Tiny's results, which become inference runs.
 
     python -m benchmarks.published tiny=DIR
     python -m analysis boxplot --experiment mlperf-tiny --by device --metric examples_per_second
@@ -19,7 +19,7 @@ from paradnn.store.files import read_json
 
 #: 17 September 2025, when the results were published, in Unix milliseconds.
 _PUBLISHED = 1_758_067_200_000
-#: Benchmark -> its reference model.
+#: Reference model by benchmark.
 _MODELS = {
     "ad": "autoencoder (anomaly detection)",
     "ic": "ResNet-8 (image classification)",

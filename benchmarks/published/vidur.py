@@ -1,4 +1,4 @@
-"""Vidur's published times of NCCL on A40, A100 and H100 as runs.
+"""Reader of Vidur's published times of NCCL on A40, A100 and H100, which become runs.
 
     python -m benchmarks.published vidur=DIR
 

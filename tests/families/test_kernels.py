@@ -1,4 +1,4 @@
-"""Costs of kernels against DeepBench's spreadsheets and its lists of problems."""
+"""Costs of kernels, compared with DeepBench's spreadsheets and its lists of problems."""
 
 import csv
 import re
@@ -16,13 +16,14 @@ from paradnn.core.layers import Costs
 from paradnn.families import FAMILIES, make_model
 from tests.conftest import ROOT
 
-#: Rows of DeepBench's lists, those that come twice counted twice.
+#: Number of rows in DeepBench's lists, with duplicates.
 PROBLEMS = {
     "train": {"gemm": 160, "conv2d": 94, "rnn_kernel": 53},
     "server": {"gemm": 75, "conv2d": 107, "rnn_kernel": 69, "sparse_gemm": 24},
     "device": {"gemm": 13, "conv2d": 16, "rnn_kernel": 3, "sparse_gemm": 8},
 }
-CONVOLUTIONS = {"train": 90, "server": 103, "device": 15}  # distinct ones
+#: Number of distinct convolutions.
+CONVOLUTIONS = {"train": 90, "server": 103, "device": 15}
 
 Problem = tuple[tuple[str, Any], ...]
 
@@ -34,44 +35,39 @@ def costs(name: str, batch_size: int = 1, precision: str = "float32", **options:
     )
 
 
-def problems(listed: str) -> list[Problem]:
-    """Every problem of a preset, whatever its directions, as what its grids say of it."""
-    grids = yaml.safe_load((ROOT / "conf" / "experiment" / f"deepbench_{listed}.yaml").read_text())[
-        "sweep"
-    ]["grids"]
-    found = []
+def problems(preset: str) -> list[Problem]:
+    """Return the problems of a preset with the keys of its grids, without their directions."""
+    path = ROOT / "conf" / "experiment" / f"deepbench_{preset}.yaml"
+    grids = yaml.safe_load(path.read_text())["sweep"]["grids"]
+    entries = []
     for grid in grids:
         grid.pop("model.direction", None)
         if FAMILIES[grid["model"]].options.has_batch:
             swept = "batch_size"
         else:
             swept = "model.n"
-        found += [
+        entries += [
             tuple(sorted({**grid, swept: int(size)}.items()))
             for size in str(grid[swept]).split(",")
         ]
-    return found
+    return entries
 
 
-@pytest.mark.parametrize("listed", PROBLEMS)
-def test_lists_have_as_many_problems_as_deepbench(listed: str) -> None:
-    found = problems(listed)
-    assert Counter(dict(problem)["model"] for problem in found) == PROBLEMS[listed]
-    assert (
-        len({problem for problem in found if ("model", "conv2d") in problem})
-        == CONVOLUTIONS[listed]
-    )
-    if (
-        listed == "server"
-    ):  # eight lines of DeepBench's header have M=7860, where its spreadsheets measure 7680
-        assert {dict(each)["model.m"] for each in found if ("model", "sparse_gemm") in each} == {
-            7680,
-            10752,
-        }
+@pytest.mark.parametrize("preset", PROBLEMS)
+def test_presets_have_the_same_numbers_of_problems_as_deepbench(preset: str) -> None:
+    entries = problems(preset)
+
+    assert Counter(dict(problem)["model"] for problem in entries) == PROBLEMS[preset]
+    convolutions = {problem for problem in entries if ("model", "conv2d") in problem}
+    assert len(convolutions) == CONVOLUTIONS[preset]
+    if preset == "server":
+        # Eight lines of DeepBench's header have M=7860, but its spreadsheets measure M=7680.
+        sparse = [dict(problem) for problem in entries if ("model", "sparse_gemm") in problem]
+        assert {problem["model.m"] for problem in sparse} == {7680, 10752}
 
 
-def test_eie_has_the_layers_of_its_table() -> None:
-    """Han et al. 2016, table III: inputs, outputs and percentage of the weights that remain."""
+def test_the_preset_of_eie_has_the_layers_of_its_paper() -> None:
+    """Compare with Han et al. 2016, table III: inputs, outputs and percentage of kept weights."""
     grids = yaml.safe_load((ROOT / "conf/experiment/eie.yaml").read_text())["sweep"]["grids"]
     layers = [(grid["model.k"], grid["model.m"], 100 * grid["model.density"]) for grid in grids]
     assert layers == [
@@ -91,6 +87,7 @@ def test_eie_has_the_layers_of_its_table() -> None:
 
 
 def stated() -> list[tuple[str, int, Mapping[str, Any], int]]:
+    """Return model, batch size, options and FLOPs of each row of DeepBench's spreadsheet."""
     lines = Path(__file__).with_name("deepbench_flops.csv").read_text().splitlines()
     rows = csv.DictReader(line for line in lines if not line.startswith("#"))
     return [
@@ -105,43 +102,48 @@ def stated() -> list[tuple[str, int, Mapping[str, Any], int]]:
 
 
 def option(text: str) -> tuple[str, Any]:
-    """`m=1760`, `kernel=5x20` or `cell=lstm` of a row."""
+    """Return key and value of an option such as `m=1760`, `kernel=5x20` or `cell=lstm`."""
     key, _, value = text.partition("=")
     if not re.fullmatch(r"[\dx]+", value):
         return key, value
     return key, tuple(map(int, value.split("x"))) if "x" in value else int(value)
 
 
-def test_flops_are_those_of_the_spreadsheet() -> None:
+def test_flops_equal_those_of_the_spreadsheet() -> None:
     rows = stated()
     assert Counter(name for name, *_ in rows) == PROBLEMS["train"]
     for name, batch_size, options, flops in rows:
-        # Of a vanilla cell the spreadsheet counts the addition of the inputs too.
+        # For a vanilla cell, the spreadsheet also counts the addition of the inputs.
         if options.get("cell") == "vanilla":
-            added = options["steps"] * batch_size * options["hidden"]
+            additions = options["steps"] * batch_size * options["hidden"]
         else:
-            added = 0
-        assert costs(name, batch_size, **options).flops_per_step == flops - added, (name, options)
+            additions = 0
+        assert costs(name, batch_size, **options).flops_per_step == flops - additions, (
+            name,
+            options,
+        )
 
 
-def test_the_training_list_is_the_spreadsheet() -> None:
-    """But for eight products of K=1536 in the header and in AMD's spreadsheets, which are K=1530 in
-    this one.
+def test_the_training_preset_equals_the_spreadsheet() -> None:
+    """Compare all problems except for a known difference.
+
+    Eight products have K=1536 in DeepBench's header and in AMD's spreadsheets, and K=1530 in this
+    spreadsheet.
     """
 
     def sizes(name: str, batch_size: int, options: Mapping[str, Any]) -> tuple[Any, ...]:
         if options.get("k") == 1530:
             options = {**options, "k": 1536}
-        else:
-            options = options
         return (
             name,
             batch_size,
             *sorted((key, str(value).replace(" ", "")) for key, value in options.items()),
         )
 
-    sheet = Counter(sizes(name, batch_size, options) for name, batch_size, options, _ in stated())
-    found = []
+    expected = Counter(
+        sizes(name, batch_size, options) for name, batch_size, options, _ in stated()
+    )
+    entries = []
     for problem in map(dict, problems("train")):
         options = {
             key.removeprefix("model."): value
@@ -153,20 +155,21 @@ def test_the_training_list_is_the_spreadsheet() -> None:
         for key in {"kernel", "stride", "padding"} & options.keys():
             pair = yaml.safe_load(str(options[key]))
             options[key] = tuple(pair) if isinstance(pair, list) else (pair, pair)
-        found.append(sizes(str(problem["model"]), problem.get("batch_size", 1), options))
-    assert Counter(found) == sheet
+        entries.append(sizes(str(problem["model"]), problem.get("batch_size", 1), options))
+    assert Counter(entries) == expected
 
 
 @pytest.mark.parametrize(
     ("precision", "width"),
     [("float32", 4), ("bfloat16", 2), ("float16", 2), ("int8", 1), ("int8_dynamic", 4)],
 )
-def test_bytes_are_operands_and_result_once(precision: str, width: int) -> None:
-    found = costs("gemm", precision=precision, m=3, n=5, k=7)
-    assert found == Costs(
+def test_bytes_include_operands_and_result_once(precision: str, width: int) -> None:
+    kernel_costs = costs("gemm", precision=precision, m=3, n=5, k=7)
+    assert kernel_costs == Costs(
         0, 0, 2 * 3 * 5 * 7, 0, 210, width * (21 + 35 + 15), width * (21 + 35 + 15)
     )
-    # 2 images of 3 x 9 x 8, filters of 3 x 5, stride 2 x 1, padding 1 x 2: the output is 5 x 8.
+    # With 2 images of 3 x 9 x 8, filters of 3 x 5, stride 2 x 1 and padding 1 x 2, the output has
+    # 5 x 8 pixels.
     options = {
         "channels": 3,
         "height": 9,
@@ -177,12 +180,15 @@ def test_bytes_are_operands_and_result_once(precision: str, width: int) -> None:
     }
     elements = 2 * 3 * 9 * 8 + 6 * 3 * 3 * 5 + 2 * 6 * 5 * 8
     for direction in ("forward", "backward_input", "backward_weights"):
-        found = costs("conv2d", 2, precision, padding=(1, 2), direction=direction, **options)
-        assert found.bytes_per_step == found.memory_lower_bound_bytes == width * elements
-        flops = 2 * 2 * 5 * 8 * 6 * 3 * 3 * 5
-        assert (found.forward_flops, found.backward_flops) == (
-            (flops, 0) if direction == "forward" else (0, flops)
+        kernel_costs = costs("conv2d", 2, precision, padding=(1, 2), direction=direction, **options)
+        assert (
+            kernel_costs.bytes_per_step == kernel_costs.memory_lower_bound_bytes == width * elements
         )
+        flops = 2 * 2 * 5 * 8 * 6 * 3 * 3 * 5
+        if direction == "forward":
+            assert (kernel_costs.forward_flops, kernel_costs.backward_flops) == (flops, 0)
+        else:
+            assert (kernel_costs.forward_flops, kernel_costs.backward_flops) == (0, flops)
 
 
 @pytest.mark.parametrize(
@@ -217,21 +223,24 @@ def test_bytes_are_operands_and_result_once(precision: str, width: int) -> None:
         ),
     ],
 )
-def test_bytes_of_a_recurrent_kernel(
+def test_a_recurrent_kernel_moves_its_inputs_weights_states_and_outputs(
     cell: str, direction: str, shapes: list[tuple[int, ...]]
 ) -> None:
-    """Shapes of inputs, weights, states and outputs, for 4 steps of 2 examples and 3 units."""
+    """Compare with the total size of all arrays, for 4 steps of 2 examples and 3 units.
+
+    `shapes` are those of inputs, weights, states and outputs.
+    """
     kernel = costs("rnn_kernel", 2, cell=cell, hidden=3, steps=4, direction=direction)
     assert kernel.bytes_per_step == 4 * sum(map(prod, shapes))
     assert kernel.flops_per_step == 2 * 4 * 2 * 3 * {"vanilla": 3, "lstm": 12, "gru": 9}[cell]
 
 
-def test_a_sparse_product_counts_stored_elements() -> None:
-    found = costs("sparse_gemm", m=10, n=3, k=8, density=0.05)
-    assert found.flops_per_step == 2 * 4 * 3
-    # 4 values with their columns, where the 10 rows begin and the last ends, 4 of 8 rows of the
-    # dense matrix.
-    assert found.bytes_per_step == 4 * (4 + 4 + 11 + 4 * 3 + 10 * 3)
+def test_a_sparse_product_counts_only_stored_elements() -> None:
+    sparse = costs("sparse_gemm", m=10, n=3, k=8, density=0.05)
+    assert sparse.flops_per_step == 2 * 4 * 3
+    # 4 values with their columns, the 11 bounds of the 10 rows, and 4 of the 8 rows of the dense
+    # matrix.
+    assert sparse.bytes_per_step == 4 * (4 + 4 + 11 + 4 * 3 + 10 * 3)
     dense = costs("sparse_gemm", m=10, n=3, k=8, density=1.0)
     assert dense.flops_per_step == costs("gemm", m=10, n=3, k=8).flops_per_step
     stored_zeros = costs("sparse_gemm", m=10, n=3, k=8, density=0.05, storage="dense")

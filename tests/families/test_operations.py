@@ -1,5 +1,6 @@
-"""The products of a step as operations, against its costs and what others profiled; and that a
-family is one file.
+"""Products of a step as operations, compared with its costs and with a published profile.
+
+The module also checks the entry of every family.
 """
 
 import csv
@@ -18,8 +19,9 @@ MODELS = [name for name, family in FAMILIES.items() if family.has_layers]
 
 
 def p1b3() -> dict[tuple[int, int, int, str], float]:
-    """The products of CANDLE's P1B3 in one pass as a profiler printed them, with their
-    milliseconds.
+    """Return the products of one pass of CANDLE's P1B3 from a published profile.
+
+    Maps m, n, k and the letters of the transposition to a time in milliseconds.
     """
     lines = Path(__file__).with_name("p1b3.csv").read_text().splitlines()
     rows = csv.DictReader(line for line in lines if not line.startswith("#"))
@@ -31,20 +33,24 @@ def p1b3() -> dict[tuple[int, int, int, str], float]:
 
 @pytest.mark.parametrize("mode", ["train", "inference"])
 @pytest.mark.parametrize("name", MODELS)
-def test_products_do_all_the_arithmetic_of_a_step(name: str, mode: str) -> None:
+def test_products_have_all_the_flops_of_a_step(name: str, mode: str) -> None:
     model = asdict(FAMILIES[name].options(name=name))
     costs = make_model(model).costs(batch_size=3, precision="float32", mode=mode, optimizer="sgd")
-    found = make_model(model).product_list(batch_size=3, precision="float32", mode=mode)
-    flops = sum(each.count * each.operation.flops for each in found)
-    if name in ("mobilenet", "xception"):  # depthwise convolutions are not products
+    products = make_model(model).product_list(batch_size=3, precision="float32", mode=mode)
+    flops = sum(each.count * each.operation.flops for each in products)
+    if name in ("mobilenet", "xception"):
+        # Depthwise convolutions are not products.
         assert 0.9 < flops / costs.flops_per_step < 1
     else:
         assert flops == costs.flops_per_step
-    assert all(each.count > 0 and each.operation.bytes > 0 for each in found)
+    assert all(each.count > 0 and each.operation.bytes > 0 for each in products)
 
 
-def test_a_fully_connected_step_has_the_products_that_candle_profiled() -> None:
-    """The first layer's input gradient, which the profile lists as run 0 times, is not among them."""
+def test_a_fully_connected_step_has_the_products_of_candles_profile() -> None:
+    """Compare all products except for the gradient of the inputs, which is never computed.
+
+    The profile lists it with 0 executions.
+    """
     model = {
         "name": "fc",
         "layers": 4,
@@ -52,13 +58,15 @@ def test_a_fully_connected_step_has_the_products_that_candle_profiled() -> None:
         "input_size": 29532,
         "output_size": 1,
     }
-    found = make_model(model).product_list(batch_size=100, precision="float32", mode="train")
-    ran = [one.operation for one in found for _ in range(one.count)]
-    assert sorted((one.m, one.n, one.k, one.variant) for one in ran) == sorted(p1b3())
+    products = make_model(model).product_list(batch_size=100, precision="float32", mode="train")
+    operations = [operation.operation for operation in products for _ in range(operation.count)]
+    assert sorted(
+        (operation.m, operation.n, operation.k, operation.variant) for operation in operations
+    ) == sorted(p1b3())
 
 
-def test_directions_of_kernels_are_products_of_the_same_arithmetic() -> None:
-    """A recurrent layer's are one after the other, those of its weights one."""
+def test_all_directions_of_a_kernel_have_the_same_flops() -> None:
+    """A recurrent layer has one product per step, but only one for the gradient of its weights."""
     options = {
         "channels": 8,
         "height": 10,
@@ -74,9 +82,9 @@ def test_directions_of_kernels_are_products_of_the_same_arithmetic() -> None:
     }
     for direction, product in recurrent.items():
         model = asdict(FAMILIES["conv2d"].options(name="conv2d", direction=direction, **options))
-        one = make_model(model).as_operation(4, "float32")
-        m, n, k, calls = one.product
-        assert 2 * m * n * k * calls == one.flops == 2 * 4 * 10 * 12 * 9 * 8 * 16
+        operation = make_model(model).as_operation(4, "float32")
+        m, n, k, calls = operation.product
+        assert 2 * m * n * k * calls == operation.flops == 2 * 4 * 10 * 12 * 9 * 8 * 16
         cell = {
             "name": "rnn_kernel",
             "cell": "lstm",
@@ -84,14 +92,14 @@ def test_directions_of_kernels_are_products_of_the_same_arithmetic() -> None:
             "steps": 3,
             "direction": direction,
         }
-        found = make_model(cell).as_operation(5, "float32")
-        assert sorted(found.product) == sorted(product)
-        assert found.flops == 2 * 5 * 3 * 8 * 32
+        recurrent_operation = make_model(cell).as_operation(5, "float32")
+        assert sorted(recurrent_operation.product) == sorted(product)
+        assert recurrent_operation.flops == 2 * 5 * 3 * 8 * 32
     assert (m, n, k) == (72, 16, 480)
 
 
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda family: family.name)
-def test_an_entry_is_whole(family: Family) -> None:
+def test_the_entry_of_a_family_is_complete(family: Family) -> None:
     model = family.options(name=family.name)
     assert isinstance(model.size, str)
     assert family.data in ("vectors", "images", "tokens", "any")

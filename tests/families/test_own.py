@@ -80,7 +80,7 @@ def test_parameters_are_keys_with_their_types_and_defaults(file: Path) -> None:
     assert point_request(point(file, "Net", depth=2, sizes=[5]))["model"]["sizes"] == [5]
 
 
-def test_the_file_and_its_arguments_identify_a_point(file: Path) -> None:
+def test_a_point_is_identified_by_the_file_and_the_arguments(file: Path) -> None:
     before = point_id(point(file))
     assert point_id(point(file, width=8)) == before != point_id(point(file, width=9))
     file.write_text(SOURCE + "\n# changed\n")
@@ -103,7 +103,7 @@ def test_the_file_and_its_arguments_identify_a_point(file: Path) -> None:
         pytest.param(
             {"build": "{file}:net", "kind": "elu"},
             "no such choice; did you mean relu? choose one of relu, tanh",
-            id="no-choice-of-a-literal",
+            id="invalid-choice-of-a-literal",
         ),
         pytest.param(
             {"build": "{file}:nets"},
@@ -172,7 +172,7 @@ def test_the_file_and_its_arguments_identify_a_point(file: Path) -> None:
         ),
     ],
 )
-def test_an_invalid_model_is_rejected_before_anything_runs(
+def test_an_invalid_model_is_rejected_before_its_code_runs(
     file: Path, keys: dict[str, Any], message: str
 ) -> None:
     keys = {"name": "own", **keys}
@@ -183,7 +183,9 @@ def test_an_invalid_model_is_rejected_before_anything_runs(
     assert message in str(error.value)
 
 
-def test_the_command_that_fetches_a_file_of_git_lfs_is_proposed(tmp_path: Path) -> None:
+def test_the_remedy_for_a_git_lfs_pointer_is_the_command_that_fetches_the_file(
+    tmp_path: Path,
+) -> None:
     folder = tmp_path / "my models"
     folder.mkdir()
     pointer = folder / "net.onnx"
@@ -203,7 +205,7 @@ def test_a_file_with_a_syntax_error_is_never_run(tmp_path: Path) -> None:
         point(tmp_path / "broken.py")
 
 
-def test_a_package_that_cannot_be_imported_names_the_remedy(
+def test_the_error_of_a_broken_package_names_the_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "timm.py").write_text("raise RuntimeError('operator torchvision::nms')")
@@ -236,7 +238,7 @@ def test_values_derived_from_a_configuration_key_are_updated(tmp_path: Path) -> 
 
 
 @pytest.mark.framework
-def test_it_is_swept_and_resumed_like_any_family(file: Path, store: Store) -> None:
+def test_a_users_model_is_swept_and_resumed_like_any_family(file: Path, store: Store) -> None:
     model = ["model=own", f"model.build={file}:net"]
     sweep = ["paradnn.train", "-m", *model, "model.width=4,6", *SHORT]
     first = run(sweep, store)
@@ -247,7 +249,7 @@ def test_it_is_swept_and_resumed_like_any_family(file: Path, store: Store) -> No
     assert {tags["costs"] for tags in runs.values()} == {"counted"}
     metrics = store.values("latest_metrics", runs["6"]["run_id"])
     assert metrics["parameters"] == 17 * 6 + 7 * 4
-    # Two layers for four examples: forward, and both gradients but that of the inputs.
+    # Two layers and four examples: forward pass and all gradients except for that of the inputs.
     assert metrics["flops_per_step"] == 2 * 4 * (2 * 16 * 6 + 3 * 6 * 4)
     assert runs["6"]["checks"] == "passed"
     plan = run(["paradnn.plan", "-m", *model, "model.width=4,6,8", *SHORT], store)

@@ -1,4 +1,4 @@
-"""Costs of models against what their papers and the projects that maintain them publish."""
+"""Costs of models, compared with numbers from their papers and from projects that maintain them."""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ PUBLISHED = yaml.safe_load(Path(__file__).with_name("published.yaml").read_text(
 
 
 @pytest.mark.parametrize("row", PUBLISHED, ids=lambda row: str(row["model"]))
-def test_parameters_and_work_are_the_published_ones(row: dict[str, Any]) -> None:
+def test_parameters_and_flops_equal_the_published_numbers(row: dict[str, Any]) -> None:
     costs = make_model({"output_size": 1000, "image_size": 224} | row["model"]).costs(**STEP)
     if "parameters" in row:
         assert costs.parameters == pytest.approx(row["parameters"], rel=row.get("within", 0), abs=0)
@@ -24,13 +24,14 @@ def test_parameters_and_work_are_the_published_ones(row: dict[str, Any]) -> None
         assert costs.forward_flops / 2 == pytest.approx(row["macs"], rel=row["rounding"])
 
 
-def test_the_detectors_work_is_detectron2s() -> None:
-    """Its test of the analysis expects 146 (cut to whole) for all convolutions at 800 x 800."""
+def test_the_flops_of_the_detector_equal_those_of_detectron2() -> None:
+    """Detectron2's own test expects 146 GMAC, rounded down, for all convolutions at 800 x 800."""
     assert int(sum(layer.macs for layer in detector_layers(800, 800, 80)) / 1e9) == 146
 
 
 #: Parameters by preset. The exact numbers are the totals in the metadata of the published weights
-#: (safetensors) of the named repositories, and of torchvision's pages. Tied tables count once.
+#: (safetensors) of the named repositories, or those of torchvision's pages. A tied table counts
+#: once.
 PRESETS = [
     # openai-community/gpt2*: announced as 124M, 355M, 774M and 1558M.
     pytest.param("gpt2", 124_439_808, id="gpt2"),
@@ -52,8 +53,8 @@ PRESETS = [
     # mistralai/Mistral-7B-v0.1, Mixtral-8x7B-v0.1.
     pytest.param("mistral-7b", 7_241_732_096, id="mistral-7b"),
     pytest.param("mixtral-8x7b", 46_702_792_704, id="mixtral-8x7b"),
-    # Transformers' BertForMaskedLM of google-bert/bert-base-uncased and bert-large-uncased, which omits
-    # the pooler and the next-sentence head of the 110M and 340M that the paper announces.
+    # Transformers' BertForMaskedLM of google-bert/bert-base-uncased and bert-large-uncased. It has
+    # no pooler and no next-sentence head, which the paper's 110M and 340M include.
     pytest.param("bert-base", 109_514_298, id="bert-base"),
     pytest.param("bert-large", 335_174_458, id="bert-large"),
     # torchvision: vit_b_16, vit_b_32, vit_l_16; vit_h_14 with linear weights at 224 pixels.

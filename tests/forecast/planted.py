@@ -1,4 +1,4 @@
-"""Runs of a machine with known laws, in the form in which a store returns them."""
+"""Simulated machines with known step times, and their runs in the form that a store returns."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -38,21 +38,26 @@ def lstm(width: int, batch: int) -> Point:
 
 
 def grid(random: np.random.Generator, count: int) -> list[Point]:
-    """Return distinct points of two families."""
-    every = [
+    """Return `count` distinct points of two families in random order."""
+    points = [
         fc(layers, nodes, batch)
         for layers in (1, 2, 4, 8, 16)
         for nodes in (32, 64, 128, 256, 512, 1024, 2048)
         for batch in (64, 128, 256, 512, 1024)
     ]
-    every += [lstm(width, batch) for width in (50, 100, 200, 400, 800) for batch in (16, 64, 256)]
-    return [every[index] for index in random.permutation(len(every))[:count]]
+    points += [lstm(width, batch) for width in (50, 100, 200, 400, 800) for batch in (16, 64, 256)]
+    return [points[index] for index in random.permutation(len(points))[:count]]
 
 
 class Machine:
     """Machine with random efficiencies and dispatch times.
 
-    These are drawn once. Each session draws a slowdown, and each run draws noise.
+    These are drawn once per machine. Each session draws a slowdown, and each run draws noise.
+
+    Args:
+        random: Generator of all draws.
+        noise: Standard deviation of the logarithm of a run's noise.
+        session: Standard deviation of the logarithm of a session's slowdown.
     """
 
     def __init__(
@@ -72,7 +77,7 @@ class Machine:
         self.slowness = float(np.exp(self._session * self._random.standard_normal()))
 
     def law(self, point: Point) -> float:
-        """Return the seconds of a step without session effect and noise."""
+        """Return the true seconds of a step, without the effect of the session and noise."""
         costs = step_costs(point)
         layers = int(getattr(point.model, "layers", 1))
         work = costs.flops_per_step / (self.efficiency * FLOPS) + costs.bytes_per_step / (
@@ -81,7 +86,7 @@ class Machine:
         return float((work + self.dispatch * layers) * self._families[point.model.name])
 
     def step(self, point: Point) -> float:
-        """Return the seconds of a step in this session."""
+        """Return the seconds of a step in this session, with noise."""
         return (
             self.law(point)
             * self.slowness
@@ -89,7 +94,7 @@ class Machine:
         )
 
     def run(self, point: Point, number: int) -> CompletedRun:
-        """Return the stored run of the point, the `number`-th of this session."""
+        """Return the stored run of a point, which is number `number` of this session, from 0."""
         costs = step_costs(point)
         step = self.step(point)
         spent = {
@@ -123,18 +128,18 @@ class Machine:
         )
 
     def session(self, name: str, points: list[Point]) -> list[CompletedRun]:
-        """Return the runs of one session."""
+        """Begin a session, and return its runs of the given points."""
         self.begin_session(name)
         return [self.run(point, number) for number, point in enumerate(points)]
 
 
 def rates(device: str, framework: str, precision: str) -> tuple[float, float, float]:
-    """Return the planted machine's ceilings, as the prediction knows them."""
+    """Return FLOP/s, bytes/s and cores of the planted machine, for any arguments."""
     return FLOPS, BANDWIDTH, CORES
 
 
 def planned_table(points: Sequence[Point], environment: str = HOME) -> Table:
-    """Return points to measure on the planted machine."""
+    """Return a table of points to measure on the planted machine."""
     count = len(points)
     return make_table(points, [environment] * count, [DEVICE] * count, rates)
 
@@ -150,6 +155,6 @@ def expected_times(
     )
 
 
-def again(point: Point, replicate: int) -> Point:
-    """Return another replicate of the point."""
+def replicate_of(point: Point, replicate: int) -> Point:
+    """Return a replicate of the point."""
     return replace(point, replicate=replicate)

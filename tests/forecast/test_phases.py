@@ -1,6 +1,6 @@
-"""Times of whole points: sums of phases, limits, and gaps between points that are not pauses.
+"""Predicted times of whole points: phases, limits, and gaps between points.
 
-The protocol's arithmetic is compared with the protocol itself on a simulated clock.
+The predicted phases are compared with the timing protocol on a simulated clock.
 """
 
 import contextlib
@@ -30,11 +30,11 @@ from paradnn.worker.profile.run import profile_steps
 from paradnn.workloads.serve import Offline, Server, SingleStream
 from paradnn.workloads.step import SingleStep
 from tests.forecast.planted import Machine, expected_times, fc, grid, rates
-from tests.worker.test_measure import Machine as Clocked
+from tests.worker.test_measure import Machine as SimulatedMachine
 
 
-class Clockwork(Clocked):
-    """Runner of steps of `seconds` each in simulated time.
+class NoisyMachine(SimulatedMachine):
+    """Machine that runs steps of `seconds` each in simulated time.
 
     Block times have a relative standard deviation of `jitter`.
     """
@@ -58,12 +58,13 @@ class Clockwork(Clocked):
 
 
 def protocols(count: int) -> list[dict[str, float]]:
+    """Return random settings of the timing protocol."""
     random = np.random.default_rng(7)
     ranges = {
         "min_seconds": (0.01, 3),
         "min_blocks": (1, 20),
         "max_seconds": (0.5, 60),
-        "block_seconds": (-3, 0),
+        "block_seconds": (-3, 0),  # power of ten
     }
     ranges |= {"warmup_seconds": (0.05, 12)}
     groups = [{name: random.uniform(*ends) for name, ends in ranges.items()} for _ in range(count)]
@@ -80,13 +81,13 @@ def columns_of(settings: list[dict[str, float]]) -> dict[str, np.ndarray]:
     return {name: np.array([[float(group[name])] for group in settings]) for name in settings[0]}
 
 
-def really(machine: Clockwork, settings: dict[str, float]) -> Timing:
+def run_protocol(machine: NoisyMachine, settings: dict[str, float]) -> Timing:
     return measure.measure_steps(
         machine.run, measure.Protocol.from_settings(settings), machine.phase, machine.clock
     )
 
 
-def test_constant_steps_take_the_time_of_the_protocol() -> None:
+def test_the_predicted_times_of_constant_steps_equal_those_of_the_protocol() -> None:
     settings = protocols(200)
     steps = 10 ** np.random.default_rng(3).uniform(-5, 1, (200, 1))
     columns = columns_of(settings)
@@ -95,43 +96,43 @@ def test_constant_steps_take_the_time_of_the_protocol() -> None:
     measured = measure_seconds(blocks, columns)
     ratios = []
     for index, group in enumerate(settings):
-        machine = Clockwork(float(steps[index, 0]))
-        result = really(machine, group)
+        machine = NoisyMachine(float(steps[index, 0]))
+        result = run_protocol(machine, group)
         taken = (result.steps_per_block, machine.spent["warmup"], machine.spent["measure"])
         ratios.append(
             np.array([blocks.steps[index, 0], warmup[index, 0], measured[index, 0]]) / taken
         )
-    # If a trial of 1, 10 or 100 steps is just long enough, the block keeps its number of steps.
+    # If a trial of 1, 10 or 100 steps happens to be long enough, a block has this number of steps.
     assert (np.abs(np.array(ratios) - 1) < 1e-6).mean() > 0.85
     assert (np.abs(np.array(ratios) - 1) < 0.15).mean() > 0.97
 
 
-def test_blocks_until_steady_are_read_back_from_a_run() -> None:
-    """With variable step times, more blocks pass before the steady state.
+def test_the_blocks_until_the_steady_state_follow_from_a_run() -> None:
+    """Compute the warm-up time of a run from its recorded number of blocks.
 
-    From the recorded number of blocks, the forecast computes the warm-up time of the run.
+    With variable step times, more blocks pass before the steady state.
     """
     settings = {**protocols(1)[0], "block_seconds": 0.1, "warmup_seconds": 1e6}
     columns = columns_of([settings])
-    needed = []
+    extra_blocks_needed = []
     for seed in range(40):
-        machine = Clockwork(0.0301, jitter=0.06, seed=seed)
-        result = really(machine, settings)
+        machine = NoisyMachine(0.0301, jitter=0.06, seed=seed)
+        result = run_protocol(machine, settings)
         if result.steps_per_block != 4:
             continue  # a trial was just too short for a block
         recorded = np.array([[len(result.calibration) - 1 + len(result.warmup)]], dtype=float)
         blocks = calibrate(np.array([[0.0301]]), columns)
         extra = extra_blocks(recorded + blocks.trials - len(result.calibration), blocks)
-        needed.append(float(extra[0, 0]))
+        extra_blocks_needed.append(float(extra[0, 0]))
         # Unsteady blocks that were measured again count as warm-up.
         before = machine.now - sum(result.blocks)
         assert warmup_seconds(blocks, columns, extra)[0, 0] == pytest.approx(before, rel=0.15)
-    assert max(needed) > 3
-    assert min(needed) == 0
+    assert max(extra_blocks_needed) > 3
+    assert min(extra_blocks_needed) == 0
 
 
-class Profiled:
-    """Framework with an empty profiler trace, so that the test only counts steps."""
+class EmptyTraceFramework:
+    """Framework without a profiler trace, for a test that only counts steps."""
 
     @contextlib.contextmanager
     def trace(self, folder: Path) -> Iterator[Any]:
@@ -143,18 +144,18 @@ class Profiled:
 
 @pytest.mark.parametrize("seconds", [1e-4, 0.0099, 0.1, 0.3, 4.0, 7.0])
 @pytest.mark.parametrize("left", [5.0, 30.0, math.inf])
-def test_as_many_are_profiled(
+def test_the_predicted_profile_has_as_many_steps_as_the_real_one(
     seconds: float, left: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    machine = Clockwork(seconds)
-    profile_steps(Profiled(), machine, seconds, keep_trace=False, seconds_left=left)  # type: ignore[arg-type]
+    machine = NoisyMachine(seconds)
+    profile_steps(EmptyTraceFramework(), machine, seconds, keep_trace=False, seconds_left=left)  # type: ignore[arg-type]
     assert profile_seconds(np.array(seconds), np.array(left)) == pytest.approx(
         machine.steps * seconds
     )
 
 
-def test_a_point_is_the_sum_of_its_phases_and_ends_at_its_limit() -> None:
+def test_the_time_of_a_point_is_the_sum_of_its_phases_up_to_its_limit() -> None:
     expected = expected_times([], [fc(4, 512, 256)])
     assert expected.seconds == pytest.approx(np.sum(list(expected.phases.values()), axis=0))
     assert set(expected.phases) <= {*PHASES, "between"}
@@ -169,33 +170,34 @@ def test_a_point_is_the_sum_of_its_phases_and_ends_at_its_limit() -> None:
     assert inside == pytest.approx(5.0)
 
 
-def test_a_plan_predicts_which_points_torch_compile_makes_time_out() -> None:
-    """Compile times depend on the engine.
+def test_a_plan_predicts_timeouts_caused_by_torch_compile() -> None:
+    """Compare the predicted compile times of torch.compile, eager PyTorch and TensorFlow.
 
-    A forward pass of fc 4x1024 took 11 s (docs/how-to/engines.md), and 0.1 s with TensorFlow.
+    Compiling a forward pass of fc 4x1024 took 11 s with torch.compile (docs/how-to/engines.md), and
+    0.1 s with TensorFlow.
     """
     compiled = fc(
         4, 1024, 1, workload=SingleStep("inference"), framework=FrameworkOptions(name="torch")
     )
     others = [replace(compiled, compile="eager"), replace(compiled, framework=FrameworkOptions())]
     short = replace(compiled, measure=replace(compiled.measure, timeout=5.0))
-    found = expected_times([], [compiled, *others, short])
-    seconds = np.quantile(found.phases["compile"], [0.025, 0.5, 0.975], axis=1)
+    times = expected_times([], [compiled, *others, short])
+    seconds = np.quantile(times.phases["compile"], [0.025, 0.5, 0.975], axis=1)
     assert seconds[0, 0] < 11 < seconds[2, 0]
     assert max(seconds[1, 1:3]) < 1
-    assert (found.timed_out.mean(axis=1) > 0.5).tolist() == [False] * 3 + [True]
+    assert (times.timed_out.mean(axis=1) > 0.5).tolist() == [False] * 3 + [True]
 
 
-def test_profiles_latencies_queries_and_prompts_take_their_time() -> None:
+def test_optional_phases_have_the_expected_times() -> None:
     plain = fc(4, 512, 256)
     profiled = replace(plain, measure=replace(plain.measure, profile=True))
     inference = replace(plain, workload=SingleStep("inference"))
-    found = expected_times([], [plain, profiled, inference])
-    assert np.all(found.phases["profile"][0] == 0)
-    assert np.all(found.phases["profile"][1] > 0.25)
-    assert np.all(found.phases["latency"][:2] == 0)
-    timed = min(10.0, 200 * np.median(found.step[2]))
-    assert np.median(found.phases["latency"][2]) == pytest.approx(timed, rel=0.3)
+    times = expected_times([], [plain, profiled, inference])
+    assert np.all(times.phases["profile"][0] == 0)
+    assert np.all(times.phases["profile"][1] > 0.25)
+    assert np.all(times.phases["latency"][:2] == 0)
+    timed = min(10.0, 200 * np.median(times.step[2]))
+    assert np.median(times.phases["latency"][2]) == pytest.approx(timed, rel=0.3)
     loads = (
         Server(rate=10.0, min_seconds=5.0, min_queries=400),
         SingleStream(min_seconds=0.0, min_queries=1000),
@@ -203,12 +205,12 @@ def test_profiles_latencies_queries_and_prompts_take_their_time() -> None:
     points = [
         replace(plain, workload=load) for load in (*loads, Offline(min_seconds=20.0, min_queries=1))
     ]
-    found = expected_times([], points)
-    server, stream, offline = found.phases["load"]
+    times = expected_times([], points)
+    server, stream, offline = times.phases["load"]
     assert (server == 40).all()
-    assert stream == pytest.approx(1000 * found.step[1])
+    assert stream == pytest.approx(1000 * times.step[1])
     assert offline == pytest.approx(22)  # 10% more queries than fit into 20 s
-    assert np.all(found.phases["latency"] == 0)
+    assert np.all(times.phases["latency"] == 0)
     config = {"model": {"name": "gpt"}, "batch_size": 4}
     phases = expected_times(
         [], [read_point({**config, "mode": mode}) for mode in ("inference", "generate")]
@@ -217,7 +219,7 @@ def test_profiles_latencies_queries_and_prompts_take_their_time() -> None:
     assert phases["prefill"][1] == pytest.approx(phases["warmup"][1] + phases["measure"][1])
 
 
-def test_a_pause_and_a_failed_run_between_two_points_are_no_overhead() -> None:
+def test_pauses_and_failed_runs_do_not_count_as_overhead() -> None:
     random = np.random.default_rng(5)
     machine = Machine(random, session=0.0)
     points = grid(random, 40)
@@ -225,24 +227,24 @@ def test_a_pause_and_a_failed_run_between_two_points_are_no_overhead() -> None:
         replace(run, start=3.0 * index + (3600.0 if index > 20 else 0.0))
         for index, run in enumerate(machine.session("first", points))
     ]
-    lost = {"outcome": "timeout"}
-    runs[10] = replace(runs[10], tags={**runs[10].tags, **lost}, metrics={})
+    failed_tags = {"outcome": "timeout"}
+    runs[10] = replace(runs[10], tags={**runs[10].tags, **failed_tags}, metrics={})
     expected = expected_times(runs, [fc(2, 128, 256)])
     assert np.median(expected.phases["between"]) < 2.0
     assert len(RunHistory.from_runs(runs, rates)) == 39
 
 
-def test_an_import_does_not_hide_in_the_mean_of_several_processes() -> None:
-    """An import of 1.2 s and four starts of 0.02 s have a mean of 0.26 s.
+def test_start_times_of_several_processes_with_an_import_are_ignored() -> None:
+    """Plant a run whose five starts include an import of 1.2 s.
 
-    No single start takes that long.
+    Their mean of 0.26 s is not the duration of any start, so this run must not be used.
     """
     random = np.random.default_rng(6)
     runs = Machine(random, session=0.0).session("first", grid(random, 2))
-    several = [
+    several_processes = [
         replace(run, metrics={**run.metrics, "processes": 5.0, "phase_start_seconds": seconds})
         for run, seconds in zip(runs, (1.28, 0.1), strict=True)
     ]
-    start = RunHistory.from_runs(several, rates).phases["start"]
+    start = RunHistory.from_runs(several_processes, rates).phases["start"]
     assert np.isnan(start[0])
     assert start[1] == pytest.approx(0.02)

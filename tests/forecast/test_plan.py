@@ -1,4 +1,4 @@
-"""`python -m paradnn.plan` as a user runs it, against a store filled by a real sweep."""
+"""`python -m paradnn.plan` as a user runs it, with a store that a real sweep has filled."""
 
 import csv
 import hashlib
@@ -16,12 +16,12 @@ SWEEP = ["-m", *[entry for entry in TINY if not entry.startswith("batch_size")]]
 
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> Store:
-    """Store with two of the three planned points measured, and one kept as files."""
+    """Return a store with two of the three planned points, and a folder with one of them."""
     store = Store(tmp_path_factory.mktemp("swept"))
     shutil.copy(empty_database, store.folder / "mlflow.db")
-    done = run(["paradnn.train", *SWEEP, "batch_size=2,4"], store)
-    assert done.returncode == 0, done.stderr
-    done = run(
+    completed = run(["paradnn.train", *SWEEP, "batch_size=2,4"], store)
+    assert completed.returncode == 0, completed.stderr
+    completed = run(
         [
             "paradnn.train",
             *SWEEP,
@@ -30,7 +30,7 @@ def swept(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> Sto
             f"tracking.folder={store.folder}/files",
         ]
     )
-    assert done.returncode == 0, done.stderr
+    assert completed.returncode == 0, completed.stderr
     return store
 
 
@@ -40,18 +40,20 @@ def rows(path: Path) -> list[dict[str, str]]:
 
 
 def planned(store: Store, tmp_path: Path, *arguments: str) -> tuple[str, list[dict[str, str]]]:
-    """Return the plan's output and its rows."""
+    """Run a plan; return its output and the rows of its file."""
     out = tmp_path / "points.csv"
-    done = run(["paradnn.plan", *SWEEP, *arguments, f"plan.out={out}"], store)
-    assert done.returncode == 0, done.stderr
-    return done.stdout, rows(out)
+    completed = run(["paradnn.plan", *SWEEP, *arguments, f"plan.out={out}"], store)
+    assert completed.returncode == 0, completed.stderr
+    return completed.stdout, rows(out)
 
 
 def statuses(points: list[dict[str, str]]) -> Counter[str]:
     return Counter(point["status"] for point in points)
 
 
-def test_a_plan_reports_the_progress_and_changes_nothing(swept: Store, tmp_path: Path) -> None:
+def test_a_plan_reports_the_progress_and_does_not_change_the_store(
+    swept: Store, tmp_path: Path
+) -> None:
     before = hashlib.sha256((swept.folder / "mlflow.db").read_bytes()).hexdigest()
     text, points = planned(swept, tmp_path, BATCHES, "plan.hosts=1,3")
     assert statuses(points) == {"done": 2, "missing": 1}
@@ -62,7 +64,7 @@ def test_a_plan_reports_the_progress_and_changes_nothing(swept: Store, tmp_path:
     assert hashlib.sha256((swept.folder / "mlflow.db").read_bytes()).hexdigest() == before
 
 
-def test_costs_and_expected_times_are_in_the_rows(swept: Store, tmp_path: Path) -> None:
+def test_rows_have_costs_and_expected_times(swept: Store, tmp_path: Path) -> None:
     _, points = planned(swept, tmp_path, BATCHES, "resume=false")
     assert statuses(points) == {"missing": 3}
     stored = {
@@ -89,36 +91,38 @@ def test_costs_and_expected_times_are_in_the_rows(swept: Store, tmp_path: Path) 
             assert {key: point[key] for key in params} == params
 
 
-def test_resume_rules_and_limits_are_the_sessions(swept: Store, tmp_path: Path) -> None:
+def test_a_plan_applies_the_resume_rules_and_limits_of_a_session(
+    swept: Store, tmp_path: Path
+) -> None:
     assert statuses(planned(swept, tmp_path, "batch_size=2,4", "measure.profile=true")[1]) == {
         "missing": 2
     }
-    small = planned(swept, tmp_path, "batch_size=2,16", "measure.memory_limit=1KiB")[1]
-    assert statuses(small) == {"done": 1, "oom_predicted": 1}
-    assert [point["outcome"] for point in small if point["status"] == "oom_predicted"] == [
-        "oom_predicted"
-    ]
-    twice = planned(swept, tmp_path, "batch_size=32,32")[1]
-    assert statuses(twice) == {"missing": 1, "repeated": 1}
-    late = planned(swept, tmp_path, "batch_size=32", "measure.timeout=0.01")[1]
-    assert [point["outcome"] for point in late] == ["timeout"]
+    with_memory_limit = planned(swept, tmp_path, "batch_size=2,16", "measure.memory_limit=1KiB")[1]
+    assert statuses(with_memory_limit) == {"done": 1, "oom_predicted": 1}
+    assert [
+        point["outcome"] for point in with_memory_limit if point["status"] == "oom_predicted"
+    ] == ["oom_predicted"]
+    with_repetition = planned(swept, tmp_path, "batch_size=32,32")[1]
+    assert statuses(with_repetition) == {"missing": 1, "repeated": 1}
+    with_time_limit = planned(swept, tmp_path, "batch_size=32", "measure.timeout=0.01")[1]
+    assert [point["outcome"] for point in with_time_limit] == ["timeout"]
 
 
-def test_a_store_that_is_not_there_is_not_made(tmp_path: Path) -> None:
-    place = tmp_path / "here"
-    done = run(["paradnn.plan", *SWEEP, BATCHES, f"tracking.uri=sqlite:///{place}/mlflow.db"])
-    assert done.returncode == 0, done.stderr
-    assert "only the cost model is used" in done.stdout
-    assert not (place / "mlflow.db").exists()
-    done = run(
-        ["paradnn.plan", *SWEEP, BATCHES, "tracking=offline", f"tracking.folder={place}/files"]
+def test_a_plan_does_not_create_a_missing_store(tmp_path: Path) -> None:
+    folder = tmp_path / "here"
+    completed = run(["paradnn.plan", *SWEEP, BATCHES, f"tracking.uri=sqlite:///{folder}/mlflow.db"])
+    assert completed.returncode == 0, completed.stderr
+    assert "only the cost model is used" in completed.stdout
+    assert not (folder / "mlflow.db").exists()
+    completed = run(
+        ["paradnn.plan", *SWEEP, BATCHES, "tracking=offline", f"tracking.folder={folder}/files"]
     )
-    assert done.returncode == 0, done.stderr
-    assert not (place / "files").exists()
+    assert completed.returncode == 0, completed.stderr
+    assert not (folder / "files").exists()
 
 
-def test_offline_results_are_those_that_are_done(swept: Store) -> None:
-    done = run(
+def test_an_offline_plan_counts_the_results_of_its_folder(swept: Store) -> None:
+    completed = run(
         [
             "paradnn.plan",
             *SWEEP,
@@ -127,17 +131,17 @@ def test_offline_results_are_those_that_are_done(swept: Store) -> None:
             f"tracking.folder={swept.folder}/files",
         ]
     )
-    assert done.returncode == 0, done.stderr
-    assert "done         1 (1 ok)" in done.stdout
+    assert completed.returncode == 0, completed.stderr
+    assert "done         1 (1 ok)" in completed.stdout
 
 
-def test_a_software_stack_is_not_made_for_a_plan(tmp_path: Path, swept: Store) -> None:
+def test_a_plan_installs_no_software_stack(tmp_path: Path, swept: Store) -> None:
     stacks = "software=current,tensorflow-2.16"
-    done = run(
+    completed = run(
         ["paradnn.plan", *SWEEP, BATCHES, stacks], swept, XDG_CACHE_HOME=str(tmp_path / "cache")
     )
-    assert done.returncode == 0, done.stderr
-    assert "The software stack tensorflow-2.16 is not installed yet" in done.stdout
-    assert "done         2" in done.stdout
-    assert "to measure   4" in done.stdout
+    assert completed.returncode == 0, completed.stderr
+    assert "The software stack tensorflow-2.16 is not installed yet" in completed.stdout
+    assert "done         2" in completed.stdout
+    assert "to measure   4" in completed.stdout
     assert not (tmp_path / "cache").exists()

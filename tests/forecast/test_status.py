@@ -1,7 +1,4 @@
-"""Status of points before they are measured, from each point's own costs.
-
-Also simulates the schedule of several hosts.
-"""
+"""Status of points before they are measured, and schedules of several hosts."""
 
 import heapq
 from collections.abc import Sequence
@@ -31,11 +28,17 @@ def status_of(points: Sequence[Point], settings: Settings) -> SweepStatus:
     return sweep_status(points, settings, open_history(settings.tracking))
 
 
-@pytest.mark.parametrize("order", [(1, 4), (4, 1)])
-def test_a_sweep_over_devices_knows_each_points_own_costs(
+@pytest.mark.parametrize(
+    "order",
+    [
+        pytest.param((1, 4), id="one device first"),
+        pytest.param((4, 1), id="four devices first"),
+    ],
+)
+def test_the_status_of_a_point_depends_on_its_number_of_devices(
     settings: Settings, order: tuple[int, int]
 ) -> None:
-    """Four devices hold four copies of the weights, so only they exceed a limit between the two."""
+    """Four devices hold four copies of the weights, so only this point exceeds the limit."""
     points = {count: fc(4, 2048, 64, devices=count) for count in order}
     bounds = {count: step_costs(point).memory_lower_bound_bytes for count, point in points.items()}
     assert bounds[4] > 3 * bounds[1]
@@ -51,14 +54,14 @@ def test_a_sweep_over_devices_knows_each_points_own_costs(
     assert list(status.costs["memory_lower_bound_bytes"]) == [bounds[count] for count in order]
 
 
-def test_points_of_messages_need_no_ceilings(settings: Settings) -> None:
-    """A session measures no ceilings for such a point, so a plan counts none."""
+def test_communication_points_need_no_ceilings(settings: Settings) -> None:
+    """A session measures no ceilings for a point of `model=channel`, so a plan includes none."""
     channel = read_point({"model": {"name": "channel"}, "batch_size": 1, "mode": "inference"})
     assert not status_of([channel], settings).ceilings
     assert list(status_of([channel, fc(1, 64, 32)], settings).ceilings.values()) == [None]
 
 
-def test_of_many_points_some_are_predicted_for_all(
+def test_a_sample_of_many_points_predicts_the_total_time(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     points = [
@@ -66,20 +69,22 @@ def test_of_many_points_some_are_predicted_for_all(
         for index in range(400)
     ]
     history = open_history(settings.tracking)
-    whole = forecast(status_of(points, settings), settings, history)
+    all_points = forecast(status_of(points, settings), settings, history)
     monkeypatch.setattr("paradnn.forecast.forecast._MAX_POINTS", 100)
-    some = forecast(status_of(points, settings), settings, history)
-    assert (len(some.where), some.weight) == (100, 4.0)
+    sample = forecast(status_of(points, settings), settings, history)
+    assert (len(sample.where), sample.weight) == (100, 4.0)
     for hosts in (1, 3):
-        assert np.median(some.wall(hosts)) == pytest.approx(np.median(whole.wall(hosts)), rel=0.15)
+        assert np.median(sample.wall(hosts)) == pytest.approx(
+            np.median(all_points.wall(hosts)), rel=0.15
+        )
 
 
-def simulated(tasks: list[float], hosts: int, start: float) -> float:
+def simulated_wall_seconds(tasks: list[float], hosts: int, start: float) -> float:
     """Return the end time if each free host takes the next task."""
-    free = [start] * min(hosts, len(tasks))
+    free_times = [start] * min(hosts, len(tasks))
     for task in tasks:
-        heapq.heapreplace(free, free[0] + task)
-    return max(free)
+        heapq.heapreplace(free_times, free_times[0] + task)
+    return max(free_times)
 
 
 @pytest.mark.parametrize("hosts", [1, 2, 3])
@@ -90,4 +95,4 @@ def test_the_schedule_gives_the_next_point_to_a_free_host(hosts: int, count: int
     wall = wall_seconds(draws, hosts, 2.0)
     for draw in range(6):
         tasks = [float(task) for task in draws[:, draw]]
-        assert wall[draw] == pytest.approx(simulated(tasks, hosts, 2.0))
+        assert wall[draw] == pytest.approx(simulated_wall_seconds(tasks, hosts, 2.0))

@@ -1,4 +1,4 @@
-"""The model of upgrades, on times that were made with known rates."""
+"""The model of hardware upgrades, on planted times with known rates."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,13 @@ EXACT = Upgrade(gains=np.zeros(3), spreads=np.zeros(3), scatter=0.0)
 def seconds_of(
     flops: np.ndarray, moved: np.ndarray, gains: tuple[float, float, float] = (1, 1, 1)
 ) -> np.ndarray:
-    """Return the times of a made device whose terms are faster by some factors."""
+    """Return times in seconds on a planted device.
+
+    Args:
+        flops: FLOPs of each operation.
+        moved: Bytes of each operation.
+        gains: Speedups of arithmetic, of memory and of the overhead.
+    """
     terms = np.stack(
         [
             flops / FLOPS_RATE / gains[0],
@@ -43,7 +49,7 @@ def seconds_of(
 
 
 def planted_work(count: int = 300, noise: float = 0.0) -> TimedWork:
-    """Return operations of all three limits with the times of the made device."""
+    """Return operations with each of the three limits, and their times on the planted device."""
     random = np.random.default_rng(5)
     flops = 10 ** random.uniform(6, 12, count)
     moved = 10 ** random.uniform(5, 10, count)
@@ -81,15 +87,15 @@ def test_planted_upgrade_is_predicted_and_covered(gains: tuple[float, float, flo
     fit = OperationLimits.fit(work)
     upgrade = Upgrade(gains=np.log(gains), spreads=np.zeros(3), scatter=0.02)
 
-    found = predict_speedups(work, fit, upgrade)
+    prediction = predict_speedups(work, fit, upgrade)
 
     truth = np.log(seconds_of(work.flops, work.bytes) / seconds_of(work.flops, work.bytes, gains))
-    low, middle, high = np.quantile(found.log_speedups, (0.025, 0.5, 0.975), axis=1)
+    low, middle, high = np.quantile(prediction.log_speedups, (0.025, 0.5, 0.975), axis=1)
     assert np.median(np.abs(np.expm1(middle - truth))) < 0.03
     assert np.mean((low <= truth) & (truth <= high)) > 0.9
 
 
-def test_sum_of_operations_is_fitted_from_the_time_of_the_step() -> None:
+def test_the_fit_uses_step_times_of_several_operations() -> None:
     random = np.random.default_rng(6)
     owner = np.repeat(np.arange(80), 4)
     flops = 10 ** random.uniform(7, 12, 320)
@@ -100,35 +106,35 @@ def test_sum_of_operations_is_fitted_from_the_time_of_the_step() -> None:
     gains = (1.0, 2.0, 1.0)
 
     fit = OperationLimits.fit(work)
-    found = expected_speedups(work, fit, np.log(gains))
+    speedups = expected_speedups(work, fit, np.log(gains))
 
     new_steps = np.bincount(owner, calls * seconds_of(flops, moved, gains))
-    np.testing.assert_allclose(found, steps / new_steps, rtol=0.03)
+    np.testing.assert_allclose(speedups, steps / new_steps, rtol=0.03)
 
 
-def test_residual_is_split_by_elasticity() -> None:
+def test_a_slow_operation_keeps_the_speedup_of_its_limit() -> None:
     work = planted_work()
     fit = OperationLimits.fit(work)
     shares = limit_shares(work, fit.logs)
     slow = TimedWork.single(work.flops, work.bytes, 2 * work.seconds)
     is_memory = shares[1] > 0.99
 
-    found = expected_speedups(slow, fit, np.log([1.0, 2.0, 1.0]))
+    speedups = expected_speedups(slow, fit, np.log([1.0, 2.0, 1.0]))
 
     assert is_memory.sum() > 20
-    np.testing.assert_allclose(found[is_memory], 2.0, rtol=0.03)
+    np.testing.assert_allclose(speedups[is_memory], 2.0, rtol=0.03)
     np.testing.assert_allclose(shares.sum(axis=0), 1.0)
 
 
-def test_unchanged_hardware_changes_nothing() -> None:
+def test_unchanged_hardware_has_no_speedup() -> None:
     work = planted_work(noise=0.1)
     upgrade = changed_hardware(peak=1.0, bandwidth=1.0, overhead=1.0, pairs=built_pairs())
 
-    found = predict_speedups(work, OperationLimits.fit(work), upgrade)
+    prediction = predict_speedups(work, OperationLimits.fit(work), upgrade)
 
-    np.testing.assert_allclose(found.log_speedups, 0.0, atol=1e-12)
-    np.testing.assert_allclose(found.before.sum(axis=0), 1.0)
-    np.testing.assert_allclose(found.after.sum(axis=0), 1.0)
+    np.testing.assert_allclose(prediction.log_speedups, 0.0, atol=1e-12)
+    np.testing.assert_allclose(prediction.before.sum(axis=0), 1.0)
+    np.testing.assert_allclose(prediction.after.sum(axis=0), 1.0)
 
 
 def test_only_changed_rates_are_uncertain() -> None:
@@ -139,7 +145,7 @@ def test_only_changed_rates_are_uncertain() -> None:
     assert 0.3 < upgrade.gains[1] < 0.75
 
 
-def test_times_under_a_change_scatter_as_between_equal_devices() -> None:
+def test_the_scatter_of_a_change_is_that_of_equal_devices() -> None:
     doubled = changed_hardware(peak=1.0, bandwidth=2.0, overhead=1.0, pairs=built_pairs())
     tiny = changed_hardware(peak=1.0, bandwidth=1.01, overhead=1.0, pairs=built_pairs())
     equal = upgrade_between(np.zeros(3), built_pairs())
@@ -153,16 +159,16 @@ def test_gains_of_a_pair_are_recovered() -> None:
     gains = (2.5, 1.4, 0.8)
     new_seconds = seconds_of(work.flops, work.bytes, gains)
 
-    found, scatter = fit_gains(
+    fitted_gains, scatter = fit_gains(
         work, OperationLimits.fit(work), new_seconds, np.zeros(3), np.array([0.5, 0.5, 0.5])
     )
 
-    np.testing.assert_allclose(np.exp(found), gains, rtol=0.04)
+    np.testing.assert_allclose(np.exp(fitted_gains), gains, rtol=0.04)
     assert scatter < 0.05
 
 
 def planted_pairs(slope: float) -> list[DevicePair]:
-    """Return pairs whose gains are a power of the specified ratios."""
+    """Return pairs whose log gains are `slope` times their log ratios, with noise."""
     random = np.random.default_rng(7)
     pairs = []
     for place in range(40):
@@ -180,29 +186,29 @@ def planted_pairs(slope: float) -> list[DevicePair]:
     return pairs
 
 
-def test_prior_learns_what_specifications_are_worth() -> None:
+def test_the_prior_learns_gains_from_specifications() -> None:
     ratios = np.log([2.0, 3.0, 1.2])
 
-    found = upgrade_between(ratios, planted_pairs(0.7))
+    upgrade = upgrade_between(ratios, planted_pairs(0.7))
 
-    np.testing.assert_allclose(found.gains, 0.7 * ratios, atol=0.07)
+    np.testing.assert_allclose(upgrade.gains, 0.7 * ratios, atol=0.07)
 
 
-def test_pairs_of_a_device_are_left_out_under_any_of_its_names() -> None:
+def test_pairs_of_a_device_are_excluded_under_any_of_its_names() -> None:
     pairs = built_pairs()
 
-    left = pairs_without("NVIDIA H100 80GB HBM3", pairs)
+    remaining = pairs_without("NVIDIA H100 80GB HBM3", pairs)
 
     assert any("H100" in (pair.older, pair.newer) for pair in pairs)
-    assert not any("H100" in (pair.older, pair.newer) for pair in left)
-    assert 0 < len(left) < len(pairs)
+    assert not any("H100" in (pair.older, pair.newer) for pair in remaining)
+    assert 0 < len(remaining) < len(pairs)
 
 
-def world_of_devices(seed: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Return ratios and gains (3,) of 30 devices to a common one.
+def planted_devices(seed: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Return log ratios and log gains, each of shape (3,), of 30 devices to a common one.
 
-    The ratios are a random walk. So are the deviations of the gains from the ratios: devices that
-    are close to each other have similar deviations.
+    The ratios are a random walk, and so are the deviations of the gains from the ratios. Therefore
+    devices with similar ratios have similar deviations.
     """
     random = np.random.default_rng(seed)
     ratios = [np.zeros(3)]
@@ -217,7 +223,7 @@ def world_of_devices(seed: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
 
 
 def pairs_of(ratios: list[np.ndarray], gains: list[np.ndarray], span: int) -> list[DevicePair]:
-    """Return pairs of each device with the ones up to `span` places later."""
+    """Return pairs of each device with those that are up to `span` positions later."""
     return [
         DevicePair(
             older=f"D{place}",
@@ -232,12 +238,12 @@ def pairs_of(ratios: list[np.ndarray], gains: list[np.ndarray], span: int) -> li
     ]
 
 
-def test_intervals_of_differences_hold_the_true_ones_and_are_narrower() -> None:
+def test_intervals_of_differences_cover_the_truth_and_are_narrower() -> None:
     inside = []
     widths = []
     for seed in range(8):
-        ratios, gains = world_of_devices(seed)
-        # The last ten devices were not built yet.
+        ratios, gains = planted_devices(seed)
+        # The last ten devices are unknown to the model.
         known = pairs_of(ratios[:20], gains[:20], span=4)
         for place in range(20, 29):
             to_first = ratios[place] - ratios[19]
@@ -251,30 +257,30 @@ def test_intervals_of_differences_hold_the_true_ones_and_are_narrower() -> None:
             low, high = np.quantile(difference, (0.025, 0.975), axis=0)
             true = gains[place] - gains[place + 1]
             inside += list((low <= true) & (true <= high))
-            least, most = np.quantile(alone, (0.025, 0.975), axis=0)
-            widths += list((high - low) / (most - least))
+            low_alone, high_alone = np.quantile(alone, (0.025, 0.975), axis=0)
+            widths += list((high - low) / (high_alone - low_alone))
 
     assert 0.9 < np.mean(inside) < 0.995
     assert np.median(widths) < 0.9
 
 
-def test_changes_of_different_rates_have_independent_errors() -> None:
+def test_changes_of_different_rates_have_uncorrelated_errors() -> None:
     bandwidth = changed_hardware(peak=1.0, bandwidth=2.0, overhead=1.0, pairs=built_pairs())
     peak = changed_hardware(peak=2.0, bandwidth=1.0, overhead=1.0, pairs=built_pairs())
     difference = peak.gains - bandwidth.gains
 
-    found = compared_with(bandwidth, peak, difference, built_pairs())
+    upgrade = compared_with(bandwidth, peak, difference, built_pairs())
 
-    assert found.correlations is not None
-    assert list(found.correlations) == [0, 0, 0]
+    assert upgrade.correlations is not None
+    assert list(upgrade.correlations) == [0, 0, 0]
 
 
-def test_a_larger_and_a_smaller_change_of_one_rate_have_common_errors() -> None:
+def test_two_changes_of_one_rate_have_correlated_errors() -> None:
     smaller = changed_hardware(peak=1.0, bandwidth=2.0, overhead=1.0, pairs=built_pairs())
     larger = changed_hardware(peak=1.0, bandwidth=2.2, overhead=1.0, pairs=built_pairs())
     difference = np.log([1.0, 1.1, 1.0])
 
-    found = compared_with(smaller, larger, difference, built_pairs())
+    upgrade = compared_with(smaller, larger, difference, built_pairs())
 
-    assert found.correlations is not None
-    assert found.correlations[1] > 0.7
+    assert upgrade.correlations is not None
+    assert upgrade.correlations[1] > 0.7

@@ -1,4 +1,4 @@
-"""Findings on planted hosts (folders that look like /proc and /sys) and on this one."""
+"""Findings on planted hosts, which are folders that look like /proc and /sys, and on this one."""
 
 import os
 import sys
@@ -13,7 +13,7 @@ from paradnn.platform.load import ForeignProcess, HostLoad, LoadMonitor, process
 from tests.processes import started
 
 CPUS = "sys/devices/system/cpu"
-#: A laptop on which every setting disturbs.
+#: Files of a laptop on which every setting disturbs measurements.
 DISTURBED_LAPTOP = {
     f"{CPUS}/cpu0/cpufreq/scaling_governor": "powersave",
     f"{CPUS}/cpu1/cpufreq/scaling_governor": "powersave",
@@ -32,7 +32,7 @@ DISTURBED_LAPTOP = {
     "proc/swaps": "Filename Type Size Used Priority\n/dev/sda2 partition 2097148 512000 -2",
     "proc/cpuinfo": "processor : 0\nflags : fpu sse2 avx",
 }
-#: A server on which nothing disturbs.
+#: Files of a server on which no setting disturbs measurements.
 TUNED_SERVER = {
     f"{CPUS}/cpu0/cpufreq/scaling_governor": "performance",
     f"{CPUS}/cpu1/cpufreq/scaling_governor": "performance",
@@ -52,7 +52,7 @@ QUIET = HostLoad(cores=2, average=0.2, foreign=0.01, steal=0.0, processes=())
 
 
 def plant(root: Path, files: dict[str, str]) -> Path:
-    """Write a host's files below `root`."""
+    """Write the files of a host below `root`, and return `root`."""
     for name, text in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -109,7 +109,7 @@ def test_every_harmful_finding_has_a_reason_and_a_remedy(tmp_path: Path) -> None
     )
 
 
-def test_nothing_harms_on_a_tuned_server(tmp_path: Path) -> None:
+def test_a_tuned_server_has_no_harmful_finding(tmp_path: Path) -> None:
     findings = findings_of(TUNED_SERVER, tmp_path)
     assert harmful(findings) == []
     assert findings["cpu_quota"].value == "none"
@@ -118,7 +118,7 @@ def test_nothing_harms_on_a_tuned_server(tmp_path: Path) -> None:
     assert findings["turbo"].value == "off"
 
 
-def test_a_job_of_slurm_without_control_groups_has_limits(
+def test_slurm_variables_limit_a_job_without_control_groups(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in {
@@ -157,7 +157,7 @@ def test_foreign_processes_make_a_machine_busy() -> None:
     assert harm.remedy == "end these processes, or wait until they end: ps 17"
 
 
-def test_a_measurement_of_this_suite_is_not_to_be_ended() -> None:
+def test_the_remedy_for_another_measurement_is_to_wait() -> None:
     worker = ForeignProcess(18, "python -m paradnn.worker", 1.0, measures=True)
     [harm] = [
         finding
@@ -176,14 +176,14 @@ def test_a_hypervisor_makes_a_machine_busy() -> None:
     assert str(stolen) == "load 0.2 on 2 cores, the hypervisor takes 20% (steal)"
 
 
-def test_processes_that_this_one_started_are_not_foreign() -> None:
+def test_child_processes_are_not_foreign() -> None:
     monitor = LoadMonitor()
     with started([sys.executable, "-c", "while True: pass"]) as spinner:
         assert spinner.pid not in {process.pid for process in monitor.look().processes}
 
 
 def board_findings(**answers: list[list[str]]) -> dict[str, Finding]:
-    """Findings of boards, with the answers of nvidia-smi to each kind of query."""
+    """Return the findings about GPU boards, given the rows of nvidia-smi per kind of query."""
 
     def query(kind: str, *_: str) -> list[list[str]]:
         return answers.get(kind.replace("-", "_"), [])
@@ -204,7 +204,7 @@ def test_an_idle_board_has_no_harmful_finding() -> None:
     assert harmful(board_findings(gpu=[["0", "Enabled", "1200", "1980", "0x1"]])) == []
 
 
-def test_a_machine_without_boards_has_no_finding_of_them() -> None:
+def test_a_machine_without_boards_has_no_finding_about_boards() -> None:
     assert board_findings() == {}
 
 
@@ -229,7 +229,5 @@ def test_findings_are_recorded_and_do_not_change_the_environment_id() -> None:
         pytest.param([], "", id="no words"),
     ],
 )
-def test_the_label_of_a_process_has_no_word_that_may_be_secret(
-    words: list[str], label: str
-) -> None:
+def test_the_label_of_a_process_contains_no_possible_secret(words: list[str], label: str) -> None:
     assert process_label(words) == label

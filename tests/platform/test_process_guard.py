@@ -1,4 +1,4 @@
-"""Commands of a driver that is killed end with it."""
+"""Commands of a driver end with it, even if it is killed."""
 
 import os
 import signal
@@ -12,12 +12,12 @@ import pytest
 from paradnn.platform.process_guard import ProcessGuard
 from tests.processes import PATIENCE, wait_for
 
-#: Shell command that writes the number of a process that it leaves in another session.
+#: Shell command that starts a process in a new session, and writes the process id to a file.
 ESCAPE = "(setsid sleep 1000 & echo $! >>$0)"
 
-#: A driver with a command that has ended and one that keeps running. Each leaves a process in
-#: another session. The running one also has a child, and writes the child's number and its own. In
-#: all the file names 4 processes.
+#: Driver with one command that has ended and one that keeps running. Each command leaves a process
+#: in a new session. The running command also has a child, and writes the ids of the child and of
+#: itself. In total, the file contains the ids of 4 processes.
 DRIVER = f"""
 import sys, time
 from paradnn.platform.process_guard import ProcessGuard
@@ -29,7 +29,7 @@ with ProcessGuard() as guard:
     time.sleep(1000)
 """
 
-#: A driver that receives SIGTERM as soon as the command exists, and writes the command's number.
+#: Driver that receives SIGTERM as soon as its command exists, and writes the command's process id.
 INTERRUPTED_DRIVER = """
 import pathlib, signal, subprocess, sys, time
 from paradnn.platform.process_guard import ProcessGuard
@@ -48,8 +48,8 @@ with ProcessGuard() as guard, guard.running(["sleep", "1000"]):
 """
 
 
-def _started(pids: Path, count: int) -> list[psutil.Process]:
-    """Wait until a file names some processes, and return them."""
+def _wait_for_processes(pids: Path, count: int) -> list[psutil.Process]:
+    """Wait until a file contains the ids of `count` processes, and return the processes."""
     assert wait_for(lambda: pids.exists() and len(pids.read_text().split()) == count)
     return [psutil.Process(int(pid)) for pid in pids.read_text().split()]
 
@@ -58,9 +58,9 @@ def _is_alive(process: psutil.Process) -> bool:
     return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
-def test_commands_end_with_a_driver_that_is_killed(tmp_path: Path) -> None:
+def test_commands_end_if_their_driver_is_killed(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", DRIVER, str(tmp_path / "pids")]) as driver:
-        started = _started(tmp_path / "pids", 4)
+        started = _wait_for_processes(tmp_path / "pids", 4)
         helpers = psutil.Process(driver.pid).children()
 
         driver.send_signal(signal.SIGKILL)
@@ -71,32 +71,32 @@ def test_commands_end_with_a_driver_that_is_killed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "kind", [pytest.param(KeyboardInterrupt, id="Ctrl-C"), pytest.param(SystemExit, id="exit")]
 )
-def test_an_interruption_ends_what_earlier_commands_left(
+def test_an_interruption_ends_the_processes_of_earlier_commands(
     tmp_path: Path, kind: type[BaseException]
 ) -> None:
-    left: list[psutil.Process] = []
+    remaining: list[psutil.Process] = []
 
     def interrupt_after_two_commands() -> None:
         with ProcessGuard() as guard:
             with ProcessGuard() as earlier:
                 earlier.run(["sh", "-c", ESCAPE, str(tmp_path / "pids")])
             guard.run(["sh", "-c", ESCAPE, str(tmp_path / "pids")])
-            left.extend(_started(tmp_path / "pids", 2))
-            assert all(map(_is_alive, left))
+            remaining.extend(_wait_for_processes(tmp_path / "pids", 2))
+            assert all(map(_is_alive, remaining))
             raise kind
 
     with pytest.raises(kind):
         interrupt_after_two_commands()
-    assert wait_for(lambda: not any(map(_is_alive, left)))
+    assert wait_for(lambda: not any(map(_is_alive, remaining)))
 
 
-def test_a_killed_command_that_is_a_driver_ends_its_own_commands(tmp_path: Path) -> None:
-    words = [sys.executable, "-c", DRIVER, str(tmp_path / "pids")]
+def test_commands_of_a_nested_driver_end_with_it(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", DRIVER, str(tmp_path / "pids")]
     started: list[psutil.Process] = []
 
     def fail_while_it_runs(guard: ProcessGuard) -> None:
-        with guard.running(words):
-            started.extend(_started(tmp_path / "pids", 4))
+        with guard.running(command):
+            started.extend(_wait_for_processes(tmp_path / "pids", 4))
             raise RuntimeError
 
     with ProcessGuard() as guard, pytest.raises(RuntimeError):
@@ -107,22 +107,22 @@ def test_a_killed_command_that_is_a_driver_ends_its_own_commands(tmp_path: Path)
 def test_a_signal_while_a_command_starts_ends_the_command(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
 
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", INTERRUPTED_DRIVER, str(pid)], timeout=PATIENCE, check=False
     )
 
-    assert done.returncode == 130
+    assert completed.returncode == 130
     number = int(pid.read_text())
     assert wait_for(lambda: not psutil.pid_exists(number))
 
 
-def test_an_exception_ends_the_command_and_all_that_it_started(tmp_path: Path) -> None:
-    words = ["sh", "-c", f"{ESCAPE}; sleep 1000 & echo $! >>$0; wait", str(tmp_path / "pids")]
+def test_an_exception_ends_the_command_and_its_descendants(tmp_path: Path) -> None:
+    command = ["sh", "-c", f"{ESCAPE}; sleep 1000 & echo $! >>$0; wait", str(tmp_path / "pids")]
     started: list[psutil.Process] = []
 
     def fail_while_it_runs(guard: ProcessGuard) -> None:
-        with guard.running(words):
-            started.extend(_started(tmp_path / "pids", 2))
+        with guard.running(command):
+            started.extend(_wait_for_processes(tmp_path / "pids", 2))
             assert wait_for(lambda: os.getsid(started[0].pid) == started[0].pid)
             raise RuntimeError
 
@@ -132,21 +132,21 @@ def test_an_exception_ends_the_command_and_all_that_it_started(tmp_path: Path) -
             fail_while_it_runs(guard)
     assert wait_for(lambda: not any(map(_is_alive, started)))
     # A daemon that another command started keeps running.
-    daemon = _started(tmp_path / "daemon", 1)[0]
+    daemon = _wait_for_processes(tmp_path / "daemon", 1)[0]
     assert _is_alive(daemon)
     daemon.kill()
 
 
-def test_output_of_a_command_is_captured() -> None:
+def test_the_output_of_a_command_is_captured() -> None:
     with ProcessGuard() as guard:
-        done = guard.run(["sh", "-c", "echo out; echo err >&2; exit 3"])
-    assert (done.returncode, done.stdout, done.stderr) == (3, "out\n", "err\n")
+        completed = guard.run(["sh", "-c", "echo out; echo err >&2; exit 3"])
+    assert (completed.returncode, completed.stdout, completed.stderr) == (3, "out\n", "err\n")
 
 
 def test_a_background_process_that_keeps_the_output_open_is_not_awaited() -> None:
     with ProcessGuard() as guard:
-        done = guard.run(["sh", "-c", "sleep 1000 & echo $!"], timeout=PATIENCE)
+        completed = guard.run(["sh", "-c", "sleep 1000 & echo $!"], timeout=PATIENCE)
 
-    background = psutil.Process(int(done.stdout))
+    background = psutil.Process(int(completed.stdout))
     assert _is_alive(background)
     background.kill()

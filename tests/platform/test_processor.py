@@ -1,4 +1,4 @@
-"""Names of processors in the layouts that Linux has on different architectures."""
+"""Names of processors in the formats of /proc/cpuinfo on different architectures."""
 
 import pytest
 
@@ -72,5 +72,5 @@ uarch		: sifive,u74-mc
         pytest.param("", "", id="no /proc/cpuinfo"),
     ],
 )
-def test_processors_are_named_on_all_architectures(cpuinfo: str, name: str) -> None:
+def test_the_processor_name_is_found_on_all_architectures(cpuinfo: str, name: str) -> None:
     assert processor_name(cpuinfo) == name

@@ -1,4 +1,4 @@
-"""Software stacks, made for real from a package that is as small as it can be and needs no network."""
+"""Software stacks, which are really installed from a minimal package without network access."""
 
 import fcntl
 import os
@@ -27,9 +27,9 @@ MISSING = Stack("missing", PYTHON, ("nosuch-package==9",))
 
 
 @pytest.fixture(scope="module")
-def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with one wheel."""
-    folder = tmp_path_factory.mktemp("shelf")
+def wheel_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a wheel of the package tinystack."""
+    folder = tmp_path_factory.mktemp("wheels")
     with zipfile.ZipFile(folder / "tinystack-1.0-py3-none-any.whl", "w") as wheel:
         wheel.writestr("tinystack.py", "answer = 42\n")
         wheel.writestr(
@@ -48,58 +48,62 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def cache(tmp_path: Path, shelf: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of the stacks in this test; installers see the shelf alone."""
+def cache(tmp_path: Path, wheel_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder of the stacks of this test; installers use only the wheels of the test."""
     for name in [name for name in os.environ if name.startswith("UV_")]:
         monkeypatch.delenv(name)
-    settings = {"XDG_CACHE_HOME": tmp_path / "cache", "UV_FIND_LINKS": shelf, "UV_NO_INDEX": 1}
+    settings = {
+        "XDG_CACHE_HOME": tmp_path / "cache",
+        "UV_FIND_LINKS": wheel_folder,
+        "UV_NO_INDEX": 1,
+    }
     for name, value in settings.items():
         monkeypatch.setenv(name, str(value))
     return tmp_path / "cache" / "paradnn" / "stacks"
 
 
-def opened(stack: Stack) -> tuple[tuple[str, ...], list[str]]:
-    """Return the packages of a stack, released again, and the messages."""
-    said: list[str] = []
-    with open_stack(stack, said.append) as packages:
-        return packages, said
+def open_and_release(stack: Stack) -> tuple[tuple[str, ...], list[str]]:
+    """Open and release a stack; return its packages and the messages."""
+    messages: list[str] = []
+    with open_stack(stack, messages.append) as packages:
+        return packages, messages
 
 
 def folders(cache: Path) -> set[str]:
     return {path.name for path in cache.iterdir()} - {".locks"}
 
 
-def test_a_stack_is_made_once(cache: Path) -> None:
-    found, said = opened(TINYSTACK)
-    assert said == [
+def test_a_stack_is_installed_once(cache: Path) -> None:
+    packages, messages = open_and_release(TINYSTACK)
+    assert messages == [
         f"installing the software stack tiny (Python {PYTHON}, tinystack==1.0), which takes a few minutes"
     ]
-    assert "tinystack==1.0" in found
+    assert "tinystack==1.0" in packages
     answer = subprocess.run(
         [TINYSTACK.python, "-c", "import tinystack; print(tinystack.answer)"], capture_output=True
     )
     assert answer.stdout == b"42\n"
-    again, said = opened(TINYSTACK)
-    assert said == []
-    assert again == found
+    repeated, messages = open_and_release(TINYSTACK)
+    assert messages == []
+    assert repeated == packages
     assert folders(cache) == {TINYSTACK.key}
 
 
-def test_half_made_and_changed_stacks_are_made_anew(cache: Path) -> None:
+def test_incomplete_and_changed_stacks_are_installed_again(cache: Path) -> None:
     (cache / f"{TINYSTACK.key}.making-1" / "lib").mkdir(parents=True)
     TINYSTACK.python.parent.mkdir(parents=True)
-    assert "is incomplete" in opened(TINYSTACK)[1][0]
+    assert "is incomplete" in open_and_release(TINYSTACK)[1][0]
     assert folders(cache) == {TINYSTACK.key}
     [metadata] = TINYSTACK.folder.rglob("tinystack-1.0.dist-info")
     shutil.rmtree(metadata)
-    found, said = opened(TINYSTACK)
-    assert "has changed since it was installed" in said[0]
-    assert "tinystack==1.0" in found
+    packages, messages = open_and_release(TINYSTACK)
+    assert "has changed since it was installed" in messages[0]
+    assert "tinystack==1.0" in packages
     TINYSTACK.python.unlink()
-    assert "no longer runs" in opened(TINYSTACK)[1][0]
+    assert "no longer runs" in open_and_release(TINYSTACK)[1][0]
 
 
-def test_two_processes_make_it_once(cache: Path) -> None:
+def test_two_processes_install_a_stack_once(cache: Path) -> None:
     code = (
         "from paradnn.platform.stack import Stack, open_stack; "
         f"held = open_stack({TINYSTACK!r}, lambda text: print(text, flush=True)); "
@@ -112,30 +116,32 @@ def test_two_processes_make_it_once(cache: Path) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         command = [sys.executable, "-c", code]
         pipe = subprocess.PIPE
-        making = partial(started, command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True)
-        both = [running.enter_context(making()) for _ in range(2)]
-        for process in both:
+        start_process = partial(started, command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True)
+        processes = [running.enter_context(start_process()) for _ in range(2)]
+        for process in processes:
             assert process.stdout.readline().startswith("waiting for another process that installs")
         fcntl.flock(lock, fcntl.LOCK_UN)
-        said = ""
-        for process in both:
-            while "tinystack==1.0'" not in (line := process.stdout.readline()):
-                said += line
+        output = ""
+        for process in processes:
+            line = ""
+            while "tinystack==1.0'" not in line:
+                line = process.stdout.readline()
                 assert line
-        assert said.count("installing the software stack") == 1
-        for process in both:
+                output += line
+        assert output.count("installing the software stack") == 1
+        for process in processes:
             process.communicate("\n", timeout=PATIENCE)
             assert process.returncode == 0
 
 
-def test_a_failed_installation_reports_the_reason_and_leaves_nothing(
+def test_a_failed_installation_reports_the_reason_and_leaves_no_files(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(WorkerError, match=r"^uv: .*nosuch-package was not found") as error:
-        opened(MISSING)
+        open_and_release(MISSING)
     assert len(str(error.value).splitlines()) == 1
     with pytest.raises(WorkerError, match=r"^uv: No interpreter found for Python 3\.99"):
-        opened(Stack("new", "3.99", ("tinystack==1.0",)))
+        open_and_release(Stack("new", "3.99", ("tinystack==1.0",)))
     monkeypatch.delenv("UV_NO_INDEX")
     monkeypatch.setenv("UV_DEFAULT_INDEX", "http://user:secret@127.0.0.1:9/token/simple")
     monkeypatch.setenv("UV_HTTP_RETRIES", "0")
@@ -163,14 +169,15 @@ def test_a_stack_in_use_is_not_removed(cache: Path) -> None:
 
 @pytest.mark.usefixtures("cache")
 @pytest.mark.framework
-def test_a_sweep_goes_on_without_the_stacks_that_cannot_be_made(store: Store) -> None:
-    """This interpreter, a stack that lacks the framework, and one that cannot be made, two points
-    each.
+def test_a_sweep_continues_without_stacks_that_cannot_be_installed(store: Store) -> None:
+    """Measure two points each with this interpreter and with two unusable stacks.
+
+    One stack lacks the framework, and the other cannot be installed.
     """
     stacks = "software.requirements=choice([],['tinystack==1.0'],['nosuch-package==9'])"
     command = ["paradnn.train", "-m", *TINY, stacks, "model.nodes=8,9"]
-    done = succeeded(command, store)
-    assert done.stderr.count("installing the software stack") == 2
+    completed = succeeded(command, store)
+    assert completed.stderr.count("installing the software stack") == 2
     points = {
         outcome: [point for point in store.runs() if point["outcome"] == outcome]
         for outcome in ("ok", "unavailable")
@@ -184,14 +191,15 @@ def test_a_sweep_goes_on_without_the_stacks_that_cannot_be_made(store: Store) ->
         "SELECT artifact_uri FROM runs JOIN tags USING (run_uuid) WHERE value LIKE '%is not installed in%'"
     )
     assert "tinystack==1.0\n" in (Path(uri.removeprefix("file://")) / "stack.txt").read_text()
-    # Once more: the one that is made is reused, the other tried once, and their points are known.
-    again = run(command, store)
-    assert again.stderr.count("installing the software stack") == 1
-    assert "6 skipped" in again.stdout
+    # The repeated sweep reuses the installed stack, and tries the other one once. It skips all
+    # points, whose outcomes are known.
+    repeated = run(command, store)
+    assert repeated.stderr.count("installing the software stack") == 1
+    assert "6 skipped" in repeated.stdout
     assert len(store.runs()) == 6
 
 
-def test_the_same_requirements_are_the_same_stack() -> None:
+def test_a_stack_does_not_depend_on_the_order_of_requirements() -> None:
     one, two = (
         Stack.of(Software("a", None, entries, "3.11")) for entries in (("x==1", "y"), ("y", "x==1"))
     )
@@ -204,8 +212,8 @@ def test_the_same_requirements_are_the_same_stack() -> None:
 
 
 @pytest.mark.framework
-def test_workers_are_kept_while_there_is_memory() -> None:
-    before = workers()
+def test_workers_are_kept_while_enough_memory_is_free() -> None:
+    workers_before = workers()
     keys = [
         WorkerKey.of(read_point({"model": {"name": "fc"}, "platform": {"threads": n}}))
         for n in (1, 2)
@@ -214,5 +222,5 @@ def test_workers_are_kept_while_there_is_memory() -> None:
         with WorkerPool(share=share) as pool:
             for key in keys:
                 pool.prepare(key)
-            assert len(workers() - before) == kept
-    assert workers() == before
+            assert len(workers() - workers_before) == kept
+    assert workers() == workers_before

@@ -1,4 +1,4 @@
-"""A store that is deleted while a sweep runs: nothing is lost silently, and the exit code is 1."""
+"""Stores that are deleted while a sweep runs: results are kept, and the exit code is 1."""
 
 import re
 import shutil
@@ -48,7 +48,7 @@ def replace_file(store: Store) -> None:
 
 @pytest.mark.framework
 @pytest.mark.parametrize("delete", [delete_file, delete_folder, replace_file])
-def test_a_deleted_database_is_copied_and_later_results_are_files(
+def test_a_deleted_database_is_restored_and_later_results_are_files(
     delete: Callable[[Store], None],
     store: Store,
     tmp_path: Path,
@@ -57,18 +57,18 @@ def test_a_deleted_database_is_copied_and_later_results_are_files(
     files = tmp_path / "files"
     with monkeypatch.context() as patch:
         delete_after_two_results(patch, MlflowStore, lambda: delete(store))
-        done = run(["paradnn.train", *AXES, f"tracking.folder={files}"], store)
+        completed = run(["paradnn.train", *AXES, f"tracking.folder={files}"], store)
 
-    assert done.returncode == 1
-    assert "was deleted or replaced while it was in use" in done.stderr
-    assert "4 ok" in done.stdout
+    assert completed.returncode == 1
+    assert "was deleted or replaced while it was in use" in completed.stderr
+    assert "4 ok" in completed.stdout
     assert len(list(files.glob("point-*.json"))) == 2
 
     # The remedy in the messages restores everything.
-    found = re.search(r"Its runs were copied to (\S+): move", done.stderr)
-    assert found
+    copy_message = re.search(r"Its runs were copied to (\S+): move", completed.stderr)
+    assert copy_message
     store.folder.mkdir(exist_ok=True)
-    shutil.move(found[1], store.folder / "mlflow.db")
+    shutil.move(copy_message[1], store.folder / "mlflow.db")
     for end in ("-wal", "-shm"):
         (store.folder / f"mlflow.db{end}").unlink(missing_ok=True)
     # Use a separate process, since MLflow keeps connections to the deleted file in this one.
@@ -86,7 +86,7 @@ def test_a_deleted_folder_of_results_is_reported(
     offline = ["tracking=offline", f"tracking.folder={files}"]
     with monkeypatch.context() as patch:
         delete_after_two_results(patch, Journal, lambda: shutil.rmtree(files))
-        done = run(["paradnn.train", *AXES, *offline], store)
+        completed = run(["paradnn.train", *AXES, *offline], store)
 
     assert done.returncode == 1
     assert f"error: 2 results of this session disappeared from {files}" in done.stderr
@@ -95,7 +95,7 @@ def test_a_deleted_folder_of_results_is_reported(
 
 
 @pytest.mark.framework
-def test_a_single_point_of_a_deleted_store_is_kept(
+def test_the_result_of_a_single_point_is_kept_if_the_store_is_deleted(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin = MlflowStore.begin
@@ -106,7 +106,7 @@ def test_a_single_point_of_a_deleted_store_is_kept(
         return claim
 
     monkeypatch.setattr(MlflowStore, "begin", begin_and_delete)
-    done = run(["paradnn.train", *TINY, f"tracking.folder={tmp_path / 'files'}"], store)
+    completed = run(["paradnn.train", *TINY, f"tracking.folder={tmp_path / 'files'}"], store)
 
-    assert done.returncode == 1
+    assert completed.returncode == 1
     assert len(list((tmp_path / "files").glob("point-*.json"))) == 1

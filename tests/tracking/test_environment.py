@@ -1,4 +1,4 @@
-"""MLflow's environment variables and custom tags, as a user sees them in the store."""
+"""MLflow's environment variables and custom tags, and their effects on the store."""
 
 import re
 from pathlib import Path
@@ -21,7 +21,7 @@ def experiments(store: Store) -> dict[str, int]:
 
 
 @pytest.mark.framework
-def test_own_tags_are_on_every_run_and_select_them(store: Store) -> None:
+def test_custom_tags_are_on_every_run_and_select_runs(store: Store) -> None:
     succeeded(["paradnn.train", "-m", *TINY, "batch_size=2,4", *TAGGED], store)
     succeeded(["paradnn.train", *TINY, "batch_size=8", "tracking.tags={team: speech}"], store)
 
@@ -33,15 +33,15 @@ def test_own_tags_are_on_every_run_and_select_them(store: Store) -> None:
 
 
 @pytest.mark.framework
-def test_names_of_all_tags_that_runs_have_are_reserved(store: Store) -> None:
+def test_the_names_of_all_tags_of_runs_are_reserved(store: Store) -> None:
     succeeded(["paradnn.train", "-m", *TINY, "batch_size=2,4", "measure.profile=true"], store)
 
     names = {name for (name,) in store.query("SELECT DISTINCT key FROM tags")}
-    own = {name for name in names if not name.startswith(("mlflow.", "version."))}
-    assert own <= RESERVED
+    own_names = {name for name in names if not name.startswith(("mlflow.", "version."))}
+    assert own_names <= RESERVED
 
 
-def test_own_tags_are_kept_in_files(store: Store, tmp_path: Path) -> None:
+def test_custom_tags_are_uploaded_from_files(store: Store, tmp_path: Path) -> None:
     files = ["tracking=offline", f"tracking.folder={tmp_path / 'files'}"]
     succeeded(["paradnn.train", *TINY, *files, *TAGGED], store)
     succeeded(["paradnn.sync", str(tmp_path / "files"), "--uri", store.uri], store)
@@ -50,14 +50,16 @@ def test_own_tags_are_kept_in_files(store: Store, tmp_path: Path) -> None:
     assert (point["team"], point["build"]) == ("vision", "7")
 
 
-def test_an_own_tag_is_no_axis(store: Store) -> None:
-    done = run(["paradnn.train", "-m", *TINY, "tracking.tags.team=a,b"], store)
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: tracking.tags.team=a,b: cannot be an axis of a sweep")
+def test_a_custom_tag_cannot_be_an_axis(store: Store) -> None:
+    completed = run(["paradnn.train", "-m", *TINY, "tracking.tags.team=a,b"], store)
+    assert completed.returncode == 2
+    assert completed.stderr.startswith(
+        "error: tracking.tags.team=a,b: cannot be an axis of a sweep"
+    )
 
 
 @pytest.mark.framework
-def test_the_experiment_of_the_environment_is_written_and_read(store: Store) -> None:
+def test_the_experiment_variable_selects_where_runs_are_written_and_read(store: Store) -> None:
     variable = {"MLFLOW_EXPERIMENT_NAME": "mine"}
     succeeded(["paradnn.train", *TINY], store, **variable)
     succeeded(["paradnn.train", *TINY, "tracking.experiment=other"], store, **variable)
@@ -71,9 +73,9 @@ def test_the_experiment_of_the_environment_is_written_and_read(store: Store) -> 
 
 
 @pytest.mark.framework
-def test_variables_that_are_not_used_are_named(store: Store) -> None:
-    done = succeeded(["paradnn.train", *TINY], store, MLFLOW_EXPERIMENT_ID="5")
-    assert "MLFLOW_EXPERIMENT_ID=5 is not used: " in done.stderr
+def test_unused_variables_are_reported(store: Store) -> None:
+    completed = succeeded(["paradnn.train", *TINY], store, MLFLOW_EXPERIMENT_ID="5")
+    assert "MLFLOW_EXPERIMENT_ID=5 is not used: " in completed.stderr
     assert experiments(store) == {"paradnn": 1}
     assert store.query("SELECT key FROM metrics WHERE key LIKE 'system/%'") == []
 

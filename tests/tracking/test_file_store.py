@@ -1,4 +1,4 @@
-"""A folder in which MLflow keeps runs as files: the message names the command that converts it."""
+"""MLflow's file stores, which are rejected: the message names the command that converts them."""
 
 import os
 import re
@@ -14,17 +14,17 @@ from tests.conftest import TINY, Store, environment, run
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Let MLflow write one run of an experiment as files."""
-    made = tmp_path_factory.mktemp("files")
+    """Return a file store in which MLflow has written one run."""
+    folder = tmp_path_factory.mktemp("files")
     program = (
         "import mlflow\n"
-        f"client = mlflow.MlflowClient({made.as_uri()!r})\n"
+        f"client = mlflow.MlflowClient({folder.as_uri()!r})\n"
         "experiment = client.create_experiment('paradnn')\n"
         "client.log_param(client.create_run(experiment).info.run_id, 'key', 'value')\n"
     )
     variables = environment(MLFLOW_ALLOW_FILE_STORE="true")
     subprocess.run([sys.executable, "-c", program], env=variables, check=True, capture_output=True)
-    return made
+    return folder
 
 
 @pytest.mark.parametrize(
@@ -39,18 +39,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_file_store_is_reported_with_the_command_that_converts_it(
     command: str, address: str, folder: Path
 ) -> None:
-    done = run([*command.split(), address.format(path=folder)])
+    completed = run([*command.split(), address.format(path=folder)])
 
-    assert done.returncode == 2
-    assert "the folder is a file store of MLflow; mlflow migrate-filestore " in done.stderr
-    assert done.stderr.count("\n") == 1
+    assert completed.returncode == 2
+    assert "the folder is a file store of MLflow; mlflow migrate-filestore " in completed.stderr
+    assert completed.stderr.count("\n") == 1
 
 
-def test_nothing_is_measured_into_a_file_store(folder: Path) -> None:
-    done = run(["paradnn.train", *TINY, f"tracking.uri={folder.as_uri()}"])
+def test_a_measurement_into_a_file_store_is_rejected(folder: Path) -> None:
+    completed = run(["paradnn.train", *TINY, f"tracking.uri={folder.as_uri()}"])
 
-    assert done.returncode == 2
-    assert "mlflow migrate-filestore" in done.stderr
+    assert completed.returncode == 2
+    assert "mlflow migrate-filestore" in completed.stderr
 
 
 @pytest.mark.slow

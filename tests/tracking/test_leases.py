@@ -1,7 +1,6 @@
 """Leases of the drivers of a sweep: heartbeats, lost hosts, restarted drivers, and the parent run.
 
-Drivers on other hosts are simulated by the boot id in their owner tag. tests/cluster kills real
-ones.
+The boot id in the owner tag simulates drivers on other hosts. tests/cluster kills real drivers.
 """
 
 import json
@@ -51,7 +50,7 @@ def lease_of(owner: Owner = HERE, **values: object) -> Lease:
 
 
 def driver_of(store: Store, owner: Owner, number: str) -> MlflowStore:
-    """Return the store of a driver, as a process on the given host has it."""
+    """Return the store of a driver that has joined the sweep as a process of `owner`."""
     driver = MlflowStore(Tracking(uri=store.uri))
     driver._owner = json.dumps(vars(owner))
     driver.join_sweep("sweep", "", SWEEP)
@@ -60,7 +59,7 @@ def driver_of(store: Store, owner: Owner, number: str) -> MlflowStore:
 
 
 def expire(store: Store, driver: str, seconds_ago: float) -> None:
-    """Let the heartbeat of a driver have stopped some time ago."""
+    """Change the lease of a driver as if its last heartbeat was `seconds_ago`."""
     key = f"mlflow.paradnn.driver.{driver}"
     [[text]] = store.query("SELECT value FROM tags WHERE key = ?", key)
     lease = json.loads(text) | {"expires": time.time() - seconds_ago + LEASE_SECONDS}
@@ -68,6 +67,7 @@ def expire(store: Store, driver: str, seconds_ago: float) -> None:
 
 
 def can_claim(driver: MlflowStore, number: int) -> bool:
+    """Claim a point, and return whether the driver got the claim."""
     identity = Identity(str(number), ENVIRONMENT, 0)
     answer = driver.begin(identity, "p", tags_of(identity), lambda _: True)
     return isinstance(answer, Claim)
@@ -104,7 +104,7 @@ def test_points_of_a_lost_host_are_free_once_its_lease_expires(
         pytest.param(LEASE_SECONDS + 5, {"0", "1", "2"}, id="lease expired"),
     ],
 )
-def test_lost_points_are_those_that_no_living_driver_holds(
+def test_lost_points_are_claimed_points_without_a_living_driver(
     silent_seconds: float, lost_points: set[str], store: Store
 ) -> None:
     def claimed_in_sweep(driver: MlflowStore, number: int) -> Claim:
@@ -113,9 +113,9 @@ def test_lost_points_are_those_that_no_living_driver_holds(
         assert isinstance(claim, Claim)
         return claim
 
-    gone = driver_of(store, ELSEWHERE, "0")
+    lost_driver = driver_of(store, ELSEWHERE, "0")
     for number in range(2):
-        claimed_in_sweep(gone, number)
+        claimed_in_sweep(lost_driver, number)
     other = driver_of(store, HERE, "1")
     other.abandon(claimed_in_sweep(other, 2), "interrupted before its end")
     claimed_in_sweep(other, 3)
@@ -129,16 +129,16 @@ def test_lost_points_are_those_that_no_living_driver_holds(
     assert other.lost_points("another sweep") == set()
 
 
-def test_a_restarted_driver_takes_its_own_points_at_once(store: Store) -> None:
-    before = driver_of(store, ELSEWHERE, "0")
-    claimed(before, 1)
+def test_a_restarted_driver_claims_its_own_points_at_once(store: Store) -> None:
+    former_driver = driver_of(store, ELSEWHERE, "0")
+    claimed(former_driver, 1)
     other = driver_of(store, HERE, "1")
     assert not can_claim(other, 1)
 
-    again = driver_of(store, HERE, "0")
+    restarted = driver_of(store, HERE, "0")
 
-    assert can_claim(again, 1)
-    reason = before.renew_lease(())
+    assert can_claim(restarted, 1)
+    reason = former_driver.renew_lease(())
     assert reason == "another process continues as driver 0"
 
 
@@ -151,22 +151,22 @@ def test_a_suspended_driver_does_not_record_a_point_that_was_taken_over(
         pytest.fail,
     )
     claim = claimed(suspended, 1)
-    kept = claimed(suspended, 2)
+    kept_claim = claimed(suspended, 2)
     suspended._store._renewed -= LEASE_SECONDS + 1
     expire(store, "0", LEASE_SECONDS + 5)
     other = driver_of(store, HERE, "1")
-    taken = claimed(other, 1)
+    taken_over = claimed(other, 1)
 
     with pytest.raises(ClaimLostError, match="another driver has taken over this point"):
         suspended.record(claim, record_of(claim), dict)
-    suspended.record(kept, record_of(kept), dict)
-    other.record(taken, record_of(taken), dict)
+    suspended.record(kept_claim, record_of(kept_claim), dict)
+    other.record(taken_over, record_of(taken_over), dict)
 
     ended = store.query("SELECT run_uuid FROM tags WHERE key = 'outcome'")
-    assert sorted(ended) == sorted([(taken.run_id,), (kept.run_id,)])
+    assert sorted(ended) == sorted([(taken_over.run_id,), (kept_claim.run_id,)])
 
 
-def test_expiries_do_not_count_right_after_the_store_was_away(store: Store) -> None:
+def test_leases_do_not_expire_right_after_an_outage_of_the_store(store: Store) -> None:
     lost = driver_of(store, ELSEWHERE, "0")
     claimed(lost, 1)
     other = driver_of(store, HERE, "1")
@@ -177,20 +177,20 @@ def test_expiries_do_not_count_right_after_the_store_was_away(store: Store) -> N
     assert can_claim(other, 1)
 
 
-def test_one_heartbeat_keeps_every_claim_of_a_driver(store: Store) -> None:
+def test_one_heartbeat_renews_every_claim_of_a_driver(store: Store) -> None:
     driver = driver_of(store, ELSEWHERE, "0")
     for number in range(3):
         claimed(driver, number)
     expire(store, "0", LEASE_SECONDS + 5)
-    with store_changes(store) as changed:
+    with changed_tags(store) as changes:
         assert driver.renew_lease(()) == ""
-    assert len(changed) == 1
+    assert len(changes) == 1
     other = driver_of(store, HERE, "1")
     assert not any(can_claim(other, number) for number in range(3))
 
 
-class store_changes:  # noqa: N801  reads as a statement
-    """Collects the tags whose values differ at the end."""
+class changed_tags:  # noqa: N801  reads as a statement
+    """Context manager that lists the tags which the body added or changed."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -207,7 +207,7 @@ class store_changes:  # noqa: N801  reads as a statement
         self._changed += self._tags() - self._before
 
 
-def test_a_point_without_a_sweep_is_renewed_itself(store: Store, tmp_path: Path) -> None:
+def test_the_claim_of_a_point_without_a_sweep_is_renewed(store: Store, tmp_path: Path) -> None:
     settings = Tracking(uri=store.uri, folder=str(tmp_path))
     tracker = Tracker(settings, MlflowStore(settings), pytest.fail)
     claimed(tracker, 1)
@@ -217,18 +217,18 @@ def test_a_point_without_a_sweep_is_renewed_itself(store: Store, tmp_path: Path)
     assert LEASE_SECONDS - 60 < float(expires) - time.time() <= LEASE_SECONDS + 1
 
 
-def test_an_interrupted_sweep_ends_its_drivers(store: Store) -> None:
-    launching = MlflowStore(Tracking(uri=store.uri))
-    launching.open_sweep("sweep", "", SWEEP)
-    launching.register(LAUNCH, lease_of(HERE))
+def test_drivers_end_if_their_sweep_is_interrupted(store: Store) -> None:
+    launcher = MlflowStore(Tracking(uri=store.uri))
+    launcher.open_sweep("sweep", "", SWEEP)
+    launcher.register(LAUNCH, lease_of(HERE))
     driver = driver_of(store, ELSEWHERE, "0")
     assert driver.renew_lease(()) == ""
-    launching.register(LAUNCH, lease_of(HERE, is_stopped=True))
+    launcher.register(LAUNCH, lease_of(HERE, is_stopped=True))
     assert driver.renew_lease(()) == "the sweep was interrupted"
-    assert launching.renew_lease(()) == ""
+    assert launcher.renew_lease(()) == ""
 
 
-def test_drivers_that_start_at_the_same_time_make_one_parent_run(store: Store) -> None:
+def test_drivers_that_start_at_the_same_time_create_one_parent_run(store: Store) -> None:
     def join(number: int) -> str:
         driver = MlflowStore(Tracking(uri=store.uri))
         run_id = driver.join_sweep("sweep", "", SWEEP)
@@ -244,7 +244,12 @@ def test_drivers_that_start_at_the_same_time_make_one_parent_run(store: Store) -
 
 
 class Script:
-    """A clock that advances with each pause, and changes the store at given seconds."""
+    """Clock that advances by a second per pause, and changes the store at given times.
+
+    Attributes:
+        now: Simulated time in seconds.
+        changes: Pairs of a time and a function that changes the store, in order.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
@@ -262,10 +267,10 @@ class Script:
             self.changes.pop(0)[1]()
 
 
-def test_a_driver_adopts_no_run_that_its_creator_withdraws(
+def test_a_driver_joins_only_a_run_that_its_creator_confirms(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Many drivers start at once on a slow store: runs come and go before one is confirmed."""
+    """Emulate many drivers that create and delete runs on a slow store before one is confirmed."""
     creators = [MlflowStore(Tracking(uri=store.uri)) for _ in range(3)]
     first, second, third = [creator.open_sweep("sweep", "", SWEEP) for creator in creators]
     for run_id in (second, third):
@@ -302,7 +307,7 @@ def test_one_of_two_runs_of_a_sweep_is_withdrawn(
     open_sweep = driver.open_sweep
 
     def open_both(*arguments: Any) -> str:
-        """Another driver creates a run at the same time."""
+        """Emulate another driver that creates a run at the same time."""
         run_id = creator.open_sweep(*arguments)
         for table in ("tags", "runs"):
             store.change(f"UPDATE {table} SET run_uuid = '{other}' WHERE run_uuid = '{run_id}'")
@@ -310,7 +315,7 @@ def test_one_of_two_runs_of_a_sweep_is_withdrawn(
         return open_sweep(*arguments)
 
     def end_other() -> None:
-        """The other driver withdraws or confirms its run, by the same rule."""
+        """Let the other driver withdraw or confirm its run by the same rule."""
         if is_kept:
             store.change(f"UPDATE runs SET lifecycle_stage = 'deleted' WHERE run_uuid = '{other}'")
         else:
@@ -333,27 +338,28 @@ def test_a_driver_that_starts_after_the_end_of_its_sweep_reopens_it(store: Store
     assert [run["status"] for run in store.runs("sweep")] == ["RUNNING"]
 
 
-def sweep_entry(store: Store) -> bool:
-    """Return whether the sweep in the store is abandoned."""
+def is_sweep_abandoned(store: Store) -> bool:
+    """Return whether the only running sweep of the store is abandoned."""
     reader = open_reader(mlflow_store.address_of(store.uri))
     [entry] = RunIndex(reader, "paradnn").running()
     return entry.is_abandoned()
 
 
-def test_a_sweep_lives_as_long_as_one_of_its_drivers(store: Store) -> None:
-    """The launching process may be gone."""
-    driver_of(store, replace(HERE, started=1.0), LAUNCH)  # another process has this id
-    assert sweep_entry(store)
+def test_a_sweep_is_abandoned_once_none_of_its_drivers_is_alive(store: Store) -> None:
+    """The process that launched the drivers may have ended earlier."""
+    # The start time differs, so the process id now belongs to a different process.
+    driver_of(store, replace(HERE, started=1.0), LAUNCH)
+    assert is_sweep_abandoned(store)
     driver = driver_of(store, ELSEWHERE, "0")
-    assert not sweep_entry(store)
+    assert not is_sweep_abandoned(store)
     driver.unregister(is_complete=True)
-    assert sweep_entry(store)
+    assert is_sweep_abandoned(store)
 
 
-def test_a_driver_ends_its_lease_although_another_one_locks_the_store(
+def test_a_driver_ends_its_lease_despite_a_locked_store(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last of two drivers that end at the same time must see that the other has ended."""
+    """If two drivers end at the same time, the last one must see that the other has ended."""
     locked = iter([True, True])
     unregister = MlflowStore.unregister
 
@@ -371,10 +377,10 @@ def test_a_driver_ends_its_lease_although_another_one_locks_the_store(
     assert tracker.leases_of_sweep()["0"].ended
 
 
-def test_a_driver_that_is_interrupted_while_it_claims_leaves_no_run(
+def test_a_driver_interrupted_during_a_claim_leaves_no_run(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The run of the claim exists by then, but the driver does not know its id yet."""
+    """Interrupt when the run of the claim exists, but the driver does not know its id yet."""
 
     def interrupt(*_: object, **__: object) -> None:
         assert [run["status"] for run in store.runs()] == ["RUNNING"]
@@ -393,7 +399,7 @@ def test_a_driver_that_is_interrupted_while_it_claims_leaves_no_run(
 
 @pytest.fixture
 def files(tmp_path: Path) -> list[Journal]:
-    """Two drivers without a store that share a folder."""
+    """Return two drivers without a store that share a folder."""
     drivers = [Journal(tmp_path / "shared") for _ in range(2)]
     for number, driver in enumerate(drivers):
         driver.join_sweep("sweep", "", SWEEP, is_launched=False)
@@ -408,20 +414,20 @@ def test_drivers_without_a_store_share_points_through_files(files: list[Journal]
     assert set(second.leases_of_sweep()) == {"0", "1"}
     [path] = first.folder.glob("*.claim")
     content = json.loads(path.read_text())
-    gone = content | {"owner": json.dumps(vars(ELSEWHERE)), "claim_expires": "1"}
-    path.write_text(json.dumps(gone))
+    lost_driver = content | {"owner": json.dumps(vars(ELSEWHERE)), "claim_expires": "1"}
+    path.write_text(json.dumps(lost_driver))
     assert first.renew_lease() == ""
     assert float(json.loads(path.read_text())["claim_expires"]) > time.time()
-    path.write_text(json.dumps(gone))
+    path.write_text(json.dumps(lost_driver))
     assert isinstance(
         second.begin(claim.identity, "p", tags_of(claim.identity), lambda _: True), Claim
     )
 
 
 def test_launched_drivers_without_a_store_need_a_shared_folder(tmp_path: Path) -> None:
-    launching = Journal(tmp_path / "a")
-    launching.open_sweep("sweep", "", SWEEP)
-    launching.register(LAUNCH, lease_of(HERE))
+    launcher = Journal(tmp_path / "a")
+    launcher.open_sweep("sweep", "", SWEEP)
+    launcher.register(LAUNCH, lease_of(HERE))
     Journal(tmp_path / "a").join_sweep("sweep", "", SWEEP, is_launched=True)
     with pytest.raises(StoreError, match="the launching process uses a different folder"):
         Journal(tmp_path / "b").join_sweep("sweep", "", SWEEP, is_launched=True)
@@ -431,10 +437,10 @@ def test_launched_drivers_without_a_store_need_a_shared_folder(tmp_path: Path) -
     ("first", "second", "shares"),
     [
         pytest.param({}, {}, True, id="same cores"),
-        pytest.param({"cores": "0-1"}, {"cores": "2,3"}, False, id="other cores"),
+        pytest.param({"cores": "0-1"}, {"cores": "2,3"}, False, id="different cores"),
         pytest.param({"cores": "0-2,7"}, {"cores": "5-8"}, True, id="one core in common"),
-        pytest.param({"devices": "0"}, {"devices": "1"}, False, id="other accelerators"),
-        pytest.param({"owner": ELSEWHERE}, {}, False, id="other hosts"),
+        pytest.param({"devices": "0"}, {"devices": "1"}, False, id="different accelerators"),
+        pytest.param({"owner": ELSEWHERE}, {}, False, id="different hosts"),
     ],
 )
 def test_drivers_on_the_same_cores_are_found(
@@ -444,21 +450,21 @@ def test_drivers_on_the_same_cores_are_found(
     assert one.shares_cores_with(lease_of(**second)) is shares
 
 
-def test_planned_points_of_a_sweep_are_counted_once_per_environment() -> None:
-    held = {
+def test_planned_points_are_counted_once_per_environment() -> None:
+    leases_by_number = {
         "0": lease_of(HERE, planned={"a": 5}),
         "1": lease_of(HERE, planned={"a": 5}),
         "2": lease_of(ELSEWHERE, planned={"b": 3}),
         LAUNCH: lease_of(HERE),
     }
-    assert planned_points(held) == 8
+    assert planned_points(leases_by_number) == 8
     assert planned_points({LAUNCH: lease_of(HERE)}) is None
     assert planned_points({"0": lease_of(planned={}), LAUNCH: lease_of(HERE)}) == 0
     assert planned_points({"0": lease_of(HERE)}) is None, "a design chooses the points"
 
 
 @pytest.mark.parametrize(
-    ("held", "is_over"),
+    ("leases_by_number", "is_over"),
     [
         pytest.param({"0": {"planned": {"a": 5}, "is_complete": True}}, True, id="completed"),
         pytest.param({"0": {"planned": {"a": 5}}}, False, id="killed"),
@@ -472,13 +478,13 @@ def test_planned_points_of_a_sweep_are_counted_once_per_environment() -> None:
             False,
             id="killed in another environment",
         ),
-        pytest.param({"0": {}, "1": {}}, False, id="none has planned"),
+        pytest.param({"0": {}, "1": {}}, False, id="no driver has planned points"),
     ],
 )
-def test_no_point_is_left_once_a_driver_of_each_environment_found_none(
-    held: dict[str, dict[str, object]], is_over: bool
+def test_no_point_is_left_once_a_driver_of_each_environment_has_completed(
+    leases_by_number: dict[str, dict[str, object]], is_over: bool
 ) -> None:
-    leases = {number: lease_of(HERE, **fields) for number, fields in held.items()}
+    leases = {number: lease_of(HERE, **fields) for number, fields in leases_by_number.items()}
     assert no_point_is_left(leases) is is_over
 
 

@@ -1,4 +1,4 @@
-"""Creation of a store, complete or not at all, and artifacts of copied or moved stores."""
+"""Artifacts of copied and moved stores, and interrupted creation of a store."""
 
 import shutil
 import subprocess
@@ -15,9 +15,8 @@ from paradnn.store.mlflow_store import MlflowStore
 from tests.cluster.recorder import claimed, record_of
 from tests.conftest import ROOT, Store
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:The ``noload``"
-)  # a query of MLflow with SQLAlchemy 2.1
+# Some queries of MLflow cause this warning with SQLAlchemy 2.1.
+pytestmark = pytest.mark.filterwarnings("ignore:The ``noload``")
 
 TABLE = {"columns": ["type", "share"], "data": [["MatMul", 1.0]]}
 
@@ -26,27 +25,28 @@ def record(uri: str, number: int) -> str:
     """Record a run of a point with an artifact, and return its id."""
     tracker = MlflowStore(Tracking(uri=uri))
     claim = claimed(tracker, number)
-    made = record_of(claim)
-    made.artifacts["operation_types.json"] = TABLE
-    return tracker.record(claim, made, dict)
+    recorded = record_of(claim)
+    recorded.artifacts["operation_types.json"] = TABLE
+    return tracker.record(claim, recorded, dict)
 
 
 def snapshot(folder: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in sorted(folder.rglob("*.json"))}
 
 
-def test_a_copy_reads_and_writes_its_own_artifacts(store: Store, tmp_path: Path) -> None:
+def test_a_copied_store_reads_and_writes_its_own_artifacts(store: Store, tmp_path: Path) -> None:
     run_id = record(store.uri, 1)
     copy = Store(tmp_path / "a copy of 100%" / "mlruns")
     shutil.copytree(store.folder, copy.folder)
     files = snapshot(store.folder)
     tables = store.query("SELECT run_uuid, artifact_uri FROM runs")
-    new = record(copy.uri, 2)
+    new_run_id = record(copy.uri, 2)
     assert snapshot(store.folder) == files
     assert store.query("SELECT run_uuid, artifact_uri FROM runs") == tables
     uris = dict(copy.query("SELECT run_uuid, artifact_uri FROM runs"))
     assert uris == {
-        each: (copy.folder / "artifacts" / each / "artifacts").as_uri() for each in (run_id, new)
+        each: (copy.folder / "artifacts" / each / "artifacts").as_uri()
+        for each in (run_id, new_run_id)
     }
     assert all(
         (copy.folder / "artifacts" / each / "artifacts" / "blocks.json").is_file() for each in uris
@@ -59,36 +59,38 @@ def test_a_copy_reads_and_writes_its_own_artifacts(store: Store, tmp_path: Path)
     )
     assert load_table(run_id, "operation_types.json", copy.uri)["type"].tolist() == ["MatMul"]
     assert copy.query("SELECT run_uuid, artifact_uri FROM runs") == before, (
-        "reading changes nothing"
+        "reading must not change the store"
     )
 
 
-def test_a_database_copied_alone_finds_artifacts_at_the_old_place(
+def test_a_database_copied_without_artifacts_can_read_the_old_ones(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_id = record(store.uri, 1)
-    alone = Store(tmp_path / "alone")
-    alone.folder.mkdir()
+    database_only = Store(tmp_path / "alone")
+    database_only.folder.mkdir()
     store.query("PRAGMA wal_checkpoint(TRUNCATE)")
-    shutil.copy(store.folder / "mlflow.db", alone.folder)
-    new = record(alone.uri, 2)
-    uris = dict(alone.query("SELECT run_uuid, artifact_uri FROM runs"))
+    shutil.copy(store.folder / "mlflow.db", database_only.folder)
+    new_run_id = record(database_only.uri, 2)
+    uris = dict(database_only.query("SELECT run_uuid, artifact_uri FROM runs"))
     assert uris[run_id].startswith(store.folder.as_uri())
-    assert uris[new].startswith(alone.folder.as_uri())
+    assert uris[new_run_id].startswith(database_only.folder.as_uri())
     monkeypatch.setenv("PARADNN_ARTIFACTS", str(store.folder))
-    assert load_table(run_id, "operation_types.json", alone.uri)["type"].tolist() == ["MatMul"]
+    assert load_table(run_id, "operation_types.json", database_only.uri)["type"].tolist() == [
+        "MatMul"
+    ]
 
 
-def test_artifacts_in_a_place_of_ones_own_stay_there(store: Store, tmp_path: Path) -> None:
+def test_a_custom_artifact_location_is_kept(store: Store, tmp_path: Path) -> None:
     record(store.uri, 1)
-    chosen = tmp_path / "disk" / "artifacts"
-    chosen.mkdir(parents=True)
-    store.change(f"UPDATE experiments SET artifact_location = '{chosen.as_uri()}'")
-    new = record(store.uri, 2)
-    assert (chosen / new).is_dir()
+    custom = tmp_path / "disk" / "artifacts"
+    custom.mkdir(parents=True)
+    store.change(f"UPDATE experiments SET artifact_location = '{custom.as_uri()}'")
+    new_run_id = record(store.uri, 2)
+    assert (custom / new_run_id).is_dir()
 
 
-def test_two_ways_to_one_store_are_one(store: Store, tmp_path: Path) -> None:
+def test_a_symbolic_link_to_a_store_is_the_same_store(store: Store, tmp_path: Path) -> None:
     record(store.uri, 1)
     link = tmp_path / "link"
     link.symlink_to(store.folder)
@@ -97,35 +99,38 @@ def test_two_ways_to_one_store_are_one(store: Store, tmp_path: Path) -> None:
     assert store.query("SELECT artifact_location FROM experiments") == before
 
 
-def test_mlflows_own_default_of_a_project_is_no_choice(
+def test_the_default_store_of_an_mlflow_project_is_ignored(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """`mlflow run .` without an address exports mlflow.db in the folder of the project."""
+    """Without an address, `mlflow run .` exports that of mlflow.db in the project's folder."""
     monkeypatch.setattr("paradnn.store.address.HOME", tmp_path)
-    usual = f"sqlite:///{tmp_path / 'mlruns' / 'mlflow.db'}"
-    chosen = f"sqlite:///{tmp_path / 'mlflow.db'}"
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", chosen)
+    default = f"sqlite:///{tmp_path / 'mlruns' / 'mlflow.db'}"
+    custom = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", custom)
     monkeypatch.delenv("MLFLOW_EXPERIMENT_ID", raising=False)
-    assert address_of().uri == chosen, "typed by the user"
+    assert address_of().uri == custom, "typed by the user"
     monkeypatch.setenv("MLFLOW_EXPERIMENT_ID", "0")
-    assert address_of().uri == usual
-    assert address_of(chosen).uri == chosen
+    assert address_of().uri == default
+    assert address_of(custom).uri == custom
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'other.db'}")
     assert address_of().uri == f"sqlite:///{tmp_path / 'other.db'}"
 
 
-def test_artifacts_on_a_disk_that_is_away_are_not_given_up(store: Store) -> None:
+def test_the_location_of_unavailable_artifacts_is_kept(store: Store) -> None:
     run_id = record(store.uri, 1)
-    away = "file:///disk-that-is-away/artifacts"
-    store.change(f"UPDATE experiments SET artifact_location = '{away}'")
-    store.change(f"UPDATE runs SET artifact_uri = '{away}/{run_id}/artifacts'")
+    unavailable_location = "file:///disk-that-is-away/artifacts"
+    store.change(f"UPDATE experiments SET artifact_location = '{unavailable_location}'")
+    store.change(f"UPDATE runs SET artifact_uri = '{unavailable_location}/{run_id}/artifacts'")
     shutil.rmtree(store.folder / "artifacts")
     frame = load(store.uri)
-    assert frame["artifact_uri"].tolist() == [f"{away}/{run_id}/artifacts"]
+    assert frame["artifact_uri"].tolist() == [f"{unavailable_location}/{run_id}/artifacts"]
 
 
 def test_a_kill_during_the_creation_of_tables_leaves_no_partial_database(tmp_path: Path) -> None:
-    """MLflow takes seconds to create its tables, and rejects a half-created database later."""
+    """Kill a process while MLflow creates its tables, which takes seconds.
+
+    MLflow would reject a partially created database.
+    """
     address = address_of(f"sqlite:///{tmp_path / 'new' / 'mlflow.db'}")
     (tmp_path / "new").mkdir()
     code = f"""
@@ -139,8 +144,10 @@ def after(connection, cursor, statement, *_):
         os.kill(os.getpid(), signal.SIGKILL)
 open_experiment(address_of({address.uri!r}), "paradnn")
 """
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode != 0
-    assert not (tmp_path / "new" / "mlflow.db").exists(), done.stderr
+    completed = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True
+    )
+    assert completed.returncode != 0
+    assert not (tmp_path / "new" / "mlflow.db").exists(), completed.stderr
     assert open_experiment(address, "paradnn")[1]
     assert sorted(path.name for path in (tmp_path / "new").iterdir() if "making" in path.name) == []

@@ -25,46 +25,48 @@ from paradnn.store.runs import Claim, Claimed, Finished, Record
 from tests.cluster.postgres import server
 from tests.cluster.recorder import ENVIRONMENT, record_of, tags_of
 from tests.conftest import Store
-from tests.tracking.counting import Counted, counting
+from tests.tracking.counting import RequestLog, counting
 
 
 @dataclass(frozen=True)
 class Remote(Store):
-    """SQLite store behind a server."""
+    """SQLite store behind a tracking server and a proxy that logs requests."""
 
-    counted: Counted
+    log: RequestLog
 
     def driver(self, experiment: str, name: str | None = None) -> MlflowStore:
         """Return the tracker of a driver that has read the store.
 
-        A driver with a name is a different process from this one.
+        If a name is given, the tracker appears to belong to a different process.
         """
-        opened = MlflowStore(Tracking(uri=self.counted.uri, experiment=experiment))
-        if name:  # the parent process lives as long as the tests
-            other = psutil.Process(os.getppid())
-            opened._owner = json.dumps(
-                {**json.loads(opened._owner), "pid": other.pid, "started": other.create_time()}
+        tracker = MlflowStore(Tracking(uri=self.log.uri, experiment=experiment))
+        if name:
+            # The parent process lives as long as the tests.
+            parent = psutil.Process(os.getppid())
+            tracker._owner = json.dumps(
+                {**json.loads(tracker._owner), "pid": parent.pid, "started": parent.create_time()}
             )
-        opened.finished([ENVIRONMENT])
-        self.counted.asked.clear()
-        return opened
+        tracker.finished([ENVIRONMENT])
+        self.log.requests.clear()
+        return tracker
 
     def file(self, run_id: str, name: str) -> bytes:
-        [[place]] = self.query("SELECT artifact_uri FROM runs WHERE run_uuid = ?", run_id)
-        path = place.removeprefix("mlflow-artifacts:/")
-        address = f"{self.counted.uri}/api/2.0/mlflow-artifacts/artifacts/{path}/{name}"
+        """Return the content of an artifact as the server sends it."""
+        [[uri]] = self.query("SELECT artifact_uri FROM runs WHERE run_uuid = ?", run_id)
+        path = uri.removeprefix("mlflow-artifacts:/")
+        address = f"{self.log.uri}/api/2.0/mlflow-artifacts/artifacts/{path}/{name}"
         with urllib.request.urlopen(address, timeout=60) as answer:
             return bytes(answer.read())
 
     def new_requests(self) -> list[str]:
-        """Return the requests since the previous call."""
-        found = [each for each in self.counted.asked if each != "get"]
-        self.counted.asked.clear()
-        return found
+        """Return the requests since the previous call, without those that read an experiment."""
+        requests = [request for request in self.log.requests if request != "get"]
+        self.log.requests.clear()
+        return requests
 
 
 def begin(tracker: MlflowStore, number: int) -> Claimed:
-    """Claim a point for which any stored outcome is accepted."""
+    """Claim a point, or find its outcome; any stored outcome is accepted."""
     identity = Identity(str(number), ENVIRONMENT, 0)
     return tracker.begin(identity, f"point {number}", tags_of(identity), lambda tags: True)
 
@@ -72,8 +74,9 @@ def begin(tracker: MlflowStore, number: int) -> Claimed:
 @pytest.fixture(scope="session")
 def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Remote]:
     folder = tmp_path_factory.mktemp("server")
-    with server(f"sqlite:///{folder / 'mlflow.db'}", folder) as one, counting(one.port) as counted:
-        yield Remote(folder, counted)
+    uri = f"sqlite:///{folder / 'mlflow.db'}"
+    with server(uri, folder) as tracking_server, counting(tracking_server.port) as log:
+        yield Remote(folder, log)
 
 
 FILES = {
@@ -93,7 +96,7 @@ def record_run(tracker: MlflowStore, number: int, **changes: object) -> str:
     return tracker.record(claim, record, lambda: {"phase_record_seconds": 0.5})
 
 
-def test_a_run_is_five_requests_and_leaves_every_file_and_value(remote: Remote) -> None:
+def test_a_run_needs_five_requests_and_stores_every_file_and_value(remote: Remote) -> None:
     tracker = remote.driver("alone")
     for number in range(3):
         run_id = record_run(tracker, number)
@@ -107,17 +110,23 @@ def test_a_run_is_five_requests_and_leaves_every_file_and_value(remote: Remote) 
     }
 
 
-def test_pictures_tables_and_standard_error_stay_separate_files(remote: Remote) -> None:
+def test_pictures_tables_and_standard_error_are_separate_files(remote: Remote) -> None:
     table = {"columns": ["type"], "data": [["MatMul"]]}
-    opened = {"picture.png": {"base64": "aGk="}, "operations.json": table, "stderr.txt": "the end"}
-    run_id = record_run(remote.driver("pictures"), 1, artifacts={**FILES, **opened})
+    separate_files = {
+        "picture.png": {"base64": "aGk="},
+        "operations.json": table,
+        "stderr.txt": "the end",
+    }
+    run_id = record_run(remote.driver("pictures"), 1, artifacts={**FILES, **separate_files})
     assert remote.file(run_id, "picture.png") == b"hi"
     assert json.loads(remote.file(run_id, "operations.json")) == table
     assert remote.file(run_id, "stderr.txt") == b"the end"
     assert set(json.loads(remote.file(run_id, "files.json"))) == set(FILES)
 
 
-def test_a_driver_that_met_another_one_looks_before_it_creates_a_run(remote: Remote) -> None:
+def test_a_driver_that_found_another_driver_searches_before_it_creates_a_run(
+    remote: Remote,
+) -> None:
     first = remote.driver("shared")
     second = remote.driver("shared", "another")
     known = [record_run(first, number) for number in range(3)]
@@ -132,7 +141,7 @@ def test_a_driver_that_met_another_one_looks_before_it_creates_a_run(remote: Rem
     assert active_runs == [(3,)]
 
 
-def test_epochs_are_written_with_the_outcome_unless_they_are_too_many(remote: Remote) -> None:
+def test_only_too_many_epochs_need_a_further_request(remote: Remote) -> None:
     tracker = remote.driver("learning")
 
     def epochs(count: int) -> list[MetricSnapshot]:
@@ -142,21 +151,21 @@ def test_epochs_are_written_with_the_outcome_unless_they_are_too_many(remote: Re
     assert remote.new_requests() == ONE_RUN
     run_id = record_run(tracker, 2, history=epochs(1500))
     assert remote.new_requests() == [*ONE_RUN[:3], "log-batch", *ONE_RUN[3:]]
-    found = remote.query(
+    rows = remote.query(
         "SELECT step, value FROM metrics WHERE run_uuid = ? AND key = 'loss' ORDER BY step", run_id
     )
-    assert found == [(step, float(step)) for step in range(1500)]
+    assert rows == [(step, float(step)) for step in range(1500)]
 
 
-def test_packed_files_are_read_one_by_one(
+def test_packed_files_are_read_separately(
     remote: Remote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_id = record_run(remote.driver("paradnn"), 1)
-    frame = analysis.load(remote.counted.uri)
+    frame = analysis.load(remote.log.uri)
     [row] = frame.to_dict("records")
-    assert read_environment(row, remote.counted.uri) == FILES["environment.json"]
+    assert read_environment(row, remote.log.uri) == FILES["environment.json"]
     target = tmp_path / "results.zip"
-    assert main(["export", str(target), "--store", remote.counted.uri]) == 0
+    assert main(["export", str(target), "--store", remote.log.uri]) == 0
     with zipfile.ZipFile(target) as bundle:
         names = {name.rpartition("/")[2] for name in bundle.namelist() if run_id in name}
         assert names == set(FILES)

@@ -1,6 +1,6 @@
-"""Runs that resume, claims and the views of the UI find in a store: points alone.
+"""Runs in a store: points that a driver or the analysis finds, claims, and invalid contents.
 
-The store may have been written by any version.
+Any earlier version may have written the store.
 """
 
 import gc
@@ -48,11 +48,10 @@ from tests.cluster.recorder import ENVIRONMENT, claimed, record_of, tags_of
 from tests.conftest import Store
 from tests.processes import started, wait_for
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:The ``noload``"
-)  # a query of MLflow with SQLAlchemy 2.1
+# Some queries of MLflow cause this warning with SQLAlchemy 2.1.
+pytestmark = pytest.mark.filterwarnings("ignore:The ``noload``")
 
-GOOD = json.loads(owner_tag())
+VALID_OWNER = json.loads(owner_tag())
 POINT = Point(FullyConnected())
 RATES = PeakRates(
     [ProductRate("float32", 8, "graph", 1e12, 1e12, 1e12, 5)],
@@ -65,8 +64,8 @@ def here() -> Environment:
     return describe_environment("cpu", {"tensorflow": "2"})
 
 
-def keep_ceilings(tracker: MlflowStore | Journal, environment: Environment) -> str:
-    """Claim and record planted ceilings as a driver does, without measuring them."""
+def record_ceilings(tracker: MlflowStore | Journal, environment: Environment) -> str:
+    """Claim and record planted ceilings without measuring them; return the id of their run."""
     identity = peaks.ceilings_identity(POINT, environment)
     result = Answer("ok", None, {}, peak_rates=RATES)
     claim = tracker.begin(
@@ -81,38 +80,38 @@ def keep_ceilings(tracker: MlflowStore | Journal, environment: Environment) -> s
     )
 
 
-def test_ceilings_are_found_again_and_are_no_point(store: Store, here: Environment) -> None:
+def test_recorded_ceilings_are_found_and_are_not_points(store: Store, here: Environment) -> None:
     tracker = MlflowStore(Tracking(uri=store.uri))
-    run_id = keep_ceilings(tracker, here)
+    run_id = record_ceilings(tracker, here)
     assert store.query("SELECT run_uuid FROM tags WHERE key = 'outcome'") == [], (
-        "who counts outcomes counts points"
+        "only points have the tag `outcome`"
     )
     assert store.query("SELECT status FROM runs") == [("FINISHED",)]
     assert load(store.uri).empty
     for key in ("ceilings_outcome", "outcome"):  # earlier versions used the tag of a point
         store.change(f"UPDATE tags SET key = '{key}' WHERE key = 'ceilings_outcome'")
         with WorkerPool() as pool:
-            found = peaks.CeilingsKeeper(pool, tracker, pytest.fail).of(POINT, here)
-        assert found == peaks.Ceilings(run_id, {"float32": 1e12}, 1e11)
+            ceilings = peaks.CeilingsKeeper(pool, tracker, pytest.fail).of(POINT, here)
+        assert ceilings == peaks.Ceilings(run_id, {"float32": 1e12}, 1e11)
         everything = load(store.uri, kind=None)
         assert list(everything["run_id"]) == [run_id]
         assert not is_ok(everything).any()
 
 
-def test_ceilings_kept_as_a_file_are_uploaded_once(
+def test_ceilings_in_a_file_are_uploaded_once(
     store: Store, here: Environment, tmp_path: Path
 ) -> None:
-    path = tmp_path / f"{keep_ceilings(Journal(tmp_path), here)}.json"
+    path = tmp_path / f"{record_ceilings(Journal(tmp_path), here)}.json"
     tracker = MlflowStore(Tracking(uri=store.uri))
     assert [tracker.upload(read_record(path)).state for _ in range(2)] == ["logged", "known"]
     assert [run["ceilings_outcome"] for run in store.runs("ceilings")] == ["ok"]
     assert store.query("SELECT run_uuid FROM tags WHERE key = 'outcome'") == []
-    again = tmp_path / f"{keep_ceilings(Journal(tmp_path / 'other'), here)}.json"
-    assert tracker.upload(read_record(tmp_path / "other" / again.name)).state == "withheld"
+    repeated = tmp_path / f"{record_ceilings(Journal(tmp_path / 'other'), here)}.json"
+    assert tracker.upload(read_record(tmp_path / "other" / repeated.name)).state == "withheld"
 
 
-def recorded(store: Store, number: int = 1, **metrics: float) -> tuple[MlflowStore, str]:
-    """Return a tracker, and the id of the run of a point that it recorded."""
+def record_point(store: Store, number: int = 1, **metrics: float) -> tuple[MlflowStore, str]:
+    """Record a point; return the tracker and the id of the run."""
     tracker = MlflowStore(Tracking(uri=store.uri))
     identity = Identity(str(number), ENVIRONMENT, 0)
     claim = tracker.begin(
@@ -121,16 +120,16 @@ def recorded(store: Store, number: int = 1, **metrics: float) -> tuple[MlflowSto
     assert isinstance(claim, Claim)
     record = record_of(claim)
     tags = {**record.tags, "device": "d", "source": "measured"}
-    given = {"step_time_ms": 1.0, **metrics}
-    whole = replace(
-        record, tags=tags, metrics=record.metrics | given, end_time=int(time.time() * 1000)
+    values = {"step_time_ms": 1.0, **metrics}
+    complete = replace(
+        record, tags=tags, metrics=record.metrics | values, end_time=int(time.time() * 1000)
     )
-    return tracker, tracker.record(claim, whole, dict)
+    return tracker, tracker.record(claim, complete, dict)
 
 
-def test_a_point_that_is_given_up_after_it_was_recorded_stays_as_it_ended(store: Store) -> None:
-    """Ctrl-C arrives between the recording of a point and the following work."""
-    tracker, run_id = recorded(store)
+def test_abandoning_a_recorded_point_does_not_change_it(store: Store) -> None:
+    """Emulate Ctrl-C between the recording of a point and the following work."""
+    tracker, run_id = record_point(store)
     identity = Identity("1", ENVIRONMENT, 0)
     tracker.abandon(Claim(run_id, identity, 0), "interrupted before its end")
     (entry,) = store.runs()
@@ -138,16 +137,17 @@ def test_a_point_that_is_given_up_after_it_was_recorded_stays_as_it_ended(store:
     assert "reason" not in entry
 
 
-def test_both_ways_of_reading_tell_the_same(store: Store) -> None:
-    """NaN is not a number and infinity stays infinite in both ways of reading."""
-    _, run_id = recorded(store, load_average=math.nan, flops_per_step=math.inf)
-    for way in ("sql", "api"):
-        history = open_history(Tracking(uri=store.uri), way)  # type: ignore[arg-type]
-        [one] = history.past({"d"}, 10)
-        assert (one.run_id, one.params) == (run_id, {"model.nodes": "1"})
-        assert one.metrics == {"step_time_ms": 1.0, "flops_per_step": math.inf}
+def test_sql_and_api_read_the_same_values(store: Store) -> None:
+    """Plant NaN, which is omitted, and infinity, which is kept."""
+    _, run_id = record_point(store, load_average=math.nan, flops_per_step=math.inf)
+    for reader_kind in ("sql", "api"):
+        history = open_history(Tracking(uri=store.uri), reader_kind)  # type: ignore[arg-type]
+        [row] = history.past({"d"}, 10)
+        assert (row.run_id, row.params) == (run_id, {"model.nodes": "1"})
+        assert row.metrics == {"step_time_ms": 1.0, "flops_per_step": math.inf}
         assert "load_average" not in history.metrics(run_id)
-        index = RunIndex(open_reader(address_of(store.uri), way), "paradnn")  # type: ignore[arg-type]
+        reader = open_reader(address_of(store.uri), reader_kind)  # type: ignore[arg-type]
+        index = RunIndex(reader, "paradnn")
         [entry] = index.of_point(Identity("1", ENVIRONMENT, 0))
         assert (entry.run_id, entry.outcome, entry.status) == (run_id, "ok", "FINISHED")
         assert set(entry.tags) == {
@@ -161,7 +161,7 @@ def test_both_ways_of_reading_tell_the_same(store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    ("own", "known", "held"),
+    ("own", "known", "is_redundant"),
     [
         pytest.param({"outcome": "ok"}, {}, False, id="being measured"),
         pytest.param({"outcome": "ok"}, {"outcome": "crash"}, False, id="first crashed"),
@@ -191,10 +191,12 @@ def test_both_ways_of_reading_tell_the_same(store: Store) -> None:
         ),
     ],
 )
-def test_a_run_holds_another_that_adds_nothing(
-    own: dict[str, str], known: dict[str, str], held: bool
+def test_a_run_is_redundant_if_a_known_run_covers_it(
+    own: dict[str, str], known: dict[str, str], is_redundant: bool
 ) -> None:
-    assert Record("", "ok", None, {}, {}, own, {}, 0, 0).is_redundant_with(known) is held
+    record = Record("", "ok", None, {}, {}, own, {}, 0, 0)
+
+    assert record.is_redundant_with(known) is is_redundant
 
 
 @pytest.mark.parametrize(
@@ -237,15 +239,15 @@ def test_errors_of_a_store_name_the_remedy(
     from mlflow.exceptions import MlflowException
     from mlflow.protos.databricks_pb2 import ErrorCode
 
-    with pytest.raises(StoreError, match=remedy) as said, store_errors("here"):
+    with pytest.raises(StoreError, match=remedy) as raised, store_errors("here"):
         raise (
             MlflowException(text, ErrorCode.Value(code)) if code else sqlite3.OperationalError(text)
         )
-    assert type(said.value).__name__ == kind
-    assert str(said.value).startswith("here: ")
+    assert type(raised.value).__name__ == kind
+    assert str(raised.value).startswith("here: ")
 
 
-def test_a_store_is_not_written_by_reading_it(store: Store) -> None:
+def test_a_reader_cannot_write_to_the_store(store: Store) -> None:
     engine = sql.engine_of(address_of(store.uri))
     with (
         engine.connect() as connection,
@@ -254,8 +256,8 @@ def test_a_store_is_not_written_by_reading_it(store: Store) -> None:
         connection.exec_driver_sql("DELETE FROM experiments")
 
 
-def test_a_frame_is_loaded_without_leaving_a_connection_open(store: Store) -> None:
-    recorded(store)
+def test_loading_a_frame_closes_every_connection(store: Store) -> None:
+    record_point(store)
     opened: list[object] = []
     closed: list[object] = []
     listeners = [
@@ -274,25 +276,26 @@ def test_a_frame_is_loaded_without_leaving_a_connection_open(store: Store) -> No
     assert closed == opened
 
 
-def test_a_read_only_store_is_read(
+def test_a_read_only_store_can_be_read(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SQLite needs a file next to a database with a write-ahead log.
+    """Prevent the creation of the file that SQLite needs next to a write-ahead log.
 
-    A symbolic link to itself prevents the creation of that file.
+    A symbolic link to itself occupies the name of this file.
     """
-    _, run_id = recorded(store)
+    _, run_id = record_point(store)
     store.query("VACUUM INTO ?", str(tmp_path / "mlflow.db"))
-    (copy := Store(tmp_path)).query("PRAGMA journal_mode = WAL")
+    copy = Store(tmp_path)
+    copy.query("PRAGMA journal_mode = WAL")
     (tmp_path / "mlflow.db-shm").symlink_to("mlflow.db-shm")
     monkeypatch.setattr("os.access", lambda *_: False)
     assert list(load(copy.uri)["run_id"]) == [run_id]
-    assert [one.run_id for one in open_history(Tracking(uri=copy.uri)).past({"d"}, 10)] == [run_id]
+    assert [row.run_id for row in open_history(Tracking(uri=copy.uri)).past({"d"}, 10)] == [run_id]
 
 
-def test_a_store_whose_writer_was_killed_is_read(store: Store, tmp_path: Path) -> None:
-    """The reader rolls back the journal, which a read-only connection could not do."""
-    _, run_id = recorded(store)
+def test_a_store_whose_writer_was_killed_can_be_read(store: Store, tmp_path: Path) -> None:
+    """Let the reader roll back the journal, which a read-only connection could not do."""
+    _, run_id = record_point(store)
     code = (
         "import os, sqlite3, sys\ndatabase = sqlite3.connect(sys.argv[1])\ndatabase.execute('PRAGMA cache_size = 1')\n"
         "database.execute('DELETE FROM tags')\ndatabase.execute('DELETE FROM latest_metrics')\nos._exit(9)"
@@ -305,10 +308,10 @@ def test_a_store_whose_writer_was_killed_is_read(store: Store, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("tag", [OWNER, "owner"], ids=["now", "of an earlier version"])
-def test_a_driver_that_ended_and_was_not_waited_for_is_gone(tag: str) -> None:
-    """Its number is in use until its parent waits for it.
+def test_a_zombie_driver_is_gone(tag: str) -> None:
+    """Keep a process as a zombie: its id is in use until its parent waits for it.
 
-    The first process of a container may never do so.
+    The first process of a container may never wait for its children.
     """
     with started([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         owner = json.loads(owner_tag()) | {
@@ -322,9 +325,9 @@ def test_a_driver_that_ended_and_was_not_waited_for_is_gone(tag: str) -> None:
         assert entry.is_abandoned()
 
 
-# {here} is this process namespace.
+# In the boot ids, {here} is the namespace of this process.
 @pytest.mark.parametrize(
-    ("changed", "seconds", "gone"),
+    ("changes", "seconds", "is_gone"),
     [
         pytest.param({}, -1, False, id="alive after the claim's end"),
         pytest.param({"started": 0.0}, 60, True, id="process id reused"),
@@ -338,28 +341,29 @@ def test_a_driver_that_ended_and_was_not_waited_for_is_gone(tag: str) -> None:
     ],
 )
 def test_an_owner_is_gone_if_its_process_or_its_claim_ended(
-    changed: dict[str, Any], seconds: float, gone: bool
+    changes: dict[str, Any], seconds: float, is_gone: bool
 ) -> None:
-    here = str(GOOD["boot"]).partition("/")[2]
-    given = {
+    here = str(VALID_OWNER["boot"]).partition("/")[2]
+    fields = {
         key: value.format(here=here) if isinstance(value, str) else value
-        for key, value in changed.items()
+        for key, value in changes.items()
     }
-    assert Owner(**(GOOD | given)).is_gone(time.time() + seconds) is gone
+
+    assert Owner(**(VALID_OWNER | fields)).is_gone(time.time() + seconds) is is_gone
 
 
 @pytest.mark.parametrize(
     "uri",
     [
-        "x" * 5000,
-        f"sqlite:////tmp/{'x' * 300}.db",
-        "~nobody-of-that-name/x.db",
-        "http://[",
-        "postgresql://h:p/d",
+        pytest.param("x" * 5000, id="long text"),
+        pytest.param(f"sqlite:////tmp/{'x' * 300}.db", id="long file name"),
+        pytest.param("~nobody-of-that-name/x.db", id="unknown user"),
+        pytest.param("http://[", id="invalid host"),
+        pytest.param("postgresql://h:p/d", id="invalid port"),
     ],
 )
-def test_an_invalid_address_gives_one_line(uri: str) -> None:
-    with pytest.raises(StoreError) as said:
+def test_an_invalid_address_is_reported_in_one_line(uri: str) -> None:
+    with pytest.raises(StoreError) as raised:
         address_of(uri)
     assert re.fullmatch(r".{1,200} cannot be a tracking store: .{1,200}", str(said.value))
 
@@ -384,28 +388,29 @@ def test_an_invalid_address_gives_one_line(uri: str) -> None:
         pytest.param("http://h:5000 works", "http://h:5000 works", id="port"),
     ],
 )
-def test_passwords_are_not_shown(text: str, shown: str) -> None:
+def test_passwords_are_hidden(text: str, shown: str) -> None:
     assert without_secrets(text) == shown
 
 
 LONG = "[" * 100_000
 OWNERS = ["garbage{", "{}", "[]", "null", "7", '"x"', LONG, '{"host": 1}', "\x00", "9" * 5000]
 OWNERS += [
-    json.dumps(GOOD | change)
+    json.dumps(VALID_OWNER | change)
     for change in ({"pid": "1"}, {"pid": 10**30}, {"pid": -1}, {"started": "NaN"})
 ]
 OWNERS += [
-    json.dumps(GOOD | change) for change in ({"boot": 7}, {"host": []}, {"pid": None}, {"more": 1})
+    json.dumps(VALID_OWNER | change)
+    for change in ({"boot": 7}, {"host": []}, {"pid": None}, {"more": 1})
 ]
 BAD_TAGS = [{OWNER: text} for text in OWNERS]
 BAD_TAGS += [{OWNER: owner_tag(), EXPIRES: text} for text in ("nan", "soon", "inf")]
 BAD_TAGS += [{"replicate": text} for text in ("x", "", "-1", "1e3", "\u0663", "9" * 5000)]
 
 
-def test_a_run_that_is_garbage_is_named_and_passed_over(
+def test_a_run_with_invalid_tags_is_reported_and_skipped(
     store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tracker, run_id = recorded(store)
+    tracker, run_id = record_point(store)
     [[experiment]] = store.query("SELECT experiment_id FROM runs")
     with sqlite3.connect(store.folder / "mlflow.db") as database:
         for number, tags in enumerate(BAD_TAGS):
@@ -415,13 +420,15 @@ def test_a_run_that_is_garbage_is_named_and_passed_over(
                     "VALUES (?, 'bad', ?, 1, 'active', ?)",
                     (f"{status}{number}", status, experiment),
                 )
-                held = {
+                valid_tags = {
                     **tags_of(Identity("1", ENVIRONMENT, 0)),
                     "outcome": "ok",
                     "kind": "point",
                     "sweep_id": "s",
                 }
-                rows = [(key, value, f"{status}{number}") for key, value in (held | tags).items()]
+                rows = [
+                    (key, value, f"{status}{number}") for key, value in (valid_tags | tags).items()
+                ]
                 database.executemany(
                     "INSERT INTO tags (key, value, run_uuid) VALUES (?, ?, ?)", rows
                 )
@@ -429,13 +436,13 @@ def test_a_run_that_is_garbage_is_named_and_passed_over(
     tracker.close_abandoned()
     [[found]] = tracker.finished([ENVIRONMENT]).values()
     assert found.run_id == run_id
-    again = tracker.begin(
+    repeated = tracker.begin(
         Identity("1", ENVIRONMENT, 0),
         "p",
         tags_of(Identity("1", ENVIRONMENT, 0)),
         lambda _: True,
     )
-    assert again == found
+    assert repeated == found
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 2 * len(BAD_TAGS)
     assert set(lines) >= {"run RUNNING0 is skipped: its tags are invalid"}
@@ -445,10 +452,10 @@ def test_a_run_that_is_garbage_is_named_and_passed_over(
     assert left == len(BAD_TAGS)
 
 
-def test_a_clock_before_1970_and_seven_digits(
+def test_runs_end_with_a_clock_before_1970_and_metrics_have_seven_digits(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The parent run ends whatever the clock says.
+    """End the parent run although the clock shows a time before 1970.
 
     Measured values are rounded to seven digits; counts keep all digits.
     """
@@ -464,13 +471,14 @@ def test_a_clock_before_1970_and_seven_digits(
     tracker.record(claim, replace(record_of(claim), metrics=values), dict)
     tracker.close_sweep(SweepRun("FINISHED", "", {"points": 1.0}))
     assert [status for (status,) in store.query("SELECT status FROM runs")] == ["FINISHED"] * 2
-    held = store.values("latest_metrics", claim.run_id)
-    assert (held["examples_per_second"], held["parameters"]) == (95235.82, 123456789012.0)
+    recorded = store.values("latest_metrics", claim.run_id)
+    assert (recorded["examples_per_second"], recorded["parameters"]) == (95235.82, 123456789012.0)
 
 
-def test_a_full_collection_skips_what_existed_at_the_first_claim(store: Store) -> None:
-    """MLflow's modules have so many objects that a full collection takes as long as five records."""
-    mlflow_store._exclude_modules_from_collection.cache_clear()  # another test may have claimed
+def test_garbage_collection_excludes_objects_older_than_the_first_claim(store: Store) -> None:
+    """A full collection of the many objects of MLflow's modules takes as long as five records."""
+    # Another test may have claimed a point before.
+    mlflow_store._exclude_modules_from_collection.cache_clear()
     existing: list[object] = []
     tracker = MlflowStore(Tracking(uri=store.uri))
 
@@ -479,7 +487,7 @@ def test_a_full_collection_skips_what_existed_at_the_first_claim(store: Store) -
     assert not any(each is existing for each in gc.get_objects())
 
 
-def test_mlflow_lists_headline_metrics_first_in_the_order_of_their_declaration(
+def test_mlflow_lists_headline_metrics_first_in_order_of_declaration(
     store: Store,
 ) -> None:
     from mlflow import MlflowClient

@@ -1,4 +1,4 @@
-"""Views of an experiment: MLflow's own form, and what becomes of older and of changed ones."""
+"""Views of an experiment in MLflow's format, and updates of outdated and of changed views."""
 
 import json
 
@@ -12,7 +12,7 @@ from paradnn.store.views import VIEWS, is_outdated, run_link, view_link, view_ta
 from tests.conftest import Store, run
 
 PREFIX = "mlflow.sharedViewState."
-#: Type of a chart -> the fields that the front end of MLflow 3.17 reads.
+#: Fields that the front end of MLflow 3.17 reads, by type of chart.
 CHART_KEYS = {
     "SCATTER": {"xaxis", "yaxis"},
     "PARALLEL": {"selectedParams", "selectedMetrics", "showAllRuns"},
@@ -20,19 +20,19 @@ CHART_KEYS = {
 }
 
 
-def states(store: Store) -> dict[str, dict]:
-    """Return the state of every view in the store, by key, as the front end reads it."""
+def view_states(store: Store) -> dict[str, dict]:
+    """Return the state of every view in the store by key, decoded in the same way as by MLflow."""
     rows = store.query("SELECT key, value FROM experiment_tags WHERE key LIKE 'mlflow.shared%'")
     return {key.removeprefix(PREFIX): json.loads(json.loads(value)["state"]) for key, value in rows}
 
 
 @pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")
-def test_mlflow_finds_and_sorts_runs_as_a_view_states(store: Store) -> None:
+def test_mlflow_accepts_the_filter_and_the_order_of_every_view(store: Store) -> None:
     from mlflow import MlflowClient
 
     MlflowStore(Tracking(uri=store.uri))
     client = MlflowClient(store.uri)
-    for state in states(store).values():
+    for state in view_states(store).values():
         order = f"{state['orderByKey']} {'ASC' if state['orderByAsc'] else 'DESC'}"
         assert client.search_runs(["1"], state["searchFilter"], order_by=[order]) == []
         assert (
@@ -41,14 +41,14 @@ def test_mlflow_finds_and_sorts_runs_as_a_view_states(store: Store) -> None:
 
 
 def test_a_workspace_is_rejected_for_a_database(store: Store) -> None:
-    done = run(["paradnn.train", "model=fc"], store, MLFLOW_WORKSPACE="team")
+    completed = run(["paradnn.train", "model=fc"], store, MLFLOW_WORKSPACE="team")
 
-    assert done.returncode == 2
-    assert "MLFLOW_WORKSPACE=team selects a workspace" in done.stderr
+    assert completed.returncode == 2
+    assert "MLFLOW_WORKSPACE=team selects a workspace" in completed.stderr
     assert store.query("SELECT * FROM runs") == []
 
 
-def test_an_experiment_of_an_earlier_version_gets_the_views(store: Store) -> None:
+def test_missing_and_outdated_views_of_an_experiment_are_added(store: Store) -> None:
     MlflowStore(Tracking(uri=store.uri))
     store.change(f"UPDATE experiment_tags SET value = '{{}}' WHERE key = '{PREFIX}points'")
     store.change(f"DELETE FROM experiment_tags WHERE key = '{PREFIX}sweeps'")
@@ -59,7 +59,7 @@ def test_an_experiment_of_an_earlier_version_gets_the_views(store: Store) -> Non
     assert dict(rows) == dict(view_tags())
 
 
-def test_a_view_that_a_user_changed_remains(store: Store) -> None:
+def test_a_view_that_a_user_changed_is_kept(store: Store) -> None:
     MlflowStore(Tracking(uri=store.uri))
     changed = json.dumps({"name": "Mine", "createdAt": 1, "updatedAt": 4e12, "state": "{}"})
     store.change(f"UPDATE experiment_tags SET value = '{changed}' WHERE key = '{PREFIX}points'")
@@ -86,7 +86,7 @@ def test_a_view_is_outdated_if_it_is_absent_or_older(stored: str | None, expecte
     assert is_outdated(stored, '{"updatedAt": 5}') is expected
 
 
-def test_views_have_names_for_the_menu_of_mlflow_in_their_order() -> None:
+def test_the_menu_of_mlflow_lists_the_views_in_their_order() -> None:
     envelopes = [json.loads(value) for value in view_tags().values()]
 
     newest_first = sorted(envelopes, key=lambda envelope: -envelope["createdAt"])
@@ -95,14 +95,16 @@ def test_views_have_names_for_the_menu_of_mlflow_in_their_order() -> None:
     assert all(set(one) == {"name", "createdAt", "updatedAt", "state"} for one in envelopes)
 
 
-def test_charts_are_those_of_mlflow_and_lie_in_an_open_section(store: Store) -> None:
+def test_charts_have_the_fields_that_mlflow_reads_and_an_open_section(store: Store) -> None:
     MlflowStore(Tracking(uri=store.uri))
-    for state in states(store).values():
+    for state in view_states(store).values():
         sections = {one["uuid"] for one in state.get("compareRunSections", ()) if one["display"]}
         for chart in state.get("compareRunCharts", ()):
             assert CHART_KEYS[chart["type"]] < set(chart)
             assert chart["metricSectionId"] in sections
-    assert {chart["type"] for chart in states(store)["points"]["compareRunCharts"]} == {*CHART_KEYS}
+    assert {chart["type"] for chart in view_states(store)["points"]["compareRunCharts"]} == {
+        *CHART_KEYS
+    }
 
 
 @pytest.mark.parametrize(
@@ -133,5 +135,5 @@ def test_charts_are_those_of_mlflow_and_lie_in_an_open_section(store: Store) -> 
         ),
     ],
 )
-def test_links_choose_the_pages_for_model_training(address: str, expected: str) -> None:
+def test_links_open_the_pages_for_model_training(address: str, expected: str) -> None:
     assert address == expected

@@ -1,4 +1,4 @@
-"""A server of the OpenAI protocol that the tests of a module share."""
+"""Fixtures: a server of the OpenAI protocol that the tests of a module share."""
 
 from collections.abc import Iterator
 

@@ -18,12 +18,12 @@ FIRST_TOKEN_SECONDS = 0.03
 TOKEN_SECONDS = 0.002
 PROMPT_TOKENS = 3
 GOOD_REQUESTS = 10
-#: Seconds that a late server waits before it answers. The patience in tests is much shorter.
+#: Seconds for which a late server waits before it hangs up. The patience in tests is much shorter.
 LATE_SECONDS = 3.0
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Serves one connection, with HTTP/1.1 and chunked responses."""
+    """Handler of one connection, with HTTP/1.1 and chunked responses."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
@@ -95,7 +95,7 @@ def token_count(body: dict[str, Any]) -> int:
 
 
 def answer(handler: Handler, body: dict[str, Any]) -> None:
-    """Answer as a correct server does, with the times of this module."""
+    """Answer correctly, at the times that the constants of this module set."""
     begun = time.monotonic()
     tokens = token_count(body)
     handler.begin_stream()
@@ -158,7 +158,7 @@ def reject_unknown_parameters(handler: Handler, body: dict[str, Any]) -> None:
 
 
 def fail_past_the_end(handler: Handler, body: dict[str, Any]) -> None:
-    """Report an error within the stream if a request asks for tokens after the end of an answer."""
+    """Report an error within the stream if a request sets `ignore_eos`."""
     if not body.get("ignore_eos"):
         answer(handler, body)
         return
@@ -177,7 +177,7 @@ def omit_done(handler: Handler, body: dict[str, Any]) -> None:
 
 
 def leave_stream_open(handler: Handler, body: dict[str, Any]) -> None:
-    """Send everything but the last, empty chunk of the response."""
+    """Send the whole response except for its last, empty chunk, and keep the connection open."""
     handler.begin_stream()
     handler.send_token(finish_reason="stop")
     handler.send_event("[DONE]")
@@ -204,7 +204,7 @@ def split_characters(handler: Handler, body: dict[str, Any]) -> None:
 
 
 def answer_with_http_1_0(handler: Handler, body: dict[str, Any]) -> None:
-    """Answer without length or chunks: the end of the connection ends the response."""
+    """Answer without a length or chunks, so that the end of the connection ends the response."""
     handler.protocol_version = "HTTP/1.0"
     handler.send_response(200)
     handler.end_headers()
@@ -230,7 +230,7 @@ def load_first(handler: Handler, body: dict[str, Any]) -> None:
 
 
 def limit_rate(handler: Handler, body: dict[str, Any]) -> None:
-    """Reject every second request, and ask for a pause of a second."""
+    """Reject every second request with a `Retry-After` of one second."""
     with handler.server.lock:
         count = len(handler.server.requests)
     if count % 2:
@@ -241,7 +241,7 @@ def limit_rate(handler: Handler, body: dict[str, Any]) -> None:
 
 
 def compress(handler: Handler, _: Any) -> None:
-    """Send a stream that is compressed although no client accepts compression."""
+    """Send a compressed stream, although clients do not accept compression."""
     event = 'data: {"choices": [{"text": "x", "finish_reason": "stop"}]}\n\n'
     data = gzip.compress(event.encode())
     handler.send_response(200)
@@ -253,7 +253,7 @@ def compress(handler: Handler, _: Any) -> None:
 
 
 def send_at_once(handler: Handler, body: dict[str, Any]) -> None:
-    """Send all tokens together, as a server behind a buffering proxy."""
+    """Send all tokens together, like a server behind a buffering proxy."""
     tokens = token_count(body)
     choice = {"delta": {"content": "x " * tokens}, "finish_reason": "length"}
     usage = {"prompt_tokens": PROMPT_TOKENS, "completion_tokens": tokens}
@@ -281,7 +281,7 @@ def hide_reasoning(handler: Handler, body: dict[str, Any]) -> None:
 
 
 def break_chunks(handler: Handler, _: Any) -> None:
-    """Announce chunks, and send none."""
+    """Announce a chunked response, but send an invalid chunk."""
     handler.begin_stream()
     handler.wfile.write(b"no chunk\r\n")
     handler.close_connection = True
@@ -351,7 +351,12 @@ BEHAVIORS: dict[str, Callable[[Handler, dict[str, Any]], None]] = {
 
 
 class OpenAIServer(ThreadingHTTPServer):
-    """The server; `requests` holds the body of each request with its key, path and arrival."""
+    """Server that keeps its requests.
+
+    Attributes:
+        requests: Body of each request, with its API key, path and time of arrival.
+        peers: Addresses of the clients' connections.
+    """
 
     daemon_threads = True
 
@@ -369,7 +374,7 @@ class OpenAIServer(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}/v1"
 
     def forget(self) -> None:
-        """Forget all requests."""
+        """Clear the lists of requests and of connections."""
         with self.lock:
             self.requests.clear()
             self.peers.clear()
@@ -377,7 +382,7 @@ class OpenAIServer(ThreadingHTTPServer):
 
 @contextmanager
 def serving(server: OpenAIServer) -> Iterator[OpenAIServer]:
-    """Serve in a thread."""
+    """Run a server in a thread."""
     with server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()

@@ -1,4 +1,4 @@
-"""The client of `model=endpoint` with servers that answer correctly, and servers that fail."""
+"""The client of `model=endpoint`, with servers that answer correctly and servers that fail."""
 
 import contextlib
 import datetime
@@ -58,7 +58,7 @@ def one_request(endpoint: Endpoint) -> EndpointRequest:
 # Requests that succeed
 
 
-def test_times_and_tokens_of_a_request(server: OpenAIServer) -> None:
+def test_a_request_records_its_times_and_tokens(server: OpenAIServer) -> None:
     client = Client(options(server))
 
     requests = client.run_requests(concurrency=1, seconds=0, queries=3)
@@ -73,7 +73,7 @@ def test_times_and_tokens_of_a_request(server: OpenAIServer) -> None:
         assert request.due <= request.sent
 
 
-def test_prompts_are_new_and_the_connection_is_kept(server: OpenAIServer) -> None:
+def test_prompts_differ_and_share_one_connection(server: OpenAIServer) -> None:
     Client(options(server)).run_requests(concurrency=1, seconds=0, queries=3)
 
     prompts = [request["messages"][0]["content"] for request in server.requests]
@@ -82,7 +82,9 @@ def test_prompts_are_new_and_the_connection_is_kept(server: OpenAIServer) -> Non
     assert len(server.peers) == 1
 
 
-def test_completions_and_the_api_key(server: OpenAIServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_uses_the_configured_api_and_key(
+    server: OpenAIServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("MY_KEY", " secret\n")
 
     request = one_request(options(server, api="completions", key_variable="MY_KEY"))
@@ -92,7 +94,7 @@ def test_completions_and_the_api_key(server: OpenAIServer, monkeypatch: pytest.M
     assert server.requests[0]["path"] == "/v1/completions"
 
 
-def test_a_key_that_no_header_can_hold_is_not_repeated(
+def test_the_error_of_an_invalid_key_does_not_contain_the_key(
     server: OpenAIServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sec\nret")
@@ -111,10 +113,14 @@ def test_an_open_loop_keeps_its_schedule(server: OpenAIServer) -> None:
 
     assert len(first) >= 30
     assert first[-1].due - first[0].due >= 0.3e9
-    assert any(later.sent < earlier.last for earlier, later in pairwise(first)), "none overlap"
+    assert any(later.sent < earlier.last for earlier, later in pairwise(first)), (
+        "no requests overlap"
+    )
     first_gaps = [later.due - earlier.due for earlier, later in pairwise(first)]
     second_gaps = [later.due - earlier.due for earlier, later in pairwise(second)]
-    assert first_gaps[: len(second_gaps)] == second_gaps, "the same seed, other arrivals"
+    assert first_gaps[: len(second_gaps)] == second_gaps, (
+        "the same seed must give the same arrivals"
+    )
 
 
 @pytest.mark.parametrize("model", ["nodone", "nullerrors", "bytes", "http10", "open", "hints"])
@@ -169,7 +175,7 @@ def test_parameters_can_be_omitted(
 # Requests that fail
 
 
-def test_a_strict_server_is_satisfied_by_following_its_remedies(server: OpenAIServer) -> None:
+def test_the_proposed_remedies_satisfy_a_strict_server(server: OpenAIServer) -> None:
     keys: dict[str, Any] = {"model": "strict"}
     remedies = [
         ("endpoint.ignore_eos=false", {"ignore_eos": False}),
@@ -221,7 +227,7 @@ def test_a_strict_server_is_satisfied_by_following_its_remedies(server: OpenAISe
         pytest.param("badchunk", "the response ends early or is not valid HTTP", id="chunks"),
     ],
 )
-def test_failures_have_a_reason(server: OpenAIServer, model: str, reason: str) -> None:
+def test_failed_requests_have_a_reason(server: OpenAIServer, model: str, reason: str) -> None:
     request = one_request(options(server, model=model, patience=SHORT_PATIENCE))
 
     assert reason in request.problem
@@ -244,13 +250,13 @@ def test_a_relative_redirect_is_resolved_against_the_requested_address(
     assert request.problem.endswith(f"set endpoint.url={base}/v3")
 
 
-def test_a_server_that_expects_tls_is_named(server: OpenAIServer) -> None:
+def test_the_remedy_for_a_server_that_expects_tls_is_an_https_url(server: OpenAIServer) -> None:
     request = one_request(options(server, model="needstls"))
 
     assert request.problem.endswith(f"set endpoint.url={server.url.replace('http:', 'https:')}")
 
 
-def test_tokens_that_arrive_at_once_have_no_time_each(server: OpenAIServer) -> None:
+def test_tokens_that_arrive_at_once_have_no_time_per_token(server: OpenAIServer) -> None:
     request = one_request(options(server, model="burst"))
 
     assert request.tokens == TOKENS
@@ -258,14 +264,14 @@ def test_tokens_that_arrive_at_once_have_no_time_each(server: OpenAIServer) -> N
     assert request.time_per_output_token is None
 
 
-def test_the_wait_that_a_server_asks_for_is_proposed(server: OpenAIServer) -> None:
+def test_the_remedy_includes_the_wait_that_a_server_requests(server: OpenAIServer) -> None:
     client = Client(options(server, model="patient", startup_seconds=None))
 
     with pytest.raises(UnavailableError, match=r"429 Too Many Requests; set .*_seconds=3601 to"):
         client.wait_until_ready()
 
 
-def test_a_server_that_asks_for_too_long_a_wait_is_gone(server: OpenAIServer) -> None:
+def test_a_server_that_requests_too_long_a_wait_is_gone(server: OpenAIServer) -> None:
     endpoint = options(server, model="later-patient", patience=SHORT_PATIENCE)
     client = Client(endpoint, deadline=time.monotonic() + 60)
 
@@ -283,7 +289,7 @@ def test_a_server_that_asks_for_too_long_a_wait_is_gone(server: OpenAIServer) ->
         pytest.param("[" * 100_000, id="deep"),
     ],
 )
-def test_a_server_without_models_needs_a_name(
+def test_a_server_without_models_needs_the_key_of_the_model(
     server: OpenAIServer, document: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Handler, "do_GET", lambda handler: handler.send_document(200, document))
@@ -292,7 +298,7 @@ def test_a_server_without_models_needs_a_name(
         Client(options(server))
 
 
-def test_the_deadline_of_the_point_ends_an_answer(server: OpenAIServer) -> None:
+def test_the_deadline_of_the_point_ends_a_request(server: OpenAIServer) -> None:
     client = Client(options(server, model="comments"), deadline=time.monotonic() + 0.5)
 
     [request] = client.run_requests(concurrency=1, seconds=0, queries=50)
@@ -309,15 +315,15 @@ def test_the_deadline_of_the_point_ends_an_answer(server: OpenAIServer) -> None:
         pytest.param("127.0.0.1:9", "Connection refused; start the server", id="refused"),
     ],
 )
-def test_servers_that_do_not_exist(name: str, message: str) -> None:
+def test_a_server_that_does_not_exist_is_unavailable(name: str, message: str) -> None:
     with pytest.raises(UnavailableError, match=message):
         Client(Endpoint(url=f"http://{name}/v1"))
 
 
-# Servers that start late, limit the rate, or go away
+# Servers that start late, limit the rate, or stop answering
 
 
-def test_a_server_that_is_loading_is_waited_for(server: OpenAIServer) -> None:
+def test_the_client_waits_for_a_loading_server(server: OpenAIServer) -> None:
     Client(options(server, model="loading", startup_seconds=None)).wait_until_ready()
 
     assert len(server.requests) == 4
@@ -330,10 +336,10 @@ def test_a_server_that_keeps_loading_is_unavailable(server: OpenAIServer) -> Non
         client.wait_until_ready()
 
 
-def test_a_server_that_starts_late_is_waited_for_if_requested() -> None:
+def test_the_client_waits_for_a_server_that_starts_late_if_requested() -> None:
     clients: list[Client] = []
     begun = threading.Event()
-    # A bound socket that does not listen refuses connections, and keeps others from the port.
+    # A bound socket that does not listen refuses connections, and reserves the port.
     reserved = socket.socket()
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     reserved.bind(("127.0.0.1", 0))
@@ -354,7 +360,7 @@ def test_a_server_that_starts_late_is_waited_for_if_requested() -> None:
     assert [client.model for client in clients] == ["tiny"]
 
 
-def test_a_closed_loop_waits_as_long_as_the_server_asks(server: OpenAIServer) -> None:
+def test_a_closed_loop_waits_as_long_as_the_server_requests(server: OpenAIServer) -> None:
     client = Client(options(server, model="limited"))
 
     requests = client.run_requests(concurrency=1, seconds=0, queries=3)
@@ -415,7 +421,7 @@ def test_other_values_of_retry_after_are_ignored(value: str | None) -> None:
         pytest.param(1, 500.0, id="open-loop"),
     ],
 )
-def test_a_server_that_dies_is_gone_after_few_requests(
+def test_a_failing_server_is_gone_after_few_requests(
     server: OpenAIServer, concurrency: int, rate: float | None
 ) -> None:
     client = Client(options(server, model="later-failing", patience=20.0))
@@ -426,12 +432,14 @@ def test_a_server_that_dies_is_gone_after_few_requests(
     assert client.is_gone
     answered = sum(not request.problem for request in requests)
     assert answered == GOOD_REQUESTS
-    assert len(requests) <= GOOD_REQUESTS + 1500 + 512, "the allowed failures, and those in flight"
+    assert len(requests) <= GOOD_REQUESTS + 1500 + 512, (
+        "at most the allowed failures and the requests in flight"
+    )
     if rate is None:
         assert len(requests) <= GOOD_REQUESTS + 5 * concurrency + 10
 
 
-def test_a_loop_that_ends_before_the_limit_of_failures_is_checked(server: OpenAIServer) -> None:
+def test_a_server_is_checked_if_the_loop_ends_with_few_failures(server: OpenAIServer) -> None:
     client = Client(options(server, model="later-failing"))
 
     requests = client.run_requests(concurrency=1, seconds=0, queries=GOOD_REQUESTS + 2)
@@ -458,7 +466,7 @@ def test_a_server_that_recovers_is_not_gone(server: OpenAIServer) -> None:
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A self-signed certificate for 127.0.0.1 with its key, in one PEM file."""
+    """Return a PEM file with a self-signed certificate for 127.0.0.1 and its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
     address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
@@ -515,7 +523,7 @@ def test_a_trusted_server_is_measured_over_one_encrypted_connection(
     assert len(secure_server.peers) == 1
 
 
-def test_an_untrusted_certificate_is_named(secure_server: OpenAIServer) -> None:
+def test_the_error_names_an_untrusted_certificate(secure_server: OpenAIServer) -> None:
     with pytest.raises(UnavailableError, match=r"certificate is not trusted.*SSL_CERT_FILE"):
         Client(options(secure_server, url=secure_url(secure_server)))
 
@@ -530,7 +538,7 @@ def test_the_wrong_scheme_is_named(server: OpenAIServer, secure_server: OpenAISe
 # Connections that fail below HTTP
 
 
-def test_a_server_of_another_protocol_is_named() -> None:
+def test_the_error_names_a_server_of_a_different_protocol() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
 

@@ -24,7 +24,7 @@ from tests.workloads.openai_server import (
 
 TOKENS = 5
 QUICK = ["measure=quick", "measure.warmup_seconds=0"]
-#: Behaviors of the server with which no request succeeds.
+#: Behaviors of the server that let every request fail.
 FAILURES = (
     "busy",
     "failing",
@@ -53,7 +53,7 @@ MS = 1_000_000
         pytest.param({"token_ms": 10.0}, True, id="token-at-limit"),
         pytest.param({"token_ms": 9.9}, False, id="token-late"),
         pytest.param({"request_ms": 60.0, "token_ms": 10.0}, True, id="request-at-limit"),
-        # The request was due at 0 and sent after 1 ms: the limit counts from 0.
+        # The request was due at 0 and sent after 1 ms; the limit starts at 0.
         pytest.param({"request_ms": 59.9}, False, id="request-late"),
     ],
 )
@@ -78,7 +78,7 @@ def test_the_window_of_a_rate_includes_failed_requests() -> None:
     assert window_seconds([answered, failed]) == 4.0
 
 
-def test_answers_are_shown_as_distributions_with_limits_and_over_time() -> None:
+def test_charts_show_distributions_with_limits_and_latencies_over_time() -> None:
     requests = [
         EndpointRequest(
             due=second * 10**9,
@@ -102,8 +102,8 @@ def test_answers_are_shown_as_distributions_with_limits_and_over_time() -> None:
     ]
     assert ["limit 50 ms" in str(chart) for chart in charts] == [False, True, False]
     assert [moment.step for moment in series] == pytest.approx(range(0, 10_000, 1000), abs=200)
-    shown = [moment.metrics["window_latency_max_ms"] for moment in series]
-    assert shown == [60 + second for second in range(10)]
+    latencies = [moment.metrics["window_latency_max_ms"] for moment in series]
+    assert latencies == [60 + second for second in range(10)]
 
 
 def measured_requests(requests: list[EndpointRequest]) -> Measured:
@@ -123,7 +123,7 @@ def measured_requests(requests: list[EndpointRequest]) -> Measured:
         ),
     ],
 )
-def test_a_result_says_what_its_token_times_are(
+def test_a_result_states_the_unit_of_its_token_times(
     token_ms: float, has_usage: bool, speed: str
 ) -> None:
     requests = [
@@ -174,7 +174,7 @@ def test_a_result_says_what_its_token_times_are(
         ),
     ],
 )
-def test_answers_of_another_length_are_reported(
+def test_answers_of_unexpected_length_are_reported(
     ignore_eos: bool, lengths: list[int], clause: str | None
 ) -> None:
     requests = [
@@ -193,7 +193,7 @@ def test_answers_of_another_length_are_reported(
     )
 
 
-def test_requests_are_read_back_in_order() -> None:
+def test_unpacked_requests_are_in_order() -> None:
     late = EndpointRequest(due=5, sent=6, first=7, last=8, prompt=1, tokens=2)
     early = EndpointRequest(due=1, sent=2, first=3, last=4, problem="gone")
 
@@ -215,11 +215,11 @@ def test_malformed_requests_are_rejected(rows: str) -> None:
 
 @pytest.mark.parametrize("url", ["http:///v1", "http://host:99999/v1", "http://host:port/v1"])
 def test_an_address_without_host_or_port_is_rejected(url: str, store: Store) -> None:
-    done = run(["paradnn.train", "model=endpoint", f"endpoint.url={url}"], store)
+    completed = run(["paradnn.train", "model=endpoint", f"endpoint.url={url}"], store)
 
-    assert done.returncode == 2
-    assert "endpoint.url" in done.stderr
-    assert "has no valid host and port" in done.stderr
+    assert completed.returncode == 2
+    assert "endpoint.url" in completed.stderr
+    assert "has no valid host and port" in completed.stderr
 
 
 def test_the_forecast_of_a_search_is_rejected() -> None:
@@ -229,7 +229,7 @@ def test_the_forecast_of_a_search_is_rejected() -> None:
 
 @pytest.mark.framework
 def test_a_sweep_is_recorded_with_intervals(server: OpenAIServer, store: Store) -> None:
-    done = succeeded(
+    completed = succeeded(
         [
             "paradnn.train",
             "-m",
@@ -247,7 +247,7 @@ def test_a_sweep_is_recorded_with_intervals(server: OpenAIServer, store: Store) 
         store,
     )
 
-    assert "ms to the first token" in done.stdout
+    assert "ms to the first token" in completed.stdout
     runs = {
         str(store.values("params", tags["run_id"])["endpoint.concurrency"]): tags
         for tags in store.runs()
@@ -295,9 +295,9 @@ def failing_sweep(server: OpenAIServer, models: list[str], load: str) -> list[st
 def test_points_of_a_failing_server_are_unavailable(server: OpenAIServer, store: Store) -> None:
     assert set(FAILURES) <= set(BEHAVIORS)
 
-    done = run(failing_sweep(server, [*FAILURES], "concurrency=4"), store)
+    completed = run(failing_sweep(server, [*FAILURES], "concurrency=4"), store)
 
-    assert "Traceback" not in done.stdout + done.stderr
+    assert "Traceback" not in completed.stdout + completed.stderr
     runs = store.runs()
     assert len(runs) == len(FAILURES)
     for tags in runs:
@@ -307,14 +307,14 @@ def test_points_of_a_failing_server_are_unavailable(server: OpenAIServer, store:
 
 @pytest.mark.framework
 @pytest.mark.parametrize("load", ["concurrency=4", "rate=200"])
-def test_a_server_that_fails_in_mid_run_is_reported_as_gone(
+def test_a_server_that_fails_during_a_run_is_reported_as_gone(
     server: OpenAIServer, store: Store, load: str
 ) -> None:
     models = [f"later-{name}" for name in FAILURES]
 
-    done = run(failing_sweep(server, models, load), store)
+    completed = run(failing_sweep(server, models, load), store)
 
-    assert "Traceback" not in done.stdout + done.stderr
+    assert "Traceback" not in completed.stdout + completed.stderr
     runs = store.runs()
     assert len(runs) == len(FAILURES)
     for tags in runs:
@@ -322,13 +322,13 @@ def test_a_server_that_fails_in_mid_run_is_reported_as_gone(
         assert "the server stopped answering after" in tags["reason"]
         assert "failed; the first: " in tags["request_problem"]
         metrics = store.values("latest_metrics", tags["run_id"])
-        # The request that waits for the server is one of the good ones, as is the warm-up.
+        # The requests that wait for the server and warm it up are among the good ones.
         assert 1 <= metrics["queries"] <= GOOD_REQUESTS - 2
         assert metrics["failed_queries"] >= 2
 
 
 @pytest.mark.framework
-def test_a_server_that_fails_at_times_is_measured(server: OpenAIServer, store: Store) -> None:
+def test_a_server_that_fails_occasionally_is_measured(server: OpenAIServer, store: Store) -> None:
     [command, *overrides] = failing_sweep(server, ["limited"], "concurrency=4")
 
     succeeded([command, *overrides], store)
@@ -345,7 +345,7 @@ def test_a_server_that_fails_at_times_is_measured(server: OpenAIServer, store: S
 def test_two_endpoints_are_compared(server: OpenAIServer, store: Store, tmp_path: Path) -> None:
     result_file = tmp_path / "result.json"
 
-    done = run(
+    completed = run(
         [
             "paradnn.compare.__main__",
             "--rounds",
@@ -366,7 +366,7 @@ def test_two_endpoints_are_compared(server: OpenAIServer, store: Store, tmp_path
         store,
     )
 
-    assert done.returncode in (0, 1), done.stderr
+    assert completed.returncode in (0, 1), completed.stderr
     result = json.loads(result_file.read_text())
     assert result["rounds"] == 5
     assert 0 < result["low"] <= result["ratio"] <= result["high"]

@@ -1,4 +1,4 @@
-"""Streamed answers: complete answers, their number of tokens, and the reasons of failures."""
+"""Streamed answers: complete answers, numbers of tokens, and reasons for failures."""
 
 import http.client
 import io
@@ -28,7 +28,11 @@ def events(*contents: str) -> str:
 
 
 class Pieces:
-    """A stream that arrives in pieces; it records the time in ns at which each was requested."""
+    """Stream that arrives in pieces.
+
+    Attributes:
+        request_times: Times in ns at which the reader requested each piece.
+    """
 
     def __init__(self, pieces: list[bytes], end: Exception | None = None) -> None:
         self.request_times: list[int] = []
@@ -115,7 +119,7 @@ def test_complete_answers_are_counted(text: str, tokens: int) -> None:
         pytest.param(["unknown"], (0, 2), id="no-object"),
     ],
 )
-def test_tokens_come_from_the_usage_record_or_else_from_chunks(
+def test_tokens_are_counted_by_the_usage_record_or_else_by_chunks(
     usages: list[object], expected: tuple[int, int]
 ) -> None:
     chunks = [json.dumps({"choices": [], "usage": usage}) for usage in usages]
@@ -189,7 +193,7 @@ def test_bytes_that_are_not_utf_8_are_replaced() -> None:
         pytest.param("data: " + "x" * MAX_LINE_BYTES, "exceeds 1,048,576 bytes", id="long-line"),
     ],
 )
-def test_other_answers_fail_with_a_reason(text: str, reason: str) -> None:
+def test_incomplete_and_invalid_answers_have_a_reason(text: str, reason: str) -> None:
     with pytest.raises(AnswerError) as raised:
         read(text)
 
@@ -224,7 +228,7 @@ def test_segments_may_split_lines_and_characters(end: str, size: int) -> None:
         pytest.param("", "the response ends early or is not valid HTTP", id="before-a-token"),
     ],
 )
-def test_a_response_that_ends_early_is_no_answer(text: str, reason: str) -> None:
+def test_a_response_that_ends_early_is_an_error(text: str, reason: str) -> None:
     stream = Pieces([text.encode()] if text else [], end=http.client.IncompleteRead(b""))
 
     with pytest.raises(AnswerError) as raised:
@@ -239,7 +243,7 @@ def test_an_answer_is_complete_if_its_response_ends_early_afterwards() -> None:
     assert read_answer(stream, math.inf, 100).tokens == 1
 
 
-def test_no_answer_is_read_after_the_deadline() -> None:
+def test_reading_after_the_deadline_is_an_error() -> None:
     with pytest.raises(DeadlineError):
         read_answer(io.BytesIO(events(TOKEN, DONE).encode()), time.monotonic() - 1, 100)
 
@@ -256,5 +260,5 @@ def test_no_answer_is_read_after_the_deadline() -> None:
         pytest.param(3, "", id="number"),
     ],
 )
-def test_the_message_of_an_error_is_found(content: object, text: str) -> None:
+def test_the_message_is_extracted_from_an_error(content: object, text: str) -> None:
     assert error_text(content) == text
