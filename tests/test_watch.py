@@ -239,7 +239,7 @@ def test_a_sweep_without_its_driver_is_reported(store: Store) -> None:
     store.change(
         f"UPDATE tags SET value = replace(value, '\"pid\": {os.getpid()}', '\"pid\": {int(process.stdout)}')"
     )
-    text = once(store)
+    text = watch_once(store)
     assert "the driver of the sweep has exited: repeat its command to continue the sweep" in text
     assert "3 of 4 points: 2 ok, 1 oom_host\n" in text
 

@@ -206,7 +206,7 @@ def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         write(lambda: Path("/dev/full").write_text("x" * 10))
     assert (
-        str(told.value)
+        str(caught.value)
         == f"--figure={path}: cannot be written (No space left on device); give another path"
     )
     with pytest.raises(KeyboardInterrupt):

@@ -410,7 +410,7 @@ def test_points_without_hosts_are_outcomes_if_other_points_can_be_measured(
 ) -> None:
     monkeypatch.delenv(HOSTS, raising=False)
     two = Point(Communication(), CHANNEL, batch_size=1, hosts=2)
-    require_possible([HERE, two])
+    require_possible([CPU_POINT, two])
     with pytest.raises(ConfigError, match="hosts=2: this session has 1 host; "):
         require_possible([two])
 

@@ -100,7 +100,7 @@ def test_pods_share_a_sweep_and_a_restarted_pod_continues(
 
     assert codes == [0, 0]
 
-    points = every_point_once(store, 6)
+    points = points_measured_once(store, 6)
     assert {run["driver"] for run in points} <= {"0", "1"}
     assert {run["job_id"] for run in points} == {"paradnn"}
     assert {run["node"] for run in points} == {"worker-1"}

@@ -51,10 +51,10 @@ def succeeded(process: subprocess.Popen[str]) -> str:
     return out
 
 
-def test_a_sweep_on_slurm_measures_every_point_once(cluster: Slurm, store: Store) -> None:
+def test_a_sweep_on_slurm_measures_points_measured_once(cluster: Slurm, store: Store) -> None:
     with launching(store, "submitit_slurm", cluster.environ) as process:
         succeeded(process)
-    points = every_point_once(store, 6)
+    points = points_measured_once(store, 6)
 
     assert {run["node"] for run in points} <= {"n1", "n2"}
     assert all("_" in run["job_id"] for run in points)
@@ -75,7 +75,7 @@ def test_a_requeued_slurm_job_continues_its_points(cluster: Slurm, store: Store)
         number, lease = next(iter(drivers_at_work(store).items()))
         assert cluster.text("scontrol", "requeue", lease["job_id"]) == ""
         succeeded(process)
-    every_point_once(store, 6)
+    points_measured_once(store, 6)
     # SIGTERM ended the driver, which released its points.
     ended = [run for run in store.runs() if run["driver"] == number and "outcome" not in run]
 

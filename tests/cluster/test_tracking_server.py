@@ -312,7 +312,7 @@ def test_a_user_without_write_permission_gets_an_error(
         )
         assert done.returncode == 2, done.stderr
         assert done.stderr.splitlines()[-1].startswith(
-            f"error: {guarded.server.uri}: the server denies access (HTTP 403"
+            f"error: {protected.server.uri}: the server denies access (HTTP 403"
         )
     assert not list(tmp_path.iterdir())
 

@@ -146,7 +146,7 @@ def test_a_failed_installation_reports_the_reason_and_leaves_no_files(
     monkeypatch.setenv("UV_DEFAULT_INDEX", "http://user:secret@127.0.0.1:9/token/simple")
     monkeypatch.setenv("UV_HTTP_RETRIES", "0")
     with pytest.raises(WorkerError, match=r"\(could not reach a package index\)") as offline:
-        opened(MISSING)
+        open_and_release(MISSING)
     assert not any(word in str(offline.value) for word in ("secret", "token"))
     assert folders(cache) == set()
 

@@ -340,7 +340,7 @@ def test_the_other_scenarios_are_measured_and_recorded(store: Store) -> None:
 
 @pytest.mark.framework
 def test_a_limit_below_every_query_is_reported(store: Store) -> None:
-    done = run([*ASK, "scenario=server", "server.latency_ms=0.001"], store)
+    done = run([*TRAIN, "scenario=server", "server.latency_ms=0.001"], store)
     assert "overload (server.latency_ms=0.001: a single query takes " in done.stdout
     [point] = store.runs()
     assert point["outcome"] == "overload"

@@ -86,12 +86,12 @@ def result_with(path: str, value: Any) -> dict[str, Any]:
 #: Malformed messages, each with a part of the expected error.
 MALFORMED = [
     pytest.param(
-        changed("answer.measurement.timing.blocks", []),
+        result_with("answer.measurement.timing.blocks", []),
         "measurement.timing: blocks are missing, or a block took no plausible time",
         id="no-block",
     ),
     pytest.param(
-        changed("answer.measurement.timing.blocks", [0.5, 1.0e-320]),
+        result_with("answer.measurement.timing.blocks", [0.5, 1.0e-320]),
         "measurement.timing: blocks are missing, or",
         id="block-without-time",
     ),
@@ -101,17 +101,17 @@ MALFORMED = [
         id="block-nan",
     ),
     pytest.param(
-        changed("answer.input.alone.0.examples", 0),
+        result_with("answer.input.alone.0.examples", 0),
         "input: measurements of the pipeline alone are missing, or",
         id="pipeline-without-examples",
     ),
     pytest.param(
-        changed("answer.input.free_step_seconds", []),
+        result_with("answer.input.free_step_seconds", []),
         "input: step times are missing, not paired, or not positive",
         id="no-free-step",
     ),
     pytest.param(
-        changed("answer.input.fed_step_seconds", [0.0]),
+        result_with("answer.input.fed_step_seconds", [0.0]),
         "input: step times are missing, not paired, or not positive",
         id="fed-step-without-time",
     ),
@@ -142,7 +142,7 @@ MALFORMED = [
         id="boolean-for-integer",
     ),
     pytest.param(
-        changed("answer.profile.operations.data", [[1]]),
+        result_with("answer.profile.operations.data", [[1]]),
         "profile.operations: a row does not have 2 values, one per column",
         id="short-row",
     ),

@@ -364,7 +364,7 @@ def test_the_remedy_for_command_buffers_is_a_valid_override() -> None:
     assert override.value() == "--xla_gpu_enable_command_buffer="
 
 
-def holds(found: Summarized, truth: float) -> bool:
+def covers(found: Summarized, truth: float) -> bool:
     return found.low is not None and found.high is not None and found.low <= truth <= found.high
 
 

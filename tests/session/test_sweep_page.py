@@ -71,8 +71,8 @@ def test_a_failing_page_does_not_fail_the_sweep(
         PYTHONPATH=str(tmp_path),
     )
 
-    assert "the page of this sweep was not drawn" in done.stdout + done.stderr
-    assert expected in done.stdout + done.stderr
+    assert "the page of this sweep was not drawn" in completed.stdout + completed.stderr
+    assert expected in completed.stdout + completed.stderr
     sweep = newest_sweep(store)
     assert sweep["status"] == "FINISHED"
     assert "mlflow.loggedArtifacts" not in sweep

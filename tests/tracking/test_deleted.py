@@ -88,8 +88,8 @@ def test_a_deleted_folder_of_results_is_reported(
         delete_after_two_results(patch, Journal, lambda: shutil.rmtree(files))
         completed = run(["paradnn.train", *AXES, *offline], store)
 
-    assert done.returncode == 1
-    assert f"error: 2 results of this session disappeared from {files}" in done.stderr
+    assert completed.returncode == 1
+    assert f"error: 2 results of this session disappeared from {files}" in completed.stderr
     assert len(list(files.glob("point-*.json"))) == 2
     assert "2 skipped" in succeeded(["paradnn.train", *AXES, *offline], store).stdout
 

@@ -365,7 +365,7 @@ def test_an_owner_is_gone_if_its_process_or_its_claim_ended(
 def test_an_invalid_address_is_reported_in_one_line(uri: str) -> None:
     with pytest.raises(StoreError) as raised:
         address_of(uri)
-    assert re.fullmatch(r".{1,200} cannot be a tracking store: .{1,200}", str(said.value))
+    assert re.fullmatch(r".{1,200} cannot be a tracking store: .{1,200}", str(raised.value))
 
 
 @pytest.mark.parametrize(

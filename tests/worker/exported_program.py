@@ -43,9 +43,9 @@ def main() -> None:
         return Path("stateful.pt2")
 
     with pytest.raises(UnavailableError, match=r"input 'state' of stateful\.pt2 is a scalar"):
-        exported_workload(exported(torch.zeros(3, 6), torch.tensor(1.0)), ())
+        exported_workload(export_stateful(torch.zeros(3, 6), torch.tensor(1.0)), ())
     with pytest.raises(UnavailableError, match=r"input 'state' .* has size 2 in its first axis"):
-        exported_workload(exported(torch.zeros(3, 6), torch.zeros(2, 6)), ())
+        exported_workload(export_stateful(torch.zeros(3, 6), torch.zeros(2, 6)), ())
     with pytest.raises(UnavailableError, match=r"model\.input_shape=\[5\] does not fit"):
         exported_workload(Path("net.pt2"), (5,))
     nested = torch.export.export(Nested(), ({"a": torch.zeros(3, 6)},))
@@ -86,7 +86,7 @@ def check_unsupported_inputs(torch: Any) -> None:
 
     for module, arguments, problem in (
         (Scaled(), (torch.zeros(3, 6), 2), "input 'factor' of other.pt2 is not a tensor"),
-        (Nothing(), (), "other.pt2 has no input"),
+        (WithoutInput(), (), "other.pt2 has no input"),
         (torch.nn.ReLU(), (torch.zeros(0, 6),), "has size 0 in its first axis"),
     ):
         torch.export.save(torch.export.export(module, arguments), "other.pt2")

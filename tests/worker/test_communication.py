@@ -159,7 +159,7 @@ def test_shared_memory_carries_whole_messages(pattern: str) -> None:
 
 def test_shared_memory_without_an_answer_is_a_timeout() -> None:
     given = point(transport="shared_memory")
-    step = SharedMemoryStep(given, SharedLane(1000), SharedLane(1000), bytes(1000), 0.1)
+    step = SharedMemoryStep(given, SharedQueue(1000), SharedQueue(1000), bytes(1000), 0.1)
     with pytest.raises(RankFailed, match=r"did not reply within 0\.1 s") as failed:
         step.run(1)
     assert failed.value.outcome == "timeout"
@@ -167,7 +167,7 @@ def test_shared_memory_without_an_answer_is_a_timeout() -> None:
 
 def test_a_server_that_never_answers_is_a_timeout() -> None:
     released = threading.Event()
-    address, thread = served_once(lambda connected: released.wait(PATIENCE))
+    address, thread = serve_one_connection(lambda connected: released.wait(PATIENCE))
     silent = pytest.raises(RankFailed, match=f"the peer at {address} did not reply within 1.5 s")
     with closing(TcpStep(point(), address, bytes(1000), 1.5)) as step, silent as failed:
         step.run(1)

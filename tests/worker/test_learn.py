@@ -450,7 +450,7 @@ def test_files_that_are_not_npz_or_not_mnist_are_rejected(tmp_path: Path) -> Non
     with pytest.raises(DataError, match=r"cannot be read \(No such file"):
         NpzFile(path=str(tmp_path / "none.npz")).arrays()
     with pytest.raises(DataError, match="is not MNIST; use data=npz"):
-        Mnist(path=str(npz(tmp_path / "own.npz"))).arrays()
+        Mnist(path=str(write_npz(tmp_path / "own.npz"))).arrays()
 
 
 def picture_folder(path: Path) -> Path:

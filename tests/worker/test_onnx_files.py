@@ -98,12 +98,12 @@ IDENTITY = [helper.make_node("Identity", ["x"], ["y"])]
             id="scalar",
         ),
         pytest.param(
-            [tensor("x", "batch", 4), tensor("s", 2, "batch", 4)],
+            [describe_tensor("x", "batch", 4), describe_tensor("s", 2, "batch", 4)],
             "input 's' of net.onnx has 2 in axis 0 and 'batch' in axis 1",
             id="batch-in-second-axis",
         ),
         pytest.param(
-            [tensor("x", 1, 4), tensor("s", 2, 1, 4)],
+            [describe_tensor("x", 1, 4), describe_tensor("s", 2, 1, 4)],
             "input 's' of net.onnx has size 2 in its first axis, input 'x' of net.onnx has size 1",
             id="different-first-axes",
         ),
@@ -113,7 +113,10 @@ IDENTITY = [helper.make_node("Identity", ["x"], ["y"])]
             id="open-sizes-of-two-inputs",
         ),
         pytest.param(
-            [tensor("x", "batch", 4, kind=TensorProto.STRING), tensor("s", "batch", 4)],
+            [
+                describe_tensor("x", "batch", 4, kind=TensorProto.STRING),
+                describe_tensor("s", "batch", 4),
+            ],
             "input 'x' of net.onnx has the type string: ParaDnn draws only real numbers",
             id="strings",
         ),
@@ -156,8 +159,10 @@ def test_the_error_names_a_sequence_of_maps(tmp_path: Path) -> None:
 
 
 def test_strings_as_outputs_are_named(tmp_path: Path) -> None:
-    output = tensor("y", "batch", 2, kind=TensorProto.STRING)
-    file = saved(tmp_path, IDENTITY, inputs=[tensor("x", "batch", 2)], outputs=[output])
+    output = describe_tensor("y", "batch", 2, kind=TensorProto.STRING)
+    file = save_model(
+        tmp_path, IDENTITY, inputs=[describe_tensor("x", "batch", 2)], outputs=[output]
+    )
     with pytest.raises(UnavailableError, match=r"output 'y' of net\.onnx contains strings"):
         onnx_workload(file, ())
 

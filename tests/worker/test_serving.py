@@ -212,7 +212,7 @@ def test_the_queries_of_a_load_that_is_cut_short_are_reported(
     # The deadline comes after ten batches, on a machine of any speed.
     monkeypatch.setattr(time, "monotonic_ns", lambda: clock() + (10**12 if batches >= 10 else 0))
     service = Service(run, batch=2, capacity=2000.0, single_seconds=0.001)
-    with pytest.raises(NotServed, match=r"measure\.timeout ended the load") as ending:
+    with pytest.raises(NotServed, match=r"measure\.timeout ended the load") as raised:
         measure_load(type(WORKLOADS[scenario])(**keys), service, 300.0, EnergyMeter("unavailable"))
     assert raised.value.outcome == "timeout"
     assert 10 <= len(raised.value.load.log()) <= 20

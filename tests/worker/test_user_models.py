@@ -73,14 +73,14 @@ def test_the_error_names_an_unsupported_input_of_an_example(example: Any, reason
 
 def test_the_error_names_a_declared_input_of_strings() -> None:
     inputs = keras.Input((1,), dtype="string", name="text")
-    model = keras.Model(inputs, Constant()([inputs]))
+    model = keras.Model(inputs, FirstInput()([inputs]))
     with pytest.raises(UnavailableError, match="input 'text' of net has the type string"):
         user_workload(model, "net")
 
 
 def test_the_error_names_declared_inputs_of_different_batch_sizes() -> None:
     inputs = [keras.Input(batch_shape=(1, 4), name="a"), keras.Input(batch_shape=(2, 4), name="b")]
-    model = keras.Model(inputs, Constant()(inputs))
+    model = keras.Model(inputs, FirstInput()(inputs))
     with pytest.raises(UnavailableError, match="input 'b' of net has size 2 in its first axis"):
         user_workload(model, "net")
 
