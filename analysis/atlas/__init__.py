@@ -58,7 +58,7 @@ class TimingGroup:
         kind: Kind of kernel, as `Operation.kind`.
         kernels: Names of the kernels that ran in at least a twentieth of the rows.
         rows: Number of rows of the published table.
-        kept: Number of its rows in the atlas.
+        kept: Number of these rows that are in the atlas.
         held_out: Number of held-out rows on which the errors below were measured; 0 if none were.
         median_error: Median relative error of predictions of held-out timings.
         mean_error: Mean relative error of predictions of held-out timings.
@@ -69,7 +69,7 @@ class TimingGroup:
         timings: The kept rows: columns of `kernels.COLUMNS`, `variant` and `seconds`.
         overhead_seconds: Fixed overhead of each operation within a step, in seconds.
         dispatch_seconds: Seconds to dispatch a step that runs as one call; 0 if unknown.
-        fit: The predictor, if one is already fitted.
+        fit: The fitted predictor; None to fit it at the first use.
         speed_ratios: Peak arithmetic and memory bandwidth of a device that lacks timings, relative
             to `device`, whose timings are used instead.
     """
@@ -186,17 +186,19 @@ class Atlas:
         if len(matches) == 1:
             return matches[0]
         if matches:
-            problem = f"may be {' or '.join(matches)}"
+            problem = f"matches {' and '.join(matches)}"
         else:
             problem = "is not in the atlas"
         hint = did_you_mean(name, self.devices)
-        raise ConfigError(option, name, problem, f"{hint}it has {', '.join(self.devices)}")
+        remedy = f"{hint}the devices are {', '.join(self.devices)}"
+        raise ConfigError(option, name, problem, remedy)
 
     def matching_devices(self, name: str) -> list[str]:
         """Return the devices that match a name best.
 
         A device matches if all words of the shorter name are in the longer name. The best matches
-        have the most words in common with `name`. A device with exactly the same words wins.
+        have the most words in common with `name`. Among these, a device with exactly the same words
+        is preferred.
         """
         wanted = _words(name)
         scores = {}

@@ -5,16 +5,16 @@
   paradnn ask --device H100 model=llama3-70b precision=bfloat16 mode=generate devices=4,8 parallel=tensor     several devices
   paradnn ask --device H100 model=gpt2 precision=bfloat16 batch_size=64 --tokens 1e10     time and cost of a job
   paradnn ask --device 'H200; B200' model=own model.build=nets.py:make_net precision=bfloat16     your own model
-  paradnn ask --device H200 --engine vLLM --versions         what versions of an engine changed there
+  paradnn ask --device H200 --engine vLLM --versions         how fast the versions of an engine are
   paradnn ask --device here model=fc model.nodes=512         from the runs of this machine in the tracking store
   paradnn ask --device 'Tesla V100' model=fc batch_size=32   from kernels of the store that ran on this device
-  paradnn ask --device 'Tesla V100' --from T4 model=fc       from a few of these, with a similar device as prior
+  paradnn ask --device 'Tesla V100' --from T4 model=fc       from few such kernels, with a similar device as prior
 
-The answer is a sentence, what limits it, and a table of times with 95% intervals, throughput, cost
-and memory. Beyond the keys of a point, devices=2,4,8 asks for several devices, which share each
-batch (parallel=data) or each product of a transformer (parallel=tensor). A device whose kernels are
-in the store (paradnn train -m experiment=kernels) is answered from these. The exit code is 1 if no
-device has an answer.
+The answer is a sentence, its limits, and a table of times with 95% intervals, throughput, cost and
+memory. Beyond the keys of a point, devices=2,4,8 selects several devices, which share each batch
+(parallel=data) or each product of a transformer (parallel=tensor). If the store has kernels of a
+device (paradnn train -m experiment=kernels), its times are estimated from these. The exit code is 1
+if no time can be estimated.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from paradnn.cli.program import program
 from paradnn.config.price import load_prices, positive_price
 from paradnn.core.errors import ConfigError, InsufficientData
 from paradnn.core.layers import COMPUTE_BYTES
-from paradnn.core.words import did_you_mean
+from paradnn.core.words import counted, did_you_mean
 from paradnn.store.files import write_json
 
 _HERE = "here"
@@ -56,7 +56,7 @@ _HERE = "here"
 _DEVICE_SEPARATOR = re.compile(r"\s*(?:;|,(?! \d+ cores?$))\s*")
 #: Smallest number of runs of this machine from which `--device here` predicts.
 _MIN_RUNS_HERE = 3
-#: Keys of a point that this command reads itself, since the driver rejects some of their values.
+#: Keys of a point that this command parses itself, since the driver rejects some of their values.
 _OWN_KEYS = ("precision", "devices", "parallel")
 _MAX_DEVICES = 100_000
 
@@ -70,7 +70,8 @@ def make_parser() -> Parser:
         "--device",
         action="append",
         metavar="NAME",
-        help="repeatable; a device that --list shows or that the store has; `here` is this machine",
+        help="device that --list shows or of which the store has kernels; `here` is this machine; "
+        "repeatable",
     )
     add(
         "--engine",
@@ -82,7 +83,7 @@ def make_parser() -> Parser:
         "--from",
         dest="similar",
         metavar="NAME",
-        help="a similar device, if the store has few kernels of this one",
+        help="a similar device, whose timings are the prior if the store has few kernels",
     )
     add(
         "--price",
@@ -109,13 +110,14 @@ def make_parser() -> Parser:
         action="append",
         default=[],
         metavar="CHANGE",
-        help="also answer for changed devices, such as bandwidth=2 or peak=2,memory=1.5; repeatable",
+        help="also estimate for a changed device, such as bandwidth=2 or peak=2,memory=1.5; "
+        "repeatable",
     )
     add("--list", action="store_true", help="list the devices and their timed kernels")
     add(
         "--versions",
         action="store_true",
-        help="compare each version of an engine with the one before",
+        help="compare each version of an engine with the previous one",
     )
     add(
         "--system",
@@ -123,7 +125,12 @@ def make_parser() -> Parser:
         metavar="NAME",
         help=f"write the system file of a simulator to --json: {', '.join(SYSTEMS)}",
     )
-    add("--store", metavar="URI", help="store of your runs and kernels (default: as for analysis)")
+    add(
+        "--store",
+        metavar="URI",
+        help="store of your runs and kernels (default: MLFLOW_TRACKING_URI, else the store of this "
+        "checkout)",
+    )
     add("--json", metavar="FILE", help="write answer and rows as JSON, - for standard output")
     add("--csv", metavar="FILE", help="write the rows as CSV, - for standard output")
     add(
@@ -139,7 +146,7 @@ def make_parser() -> Parser:
 
 @program
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; return 0, 1 if nothing is known, or 2 for wrong input."""
+    """Run the command; return 0, 1 if no time can be estimated, or 2 for invalid input."""
     options = make_parser().parse_intermixed_args(arguments)
     options.device = _split_devices(options.device or ())
     if options.list:
@@ -171,7 +178,7 @@ def _answer_points(options: argparse.Namespace) -> int:
         raise ConfigError(
             "--what-if",
             options.what_if[0],
-            "applies to kernels, and --device here is answered from runs",
+            "changes the times of kernels, but --device here is estimated from runs",
             "use python -m analysis whatif",
         )
     kernels = load_kernels(options.store)
@@ -211,10 +218,13 @@ def _price(prices: Mapping[str, float], device: str, devices: int) -> float | No
 
 
 def _check_job(options: argparse.Namespace) -> None:
-    """Raise ConfigError if the size of the job is ambiguous."""
+    """Raise ConfigError if the size of the job is ambiguous or incomplete."""
     if options.tokens and options.examples:
         raise ConfigError(
-            "--tokens", f"{options.tokens:g}", "--examples also states the job", "give one of them"
+            "--tokens",
+            f"{options.tokens:g}",
+            "--examples states the size of the job as well",
+            "give only one of the two",
         )
     if options.epochs and not options.examples:
         raise ConfigError(
@@ -226,7 +236,7 @@ def _check_job(options: argparse.Namespace) -> None:
 
 
 def _job_amount(options: argparse.Namespace, offer: Offer) -> float | None:
-    """Return the size of the job in the unit of the offer (tokens or examples); None without a job.
+    """Return the size of the job in the offer's unit, tokens or examples; None without a job.
 
     Raises:
         ConfigError: If tokens are requested for a model that is counted in examples.
@@ -249,7 +259,7 @@ def _job_amount(options: argparse.Namespace, offer: Offer) -> float | None:
 
 
 def _check_engine(options: argparse.Namespace) -> None:
-    """Replace the engine in the options by the atlas's spelling, and check the version.
+    """Replace the engine in the options with the atlas's spelling, and check the version.
 
     Raises:
         ConfigError: If the atlas has no such engine, or no such version of it.
@@ -262,7 +272,7 @@ def _check_engine(options: argparse.Namespace) -> None:
             raise ConfigError(
                 "--engine",
                 options.engine,
-                "is in no table",
+                "the atlas has no such engine",
                 f"{hint}choose one of {', '.join(names.values())}",
             )
         options.engine = names[options.engine.lower()]
@@ -276,7 +286,7 @@ def _check_engine(options: argparse.Namespace) -> None:
         raise ConfigError(
             "--version-of",
             options.version_of,
-            "has no table of products",
+            "the atlas has no products of this version",
             f"choose one of {known}",
         )
 
@@ -288,7 +298,11 @@ def _answer(
     options: argparse.Namespace,
     change: HardwareChange,
 ) -> StepTimeEstimate:
-    """Estimate the step from kernels of the device in the store, else from the atlas."""
+    """Estimate a step from the user's own measurements of the device, else from the atlas.
+
+    Own measurements are the runs of this machine for the device `here`, and kernels in the store
+    for any other device.
+    """
     if device == _HERE:
         return estimate_from_runs(row, options.store)
     missing = ""
@@ -302,7 +316,7 @@ def _answer(
         raise ConfigError(
             "--from",
             options.similar,
-            f"complements kernels of {device}, and the store has none",
+            f"is the prior for kernels of {device}, but the store has none",
             "measure some: paradnn train -m experiment=kernels",
         )
     try:
@@ -317,16 +331,19 @@ def _answer(
 def _read_points(words: Sequence[str]) -> list[Mapping[Any, Any]]:
     """Return the points that a command line names, in its order.
 
-    The driver's grammar reads all keys except `_OWN_KEYS`: a precision may exist only for published
-    weights, and the devices need not exist on this machine.
+    All keys except `_OWN_KEYS` are parsed as for the driver. A precision may exist only for
+    published weights, and the devices need not exist on this machine.
 
     Args:
         words: KEY=VALUE words.
+
+    Raises:
+        ConfigError: If no point is named, or a value is invalid.
     """
     driver_words = [word for word in words if word.partition("=")[0] not in _OWN_KEYS]
     if not driver_words:
         raise ConfigError(
-            "KEY=VALUE", "(none)", "names no point", "write for example model=gpt batch_size=8"
+            "KEY=VALUE", "(none)", "no point is named", "write for example model=gpt batch_size=8"
         )
     precisions = _read_precisions(words)
     device_counts = _read_device_counts(words)
@@ -355,7 +372,7 @@ def _keys(words: Sequence[str]) -> list[str]:
 
 
 def _values(words: Sequence[str], key: str) -> list[str]:
-    """Return the distinct values of a key, in their order."""
+    """Return the distinct values of a key, in the order of the command line."""
     values = [
         value
         for word in words
@@ -404,10 +421,10 @@ def _read_precisions(words: Sequence[str]) -> list[str]:
 
 
 def _with_following_prompt(row: Mapping[Any, Any], words: Sequence[str]) -> Mapping[Any, Any]:
-    """Return the point; in a generation, with a prompt that fills the sequence.
+    """Return the point, with a prompt that fills the sequence if the point is a generation.
 
-    This applies if the command line sets model.sequence_length but not generate.prompt. With the
-    default prompt, the sequence length would have no effect.
+    The prompt changes only if the command line sets model.sequence_length but not generate.prompt.
+    With the default prompt, the sequence length would have no effect.
     """
     names = {word.partition("=")[0] for word in words}
     if (
@@ -423,7 +440,8 @@ def _with_following_prompt(row: Mapping[Any, Any], words: Sequence[str]) -> Mapp
 def _read_prices(options: argparse.Namespace) -> dict[str, float]:
     """Return the price of an hour of each device, by its name on the command line.
 
-    Later values override earlier ones. Entries of a table for other devices are ignored.
+    Later values override earlier ones. Table entries for devices that are not on the command line
+    are ignored.
 
     Raises:
         ConfigError: If a price is not a positive number, or belongs to no device of the command
@@ -440,15 +458,16 @@ def _read_prices(options: argparse.Namespace) -> dict[str, float]:
                 raise ConfigError(
                     "--price",
                     text,
-                    f"has no price of {', '.join(options.device)}",
-                    f"it has {', '.join(table) or 'none'}",
+                    f"has no price of {', '.join(options.device)}, but of "
+                    f"{', '.join(table) or 'none'}",
+                    "name a different table, or give DEVICE=PER_HOUR",
                 )
             prices.update({devices[key.casefold()]: float(priced[key]) for key in priced})
             continue
         if name.casefold() not in devices:
             hint = did_you_mean(name, options.device)
             raise ConfigError(
-                "--price", name, "is not one of the devices", f"{hint}add --device '{name}'"
+                "--price", name, "is not given as --device", f"{hint}add --device '{name}'"
             )
         prices[devices[name.casefold()]] = positive_price("--price", text, price, "H200=3.5")
     return prices
@@ -489,7 +508,8 @@ def estimate_from_runs(
         return StepTimeEstimate(
             device,
             point,
-            why=f"the store has {len(runs)} of the {_MIN_RUNS_HERE} runs that an estimate needs",
+            why=f"the store has {counted(len(runs), 'run')} of this machine, and an estimate needs "
+            f"{_MIN_RUNS_HERE}",
         )
     seconds = runs["step_time_ms"].to_numpy(dtype="float64") / 1e3
     rates = step_inputs.device_rates(runs, seconds)
@@ -504,7 +524,7 @@ def estimate_from_runs(
     family_runs = int(runs["family"].eq(family).sum())
     extrapolated: tuple[str, ...] = ()
     if not family_runs:
-        extrapolated = (f"no run of {family} was measured here",)
+        extrapolated = (f"no run of {family} was measured on this machine",)
     return StepTimeEstimate(
         device=device,
         point=point,
@@ -522,7 +542,10 @@ def _write_system_file(options: argparse.Namespace) -> int:
     name, *others = options.device
     if others or options.json is None or options.points:
         raise ConfigError(
-            "--system", options.system, "takes one --device, a file and no point", "add --json FILE"
+            "--system",
+            options.system,
+            "needs a single --device, --json FILE, and no point",
+            f"write for example --device {name} --system {options.system} --json FILE",
         )
     device = load_atlas().device_name(name)
     system, intervals = system_file(options.system, load_atlas(), device)
@@ -550,7 +573,7 @@ def _compare_versions(options: argparse.Namespace) -> int:
     for change in changes:
         say(str(change))
     if not changes:
-        say("no engine was timed there in two versions")
+        say(f"no engine was timed in two versions on {', '.join(options.device)}")
         return 1
     return 0
 

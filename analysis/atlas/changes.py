@@ -38,13 +38,13 @@ class HardwareChange:
 
     @property
     def label(self) -> str:
-        """The factors that differ from 1, such as "2x bandwidth"."""
+        """The factors that differ from 1 as text, such as "2x bandwidth"; empty without any."""
         factors = {entry.name: getattr(self, entry.name) for entry in fields(self)}
         return ", ".join(f"{value:g}x {name}" for name, value in factors.items() if value != 1)
 
 
 def read_change(text: str, flag: str = "--what-if") -> HardwareChange:
-    """Read factors such as "bandwidth=2,peak=1.5".
+    """Return the change of a device for factors such as "bandwidth=2,peak=1.5".
 
     Args:
         text: The factors.
@@ -86,7 +86,7 @@ def speedup_draws(
     change: HardwareChange,
     draws: int,
 ) -> np.ndarray:
-    """Draw the factor by which operations become faster.
+    """Draw samples of the factor by which operations together become faster.
 
     Args:
         group: Timings of such operations on the unchanged device.

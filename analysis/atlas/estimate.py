@@ -85,17 +85,17 @@ SCHEDULING = "scheduling"
 _DEVICE_COUNTS = (2, 4, 8)
 #: Parts of a step below this share are not mentioned.
 _MIN_SHARE = 0.05
-#: Ratio of two times beyond which different precisions do not explain it, and sources disagree.
+#: Largest ratio of two times that different precisions may explain. Beyond it, sources disagree.
 _PRECISION_FACTOR = 10.0
 _TRACED_NOTE = (
     "the products were counted in a trace on this machine, with convolutions as products; "
-    "the traffic between them is a guess"
+    "the traffic between them is an assumption"
 )
 
 
 @dataclass(frozen=True)
 class StepTimeEstimate:
-    """Seconds of a step with the ends of their 95% interval.
+    """Estimated time of a step in seconds, with its 95% interval.
 
     Attributes:
         device: The device.
@@ -105,7 +105,7 @@ class StepTimeEstimate:
         high: Upper end of the interval; None if unknown.
         sources: Sources of the timings.
         extrapolated: Operations and sizes that the timings do not cover.
-        why: Reason for which the time is unknown; empty if it is known.
+        why: Reason why the time is unknown; empty if it is known.
         prompt: Seconds to process the prompt of a generation.
         parts: Share of the step by name of the part.
         is_dispatch_floor: Whether the assumed cost of dispatching operations exceeds the predicted
@@ -165,7 +165,7 @@ class _Phase:
         products: Products and convolutions.
         other_bytes: Bytes that the phase moves in addition to the traffic of its products.
         costs: Analytic costs of the phase.
-        messages: Sums over all devices.
+        messages: Sums over all devices in the phase.
         tokens: Tokens that a mixture of experts routes; 0 without one.
     """
 
@@ -224,7 +224,7 @@ class _Question:
 
     @property
     def compute(self) -> str:
-        """Type of the activations. Types narrower than 16 bits apply only to weights."""
+        """Type of the activations: the precision, or bfloat16 if it is narrower than 16 bits."""
         if self.precision in COMPUTE_BYTES:
             return self.precision
         return "bfloat16"
@@ -306,22 +306,23 @@ def estimate_step_time(
     """Estimate the step time of a point on a device.
 
     Args:
-        row: The point: keys of a frame's row.
-        device: Name of the device. A device that the atlas lacks but that has specifications is
-            scaled from the most similar one.
-        engine: Engine whose kernels count; None for the preferred one.
+        row: The point, as a row of a frame.
+        device: Name of the device. If the atlas lacks the device but its specifications are known,
+            the timings of the most similar device are scaled.
+        engine: Engine whose timings are used; None for the preferred one.
         version: Version of the engine; None for the newest.
         atlas: Timings to use; None for the atlas of the package.
         change: How the device is changed; None for the device as it is.
         option: Name of the option for the device, in messages.
 
     Returns:
-        The estimate, or the reason why the time is not known.
+        The estimate. If the time is unknown, its `why` states the reason.
 
     Raises:
         ConfigError: If the device or the model is unknown.
     """
-    # The memory is checked only with the shipped atlas: a given atlas is of the user's own device.
+    # The memory is checked only with the shipped atlas. A given atlas is of a device on which the
+    # user has measured kernels.
     memory_device = ""
     other_device = ""
     if atlas is None:
@@ -379,7 +380,7 @@ def _estimate(question: _Question, memory_device: str) -> StepTimeEstimate:
 
 
 def _memory_remedy(question: _Question, memory_device: str) -> str:
-    """Propose the smallest number of devices that together have enough memory; empty if unknown."""
+    """Return a remedy: the smallest number of devices with enough memory; empty if unknown."""
     for devices in _DEVICE_COUNTS:
         row = {**question.row, "devices": devices, "parallel": "tensor"}
         shared = replace(question, row=row)
@@ -388,12 +389,15 @@ def _memory_remedy(question: _Question, memory_device: str) -> str:
         costs = [phase.costs for phase in shared.phases]
         needed = memory_bytes(costs, shared.precision, shared.compute, shared.mode)
         if not memory_reason(memory_device, needed, device_memory_bytes(memory_device)):
-            return f"; ask for devices={devices} parallel=tensor"
+            return f"; use devices={devices} parallel=tensor"
     return ""
 
 
 def _estimate_known(question: _Question) -> StepTimeEstimate:
-    """Estimate a supported step, and compare the estimate with the one by another source."""
+    """Estimate a supported step, and compare it with an estimate from a different source.
+
+    If the two disagree, the interval spans both, and a note states the difference.
+    """
     group = _whole_step_group(question)
     if group is None:
         estimate = _estimate_from_kernels(question)
@@ -445,7 +449,7 @@ def _estimate_whole_step(question: _Question, group: TimingGroup) -> StepTimeEst
 
 
 def _whole_step_in_other_precision(question: _Question) -> StepTimeEstimate | None:
-    """Estimate from published whole steps on this device, in any precision; None without any."""
+    """Estimate from published whole steps on this device, in any precision; None without such."""
     if not question.is_fc_training or question.devices > 1:
         return None
     for group in question.atlas.groups:
@@ -455,7 +459,10 @@ def _whole_step_in_other_precision(question: _Question) -> StepTimeEstimate | No
 
 
 def _kernels_in_any_precision(question: _Question) -> StepTimeEstimate | None:
-    """Estimate from kernels on this device, in the step's precision or another; None if none."""
+    """Estimate from kernels on this device, preferably in the step's precision.
+
+    None if no products were timed on the device.
+    """
     precisions = [
         group.precision
         for group in question.atlas.groups
@@ -468,9 +475,9 @@ def _kernels_in_any_precision(question: _Question) -> StepTimeEstimate | None:
 
 
 def _disagreement(estimate: StepTimeEstimate, other: StepTimeEstimate | None) -> str:
-    """State that another source contradicts an estimate; empty if it does not.
+    """Return a note that another source contradicts an estimate; empty if it does not.
 
-    A difference that different precisions may explain is no contradiction.
+    A difference that different precisions may explain does not count as a contradiction.
     """
     if other is None or estimate.seconds is None or other.seconds is None:
         return ""
@@ -486,17 +493,23 @@ def _disagreement(estimate: StepTimeEstimate, other: StepTimeEstimate | None) ->
     if ratio > 1:
         comparison = f"{ratio:.3g} times as long"
     else:
-        comparison = f"{1 / ratio:.3g} times shorter"
+        comparison = f"1/{1 / ratio:.3g} of this time"
     explanation = "".join(f"; {note}" for note in other.notes)
     return (
         f"sources disagree: {other.point} takes {format_seconds(other.seconds)} "
         f"({format_seconds(other.low)} to {format_seconds(other.high)}), {comparison}, "
-        f"by {other.sources[0]}{explanation}"
+        f"according to {other.sources[0]}{explanation}"
     )
 
 
 def _is_explained_by_precision(precision: str, other_precision: str, ratio: float) -> bool:
-    """Return whether different precisions alone may explain a ratio of times (other / this)."""
+    """Return whether different precisions alone may explain a ratio of times.
+
+    Args:
+        precision: Precision of the first time.
+        other_precision: Precision of the second time.
+        ratio: The second time / the first time.
+    """
     width_ratio = weight_bytes(other_precision) / weight_bytes(precision)
     if width_ratio == 1:
         return False
@@ -543,7 +556,10 @@ def _estimate_from_kernels(question: _Question) -> StepTimeEstimate:
 
 
 def _experts_group(question: _Question) -> TimingGroup | None:
-    """Return the timings of experts in the point's precision, else in its block format; or None."""
+    """Return the timings of experts in the point's precision, or else in its block format.
+
+    None if experts were timed in neither.
+    """
     for precision in (question.precision, f"{question.precision}_block"):
         group = question.atlas.find_group(question.device, "experts", precision, question.engine)
         if group is not None:
@@ -552,7 +568,12 @@ def _experts_group(question: _Question) -> TimingGroup | None:
 
 
 def _experts_part(question: _Question, tokens: int) -> StepPart:
-    """Return one device's part of the experts of all layers, for the tokens of a step."""
+    """Return the part of a step for the experts of all layers, on one device.
+
+    Args:
+        question: The point.
+        tokens: Tokens of the step.
+    """
     group = _experts_group(question)
     assert group is not None, "the caller checks this"
     model = vars(question.model)
@@ -572,7 +593,10 @@ def _experts_part(question: _Question, tokens: int) -> StepPart:
 
 
 def _collective_group(question: _Question) -> TimingGroup | None:
-    """Return the timings of collectives: the engine's for parallel=tensor if any, else NCCL's."""
+    """Return the timings of collectives: with parallel=tensor the engine's, or else NCCL's.
+
+    None if the device has neither.
+    """
     group = None
     if question.parallel == "tensor":
         group = question.atlas.find_group(
@@ -584,14 +608,17 @@ def _collective_group(question: _Question) -> TimingGroup | None:
 
 
 def _missing_collectives_reason(group: TimingGroup | None, question: _Question) -> str:
-    """State that no collective was timed over this number of devices; empty if one was."""
+    """Return a reason and remedy if no collective was timed over this number of devices.
+
+    The text is empty if one was timed.
+    """
     if group is None:
-        return "no collectives were timed there; ask for devices=1"
+        return "no collectives were timed on this device; use devices=1"
     counts = timed_device_counts(group)
     if question.devices in counts:
         return ""
     known = ",".join(map(str, counts))
-    return f"collectives were timed over other numbers of devices there; ask for devices={known}"
+    return f"collectives were not timed over {question.devices} devices; use devices={known}"
 
 
 def _missing_products_reason(question: _Question) -> str:
@@ -606,7 +633,10 @@ def _missing_products_reason(question: _Question) -> str:
     known = [precision for kind, precision in timed if kind == "gemm"]
     if not known:
         known = [f"{kind} in {precision}" for kind, precision in timed]
-    return f"no products were timed in {question.precision} there, but {', '.join(known)}"
+    return (
+        f"no products were timed in {question.precision} on this device; timed are "
+        f"{', '.join(known)}"
+    )
 
 
 def _phases(question: _Question) -> Iterator[_Phase]:
@@ -628,8 +658,8 @@ def _phases(question: _Question) -> Iterator[_Phase]:
     if question.mode == "generate":
         prompt = int(row["generate.prompt"])
         length = prompt + int(row["generate.tokens"])
-        # Decode kernels read only the positions that are written: on average, the prompt and half
-        # of the answer.
+        # Decode kernels read only the positions that were already written: on average, the prompt
+        # and half of the generated tokens.
         mean_length = length
         if question.find_group("decode") is not None:
             mean_length = prompt + math.ceil((length - prompt) / 2)
@@ -703,20 +733,20 @@ def _make_phase(
 def sum_parts(
     parts: Sequence[StepPart], change: HardwareChange | None = None
 ) -> tuple[np.ndarray, dict[str, float]]:
-    """Draw the time of a step.
+    """Draw samples of the time of a step.
 
     Args:
         parts: All parts of the step.
         change: How the device is changed; None for the device as it is.
 
     Returns:
-        Draws of the seconds of the step (n,), and the median seconds by name of the part.
+        (n,) draws of the seconds of the step, and the median seconds by name of the part.
     """
     random = np.random.default_rng(0)
     total = np.full(_DRAWS, max(part.group.dispatch_seconds for part in parts))
     common_errors: dict[str, np.ndarray] = {}
     seconds: defaultdict[str, float] = defaultdict(float)
-    # Overlapped parts come last, since they hide behind the total of the others.
+    # Overlapped parts come last, since they run at the same time as the other parts.
     for part in sorted(parts, key=lambda part: part.is_overlapped):
         # Equal operations share their prediction.
         counts: defaultdict[Operation, float] = defaultdict(float)
@@ -733,8 +763,8 @@ def sum_parts(
             medians = np.median(each, axis=1)
             part_seconds = part_seconds / speedup_draws(part.group, counts, medians, change, _DRAWS)
         if part.is_overlapped:
-            # The hidden share is unknown, so it is uniform between 0 and 1; at most the backward
-            # pass can hide a part.
+            # The share of the part that runs during other parts is unknown, so it is drawn
+            # uniformly from 0 to 1. At most the time of the backward pass can hide a part.
             hidden = np.minimum(part_seconds, _BACKWARD_SHARE * total)
             part_seconds = part_seconds - random.random(_DRAWS) * hidden
             seconds[part.name] += float(np.median(part_seconds))
@@ -751,8 +781,7 @@ def interval_of_draws(
 
     Args:
         total: Draws of the seconds of the step.
-        is_whole_step: Whether whole steps were timed. The error of summing kernels then does not
-            apply.
+        is_whole_step: Whether whole steps were timed, so that there is no error of summing kernels.
         is_shared: Whether devices wait for each other in the step.
     """
     error: np.ndarray | float = 0.0
@@ -793,7 +822,7 @@ class _StepDraws:
 
 
 def _draw_step(question: _Question, parts: Sequence[StepPart], requests: int) -> _StepDraws:
-    """Add up draws of the parts of a step; `_sum_estimate` describes the arguments."""
+    """Return the sums of draws of a step's parts; `_sum_estimate` describes the arguments."""
     kernels, part_seconds = sum_parts(parts, question.change)
     host = _host_draws(requests)
     if requests:
@@ -847,7 +876,7 @@ def _sum_estimate(
     if not highest < _MAX_INTERVAL_FACTOR * lowest:
         largest = max(parts, key=lambda part: shares[part.name])
         return question.unknown(
-            f"{largest.name}: too far from the sizes that were timed there "
+            f"{largest.name}: the sizes are too far from the timed sizes "
             f"({largest.group.description})"
         )
     change_speedup: tuple[float | None, ...] = (None, None, None)
@@ -877,7 +906,7 @@ def _sum_estimate(
 
 
 def _change_speedup(parts: Sequence[StepPart], draws: _StepDraws) -> tuple[float, ...]:
-    """Return the speedup of a changed device over the unchanged one, and its 95% interval.
+    """Return the speedup by a change of the device, and the ends of its 95% interval.
 
     Args:
         parts: The parts of the step.
@@ -891,7 +920,7 @@ def _change_speedup(parts: Sequence[StepPart], draws: _StepDraws) -> tuple[float
 def _describe_extrapolations(
     parts: Sequence[StepPart], shares: Mapping[str, float]
 ) -> Iterator[str]:
-    """Yield the parts that use substitutes, and the sizes beyond the largest timed size.
+    """Yield a text per part that uses substitutes, and per size beyond the largest timed size.
 
     Args:
         parts: Parts of a step.
@@ -902,11 +931,11 @@ def _describe_extrapolations(
             yield f"{part.name} ({shares[part.name]:.0%} of the step) {part.substitution}"
         factors = part.group.extrapolation_factors([entry.operation for entry in part.operations])
         for size, factor in factors.items():
-            yield f"{part.name}: {size} is {factor:.3g} times the largest timed one"
+            yield f"{part.name}: {size} is {factor:.3g} times the largest timed value"
 
 
 def _host_draws(requests: int) -> np.ndarray:
-    """Draw the time in which a serving engine schedules requests; 0 for no requests."""
+    """Return draws of the seconds in which a serving engine schedules requests; 0 without any."""
     if not requests:
         return np.zeros(_DRAWS)
     random = np.random.default_rng(4)
@@ -915,9 +944,9 @@ def _host_draws(requests: int) -> np.ndarray:
 
 
 def _launch_draws(operations: float) -> np.ndarray:
-    """Draw the time in which a framework without graphs launches all operations of a step.
+    """Return draws of the seconds in which a framework without graphs launches all operations.
 
-    The step takes this time if it exceeds the time of the kernels.
+    A step takes this time if it exceeds the time of the kernels.
     """
     random = np.random.default_rng(2)
     each = LAUNCH_SECONDS * np.exp(_LAUNCH_SPREAD * random.standard_normal(_DRAWS))
@@ -926,26 +955,26 @@ def _launch_draws(operations: float) -> np.ndarray:
 
 def _floor_note(operations: float) -> str:
     return (
-        f"the time is a floor: dispatching {operations:,.0f} operations at about "
+        f"the time is a lower bound: dispatching {operations:,.0f} operations at about "
         f"{LAUNCH_SECONDS * 1e6:.0f} us each takes longer than running their kernels"
     )
 
 
 def _unsupported_reason(question: _Question) -> str:
-    """Return the reason for which a question is not supported; empty if it is."""
+    """Return the reason why a step cannot be estimated; empty if it can."""
     row = question.row
     model = question.model
     timed_kernels = ("gemm", "conv2d", "elementwise")
     if model.is_communication or (model.is_kernel and model.name not in timed_kernels):
-        return f"{model.name} was not timed as part of a step; ask for a model, such as gpt"
+        return f"{model.name} was not timed as part of a step; choose a model, such as gpt"
     if question.devices > 1 and question.parallel not in PARALLEL:
-        return "a step over several devices is not in the atlas; ask for devices=1"
+        return "several devices need parallel=data or parallel=tensor; set it, or use devices=1"
     if question.mode not in ("train", "inference", "generate"):
         return f"mode={question.mode} is unknown to this version"
     if question.mode == "generate" and not model.generates:
-        return f"{model.name} cannot generate tokens; ask for mode=inference, or for gpt"
+        return f"{model.name} cannot generate tokens; use mode=inference, or model=gpt"
     if question.routes_tokens and _experts_group(question) is None:
-        return f"no mixture of experts was timed in {question.precision} there"
+        return f"no mixture of experts was timed in {question.precision} on this device"
     optimizer = get_text(row, "optimizer.name", "rmsprop")
     try:
         optimizer_slots(optimizer, 0.9)
@@ -959,7 +988,7 @@ def _unsupported_reason(question: _Question) -> str:
 
 
 def _as_substitute(estimate: StepTimeEstimate, device: str, other_device: str) -> StepTimeEstimate:
-    """Return a device's estimate as the estimate for another device, with a wider interval."""
+    """Return the estimate for `other_device` as one for `device`, with a wider interval."""
     if estimate.seconds is None or estimate.low is None or estimate.high is None:
         return replace(estimate, device=device)
     half_width = math.log(estimate.high / estimate.low) / 2

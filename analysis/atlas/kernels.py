@@ -221,11 +221,11 @@ def _fullest_device(
     """Return the load of the device with the most tokens, averaged over a few draws.
 
     With a `skew` of 0 all experts have equal loads. Otherwise the tokens of an expert are drawn
-    from a power law with that exponent, from 1 to four fifths of all tokens (0.01 to 2 if experts
-    outnumber choices). No expert has more than all tokens.
+    from a power law with that exponent, from 1 to four fifths of all tokens. If there are more
+    experts than choices, they are drawn from 0.01 to 2. No expert has more than all tokens.
 
     Returns:
-        The tokens of that device, and the number of its experts that have any.
+        The tokens of that device, and the number of its experts that have at least one token.
     """
     choices = tokens * chosen
     device_experts = count // parallel
@@ -254,7 +254,8 @@ def collective(name: Any, devices: Any, message: Any) -> Columns:
     """Return the columns of a collective over several devices.
 
     Args:
-        name: The collective, a key of `_WIRE_BYTES_PER_BYTE`; others count 1 byte per byte.
+        name: The collective, a key of `_WIRE_BYTES_PER_BYTE`. For any other name, 1 byte is sent
+            per byte of the message, times (n - 1) / n.
         devices: Number of devices.
         message: Bytes of the message.
     """

@@ -13,10 +13,10 @@ _FULL_BYTES = 4.0
 
 
 def memory_bytes(phases: Iterable[Costs], precision: str, compute: str, mode: str) -> float:
-    """Return the lower bound of the memory of a step: the largest need of any phase.
+    """Return a lower bound of the memory of a step in bytes: the largest need of any phase.
 
-    Training keeps weights, optimizer variables and activations as docs/reference/metrics.md lists
-    them. Otherwise the weights are kept in the precision of the point.
+    Training keeps weights, optimizer variables and activations, as docs/reference/metrics.md lists
+    them. In other modes, the weights are kept in the precision of the point.
 
     Args:
         phases: Costs of each phase.
@@ -36,7 +36,7 @@ def memory_bytes(phases: Iterable[Costs], precision: str, compute: str, mode: st
 
 
 def device_memory_bytes(device: str) -> float | None:
-    """Return the memory of a device by its specification; None if that is unknown."""
+    """Return the bytes of memory of a device by its specification; None if unknown."""
     hardware = device_hardware(device)
     if hardware is None or not hardware.memory_bytes:
         return None
@@ -44,7 +44,7 @@ def device_memory_bytes(device: str) -> float | None:
 
 
 def memory_reason(device: str, needed: float, available: float | None) -> str:
-    """State that a step needs more memory than a device has; empty if not, or if unknown.
+    """Return the reason why a step does not fit into memory; empty if it fits or this is unknown.
 
     Args:
         device: Name of the device.
@@ -54,11 +54,14 @@ def memory_reason(device: str, needed: float, available: float | None) -> str:
     hardware = device_hardware(device)
     if hardware is None or available is None or needed <= available:
         return ""
-    return f"it needs {format_gib(needed)} GiB or more, and {hardware.name} has {format_gib(available)}"
+    return (
+        f"it needs {format_gib(needed)} GiB or more, and {hardware.name} has "
+        f"{format_gib(available)} GiB"
+    )
 
 
 def format_gib(size: float) -> str:
-    """Format bytes in GiB, with a decimal below ten."""
+    """Format bytes in GiB, with one decimal below 10 GiB and none above."""
     gib = size / 2**30
     if gib < 9.95:
         return f"{gib:.1f}"

@@ -32,8 +32,8 @@ from paradnn.store.files import write_json
 _EXIT_CODES = {"normal": 0, "slow": 1, "fast": 1, "unknown": 3}
 _VERDICTS = {
     "normal": "which is normal",
-    "slow": "which is too slow",
-    "fast": "which is faster than it should be",
+    "slow": "which is slower than expected",
+    "fast": "which is faster than expected",
 }
 #: Share of the expected rate below which precision and threads are named as a cause.
 _MUCH_SLOWER = 0.6
@@ -55,7 +55,7 @@ class NormalityCheck:
         verdict: "normal", "slow", "fast" or "unknown".
         sources: Sources of the expected rate.
         look_at: Typical causes of the difference. Causes that the run recorded come first.
-        why: Reason for which the expected rate is unknown; empty if it is known.
+        why: Reason why the expected rate is unknown; empty if it is known.
     """
 
     run_id: str
@@ -75,7 +75,7 @@ class NormalityCheck:
         about = f"{self.point} on {self.device}"
         measured = _format_rate(self.value)
         if self.low is None or self.high is None:
-            return f"{about}: {measured}; not known whether that is normal: {self.why}"
+            return f"{about}: {measured}; the expected rate is unknown: {self.why}"
         return (
             f"{about}: expected {_format_rate(self.low)} to {_format_rate(self.high)}, "
             f"measured {measured}, {_VERDICTS[self.verdict]}"
@@ -83,7 +83,10 @@ class NormalityCheck:
 
     @property
     def ratio(self) -> float | None:
-        """The measured rate relative to the middle of the expected interval, on a log scale."""
+        """The measured rate / the geometric mean of the ends of the expected interval.
+
+        None if the expected rate is unknown.
+        """
         if self.low is None or self.high is None:
             return None
         return self.value / math.sqrt(self.low * self.high)
@@ -107,18 +110,20 @@ def make_parser() -> Parser:
         "run_id",
         nargs="?",
         metavar="RUN_ID",
-        help="the beginning of a run's id (default: the last run)",
+        help="the first characters of a run's id (default: the last run)",
     )
     parser.add_argument(
-        "--store", metavar="URI", help="store of the run (default: as for analysis)"
+        "--store",
+        metavar="URI",
+        help="store of the run (default: MLFLOW_TRACKING_URI, else the store of this checkout)",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the answer")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the answer as JSON")
     return parser
 
 
 @program
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; return the exit code of the verdict, or 2 for wrong input."""
+    """Run the command; return the exit code of the verdict, or 2 for invalid input."""
     options = make_parser().parse_args(arguments)
     check = check_run(find_run(options.run_id, options.store), options.store)
     if options.json:
@@ -132,10 +137,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def find_run(run_id: str | None, store: str | None) -> Mapping[Any, Any]:
-    """Find a run that timed a step.
+    """Return a run that timed a step.
 
     Args:
-        run_id: The beginning of the run's id; None for the last run.
+        run_id: The first characters of the run's id; None for the last run.
         store: Address of the store; None for the default one.
 
     Raises:
@@ -154,15 +159,15 @@ def find_run(run_id: str | None, store: str | None) -> Mapping[Any, Any]:
             raise ConfigError(
                 "RUN_ID",
                 "(none)",
-                "no run of a timed step is in the store",
-                "measure first with python -m paradnn.train",
+                "the store has no run of a timed step",
+                "measure a point with python -m paradnn.train",
             )
         return dict(timed.iloc[-1])
     matches = timed[timed["run_id"].str.startswith(run_id)]
     if matches.empty:
-        raise _run_error(run_id, "does not begin the id of any run of a timed step")
+        raise _run_error(run_id, "no run of a timed step has an id that begins with it")
     if len(matches) > 1:
-        raise _run_error(run_id, f"begins the ids of {len(matches)} runs")
+        raise _run_error(run_id, f"the ids of {len(matches)} runs begin with it")
     return dict(matches.iloc[0])
 
 
@@ -195,7 +200,7 @@ def check_run(run: Mapping[Any, Any], store: str | None = None) -> NormalityChec
         causes = tuple(_causes_of_slowness(run, value * estimate.seconds / batch))
     elif value > high:
         verdict = "fast"
-        causes = ("the input: an empty loop or an output that nobody waits for is fast",)
+        causes = ("the timed code: it may do no work, or not wait for the result",)
     else:
         verdict = "normal"
     return NormalityCheck(
@@ -220,7 +225,7 @@ def _expected_time(run: Mapping[Any, Any], store: str | None) -> StepTimeEstimat
 
 
 def _causes_of_slowness(run: Mapping[Any, Any], share: float) -> Iterator[str]:
-    """Yield typical causes of slowness, first those that the run itself recorded.
+    """Yield typical causes of slowness; causes that the run itself recorded come first.
 
     Args:
         run: The run.
@@ -239,9 +244,9 @@ def _causes_of_slowness(run: Mapping[Any, Any], share: float) -> Iterator[str]:
         yield "other work: the machine ran other processes during the measurement (paradnn check)"
     waiting = _number(run, "infeed_fraction")
     if waiting > _INPUT_BOUND:
-        yield f"the input: the step waits for it {format_number(waiting, share=True)} of the time"
+        yield f"the input: the step waits {format_number(waiting, share=True)} of its time for it"
     if str(run.get("compile")) == "eager":
-        yield "compile=eager: operations are called one by one"
+        yield "compile=eager: operations are launched one by one"
     if share < _MUCH_SLOWER:
         yield (
             "precision and threads: float32 instead of bfloat16, or one thread instead of all, "

@@ -1,4 +1,4 @@
-"""The answer of `paradnn ask`: one sentence, its limits, a table of offers, and a figure."""
+"""The result of `paradnn ask`: an answer with its limits, a table of offers, and a figure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from paradnn.core.words import counted
 
 #: Smallest share of a step with which a part is named.
 _MIN_SHARE = 0.01
-#: Smallest factor by which launches must lengthen a step to be mentioned.
+#: Smallest factor by which launches lengthen a step with which they are mentioned.
 _MIN_LAUNCH_FACTOR = 1.1
 #: Largest number of offers that a line names.
 _MAX_NAMED = 3
@@ -43,7 +43,7 @@ class OfferResult(Result):
         return self.numbers.assign(**joined)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the answer and the rows; the values of a single row are top-level keys as well."""
+        """Return the answer and the rows; a single row's values are also top-level keys."""
         values = super().as_json()
         for row, numbers in zip(values["rows"], self.numbers.to_dict("records"), strict=True):
             row.update({name: numbers[name] for name in _LISTS})
@@ -172,7 +172,7 @@ def _answer_of(ranking: Ranking) -> AnalysisAnswer:
 
 
 def _name(offer: Offer) -> str:
-    """Name the work of an offer."""
+    """Return the work of an offer as text, such as "training of llama3-8b"."""
     if offer.is_generation:
         return f"generation with {offer.label}"
     if offer.mode == "train":
@@ -192,7 +192,7 @@ def _format_value(offer: Offer, *, by_cost: bool) -> str:
 
 
 def _unknown_sentence(offers: Sequence[Offer]) -> str:
-    """State that no time is known, with the reason if all offers have the same."""
+    """State that no time is known, with the reason if it is the same for all offers."""
     offer = offers[0]
     machines = ", ".join(dict.fromkeys(offer.machine for offer in offers))
     reasons = list(dict.fromkeys(offer.estimate.why for offer in offers))
@@ -227,18 +227,18 @@ def _limits(offers: Sequence[Offer]) -> Iterator[str]:
     if too_large and len(offers) > 1:
         offer = too_large[0]
         yield (
-            f"{len(too_large)} of {counted(len(offers), 'offer')} exceed the memory; "
+            f"too large for the memory: {len(too_large)} of {counted(len(offers), 'offer')}; "
             f"{_short_name(offer)}: {offer.estimate.why}"
         )
     if known or too_large or len({offer.estimate.why for offer in offers}) > 1:
         for why, group in _by_text(others, lambda estimate: [estimate.why]):
-            yield f"not known on {group}: {why}"
+            yield f"time unknown on {group}: {why}"
     for note, group in _by_text(known, lambda estimate: estimate.notes):
         yield f"note, {group}: {note}"
 
 
 def _remarks(rankings: Sequence[Ranking]) -> Iterator[str]:
-    """Yield the ranking's basis, the job, the cost of launches, and extrapolations."""
+    """Yield sentences on changes, the ranking, the job, launches, and extrapolations."""
     known = [offer for ranking in rankings for offer in ranking.offers if offer.seconds is not None]
     for offer in known:
         if offer.estimate.change_speedup is not None:
@@ -246,7 +246,7 @@ def _remarks(rankings: Sequence[Ranking]) -> Iterator[str]:
     for ranking in rankings:
         if ranking.unpriced:
             names = " and ".join(ranking.unpriced)
-            yield f"ranked by time, since {names} has no --price"
+            yield f"ranked by time, since there is no --price for {names}"
         efficient = ranking.efficient()
         if ranking.by_cost and ranking.runner_up is not None:
             names = " or ".join(map(_short_name, efficient[:_MAX_NAMED]))
@@ -324,8 +324,8 @@ def _launch_line(offers: Sequence[Offer]) -> str:
     estimate = offer.estimate
     assert estimate.eager_seconds is not None
     return (
-        f"times are those of a captured graph; with compile=eager {len(slowed)} of "
-        f"{counted(len(offers), 'offer')} take longer, {_short_name(offer)} "
+        f"times are for a captured graph; longer with compile=eager: {len(slowed)} of "
+        f"{counted(len(offers), 'offer')}, such as {_short_name(offer)} with "
         f"{format_seconds(estimate.eager_seconds)} for {estimate.operations:,.0f} launches of about "
         f"{LAUNCH_SECONDS * 1e6:.0f} us"
     )
@@ -356,7 +356,7 @@ def _detail_lines(offer: Offer) -> Iterator[str]:
     shown = {name: share for name, share in estimate.parts.items() if share >= _MIN_SHARE}
     if len(estimate.parts) > 1:
         parts = sorted(shown.items(), key=lambda part: -part[1])
-        yield "of it " + ", ".join(f"{name} {share:.0%}" for name, share in parts)
+        yield "parts of the time: " + ", ".join(f"{name} {share:.0%}" for name, share in parts)
     for source in estimate.sources:
         yield f"from {source}"
 
@@ -431,7 +431,7 @@ def _format_memory(estimate: StepTimeEstimate) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Format the duration of a job in the largest unit that it exceeds twice."""
+    """Format the duration of a job in the largest unit with a value of at least 2."""
     for name, size in (("years", 365.25 * 86400), ("days", 86400.0), ("h", 3600.0), ("min", 60.0)):
         if seconds >= 2 * size:
             return f"{format_number(seconds / size, digits=3)} {name}"
@@ -459,7 +459,7 @@ def _line_name(offer: Offer) -> str:
 def _draw_panel(
     axes: drawing.Axes, ranking: Ranking, offers: Sequence[Offer], names: Sequence[str]
 ) -> None:
-    """Draw a line per machine through its batch sizes."""
+    """Draw a line per machine and precision through the points of its batch sizes."""
     is_generation = offers[0].is_generation
     lines: dict[str, list[Offer]] = {}
     for offer in offers:
@@ -501,7 +501,7 @@ def _draw_panel(
 
 
 def _speed(offer: Offer) -> PositiveInterval:
-    """Return the milliseconds of a step; for a generation, the tokens per second of each user."""
+    """Return the milliseconds per step, or for a generation the tokens/s of each user."""
     assert offer.seconds is not None
     if offer.is_generation:
         return offer.seconds.inverse()
@@ -516,7 +516,7 @@ def _benefit(offer: Offer, *, by_cost: bool) -> PositiveInterval:
 
 
 def _join_entries(value: Mapping[str, float] | Sequence[str]) -> str:
-    """Join the entries of a cell to one text."""
+    """Return the entries of a cell as one text, separated by semicolons."""
     if isinstance(value, Mapping):
         return "; ".join(f"{name} {share:.4g}" for name, share in value.items())
     return "; ".join(value)

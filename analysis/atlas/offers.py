@@ -15,7 +15,7 @@ from analysis.atlas.estimate import StepTimeEstimate
 from analysis.atlas.points import get_text
 from paradnn.families import Model
 
-#: Keys of a point that distinguish offers for the same work.
+#: Keys of a point that may differ between offers for the same work.
 _OFFER_KEYS = ("batch_size", "precision", "devices", "parallel", "compile")
 _SECONDS_PER_HOUR = 3600.0
 _MILLION = 1e6
@@ -29,15 +29,15 @@ class PositiveInterval(NamedTuple):
     high: float
 
     def times(self, factor: float) -> PositiveInterval:
-        """Multiply by a positive factor."""
+        """Return the interval multiplied by a positive factor."""
         return PositiveInterval(*(factor * end for end in self))
 
     def inverse(self) -> PositiveInterval:
-        """Divide one by a positive interval."""
+        """Return the interval of the reciprocal."""
         return PositiveInterval(1 / self.value, 1 / self.high, 1 / self.low)
 
     def over(self, other: PositiveInterval) -> PositiveInterval:
-        """Divide by another positive interval, whose error is independent.
+        """Return the interval of the ratio to a value with an independent error.
 
         Half widths of logarithms add as squares (Zou and Donner, Statistics in Medicine 27, 2008).
         """
@@ -97,7 +97,7 @@ class Offer:
 
     @property
     def units_per_example(self) -> int:
-        """Units of throughput that a step processes per example."""
+        """Number of units of throughput that a step processes per example."""
         if self.is_generation or self.unit == "example":
             return 1
         return int(vars(self.model)["sequence_length"])
@@ -129,14 +129,14 @@ class Offer:
 
     @property
     def rate(self) -> PositiveInterval | None:
-        """Units per second. In a generation, the time of the prompts is excluded."""
+        """Units per second, without the time of the prompts of a generation; None if unknown."""
         if self.seconds is None:
             return None
         return self.seconds.inverse().times(self.batch * self.units_per_example)
 
     @property
     def seconds_per_unit(self) -> PositiveInterval | None:
-        """Seconds per unit. In a generation, the time of the prompts is included."""
+        """Seconds per unit, with the time of the prompts of a generation; None if unknown."""
         if self.seconds is None:
             return None
         per_step = self.seconds
@@ -147,21 +147,21 @@ class Offer:
 
     @property
     def cost_per_million(self) -> PositiveInterval | None:
-        """Price of a million units; None without a price."""
+        """Price of a million units; None without a price or a known time."""
         if self.price is None or self.seconds_per_unit is None:
             return None
         return self.seconds_per_unit.times(_MILLION * self.price / _SECONDS_PER_HOUR)
 
     @property
     def job_seconds(self) -> PositiveInterval | None:
-        """Seconds of the whole job."""
+        """Seconds of the whole job; None without a job or a known time."""
         if self.amount is None or self.seconds_per_unit is None:
             return None
         return self.seconds_per_unit.times(self.amount)
 
     @property
     def job_cost(self) -> PositiveInterval | None:
-        """Cost of the whole job."""
+        """Cost of the whole job; None without a job, a price or a known time."""
         if self.price is None or self.job_seconds is None:
             return None
         return self.job_seconds.times(self.price / _SECONDS_PER_HOUR)
@@ -175,7 +175,10 @@ class Offer:
         return estimate.memory_bytes <= estimate.device_memory_bytes
 
     def score(self, *, by_cost: bool) -> PositiveInterval:
-        """Return the cost or the time of a unit, which must be known; less is better."""
+        """Return the cost of a million units or the seconds per unit; lower is better.
+
+        The value must be known.
+        """
         score = self.cost_per_million if by_cost else self.seconds_per_unit
         assert score is not None
         return score
@@ -218,7 +221,7 @@ class Ranking:
         return list(dict.fromkeys(names))
 
     def efficient(self) -> list[Offer]:
-        """Return the Pareto-optimal offers: no other has a shorter step and a lower cost."""
+        """Return the Pareto-optimal offers: none is beaten in both step time and cost."""
         known = [offer for offer in self.offers if offer.seconds and offer.cost_per_million]
         return [offer for offer in known if not any(_beats(other, offer) for other in known)]
 

@@ -57,7 +57,7 @@ def own_atlas(
 ) -> Atlas:
     """Return an atlas of the kernels that ran on a device under the settings of a point.
 
-    Only kernels of the latest environment and protocol count.
+    Only kernels of the latest environment and protocol are used.
 
     Args:
         runs: Kernels, as `load_kernels` returns them.
@@ -66,7 +66,7 @@ def own_atlas(
         similar: A device of the shipped atlas whose fits are priors; None for no priors.
 
     Raises:
-        InsufficientData: If too few kernels ran there.
+        InsufficientData: If too few kernels were measured on the device with these settings.
         ConfigError: If the similar device is not in the atlas.
     """
     from paradnn.forecast.operation_times import MIN_OPERATIONS
@@ -107,7 +107,7 @@ def own_atlas(
     if not groups:
         kind_counts = ", ".join(f"{count} {kind}" for kind, count in counts.items())
         raise InsufficientData(
-            f"too few kernels ran there ({kind_counts}); "
+            f"too few kernels were measured on this device ({kind_counts}); "
             f"at least {MIN_OPERATIONS} of a kind are needed, {2 * MIN_OPERATIONS} are better"
         )
     return Atlas(tuple(_with_overheads(groups).values()))
@@ -117,6 +117,7 @@ def _comparable_kernels(runs: pd.DataFrame, device: str, row: Mapping[Any, Any])
     """Return the kernels of a device under the point's settings.
 
     Kernels of earlier environments or protocols are excluded.
+
     Raises:
         InsufficientData: If there are none.
     """
@@ -129,7 +130,7 @@ def _comparable_kernels(runs: pd.DataFrame, device: str, row: Mapping[Any, Any])
     if runs.empty:
         settings = " ".join(f"{name}={value}" for name, value in wanted.items())
         raise InsufficientData(
-            f"no kernel ran there with {settings}; "
+            f"no kernel was measured on this device with {settings}; "
             "measure some: paradnn train -m experiment=kernels"
         )
     for name in IDENTITY:
@@ -160,7 +161,7 @@ def _fit_group(
     source = "the store"
     if prior is not None:
         fit = fit.select_better(prior.predictor(), operations, seconds, noise)
-        source = f"the store, next to {prior.description}"
+        source = f"the store, with {prior.description} as prior"
     return TimingGroup(
         source=source,
         commit="",

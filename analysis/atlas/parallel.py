@@ -43,7 +43,7 @@ _TABLE_FIELDS = ("parameters", "borrowed")
 
 @dataclass(frozen=True)
 class Message:
-    """Equal sums over all devices.
+    """Sums of equal size over all devices (all-reduces).
 
     Attributes:
         size: Bytes that each device contributes to a sum.
@@ -57,7 +57,7 @@ class Message:
 
 
 def parallel_error(model: Model, batch: int, devices: int, parallel: str) -> str:
-    """State why a step cannot be divided among devices; empty if it can.
+    """Return the reason why a step cannot be divided among devices; empty if it can.
 
     Args:
         model: The model.
@@ -71,23 +71,23 @@ def parallel_error(model: Model, batch: int, devices: int, parallel: str) -> str
         if batch % devices:
             return (
                 f"batch_size={batch} cannot be divided among {devices} devices; "
-                f"ask for batch_size={devices * (batch // devices + 1)}, or for parallel=tensor"
+                f"use batch_size={devices * (batch // devices + 1)}, or parallel=tensor"
             )
         return ""
     heads = getattr(model, "heads", None)
     if heads is None:
-        return f"parallel=tensor divides transformers, not {model.name}; ask for parallel=data"
+        return f"parallel=tensor divides only transformers, not {model.name}; use parallel=data"
     for name, count in (("heads", heads), ("key_heads", getattr(model, "key_heads", heads))):
         if count % devices:
             return (
                 f"model.{name}={count} cannot be divided among {devices} devices; "
-                f"ask for devices={_largest_divisor(count, devices)}"
+                f"use devices={_largest_divisor(count, devices)}"
             )
     return ""
 
 
 def _largest_divisor(count: int, limit: int) -> int:
-    """Return the largest power of two below `limit` that divides a number."""
+    """Return the largest power of two below `limit` that divides `count`."""
     divisor = 1
     while 2 * divisor < limit and count % (2 * divisor) == 0:
         divisor *= 2
@@ -119,7 +119,10 @@ def _layer_share(layer: Layer, devices: int) -> Layer:
 
 
 def _divided(layer: Layer, devices: int, fields: Sequence[str], side: str) -> Layer:
-    """Divide some fields of a layer, and one side of its products."""
+    """Return a layer whose `fields`, and one dimension of whose products, are divided by `devices`.
+
+    Quotients are rounded up.
+    """
     share: dict[str, Any] = {name: -(-getattr(layer, name) // devices) for name in fields}
     if side:
         share["products"] = tuple(
@@ -131,7 +134,7 @@ def _divided(layer: Layer, devices: int, fields: Sequence[str], side: str) -> La
 
 
 def tensor_messages(layers: Sequence[Layer], batch: int, width: int, mode: str) -> list[Message]:
-    """Return the sums in a step of a transformer whose products are divided among devices.
+    """Return the sums over devices in a step of a transformer with parallel=tensor.
 
     Args:
         layers: Layers of the whole model, for one example.
@@ -149,7 +152,7 @@ def tensor_messages(layers: Sequence[Layer], batch: int, width: int, mode: str) 
 
 
 def gradient_messages(parameters: int, width: int) -> list[Message]:
-    """Return the sums of gradients in a step whose batch is divided among devices.
+    """Return the sums of gradients over devices in a training step with parallel=data.
 
     Args:
         parameters: Trained parameters.
@@ -185,6 +188,6 @@ def communication_parts(
 
 
 def timed_device_counts(group: TimingGroup) -> list[int]:
-    """Return the numbers of devices over which a group of collectives was timed."""
+    """Return the numbers of devices over which all-reduces of a group were timed, ascending."""
     is_sum = group.timings["variant"].eq("all_reduce")
     return sorted(int(count) for count in group.timings.loc[is_sum, "m"].unique())

@@ -30,7 +30,8 @@ class StepPart:
         name: Name of the part. Parts of the same name share one error.
         group: Timings of these operations, or of substitutes for them.
         operations: The operations, as the group describes them.
-        substitution: How substitutes replace the operations, as text; empty if they were timed.
+        substitution: Text on how the operations are predicted from substitutes; empty if such
+            operations were timed.
         is_overlapped: Whether the part may run at the same time as the backward pass.
     """
 
@@ -87,14 +88,15 @@ def _convolution_parts(
     conv: TimingGroup | None, gemm: TimingGroup, convolutions: Sequence[RepeatedOperation]
 ) -> Iterator[StepPart]:
     if conv is None:
-        substitution = "are predicted as products, since none was timed there"
+        substitution = "are predicted as products, since no convolution was timed on this device"
         yield StepPart("convolutions", gemm, as_products(convolutions, gemm), substitution)
         return
     timed_variants = set(conv.timings["variant"])
     timed = [entry for entry in convolutions if entry.operation.variant in timed_variants]
     others = [entry for entry in convolutions if entry.operation.variant not in timed_variants]
     yield StepPart("convolutions", conv, timed)
-    yield StepPart("backward convolutions", conv, others, "are predicted as forward ones")
+    substitution = "are predicted as forward convolutions"
+    yield StepPart("backward convolutions", conv, others, substitution)
 
 
 def _traffic_parts(
@@ -105,7 +107,7 @@ def _traffic_parts(
     count: int,
     is_kernel: bool,
 ) -> Iterator[StepPart]:
-    """Yield the part for traffic in addition to that of the products, in bytes.
+    """Yield the part for the `other_bytes` of traffic in addition to that of the products.
 
     The traffic is divided among `count` equal operations.
     """
@@ -113,23 +115,23 @@ def _traffic_parts(
     if elementwise is not None and (other_bytes or not is_kernel):
         moved_bytes = max(_MIN_ELEMENTWISE_BYTES, other_bytes / count)
         operation = elementwise_operation(moved_bytes, elementwise.precision)
-        substitution = "is the minimum of any step, as elementwise operations"
+        substitution = "is the minimum for any step, predicted as elementwise operations"
         yield StepPart(name, elementwise, [RepeatedOperation("", operation, count)], substitution)
     elif elementwise is None and other_bytes:
         # A 16-bit product with a single row mostly reads its matrix.
         side = max(1.0, math.sqrt(other_bytes / count / 2))
         operation = make_operation("gemm", product(1, side, side, 2))
-        substitution = "is moved as fast as a product's operands"
+        substitution = "is predicted to move as fast as the operands of a product"
         yield StepPart(name, gemm, [RepeatedOperation("", operation, count)], substitution)
 
 
 def as_products(
     entries: Iterable[RepeatedOperation], group: TimingGroup
 ) -> list[RepeatedOperation]:
-    """Describe operations as products of a variant that a group timed.
+    """Return operations as matrix products of a variant that a group timed.
 
-    An operation of several consecutive products becomes one product with a repeat count. Products
-    of a timed variant stay as they are.
+    An operation that consists of several consecutive products becomes one product with a repeat
+    count. Products of a timed variant are returned unchanged.
     """
     timed_variants = set(group.timings["variant"])
     # Most published tables have a single variant, without a name.
@@ -143,7 +145,7 @@ def as_products(
         m, n, k, calls = operation.product
         saved_bytes = 0.0
         if operation.batch == 1:
-            # Weights narrower than 16 bits.
+            # Weights narrower than 16 bits reduce the traffic.
             narrower = COMPUTE_BYTES["bfloat16"] - weight_bytes(group.precision)
             saved_bytes = max(0.0, narrower) * n * k
         columns = {
@@ -160,7 +162,10 @@ def as_products(
 
 
 def weight_bytes(precision: str) -> float:
-    """Return the bytes of a weight. Types narrower than 16 bits apply only to weights."""
+    """Return the bytes of a weight at a precision.
+
+    A precision narrower than 16 bits applies only to weights, not to activations.
+    """
     if precision in COMPUTE_BYTES:
         return COMPUTE_BYTES[precision]
     if "4" in precision:
@@ -190,7 +195,7 @@ def _attention_parts(
     if group is None or not is_self_attention:
         batched = find_group("bmm")
         if batched is None:
-            substitution = "are predicted as single products in a row"
+            substitution = "is predicted as single products, one after the other"
             yield StepPart("attention", gemm, as_products(products, gemm), substitution)
         else:
             yield StepPart("attention", batched, as_products(products, batched))
@@ -219,7 +224,7 @@ def _attention_parts(
         backward = [
             replace(entry, count=_BACKWARD_ATTENTION_FACTOR * entry.count) for entry in fused
         ]
-        substitution = f"is taken as {_BACKWARD_ATTENTION_FACTOR:g} times its forward pass"
+        substitution = f"is predicted as {_BACKWARD_ATTENTION_FACTOR:g} times the forward pass"
         yield StepPart("attention's backward pass", group, backward, substitution)
 
 

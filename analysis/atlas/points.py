@@ -27,7 +27,7 @@ def model_from_row(row: Mapping[Any, Any], option: str = "family") -> Model:
     family = str(row.get("family"))
     if family not in FAMILIES:
         raise ConfigError(
-            option, family, "is not a family of this version", "choose runs of another family"
+            option, family, "is not a family of this version", "choose a different family"
         )
     sizes = {
         str(key).removeprefix("model."): _plain_value(value)
@@ -79,7 +79,9 @@ def format_point(row: Mapping[Any, Any], model: Model) -> str:
 
 
 def model_label(model: Model) -> str:
-    """Return the preset with the sizes of a model, such as "llama3-8b"; else family and sizes.
+    """Return the name of the preset that a model equals, such as "llama3-8b".
+
+    A model that equals no preset is named by family and size, such as "gpt 4x256 h4 t128".
 
     If only the sequence length differs from a preset, the label states it: "llama3-8b t2048".
     """

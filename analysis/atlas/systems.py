@@ -108,7 +108,10 @@ def _predict_rates(
 
 
 def _calculon(device: str, hardware: Hardware, rates: _Rates, devices: int) -> dict[str, Any]:
-    """Return Calculon's file: efficiencies by GFLOP and MB of an operation, largest first."""
+    """Return the content of Calculon's file.
+
+    Efficiencies are listed by the GFLOP or MB of an operation, the largest operation first.
+    """
     flops = rates["flops_per_second"]
     bandwidths = rates["bytes_per_second"]
     matrix_efficiency = [
@@ -142,7 +145,7 @@ def _calculon(device: str, hardware: Hardware, rates: _Rates, devices: int) -> d
 
 
 def _calculon_networks(rates: _Rates, devices: int) -> list[dict[str, Any]]:
-    """Return the network between the devices of a machine; an empty list if it was not timed."""
+    """Return a list with the network between a machine's devices; empty if it was not timed."""
     if not devices:
         return []
     long_rate, short_rate = rates["all_reduce_bytes_per_second"]

@@ -23,8 +23,8 @@ def traced_layers(framework: str, model: Model, batch: int) -> list[Layer]:
         batch: Examples of the batch. The layers process the whole batch.
 
     Returns:
-        One layer per matrix product, then a layer with all weights. The trace has no operations
-        between products: each result is assumed to be read and written once more.
+        One layer per matrix product, then a layer with all weights. The trace does not include the
+        operations between products: each result is assumed to be read and written once more.
 
     Raises:
         InsufficientData: If the model cannot be built.
@@ -48,10 +48,17 @@ def _product_layer(
 ) -> Layer:
     """Return the layer of a traced product.
 
-    `own` independent products m x k by k x n have operands and a result of own m k, own k n and
-    own m n elements, and own m n k multiply-adds. These four numbers determine the four sizes. The
-    images of a convolution are not unrolled; k n, m n and the multiply-adds then determine m, k and
-    n. If the trace lacks the three sizes, the matrices are assumed to be square.
+    A traced product consists of p independent products m x k by k x n. Its operands and its result
+    have p m k, p k n and p m n elements, and it has p m n k multiply-adds. These four numbers
+    determine m, n, k and p. A convolution has p = 1, and its images are not unrolled, so k n, m n
+    and the multiply-adds determine m, k and n. If the trace lacks the sizes of the operands and the
+    result, the matrices are assumed to be square.
+
+    Args:
+        category: Category of the product, such as "convolution".
+        flops: FLOPs of the product.
+        operand_sizes: Elements of the operands and the result; empty if unknown.
+        is_first: Whether this is the first product of the model.
     """
     macs = flops / 2
     if len(operand_sizes) == 3:
@@ -88,7 +95,10 @@ def _product_layer(
 
 @functools.cache
 def _trace(question: str) -> Mapping[str, Any]:
-    """Return the answer of `paradnn.worker.count`; cached, since devices share models."""
+    """Return what `paradnn.worker.count` counts in a model, given as JSON.
+
+    Results are cached, since the same model is estimated on several devices.
+    """
     command = [sys.executable, "-m", "paradnn.worker.count"]
     process = subprocess.run(command, input=question, capture_output=True, text=True, check=False)
     try:

@@ -84,8 +84,8 @@ class VersionChange:
         sentence = (
             f"{new.device}, {new.engine}, {new.kind} in {new.precision}: {new.version} takes "
             f"{self.times:.3g} ({self.low:.3g} to {self.high:.3g}) times as long as {old.version}, "
-            f"{self.verdict}; of {self.shapes} shapes {self.slower:.0%} take over a tenth longer, "
-            f"{self.faster:.0%} shorter"
+            f"{self.verdict}; of {self.shapes} shapes, {self.slower:.0%} are more than "
+            f"{_LARGE_CHANGE:.0%} slower and {self.faster:.0%} more than {_LARGE_CHANGE:.0%} faster"
         )
         if old.includes_call != new.includes_call:
             called = old if old.includes_call else new
@@ -100,7 +100,7 @@ class VersionChange:
 def version_changes(
     atlas: Atlas, device: str, engine: str | None = None
 ) -> Iterator[VersionChange]:
-    """Compare each version that was timed on a device with the one before it.
+    """Yield a comparison of each version that was timed on a device with the previous version.
 
     Versions are compared by engine, kind of kernel and precision.
 
@@ -129,7 +129,7 @@ def compare_versions(before: TimingGroup, after: TimingGroup) -> VersionChange:
         operations = operations_from_rows(rows, predicted.kind)
         prediction = predicted.predict(operations, as_timed=True)
         logs.append(sign * (prediction.mean - np.log(rows["seconds"].to_numpy(dtype=float))))
-        # Each version is predicted at half of the shapes.
+        # Both versions are predicted, each at about half of all shapes.
         common_variance += float((prediction.root.mean(axis=0) ** 2).sum()) / 4
         weights += zip(rows["n"], rows["k"], strict=True)
     log_ratios = np.concatenate(logs)

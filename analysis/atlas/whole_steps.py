@@ -11,8 +11,9 @@ from analysis.format import format_seconds
 from analysis.lazy import np
 from paradnn.families import Model
 
-#: Steps of one batch size whose times are within this factor of the fastest step. If their FLOPs
-#: differ by `_MIN_FLOPS_FACTOR` or more, input and dispatch set these times, not the model.
+#: Largest factor between the times of steps of one batch size that count as equally long. If the
+#: FLOPs of such steps differ by `_MIN_FLOPS_FACTOR` or more, input and dispatch determine their
+#: time, not the model.
 _OVERHEAD_FACTOR = 1.25
 _MIN_FLOPS_FACTOR = 10.0
 
@@ -31,7 +32,7 @@ def fc_columns(model: Model, batch: int) -> dict[str, int]:
 
 
 def overhead_note(group: TimingGroup, batch: int, seconds: float) -> str:
-    """State that input and dispatch, not the device, set the time of a published step.
+    """Return a note if input and dispatch, not the device, determine a published step's time.
 
     This is the case if the step takes about as long as the fastest step of its batch size, and
     models with ten times the FLOPs do as well.
@@ -42,7 +43,7 @@ def overhead_note(group: TimingGroup, batch: int, seconds: float) -> str:
         seconds: Time of the step.
 
     Returns:
-        The statement; empty if the model itself sets the time.
+        The note; empty if the model itself determines the time.
     """
     timings = group.timings
     batches = timings["m"].to_numpy(dtype=float)
@@ -57,9 +58,9 @@ def overhead_note(group: TimingGroup, batch: int, seconds: float) -> str:
         return ""
     engine = f"{group.engine} {group.version}".strip()
     return (
-        f"input and dispatch under {engine} set the published time, not the {group.device}: steps "
-        f"with a batch of {nearest:.0f} take {format_seconds(least)} or more there, and models "
-        f"with {flops_factor:,.0f} times the FLOPs take the same"
+        f"input and dispatch under {engine} determine the published time, not the {group.device}: "
+        f"no step with a batch of {nearest:.0f} takes less than {format_seconds(least)}, and "
+        f"models with {flops_factor:,.0f} times the FLOPs take about the same time"
     )
 
 
@@ -79,7 +80,7 @@ def published_seconds(row: Mapping[Any, Any], device: str) -> float | None:
 
 
 def published_overhead_note(row: Mapping[Any, Any], device: str) -> str:
-    """State that input and dispatch set the published time of this step; empty if they do not."""
+    """Return a note if input and dispatch determine the published time of this step, else ""."""
     seconds = published_seconds(row, device)
     group = _published_group(row, device)
     if seconds is None or group is None:
